@@ -14,7 +14,7 @@ const LAYERED: &[Layered] = &[
     Layered {
         folder: "crates/nic/src/",
         layers: &[
-            ("host", &["pulse"]),
+            ("host", &["poller_activity"]),
             ("registered memory", &["memory"]),
             ("links", &["link"]),
             ("settings", &["config", "counters"]),
@@ -22,7 +22,7 @@ const LAYERED: &[Layered] = &[
             ("queues", &["device_memory", "gids", "queues"]),
             ("addresses", &["addresses", "raw", "xrc"]),
             ("engine", &["engine"]),
-            ("services", &["cm", "device_attr", "farewell"]),
+            ("services", &["cm", "device_attr", "exit_report"]),
             ("device", &["exit", "follow", "inspect", "nic"]),
             ("handles", &["objects", "open", "shared"]),
         ],

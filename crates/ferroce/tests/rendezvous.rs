@@ -20,7 +20,7 @@ fn has_fabric() -> bool {
 }
 
 fn named(device: &Device) -> u64 {
-    device.counters().link.messages_named
+    device.counters().link.rendezvous_sends
 }
 
 /// Those that were copied from memory that is mapped here.

@@ -18,10 +18,10 @@ pub(crate) struct Tally {
     pub(crate) mapped: Count,
     pub(crate) copied: Count,
     /// Packets that went past the link, and their bytes.
-    pub(crate) express: Count,
-    pub(crate) express_bytes: Count,
-    /// Messages among them that named memory.
-    pub(crate) named: Count,
+    pub(crate) ring_packets: Count,
+    pub(crate) ring_bytes: Count,
+    /// Rendezvous sends among them.
+    pub(crate) rendezvous: Count,
     /// Messages of the peer that were copied from its memory, mapped here.
     pub(crate) fetched: Count,
 }
@@ -49,9 +49,9 @@ impl Tally {
         self.failed_completions.add(other.failed_completions.value());
         self.mapped.add(other.mapped.value());
         self.copied.add(other.copied.value());
-        self.express.add(other.express.value());
-        self.express_bytes.add(other.express_bytes.value());
-        self.named.add(other.named.value());
+        self.ring_packets.add(other.ring_packets.value());
+        self.ring_bytes.add(other.ring_bytes.value());
+        self.rendezvous.add(other.rendezvous.value());
         self.fetched.add(other.fetched.value());
     }
 }

@@ -14,7 +14,7 @@ extern "C" fn at_exit() {
         if let Some(engine) = engine.upgrade().filter(|_| born.is_current()) {
             engine.close_connections();
             engine.settle();
-            crate::farewell::write(&engine);
+            crate::exit_report::write(&engine);
             crate::link::flush_captures();
             // Dropping an engine here would join threads that the dying process may have stopped already.
             std::mem::forget(engine);

@@ -45,8 +45,8 @@ impl GidEntry {
         u16::from_be_bytes([self.gid.0[14], self.gid.0[15]])
     }
 
-    /// Whom a LID names, seen from a NIC whose first entry this is.
-    pub fn neighbour(&self, lid: u16) -> Option<Gid> {
+    /// The GID that a LID stands for, seen from a NIC whose first entry this is; `None` for LID 0.
+    pub fn gid_of_lid(&self, lid: u16) -> Option<Gid> {
         let mut gid = self.gid;
         gid.0[14..].copy_from_slice(&lid.to_be_bytes());
         (lid != 0).then_some(gid)
@@ -130,8 +130,8 @@ mod tests {
     fn a_lid_is_the_end_of_an_address() {
         let five = read(Some(&[IpAddr::V4(Ipv4Addr::new(127, 0, 3, 5))])).unwrap().remove(0);
         assert_eq!(five.lid(), 0x0305);
-        assert_eq!(five.neighbour(five.lid()), Some(five.gid));
-        assert_eq!(five.neighbour(0x0309), Some(Gid::from(IpAddr::V4(Ipv4Addr::new(127, 0, 3, 9)))));
-        assert_eq!(five.neighbour(0), None, "LID 0 is nobody's");
+        assert_eq!(five.gid_of_lid(five.lid()), Some(five.gid));
+        assert_eq!(five.gid_of_lid(0x0309), Some(Gid::from(IpAddr::V4(Ipv4Addr::new(127, 0, 3, 9)))));
+        assert_eq!(five.gid_of_lid(0), None, "LID 0 is nobody's");
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! | layer | module | what lives there |
 //! |---|---|---|
-//! | host | `pulse` | how threads that poll and the background thread share the work |
+//! | host | `poller_activity` | how threads that poll and the background thread share the work |
 //! | registered memory | `memory` | keys, checks, memory windows, and the few lines that copy |
 //! | links | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | settings | [`Config`], `counters` | how a device is opened; what it counts |
@@ -17,7 +17,7 @@
 //! | | `raw`, `xrc` | whole Ethernet frames and rules for who gets them; XRC domains |
 //! | engine | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
 //! | services | `cm` | the connection manager: QP1, and ids shaped after librdmacm |
-//! | | `device_attr`, `farewell` | what the device can do; the report that it writes when it ends |
+//! | | `device_attr`, `exit_report` | what the device can do; the report that it writes when it ends |
 //! | device | [`Nic`] | the device that all objects belong to |
 //! | | `exit`, `follow`, [`inspect`] | the end of the process, address changes, counters for whoever asks |
 //! | handles | `objects` | what programs hold: PD, memory region and window, CQ, QP, SRQ, work queue, address handle |
@@ -35,7 +35,7 @@ mod device_memory;
 mod engine;
 mod error;
 mod exit;
-mod farewell;
+mod exit_report;
 mod follow;
 mod gids;
 pub mod inspect;
@@ -45,7 +45,7 @@ mod memory;
 mod nic;
 mod objects;
 mod open;
-mod pulse;
+mod poller_activity;
 mod queues;
 mod raw;
 mod shared;

@@ -7,7 +7,7 @@ use crate::device_attr::{DeviceAttr, GID_TABLE_LEN, MAX_RD_ATOMIC};
 use crate::device_memory::{Budget, DeviceMemory};
 use crate::engine::{Background, Engine};
 use crate::error::Error;
-use crate::farewell;
+use crate::exit_report;
 use crate::gids::GidEntry;
 use crate::link::now;
 use crate::queues::{AsyncEvent, CompletionChannel, EventHub, EventQueue, EventSource};
@@ -79,7 +79,7 @@ impl Nic {
         WeakNic(Arc::downgrade(&self.inner))
     }
 
-    /// Tells every session that the device failed. For the rooms above, when something went wrong that must not.
+    /// Tells every session that the device failed. For the modules above, when something went wrong that must not.
     pub fn raise_fatal(&self) {
         self.inner.events.raise(EventKind::DeviceFatal, EventSource::Device);
         self.inner.cm.remove_device();
@@ -270,7 +270,7 @@ impl Drop for NicInner {
             self.engine.close_connections();
             drop(background);
             self.engine.settle();
-            farewell::write(&self.engine);
+            exit_report::write(&self.engine);
         } else if let Some(background) = background {
             background.forget();
         }

@@ -13,10 +13,10 @@ use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, SharedPort, UdpConfig, UdpLink};
 use crate::local::{LocalLink, LocalPeers};
 use crate::nic::{Nic, NicInner};
-use crate::pulse::Pulse;
+use crate::poller_activity::PollerActivity;
 use crate::queues::{EventHub, EventSource};
 use crate::xrc::XrcDomains;
-use crate::{exit, farewell};
+use crate::{exit, exit_report};
 use ferroce_os::fork::Generation;
 use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_os::log;
@@ -47,8 +47,10 @@ impl Nic {
         born: Generation,
     ) -> Result<Nic, Error> {
         let events = Arc::new(EventHub::default());
-        let pulse = Arc::new(Pulse::new().map_err(Error::system("creating an event descriptor"))?);
-        let engine = Arc::new(Engine::new(ways.link, ways.wire, ways.shared_port, ways.local_peers, pulse));
+        let activity =
+            Arc::new(PollerActivity::new().map_err(Error::system("creating an event descriptor"))?);
+        let engine =
+            Arc::new(Engine::new(ways.link, ways.wire, ways.shared_port, ways.local_peers, activity));
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
             mtu_wish: config.mtu,
@@ -61,7 +63,7 @@ impl Nic {
             registry::own_directory().and_then(|d| registry::Ports::open(d, engine.shared_port.slot())).ok();
         let cm = CmService::start(engine.clone(), ports, table.clone(), config.cm_secret.clone(), born);
         exit::remember(&engine);
-        farewell::announce(&engine);
+        exit_report::announce(&engine);
         let half_buffer = engine.link.counters().rcvbuf_bytes / 2;
         let window_bytes = config.window_bytes.unwrap_or_else(|| default_window(half_buffer));
         let share = Share::new(u32::try_from(half_buffer).unwrap_or(u32::MAX).max(window_bytes));

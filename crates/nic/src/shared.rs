@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Where a process keeps its NIC. One per process of a chain of forks: some thread of the parent may have held the
 /// parent's lock at the moment of the fork, so a child must not touch it.
-struct Place {
+struct ProcessNic {
     process: Generation,
     nic: Mutex<Option<WeakNic>>,
 }
 
-static PLACE: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
+static PROCESS_NIC: AtomicPtr<ProcessNic> = AtomicPtr::new(ptr::null_mut());
 
 impl Nic {
     /// A session on the NIC of this process, which is opened with `config` if it is not open yet. A forked child gets
     /// one of its own.
     pub fn shared(config: impl FnOnce() -> Result<Config, Error>) -> Result<Nic, Error> {
-        let mut nic = place().nic.lock();
+        let mut nic = process_nic().nic.lock();
         if let Some(open) = nic.as_ref().and_then(WeakNic::upgrade) {
             return open;
         }
@@ -32,25 +32,25 @@ impl Nic {
 
     /// A session on the NIC of this process, if it is open.
     pub fn current() -> Option<Nic> {
-        place().nic.lock().as_ref().and_then(WeakNic::upgrade)?.ok()
+        process_nic().nic.lock().as_ref().and_then(WeakNic::upgrade)?.ok()
     }
 }
 
-fn place() -> &'static Place {
+fn process_nic() -> &'static ProcessNic {
     let process = Generation::current();
-    let found = PLACE.load(Ordering::Acquire);
-    // SAFETY: a place is never freed once it is stored.
-    if let Some(place) = unsafe { found.as_ref() }.filter(|place| place.process == process) {
-        return place;
+    let found = PROCESS_NIC.load(Ordering::Acquire);
+    // SAFETY: it is never freed once it is stored.
+    if let Some(known) = unsafe { found.as_ref() }.filter(|known| known.process == process) {
+        return known;
     }
-    let fresh = Box::into_raw(Box::new(Place { process, nic: Mutex::new(None) }));
-    match PLACE.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire) {
+    let fresh = Box::into_raw(Box::new(ProcessNic { process, nic: Mutex::new(None) }));
+    match PROCESS_NIC.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: `fresh` was just made, and is never freed now that it is stored.
         Ok(_) => unsafe { &*fresh },
         Err(_) => {
             // SAFETY: nobody has seen `fresh`.
             drop(unsafe { Box::from_raw(fresh) });
-            place()
+            process_nic()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Strangers at QP1: floods of offers from many addresses, replays, damaged and foreign datagrams, forged ends. What is
+//! Strangers at QP1: floods of requests from many addresses, replays, damaged and foreign datagrams, forged ends. What is
 //! established keeps working, memory is bounded, and the counters tell.
 
 mod cm_support;
@@ -169,9 +169,9 @@ fn an_offer_cannot_claim_to_come_from_elsewhere() {
     };
     req.private_data[..IpHeader::LEN].copy_from_slice(&lie.to_bytes());
     stranger.say(from, CmMessage::Req(req));
-    let offer = server.next(CmEventKind::ConnectRequest).id;
-    assert_eq!(offer.peer_addr(), Some(SocketAddr::new(from.into(), 77)));
-    assert_eq!(offer.local_addr(), Some(to));
+    let request = server.next(CmEventKind::ConnectRequest).id;
+    assert_eq!(request.peer_addr(), Some(SocketAddr::new(from.into(), 77)));
+    assert_eq!(request.local_addr(), Some(to));
 }
 
 #[test]
@@ -190,12 +190,12 @@ fn strangers_cannot_end_or_steal_a_connection() {
         stranger.say(from, CmMessage::Rep(Rep { local_comm_id, remote_comm_id, ..Rep::default() }));
         stranger.say(from, CmMessage::Rtu(Rtu { local_comm_id, remote_comm_id, ..Rtu::default() }));
     }
-    // An offer that claims the client's queue pair: stale only if it came from the client's address.
+    // A request that claims the client's queue pair: stale only if it came from the client's address.
     let CmMessage::Req(mut req) = stranger.req(from, 1) else { unreachable!() };
     req.local_qpn = pair[0].1.qpn();
     stranger.say(from, CmMessage::Req(req));
-    let offer = server.next(CmEventKind::ConnectRequest);
-    assert_eq!(offer.id.peer_addr().map(|a| a.ip()), Some(IpAddr::V4(from)));
+    let request = server.next(CmEventKind::ConnectRequest);
+    assert_eq!(request.id.peer_addr().map(|a| a.ip()), Some(IpAddr::V4(from)));
     settle(&server);
     assert_eq!(server.nic.cm_counters().stale, 0);
     ping(&client, &server, &pair);

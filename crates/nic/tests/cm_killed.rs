@@ -25,25 +25,25 @@ fn impatient(id: &CmId) {
     id.set_options(|options| (options.response_timeout, options.max_retries) = (Some(14), Some(7)));
 }
 
-/// Offers a connection to `to`.
-fn offer(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
+/// Requests a connection to `to`.
+fn request(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
     let (id, qp) = (end.routed(PortSpace::Tcp, to), end.qp());
     impatient(&id);
-    offer_with(id, qp)
+    request_with(id, qp)
 }
 
 /// The same with the patience that programs have: more than a minute.
-fn offer_patiently(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
-    offer_with(end.routed(PortSpace::Tcp, to), end.qp())
+fn request_patiently(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
+    request_with(end.routed(PortSpace::Tcp, to), end.qp())
 }
 
-fn offer_with(id: Arc<CmId>, qp: Qp) -> (Arc<CmId>, Qp) {
+fn request_with(id: Arc<CmId>, qp: Qp) -> (Arc<CmId>, Qp) {
     advance(&id, &qp, &[QpState::Init]);
     id.connect(CmTransport::Rc, &param(&qp, b"")).unwrap();
     (id, qp)
 }
 
-/// Takes the next offer.
+/// Accepts the next request.
 fn take(end: &End) -> (Arc<CmId>, Qp) {
     let (request, qp) = (end.next(CmEventKind::ConnectRequest), end.qp());
     advance(&request.id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
@@ -67,16 +67,20 @@ fn victim() {
     let listener = end.listener(&format!("{}:0", std::env::var(ADDRESS).unwrap()), 8);
     println!("listens {}", listener.local_addr().unwrap());
     match step.as_str() {
-        "offered to" => std::mem::forget(end.next(CmEventKind::ConnectRequest)),
-        "took the offer" => kept.push(take(&end)),
-        "offers" => kept.push(offer(&end, to.unwrap())),
+        "got a request" => std::mem::forget(end.next(CmEventKind::ConnectRequest)),
+        "accepted" => kept.push(take(&end)),
+        "requests" => kept.push(request(&end, to.unwrap())),
         "was answered" => {
-            kept.push(offer(&end, to.unwrap()));
+            kept.push(request(&end, to.unwrap()));
             end.next(CmEventKind::ConnectResponse);
         }
         "confirmed" | "ends" | "stops" | "is patient" => {
             let is_patient = step == "is patient";
-            kept.push(if is_patient { offer_patiently(&end, to.unwrap()) } else { offer(&end, to.unwrap()) });
+            kept.push(if is_patient {
+                request_patiently(&end, to.unwrap())
+            } else {
+                request(&end, to.unwrap())
+            });
             confirm(&end, &kept[0]);
             if step == "stops" {
                 println!("may be stopped");
@@ -87,7 +91,7 @@ fn victim() {
             }
         }
         "hears the end" => {
-            kept.push(offer(&end, to.unwrap()));
+            kept.push(request(&end, to.unwrap()));
             confirm(&end, &kept[0]);
             // Asleep, so that another thread handles the message and both have a processor when it is heard.
             while end.channel.wait().unwrap().kind != CmEventKind::Disconnected {}
@@ -152,9 +156,9 @@ fn addresses(number: u8) -> [(String, String, bool); 2] {
 fn killed_while_it_thinks_about_our_offer() {
     for (own, its, is_shared) in addresses(1) {
         let end = End::new(&[&own]);
-        let mut victim = victim_at("offered to", &its, None);
+        let mut victim = victim_at("got a request", &its, None);
         let to = victim.line("listens ").parse().unwrap();
-        let (id, qp) = offer(&end, to);
+        let (id, qp) = request(&end, to);
         await_death(victim);
         match end.channel.wait().unwrap() {
             event if is_shared => assert_eq!(
@@ -172,9 +176,9 @@ fn killed_while_it_thinks_about_our_offer() {
 fn killed_after_it_took_our_offer() {
     for (own, its, _) in addresses(2) {
         let end = End::new(&[&own]);
-        let mut victim = victim_at("took the offer", &its, None);
+        let mut victim = victim_at("accepted", &its, None);
         let to = victim.line("listens ").parse().unwrap();
-        let connection = offer(&end, to);
+        let connection = request(&end, to);
         await_death(victim);
         // Its answer is here; whom we confirm to is not, and that it died may be known by now.
         std::thread::sleep(Duration::from_millis(1_500));
@@ -190,7 +194,7 @@ fn killed_after_its_offer() {
     for (own, its, is_shared) in addresses(3) {
         let end = End::new(&[&own]);
         let listener = end.listener(&format!("{own}:0"), 8);
-        let victim = victim_at("offers", &its, listener.local_addr());
+        let victim = victim_at("requests", &its, listener.local_addr());
         let (request, qp) = (end.next(CmEventKind::ConnectRequest), end.qp());
         await_death(victim);
         advance(&request.id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);

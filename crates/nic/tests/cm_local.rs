@@ -86,7 +86,7 @@ fn expected_ways() -> &'static str {
     if Config::from_env().unwrap().link == LinkChoice::Udp { "UDP" } else { "memory" }
 }
 
-fn offer(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
+fn request(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
     let (id, qp) = (end.routed(PortSpace::Tcp, to), end.qp());
     id.set_options(|options| (options.response_timeout, options.max_retries) = (Some(14), Some(7)));
     advance(&id, &qp, &[QpState::Init]);
@@ -96,7 +96,7 @@ fn offer(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
 
 /// A whole connection to a process that accepts, which it outlives.
 fn connect_send_disconnect(end: &End, to: SocketAddr) {
-    let (id, qp) = offer(end, to);
+    let (id, qp) = request(end, to);
     end.next(CmEventKind::ConnectResponse);
     advance(&id, &qp, &[QpState::Rtr, QpState::Rts]);
     id.establish().unwrap();
@@ -123,7 +123,7 @@ fn two_processes_connect_without_a_wire() {
 fn a_refusal_needs_no_wire() {
     let end = End::new(&["127.47.2.1"]);
     let mut other = listener_at("rejects", "127.47.2.2");
-    let (_id, _qp) = offer(&end, other.line("@listens ").parse().unwrap());
+    let (_id, _qp) = request(&end, other.line("@listens ").parse().unwrap());
     let rejected = end.next(CmEventKind::Rejected);
     assert_eq!(rejected.status, i32::from(RejectReason::CONSUMER.0));
     assert_eq!(other.line("@ways "), expected_ways());
@@ -160,7 +160,7 @@ fn who_has_stopped_does_not_answer_and_nobody_waits_longer() {
     let mut other = listener_at("accepts", "127.47.5.2");
     let to = other.line("@listens ").parse().unwrap();
     other.stop();
-    let (_id, _qp) = offer(&end, to);
+    let (_id, _qp) = request(&end, to);
     assert_eq!(end.next(CmEventKind::Unreachable).status, -libc::ETIMEDOUT);
     let repeats = end.nic.counters().cm["repeated"];
     assert!(repeats > 0 && end.nic.counters().link.tx_packets >= repeats, "repetitions take the other way");
@@ -204,7 +204,7 @@ fn the_death_of_a_namesake_ends_nothing() {
         namesake.is_some()
     });
     let end = End::new(&["127.47.9.1"]);
-    let (id, qp) = offer(&end, to);
+    let (id, qp) = request(&end, to);
     end.next(CmEventKind::ConnectResponse);
     advance(&id, &qp, &[QpState::Rtr, QpState::Rts]);
     id.establish().unwrap();
@@ -225,7 +225,7 @@ fn the_last_word_is_heard() {
     for _ in 0..20 {
         let end = End::new(&["127.47.7.1"]);
         let mut other = listener_at("rejects", "127.47.7.2");
-        let (_id, _qp) = offer(&end, other.line("@listens ").parse().unwrap());
+        let (_id, _qp) = request(&end, other.line("@listens ").parse().unwrap());
         other.finish();
         assert_eq!(end.next(CmEventKind::Rejected).status, i32::from(RejectReason::CONSUMER.0));
     }

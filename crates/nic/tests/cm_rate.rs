@@ -76,7 +76,7 @@ fn param(qp: &Qp) -> ConnParam {
     ConnParam { retry_count: 7, rnr_retry: 7, qpn: qp.qpn(), ..ConnParam::default() }
 }
 
-/// Takes every offer, until the parent is gone.
+/// Accepts every request, until the parent is gone.
 fn serve() {
     let end = End::new();
     let listener = end.nic.create_cm_id(&end.channel, PortSpace::Tcp, 0).unwrap();
@@ -125,8 +125,8 @@ fn start_server() -> (Child, SocketAddr, SocketAddr) {
     (child, cm, tcp)
 }
 
-/// All at once: offered, established, ended.
-fn all_at_once(client: &End, to: SocketAddr) {
+/// All concurrently: requested, established, ended.
+fn all_concurrently(client: &End, to: SocketAddr) {
     let start = Instant::now();
     let connections: Vec<_> = (0..CONNECTIONS).map(|n| (client.routed(to, n), client.qp())).collect();
     println!("  resolved: {:.2} s", start.elapsed().as_secs_f64());
@@ -134,7 +134,7 @@ fn all_at_once(client: &End, to: SocketAddr) {
         advance(id, qp, &[QpState::Init]);
         id.connect(CmTransport::Rc, &param(qp)).unwrap();
     }
-    println!("  offered: {:.2} s", start.elapsed().as_secs_f64());
+    println!("  requested: {:.2} s", start.elapsed().as_secs_f64());
     client.wait_for(CmEventKind::ConnectResponse, CONNECTIONS, |id| {
         advance(&id, &connections[id.cookie() as usize].1, &[QpState::Rtr, QpState::Rts]);
         id.establish().unwrap();
@@ -142,12 +142,12 @@ fn all_at_once(client: &End, to: SocketAddr) {
     println!("  connected: {:.2} s", start.elapsed().as_secs_f64());
     connections.iter().for_each(|(id, _)| id.disconnect().unwrap());
     client.wait_for(CmEventKind::Disconnected, CONNECTIONS, |_| {});
-    report("all at once", CONNECTIONS, start);
+    report("all concurrently", CONNECTIONS, start);
     drop(connections);
     println!("  destroyed: {:.2} s", start.elapsed().as_secs_f64());
 }
 
-/// Each established and ended before the next is offered.
+/// Each established and ended before the next is requested.
 fn one_by_one(client: &End, to: SocketAddr) {
     let start = Instant::now();
     for n in 0..SINGLE {
@@ -186,7 +186,7 @@ fn connections_per_second() {
     }
     let (mut server, cm_at, tcp_at) = start_server();
     let client = End::new();
-    all_at_once(&client, cm_at);
+    all_concurrently(&client, cm_at);
     one_by_one(&client, cm_at);
     tcp(tcp_at);
     println!("{:?}\n{:?}", client.nic.cm_counters(), client.nic.counters().link);

@@ -16,7 +16,7 @@ fn end(address: &str, secret: Option<u8>) -> End {
     End::with_secret(&[address], secret.map(key))
 }
 
-/// Offers and expects a refusal that the listening program never hears of.
+/// Requests a connection and expects a reject that the listening program does not notice.
 #[track_caller]
 fn refused(client: &End, server: &End, to: SocketAddr) {
     let (id, qp) = (client.routed(PortSpace::Tcp, to), client.qp());

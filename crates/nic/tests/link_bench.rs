@@ -111,16 +111,16 @@ fn bare_ping_pong() {
     b.connect(a.local_addr().unwrap()).unwrap();
     a.set_nonblocking(true).unwrap();
     b.set_nonblocking(true).unwrap();
-    let turn = |socket: &UdpSocket| {
+    let exchange = |socket: &UdpSocket| {
         let mut buffer = [0; 64];
         while socket.recv(&mut buffer).is_err() {}
         socket.send(&buffer[..28]).unwrap();
     };
     let half = std::thread::scope(|s| {
-        s.spawn(|| (0..ROUNDS).for_each(|_| turn(&b)));
+        s.spawn(|| (0..ROUNDS).for_each(|_| exchange(&b)));
         a.send(&[0; 28]).unwrap();
         let start = Instant::now();
-        (1..ROUNDS).for_each(|_| turn(&a));
+        (1..ROUNDS).for_each(|_| exchange(&a));
         start.elapsed().as_nanos() as f64 / f64::from(2 * ROUNDS)
     });
     println!("bare UDP half round trip     {half:8.0} ns");
@@ -128,7 +128,7 @@ fn bare_ping_pong() {
 
 fn ping_pong(one: &str, other: &str) {
     let (a, b) = (open(&[one]), open(&[other]));
-    let turn = |link: &dyn Link, back: &(Route, Vec<u8>), buffers: &mut (RxBatch, TxBatch)| {
+    let exchange = |link: &dyn Link, back: &(Route, Vec<u8>), buffers: &mut (RxBatch, TxBatch)| {
         while link.receive(&mut buffers.0, Effort::Quick) == 0 {}
         add(&mut buffers.1, &back.0, &back.1);
         link.send(&mut buffers.1);
@@ -138,13 +138,13 @@ fn ping_pong(one: &str, other: &str) {
     let half = std::thread::scope(|s| {
         s.spawn(|| {
             let mut buffers = (RxBatch::new(), TxBatch::new());
-            (0..ROUNDS).for_each(|_| turn(&b, &to_a, &mut buffers));
+            (0..ROUNDS).for_each(|_| exchange(&b, &to_a, &mut buffers));
         });
         let mut buffers = (RxBatch::new(), TxBatch::new());
         add(&mut buffers.1, &to_b.0, &to_b.1);
         a.send(&mut buffers.1);
         let start = Instant::now();
-        (1..ROUNDS).for_each(|_| turn(&a, &to_b, &mut buffers));
+        (1..ROUNDS).for_each(|_| exchange(&a, &to_b, &mut buffers));
         start.elapsed().as_nanos() as f64 / f64::from(2 * ROUNDS)
     });
     println!("link half round trip {one:11}{half:5.0} ns");

@@ -17,7 +17,7 @@ fn tshark_dissects_what_was_captured() {
     let _ = std::fs::remove_file(&path);
     let capture = Arc::new(Capture::create(&path).unwrap());
     for (from, to) in [("127.44.0.1", "127.44.0.2"), ("::1", "::1")] {
-        let _turn = turn_at(to);
+        let _lock = lock_address(to);
         let capturing = |addr| UdpConfig { capture: Some(Arc::clone(&capture)), ..config(&[addr]) };
         let (sender, receiver) =
             (UdpLink::open(&capturing(from)).unwrap(), UdpLink::open(&capturing(to)).unwrap());

@@ -10,7 +10,7 @@ use std::time::Instant;
 #[test]
 fn each_of_three_links_gets_its_own_packets() {
     for addr in ["127.47.2.1", "::1"] {
-        let _turn = turn_at(addr);
+        let _lock = lock_address(addr);
         let links = [open(&[addr]), open(&[addr]), open(&[addr])];
         let mut batch = TxBatch::new();
         for number in 0..60 {
@@ -36,16 +36,16 @@ fn steering_follows_those_who_leave_and_join() {
             links.push(open(&[addr]));
             links.push(open(&[addr]));
         }
-        // A detour or two may be needed until the survivors have heard who left, and then none.
+        // A packet or two may be misrouted until the survivors have learned who left, and then none.
         let start = Instant::now();
-        while detours_of_a_round(&links, addr) > 0 {
-            assert!(start.elapsed() < PATIENCE, "round {round}: detours do not end");
+        while misrouted_in_a_round(&links, addr) > 0 {
+            assert!(start.elapsed() < PATIENCE, "round {round}: misrouting does not end");
         }
     }
 }
 
-/// Sends one packet to each link, lets all of them receive until each has its own, and counts the detours.
-fn detours_of_a_round(links: &[UdpLink], addr: &str) -> u64 {
+/// Sends one packet to each link, lets all of them receive until each has its own, and counts the misrouted packets.
+fn misrouted_in_a_round(links: &[UdpLink], addr: &str) -> u64 {
     let misdelivered = || links.iter().map(|l| l.counters().misdelivered).sum::<u64>();
     let (before, start) = (misdelivered(), Instant::now());
     let mut batch = TxBatch::new();

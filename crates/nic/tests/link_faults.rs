@@ -58,7 +58,7 @@ fn losses_and_duplicates_are_counted_and_come_back_with_the_seed() {
 #[test]
 fn damaged_packets_are_dropped_by_the_receiver() {
     // Over IPv6: over IPv4 one damaged packet in 2^15 passes while the sender is not known yet.
-    let _turn = turn_at("::1");
+    let _lock = lock_address("::1");
     let (arrived, receiver, sender) = run("::1", "::1", "corrupt=20%,seed=3");
     let (sent, got) = (sender.counters(), receiver.counters());
     assert!(sent.injected_corruptions > 40);

@@ -23,10 +23,10 @@ fn slots_are_distinct_and_queue_pair_numbers_never_collide() {
     assert!(slots.iter().all(|s| (1..=254).contains(s)));
 }
 
-/// Replaces the steering of a group by one that sends everything to the socket at `place`.
-fn steer_all_to(link: &UdpLink, place: u32) {
+/// Replaces the steering of a group by one that sends everything to the socket at `index`.
+fn steer_all_to(link: &UdpLink, index: u32) {
     let mut program =
-        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: place }];
+        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: index }];
     let fprog = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
     // SAFETY: the program is valid and outlives the call.
     let rc = unsafe {
@@ -61,14 +61,14 @@ fn packets_at_the_wrong_process_are_forwarded_and_steering_recovers() {
     let (out, into) = (wrong.counters(), right.counters());
     assert_eq!((out.misdelivered, out.forwarded_out, out.forward_errors), (4, 4, 0));
     assert_eq!((into.forwarded_in, into.rx_packets), (4, 4));
-    // The detour made the receiver steer anew, so the next packet comes straight.
+    // The misrouted packet made the receiver steer anew, so the next packet comes straight.
     assert_eq!(out.repairs, 1);
     send(&wrong, addr, 0, &packet(right.slot(), 9, 64));
     assert_eq!(number_of(&receive(&right, 1)[0]), 9);
     assert_eq!(right.counters().forwarded_in, 4);
 }
 
-/// The socket of the detour holds ten messages; the others are held back and not lost.
+/// The socket for forwarded packets holds ten messages; the others are held back and not lost.
 #[test]
 fn a_burst_at_the_wrong_process_is_forwarded_whole() {
     const PACKETS: u32 = 200;
@@ -189,25 +189,26 @@ fn two_deaths_at_once_leave_an_order_that_probes_find_out() {
             children.remove(index);
         }
         let sender = open(&["127.42.7.200"]);
-        // Detours first, then none: the number of detours stops growing.
+        // Misrouted packets first, then none: their number stops growing.
         for round in 0..3 {
             for (i, child) in children.iter_mut().enumerate() {
                 child.expect_packet(&sender, addr, (round * 10 + i) as u32);
             }
         }
-        let detours = |children: &mut Vec<Worker>| children.iter_mut().map(Worker::forwarded_in).sum::<u64>();
+        let misrouted =
+            |children: &mut Vec<Worker>| children.iter_mut().map(Worker::forwarded_in).sum::<u64>();
         let start = Instant::now();
         let mut number = 100;
         loop {
-            let before = detours(&mut children);
+            let before = misrouted(&mut children);
             for child in &mut children {
                 number += 1;
                 child.expect_packet(&sender, addr, number);
             }
-            if detours(&mut children) == before {
+            if misrouted(&mut children) == before {
                 break;
             }
-            assert!(start.elapsed() < PATIENCE, "{first} then {second}: detours do not end");
+            assert!(start.elapsed() < PATIENCE, "{first} then {second}: misrouting does not end");
         }
     }
 }

@@ -19,7 +19,7 @@ fn mixed_lengths() -> Vec<usize> {
 }
 
 fn round_trip(from: &str, to: &str) {
-    let _turn = turn_at(to);
+    let _lock = lock_address(to);
     let (sender, receiver) = (open(&[from]), open(&[to]));
     let packets: Vec<_> = mixed_lengths()
         .into_iter()
@@ -59,7 +59,7 @@ fn a_mixed_batch_crosses_ipv6_in_order() {
 #[test]
 fn a_packet_without_udp_checksum_arrives_over_ipv6() {
     const UDP_NO_CHECK6_TX: libc::c_int = 101;
-    let _turn = turn_at("::1");
+    let _lock = lock_address("::1");
     let receiver = open(&["::1"]);
     let foreign = UdpSocket::bind("[::1]:0").unwrap();
     let on: libc::c_int = 1;
@@ -79,7 +79,7 @@ fn a_packet_without_udp_checksum_arrives_over_ipv6() {
 #[test]
 fn the_wildcard_hears_both_families() {
     // A link bound to ::1 alone would come first.
-    let _turn = turn_at("::1");
+    let _lock = lock_address("::1");
     let link = UdpLink::open(&UdpConfig::default()).unwrap();
     let mut batch = TxBatch::new();
     let addrs = ["127.41.0.10", "127.41.0.9", "::1"];
@@ -95,7 +95,7 @@ fn the_wildcard_hears_both_families() {
 #[test]
 fn outer_headers_are_reported() {
     for (from, to) in [("127.41.1.1", "127.41.1.2"), ("::1", "::1")] {
-        let _turn = turn_at(to);
+        let _lock = lock_address(to);
         let (sender, receiver) = (open(&[from]), open(&[to]));
         receiver.report_outer_fields();
         let route = Route { traffic_class: 0x68, hop_limit: 7, ..route(from, to, 1) };
@@ -213,7 +213,7 @@ fn segments_reach_a_receiver_that_does_not_merge() {
 #[test]
 fn a_damaged_packet_is_dropped_and_counted() {
     for (from, to) in [("127.41.6.1", "127.41.6.2"), ("::1", "::1")] {
-        let _turn = turn_at(to);
+        let _lock = lock_address(to);
         let (sender, receiver) = (open(&[from]), open(&[to]));
         let mut batch = TxBatch::new();
         for number in 0..3 {

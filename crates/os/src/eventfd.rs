@@ -54,7 +54,7 @@ impl EventFd {
         self.sleep(Duration::ZERO)
     }
 
-    /// Sleeps until there is a unit, at most so long; whether there is one.
+    /// Sleeps until there is a unit, for at most `most`. Returns whether there is one.
     pub fn sleep(&self, most: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let most = libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };

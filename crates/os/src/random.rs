@@ -27,9 +27,9 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     /// Asks for a number when its thread ends.
-    struct Farewell(Cell<Option<Sender<u64>>>);
+    struct NumberAtExit(Cell<Option<Sender<u64>>>);
 
-    impl Drop for Farewell {
+    impl Drop for NumberAtExit {
         fn drop(&mut self) {
             if let Some(tell) = self.0.take() {
                 let _ = tell.send(number());
@@ -38,14 +38,14 @@ mod tests {
     }
 
     thread_local! {
-        static FAREWELL: Farewell = const { Farewell(Cell::new(None)) };
+        static AT_EXIT: NumberAtExit = const { NumberAtExit(Cell::new(None)) };
     }
 
     #[test]
     fn there_are_numbers_when_a_thread_has_no_generator_any_more() {
         let (tell, told) = channel();
         std::thread::spawn(move || {
-            FAREWELL.with(|farewell| farewell.0.set(Some(tell)));
+            AT_EXIT.with(|at_exit| at_exit.0.set(Some(tell)));
             // Made later, so it goes first.
             #[expect(clippy::disallowed_methods, reason = "this is what must not be asked")]
             let _ = rand::rng().random::<u64>();

@@ -73,7 +73,7 @@ impl Backlog {
         }
     }
 
-    /// Keeps a packet of `len` bytes; false if there is no room even here.
+    /// Keeps a packet of `len` bytes. Returns whether there was room.
     ///
     /// # Safety
     /// The pieces are readable and have `len` bytes together.

@@ -224,10 +224,10 @@ impl RegionDescriptors {
         RegionDescriptors { segment, registry, used, uses_memfd, files: SharedFiles::default() }
     }
 
-    /// Makes it possible for local peers to map the pages of a region, where that is sound. `room` bytes from `base` on are nobody
+    /// Makes it possible for local peers to map the pages of a region, where that is sound. `capacity` bytes from `base` on are nobody
     /// else's.
-    pub fn pages(&self, base: usize, len: usize, room: usize) -> Option<Pages> {
-        if self.uses_memfd { Pages::of(&self.files, base, len, room) } else { None }
+    pub fn pages(&self, base: usize, len: usize, capacity: usize) -> Option<Pages> {
+        if self.uses_memfd { Pages::of(&self.files, base, len, capacity) } else { None }
     }
 
     /// Publishes a region. Nothing if there is no room: then packets must do.

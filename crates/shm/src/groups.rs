@@ -126,7 +126,7 @@ impl GroupDescriptors {
         Ok(())
     }
 
-    /// Publishes a socket, its address and port, that echoes leave by. False if there is no room.
+    /// Publishes a socket, its address and port, that echoes leave by. Returns whether there was room.
     pub fn publish_echo_socket(&self, socket: (Gid, u16)) -> bool {
         if echo_sockets(&self.segment).any(|published| published == socket) {
             return true;

@@ -14,6 +14,7 @@ use super::srq_descriptors::{SrqDescriptors, find_srq};
 use ferroce_os::clock::{coarse_now, now};
 use ferroce_os::interfaces::local_addresses;
 use ferroce_os::lock::{Mutex, RwLock};
+use ferroce_proto::qp::Attempt;
 use ferroce_proto::wire::pad_of;
 use ferroce_proto::{Gid, PdId, Qpn, RKey, Srqn};
 use std::collections::HashMap;
@@ -70,7 +71,7 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Moves what waited into the ring, as far as there is room. True if nothing waits any more.
+    /// Moves waiting packets into the ring, as far as there is room. Returns whether none waits any more.
     fn flush(&mut self, consumed: &AtomicU64) -> bool {
         while let Some((meta, piece)) = self.waiting.first() {
             // SAFETY: one piece, which lies in the backlog until it is dropped below.
@@ -87,7 +88,7 @@ impl Outgoing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Pushed {
-    /// It lies in the ring.
+    /// It is in the ring.
     Done,
     /// It waits for room.
     Waits,
@@ -196,24 +197,25 @@ impl LocalPeer {
         Pushed::Waits
     }
 
-    /// The same if it can be done now: nothing waits before it, and there is room. False: nothing was sent.
+    /// The same if it can be done now: nothing waits before it, and there is room. Declines otherwise.
     ///
     /// # Safety
     /// As for [`Self::push`].
-    unsafe fn push_now(&self, meta: &RxMeta, len: usize, pieces: impl Iterator<Item = Piece>) -> bool {
+    unsafe fn push_now(&self, meta: &RxMeta, len: usize, pieces: impl Iterator<Item = Piece>) -> Attempt {
         let mut out = self.out.lock();
         if out.reader != self.instance || !out.waiting.is_empty() {
-            return false;
+            return Attempt::Declined;
         }
         // SAFETY: the caller's promise.
-        unsafe { out.ring.push(meta, len, pieces, self.segment.consumed(self.own_slot)) }
+        Attempt::of(unsafe { out.ring.push(meta, len, pieces, self.segment.consumed(self.own_slot)) })
     }
 
-    /// The same for a short packet of two pieces, headers and payload, the second of which is padded. Says, too, where the next one will begin.
+    /// The same for a short packet of two pieces, headers and payload, the second of which is padded. Returns the address of the next packet, or
+    /// `None` if nothing was sent.
     ///
     /// # Safety
     /// The payload is readable.
-    #[inline(always)] // as `Path::express` of the NIC
+    #[inline(always)] // as `Path::push_packet` of the NIC
     pub unsafe fn push_short(&self, meta: &RxMeta, head: &[u8], payload: Piece) -> Option<usize> {
         let mut out = self.out.lock();
         if out.reader != self.instance || !out.waiting.is_empty() {
@@ -232,7 +234,7 @@ impl LocalPeer {
     }
 
     /// The same for bytes of ours.
-    pub fn push_bytes_now(&self, meta: &RxMeta, bytes: &[u8]) -> bool {
+    pub fn push_bytes_now(&self, meta: &RxMeta, bytes: &[u8]) -> Attempt {
         // SAFETY: the piece is the slice.
         unsafe { self.push_now(meta, bytes.len(), std::iter::once(Piece::of(bytes))) }
     }
@@ -287,7 +289,7 @@ impl LocalPeer {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Tries again what waits. True if some of it went.
+    /// Retries waiting packets. Returns whether some were sent.
     pub fn retry(&self) -> bool {
         let mut out = self.out.lock();
         if out.reader != self.instance {
@@ -354,7 +356,7 @@ struct Addresses {
 pub struct LocalPeers {
     pub(crate) segment: Arc<ShmSegment>,
     pub(crate) registry: Arc<Registry>,
-    /// Registered memory becomes memory that local peers can map, and is named to them.
+    /// Registered memory becomes memory that local peers can map, and long messages to them are sent by rendezvous.
     uses_memfd: bool,
     /// By slot.
     known: Box<[RwLock<Known>]>,
@@ -398,13 +400,13 @@ impl LocalPeers {
         self.registry.is_alive(slot)
     }
 
-    /// Whether registered memory becomes memory that local peers can map, and is named to them.
+    /// Whether registered memory becomes memory that local peers can map, and long messages to them are sent by rendezvous.
     #[inline]
     pub fn uses_memfd(&self) -> bool {
         self.uses_memfd
     }
 
-    /// Says whether this NIC sleeps and wants to be woken for packets, and returns what it said before.
+    /// Sets whether this NIC sleeps and must be woken for packets. Returns the previous value.
     pub fn set_asleep(&self, asleep: bool) -> bool {
         self.segment.asleep().swap(asleep.into(), Ordering::SeqCst) != 0
     }

@@ -19,9 +19,9 @@ enum Kind {
 }
 
 impl Pages {
-    /// Makes it possible for local peers to map the `len` bytes at `base`, where that is sound. `room` bytes are nobody else's.
-    pub(crate) fn of(files: &SharedFiles, base: usize, len: usize, room: usize) -> Option<Pages> {
-        let why = match MemfdPages::move_in(base, room) {
+    /// Makes it possible for local peers to map the `len` bytes at `base`, where that is sound. `capacity` bytes are nobody else's.
+    pub(crate) fn of(files: &SharedFiles, base: usize, len: usize, capacity: usize) -> Option<Pages> {
+        let why = match MemfdPages::move_in(base, capacity) {
             Ok(pages) => {
                 if !pages.held_stores_back() {
                     log::choice(format_args!(

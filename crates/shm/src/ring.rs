@@ -145,7 +145,7 @@ impl Writer {
         fits(self.consumed)
     }
 
-    /// Adds a packet of `len` bytes; false if there is no room.
+    /// Adds a packet of `len` bytes. Returns whether there was room.
     ///
     /// # Safety
     /// The pieces are readable and have `len` bytes together.
@@ -193,8 +193,8 @@ impl Writer {
         true
     }
 
-    /// Adds a packet, headers and payload, that fits into one line, where the line behind it is clear. False: nothing was done, and
-    /// [`Self::push`] takes it.
+    /// Adds a packet, headers and payload, that fits into one line, where the line behind it is clear. Returns whether it did; if not,
+    /// [`Self::push`] adds it.
     ///
     /// # Safety
     /// The payload is readable.

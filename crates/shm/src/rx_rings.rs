@@ -13,7 +13,7 @@ const PACKETS_PER_RING: usize = 64;
 /// Bytes taken from one ring before its writer is told, at most: it shall not wait for long.
 const BYTES_PER_RING: u64 = RING_LEN as u64 / 4;
 /// Bytes of rendezvous messages that are fetched before their sender hears of it, at most, per ring.
-const NAMED_PER_RING: u64 = 512 * 1024;
+const RENDEZVOUS_BYTES_PER_RING: u64 = 512 * 1024;
 
 /// All rings that are read here. One thread reads at a time.
 pub struct RxRings {
@@ -84,7 +84,7 @@ impl RxRings {
         let most = if only_one { 1 } else { PACKETS_PER_RING };
         let (mut taken, mut broken) = (Taken::default(), None);
         for (index, ring) in self.rings.iter_mut().enumerate() {
-            let mut named = 0;
+            let mut rendezvous_bytes = 0;
             for _ in 0..most {
                 let (len, head_len) = match ring.reader.look(self.max_packet_len) {
                     Found::Nothing => break,
@@ -95,9 +95,11 @@ impl RxRings {
                     Found::Packet { len, head_len } => (len, head_len),
                 };
                 let (start, meta) = ring.reader.take(len, head_len);
-                named += u64::from(take(ring.slot, start, len, meta));
+                rendezvous_bytes += u64::from(take(ring.slot, start, len, meta));
                 (taken.packets, taken.bytes) = (taken.packets + 1, taken.bytes + len as u64);
-                if ring.reader.position() - ring.told >= BYTES_PER_RING || named >= NAMED_PER_RING {
+                if ring.reader.position() - ring.told >= BYTES_PER_RING
+                    || rendezvous_bytes >= RENDEZVOUS_BYTES_PER_RING
+                {
                     break;
                 }
             }

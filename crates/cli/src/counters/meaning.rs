@@ -118,7 +118,7 @@ pub(crate) fn of_link(name: &str) -> &'static str {
         "direct_mapped" => "one-sided operations in a local peer's memory, mapped here",
         "direct_copied" => "those that the kernel copied between the processes",
         "messages_fetched" => "messages copied from the mapped memory of another process of this host",
-        "messages_named" => "messages that a process of this host copied from this one's memory",
+        "rendezvous_sends" => "messages that a process of this host copied from this one's memory",
         "rcvbuf_bytes" => "largest receive buffer, in bytes",
         _ => "",
     }

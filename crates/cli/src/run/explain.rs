@@ -87,14 +87,14 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
             report.retransmitted,
         );
         let [packets, mapped, copied] = ["local_tx_packets", "direct_mapped", "direct_copied"].map(link);
-        let [named, fetched] = ["messages_named", "messages_fetched"].map(link);
+        let [rendezvous, fetched] = ["rendezvous_sends", "messages_fetched"].map(link);
         if packets + mapped + copied > 0 {
             text += &format!(
                 "  on this host: {packets} packets through shared memory; one-sided without a packet: {mapped} in mapped memory, \
                  {copied} copied by the kernel"
             );
-            if named > 0 {
-                text += &format!("; {named} messages fetched from its memory");
+            if rendezvous > 0 {
+                text += &format!("; {rendezvous} messages fetched from its memory");
             }
             if fetched > 0 {
                 text += &format!("; it fetched {fetched} from memory of others that it mapped");

@@ -141,7 +141,7 @@ impl Cq {
     /// the last milliseconds. Use this mode in programs that sleep between short polls; a long poll would compete for packets
     /// with the device's thread.
     pub fn set_interrupt_driven(&self) -> Result<(), Error> {
-        self.inner.nic.come_and_go().map_err(Error::in_call("set_interrupt_driven"))
+        self.inner.nic.set_interrupt_driven().map_err(Error::in_call("set_interrupt_driven"))
     }
 
     pub(crate) fn nic(&self) -> &ferroce_nic::Cq {

@@ -71,7 +71,7 @@ impl Memory {
         let region = match self.keeper {
             // SAFETY: the memory lives until the last share of it is gone, and the NIC gets one. Rust references to it
             // exist in `Exclusive` only, see there.
-            None => unsafe { pd.register_with_room(addr, len, room, access, Some(self.clone())) },
+            None => unsafe { pd.register_with_capacity(addr, len, room, access, Some(self.clone())) },
             // SAFETY: as above; the caller of `register_at` promised the rest.
             Some(_) => unsafe { pd.register_sparse(addr, len, access, Some(self.clone())) },
         };

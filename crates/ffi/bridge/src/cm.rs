@@ -65,18 +65,21 @@ impl Default for Parameters {
     }
 }
 
+/// No message has room for so much private data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrivateDataTooLong;
+
 impl Parameters {
     /// The private data as a slice.
     pub fn private_data(&self) -> &[u8] {
         &self.private[..PRIVATE_DATA.min(self.private_len as usize)]
     }
 
-    /// Sets the private data. Returns `false` if it is too long for a message.
-    pub fn set_private_data(&mut self, data: &[u8]) -> bool {
-        let Some(place) = self.private.get_mut(..data.len()) else { return false };
-        place.copy_from_slice(data);
+    /// Sets the private data.
+    pub fn set_private_data(&mut self, data: &[u8]) -> Result<(), PrivateDataTooLong> {
+        self.private.get_mut(..data.len()).ok_or(PrivateDataTooLong)?.copy_from_slice(data);
         self.private_len = data.len() as u32;
-        true
+        Ok(())
     }
 }
 
@@ -91,7 +94,7 @@ pub struct Event {
     /// The program's cookie of the id that the event counts for: for a connection request, that of the listener.
     pub cookie: u64,
     /// The new id of a connection request, which the receiver owns.
-    pub offer: *mut Id,
+    pub request_id: *mut Id,
     /// Parameters of the connection.
     pub parameters: Parameters,
     /// Whether the following fields are valid: the address of a datagram service or a group.
@@ -110,7 +113,7 @@ impl Default for Event {
             kind: 0,
             status: 0,
             cookie: 0,
-            offer: std::ptr::null_mut(),
+            request_id: std::ptr::null_mut(),
             parameters: Parameters::default(),
             is_datagram: 0,
             qpn: 0,
@@ -163,7 +166,7 @@ pub enum Setting {
     /// Whether an id of the IB port space uses datagram services.
     Datagrams = 4,
     /// Whether connection requests to a listener carry all of their private data.
-    WholeOffers = 5,
+    FullPrivateData = 5,
     /// Number of the port space that its port belongs to; 0 for its own.
     PortSpace = 6,
 }
@@ -190,7 +193,7 @@ pub struct Table {
     pub destroy_channel: unsafe extern "C" fn(*mut Channel),
     /// Waits for an event, unless the descriptor is non-blocking. The id of a connection request gets the given
     /// cookie; later events of it that other threads receive have that cookie, too.
-    pub next_event: unsafe extern "C" fn(*mut Channel, offer_cookie: u64, *mut Event) -> c_int,
+    pub next_event: unsafe extern "C" fn(*mut Channel, request_cookie: u64, *mut Event) -> c_int,
 
     /// Makes an id in a port space.
     pub create_id:

@@ -127,7 +127,7 @@ unsafe fn post_one(
     let mut request = SendWr { wr_id: wr.wr_id, op, flags, payload: Payload::Sges(sges), ud, srq };
     if let SendOp::AtomicWrite { value, .. } = &mut request.op {
         // SAFETY: as above.
-        *value = unsafe { stored_at_once(sges, flags, pd)? };
+        *value = unsafe { atomic_write_value(sges, flags, pd)? };
         request.flags -= SendFlags::INLINE;
         request.payload = Payload::Sges(&[]);
     } else if flags.contains(SendFlags::INLINE) {
@@ -148,7 +148,7 @@ unsafe fn post_one(
 }
 
 /// The eight bytes of an atomic write. The request carries them, so they are read now.
-unsafe fn stored_at_once(sges: &[Sge], flags: SendFlags, pd: &Pd) -> Result<[u8; 8], Refused> {
+unsafe fn atomic_write_value(sges: &[Sge], flags: SendFlags, pd: &Pd) -> Result<[u8; 8], Refused> {
     if sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>() != 8 {
         return Err(invalid("an atomic write has eight bytes"));
     }

@@ -5,7 +5,7 @@ use crate::event;
 use crate::guard::{self, Refused, check, invalid};
 use crate::id::Id;
 use crate::qp;
-use ferroce_bridge::cm::Parameters;
+use ferroce_bridge::cm::{Parameters, PrivateDataTooLong};
 use std::ffi::{c_int, c_void};
 
 /// Reject reason of a program's decision (CM REJ reason 28).
@@ -69,10 +69,12 @@ fn parameters(id: &Id, param: Option<&rdma_conn_param>, in_front: &[u8]) -> Resu
     if let Some(qp) = unsafe { id.qp().as_ref() } {
         (out.qpn, out.srq) = (qp.qp_num, u8::from(!qp.srq.is_null()));
     }
-    if !out.set_private_data(&data) {
-        return Err(invalid("more private data than any message has room for"));
-    }
+    out.set_private_data(&data).map_err(too_long)?;
     Ok(out)
+}
+
+fn too_long(_: PrivateDataTooLong) -> Refused {
+    invalid("more private data than any message has room for")
 }
 
 /// The transport of a request: that of the queue pair, if there is one.
@@ -95,10 +97,10 @@ pub(crate) unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_co
                 asked(|p| p.responder_resources).unwrap_or(device.max_responder_resources);
             std::mem::take(&mut state.connect)
         };
-        let mut offer = parameters(id, param, &in_front)?;
-        offer.ece = id.state.lock().local_ece;
+        let mut request = parameters(id, param, &in_front)?;
+        request.ece = id.state.lock().local_ece;
         // SAFETY: the NIC's half, and parameters.
-        check(unsafe { (id.device.table.connect)(id.nic(), transport(id), &offer) })?;
+        check(unsafe { (id.device.table.connect)(id.nic(), transport(id), &request) })?;
         event::complete(id)
     })
 }
@@ -158,9 +160,7 @@ unsafe fn refuse(
         // SAFETY: an id of ours, and the program's bytes.
         let (id, data) = unsafe { (Id::of(id)?, private_data(data, len)) };
         let mut with = Parameters::default();
-        if !with.set_private_data(data) {
-            return Err(invalid("more private data than any message has room for"));
-        }
+        with.set_private_data(data).map_err(too_long)?;
         // SAFETY: the NIC's half, and parameters.
         check(unsafe { (id.device.table.reject)(id.nic(), reason, &with) })
     })

@@ -85,7 +85,7 @@ impl Event {
         match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => owner.show_addresses(),
             RDMA_CM_EVENT_ROUTE_RESOLVED => owner.show_path(),
-            RDMA_CM_EVENT_CONNECT_REQUEST => return self.offer(owner, spare, event),
+            RDMA_CM_EVENT_CONNECT_REQUEST => return self.connect_request(owner, spare, event),
             RDMA_CM_EVENT_CONNECT_RESPONSE => return response(owner, event),
             RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_DISCONNECTED => {
                 if owner.state.lock().has_failed {
@@ -113,9 +113,9 @@ impl Event {
     }
 
     /// A connection request: uses the id that was prepared for it.
-    fn offer(&mut self, listener: &Id, spare: Box<Id>, event: &cm::Event) -> Outcome {
+    fn connect_request(&mut self, listener: &Id, spare: Box<Id>, event: &cm::Event) -> Outcome {
         let id = Box::leak(spare);
-        id.set_nic(event.offer);
+        id.set_nic(event.request_id);
         // SAFETY: both structures are ours; nobody has seen the new one.
         unsafe {
             let (from, to) = (&*listener.abi(), &mut *id.abi());
@@ -131,14 +131,14 @@ impl Event {
         };
         let names = listener.state.lock().ib;
         if let Some(names) = names {
-            id.state.lock().ib = Some(Names::of_offer(&names, id));
+            id.state.lock().ib = Some(Names::of_request(&names, id));
         }
         id.show_addresses();
         id.show_path();
         // Before it moves: moving waits for events of it that other threads may already have.
         id.set_ready();
         if is_sync && channel::migrate(id, ptr::null_mut()).is_err() {
-            // SAFETY: nobody has seen it. Its end refuses the offer.
+            // SAFETY: nobody has seen it. Destroying it rejects the request.
             let _ = unsafe { crate::id::destroy(id.abi()) };
             return Outcome::Swallow;
         }

@@ -121,7 +121,7 @@ pub(crate) struct Names {
 
 impl Names {
     /// Those of the id of a connection request: from the request's path, or from the listener if it has none.
-    pub(crate) fn of_offer(listener: &Names, id: &Id) -> Names {
+    pub(crate) fn of_request(listener: &Names, id: &Id) -> Names {
         let none = sockaddr_ib { sib_pkey: 0, ..sockaddr_ib::of([0; 16]) };
         let standing = id.standing();
         if id.is_datagram() || standing.has_path == 0 {
@@ -154,12 +154,12 @@ pub(crate) fn bind(id: &Id, to: sockaddr_ib) -> Result<(), Refused> {
         check(unsafe { (id.device.table.set)(id.nic(), setting as u32, value) })
     };
     set(Setting::PortSpace, space)?;
-    set(Setting::WholeOffers, 1)?;
+    set(Setting::FullPrivateData, 1)?;
     let everywhere = Address::from(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), to.port()));
     // SAFETY: the NIC's half, and an address.
     if let Err(refused) = check(unsafe { (id.device.table.bind)(id.nic(), &everywhere) }) {
         set(Setting::PortSpace, 0)?;
-        set(Setting::WholeOffers, 0)?;
+        set(Setting::FullPrivateData, 0)?;
         return Err(refused);
     }
     let local = to.bound(space, id.standing().local.port);

@@ -40,7 +40,7 @@ fn request(listener: &Id) -> Result<*mut rdma_cm_id, Refused> {
         }
         event
     };
-    match offered(listener, event) {
+    match requested_id(listener, event) {
         Ok(id) => {
             // SAFETY: the new id is ours to write until the program has it.
             unsafe { (*id).event = event };
@@ -55,7 +55,7 @@ fn request(listener: &Id) -> Result<*mut rdma_cm_id, Refused> {
 }
 
 /// The id of a connection request, with a queue pair if the listener has attributes for one.
-fn offered(listener: &Id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id, Refused> {
+fn requested_id(listener: &Id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id, Refused> {
     // SAFETY: an event of ours that nobody else has.
     let event = unsafe { &*event };
     match (event.event, event.status) {

@@ -1,4 +1,4 @@
-//! Binding, listening, and finding the way to a destination.
+//! Binding, listening, and resolving addresses and routes.
 
 use super::CmId;
 use super::event::{CmEventKind, UDP_QKEY, UdParam};
@@ -49,7 +49,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Listens on the bound address and port, with room for `backlog` offers that the program has not decided.
+    /// Listens on the bound address and port. The program may leave up to `backlog` connection requests undecided.
     pub fn listen(self: &Arc<Self>, backlog: u32) -> Result<(), Error> {
         self.usable()?;
         let mut state = self.state.lock();
@@ -66,7 +66,7 @@ impl CmId {
         let (scope, weak) = (bound.scope, Arc::downgrade(self));
         let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
         let secret = state.secret.clone();
-        let offers = Offers { are_datagrams: self.is_datagram(), are_whole: state.options.whole_offers };
+        let offers = Offers { are_datagrams: self.is_datagram(), are_whole: state.options.full_private_data };
         let listener = self.service.manage(|managed| {
             let listener = managed.cm.listen(service, scope, backlog)?;
             managed.cm.set_listener_offers(listener, offers);
@@ -80,7 +80,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Finds the address here from which `destination` is reached, and binds to it unless the program has.
+    /// Finds the local address from which `destination` is reached, and binds to it unless the program has.
     /// [`CmEventKind::AddrResolved`] or [`CmEventKind::AddrError`] follows.
     pub fn resolve_addr(
         self: &Arc<Self>,
@@ -92,8 +92,8 @@ impl CmId {
         if state.comm.is_some() || state.listener.is_some() {
             return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
         }
-        let wish = state.local.or(source).map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
-        let found = self.way_to(&state, wish, destination.ip().to_canonical(), scope_id(destination));
+        let preferred = state.local.or(source).map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
+        let found = self.find_path(&state, preferred, destination.ip().to_canonical(), scope_id(destination));
         let path = match found {
             Ok(path) => path,
             Err(CmRefusal::Unreachable { source, .. }) => {
@@ -117,7 +117,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Fixes the way to the destination. [`CmEventKind::RouteResolved`] follows.
+    /// Fixes the path to the destination. [`CmEventKind::RouteResolved`] follows.
     pub fn resolve_route(self: &Arc<Self>) -> Result<(), Error> {
         self.usable()?;
         let mut state = self.state.lock();
@@ -134,16 +134,16 @@ impl CmId {
         Ok(())
     }
 
-    /// Joins a multicast group: [`CmEventKind::MulticastJoin`] follows and says how to reach it. Attaching the queue pair
-    /// is the caller's.
+    /// Joins a multicast group: [`CmEventKind::MulticastJoin`] follows, with the address of the group. The caller attaches the
+    /// queue pair.
     pub fn join_multicast(self: &Arc<Self>, group: IpAddr) -> Result<(), Error> {
         self.usable()?;
         let state = self.state.lock();
-        let wish = state.local.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
+        let preferred = state.local.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
         let mgid = Gid::from_ip(group.to_canonical());
         let path = match state.path {
             Some(path) => Path { dgid: mgid, ..path },
-            None => self.way_to(&state, wish, group.to_canonical(), 0)?,
+            None => self.find_path(&state, preferred, group.to_canonical(), 0)?,
         };
         drop(state);
         let ud =
@@ -152,16 +152,16 @@ impl CmId {
         Ok(())
     }
 
-    fn way_to(
+    fn find_path(
         &self,
         state: &IdState,
-        wish: Option<IpAddr>,
+        preferred: Option<IpAddr>,
         to: IpAddr,
         scope_id: u32,
     ) -> Result<Path, CmRefusal> {
         let entries = self.service.addresses.entries.read().clone();
-        let to = if to.is_unspecified() { wish.unwrap_or_else(|| loopback(to)) } else { to };
-        let from = match wish {
+        let to = if to.is_unspecified() { preferred.unwrap_or_else(|| loopback(to)) } else { to };
+        let from = match preferred {
             Some(address) => address.to_canonical(),
             None => source_for(&entries, to, scope_id)?,
         };
@@ -186,7 +186,7 @@ impl CmId {
     }
 }
 
-/// Undecided offers of a listener that did not say how many.
+/// Backlog of a listener that asks for 0.
 const DEFAULT_BACKLOG: u32 = 1024;
 
 fn loopback(like: IpAddr) -> IpAddr {
@@ -220,8 +220,8 @@ fn scope_of(address: IpAddr, af_only: bool) -> Scope {
     }
 }
 
-/// The address that the system would send from; if the device does not have that one, another of the same kind. A device
-/// that was given 127.0.0.5 alone reaches 127.0.0.6 from there, although the system would choose 127.0.0.1.
+/// The address from which the system would send; if the device does not have that one, another of the same kind. A device
+/// that has only 127.0.0.5 reaches 127.0.0.6 from there, although the system would choose 127.0.0.1.
 fn source_for(entries: &[GidEntry], to: IpAddr, scope_id: u32) -> Result<IpAddr, CmRefusal> {
     let unreachable = |source| CmRefusal::Unreachable { destination: to, source };
     let socket = UdpSocket::from(open_udp(to.is_ipv4()).map_err(unreachable)?);

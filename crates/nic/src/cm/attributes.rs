@@ -1,4 +1,4 @@
-//! What the queue pair of an id must be set to.
+//! The attributes of an id's queue pair, state by state.
 
 use super::CmId;
 use super::event::UDP_QKEY;
@@ -6,7 +6,7 @@ use crate::error::{CmRefusal, Error};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState};
 
 impl CmId {
-    /// Attributes that take the id's queue pair to INIT, RTR or RTS. INIT can be asked for at any time.
+    /// Attributes that move the id's queue pair to INIT, RTR or RTS. Those for INIT are available at any time.
     pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask), Error> {
         self.usable()?;
         if self.is_datagram() {
@@ -27,11 +27,11 @@ impl CmId {
         let managed = self.service.managed.lock();
         let (mut attr, mask) = managed.cm.qp_attributes(comm, state).map_err(CmRefusal::from)?;
         attr.min_rnr_timer = options.min_rnr_timer.unwrap_or(attr.min_rnr_timer);
-        // Also for whoever took an offer, whose path the other end chose.
+        // Also for the end that accepted, whose path the other end chose.
         attr.timeout = options.ack_timeout.unwrap_or(attr.timeout);
         drop(managed);
         if let Some(path) = path.filter(|_| mask.contains(AttrMask::AV)) {
-            // Other addresses may have come or gone since the way was found, and moved ours in the table.
+            // Since the path was found, other addresses may have appeared or left, and moved ours in the table.
             let found = self.service.addresses.find(path.sgid);
             let gone = || CmRefusal::AddressNotAvailable { address: path.sgid.to_ip() };
             attr.av.sgid_index = found.ok_or_else(gone)?.0;

@@ -9,22 +9,22 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Numbers events, so that each id knows its own: a program that ends ten thousand connections has ten thousand events
-/// waiting, and must not look at all of them for each.
+/// Numbers events, so that each id can store the numbers of its own: a program that ends ten thousand connections has ten
+/// thousand events waiting, and must not search all of them for each id.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Events by their numbers, the first one first.
 type Waiting = BTreeMap<u64, CmEvent>;
 
-/// The part that ids hold. Events hold ids, so the queue must be emptied when the program lets go of the channel.
+/// The part that ids hold. Events hold ids, so the queue must be emptied when the program drops the channel.
 pub(super) struct Queue {
     fd: EventFd,
-    /// `None` once the program let go.
+    /// `None` once the program dropped the channel.
     waiting: Mutex<Option<Waiting>>,
 }
 
 impl Queue {
-    /// Adds an event; gives it back if nobody will ever read it, to be dropped where that is allowed.
+    /// Adds an event. Returns it if nobody will ever read it; the caller then drops it where that is allowed.
     pub(super) fn push(&self, event: CmEvent) -> Option<CmEvent> {
         let mut waiting = self.waiting.lock();
         let Some(queue) = waiting.as_mut() else { return Some(event) };
@@ -35,7 +35,7 @@ impl Queue {
         None
     }
 
-    /// Takes out the events that `is_wanted` says.
+    /// Removes and returns the events for which `is_wanted` holds.
     pub(super) fn take_out(&self, is_wanted: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
         let mut waiting = self.waiting.lock();
         let Some(queue) = waiting.as_mut() else { return Vec::new() };
@@ -43,7 +43,7 @@ impl Queue {
         wanted.into_iter().filter_map(|number| self.take_number(queue, number)).collect()
     }
 
-    /// Takes out the events of one id.
+    /// Removes and returns the events of one id.
     pub(super) fn take_of(&self, id: &CmId) -> Vec<CmEvent> {
         let mut waiting = self.waiting.lock();
         let Some(queue) = waiting.as_mut() else { return Vec::new() };
@@ -58,7 +58,7 @@ impl Queue {
         Some(event)
     }
 
-    /// The next event. It counts as handed out, and `seen` looks at it, before anybody can see the one behind it.
+    /// The next event. It counts as handed out, and `seen` gets it, before another thread can get the next one.
     fn pop(&self, seen: impl FnOnce(&CmEvent)) -> Option<CmEvent> {
         let mut waiting = self.waiting.lock();
         let (number, event) = waiting.as_mut()?.pop_first()?;
@@ -67,13 +67,13 @@ impl Queue {
         listener.as_deref().unwrap_or(&event.id).count_handed_out();
         seen(&event);
         drop(waiting);
-        // It may be the last handle, whose end needs other locks.
+        // It may be the last handle, and dropping that needs other locks.
         drop(listener);
         Some(event)
     }
 }
 
-/// An event channel. Events of the ids that were made with it wait here.
+/// An event channel: a queue of the events of its ids.
 pub struct CmChannel {
     pub(super) queue: Arc<Queue>,
 }
@@ -84,13 +84,13 @@ impl CmChannel {
         Ok(CmChannel { queue: Arc::new(Queue { fd, waiting: Mutex::new(Some(Waiting::new())) }) })
     }
 
-    /// Waits for an event. Blocks, unless the descriptor was set to non-blocking: then `WouldBlock` says there is none.
+    /// Waits for an event. Blocks, unless the descriptor was set to non-blocking: then it returns `WouldBlock` if there is none.
     pub fn wait(&self) -> std::io::Result<CmEvent> {
         self.wait_seeing(|_| {})
     }
 
-    /// The same; `seen` looks at the event before another thread can get the one behind it. It must not call anything of
-    /// the channel or of ids but [`CmId::set_cookie`].
+    /// The same; `seen` gets the event before another thread can get the next one. Of the channel and of ids, it may call only
+    /// [`CmId::set_cookie`].
     pub fn wait_seeing(&self, mut seen: impl FnMut(&CmEvent)) -> std::io::Result<CmEvent> {
         loop {
             self.queue.fd.take()?;
@@ -100,15 +100,15 @@ impl CmChannel {
         }
     }
 
-    /// An event, if one waits.
+    /// The next event, if one waits.
     pub fn try_next(&self) -> Option<CmEvent> {
         let event = self.queue.pop(|_| {})?;
         self.queue.fd.try_take();
         Some(event)
     }
 
-    /// Moves the events of `id` that wait elsewhere to here.
-    pub(super) fn adopt(&self, from: &Arc<Queue>, id: &CmId) {
+    /// Moves the events of `id` that wait in `from` to this channel.
+    pub(super) fn migrate(&self, from: &Arc<Queue>, id: &CmId) {
         if !Arc::ptr_eq(from, &self.queue) {
             for event in from.take_of(id) {
                 drop(self.queue.push(event));
@@ -119,7 +119,7 @@ impl CmChannel {
 
 impl Drop for CmChannel {
     fn drop(&mut self) {
-        // Dropped outside of the lock: the last handle of an id may be among them.
+        // Drop the events outside of the lock: the last handle of an id may be among them.
         let rest = self.queue.waiting.lock().take();
         drop(rest);
     }

@@ -1,4 +1,4 @@
-//! Offering, taking, refusing and ending connections.
+//! Requesting, accepting, rejecting and ending connections.
 
 use super::event::{ConnParam, UDP_QKEY};
 use super::service::Managed;
@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl CmId {
-    /// Offers a connection, or asks for the datagram service, at the resolved destination. What becomes of it comes as
-    /// an event: `ConnectResponse`, `Established` (datagrams), `Rejected` or `Unreachable`.
+    /// Requests a connection, or queries the datagram service, at the resolved destination. The outcome is an event:
+    /// `ConnectResponse`, `Established` (datagrams), `Rejected` or `Unreachable`.
     pub fn connect(self: &Arc<Self>, transport: CmTransport, param: &ConnParam) -> Result<(), Error> {
         self.usable()?;
         let mut state = self.state.lock();
         let (Some(mut path), true) = (state.path, state.is_routed) else {
             return Err(CmRefusal::WrongState { why: "the route is not resolved" }.into());
         };
-        // It may have moved in the table since then, or left.
+        // Since then, the source address may have moved in the table, or left.
         let still = self.service.addresses.find(path.sgid);
         let gone = || CmRefusal::AddressNotAvailable { address: path.sgid.to_ip() };
         path.sgid_index = still.ok_or_else(gone)?.0;
@@ -35,7 +35,7 @@ impl CmId {
         let weak = Arc::downgrade(self);
         let secret = state.secret.as_ref();
         if let Some(qp) = self.service.engine.qps.get(param.qpn) {
-            // Left shut by an earlier connection that never was proven.
+            // An earlier connection whose peer never proved its key may have left it shut.
             qp.is_shut.store(false, Ordering::Relaxed);
         }
         let comm = self.service.manage(|managed| {
@@ -44,7 +44,7 @@ impl CmId {
                 let query = Query { service, path, ip, private_data, response_timeout, max_retries, secret };
                 managed.cm.query(&query, now())?
             } else {
-                let offer = Connect {
+                let request = Connect {
                     service,
                     path,
                     ip,
@@ -62,7 +62,7 @@ impl CmId {
                     max_retries,
                     secret,
                 };
-                managed.cm.connect(&offer, now())?
+                managed.cm.connect(&request, now())?
             };
             managed.ids.insert(comm, weak);
             Ok::<_, CmRefusal>(comm)
@@ -71,8 +71,8 @@ impl CmId {
         Ok(())
     }
 
-    /// Takes the offer that this id stands for, or answers the question about a datagram service. Queue pairs of
-    /// connections should be in RTR or RTS: the peer may send at once.
+    /// Accepts the connection request of this id, or answers the query for a datagram service. The queue pair of a connection
+    /// should be in RTR or RTS: the peer may send immediately.
     pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
         let private_data = &param.private_data[..];
         if self.is_datagram() {
@@ -93,13 +93,13 @@ impl CmId {
                 private_data,
             };
             let accepted = managed.accept(comm, &accept, qp.clone());
-            // Before the answer leaves: a peer on this host could write to memory that packets do not get to.
-            qp.inspect(|qp| self.service.engine.hide_shut(qp));
+            // Before the answer leaves: otherwise a peer on this host could write to memory that its packets may not reach yet.
+            qp.inspect(|qp| self.service.engine.withdraw_if_shut(qp));
             accepted
         })
     }
 
-    /// Refuses the offer, or an answer to ours.
+    /// Rejects a connection request, or the reply to our own.
     pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), Error> {
         self.with_comm(|managed, comm| {
             if self.is_datagram() {
@@ -110,12 +110,12 @@ impl CmId {
         })
     }
 
-    /// The queue pair is ready: tells the peer, after `ConnectResponse`.
+    /// Tells the peer, after `ConnectResponse`, that the queue pair is ready (RTU).
     pub fn establish(&self) -> Result<(), Error> {
         self.with_comm(|managed, comm| managed.cm.establish(comm, &[]))
     }
 
-    /// Data arrived although the peer's last message did not: `Established` follows. No error if it came meanwhile.
+    /// Reports that data arrived although the peer's RTU did not: `Established` follows. No error if the RTU came meanwhile.
     pub fn notify_established(&self) -> Result<(), Error> {
         self.with_comm(|managed, comm| match managed.cm.notify_established(comm) {
             Err(CmError::WrongState) => Ok(()),
@@ -129,7 +129,7 @@ impl CmId {
             return Err(CmRefusal::WrongState { why: "datagram services are not connected" }.into());
         }
         self.with_comm(|managed, comm| match managed.cm.disconnect(comm, &[], now()) {
-            // TIMEWAIT is over already: ended is what was asked for.
+            // TIMEWAIT is over: the connection has ended, as the caller wants.
             Err(CmError::NoSuchConnection) => Ok(()),
             other => other,
         })

@@ -1,4 +1,4 @@
-//! From events of the protocol to events of ids.
+//! Delivery: turns events of the protocol into events of ids.
 
 use super::event::{CmEvent, CmEventKind, ConnParam, UdParam};
 use super::service::{Garbage, Managed};
@@ -7,7 +7,7 @@ use ferroce_proto::cm::{CommId, Event, Request, Response, SidrStatus};
 use std::sync::Arc;
 
 impl Managed {
-    /// Gives everything that the machine has to say to the channels.
+    /// Delivers all events of the state machine to the channels.
     pub(crate) fn deliver(&mut self) {
         while let Some(event) = self.cm.poll_event() {
             self.deliver_one(event);
@@ -19,36 +19,38 @@ impl Managed {
             Event::Request(request) => self.deliver_request(request),
             Event::Response(response) => {
                 let id = response.id;
-                self.tell(id, CmEventKind::ConnectResponse, 0, |e| e.conn = response_param(response));
+                self.raise(id, CmEventKind::ConnectResponse, 0, |e| e.conn = response_param(response));
             }
             Event::Established { id } => {
                 self.proven(id);
-                self.tell(id, CmEventKind::Established, 0, |_| {});
+                self.raise(id, CmEventKind::Established, 0, |_| {});
             }
             Event::Rejected { id, reason, private_data } => {
-                self.tell(id, CmEventKind::Rejected, reason.0.into(), |e| e.conn.private_data = private_data);
+                self.raise(id, CmEventKind::Rejected, reason.0.into(), |e| {
+                    e.conn.private_data = private_data
+                });
                 self.forget(id);
             }
             Event::Unreachable { id } => {
-                self.tell(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, |_| {});
+                self.raise(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, |_| {});
                 self.forget(id);
             }
             Event::Disconnected { id, timed_out } => {
                 let status = if timed_out { -libc::ETIMEDOUT } else { 0 };
-                self.tell(id, CmEventKind::Disconnected, status, |_| {});
+                self.raise(id, CmEventKind::Disconnected, status, |_| {});
             }
             Event::TimewaitExit { id } => {
-                self.tell(id, CmEventKind::TimewaitExit, 0, |_| {});
+                self.raise(id, CmEventKind::TimewaitExit, 0, |_| {});
                 self.forget(id);
             }
             Event::Answered { id, path, status, qpn, qkey, private_data } => {
                 let ud = UdParam { private_data, vector: path.vector(), qpn, qkey };
                 match status {
                     SidrStatus::SUCCESS => {
-                        self.tell(id, CmEventKind::Established, 0, |e| e.ud = Some(ud));
+                        self.raise(id, CmEventKind::Established, 0, |e| e.ud = Some(ud));
                     }
                     SidrStatus(code) => {
-                        self.tell(id, CmEventKind::Unreachable, code.into(), |e| e.ud = Some(ud));
+                        self.raise(id, CmEventKind::Unreachable, code.into(), |e| e.ud = Some(ud));
                     }
                 }
                 self.ids.remove(&id);
@@ -56,7 +58,7 @@ impl Managed {
         }
     }
 
-    /// The connection is gone.
+    /// Forgets a connection that has ended.
     fn forget(&mut self, id: CommId) {
         self.ids.remove(&id);
         self.forget_shut(id);
@@ -91,7 +93,7 @@ impl Managed {
         Some(id)
     }
 
-    fn tell(&mut self, comm: CommId, kind: CmEventKind, status: i32, fill: impl FnOnce(&mut CmEvent)) {
+    fn raise(&mut self, comm: CommId, kind: CmEventKind, status: i32, fill: impl FnOnce(&mut CmEvent)) {
         let Some(id) = self.upgrade(comm).filter(|id| !id.is_removed()) else { return };
         let mut event = CmEvent::new(kind, status, id.clone());
         fill(&mut event);

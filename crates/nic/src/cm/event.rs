@@ -1,4 +1,4 @@
-//! What programs hear from the connection manager.
+//! Events of the connection manager.
 
 use super::CmId;
 use ferroce_proto::cm::Ece;
@@ -13,58 +13,58 @@ pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum CmEventKind {
-    /// The destination has an address here.
+    /// The local address for the destination was found.
     AddrResolved = 0,
-    /// It has none; the status is a negative error number.
+    /// There is no such address; the status is a negative error number.
     AddrError = 1,
-    /// The way is known.
+    /// The path to the destination is fixed.
     RouteResolved = 2,
-    /// There is none.
+    /// There is no path.
     RouteError = 3,
-    /// Somebody offers a connection: the event's id is new, its listener the one that was asked.
+    /// A peer requests a connection: the event has a new id, and the listener that received the request.
     ConnectRequest = 4,
-    /// Our offer was taken: set the queue pair up and `establish`.
+    /// The peer accepted: set the queue pair up and `establish`.
     ConnectResponse = 5,
     /// The connection could not be made for a local reason.
     ConnectError = 6,
     /// The peer does not answer, or has no such datagram service.
     Unreachable = 7,
-    /// The peer refused; the status is the reason of the REJ.
+    /// The peer rejected; the status is the reason of the REJ.
     Rejected = 8,
     /// Connected.
     Established = 9,
     /// Disconnected.
     Disconnected = 10,
-    /// The device is gone.
+    /// The device was removed.
     DeviceRemoval = 11,
-    /// In the group: the datagram parameters say how to reach it.
+    /// The group was joined: the datagram parameters have its address.
     MulticastJoin = 12,
-    /// Not in the group.
+    /// The group could not be joined.
     MulticastError = 13,
-    /// The address moved.
+    /// The address moved to another interface, or left.
     AddrChange = 14,
     /// The queue pair may be used again.
     TimewaitExit = 15,
 }
 
-/// Parameters of a connection, as offered, taken and told.
+/// Parameters of a connection, in requests, replies and events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnParam {
-    /// Bytes from program to program. In events, all that the message has room for.
+    /// Bytes from program to program. In events, the whole private data field of the message.
     pub private_data: Vec<u8>,
-    /// READs and atomics to answer at a time.
+    /// READs and atomics that it answers concurrently, at most.
     pub responder_resources: u8,
-    /// READs and atomics to have outstanding.
+    /// READs and atomics that it has outstanding, at most.
     pub initiator_depth: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
-    /// How often requests are repeated.
+    /// How often requests are retried.
     pub retry_count: u8,
-    /// How often after RNR NAKs.
+    /// How often requests are retried after RNR NAKs.
     pub rnr_retry: u8,
     /// Whether the queue pair has a shared receive queue.
     pub srq: bool,
-    /// The queue pair: ours when given, the peer's when told.
+    /// The queue pair: the local one in calls, the peer's in events.
     pub qpn: Qpn,
     /// Key of a datagram queue pair, if it is not [`UDP_QKEY`].
     pub qkey: Option<Qkey>,
@@ -77,11 +77,11 @@ pub struct ConnParam {
 pub struct UdParam {
     /// Bytes from the other program.
     pub private_data: Vec<u8>,
-    /// Where to.
+    /// Its address.
     pub vector: AddressVector,
-    /// To which queue pair.
+    /// Its queue pair.
     pub qpn: Qpn,
-    /// With which key.
+    /// Its Q_Key.
     pub qkey: Qkey,
 }
 
@@ -90,9 +90,9 @@ pub struct UdParam {
 pub struct CmEvent {
     /// What happened.
     pub kind: CmEventKind,
-    /// 0, a negative error number, or the reason of a refusal.
+    /// 0, a negative error number, or the reason of a reject.
     pub status: i32,
-    /// To which id. For [`CmEventKind::ConnectRequest`] a new one.
+    /// The id it concerns. For [`CmEventKind::ConnectRequest`] a new one.
     pub id: Arc<CmId>,
     /// The id that listens, for [`CmEventKind::ConnectRequest`].
     pub listener: Option<Weak<CmId>>,

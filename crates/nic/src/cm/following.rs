@@ -1,8 +1,8 @@
-//! Ids whose address leaves the host, and ids whose device does.
+//! Ids whose address leaves the host, and ids whose device is removed.
 //!
-//! Linux tells of the first when a bond changes its link, as a hint: nothing follows from it, and the id lives on. Here an
-//! address can leave by itself, and that is told in the same way. When the device goes, the ids that had it are of no use
-//! any more: their connections are given up, and what remains to be done with them is to end them.
+//! Linux reports `ADDR_CHANGE` when a bond changes its link, as a hint: the id stays usable. Here an address can leave by itself,
+//! and the same event reports it. When the device is removed, its ids become unusable: their connections are released, and the
+//! program can only destroy them.
 
 use super::event::{CmEvent, CmEventKind};
 use super::id::IdState;
@@ -15,11 +15,11 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// All ids of a NIC, by where they lie. Its lock is the last: nothing is done while it is held.
+/// All ids of a NIC, by their addresses in memory. Its lock is taken last, and no other work is done while it is held.
 #[derive(Default)]
-pub(super) struct Roll(Mutex<HashMap<usize, Weak<CmId>>>);
+pub(super) struct LiveIds(Mutex<HashMap<usize, Weak<CmId>>>);
 
-impl Roll {
+impl LiveIds {
     pub(super) fn add(&self, id: &Arc<CmId>) {
         self.0.lock().insert(Arc::as_ptr(id).addr(), Arc::downgrade(id));
     }
@@ -30,55 +30,56 @@ impl Roll {
 
     fn all(&self) -> Vec<Arc<CmId>> {
         let listed: Vec<Weak<CmId>> = self.0.lock().values().cloned().collect();
-        // Not under the lock: the end of an id takes it off the roll.
+        // Outside of the lock: dropping the last handle of an id removes it from this map.
         listed.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
 impl CmService {
-    /// The GID table changed: tells the ids whose address is not where it was.
+    /// The GID table changed: raises an event for the ids whose address moved or left.
     pub(crate) fn follow_addresses(&self, old: &[GidEntry], new: &[GidEntry]) {
         let stays = |e: &&GidEntry| new.iter().any(|n| (n.gid, n.if_index) == (e.gid, e.if_index));
         let left: Vec<Gid> = old.iter().filter(|e| !stays(e)).map(|e| e.gid).collect();
         if left.is_empty() {
             return;
         }
-        for id in self.roll.all() {
-            id.tell_of_device(CmEventKind::AddrChange, |gid| left.contains(&gid));
+        for id in self.live_ids.all() {
+            id.raise_device_event(CmEventKind::AddrChange, |gid| left.contains(&gid));
         }
     }
 
-    /// The device is gone: gives up everything that ids had of it, and tells them.
+    /// The device was removed: raises an event for its ids and releases what they hold of it.
     pub(crate) fn remove_device(&self) {
-        for id in self.roll.all() {
-            if id.tell_of_device(CmEventKind::DeviceRemoval, |_| true) {
-                id.let_go();
+        for id in self.live_ids.all() {
+            if id.raise_device_event(CmEventKind::DeviceRemoval, |_| true) {
+                id.release();
             }
         }
     }
 }
 
 impl CmId {
-    /// Raises an event if the id has an address, and that is meant. Nothing is heard of the device after its end.
-    fn tell_of_device(self: &Arc<Self>, kind: CmEventKind, is_meant: impl FnOnce(Gid) -> bool) -> bool {
+    /// Raises an event if the id has an address and `concerns` holds for it. After a removal no further event follows. Returns whether
+    /// it raised the event.
+    fn raise_device_event(self: &Arc<Self>, kind: CmEventKind, concerns: impl FnOnce(Gid) -> bool) -> bool {
         let state = self.state.lock();
-        if !state.device_gid().is_some_and(is_meant) || state.is_closed || self.is_removed() {
+        if !state.device_gid().is_some_and(concerns) || state.is_closed || self.is_removed() {
             return false;
         }
         if kind == CmEventKind::DeviceRemoval {
             self.is_removed.store(true, Ordering::Release);
         }
-        // Under the lock: what is pushed after the end of an id would never be read. Ours is not its last handle.
+        // Under the lock: an event that is pushed after `close` would never be read. `self` is not the last handle.
         drop(self.queue().push(CmEvent::new(kind, 0, self.clone())));
         true
     }
 
-    /// Whether its device has gone.
+    /// Whether its device was removed.
     pub(super) fn is_removed(&self) -> bool {
         self.is_removed.load(Ordering::Acquire)
     }
 
-    /// Whether calls can do anything with it.
+    /// An error if its device is closed or was removed.
     pub(super) fn usable(&self) -> Result<(), Error> {
         self.service.alive()?;
         if self.is_removed() { Err(CmRefusal::DeviceRemoved.into()) } else { Ok(()) }
@@ -86,7 +87,7 @@ impl CmId {
 }
 
 impl IdState {
-    /// The address that ties it to the device; none while it is bound to all or to nothing.
+    /// The address that ties it to the device; `None` if it is unbound or bound to the wildcard address.
     fn device_gid(&self) -> Option<Gid> {
         self.local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified()).map(Gid::from_ip)
     }

@@ -1,4 +1,4 @@
-//! Ids: what a program holds of a connection, a listener or a datagram service.
+//! Ids: a program's handles of connections, listeners and datagram services.
 
 use super::channel::Queue;
 use super::event::{CmEvent, CmEventKind};
@@ -18,33 +18,33 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub struct CmOptions {
     /// Traffic class of the connection and its messages.
     pub tos: u8,
-    /// Transport timer exponent; without, what a path of this kind calls for.
+    /// Transport timer exponent; `None` for the default of the path.
     pub ack_timeout: Option<u8>,
     /// RNR timer code that the queue pair advertises.
     pub min_rnr_timer: Option<u8>,
-    /// Whether the port may be shared with others that say so, as long as nobody listens.
+    /// Whether the port may be shared with other ids that set this, as long as none listens.
     pub reuse_address: bool,
-    /// Whether listening on all IPv6 addresses leaves IPv4 alone.
+    /// Whether listening on all IPv6 addresses excludes IPv4.
     pub af_only: bool,
-    /// The port space of its port, where that is not the id's own: services of InfiniBand's addresses name it themselves.
+    /// The port space of its port, where it differs from the id's own: service ids of AF_IB addresses contain it.
     pub port_space: Option<PortSpace>,
-    /// Whether the offers to a listener come with all of their private data, and need no IP header in it.
-    pub whole_offers: bool,
-    /// How long the peer may take to answer: 4.096 us * 2^n; 20.
+    /// Whether a listener gets the whole private data of connection requests, which then need no IP header in it.
+    pub full_private_data: bool,
+    /// How long the peer may take to answer: 4.096 us * 2^n; 20 by default.
     pub response_timeout: Option<u8>,
-    /// How often that is waited for, less one; 15.
+    /// How often a message is retried; 15 by default.
     pub max_retries: Option<u8>,
 }
 
-/// A port, and how it was got.
+/// A port, and where it was allocated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound {
     pub(super) space: PortSpace,
     pub(super) port: u16,
     pub(super) scope: Scope,
-    /// From a block of ours, and not from the table.
+    /// It comes from this process's block of ephemeral ports.
     pub(super) is_ephemeral: bool,
-    /// Stands in the table.
+    /// The registry's table of ports lists it.
     pub(super) is_listed: bool,
 }
 
@@ -66,12 +66,12 @@ pub(super) struct IdState {
 /// An id of the connection manager. [`CmId::close`] it when done: events that wait keep it alive otherwise.
 pub struct CmId {
     pub(super) service: Arc<CmService>,
-    /// Stays open as long as the id lives.
+    /// Keeps the device open as long as the id lives.
     device: Arc<dyn Any + Send + Sync>,
     pub(super) space: PortSpace,
     is_datagram: AtomicBool,
     cookie: AtomicU64,
-    /// Events that a program was given; C programs must give each of them back before the id can go.
+    /// Events that the program got; C programs must acknowledge each of them before the id can be destroyed.
     handed_out: AtomicU32,
     queue: Mutex<Arc<Queue>>,
     /// Numbers of the events of this id that wait in the queue, in order.
@@ -101,20 +101,20 @@ impl CmId {
             state: Mutex::default(),
             is_removed: AtomicBool::new(false),
         }
-        .enrolled()
+        .listed()
     }
 
-    /// From now on it hears of the device.
-    fn enrolled(self) -> Arc<CmId> {
+    /// Adds it to the list of ids, so that it gets events of the device.
+    fn listed(self) -> Arc<CmId> {
         let id = Arc::new(self);
-        id.service.roll.add(&id);
+        id.service.live_ids.add(&id);
         id
     }
 
-    /// The id of an offer that just came.
+    /// The id of a new connection request.
     pub(super) fn from_request(listener: &CmId, request: &Request) -> Arc<CmId> {
-        // Addresses are those of the packets. The offer names them, too, but anybody can write anything there, and programs
-        // may decide by them who is let in.
+        // The addresses are those of the packets. The request contains addresses too, but a sender can forge them, and programs
+        // may use addresses for access control.
         let (local, peer) = (request.path.sgid.to_ip(), request.path.dgid.to_ip());
         let state = IdState {
             local: Some(SocketAddr::new(local, request.service.port())),
@@ -136,7 +136,7 @@ impl CmId {
             state: Mutex::new(state),
             is_removed: AtomicBool::new(false),
         }
-        .enrolled()
+        .listed()
     }
 
     /// The program's number.
@@ -147,8 +147,8 @@ impl CmId {
     pub fn set_cookie(&self, cookie: u64) {
         self.cookie.store(cookie, Ordering::Relaxed);
     }
-    /// How many events of it programs were given; an offer counts for its listener. After [`CmId::close`] there are no
-    /// more, so the number is final.
+    /// How many of its events the program got; a connection request counts for its listener. After [`CmId::close`] the number is
+    /// final.
     pub fn handed_out(&self) -> u32 {
         self.handed_out.load(Ordering::Acquire)
     }
@@ -159,11 +159,11 @@ impl CmId {
     pub fn space(&self) -> PortSpace {
         self.space
     }
-    /// Whether it asks for datagram services instead of connecting.
+    /// Whether it queries datagram services instead of connecting.
     pub fn is_datagram(&self) -> bool {
         self.is_datagram.load(Ordering::Relaxed)
     }
-    /// Decides that for a new id of [`PortSpace::Ib`], which has both; the other spaces decide themselves.
+    /// Sets that for a new id of [`PortSpace::Ib`], which has both; the other spaces imply it.
     pub fn set_datagram(&self, is_datagram: bool) {
         if self.space == PortSpace::Ib {
             self.is_datagram.store(is_datagram, Ordering::Relaxed);
@@ -177,11 +177,11 @@ impl CmId {
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.state.lock().peer
     }
-    /// The way to the peer, once known.
+    /// The path to the peer, once known.
     pub fn path(&self) -> Option<Path> {
         self.state.lock().path
     }
-    /// The same as an address vector; zeros before.
+    /// The path as an address vector; zeros until it is known.
     pub fn vector(&self) -> AddressVector {
         self.path().map(|path| path.vector()).unwrap_or_default()
     }
@@ -189,27 +189,27 @@ impl CmId {
     pub fn options(&self) -> CmOptions {
         self.state.lock().options
     }
-    /// Changes settings. They count for what is done afterwards.
+    /// Changes settings. They apply to later calls.
     pub fn set_options(&self, change: impl FnOnce(&mut CmOptions)) {
         change(&mut self.state.lock().options);
     }
 
-    /// Both ends must prove to have this key, whatever the device says: call it before `listen` or `connect`.
+    /// Sets a key that both ends must prove to have, in place of the device's. Call it before `listen` or `connect`.
     pub fn set_secret(&self, secret: Secret) {
         self.state.lock().secret = Some(secret);
     }
 
-    /// From now on events go to another channel; those that wait move along.
+    /// Moves the id to another channel, with its waiting events.
     pub fn migrate(&self, channel: &CmChannel) {
         let old = std::mem::replace(&mut *self.queue.lock(), channel.queue.clone());
-        channel.adopt(&old, self);
+        channel.migrate(&old, self);
     }
 
     pub(super) fn queue(&self) -> Arc<Queue> {
         self.queue.lock().clone()
     }
 
-    /// Tells the program at once.
+    /// Queues an event for the program.
     pub(super) fn raise(self: &Arc<Self>, kind: CmEventKind, status: i32) {
         self.raise_with(kind, status, |_| {});
     }
@@ -225,14 +225,14 @@ impl CmId {
         drop(self.queue().push(event));
     }
 
-    /// The program is done with the id: the peer is told what it must know, waiting events are dropped, the port is free.
-    /// Offers to a listener that nobody has seen yet are refused.
+    /// Closes the id: ends its connection, drops its waiting events and frees its port. Connection requests to a listener that the
+    /// program has not read yet are rejected.
     pub fn close(&self) {
         if self.service.alive().is_err() {
             return;
         }
         self.state.lock().is_closed = true;
-        let listened = self.let_go();
+        let listened = self.release();
         drop(self.queue().take_of(self));
         if listened {
             let asked =
@@ -241,8 +241,8 @@ impl CmId {
         }
     }
 
-    /// Gives up connection, listener and port. Whether it listened.
-    pub(super) fn let_go(&self) -> bool {
+    /// Releases connection, listener and port. Returns whether it listened.
+    pub(super) fn release(&self) -> bool {
         let (comm, listener, bound) = {
             let mut state = self.state.lock();
             (state.comm.take(), state.listener.take(), state.bound.take())
@@ -277,6 +277,6 @@ impl Drop for CmId {
         if !self.state.get_mut().is_closed {
             self.close();
         }
-        self.service.roll.remove(self);
+        self.service.live_ids.remove(self);
     }
 }

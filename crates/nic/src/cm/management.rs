@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl CmService {
-    /// Works on the connection manager, then sends and tells what follows from it.
+    /// Runs `work` on the connection manager, then sends its messages and delivers its events.
     pub(super) fn manage<R>(&self, work: impl FnOnce(&mut Managed) -> R) -> R {
         self.manage_locked(self.managed.lock(), work)
     }
 
-    /// Messages leave before the program hears of what they answer, and in the order of the machine, so under its lock: who
-    /// hears that the peer disconnected may be gone a moment later, and the peer would wait for its answer in vain.
+    /// Messages leave before the program gets the event that they answer, and in the order of the state machine, so under its lock. A
+    /// program may exit as soon as it gets `Disconnected`; the peer would then wait for its answer in vain.
     fn manage_locked<R>(
         &self,
         mut managed: MutexGuard<'_, Managed>,
@@ -38,14 +38,14 @@ impl CmService {
         let result = work(&mut managed);
         self.send_waiting(&mut managed);
         managed.deliver();
-        // An offer to a listener that is gone is refused while it is delivered.
+        // Delivery rejects a connection request whose listener was destroyed.
         self.send_waiting(&mut managed);
-        let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0).min(self.next_roll_call_ns());
+        let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0).min(self.next_liveness_check_ns());
         self.engine.set_agent_deadline(deadline);
         let garbage = managed.take_garbage();
         drop(managed);
         drop(garbage);
-        self.engine.pulse.wake_before(deadline);
+        self.engine.activity.wake_before(deadline);
         result
     }
 
@@ -56,7 +56,7 @@ impl CmService {
         }
     }
 
-    /// What was sent before goes over the wire: a local peer that has not answered may not read its ring.
+    /// Sends messages. Retries take the wire: a local peer that has not answered may not read its ring.
     fn send_messages(&self, tx: &mut TxBatch, messages: &[Transmit]) {
         self.write_messages(tx, messages.iter().filter(|message| !message.is_repeat), |tx| {
             self.engine.link.send(tx)
@@ -77,8 +77,8 @@ impl CmService {
             if !tx.has_room(len) {
                 send(tx);
             }
-            // Processes that share an address share QP1, and the kernel picks one of them by flow. A message that was lost on
-            // the detour takes another way when it is repeated.
+            // Processes that share an address share QP1, and the kernel picks one of them by flow. A new flow per message gives a
+            // retry another path if the first was lost while a process forwarded it.
             let route = Route { entropy: fresh_entropy(), ..message.route };
             let packet = tx.reserve(&route, len);
             headers.write(packet);
@@ -87,8 +87,8 @@ impl CmService {
             let slot = self.slot_hint(message, self.is_here(dgid));
             packet[head + SLOT_HINT_AT] = slot;
             if slot != 0 {
-                // Its answer may be the last that it does.
-                self.meet((dgid, slot), now());
+                // The peer may be killed right after its answer.
+                self.watch_peer((dgid, slot), now());
             }
         }
         if !tx.is_empty() {
@@ -106,7 +106,7 @@ impl CmService {
 }
 
 impl ManagementAgent for CmService {
-    /// A packet to QP1: for this process, or passed on to the one that it is for.
+    /// Handles a packet to QP1, or forwards it to the process that it is for.
     fn receive(&self, rx: &RxPacket<'_>, packet: &Packet<'_>, now: Time) {
         match check_gsi(&packet.headers) {
             Ok(()) => {}
@@ -128,15 +128,15 @@ impl ManagementAgent for CmService {
             }
         };
         if let Destination::Slot(slot) = self.destination(&mad, rx.dgid) {
-            // It lives, so at worst it does not keep up. Answering in its place would be wrong; the peer will repeat.
+            // That process is alive, so at worst it is slow. This one must not answer for it; the peer will retry.
             self.engine.shared_port.forward(slot, rx);
             return;
         }
         match self.inbound(rx) {
             Some(inbound) => self.manage(|managed| {
                 if let Some(id) = mad.message.introduced().filter(|_| self.is_here(rx.sgid)) {
-                    self.part((rx.sgid, id.slot()), managed, now);
-                    self.meet((rx.sgid, id.slot()), now);
+                    self.recheck_peer((rx.sgid, id.slot()), managed, now);
+                    self.watch_peer((rx.sgid, id.slot()), now);
                 }
                 managed.cm.handle_message(&inbound, &mad, now);
             }),
@@ -150,19 +150,19 @@ impl ManagementAgent for CmService {
     fn handle_timeout(&self, now: Time) {
         self.manage(|managed| {
             managed.cm.handle_timeout(now);
-            self.roll_call(managed, now);
+            self.check_liveness(managed, now);
         });
     }
 
     fn close(&self) {
-        // Not waiting for ever: at the exit of the process the holder of the lock may be a thread that is gone.
+        // With a time limit: at the exit of the process the lock may belong to a thread that no longer runs.
         if let Some(managed) = lock_within(&self.managed, LOCK_PATIENCE) {
             self.manage_locked(managed, |managed| managed.release_all(now()));
         }
     }
 
     fn named_counters(&self) -> BTreeMap<&'static str, u64> {
-        // At the exit of the process the holder of the lock may be a thread that is gone.
+        // At the exit of the process the lock may belong to a thread that no longer runs.
         let Some(managed) = lock_within(&self.managed, LOCK_PATIENCE) else { return BTreeMap::new() };
         let now = [
             ("connections_now", managed.cm.connections() as u64),
@@ -173,7 +173,7 @@ impl ManagementAgent for CmService {
     }
 }
 
-/// A number unlike the one before. Not from the thread's generator, which is gone when the last messages leave at exit.
+/// A number that differs from the one before. Not from the thread's generator, which no longer exists when the last messages leave at exit.
 fn fresh_entropy() -> u16 {
     static STEPS: AtomicU64 = AtomicU64::new(0);
     let step = STEPS.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);

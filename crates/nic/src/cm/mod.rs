@@ -1,22 +1,22 @@
-//! The connection manager of a NIC: QP1, and ids that programs hold, shaped after what librdmacm needs.
+//! The connection manager of a NIC: QP1, and the ids that programs hold, as librdmacm needs them.
 //!
-//! The protocol is `ferroce_proto::cm`. Here it meets the engine (packets to QP1 are handled where all packets are, timers
-//! are the engine's) and the registry (several processes share an address: an offer goes to whoever listens, any other
-//! message to whoever gave out its communication id).
+//! The protocol is `ferroce_proto::cm`. This module connects it to the engine (which receives packets to QP1 and runs the timers)
+//! and to the registry (several processes share an address: a connection request goes to the process that listens, any other
+//! message to the process that assigned its communication id).
 //!
 //! | file | question |
 //! |---|---|
-//! | `service` | what one NIC has of it |
+//! | `service` | the connection manager of one NIC: state machine, ids, ports |
 //! | `management` | packets to QP1 |
-//! | `channel` | how programs hear of events |
-//! | `event` | what they hear |
+//! | `channel` | how programs get events |
+//! | `event` | which events there are |
 //! | `deliver` | which id an event of the protocol is for |
 //! | `id` | what an id is, and its end |
-//! | `address` | binding, and finding the way to a destination |
-//! | `connect` | offering, taking, refusing, ending |
-//! | `following` | what ids hear of addresses that leave, and of the end of the device |
-//! | `roll_call` | how they hear of a peer on this host that was killed |
-//! | `attributes` | what the id's queue pair must be set to |
+//! | `address` | binding, resolving addresses and routes |
+//! | `connect` | requesting, accepting, rejecting, ending |
+//! | `following` | events for addresses that leave and for the removal of the device |
+//! | `liveness` | how the end of a killed peer on this host is noticed |
+//! | `attributes` | the attributes of the id's queue pair |
 //!
 //! Every process of an address owns QP1. The high eight bits of a communication id are the slot of the process that assigned it. The steering program of
 //! the shared port reads that slot, so nearly all messages arrive at the right process. A REQ names a port instead; a sender on this host
@@ -34,8 +34,8 @@ mod deliver;
 mod event;
 mod following;
 mod id;
+mod liveness;
 mod management;
-mod roll_call;
 mod service;
 
 pub use channel::CmChannel;

@@ -1,7 +1,7 @@
-//! What one NIC has of connection management: the machine, its ids, its ports.
+//! Connection management of one NIC: the state machine, its ids, its ports.
 
-use super::following::Roll;
-use super::roll_call::Watched;
+use super::following::LiveIds;
+use super::liveness::Watched;
 use super::{CmEvent, CmId};
 use crate::addresses::AddressTable;
 use crate::engine::{Engine, QpCore};
@@ -20,21 +20,21 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Its holders have it for as long as a few messages take to leave.
+/// How long to wait for the manager's lock at exit. Its holders keep it for as long as a few messages take to leave.
 pub(super) const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
-/// The machine and who its connections belong to.
+/// The state machine and the ids that own its connections.
 pub(super) struct Managed {
     pub(super) cm: Cm,
     pub(super) ids: HashMap<CommId, Weak<CmId>>,
     pub(super) listeners: HashMap<ListenerId, Weak<CmId>>,
-    /// Queue pairs that get no packets before their peer has proven that it has the key.
+    /// Queue pairs that drop all packets until their peer has proven that it has the key.
     shut: HashMap<CommId, Weak<QpCore>>,
-    /// What must be dropped once the lock is given up: it may end in the last handle of an id.
+    /// Values to drop once the lock is released: the last handle of an id may be among them.
     garbage: Vec<Garbage>,
 }
 
-/// Things whose end may need the lock again.
+/// Values whose drop may need the lock again.
 #[expect(dead_code, reason = "held to be dropped later, and for nothing else")]
 pub(super) enum Garbage {
     Event(Box<CmEvent>),
@@ -42,7 +42,7 @@ pub(super) enum Garbage {
 }
 
 impl Managed {
-    /// Nobody holds anything any more.
+    /// Releases all connections: the device is about to close.
     pub(super) fn release_all(&mut self, now: ferroce_proto::Time) {
         self.cm.stop_pacing();
         for (comm, _) in self.ids.drain() {
@@ -50,7 +50,7 @@ impl Managed {
         }
     }
 
-    /// Takes an offer. Under a key, the queue pair gets no packets before the peer has confirmed with it.
+    /// Accepts a connection request. With a key, the queue pair drops all packets until the peer has proven it.
     pub(super) fn accept(
         &mut self,
         comm: CommId,
@@ -67,14 +67,14 @@ impl Managed {
         self.cm.accept(comm, accept, now()).inspect_err(|_| self.proven(comm))
     }
 
-    /// The peer has confirmed, or was not asked to.
+    /// The peer has proven its key, or needs none: opens the queue pair.
     pub(super) fn proven(&mut self, comm: CommId) {
         if let Some(qp) = self.forget_shut(comm) {
             qp.is_shut.store(false, Ordering::Relaxed);
         }
     }
 
-    /// There will be no confirmation; the queue pair stays shut until it is reset or connected anew.
+    /// No proof will come: the queue pair stays shut until it is reset or connected anew.
     pub(super) fn forget_shut(&mut self, comm: CommId) -> Option<Arc<QpCore>> {
         self.shut.remove(&comm)?.upgrade()
     }
@@ -95,7 +95,7 @@ pub(crate) struct CmService {
     pub(super) ports: Option<Ports>,
     pub(super) addresses: Arc<AddressTable>,
     born: Generation,
-    pub(super) roll: Roll,
+    pub(super) live_ids: LiveIds,
     pub(super) watched: Watched,
 }
 
@@ -108,7 +108,7 @@ pub(super) enum Destination {
 }
 
 impl CmService {
-    /// Takes QP1 of the engine.
+    /// Starts the service and makes it the agent of QP1.
     pub(crate) fn start(
         engine: Arc<Engine>,
         ports: Option<Ports>,
@@ -122,14 +122,15 @@ impl CmService {
         cm.set_secret(secret);
         let (ids, listeners, shut) = (HashMap::new(), HashMap::new(), HashMap::new());
         let managed = Mutex::new(Managed { cm, ids, listeners, shut, garbage: Vec::new() });
-        let (roll, watched) = (Roll::default(), Watched::default());
-        let service = Arc::new(CmService { engine, managed, slot, ports, addresses, born, roll, watched });
+        let (live_ids, watched) = (LiveIds::default(), Watched::default());
+        let service =
+            Arc::new(CmService { engine, managed, slot, ports, addresses, born, live_ids, watched });
         let agent: Weak<CmService> = Arc::downgrade(&service);
         service.engine.set_agent(agent);
         service
     }
 
-    /// What the machine counted.
+    /// The counters of the state machine.
     pub(crate) fn counters(&self) -> CmCounters {
         *self.managed.lock().cm.counters()
     }
@@ -143,14 +144,14 @@ impl CmService {
         self.ports.as_ref().ok_or(CmRefusal::NoRegistry)
     }
 
-    /// Where a packet arrived; `None` if its destination is not (any more) an address of ours.
+    /// The local address that a packet arrived at; `None` if its destination is not, or no longer, an address of this device.
     pub(super) fn inbound(&self, packet: &RxPacket<'_>) -> Option<Inbound> {
         let (sgid_index, mtu) = self.addresses.find(packet.dgid)?;
         Some(Inbound { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
     }
 
-    /// The process of this host that listens to the service which `message` asks for; 0 if none is known, or if the message
-    /// is no offer: all others name their receiver themselves. The caller knows whether it stays on this host.
+    /// The slot of the process of this host that listens to the service of a request; 0 if none is known, or if `message` is no
+    /// request: other messages have the slot in their communication id. `is_here`: the message stays on this host.
     pub(super) fn slot_hint(&self, message: &Transmit, is_here: bool) -> u8 {
         let Some(service) = offered_service(&message.mad) else { return 0 };
         let (Some(ports), Some(space)) = (self.ports.as_ref(), service.space()) else { return 0 };
@@ -158,8 +159,8 @@ impl CmService {
         if is_here { ports.listener(space, service.port(), to).unwrap_or(0) } else { 0 }
     }
 
-    /// Who should have this message. Packets to QP1 reach any process of the host. What nobody living can claim is
-    /// answered here: somebody must tell the peer.
+    /// The process that must handle this message. Packets to QP1 may reach any process of the host. A message that no living process
+    /// can claim is answered here, so that the peer does not wait for a time-out.
     pub(super) fn destination(&self, mad: &CmMad, at: Gid) -> Destination {
         let slot = match mad.message.target() {
             MadTarget::Service(service) => {

@@ -1,21 +1,21 @@
-//! The thread that drives when no application thread does.
+//! The background thread: drives the engine while no application thread does.
 //!
 //! One-sided operations must progress while the target's program does nothing, and a program that sleeps on a
-//! completion channel must be woken. The thread starts with the device, since packets for a local peer may arrive at
-//! once. While somebody polls it stays out of the way and only looks every few milliseconds whether that is still so.
-//! Some programs poll for their own completion and then watch their memory for the peer's data; they leave gaps in which
-//! nobody would drive. Work that was found lying in such a gap is remembered: for a while the thread then wakes for
-//! packets although somebody polls, until it finds that the poller is always first. A program that knows that it comes and
-//! goes says so ([`Cq::come_and_go`](crate::Cq::come_and_go)); and one that sleeps for packets itself
-//! ([`Cq::sleep`](crate::Cq::sleep)) is woken first.
+//! completion channel must be woken. The thread starts with the device, since packets for a local peer may arrive
+//! immediately. While an application thread polls, the background thread does not drive; it only checks every few
+//! milliseconds whether the polling goes on. Some programs poll for their own completion and then watch their memory for
+//! the peer's data; they leave gaps in which nobody would drive. When the thread finds unhandled packets in such a gap, it
+//! wakes for packets for a while although somebody polls, until the poller is always first. A program can announce that it
+//! polls irregularly ([`Cq::set_interrupt_driven`](crate::Cq::set_interrupt_driven)). A program that sleeps for packets
+//! itself ([`Cq::sleep`](crate::Cq::sleep)) is woken first.
 //!
-//! It also does the chores of the device, which have nothing to do with packets: following address changes, answering
-//! whoever asks for counters. They never touch the threads of the application.
+//! The thread also does the chores of the device, which are independent of packets: it follows address changes and answers
+//! requests for counters. Chores never touch the threads of the application.
 
 use super::Engine;
 use crate::error::Error;
 use crate::link::{Sleep, now};
-use crate::pulse::Pulse;
+use crate::poller_activity::PollerActivity;
 use ferroce_proto::Time;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,25 +23,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// How long the thread keeps out of the way of a poller before it looks again, at first and at most.
+/// How long the thread stands off from a poller before it checks again, at first and at most.
 const STAND_OFF_MS: std::ops::RangeInclusive<i32> = 1..=4;
-/// How long it goes on looking after work was found: a wake-up costs more than this.
+/// How long it goes on polling after it found work: a wake-up costs more than this.
 const LINGER_NS: u64 = 50_000;
-/// How many sleeps it does without lingering after it had to wait for the processor while it did: whoever spins there would
-/// get a whole turn each time, and a thread that waits its turn is not woken for packets as one that sleeps is.
+/// How many sleeps it does without lingering after lingering lost it the processor. A thread that spins on that processor would get
+/// a whole time slice each time, and packets wake a sleeping thread but not one that waits for the processor.
 const CROWDED_SLEEPS: u32 = 256;
-/// How often lingering may find nothing before it is given up, where a program sleeps for packets itself. Finding the next
-/// packet when it wakes up is then as good.
+/// How often lingering may find nothing before the thread stops lingering, where a program sleeps for packets itself. Such a
+/// program finds the next packet just as well when it wakes up.
 const VAIN_LINGERS: u32 = 16;
-/// What work found in a gap is worth at most, and what each wake-up beside a poller that finds work adds to it. One that
-/// finds nothing takes one away, so a third must be of use: such a program polls for one packet and misses another.
+/// The credit for work found in a gap, at most, and what each wake-up that finds work despite a poller adds to it. A wake-up
+/// that finds nothing subtracts one, so a third must be useful: such a program polls for one packet and misses another.
 const GAP_CREDIT: u32 = 16;
 const GAP_GAIN: u32 = 2;
 /// The longest sleep, so that a lost wake-up is a hiccup and not a hang.
 const LONGEST_SLEEP_MS: u64 = 1_000;
-/// How often it looks for chores while packets keep it from sleeping.
+/// How often it checks for chores while packets keep it from sleeping.
 const CHORES_EVERY_NS: u64 = 20_000_000;
-/// How long chores wait after one was done, so that nobody can keep the thread from the packets with them.
+/// How long chores wait after one was done, so that chores cannot keep the thread from the packets.
 const CHORES_REST_NS: u64 = 5_000_000;
 
 /// Something that the thread does besides packets.
@@ -55,33 +55,33 @@ pub(crate) trait Chore: Send {
 
 /// The background thread of one NIC.
 pub(crate) struct Background {
-    pulse: Arc<Pulse>,
+    activity: Arc<PollerActivity>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Background {
-    /// `on_panic` is told when the thread ends by a panic: nobody else would notice that the device has died.
+    /// Calls `on_panic` when the thread ends by a panic: nobody else would notice that the device has died.
     pub(crate) fn start(
         engine: Arc<Engine>,
         chores: Vec<Box<dyn Chore>>,
         on_panic: impl FnOnce() + Send + 'static,
     ) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
-        let pulse = engine.pulse.clone();
+        let activity = engine.activity.clone();
         let flag = stop.clone();
         let thread = std::thread::Builder::new()
             .name("ferroce".into())
             .spawn(move || {
                 ask_for_short_slices();
-                tell_of_panic(|| Sleeper::new(engine, chores).run(&flag), on_panic);
+                report_panic(|| Sleeper::new(engine, chores).run(&flag), on_panic);
             })
             .map_err(Error::system("starting the background thread"))?;
-        Ok(Background { pulse, stop, thread: Some(thread) })
+        Ok(Background { activity, stop, thread: Some(thread) })
     }
 
     pub(crate) fn wake(&self) {
-        self.pulse.wake();
+        self.activity.wake();
     }
 
     /// In a forked child the thread does not exist; there is nothing to stop or join.
@@ -93,7 +93,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.pulse.wake();
+        self.activity.wake();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
@@ -103,15 +103,15 @@ impl Drop for Background {
 }
 
 /// Runs `work`; if that panics, `on_panic` as well.
-fn tell_of_panic(work: impl FnOnce(), on_panic: impl FnOnce()) {
-    // Whatever it left half done belongs to the device, which is said to be dead.
+fn report_panic(work: impl FnOnce(), on_panic: impl FnOnce()) {
+    // Whatever it left half done belongs to the device, which `on_panic` declares dead.
     if catch_unwind(AssertUnwindSafe(work)).is_err() {
         on_panic();
     }
 }
 
-/// Asks the scheduler for short turns, which it pays back with an early start (Linux 6.12 and later; without it nothing
-/// changes). Where every core is taken by a thread that spins, the wait would otherwise be that thread's whole turn.
+/// Asks the scheduler for short time slices, which it rewards with an early start (Linux 6.12 and later; older kernels ignore
+/// it). Where a spinning thread occupies every core, the wait would otherwise be that thread's whole slice.
 fn ask_for_short_slices() {
     /// The first version of the structure.
     #[repr(C)]
@@ -129,7 +129,7 @@ fn ask_for_short_slices() {
     const SHORTEST_NS: u64 = 100_000;
     let mut attr =
         SchedAttr { size: size_of::<SchedAttr>() as u32, runtime_ns: SHORTEST_NS, ..Default::default() };
-    // SAFETY: asks for a number of the calling thread.
+    // SAFETY: reads a number of the calling thread.
     attr.nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     // SAFETY: changes the calling thread alone; the structure is as long as it says.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
@@ -139,20 +139,20 @@ struct Sleeper {
     // Before the engine, so that they are gone when its slot is given back.
     chores: Vec<Box<dyn Chore>>,
     engine: Arc<Engine>,
-    /// The bell, then the chores, then the links, or what stands for them once somebody sleeps in front of this thread.
+    /// The bell, then the chores, then the links. Once somebody sleeps in front of this thread, one descriptor replaces the links.
     fds: Vec<libc::pollfd>,
-    /// The links, once something stands for them.
+    /// The links, once that descriptor replaced them.
     links: Vec<libc::pollfd>,
     is_behind: bool,
     seen_polls: u64,
     stand_off_ms: i32,
-    /// How far it is believed that pollers leave gaps; 0 = sleep through packets while somebody polls.
+    /// Evidence that pollers leave gaps; 0 = sleep through packets while somebody polls.
     gap_credit: u32,
     /// Sleeps left to do without lingering.
     crowded: u32,
-    /// How far it is believed that lingering finds nothing.
+    /// Evidence that lingering finds nothing.
     vain: u32,
-    /// Whether the last thing done was to stay out of a poller's way.
+    /// Whether the last step was to stand off from a poller.
     stood_off: bool,
     looked_for_chores: Time,
     chores_rest_until: Time,
@@ -160,7 +160,7 @@ struct Sleeper {
 
 impl Sleeper {
     fn new(engine: Arc<Engine>, chores: Vec<Box<dyn Chore>>) -> Self {
-        let bell = [engine.pulse.bell_fd()].into_iter();
+        let bell = [engine.activity.bell_fd()].into_iter();
         let fds = bell.chain(chores.iter().map(|chore| chore.descriptor())).chain(engine.link.wait_fds());
         Sleeper {
             fds: fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect(),
@@ -182,8 +182,8 @@ impl Sleeper {
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
             self.let_others_in_front();
-            let polls = self.engine.pulse.polls();
-            if polls != self.seen_polls && !self.engine.pulse.any_armed() {
+            let polls = self.engine.activity.polls();
+            if polls != self.seen_polls && !self.engine.activity.any_armed() {
                 self.seen_polls = polls;
                 match self.gap_credit {
                     0 => self.stand_off(),
@@ -196,19 +196,19 @@ impl Sleeper {
         }
     }
 
-    /// Where threads of the application sleep for packets, they are woken first.
+    /// Lets threads of the application that sleep for packets be woken first.
     fn let_others_in_front(&mut self) {
-        if let Some(fd) = self.engine.pulse.back_fd().filter(|_| !self.is_behind) {
+        if let Some(fd) = self.engine.activity.back_fd().filter(|_| !self.is_behind) {
             self.links = self.fds.split_off(1 + self.chores.len());
             self.fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
             self.is_behind = true;
         }
     }
 
-    /// Somebody polls: look again later, whatever arrives.
+    /// Somebody polls: check again later, whatever arrives.
     fn stand_off(&mut self) {
         let until = now() + u64::from(self.stand_off_ms.unsigned_abs()) * 1_000_000;
-        self.engine.pulse.going_to_sleep(until.0);
+        self.engine.activity.going_to_sleep(until.0);
         self.sleep_on(1 + self.chores.len(), self.stand_off_ms);
         self.woke_up();
         self.attend_chores();
@@ -216,10 +216,10 @@ impl Sleeper {
         self.stood_off = true;
     }
 
-    /// Somebody polls, but leaves gaps: wake for packets too, and see who is first.
+    /// Somebody polls, but leaves gaps: wake for packets too, and find out who is first.
     fn watch_gaps(&mut self) {
         let until = now() + u64::from(STAND_OFF_MS.start().unsigned_abs()) * 1_000_000;
-        self.engine.pulse.going_to_sleep(until.0);
+        self.engine.activity.going_to_sleep(until.0);
         self.sleep_on(self.fds.len(), *STAND_OFF_MS.start());
         self.woke_up();
         self.attend_chores();
@@ -230,8 +230,8 @@ impl Sleeper {
         };
     }
 
-    /// Whether any lie there. Sleeping would not tell: whom the kernel woke for them may have found this thread driving, and left
-    /// them to it.
+    /// Whether packets wait. Sleeping would not report them: the thread that the kernel woke for them may have found this thread
+    /// driving, and left them to it.
     fn any_packets(&mut self) -> bool {
         for link in &mut self.links {
             link.revents = 0;
@@ -240,18 +240,18 @@ impl Sleeper {
         unsafe { libc::poll(self.links.as_mut_ptr(), self.links.len() as libc::nfds_t, 0) > 0 }
     }
 
-    /// Whether to go on looking after work was found. Not where that keeps a core from others; and where a thread of the
-    /// application comes and goes, not while it sleeps, since it is woken first, nor if it was of no use lately: what
-    /// such a program asks for comes one by one, with its own work in between.
+    /// Whether to go on polling after work was found. Not where that keeps a core from others. Where a thread of the application
+    /// sleeps for packets itself, not while it sleeps, since it is woken first, nor if lingering found nothing lately: packets for
+    /// such a program come one by one, with its own work in between.
     fn may_linger(&self) -> bool {
-        let of_use = || !self.engine.pulse.anybody_in_front() && self.vain < VAIN_LINGERS;
-        self.crowded == 0 && (!self.is_behind || of_use())
+        let is_useful = || !self.engine.activity.anybody_in_front() && self.vain < VAIN_LINGERS;
+        self.crowded == 0 && (!self.is_behind || is_useful())
     }
 
-    /// Nobody polls: drive until there is nothing to do, then sleep until there is.
+    /// Nobody polls: drive until no work is left, then sleep until there is some.
     fn take_over(&mut self, stop: &AtomicBool) {
         let mut last_work = now();
-        // What lies there at once came while the thread stood off for a poller that was gone.
+        // Packets that wait already arrived while the thread stood off from a poller that was gone.
         if std::mem::take(&mut self.stood_off) && self.engine.drive_in_background(true) {
             self.gap_credit = GAP_CREDIT;
         }
@@ -287,36 +287,36 @@ impl Sleeper {
                 }
             }
             let someone_polls =
-                self.engine.pulse.polls() != self.seen_polls && !self.engine.pulse.any_armed();
+                self.engine.activity.polls() != self.seen_polls && !self.engine.activity.any_armed();
             if someone_polls || stop.load(Ordering::Relaxed) {
                 return;
             }
         }
         let deadline = self.engine.next_deadline_ns();
-        self.engine.pulse.going_to_sleep(deadline);
-        // After announcing the sleep, look once more: a deadline or work that came before it rang no bell.
+        self.engine.activity.going_to_sleep(deadline);
+        // After announcing the sleep, check once more: a deadline or work that came before it rang no bell.
         let wait_ns = self.engine.next_deadline_ns().min(deadline).saturating_sub(now().0);
         let stay = stop.load(Ordering::SeqCst);
         if !stay && wait_ns > 0 {
             let before = now();
             self.sleep_on(self.fds.len(), timeout_of(wait_ns));
             if now().since_ns(before) < LINGER_NS {
-                // Lingering would have found it.
+                // Lingering would have found the packet.
                 self.vain = self.vain.saturating_sub(VAIN_LINGERS / 4);
             }
         }
         let any_packets = self.fds[1 + self.chores.len()..].iter().any(|fd| fd.revents != 0);
         self.woke_up();
         self.attend_chores();
-        // Somebody may have polled since, which is a reason to stand off, but may be gone, and these packets are here.
-        if any_packets && !self.engine.pulse.any_armed() {
+        // A poller since then is a reason to stand off, but it may be gone, and these packets are here.
+        if any_packets && !self.engine.activity.any_armed() {
             self.engine.drive_in_background(true);
         }
     }
 
     fn woke_up(&mut self) {
         let is_rung = std::mem::take(&mut self.fds[0].revents) != 0;
-        self.engine.pulse.woke_up(is_rung);
+        self.engine.activity.woke_up(is_rung);
     }
 
     /// Sleeps on the first `count` descriptors.
@@ -325,11 +325,11 @@ impl Sleeper {
         let rest_ns = self.chores_rest_until.since_ns(self.looked_for_chores);
         let timeout_ms = match rest_ns {
             0 => timeout_ms,
-            // They may show up meanwhile; so do not sleep longer than they rest.
+            // Chores may appear meanwhile; so do not sleep longer than they rest.
             _ => timeout_ms.min((rest_ns / 1_000_000) as i32 + 1),
         };
         for (fd, chore) in self.fds[1..].iter_mut().zip(&self.chores) {
-            // The kernel passes over negative descriptors.
+            // The kernel ignores negative descriptors.
             fd.fd = if rest_ns == 0 { chore.descriptor() } else { -1 };
         }
         for fd in &mut self.fds {
@@ -367,15 +367,15 @@ fn timeout_of(wait_ns: u64) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use super::tell_of_panic;
+    use super::report_panic;
     use std::cell::Cell;
 
     #[test]
-    fn only_a_panic_is_told_of() {
-        let told = Cell::new(0);
-        tell_of_panic(|| (), || told.set(1));
-        assert_eq!(told.get(), 0);
-        tell_of_panic(|| panic!("on purpose"), || told.set(1));
-        assert_eq!(told.get(), 1);
+    fn only_a_panic_is_reported() {
+        let reported = Cell::new(0);
+        report_panic(|| (), || reported.set(1));
+        assert_eq!(reported.get(), 0);
+        report_panic(|| panic!("on purpose"), || reported.set(1));
+        assert_eq!(reported.get(), 1);
     }
 }

@@ -13,14 +13,14 @@ use ferroce_proto::{Gid, Time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A queue pair that is being posted to. It is locked meanwhile.
+/// A queue pair that is being posted to. Its lock is held meanwhile.
 pub struct Posting<'a> {
-    // Goes before the lock does.
+    // Dropped before the lock is.
     host: NicHost<'a, 'a>,
     machine: MutexGuard<'a, qp::Qp>,
-    /// The time, once somebody wanted to know it.
+    /// The time, once it was read.
     asked: Option<Time>,
-    /// Nothing was posted but what was sent or done at once.
+    /// Every request so far took a fast path: none is queued.
     is_plain: bool,
     raw: Option<&'a RawQp>,
 }
@@ -51,13 +51,13 @@ impl Posting<'_> {
         }
     }
 
-    /// The same as [`Self::post`] for requests that are posted seldom, and whose code shall not be in the way.
+    /// The same as [`Self::post`], not inlined, for requests that are rare.
     #[inline(never)]
     pub fn post_seldom(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.post(wr)
     }
 
-    /// Says whether the next request is the last one of the list: then it need not wait for others.
+    /// Sets whether the next request is the last one of the list: then it need not wait for others.
     #[inline(always)]
     pub fn is_last(&mut self, is_last: bool) {
         self.host.is_last = is_last;
@@ -83,18 +83,18 @@ impl Engine {
         outcome
     }
 
-    /// The doorbell: what was posted leaves.
+    /// The doorbell: sends the posted requests.
     #[inline(never)]
     fn ring(&self, qp: &Arc<QpCore>, posting: Posting<'_>) {
         let Posting { mut host, mut machine, asked, is_plain, .. } = posting;
-        // What was sent at once left nothing behind, but that somebody must look after it.
+        // Requests that took a fast path leave only a timer to arm.
         if is_plain && asked.is_some() && !machine.has_replies() && self.is_settled(qp) {
             host.flush();
             drop(host);
             return self.arm(qp, &machine);
         }
         let now = asked.unwrap_or_else(now);
-        // What waits in the queue leaves as one batch.
+        // Queued requests leave as one batch.
         host.is_last = false;
         if machine.has_unsent() {
             machine.poll_requests(now, &mut host);
@@ -144,7 +144,7 @@ impl Engine {
         let mut machine = qp.machine.lock();
         let mut host = NicHost::alone(self, qp);
         machine.modify(attr, mask, route, limits, now, &mut host)?;
-        // SQD or SQE back to RTS: what waited goes now.
+        // SQD or SQE back to RTS: send what waited.
         machine.poll_replies(now, &mut host);
         machine.poll_requests(now, &mut host);
         host.flush();
@@ -152,14 +152,14 @@ impl Engine {
         self.choose_path(qp, &machine);
         self.after(qp, machine, more);
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
-            // A new life begins: completions of the old one would be taken for its own.
+            // The QP starts anew: completions from before the reset would be taken for new ones.
             qp.send_cq.purge(qp.qpn);
             qp.recv_cq.purge(qp.qpn);
         }
         Ok(())
     }
 
-    /// Takes a queue pair down. What the peer still waits for is sent first: it cannot know that we are gone.
+    /// Destroys a queue pair. Replies that the peer still waits for are sent first: it cannot know that this end is gone.
     pub(crate) fn destroy(&self, qp: &Arc<QpCore>) {
         self.qps.remove(qp.qpn);
         let mut machine = qp.machine.lock();
@@ -169,7 +169,7 @@ impl Engine {
         self.counters.retired.lock().add(&qp.tally);
         self.counters.retransmitted.fetch_add(machine.counters().retransmitted, Ordering::Relaxed);
         machine.retire();
-        self.show(qp, &machine);
+        self.publish_qp(qp, &machine);
         drop(host);
         drop(machine);
         self.forget_recent();

@@ -6,7 +6,7 @@ use super::{Engine, QpCore};
 use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
 use ferroce_os::lock::MutexGuard;
 use ferroce_os::log;
-use ferroce_proto::qp::{self, Arrival, DropReason, Terms};
+use ferroce_proto::qp::{self, Arrival, Attempt, DropReason, Terms};
 use ferroce_proto::verbs::EventKind;
 use ferroce_proto::wire::{Packet, dest_qpn};
 use ferroce_proto::{Gid, Qpn, Time};
@@ -44,9 +44,9 @@ const CONTENTIONS_PER_YIELD: u32 = 64;
 const POLLS_PER_SLEEP: u32 = 64;
 
 impl Engine {
-    /// Polls on an application thread. If that `found` a completion, it may be about to post the answer.
+    /// Polls on an application thread. `found`: the thread has just taken a completion, so it may be about to post the answer.
     pub(crate) fn drive_for_poller(&self, found: bool) {
-        self.pulse.drives();
+        self.activity.drives();
         let context = &self.context;
         let Some(mut progress) = context.lock.try_lock() else {
             let contentions = context.contentions.load(Ordering::Relaxed).wrapping_add(1);
@@ -61,7 +61,7 @@ impl Engine {
         let idle = progress.idle;
         drop(progress);
         if idle.is_multiple_of(POLLS_PER_YIELD) && idle >= context.patience.load(Ordering::Relaxed) {
-            context.step_aside();
+            context.yield_processor();
         }
     }
 
@@ -76,28 +76,28 @@ impl Engine {
         }
     }
 
-    /// Polls on an application thread that slept for packets and was woken, as long as there are any: only it was woken. Calls `before`
-    /// first. Returns `false`, and does nothing, if another thread holds the progress lock.
+    /// Polls on an application thread that slept for packets and was woken, as long as there are packets: no other thread was woken. Calls
+    /// `before` first. Declines if another thread holds the progress lock.
     pub(crate) fn drive_for_sleeper(
         &self,
         mut before: impl FnMut(),
         mut any_packets: impl FnMut() -> bool,
-    ) -> bool {
+    ) -> Attempt {
         for poll in 0..POLLS_PER_SLEEP {
-            let Some(mut progress) = self.context.lock.try_lock() else { return poll > 0 };
+            let Some(mut progress) = self.context.lock.try_lock() else { return Attempt::of(poll > 0) };
             if poll == 0 {
                 before();
             }
             progress.is_overdue = true;
-            // They are most likely where the last ones were.
+            // The packets are most likely where the last ones were.
             self.run(&self.context, &mut progress, false, poll > 0);
             drop(progress);
             if !any_packets() {
-                return true;
+                return Attempt::Done;
             }
         }
-        self.pulse.wake();
-        true
+        self.activity.wake();
+        Attempt::Done
     }
 
     /// Drops the cached references to a queue pair that was destroyed. A thread that holds the progress lock does so itself.
@@ -141,8 +141,8 @@ impl Engine {
         if arrived > 0 {
             // Read before the arrivals disarm a CQ. A program that sleeps on a channel expects, as of every device, that the
             // acknowledgement of a message arrives before the answer to it; perftest's events rely on it.
-            let may_delay_acks = for_poller && !self.pulse.any_armed();
-            // Beside the system call that brought a packet, reading the clock costs nothing.
+            let may_delay_acks = for_poller && !self.activity.any_armed();
+            // Compared with the system call that received a packet, reading the clock costs nothing.
             if progress.rx.packet(0).ring.is_none() {
                 clock.now();
             }
@@ -150,7 +150,7 @@ impl Engine {
             if !progress.touched.is_empty() {
                 self.finish_touched(progress, &mut clock, may_delay_acks && completions > 0);
             }
-            // As above: a message may have needed no time, and timers are in milliseconds.
+            // As above: a message may not have needed the time, and timers are in milliseconds.
             progress.clockless += 1;
             let may_skip = for_poller && clock.0.is_none() && progress.clockless < POLLS_PER_CLOCK;
             if may_skip && !context.any_ready() {
@@ -160,7 +160,7 @@ impl Engine {
         progress.clockless = 0;
         let now = clock.now();
         let served = context.any_ready() && self.serve_ready(context, progress, now);
-        // While packets wait unread, a deadline that passed says nothing: the answer may be among them.
+        // While packets wait unread, a passed deadline proves nothing: the answer may be among them.
         let due_ns = context.timers.next_ns();
         if due_ns <= now.0 && (arrived == 0 || now.0 - due_ns > OVERDUE_NS) {
             self.run_timers(context, progress, now);
@@ -173,7 +173,7 @@ impl Engine {
         let Progress { tx, delayed_acks, .. } = progress;
         for qp in delayed_acks.waiting.drain(..) {
             let mut machine = qp.machine.lock();
-            // None: they were piggybacked on a request, and whoever sent that saw to the rest.
+            // None left: they were piggybacked on a request, and its sender did the rest.
             if machine.has_replies() {
                 let mut host = NicHost::new(self, &qp, tx);
                 machine.poll_replies(now, &mut host);
@@ -188,8 +188,8 @@ impl Engine {
         }
     }
 
-    /// Gives every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
-    /// yet are left among the touched.
+    /// Hands every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
+    /// yet stay in `touched`.
     #[inline(always)] // one caller, and small messages spend most of their time here
     fn dispatch(&self, progress: &mut Progress, clock: &mut Clock, may_delay_acks: bool) -> u32 {
         let Progress { rx, tx, touched, delayed_acks, recent, .. } = progress;
@@ -218,7 +218,7 @@ impl Engine {
                     break;
                 }
                 packet = rx.packet(next);
-                // Packets of one message come in a row: keep the lock for the row.
+                // Packets of one message follow each other: keep the lock for all of them.
                 if dest_qpn(packet.bytes) != Some(qpn) {
                     break;
                 }
@@ -238,13 +238,13 @@ impl Engine {
         completions
     }
 
-    /// Whether the batch could be given more packets out of what was read.
+    /// Whether the batch was refilled with packets that the last system call read.
     #[inline]
     fn any_more(&self, rx: &mut RxBatch) -> bool {
         rx.has_more() && self.link.receive(rx, Effort::Quick) > 0
     }
 
-    /// What becomes of a packet that is for no queue pair of ours alone. Returns how many completions that made.
+    /// Handles a packet whose destination is not exactly one queue pair of this NIC. Returns how many completions that made.
     fn dispatch_elsewhere(
         &self,
         rx: &RxPacket<'_>,
@@ -253,23 +253,23 @@ impl Engine {
         now: Time,
     ) -> u32 {
         match (dest_qpn(rx.bytes), rx.ring) {
-            // A ring also carries what is no packet: whatever it is, its queue pair is gone.
+            // A ring also carries records that are not packets; either way the destination queue pair is gone.
             (Some(qpn), Some(_)) if qpn != Qpn::MULTICAST && qpn != Qpn::GSI => {
-                self.drop_strange(qpn, rx.sgid)
+                self.drop_unknown_qp(qpn, rx.sgid)
             }
             _ => {
                 let Some(packet) = self.parse(rx) else { return 0 };
                 match packet.headers.bth.dest_qpn {
                     Qpn::MULTICAST => return self.deliver_to_group(rx, tx, touched, now),
                     Qpn::GSI => self.receive_management(rx, &packet, now),
-                    qpn => self.drop_strange(qpn, rx.sgid),
+                    qpn => self.drop_unknown_qp(qpn, rx.sgid),
                 }
             }
         }
         0
     }
 
-    fn drop_strange(&self, qpn: Qpn, from: Gid) {
+    fn drop_unknown_qp(&self, qpn: Qpn, from: Gid) {
         self.counters.dropped(DropReason::NoSuchQp);
         log::drop(format_args!("no QP {qpn} here (from {from})"));
     }
@@ -292,16 +292,16 @@ impl Engine {
         touched: &mut Vec<Arc<QpCore>>,
         now: Time,
     ) -> u32 {
-        let listeners = self.groups.listeners(rx.dgid);
-        if listeners.is_empty() {
+        let members = self.groups.members(rx.dgid);
+        if members.is_empty() {
             self.counters.dropped(DropReason::NoSuchQp);
-            log::drop(format_args!("nobody listens to group {} here", rx.dgid));
+            log::drop(format_args!("no QP is attached to multicast group {} here", rx.dgid));
         }
         let mut completions = 0;
-        for qp in listeners {
+        for qp in members {
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
-            // It is finished with the other queue pairs that were touched, where its terms are shown.
+            // It is finished with the other queue pairs that were touched, which publishes its terms.
             let _ = machine.receive(&arrival_of(rx), rx.bytes, || now, &mut host);
             completions += host.completions;
             drop(host);
@@ -311,7 +311,7 @@ impl Engine {
         completions
     }
 
-    /// Sends what the arrivals call for, once per queue pair however many packets it got.
+    /// Sends what the arrivals require, once per queue pair however many packets it got.
     fn finish_touched(&self, progress: &mut Progress, clock: &mut Clock, may_delay_acks: bool) {
         let Progress { tx, touched, delayed_acks, .. } = progress;
         for qp in touched.drain(..) {
@@ -323,7 +323,7 @@ impl Engine {
         }
     }
 
-    /// Sends what the arrivals at one queue pair call for. Acknowledgements may wait in `delayed_acks`, if there is one.
+    /// Sends what the arrivals at one queue pair require. Acknowledgements may wait in `delayed_acks`, if that is given.
     #[inline(always)] // the host is large, and is not moved then
     fn finish(
         &self,
@@ -366,7 +366,7 @@ impl Engine {
         for _ in 0..TIMERS_PER_POLL {
             let Some((qpn, at)) = context.timers.pop_due(now) else { break };
             let Some(qp) = self.qps.get(qpn) else { continue };
-            // Only if the heap's entry is the one the queue pair counts on; an older one is a leftover.
+            // Only if the queue pair relies on this entry of the heap; an older one is a leftover.
             let _ = qp.timer_at.compare_exchange(at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
             self.poll_qp(&qp, &mut progress.tx, now, true);
         }
@@ -385,30 +385,30 @@ impl Engine {
         self.after(qp, machine, more);
     }
 
-    /// What must be seen to before a queue pair's lock is given up: its next deadline, more to send, a broken CQ.
+    /// The last steps before a queue pair's lock is released: its next deadline, more to send, a CQ that overran.
     pub(super) fn after(&self, qp: &Arc<QpCore>, mut machine: MutexGuard<'_, qp::Qp>, has_more: bool) {
         if qp.overrun.load(Ordering::Relaxed) {
             let mut tx = TxBatch::new();
             machine.fail(EventKind::QpFatal, now(), &mut NicHost::new(self, qp, &mut tx));
         }
-        self.show(qp, &machine);
+        self.publish_qp(qp, &machine);
         if has_more && self.context_of(qp).push_ready(qp) {
-            self.pulse.wake();
+            self.activity.wake();
         }
         self.arm(qp, &machine);
     }
 
-    /// Sees to it that somebody comes back at the queue pair's next deadline.
+    /// Arms the timer for the queue pair's next deadline.
     #[inline]
     pub(super) fn arm(&self, qp: &QpCore, machine: &qp::Qp) {
         if let Some(deadline) = machine.deadline()
             && self.context_of(qp).timers.arm(qp, deadline)
         {
-            self.pulse.wake_before(deadline.0);
+            self.activity.wake_before(deadline.0);
         }
     }
 
-    /// When the background thread must look again although nothing arrives.
+    /// When the background thread must poll again although nothing arrives.
     pub(super) fn next_deadline_ns(&self) -> u64 {
         let ready = if self.context.any_ready() { 0 } else { u64::MAX };
         let management = self.agent_ns.load(Ordering::SeqCst);
@@ -418,7 +418,7 @@ impl Engine {
 
 impl ProgressContext {
     /// Yields the processor, and records whether another thread ran meanwhile.
-    fn step_aside(&self) {
+    fn yield_processor(&self) {
         let before = now();
         std::thread::yield_now();
         let crowded = now().since_ns(before) > CROWDED_NS;

@@ -21,45 +21,45 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Packets one queue pair may send before others get their turn.
+/// Packets one queue pair may send before others may.
 const BURST: u32 = 256;
 
-/// Messages of so many bytes are named to a neighbour; longer ones would keep everybody else waiting.
-const NAMED: RangeInclusive<usize> = MIN_RENDEZVOUS..=64 << 20;
+/// Lengths of messages that leave as rendezvous sends to a local peer; longer ones would keep all others waiting.
+const RENDEZVOUS_BYTES: RangeInclusive<usize> = MIN_RENDEZVOUS..=64 << 20;
 
-/// The port of one queue pair for one turn.
+/// What one queue pair can use while its lock is held: memory, links and completion queues.
 ///
-/// The queue pair has a lifetime of its own, since only `out` has something to do when the host goes.
+/// The queue pair has a lifetime of its own, since only `out` has work to do when the host is dropped.
 pub(super) struct NicHost<'a, 'q> {
     engine: &'a Engine,
     qp: &'q QpCore,
-    /// A batch that it shares, until it sends.
+    /// A batch shared with other queue pairs, until this one sends.
     shared: Option<&'a mut TxBatch>,
-    /// What it sends, once it does: many operations need no packet, and then this costs nothing.
+    /// The packets it sends, created with the first one: many operations need no packet, and then this costs nothing.
     out: Option<Outgoing<'a>>,
     /// Holds no region whenever `out` may have to wait for one.
     guard: RegionGuard<'a>,
-    /// The way to the peer's memory, once it is used, until something is sent.
+    /// The path to the peer's memory, from its first use until something is sent.
     reaching: Option<Reaching<'q>>,
     burst_left: u32,
     /// The queue pair stopped only because its burst was used up.
     pub(super) has_more: bool,
     pub(super) completions: u32,
-    /// Something went past the link, and the peer may sleep.
-    expressed: bool,
-    /// What local peers may do to the queue pair may have changed.
+    /// Something was put into the peer's ring without the link, and the peer may sleep.
+    used_ring: bool,
+    /// The terms under which local peers access the queue pair may have changed.
     pub(super) terms_changed: bool,
-    /// What is posted now is the last of its list.
+    /// The request being posted is the last of its list.
     pub(super) is_last: bool,
 }
 
 impl<'a, 'q> NicHost<'a, 'q> {
-    /// With a batch for what it sends.
+    /// A host that sends with a shared batch.
     pub(super) fn new(engine: &'a Engine, qp: &'q QpCore, tx: &'a mut TxBatch) -> Self {
         Self::with(engine, qp, Some(tx))
     }
 
-    /// On its own: what it sends goes into the thread's batch.
+    /// A host that sends with the thread's own batch.
     #[inline]
     pub(super) fn alone(engine: &'a Engine, qp: &'q QpCore) -> Self {
         Self::with(engine, qp, None)
@@ -79,7 +79,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             burst_left: BURST,
             has_more: false,
             completions: 0,
-            expressed: false,
+            used_ring: false,
             terms_changed: false,
             is_last: false,
         }
@@ -103,14 +103,14 @@ impl<'a, 'q> NicHost<'a, 'q> {
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
     #[inline]
     pub(super) fn flush(&mut self) {
-        // What others left in a batch that it shares goes too.
+        // Packets that others left in the shared batch leave too.
         let any = self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty());
-        if any || self.expressed { self.flush_some() } else { self.let_go() }
+        if any || self.used_ring { self.flush_some() } else { self.let_go() }
     }
 
     #[inline(never)]
     fn flush_some(&mut self) {
-        let sleeper = if std::mem::take(&mut self.expressed) {
+        let sleeper = if std::mem::take(&mut self.used_ring) {
             self.path().and_then(|path| path.sleeper())
         } else {
             None
@@ -124,14 +124,14 @@ impl<'a, 'q> NicHost<'a, 'q> {
         }
     }
 
-    /// Lets go of memory, this end's and the peer's. Nothing that may wait comes before it.
+    /// Releases the memory it holds, this end's and the peer's. Called before anything that may wait.
     #[inline]
     pub(super) fn let_go(&mut self) {
         self.guard.release();
         self.reaching = None;
     }
 
-    /// A short message may be about to be sent: if to a neighbour, into its ring.
+    /// Prefetches the ring of a local peer: a short message may be about to be sent.
     #[inline(always)]
     pub(super) fn ask_for_ring(&mut self) {
         if let Some(path) = reach(&mut self.reaching, self.qp).path() {
@@ -139,14 +139,14 @@ impl<'a, 'q> NicHost<'a, 'q> {
         }
     }
 
-    /// Whether packets wait that were handed over earlier.
+    /// Whether packets wait in a batch.
     #[inline]
     fn has_waiting(&self) -> bool {
         self.out.as_ref().is_some_and(|out| !out.is_empty())
             || self.shared.as_ref().is_some_and(|tx| !tx.is_empty())
     }
 
-    /// Puts a packet to a local peer into its ring, where it can be read at once.
+    /// Puts a packet to a local peer into its ring, where the peer can read it immediately.
     #[inline]
     fn try_ring<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Attempt {
         if self.has_waiting() {
@@ -154,63 +154,69 @@ impl<'a, 'q> NicHost<'a, 'q> {
         }
         let Some(path) = reach(&mut self.reaching, self.qp).path() else { return Attempt::Declined };
         let payload = segment.payload;
-        let is_sent = segment
+        let attempt = segment
             .headers
-            .with_bytes(payload.len(), |head| path.express(&mut self.guard, route, head, payload));
-        if !is_sent {
+            .with_bytes(payload.len(), |head| path.push_packet(&mut self.guard, route, head, payload));
+        if !attempt.is_done() {
             return Attempt::Declined;
         }
-        self.expressed = true;
-        self.qp.tally.express.add(1);
-        self.qp.tally.express_bytes.add((segment.headers.encoded_len() + payload.len()) as u64);
+        self.used_ring = true;
+        self.qp.tally.ring_packets.add(1);
+        self.qp.tally.ring_bytes.add((segment.headers.encoded_len() + payload.len()) as u64);
         Attempt::Done
     }
 
-    /// A long message to a neighbour: into its ring goes where it lies, and the neighbour copies it.
-    fn name(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Option<()> {
-        if !self.path().filter(|_| NAMED.contains(&payload.len()))?.may_name() {
+    /// Sends a long message to a local peer by rendezvous: its ring gets a record of where the bytes are, and the peer copies them.
+    /// Returns `None` if nothing was sent.
+    fn send_rendezvous(
+        &mut self,
+        route: &Route,
+        head: &RendezvousSend,
+        payload: TxPayload<'_>,
+    ) -> Option<()> {
+        if !self.path().filter(|_| RENDEZVOUS_BYTES.contains(&payload.len()))?.may_send_rendezvous() {
             return None;
         }
-        // What waits in a batch was sent before.
+        // Packets in the batch come first.
         if self.has_waiting() {
             self.flush();
         }
         let path = reach(&mut self.reaching, self.qp).path()?;
-        let len = path.name(&mut self.guard, route, head, payload)?;
-        self.expressed = true;
-        self.qp.tally.express.add(1);
-        self.qp.tally.express_bytes.add(len as u64);
-        self.qp.tally.named.add(1);
+        let len = path.send_rendezvous(&mut self.guard, route, head, payload)?;
+        self.used_ring = true;
+        self.qp.tally.ring_packets.add(1);
+        self.qp.tally.ring_bytes.add(len as u64);
+        self.qp.tally.rendezvous.add(1);
         Some(())
     }
 
     /// Sends a short packet that nothing waits before or behind.
     #[inline]
     fn try_single<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Attempt {
-        // A list leaves as one batch, and behind what waits in a batch comes what is sent later. Only the route to the peer of
+        // A list leaves as one batch, and a packet must not overtake those that wait in a batch. Only the route to the peer of
         // a connection is always the same.
         let is_alone = self.is_last && self.out.is_none() && self.shared.is_none() && segment.is_acknowledged;
         if !is_alone || self.burst_left == 0 {
             return Attempt::Declined;
         }
-        // SAFETY: a host exists only while the lock of its queue pair is held, and nobody else uses this.
+        // SAFETY: a host exists only while the lock of its queue pair is held, and only the host uses this field.
         let short = unsafe { self.qp.short.get() };
         let len = segment.payload.len();
-        let Some(place) = segment.headers.with_bytes(len, |head| short.begin(head, len)) else {
+        let Some(body) = segment.headers.with_bytes(len, |head| short.begin(head, len)) else {
             return Attempt::Declined;
         };
         let is_filled = match segment.payload {
             TxPayload::None => true,
             TxPayload::Bytes(bytes) => {
-                place.copy_from_slice(bytes);
+                body.copy_from_slice(bytes);
                 true
             }
             TxPayload::Local { pd, sges, offset, .. } => {
-                self.engine.regions.gather(pd, sges, offset, place).is_ok()
+                self.engine.regions.gather(pd, sges, offset, body).is_ok()
             }
             TxPayload::Remote { .. } => false,
         };
-        // The call takes its time, and nobody shall wait for it to deregister a region.
+        // The system call takes long, and deregistration of a region must not wait for it.
         self.let_go();
         let is_sent = is_filled && self.engine.link.try_send_one(short, route).is_done();
         self.burst_left -= u32::from(is_sent);
@@ -238,9 +244,9 @@ impl<'a, 'q> NicHost<'a, 'q> {
     #[inline(never)]
     fn complete_xrc(&mut self, number: Srqn, completion: Completion) {
         let shared = self.xrc_srq(number);
-        // A queue that is gone took its completion queue's interest along.
+        // A queue that was destroyed gets no completion.
         let Some(xrc) = shared.as_ref().and_then(|srq| srq.xrc.as_ref()) else { return };
-        if !xrc.cq.push(completion) {
+        if xrc.cq.push(completion).is_err() {
             overrun(self.qp, &xrc.cq, completion.wr_id);
         }
         self.completions += 1;
@@ -260,10 +266,10 @@ fn overrun(qp: &QpCore, cq: &CqCore, wr_id: u64) {
     qp.overrun.store(true, Ordering::Relaxed);
 }
 
-/// The way to the peer's memory, which is in use from now on.
+/// The path to the peer's memory, which is in use from now on.
 #[inline]
 fn reach<'r, 'q>(reaching: &'r mut Option<Reaching<'q>>, qp: &'q QpCore) -> &'r mut Reaching<'q> {
-    // SAFETY: a host exists only while the lock of its queue pair is held, and there is one at a time that has not let go.
+    // SAFETY: a host exists only while the lock of its queue pair is held, and only one at a time has not released the path.
     reaching.get_or_insert_with(|| Reaching::new(unsafe { qp.path.get() }, &qp.tally))
 }
 
@@ -280,14 +286,14 @@ impl Egress for NicHost<'_, '_> {
 
     #[inline(always)]
     fn try_direct(&mut self, pd: PdId, request: &OneSided<'_>) -> Attempt {
-        // No closure: it would not be inlined, and then all of the request is stored and loaded again.
+        // No closure: it would not be inlined, and the whole request would be stored and loaded again.
         let Some(path) = reach(&mut self.reaching, self.qp).path() else { return Attempt::Declined };
-        if path.write(pd, request) {
+        if path.write(pd, request).is_done() {
             return Attempt::Done;
         }
-        // The first one is never stored: only this copy has an address.
+        // The original is never stored in memory: only this copy has an address.
         let request = *request;
-        Attempt::of(path.perform(&mut self.guard, pd, &request))
+        path.perform(&mut self.guard, pd, &request)
     }
 
     fn can_access(&mut self, rkey: RKey) -> bool {
@@ -295,13 +301,13 @@ impl Egress for NicHost<'_, '_> {
     }
 
     fn has_drained(&mut self) -> bool {
-        // What waits in a batch has not even left.
+        // Packets in the batch have not left yet.
         let waits = self.out.as_ref().is_some_and(|out| !out.is_empty());
         !waits && self.path().is_some_and(|path| path.has_caught_up())
     }
 
     fn try_rendezvous(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Attempt {
-        Attempt::of(self.name(route, head, payload).is_some())
+        Attempt::of(self.send_rendezvous(route, head, payload).is_some())
     }
 
     fn large_segment(&mut self) -> Option<u32> {
@@ -314,15 +320,15 @@ impl Memory for NicHost<'_, '_> {
         self.path().is_some_and(|path| path.leads_to(slot))
     }
 
-    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &SourceRef) -> Attempt {
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], source: &SourceRef) -> Attempt {
         let path = reach(&mut self.reaching, self.qp).path();
-        let is_fetched = path.is_some_and(|path| path.fetch(&mut self.guard, pd, sges, names));
-        if !is_fetched {
-            // Nothing more shall be named. The card changes when this turn is done.
+        let attempt = path.map_or(Attempt::Declined, |path| path.fetch(&mut self.guard, pd, sges, source));
+        if !attempt.is_done() {
+            // The peer must not send by rendezvous again. The descriptor changes before the lock is released.
             self.qp.fetches.store(false, Ordering::Relaxed);
             self.terms_changed = true;
         }
-        Attempt::of(is_fetched)
+        attempt
     }
 
     #[inline(always)] // one short copy, mostly
@@ -364,7 +370,7 @@ impl Memory for NicHost<'_, '_> {
     }
 
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
-        // It waits for all who hold the region, and one of them may be this very turn.
+        // It waits for all who hold the region, and this host may be one of them.
         self.flush();
         self.engine.regions.invalidate(self.peer(pd), rkey)
     }
@@ -393,14 +399,14 @@ impl Events for NicHost<'_, '_> {
         self.qp.tally.completions.add(1);
         if completion.status != WcStatus::Success {
             self.qp.tally.failed_completions.add(1);
-            self.engine.hide_failed(self.qp);
+            self.engine.withdraw_failed(self.qp);
         }
         let cq = match side {
             Side::Send => &self.qp.send_cq,
             Side::Recv => &self.qp.recv_cq,
             Side::Xrc(number) => return self.complete_xrc(number, completion),
         };
-        if !cq.push(completion) {
+        if cq.push(completion).is_err() {
             overrun(self.qp, cq, completion.wr_id);
         }
         self.completions += 1;

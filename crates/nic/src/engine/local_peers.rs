@@ -1,4 +1,4 @@
-//! What processes of this host see of a queue pair, and how it reaches them.
+//! The descriptor of a queue pair that processes of this host read, and its path to them.
 
 use super::{Engine, QpCore};
 use crate::local::Path;
@@ -9,15 +9,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl Engine {
-    /// Finds out whether the peer's memory is within reach, and forgets how packets left. Called with the queue pair's lock held, when
+    /// Finds out whether the peer's memory can be accessed directly, and clears the TX cache. Called with the queue pair's lock held, after
     /// it was modified.
     pub(super) fn choose_path(&self, qp: &Arc<QpCore>, machine: &Qp) {
-        // SAFETY: called with the lock held; the host uses it only while something is posted.
+        // SAFETY: the caller holds the lock; the host uses the packet only while something is posted.
         unsafe { qp.short.get() }.clear_tx_cache();
         let Some(local_peers) = &self.local_peers else { return };
         let local_peer =
             machine.peer().and_then(|peer| Some((local_peers.find(machine.route().dgid, peer)?, peer)));
-        // Only between two reliable connections are packets anything but those of the wire.
+        // Only reliable connections use packets on this host that differ from those of the wire.
         let is_reliable = machine.transport() == Transport::Rc;
         qp.takes_large.store(is_reliable && local_peer.is_some(), Ordering::Relaxed);
         let path = local_peer.map(|(local_peer, peer)| {
@@ -28,19 +28,20 @@ impl Engine {
         });
         let fetches = is_reliable && path.as_ref().is_some_and(Path::can_fetch);
         qp.fetches.store(fetches, Ordering::Relaxed);
-        // SAFETY: called with the lock held, and the host of the call has let go of it.
+        // SAFETY: the caller holds the lock, and the host of the call has released the path.
         *unsafe { qp.path.get() } = path;
     }
 
-    /// Whether a plain message leaves nothing to be said about a queue pair: local peers have its descriptor, and no completion was lost.
+    /// Whether nothing about a queue pair changes after a plain message: local peers have its descriptor, and no completion was lost.
     #[inline]
     pub(super) fn is_settled(&self, qp: &QpCore) -> bool {
-        let is_shown = self.local_peers.is_none() || qp.shown_word.load(Ordering::Relaxed) != word_of(None);
-        is_shown && !qp.overrun.load(Ordering::Relaxed)
+        let is_published =
+            self.local_peers.is_none() || qp.published_word.load(Ordering::Relaxed) != word_of(None);
+        is_published && !qp.overrun.load(Ordering::Relaxed)
     }
 
-    /// Shows local peers what they may do to this queue pair, if that has changed. Called with its lock held.
-    pub(super) fn show(&self, qp: &QpCore, machine: &Qp) {
+    /// Publishes to local peers what they may do to this queue pair, if that has changed. Called with its lock held.
+    pub(super) fn publish_qp(&self, qp: &QpCore, machine: &Qp) {
         let Some(local_peers) = &self.local_peers else { return };
         let (takes_large, fetches) =
             (qp.takes_large.load(Ordering::Relaxed), qp.fetches.load(Ordering::Relaxed));
@@ -49,48 +50,47 @@ impl Engine {
             let partner = Partner::new(machine.service(), peer);
             QpDescriptor { access, domain, partner, takes_large, fetches }
         });
-        // Nearly always nothing has changed. A change takes the lock and looks again.
-        if qp.shown_word.load(Ordering::Relaxed) == word_of(descriptor) {
+        // Nearly always nothing has changed. After a change, compare again with the lock held.
+        if qp.published_word.load(Ordering::Relaxed) == word_of(descriptor) {
             return;
         }
-        let mut shown = qp.shown.lock();
-        // Asked under this lock, so that whoever shuts it and then hides it is not overtaken.
+        let mut published = qp.published.lock();
+        // Checked under this lock, so that a thread that shuts the queue pair and then withdraws it is not overtaken.
         let descriptor = descriptor.filter(|_| !qp.is_shut.load(Ordering::Relaxed));
-        if *shown != descriptor {
-            *shown = descriptor;
-            qp.shown_word.store(word_of(descriptor), Ordering::Relaxed);
+        if *published != descriptor {
+            *published = descriptor;
+            qp.published_word.store(word_of(descriptor), Ordering::Relaxed);
             local_peers.publish_qp(qp.qpn, descriptor);
         }
     }
 
-    /// Hides a queue pair that was shut after it had been shown. It is shown again when something happens to it after
-    /// it was opened.
-    pub(crate) fn hide_shut(&self, qp: &QpCore) {
+    /// Withdraws a queue pair that was shut after it had been published. The first event after it was opened publishes it again.
+    pub(crate) fn withdraw_if_shut(&self, qp: &QpCore) {
         if qp.is_shut.load(Ordering::Relaxed) {
-            self.hide(qp);
+            self.withdraw_qp(qp);
         }
     }
 
-    /// Hides a queue pair that gives its requests up, before anybody hears of it: from then on their memory may be used for something
-    /// else, and no message that it named must be taken any more. Called with its lock held.
+    /// Withdraws a queue pair whose requests fail, before any completion reports it: from then on the program may reuse their memory,
+    /// and the peer must not fetch its rendezvous sends any more. Called with its lock held.
     #[cold]
-    pub(super) fn hide_failed(&self, qp: &QpCore) {
-        if qp.shown_word.load(Ordering::Relaxed) != word_of(None) {
-            self.hide(qp);
+    pub(super) fn withdraw_failed(&self, qp: &QpCore) {
+        if qp.published_word.load(Ordering::Relaxed) != word_of(None) {
+            self.withdraw_qp(qp);
         }
     }
 
-    fn hide(&self, qp: &QpCore) {
+    fn withdraw_qp(&self, qp: &QpCore) {
         let Some(local_peers) = &self.local_peers else { return };
-        let mut shown = qp.shown.lock();
-        *shown = None;
-        qp.shown_word.store(word_of(None), Ordering::Relaxed);
+        let mut published = qp.published.lock();
+        *published = None;
+        qp.published_word.store(word_of(None), Ordering::Relaxed);
         local_peers.publish_qp(qp.qpn, None);
     }
 }
 
-/// A descriptor in one word, different for descriptors that differ; zero for none. Domain and service of a queue pair never change, so they
-/// have no part in it.
+/// A descriptor in one word, different for descriptors that differ; zero for none. It leaves out domain and service, which never change
+/// for a queue pair.
 fn word_of(descriptor: Option<QpDescriptor>) -> u64 {
     descriptor.map_or(0, |descriptor| {
         let large = u64::from(descriptor.takes_large) << 62 | u64::from(descriptor.fetches) << 61;

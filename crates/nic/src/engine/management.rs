@@ -1,4 +1,4 @@
-//! Packets to QP1, and deadlines of whoever answers them: the agent is above the engine, which calls it through here.
+//! Packets to QP1 and the timer of the management agent that answers them. The agent is above the engine, which calls it through a trait.
 
 use super::Engine;
 use super::outgoing::Batch;
@@ -9,30 +9,30 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// Who serves QP1 of the device.
+/// The agent that serves QP1 of the device.
 pub(crate) trait ManagementAgent: Send + Sync {
-    /// A packet to QP1.
+    /// Handles a packet to QP1.
     fn receive(&self, rx: &RxPacket<'_>, packet: &Packet<'_>, now: Time);
-    /// The deadline that it [set](Engine::set_agent_deadline) has passed.
+    /// Called when the deadline that it [set](Engine::set_agent_deadline) has passed.
     fn handle_timeout(&self, now: Time);
-    /// Tells its peers that everything ends; the process or the device is about to go.
+    /// Ends all connections and notifies their peers; the process or the device is about to end.
     fn close(&self);
-    /// Everything it counted.
+    /// Its counters, by name.
     fn named_counters(&self) -> BTreeMap<&'static str, u64>;
 }
 
 impl Engine {
-    /// Gives QP1 to an agent; only the first call counts.
+    /// Sets the agent of QP1; later calls are ignored.
     pub(crate) fn set_agent(&self, agent: Weak<dyn ManagementAgent>) {
         let _ = self.agent.set(agent);
     }
 
-    /// When the agent wants to be called; `u64::MAX` if never.
+    /// Sets when the agent is called next; `u64::MAX` for never.
     pub(crate) fn set_agent_deadline(&self, deadline_ns: u64) {
         self.agent_ns.store(deadline_ns, Ordering::SeqCst);
     }
 
-    /// The thread's own batch, for what leaves by itself.
+    /// Runs `work` with the thread's own batch, for packets that no queue pair sends.
     pub(crate) fn with_own_batch(&self, work: impl FnOnce(&mut TxBatch)) {
         work(&mut Batch::own());
     }
@@ -48,7 +48,7 @@ impl Engine {
         }
     }
 
-    /// Repeats and time-outs that are due.
+    /// Calls the agent if its deadline has passed.
     pub(super) fn run_management(&self, now: Time) {
         if self.agent_ns.load(Ordering::SeqCst) <= now.0
             && let Some(agent) = self.agent()
@@ -57,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// Tells the peers of all connections that they end.
+    /// Ends all connections and notifies their peers.
     pub(crate) fn close_connections(&self) {
         if let Some(agent) = self.agent() {
             agent.close();

@@ -1,4 +1,4 @@
-//! The engine: moves packets between links and queue pairs, on whatever thread comes by.
+//! The engine: moves packets between links and queue pairs, on any thread that polls, posts or runs in the background.
 //!
 //! | file | question |
 //! |---|---|
@@ -6,17 +6,17 @@
 //! | `progress` | what a thread needs to make progress, and its lock |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
-//! | `local_peers` | what processes of this host see of a queue pair, and how it reaches them |
+//! | `local_peers` | which descriptor of a queue pair processes of this host read, and how it reaches them |
 //! | `frames` | how raw packets reach memory |
-//! | `management` | who gets packets to QP1 |
-//! | `outgoing` | what of a packet is copied and what it points to |
-//! | `qp` | what it works on: the machine of a queue pair, and what belongs to it besides |
-//! | `guarded` | what of that only the lock of the queue pair guards |
+//! | `management` | which agent handles packets to QP1 |
+//! | `outgoing` | which payloads are copied into a packet and which are pointed to |
+//! | `qp` | a queue pair as the engine sees it: its state machine and what belongs to it |
+//! | `guarded` | which of its fields only the lock of the queue pair guards |
 //! | `qps` | which queue pair has this number |
 //! | `srqs` | which XRC shared receive queue has this number |
-//! | `groups` | which queue pairs listen to this multicast group |
-//! | `timers` | which queue pair wants to be woken when |
-//! | `background` | who drives when no application thread polls |
+//! | `groups` | which queue pairs are attached to this multicast group |
+//! | `timers` | which queue pair must be polled when |
+//! | `background` | which thread drives when no application thread polls |
 //! | `report` | what the device counted |
 //!
 //! Locks, in the order they may be taken: the progress lock, a queue pair, then any of {region, CQ, SRQ, timers, ready list}.
@@ -51,7 +51,7 @@ use crate::counters::DeviceCounters;
 use crate::link::{Link, SharedPort};
 use crate::local::LocalPeers;
 use crate::memory::RegionTable;
-use crate::pulse::Pulse;
+use crate::poller_activity::PollerActivity;
 use groups::Groups;
 use progress::ProgressContext;
 use qps::QpTable;
@@ -67,17 +67,17 @@ pub(crate) struct Engine {
     pub(crate) wire: Arc<dyn Link>,
     /// How packets and wake-ups reach other processes that share the port.
     pub(crate) shared_port: Arc<SharedPort>,
-    /// What it shares with the processes of this host, if anything.
+    /// The same-host fabric, if the NIC uses it.
     pub(crate) local_peers: Option<Arc<LocalPeers>>,
     pub(crate) regions: RegionTable,
     pub(crate) qps: QpTable,
     pub(crate) srqs: XrcSrqs,
     pub(crate) counters: DeviceCounters,
-    pub(crate) pulse: Arc<Pulse>,
-    /// Who serves QP1, and when it wants to be called.
+    pub(crate) activity: Arc<PollerActivity>,
+    /// The agent that serves QP1, and when it must be called next.
     agent: OnceLock<Weak<dyn ManagementAgent>>,
     agent_ns: AtomicU64,
-    /// The link takes packets that point to their payload.
+    /// The link accepts packets that point to their payload.
     may_point: bool,
     groups: Groups,
     context: ProgressContext,
@@ -89,7 +89,7 @@ impl Engine {
         wire: Arc<dyn Link>,
         shared_port: Arc<SharedPort>,
         local_peers: Option<Arc<LocalPeers>>,
-        pulse: Arc<Pulse>,
+        activity: Arc<PollerActivity>,
     ) -> Self {
         Engine {
             regions: RegionTable::new(
@@ -104,7 +104,7 @@ impl Engine {
             wire,
             shared_port,
             counters: DeviceCounters::default(),
-            pulse,
+            activity,
             agent: OnceLock::new(),
             agent_ns: AtomicU64::new(u64::MAX),
             groups: Groups::default(),

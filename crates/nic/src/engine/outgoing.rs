@@ -1,4 +1,4 @@
-//! Packets of one turn on their way to the link, with the regions that they point into.
+//! Packets on their way to the link, with the regions that they point into.
 
 use super::{Engine, QpCore};
 use crate::link::TxBatch;
@@ -10,27 +10,27 @@ use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Payloads from this length on stay where they are. For shorter ones the copy costs less than two more pieces of a message.
+/// Packets point to payloads of at least this many bytes. A shorter payload is copied: that costs less than two more pieces of a message.
 const EXTERNAL_FROM: usize = 1024;
 
-/// Packets that are copied after one had to be sent again.
+/// Packets whose payload is copied after a retransmission.
 const COPIED_AFTER_RESEND: u32 = 4096;
 
 thread_local! {
-    /// Each thread's packets on their way out. Made on first use, reused ever after.
+    /// Each thread's TX batch, allocated on first use and reused.
     static KEPT: Cell<Option<Box<TxBatch>>> = const { Cell::new(None) };
 }
 
-/// Where packets gather.
+/// The batch that collects packets.
 pub(super) enum Batch<'a> {
-    /// With those of other queue pairs.
+    /// A batch shared with other queue pairs.
     Shared(&'a mut TxBatch),
-    /// In the thread's own batch. Only empty while it is given back.
+    /// The thread's own batch. `None` only while it is put back.
     Own(Option<Box<TxBatch>>),
 }
 
 impl Batch<'_> {
-    /// The thread's own. In a shared library, to fetch it is a call: so only who sends does.
+    /// The thread's own batch. In a shared library, access to a thread-local is a call, so only senders fetch it.
     pub(super) fn own() -> Self {
         let kept = KEPT.try_with(Cell::take).ok().flatten();
         Batch::Own(Some(kept.unwrap_or_else(|| Box::new(TxBatch::new()))))
@@ -44,7 +44,7 @@ impl Deref for Batch<'_> {
     fn deref(&self) -> &TxBatch {
         match self {
             Batch::Shared(tx) => tx,
-            Batch::Own(kept) => kept.as_ref().expect("given back only at the end"),
+            Batch::Own(kept) => kept.as_ref().expect("taken only in drop"),
         }
     }
 }
@@ -54,7 +54,7 @@ impl DerefMut for Batch<'_> {
     fn deref_mut(&mut self) -> &mut TxBatch {
         match self {
             Batch::Shared(tx) => tx,
-            Batch::Own(kept) => kept.as_mut().expect("given back only at the end"),
+            Batch::Own(kept) => kept.as_mut().expect("taken only in drop"),
         }
     }
 }
@@ -64,13 +64,13 @@ impl Drop for Batch<'_> {
         if let Batch::Own(kept) = self
             && !std::thread::panicking()
         {
-            // A thread that is being torn down has no place for it any more; then it is simply dropped.
+            // A thread that ends has no thread-locals any more; then the batch is dropped.
             let _ = KEPT.try_with(|slot| slot.set(kept.take()));
         }
     }
 }
 
-/// A batch and the hold on what it points to. Neither outlives the other.
+/// A batch and the pins of the regions it points to. Neither outlives the other.
 pub(super) struct Outgoing<'a> {
     engine: &'a Engine,
     tx: Batch<'a>,
@@ -97,7 +97,7 @@ impl<'a> Outgoing<'a> {
         self.pins.release();
     }
 
-    /// Adds packets of a segment, at most `most`, and makes room first if need be. Returns how many.
+    /// Adds packets of a segment, at most `most`, and flushes the batch first if it has no room. Returns how many.
     pub(super) fn push<W: WriteHeaders>(
         &mut self,
         route: &Route,
@@ -126,7 +126,7 @@ impl<'a> Outgoing<'a> {
         }
         match self.external(segment, &qp.resends)? {
             Some(external) => {
-                // SAFETY: `pins` hold the region, and let go of it only after the batch was cleared: in `flush` and when
+                // SAFETY: `pins` hold the region, and release it only after the batch was cleared: in `flush` and when
                 // `self` is dropped.
                 let head = unsafe { self.tx.reserve_external(route, head_len, external, pad_len) };
                 headers.write_to(body, head);
@@ -187,20 +187,20 @@ impl<'a> Outgoing<'a> {
             self.flush();
         }
         let count = (segment.count as usize).min(self.tx.room_in_runs(route, Bth::LEN + len));
-        // What is wrong with a later packet is found when it comes to it.
+        // A fault in a later packet is found when that packet is pushed.
         let Ok(Some(external)) = self.pins.local(pd, sges, offset, count * len) else { return 0 };
         // SAFETY: as in `push_one`.
         unsafe { self.tx.push_gso_run(route, bth, external, len) };
         count as u32
     }
 
-    /// Whether packets may point to their payload. Only data of requests that are acknowledged may: others complete before the batch is sent, and then
-    /// the bytes are the application's again. What a peer reads is copied too, for programs change such memory all the time.
+    /// Whether packets may point to their payload. Only acknowledged requests may: others complete before the batch is sent, and then the
+    /// application owns the bytes again. READ responses are copied too, because programs change such memory all the time.
     fn may_point<W: WriteHeaders>(&self, segment: &Segment<'_, W>) -> bool {
         segment.is_acknowledged && segment.payload.len() >= EXTERNAL_FROM && self.engine.may_point
     }
 
-    /// Where the payload lies, if the packet may point to it.
+    /// The payload in registered memory, if the packet may point to it.
     fn external<W: WriteHeaders>(
         &mut self,
         segment: &Segment<'_, W>,
@@ -232,7 +232,7 @@ fn fill(out: &mut [u8], payload: TxPayload<'_>, engine: &Engine, qp: &QpCore) ->
 impl Drop for Outgoing<'_> {
     fn drop(&mut self) {
         if !self.pins.is_empty() {
-            // A panic may have come out of the link itself.
+            // The panic may have started in the link itself.
             if std::thread::panicking() {
                 self.tx.clear();
             }
@@ -241,13 +241,13 @@ impl Drop for Outgoing<'_> {
     }
 }
 
-/// Whether packets of a queue pair are copied because others were sent again.
+/// Whether payloads of a queue pair are copied because of retransmissions.
 ///
 /// A program that writes to a buffer in flight can invalidate the ICRC of a packet that points to it. That must not happen to every
-/// retry, so retransmissions are copied, and after going back so is what follows for a while. Used under the queue pair's lock only.
+/// retry, so retransmissions are copied. After going back, later packets are copied too for a while. Used under the queue pair's lock only.
 #[derive(Debug, Default)]
 pub(crate) struct Resends {
-    /// Packets that will yet be copied.
+    /// Packets still to be copied.
     copies_left: AtomicU32,
 }
 
@@ -260,7 +260,7 @@ impl Resends {
     /// Whether the payload of the next packet must be copied.
     fn must_copy(&self, transmission: Transmission) -> bool {
         let copies_left = match transmission {
-            // The peer misses this packet alone, and nothing else is copied because of it.
+            // The peer misses only this packet, so no other is copied because of it.
             Transmission::Selective => return true,
             Transmission::GoBack => COPIED_AFTER_RESEND,
             Transmission::First => self.copies_left.load(Relaxed),
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resent_packet_is_copied_and_so_is_what_follows() {
+    fn a_resent_packet_is_copied_and_so_are_the_next() {
         let resends = Resends::default();
         assert!(!resends.must_copy(Transmission::First) && !resends.is_copying(Transmission::First));
         assert!(resends.must_copy(Transmission::Selective));

@@ -1,7 +1,7 @@
 //! A progress context: what a thread needs to make progress, behind a lock that is only ever tried.
 //!
-//! A NIC has one context today. Everything that two contexts must not share is in here: the source of packets, the batches, the timers and the
-//! queue pairs that wait for a turn at sending. [`Engine::context_of`](super::Engine) is the one place that assigns a queue pair to a context.
+//! A NIC has one context today. The context holds everything that two contexts must not share: the source of packets, the batches, the timers
+//! and the queue pairs that wait to send. Only [`Engine::context_of`](super::Engine) assigns a queue pair to a context.
 
 use super::QpCore;
 use super::drive::YIELDS_AFTER;
@@ -49,7 +49,7 @@ impl ProgressContext {
         self.any_ready.load(Ordering::Relaxed)
     }
 
-    /// Lets a queue pair go on sending later. Returns whether it was not waiting already.
+    /// Lets a queue pair go on sending later. Returns whether this call put it on the list.
     pub(super) fn push_ready(&self, qp: &Arc<QpCore>) -> bool {
         let is_new = !qp.ready.swap(true, Ordering::Relaxed);
         if is_new {
@@ -77,9 +77,9 @@ pub(super) struct Progress {
     pub(super) tx: TxBatch,
     pub(super) touched: Vec<Arc<QpCore>>,
     pub(super) delayed_acks: DelayedAcks,
-    /// Delayed acknowledgements have waited for a whole poll already.
+    /// Delayed acknowledgements have waited for a whole poll.
     pub(super) is_overdue: bool,
-    /// Polls since something arrived.
+    /// Polls since the last arrival.
     pub(super) idle: u32,
     /// Polls since the clock was read.
     pub(super) clockless: u32,
@@ -97,16 +97,16 @@ impl Clock {
     }
 }
 
-/// The queue pair that got the last packet: the next one is mostly for it too.
+/// The queue pair that got the last packet: the next packet is mostly for it too.
 #[derive(Default)]
 pub(super) struct Recent {
     qp: Option<Arc<QpCore>>,
-    /// The table's number of removals when it was looked up.
+    /// The table's number of removals at the look-up.
     removals: u64,
 }
 
 impl Recent {
-    /// Drops a queue pair that may be gone.
+    /// Drops a queue pair that may have been destroyed.
     #[inline]
     pub(super) fn refresh(&mut self, removals: u64) {
         if self.removals != removals {
@@ -129,9 +129,9 @@ impl Recent {
 #[derive(Default)]
 pub(super) struct DelayedAcks {
     pub(super) waiting: Vec<Arc<QpCore>>,
-    /// The one that waited last. In a ping-pong it waits next, and counting a reference is a locked instruction.
+    /// The one that waited last. In a ping-pong it also waits next, and counting a reference is a locked instruction.
     pub(super) last: Option<Arc<QpCore>>,
-    /// The table's number of removals then.
+    /// The table's number of removals when `last` was stored.
     removals: u64,
 }
 
@@ -141,7 +141,7 @@ impl DelayedAcks {
         self.waiting.push(last.unwrap_or_else(|| qp.clone()));
     }
 
-    /// Drops a queue pair that may be gone.
+    /// Drops a queue pair that may have been destroyed.
     #[inline]
     pub(super) fn refresh(&mut self, removals: u64) {
         if self.removals != removals {

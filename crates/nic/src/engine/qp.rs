@@ -1,4 +1,4 @@
-//! A queue pair, as the engine works on it: the machine, and what belongs to it besides.
+//! A queue pair as the engine sees it: the state machine and what belongs to it.
 
 use super::Resends;
 use super::guarded::Guarded;
@@ -22,9 +22,9 @@ pub(crate) struct QpCore {
     pub(crate) send_cq: Arc<CqCore>,
     pub(crate) recv_cq: Arc<CqCore>,
     pub(crate) srq: Option<Arc<SrqCore>>,
-    /// Receiving end of an extended reliable connection: the XRC domain.
+    /// The XRC domain, if this is the receiving end of an extended reliable connection.
     pub(crate) xrc_domain: Option<u32>,
-    /// The live handles, where there can be several. None left: the queue pair is going or gone.
+    /// The live handles, where there can be several. An empty list means that the queue pair is being destroyed or was.
     handles: Option<Mutex<Vec<Handle>>>,
     pub(crate) machine: Mutex<qp::Qp>,
     pub(crate) events: Arc<EventQueue>,
@@ -32,31 +32,31 @@ pub(crate) struct QpCore {
     pub(crate) path: Guarded<Option<Path>>,
     /// Buffer for one small packet that is sent without a batch.
     pub(crate) short: Guarded<SinglePacket>,
-    /// What it counted for its device.
+    /// Its share of the device's counters.
     pub(crate) tally: Tally,
-    /// Its peer is on this host and may send it larger packets than a wire would take.
+    /// Its peer is on this host and may send it larger packets than a wire could carry.
     pub(crate) takes_large: AtomicBool,
-    /// Messages that the peer names can be fetched.
+    /// Rendezvous sends of the peer can be fetched.
     pub(crate) fetches: AtomicBool,
-    /// What local peers are shown of it, in one word.
-    pub(crate) shown_word: AtomicU64,
-    /// What local peers are shown of it.
-    pub(crate) shown: Mutex<Option<QpDescriptor>>,
-    /// What of it is sent again.
+    /// The descriptor that local peers read, in one word.
+    pub(crate) published_word: AtomicU64,
+    /// The descriptor that local peers read.
+    pub(crate) published: Mutex<Option<QpDescriptor>>,
+    /// Which payloads are copied because of retransmissions.
     pub(crate) resends: Resends,
-    /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
+    /// Earliest deadline in the timer heap; `u64::MAX` if none.
     pub(crate) timer_at: AtomicU64,
     /// Already in the engine's list of queue pairs to finish.
     pub(crate) touched: AtomicBool,
     /// Already in the engine's list of queue pairs with more to send.
     pub(crate) ready: AtomicBool,
-    /// A completion found no room.
+    /// A completion found its CQ full.
     pub(crate) overrun: AtomicBool,
-    /// No packet gets in: its peer has to prove its key first.
+    /// All packets are dropped: the peer must prove its key first.
     pub(crate) is_shut: AtomicBool,
 }
 
-/// One of several handles of a queue pair, and who hears its events.
+/// One of several handles of a queue pair, and the queue of its events.
 struct Handle {
     number: u32,
     events: Arc<EventQueue>,
@@ -76,7 +76,7 @@ pub(crate) struct QpQueues {
 }
 
 impl QpCore {
-    /// One with a single handle, or, where an XRC domain is given, with several that may come and go; the first has number 0.
+    /// A queue pair with a single handle or, if an XRC domain is given, with several that are opened and closed; the first has number 0.
     pub(crate) fn new(
         machine: qp::Qp,
         queues: QpQueues,
@@ -99,8 +99,8 @@ impl QpCore {
             tally: Tally::default(),
             takes_large: AtomicBool::new(false),
             fetches: AtomicBool::new(false),
-            shown_word: AtomicU64::new(0),
-            shown: Mutex::new(None),
+            published_word: AtomicU64::new(0),
+            published: Mutex::new(None),
             resends: Resends::default(),
             timer_at: AtomicU64::new(u64::MAX),
             touched: AtomicBool::new(false),
@@ -122,7 +122,7 @@ impl QpCore {
         }
     }
 
-    /// Adds a handle, where there can be several; false if the last one is going or gone.
+    /// Adds a handle, where there can be several. Returns whether it did: not if the last one was closed.
     pub(crate) fn open_handle(&self, number: u32, events: Arc<EventQueue>) -> bool {
         let Some(handles) = &self.handles else { return false };
         let mut handles = handles.lock();
@@ -133,7 +133,7 @@ impl QpCore {
         is_alive
     }
 
-    /// Takes a handle back; whether it was the last.
+    /// Closes a handle. Returns whether it was the last.
     pub(crate) fn close_handle(&self, number: u32) -> bool {
         self.handles.as_ref().is_none_or(|handles| {
             let mut handles = handles.lock();

@@ -1,8 +1,8 @@
 //! Which queue pair has this number.
 //!
-//! A number is the process slot in the high eight bits, so that the host's processes find each other's packets, and
-//! sixteen random bits, so that nobody guesses it. A number that was given back rests as long as there are others: peers
-//! remember it while their end of a connection is in TIMEWAIT, and refuse an offer with it as stale.
+//! A number has the process slot in the high eight bits, so that the host's processes can steer packets to each other, and
+//! sixteen random bits, so that nobody can guess it. A freed number rests as long as others are free: peers remember it
+//! while their end of a connection is in TIMEWAIT, and reject a connection request with it as stale.
 
 use super::QpCore;
 use ferroce_os::lock::{Mutex, RwLock};
@@ -18,20 +18,20 @@ const CHUNKS: usize = 256;
 /// Most queue pairs of one NIC: three quarters of the numbers, so that a random free one is found quickly.
 pub(crate) const MAX_QP: u64 = 49_152;
 
-/// Numbers that are used or rest, at most: an eighth is left to choose from. Then those that rested longest are used again.
+/// Most numbers that are used or rest: an eighth is left to choose from. Beyond that, those that rested longest are used again.
 const NOT_FREE: usize = 57_344;
 
 type Slot = RwLock<Option<Arc<QpCore>>>;
 
 pub(crate) struct QpTable {
     base: u32,
-    /// Changes with every queue pair that goes.
+    /// Changes with every queue pair that is destroyed.
     removals: AtomicU64,
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     stock: Mutex<Stock>,
 }
 
-/// Which numbers may be given out.
+/// Which numbers are free.
 struct Stock {
     count: u64,
     resting: VecDeque<u16>,
@@ -77,7 +77,7 @@ impl QpTable {
         }
     }
 
-    fn place(&self, qpn: Qpn) -> Option<&Slot> {
+    fn slot(&self, qpn: Qpn) -> Option<&Slot> {
         if qpn.value() & 0xff_0000 != self.base {
             return None;
         }
@@ -85,14 +85,14 @@ impl QpTable {
         self.chunks[low / CHUNK].get()?.get(low % CHUNK)
     }
 
-    /// A number that changes when a queue pair goes: what was found before may no longer be there.
+    /// A count that changes when a queue pair is destroyed: an earlier look-up may then be stale.
     #[inline]
     pub(super) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }
 
     pub(crate) fn get(&self, qpn: Qpn) -> Option<Arc<QpCore>> {
-        self.place(qpn)?.read().clone()
+        self.slot(qpn)?.read().clone()
     }
 
     /// Adds a queue pair under a fresh random number.
@@ -119,7 +119,7 @@ impl QpTable {
     }
 
     pub(crate) fn remove(&self, qpn: Qpn) {
-        if let Some(slot) = self.place(qpn)
+        if let Some(slot) = self.slot(qpn)
             && slot.write().take().is_some()
         {
             self.removals.fetch_add(1, Ordering::Release);
@@ -127,7 +127,7 @@ impl QpTable {
         }
     }
 
-    /// All of them, for counters.
+    /// All queue pairs, for counters.
     pub(crate) fn all(&self) -> Vec<Arc<QpCore>> {
         let chunks = self.chunks.iter().filter_map(OnceLock::get);
         chunks.flat_map(|chunk| chunk.iter().filter_map(|slot| slot.read().clone())).collect()

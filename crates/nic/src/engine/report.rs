@@ -1,10 +1,10 @@
-//! What the device counted, summed up over its parts.
+//! The counters of the device, summed up over its parts.
 
 use super::Engine;
 use crate::counters::{Counters, QpReport, Tally};
 
 impl Engine {
-    /// Everything it counted, with at most `most_qps` queue pairs, and how many were left out.
+    /// All counters, with at most `most_qps` queue pairs, and how many queue pairs were left out.
     pub(crate) fn report(&self, most_qps: usize) -> (Counters, usize) {
         let qps = self.qps.all();
         let left_out = qps.len().saturating_sub(most_qps);
@@ -13,9 +13,9 @@ impl Engine {
         tally.add(&self.counters.retired.lock());
         let mut link = self.link.counters();
         (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
-        (link.messages_named, link.messages_fetched) = (tally.named.value(), tally.fetched.value());
-        link.local_tx_packets += tally.express.value();
-        link.local_tx_bytes += tally.express_bytes.value();
+        (link.rendezvous_sends, link.messages_fetched) = (tally.rendezvous.value(), tally.fetched.value());
+        link.local_tx_packets += tally.ring_packets.value();
+        link.local_tx_bytes += tally.ring_bytes.value();
         let counters = Counters {
             pid: std::process::id(),
             slot: self.shared_port.slot(),

@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// Most XRC shared receive queues of one NIC.
 pub(crate) const MAX_XRC_SRQ: usize = 1 << 16;
 
-/// Only extended reliable connections look here, so one lock for all is enough.
+/// The XRC shared receive queues. Only extended reliable connections use them, so one lock for all is enough.
 pub(crate) struct XrcSrqs {
     by_number: RwLock<HashMap<Srqn, Arc<SrqCore>>>,
-    /// What local peers see of them, if there are any. Changed with the lock above held.
+    /// Their descriptors for local peers, if there can be any. Changed with the lock above held.
     table: Option<SrqDescriptors>,
 }
 
@@ -24,7 +24,7 @@ impl XrcSrqs {
         XrcSrqs { by_number: RwLock::default(), table }
     }
 
-    /// Adds a queue under a fresh random number: a peer that was not told it does not guess it.
+    /// Adds a queue under a fresh random number, which a peer cannot guess.
     pub(crate) fn insert(&self, make: impl FnOnce(Srqn) -> Arc<SrqCore>) -> Option<Arc<SrqCore>> {
         let mut by_number = self.by_number.write();
         if by_number.len() >= MAX_XRC_SRQ {
@@ -33,8 +33,8 @@ impl XrcSrqs {
         let mut rng = ferroce_os::random::generator();
         loop {
             let number = Srqn::new(rng.random_range(1..0xff_ffff));
-            if let Entry::Vacant(place) = by_number.entry(number) {
-                let core = place.insert(make(number)).clone();
+            if let Entry::Vacant(entry) = by_number.entry(number) {
+                let core = entry.insert(make(number)).clone();
                 if let (Some(table), Some(xrc)) = (&self.table, &core.xrc) {
                     table.publish(number, xrc.domain, xrc.pd);
                 }

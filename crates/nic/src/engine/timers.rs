@@ -1,7 +1,7 @@
-//! Which queue pair wants to be woken when.
+//! Which queue pair must be polled when.
 //!
-//! Deadlines move with every acknowledgement, almost always later. So the heap is told only of a deadline earlier
-//! than the one it knows; when that one comes, the queue pair is asked what it really wants.
+//! Deadlines move with every acknowledgement, almost always later. So the heap stores a deadline only if it is earlier than
+//! the queue pair's stored one. When that one passes, the queue pair's current deadline is read.
 
 use super::QpCore;
 use ferroce_os::lock::Mutex;
@@ -15,12 +15,12 @@ pub(super) struct Timers {
     next_ns: AtomicU64,
 }
 
-/// Deadlines that there is room for from the start: a verb that needs one shall not have to allocate.
-const ROOM: usize = 1024;
+/// Deadlines that fit without an allocation: a verb that arms a timer should not have to allocate.
+const CAPACITY: usize = 1024;
 
 impl Default for Timers {
     fn default() -> Self {
-        Timers { heap: Mutex::new(BinaryHeap::with_capacity(ROOM)), next_ns: AtomicU64::new(u64::MAX) }
+        Timers { heap: Mutex::new(BinaryHeap::with_capacity(CAPACITY)), next_ns: AtomicU64::new(u64::MAX) }
     }
 }
 
@@ -30,7 +30,7 @@ impl Timers {
         self.next_ns.load(Ordering::SeqCst)
     }
 
-    /// Makes sure that `qp` is looked at by `deadline`. The caller holds its lock. True if this is now the earliest
+    /// Makes sure that `qp` is polled by `deadline`. The caller holds its lock. Returns whether this is now the earliest deadline
     /// of all.
     pub(super) fn arm(&self, qp: &QpCore, deadline: Time) -> bool {
         if deadline.0 >= qp.timer_at.load(Ordering::Relaxed) {

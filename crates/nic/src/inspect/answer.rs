@@ -82,7 +82,7 @@ impl Chore for Answerer {
         let Some(buffer_bytes) = askers.iter().map(enlarge_buffer).min() else { return };
         let document = self.subject.document(buffer_bytes);
         for asker in askers {
-            send_at_once(&asker, &document);
+            send_nonblocking(&asker, &document);
         }
     }
 }
@@ -110,7 +110,7 @@ fn most_qps(buffer_bytes: usize) -> usize {
 
 /// Sends what the socket takes now; if that is not all, the reader sees a document that ends too early. The application
 /// may not expect signals, so a reader that left must not raise one.
-fn send_at_once(asker: &UnixStream, mut document: &[u8]) {
+fn send_nonblocking(asker: &UnixStream, mut document: &[u8]) {
     let socket = SockRef::from(asker);
     while !document.is_empty() {
         match socket.send_with_flags(document, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
@@ -135,7 +135,7 @@ mod tests {
         let (mut reader, asker) = UnixStream::pair().unwrap();
         let document = vec![b'x'; enlarge_buffer(&asker)];
         assert!(most_qps(document.len()) > 64, "{} bytes", document.len());
-        send_at_once(&asker, &document);
+        send_nonblocking(&asker, &document);
         drop(asker);
         let mut read = Vec::new();
         reader.read_to_end(&mut read).unwrap();
@@ -146,9 +146,9 @@ mod tests {
     fn whoever_does_not_read_or_left_is_not_waited_for() {
         let (reader, asker) = UnixStream::pair().unwrap();
         let endless = vec![0; 16 << 20];
-        send_at_once(&asker, &endless);
+        send_nonblocking(&asker, &endless);
         drop(reader);
-        send_at_once(&asker, &endless);
+        send_nonblocking(&asker, &endless);
     }
 
     #[test]

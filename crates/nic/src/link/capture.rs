@@ -77,7 +77,7 @@ impl Capture {
     /// Creates `path`. If several processes use the same path, the first one gets it and the others write
     /// `name.<pid>.pcapng` in the same directory. An existing file is never overwritten.
     pub fn create(path: &Path) -> io::Result<Capture> {
-        let (file, path) = create_beside(path)?;
+        let (file, path) = create_unique(path)?;
         let state = State {
             file: Some(begin(file).map_err(to_io_error)?),
             frame: Vec::with_capacity(16 * 1024),
@@ -175,7 +175,7 @@ impl Shared {
     }
 }
 
-fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+fn create_unique(path: &Path) -> io::Result<(File, PathBuf)> {
     let pid = std::process::id().to_string();
     let names = std::iter::once(path.to_path_buf())
         .chain(std::iter::once(with_suffix(path, &pid)))

@@ -97,8 +97,8 @@ counters! {
     direct_mapped,
     /// Those that the kernel did, copying between the processes.
     direct_copied,
-    /// Messages to processes of this host that name memory, from which those copy them.
-    messages_named,
+    /// Rendezvous sends: messages that a process of this host copies from this one's memory.
+    rendezvous_sends,
     /// Messages of a local peer that were copied here from its memory, mapped.
     messages_fetched,
 }

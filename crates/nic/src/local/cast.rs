@@ -1,51 +1,52 @@
-//! Packets to multicast groups, each to every member once.
+//! Packets to multicast groups, delivered once to every member.
 //!
-//! Members that can be reached through a ring get their copy there. The others (of another user, another network namespace,
-//! another host, with `FERROCE_LINK=udp`) can only be reached by UDP, and nobody can know whether there are any. So the packet
-//! leaves by UDP as well, and the kernel gives a copy to every socket of the host that has joined: to members with a ring
-//! that is a second one. They must be able to tell it from a first one, exactly:
+//! Members that have a ring from the sender get their copy there. Other members (of another user, network namespace or host, or with
+//! `FERROCE_LINK=udp`) can only be reached by UDP, and the sender cannot know whether there are any. So the packet leaves by UDP as well,
+//! and the kernel delivers a copy to every socket of the host that has joined. For members with a ring that is a duplicate, which they
+//! must recognise reliably:
 //!
-//! - packets that also went through rings leave from sockets of their own, whose ports the sender publishes in its segment before it
-//!   uses them. A port has one owner in a network namespace. Such a packet is an *echo* to whoever reads a ring of that sender;
-//! - the sender puts the packet into the rings first. So when the echo arrives, its receiver can know of the ring;
-//! - the sender uses rings only if all NICs of this host that show the group can be reached through one. Otherwise the
-//!   packet leaves by UDP alone, from the ordinary sockets, and is nobody's echo;
-//! - a receiver that does not publish the group, for want of room, gets nothing through rings and drops no echo. One that publishes
-//!   it does so as long as its socket exists;
-//! - a sender that is gone is remembered until what it sent by UDP was read.
+//! - Packets that also went through rings leave from separate sockets. The sender publishes their ports in its segment before it uses them,
+//!   and a port has one owner in a network namespace. Such a packet is an *echo* for every reader of a ring of that sender.
+//! - The sender puts the packet into the rings first. So the receiver of the echo can find the ring.
+//! - The sender uses rings only if all NICs of this host that publish the group have one. Otherwise the packet leaves by UDP alone, from the
+//!   ordinary sockets, and is no echo.
+//! - A receiver that cannot publish the group, because its table is full, gets no packets through rings and drops no echoes. A receiver that
+//!   publishes the group does so as long as its socket exists.
+//! - A receiver remembers a sender that ended until it has read all packets that this sender sent by UDP.
 //!
-//! Once a receiver has seen echoes of a sender, it has the kernel drop the others before they reach its socket.
+//! Once a receiver has seen echoes of a sender, it lets the kernel drop further ones before they reach its socket.
 
 use super::link::LocalLink;
 use crate::link::{RxBatch, TxBatch, local_addresses, now};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
+use ferroce_proto::qp::Attempt;
 use ferroce_proto::verbs::Route;
 use ferroce_shm::{GroupDescriptors, LocalPeer, LocalPeers, NOBODY_FOR_NS, RxRings};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How long it is believed which interface has an address.
+/// How long the interface of an address is cached.
 const INTERFACES_FOR_NS: u64 = 1_000_000_000;
-/// Groups whose members are remembered.
+/// Groups whose members are cached.
 const MOST_AUDIENCES: usize = 64;
-/// How often the members are looked up anew because they changed meanwhile, before the packet goes by UDP.
+/// How often the members are looked up again because they changed meanwhile, before the packet goes by UDP alone.
 const LOOKS: usize = 4;
 
-/// Members of a group that hear what is sent from an address.
+/// Members of a group that receive what is sent from an address.
 #[derive(Clone, Debug)]
 struct Audience {
     group: Gid,
     sgid: Gid,
-    /// What the table counted when they were looked up.
+    /// The table's count of changes at the look-up.
     changes: u64,
     until_ns: u64,
-    /// Nothing: rings cannot be used.
+    /// `None` if rings cannot be used.
     members: Option<Arc<[Arc<LocalPeer>]>>,
 }
 
-/// What a NIC needs to send to groups.
+/// The state that a NIC needs to send to groups.
 #[derive(Debug)]
 pub(super) struct Cast {
     pub(super) table: GroupDescriptors,
@@ -59,7 +60,7 @@ impl Cast {
         Ok(Cast { table, audiences: Mutex::default(), echoes: AtomicU64::new(0) })
     }
 
-    /// Whom rings lead to, of those who hear what is sent to `group` from `sgid`. Nothing if rings cannot be used.
+    /// The local peers that receive what is sent to `group` from `sgid`; `None` if rings cannot be used.
     fn members(&self, local_peers: &LocalPeers, group: Gid, sgid: Gid) -> Option<Arc<[Arc<LocalPeer>]>> {
         let mut audiences = self.audiences.lock();
         let known = audiences.iter().position(|a| (a.group, a.sgid) == (group, sgid));
@@ -97,7 +98,7 @@ impl Cast {
         audience
     }
 
-    /// All who listen; nothing if somebody who may be among them cannot be reached.
+    /// All local peers that are members; `None` if a possible member has no ring.
     fn listeners(
         &self,
         local_peers: &LocalPeers,
@@ -117,13 +118,13 @@ impl Cast {
     }
 }
 
-/// The interface by which the kernel sends what comes from an address to a group; nothing if that is not certain.
+/// The interface by which the kernel sends from an address to a group; `None` if that is ambiguous.
 fn interface_of(sgid: Gid) -> Option<u32> {
     let (ip, all) = (sgid.to_ip(), local_addresses().ok()?);
     let mut has_it = all.iter().filter(|local| local.addr == ip).map(|local| local.index);
     match (has_it.next(), has_it.next()) {
         (Some(index), None) => Some(index),
-        // All of 127.0.0.0/8 is there, although only one address is listed.
+        // The host has all of 127.0.0.0/8, although the kernel lists one address.
         (None, _) if ip.is_ipv4() && ip.is_loopback() => {
             all.iter().find(|local| local.addr.is_ipv4() && local.addr.is_loopback()).map(|local| local.index)
         }
@@ -132,32 +133,34 @@ fn interface_of(sgid: Gid) -> Option<u32> {
 }
 
 impl LocalLink {
-    /// Puts a packet to a group into the rings that lead to its members. If so, it must leave as an echo.
-    pub(super) fn push_to_group(&self, batch: &TxBatch, index: usize) -> bool {
+    /// Puts a packet to a group into the rings of its members, or declines. If done, the packet must also leave as an echo.
+    pub(super) fn push_to_group(&self, batch: &TxBatch, index: usize) -> Attempt {
         let route = &batch.entries()[index].route;
         let local_peers = self.local_peers();
-        let Some(members) = self.cast.members(local_peers, route.dgid, route.sgid) else { return false };
-        if members.is_empty() || !self.has_echo_exit(route) {
-            return false;
+        let Some(members) = self.cast.members(local_peers, route.dgid, route.sgid) else {
+            return Attempt::Declined;
+        };
+        if members.is_empty() || !self.has_echo_socket(route) {
+            return Attempt::Declined;
         }
         for member in members.iter().filter(|member| member.lives()) {
             self.push(member, batch, index);
             self.wake_if_asleep(member);
         }
-        true
+        Attempt::Done
     }
 
-    fn has_echo_exit(&self, route: &Route) -> bool {
-        let exit = self.udp.echo_socket(route);
-        exit.is_some_and(|exit| self.cast.table.publish_echo_socket(exit))
+    fn has_echo_socket(&self, route: &Route) -> bool {
+        let socket = self.udp.echo_socket(route);
+        socket.is_some_and(|socket| self.cast.table.publish_echo_socket(socket))
     }
 
-    /// Drops what came through a ring as well. Returns how many packets are left.
+    /// Drops packets that came through a ring as well. Returns how many packets are left.
     pub(super) fn drop_echoes(&self, rings: &mut RxRings, rx: &mut RxBatch) -> usize {
         if !self.cast.table.publishes_any() || !rx.packets().any(|packet| packet.dgid.is_multicast()) {
             return rx.len();
         }
-        // Its sender has rung before it sent the echo.
+        // The sender announced its ring before it sent the echo.
         rings.open_new(self.local_peers());
         let before = rx.len();
         rx.retain(|packet| {
@@ -172,7 +175,7 @@ impl LocalLink {
         rx.len()
     }
 
-    /// Has the kernel drop the echoes of all whose rings are read, and of nobody else.
+    /// Makes the kernel drop the echoes of exactly those senders whose rings are read.
     pub(super) fn ignore_echoes(&self, rings: &mut RxRings) {
         if let Some(origins) = rings.changed_echo_sockets() {
             self.udp.ignore_in_groups(&origins, |group| self.cast.table.is_published(group));

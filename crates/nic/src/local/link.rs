@@ -1,4 +1,4 @@
-//! The link that takes the ring where it can and UDP where it must.
+//! The link that uses rings where it can and UDP where it must.
 
 use super::cast::Cast;
 use crate::link::{
@@ -16,17 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Looks at the rings between two at the sockets, where packets come through rings: a look at a ring takes some nanoseconds,
-/// one at a socket a system call.
-const LOOKS_PER_CALL: u32 = 256;
-/// Looks without a packet after which rings are no longer believed to be where packets come from.
+/// Polls of the rings between two polls of the sockets, while packets arrive through rings: polling a ring takes some nanoseconds,
+/// polling a socket is a system call.
+const POLLS_PER_CALL: u32 = 256;
+/// Polls without a packet after which packets are no longer expected from rings.
 const RINGS_QUIET_AFTER: u32 = 20_000;
-/// Time until packets that found no room are tried again although nothing arrives.
+/// Time until packets that found a full ring are retried although nothing arrives.
 const RETRY_NS: u64 = 50_000;
-/// How often the writers of quiet rings are looked after.
-const ROLL_CALL_NS: u64 = 1_000_000_000;
+/// Interval of the liveness checks of the writers of quiet rings.
+const LIVENESS_CHECK_NS: u64 = 1_000_000_000;
 
-/// How long a link that closes waits for others to take notice of their packets.
+/// How long a link that closes waits until its peers have noticed their packets.
 const LAST_PATIENCE_NS: u64 = 200_000_000;
 
 /// UDP, and rings in shared memory to the processes of this host.
@@ -34,7 +34,7 @@ pub(crate) struct LocalLink {
     pub(super) udp: Arc<UdpLink>,
     local_peers: Arc<LocalPeers>,
     pub(super) cast: Cast,
-    inbound: Mutex<Inbound>,
+    receiver: Mutex<RingReceiver>,
     /// Packets wait for room in some ring.
     any_waiting: AtomicBool,
     /// The driver sleeps, or is about to.
@@ -47,23 +47,23 @@ pub(crate) struct LocalLink {
     lost: AtomicU64,
 }
 
-/// What arrives through rings.
-struct Inbound {
+/// The receiving side of the rings.
+struct RingReceiver {
     rings: RxRings,
-    /// Looks since a ring had a packet.
+    /// Polls since a ring had a packet.
     quiet: u32,
-    looks: u32,
-    next_roll_call_ns: u64,
+    polls: u32,
+    next_liveness_check_ns: u64,
 }
 
-/// Who packets go to. Most packets of a batch have the same destination.
+/// Finds the local peer of a packet. Most packets of a batch have the same destination.
 struct Directory<'a> {
     local_peers: &'a LocalPeers,
     last: Option<(Gid, u8, Option<Arc<LocalPeer>>)>,
 }
 
 impl Directory<'_> {
-    /// The local peer that packet `index` goes to, if it does.
+    /// The local peer that packet `index` is for, if any.
     fn find(&mut self, batch: &TxBatch, index: usize) -> Option<&Arc<LocalPeer>> {
         let qpn = dest_qpn(batch.wire_bytes(index))?;
         let (dgid, slot) = (batch.entries()[index].route.dgid, (qpn.value() >> 16) as u8);
@@ -76,21 +76,21 @@ impl Directory<'_> {
 }
 
 impl LocalLink {
-    /// The same-host fabric beside an open UDP link.
+    /// Opens the same-host fabric on top of an open UDP link.
     pub(crate) fn open(udp: Arc<UdpLink>, uses_memfd: bool) -> io::Result<LocalLink> {
         let local_peers =
             Arc::new(LocalPeers::open(udp.port().registry().clone(), uses_memfd, udp.bound_addresses())?);
         let cast = Cast::open(&local_peers)?;
-        let next_roll_call_ns = now().0 + ROLL_CALL_NS;
+        let next_liveness_check_ns = now().0 + LIVENESS_CHECK_NS;
         Ok(LocalLink {
             udp,
             local_peers,
             cast,
-            inbound: Mutex::new(Inbound {
+            receiver: Mutex::new(RingReceiver {
                 rings: RxRings::new(TxBatch::MAX_PACKET_LEN),
                 quiet: 0,
-                looks: 0,
-                next_roll_call_ns,
+                polls: 0,
+                next_liveness_check_ns,
             }),
             any_waiting: AtomicBool::new(false),
             sleeps: AtomicBool::new(false),
@@ -119,7 +119,7 @@ impl LocalLink {
                 TxPiece::Arena(bytes) => (bytes.as_ptr(), bytes.len()),
                 TxPiece::External(external) => (external.as_ptr(), external.len()),
             };
-            // The ICRC at the end stays behind: nothing can happen to the bytes on their way.
+            // Without the ICRC at the end: shared memory does not corrupt bytes.
             let piece_len = piece_len.min(left);
             pieces[count] = Piece { start, len: piece_len };
             (count, left) = (count + 1, left - piece_len);
@@ -166,7 +166,7 @@ impl LocalLink {
         last.inspect(|done| self.wake_if_asleep(done));
     }
 
-    /// Sends a batch whose packets take different ways.
+    /// Sends a batch whose packets take different links.
     fn send_mixed(&self, batch: &TxBatch, directory: &mut Directory<'_>) {
         let mut rest = TxBatch::new();
         for index in 0..batch.len() {
@@ -183,7 +183,7 @@ impl LocalLink {
         self.send_rest(&mut rest);
     }
 
-    /// Tries again what found no room.
+    /// Retries packets that found a full ring.
     fn retry(&self) {
         let mut any = false;
         for local_peer in self.local_peers.known().filter(|n| n.has_waiting()) {
@@ -197,7 +197,7 @@ impl LocalLink {
         self.any_waiting.store(any, Ordering::Relaxed);
     }
 
-    /// Waits a moment until others have seen that we sent to them: who has not opened a ring when its writer goes never will.
+    /// Waits a moment until the peers have opened the rings to them: a ring that is not open when its writer ends is never read.
     fn settle(&self) {
         let start = now();
         let unsettled = |n: &Arc<LocalPeer>| !n.is_self() && !n.is_settled();
@@ -212,49 +212,49 @@ impl LocalLink {
         }
     }
 
-    /// Takes what came by UDP.
-    fn receive_udp(&self, inbound: &mut Inbound, rx: &mut RxBatch, effort: Effort) -> usize {
+    /// Receives packets by UDP.
+    fn receive_udp(&self, receiver: &mut RingReceiver, rx: &mut RxBatch, effort: Effort) -> usize {
         let found = self.udp.receive(rx, effort);
         let thorough = effort == Effort::Thorough;
         if !thorough && self.sleeps.load(Ordering::SeqCst) {
-            self.hang_bell_again(inbound);
+            self.rearm_wake_up(receiver);
         }
         if found == 0 && thorough {
-            inbound.rings.forget_departed();
+            receiver.rings.forget_departed();
         }
-        let found = if found > 0 { self.drop_echoes(&mut inbound.rings, rx) } else { 0 };
-        self.ignore_echoes(&mut inbound.rings);
+        let found = if found > 0 { self.drop_echoes(&mut receiver.rings, rx) } else { 0 };
+        self.ignore_echoes(&mut receiver.rings);
         found
     }
 
-    /// A bell is a datagram, and a poller that looks at the socket may take it before the driver that it is for has woken up. That
-    /// one sleeps on then, and nobody would ring again.
-    fn hang_bell_again(&self, inbound: &mut Inbound) {
+    /// Asks again to be woken. A wake-up is a datagram, and a thread that polls the socket may read it before the sleeping driver wakes.
+    /// The driver would sleep on, and no peer would send another one.
+    fn rearm_wake_up(&self, receiver: &mut RingReceiver) {
         if self.local_peers.set_asleep(true) {
             return;
         }
-        inbound.rings.open_new(&self.local_peers);
-        // What came before the bell hung again rang none, and this poller may never come back.
-        if inbound.rings.any_ready() {
+        receiver.rings.open_new(&self.local_peers);
+        // A packet that came before that sent no wake-up, and this thread may never poll again.
+        if receiver.rings.any_ready() {
             self.local_peers.set_asleep(false);
             self.udp.port().wake(self.local_peers.slot());
         }
     }
 
-    /// Takes what lies in the rings.
-    fn receive_rings(&self, inbound: &mut Inbound, rx: &mut RxBatch) -> usize {
-        inbound.rings.release(&self.local_peers);
-        inbound.rings.open_new(&self.local_peers);
-        // Where nothing came a moment ago, one message is what somebody waits for. To look behind it is to wait for a line
-        // that its writer has.
-        let taken = inbound.rings.receive(inbound.quiet > 0, |slot, start, len, meta| {
-            // SAFETY: the writer is told that the place is free in the next `receive`, or when the driver sleeps; both
-            // come when the batch is done with. The ring lives as long as the link or longer than that.
+    /// Receives packets from the rings.
+    fn receive_rings(&self, receiver: &mut RingReceiver, rx: &mut RxBatch) -> usize {
+        receiver.rings.release(&self.local_peers);
+        receiver.rings.open_new(&self.local_peers);
+        // If the rings were empty a moment ago, a program waits for one message. Reading the ring behind it would wait for a cache line
+        // that the writer holds.
+        let taken = receiver.rings.receive(receiver.quiet > 0, |slot, start, len, meta| {
+            // SAFETY: the space is released to the writer in the next `receive`, or when the driver sleeps; both come after the batch was
+            // processed. The ring lives at least as long as the link.
             let packet = unsafe { rx.push_there(start, len, *meta, slot) };
             RendezvousSend::last_len(packet)
         });
         if taken.packets > 0 {
-            // One writer: whoever has the rings.
+            // One writer: the holder of the lock.
             self.rx_packets
                 .store(self.rx_packets.load(Ordering::Relaxed) + taken.packets as u64, Ordering::Relaxed);
             self.rx_bytes.store(self.rx_bytes.load(Ordering::Relaxed) + taken.bytes, Ordering::Relaxed);
@@ -269,7 +269,7 @@ impl Drop for LocalLink {
     }
 }
 
-/// What the outer headers of packets on this route would say.
+/// The outer header fields that packets on this route would have.
 #[inline]
 pub(super) fn meta_of(route: &Route) -> RxMeta {
     RxMeta {
@@ -316,37 +316,37 @@ impl Link for LocalLink {
         if self.any_waiting.load(Ordering::Relaxed) {
             self.retry();
         }
-        let Some(mut inbound) = self.inbound.try_lock() else {
+        let Some(mut receiver) = self.receiver.try_lock() else {
             rx.clear();
             return 0;
         };
         rx.clear();
-        inbound.looks += 1;
-        // Also rings that are never empty must not keep others waiting.
-        if inbound.looks >= LOOKS_PER_CALL {
-            inbound.looks = 0;
-            let found = self.receive_udp(&mut inbound, rx, effort);
+        receiver.polls += 1;
+        // Rings that are never empty must not starve the sockets.
+        if receiver.polls >= POLLS_PER_CALL {
+            receiver.polls = 0;
+            let found = self.receive_udp(&mut receiver, rx, effort);
             if found > 0 {
                 return found;
             }
         }
-        let found = self.receive_rings(&mut inbound, rx);
+        let found = self.receive_rings(&mut receiver, rx);
         if found > 0 {
-            inbound.quiet = 0;
+            receiver.quiet = 0;
             return found;
         }
-        inbound.quiet = inbound.quiet.saturating_add(1);
+        receiver.quiet = receiver.quiet.saturating_add(1);
         let thorough = effort == Effort::Thorough;
-        if thorough && now().0 > inbound.next_roll_call_ns {
-            inbound.next_roll_call_ns = now().0 + ROLL_CALL_NS;
-            inbound.rings.close_dead(&self.local_peers);
+        if thorough && now().0 > receiver.next_liveness_check_ns {
+            receiver.next_liveness_check_ns = now().0 + LIVENESS_CHECK_NS;
+            receiver.rings.close_dead(&self.local_peers);
         }
-        let rings_are_quiet = inbound.quiet > RINGS_QUIET_AFTER || inbound.rings.is_empty();
+        let rings_are_quiet = receiver.quiet > RINGS_QUIET_AFTER || receiver.rings.is_empty();
         if !(thorough || rings_are_quiet) {
             return 0;
         }
-        inbound.looks = 0;
-        self.receive_udp(&mut inbound, rx, effort)
+        receiver.polls = 0;
+        self.receive_udp(&mut receiver, rx, effort)
     }
 
     fn wait_fds(&self) -> Vec<RawFd> {
@@ -357,9 +357,9 @@ impl Link for LocalLink {
         self.sleeps.store(true, Ordering::SeqCst);
         self.local_peers.set_asleep(true);
         std::sync::atomic::fence(Ordering::SeqCst);
-        let Some(mut inbound) = self.inbound.try_lock() else { return Sleep::Pending };
-        inbound.rings.open_new(&self.local_peers);
-        if inbound.rings.any_ready() {
+        let Some(mut receiver) = self.receiver.try_lock() else { return Sleep::Pending };
+        receiver.rings.open_new(&self.local_peers);
+        if receiver.rings.any_ready() {
             self.local_peers.set_asleep(false);
             return Sleep::Pending;
         }

@@ -1,13 +1,13 @@
 //! One-sided operations in the memory of a local peer, by the requester's own processor.
 //!
-//! Only the short way for what is in order: whatever is not, or cannot be told from here, goes by packets, and the target
-//! finds out what is wrong, answers and reports it as it does for any peer.
+//! This is only the fast path for requests without faults. All others, and those that cannot be checked from here, travel as packets; the
+//! target detects the fault, answers and reports it as for any peer.
 
 use super::link::meta_of;
-use super::naming::Source;
+use super::rendezvous::SourceRegion;
 use crate::counters::Tally;
 use crate::memory::{CachedRegion, Far, Peer, Region, RegionGuard, Span, ask_for_line};
-use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
+use ferroce_proto::qp::{Attempt, LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
 use ferroce_shm::{
@@ -15,38 +15,38 @@ use ferroce_shm::{
 };
 use std::sync::Arc;
 
-/// Operations of one list between two looks whether the local peer lives.
-const LOOK_EVERY: u64 = 32;
+/// Operations of one list between two checks whether the local peer lives.
+const CHECK_EVERY: u64 = 32;
 
 /// How a queue pair reaches the memory of its peer.
 pub(crate) struct Path {
     pub(super) local_peers: Arc<LocalPeers>,
     pub(super) local_peer: Arc<LocalPeer>,
     pub(super) peer: Qpn,
-    /// What the peer must be connected to: this end.
+    /// This end, which the peer must be connected to.
     pub(super) own: Partner,
-    /// The region of the last operation: most programs use one again and again.
+    /// The region of the last operation: most programs use one repeatedly.
     last: Option<Known>,
-    /// An access to it is announced: kept from one operation to the next while a list of them is posted.
+    /// The announced access to it, kept from one operation to the next while a list of them is posted.
     access: Option<AccessToken>,
-    /// Where that was announced.
+    /// The index where it was announced.
     free_access: usize,
-    /// This end's region that operations use again and again.
+    /// This end's region that operations use repeatedly.
     cache: CachedRegion,
-    /// The one that messages of the peer are placed in.
+    /// The region that messages of the peer are placed in.
     recv_cache: CachedRegion,
     /// The region of the peer that its last message was fetched from.
-    pub(super) source: Option<Source>,
-    /// Where the next packet in the ring will begin, unless another queue pair is faster.
+    pub(super) source: Option<SourceRegion>,
+    /// Address of the next packet in the ring, unless another queue pair is faster.
     next_line: usize,
-    /// Operations that were not counted yet: mapped, and by the kernel.
+    /// Operations that were not counted yet: through a mapping, and by the kernel.
     mapped: u64,
     copied: u64,
     /// Messages that were fetched through a mapping.
     pub(super) fetched: u64,
 }
 
-/// A path in use. Dropping it lets go of the local peer's memory.
+/// A path in use. Dropping it releases the local peer's memory.
 pub(crate) struct Reaching<'q> {
     path: &'q mut Option<Path>,
     tally: &'q Tally,
@@ -76,7 +76,7 @@ impl Drop for Reaching<'_> {
     }
 }
 
-/// A region of the local peer, as we know it.
+/// A region of the local peer, and how it is accessed from here.
 struct Known {
     published: PublishedRegion,
     region: Region,
@@ -119,49 +119,59 @@ impl Path {
         }
     }
 
-    /// Does the whole operation. False: nothing was done, and packets must do it.
+    /// Executes the whole operation, or declines: then packets must carry it.
     #[inline]
-    pub(crate) fn perform(&mut self, guard: &mut RegionGuard<'_>, pd: PdId, request: &OneSided<'_>) -> bool {
+    pub(crate) fn perform(
+        &mut self,
+        guard: &mut RegionGuard<'_>,
+        pd: PdId,
+        request: &OneSided<'_>,
+    ) -> Attempt {
         let (need, len) = match &request.kind {
             OneSidedKind::Write { data } => (Access::REMOTE_WRITE, data.len() as u64),
             OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(*len)),
             OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
         };
         let Some(there) = self.check(request.srq, request.rkey, request.addr, len, need) else {
-            return false;
+            return Attempt::Declined;
         };
         let Some(there) = self.here(there).map(Far::Mapped).or_else(|| self.by_process(there)) else {
-            return false;
+            return Attempt::Declined;
         };
         if !self.announce() {
-            return false;
+            return Attempt::Declined;
         }
-        // By reference: copies of what was written a moment ago, in larger pieces, would have to wait for it.
-        let done = match &request.kind {
+        // By reference: a copy in larger pieces would have to wait for the recent stores of the smaller ones.
+        let attempt = match &request.kind {
             OneSidedKind::Write { data } => guard.send_direct(&mut self.cache, pd, data, &there),
             OneSidedKind::Read { sges, .. } => guard.fetch_direct(&mut self.cache, pd, sges, &there),
             OneSidedKind::Atomic { op, sges } => guard.atomic_direct(&mut self.cache, pd, *op, sges, &there),
         };
         let count = if matches!(there, Far::Mapped(_)) { &mut self.mapped } else { &mut self.copied };
-        *count += u64::from(done);
-        done
+        *count += u64::from(attempt.is_done());
+        attempt
     }
 
-    /// The same for a WRITE of inline data or of one entry, if that is cached and the local peer's memory mapped. False: nothing was done.
+    /// The same for a WRITE of inline data or of one entry. Declines unless the entry's region is cached and the local peer's memory mapped.
     #[inline(always)]
-    pub(crate) fn write(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
-        let (&OneSidedKind::Write { data }, None) = (&request.kind, request.srq) else { return false };
+    pub(crate) fn write(&mut self, pd: PdId, request: &OneSided<'_>) -> Attempt {
+        let (&OneSidedKind::Write { data }, None) = (&request.kind, request.srq) else {
+            return Attempt::Declined;
+        };
         self.ask_for(request.addr);
         let near = match data {
             TxPayload::Bytes(bytes) => Some(Span::of(bytes)),
             TxPayload::Local { sges: [sge], .. } => self.cache.near(pd, sge),
             _ => None,
         };
-        near.is_some_and(|near| self.put(near.start(), near.len(), request.rkey, request.addr))
+        match near {
+            Some(near) => self.put(near.start(), near.len(), request.rkey, request.addr),
+            None => Attempt::Declined,
+        }
     }
 
-    /// Asks for the cache line of a byte that will be written to the region of the last operation, if the checks pass. The local peer
-    /// may be looking at it, and to take it away lasts as long as the checks.
+    /// Prefetches the cache line of a byte that will be written to the region of the last operation, if the checks pass. The local peer
+    /// may be polling it, and the transfer of the line takes as long as the checks.
     #[inline(always)]
     fn ask_for(&self, addr: u64) {
         if let Some(known) = &self.last
@@ -172,27 +182,27 @@ impl Path {
         }
     }
 
-    /// Writes bytes of this end that are there to stay.
-    #[inline(never)] // so few values that all stay in registers, as they would not among those of the callers
-    fn put(&mut self, start: usize, len: usize, rkey: RKey, addr: u64) -> bool {
+    /// Writes bytes of this end that stay mapped.
+    #[inline(never)] // so few values that all stay in registers, which they would not among those of the callers
+    fn put(&mut self, start: usize, len: usize, rkey: RKey, addr: u64) -> Attempt {
         let checked = self.check(None, rkey, addr, len as u64, Access::REMOTE_WRITE);
-        let Some(there) = checked.and_then(|there| self.here(there)) else { return false };
+        let Some(there) = checked.and_then(|there| self.here(there)) else { return Attempt::Declined };
         if !self.announce() {
-            return false;
+            return Attempt::Declined;
         }
         there.moved_to(start).put_into(there);
         self.mapped += 1;
-        true
+        Attempt::Done
     }
 
-    /// Lets go of the local peer's memory.
+    /// Releases the local peer's memory.
     fn let_go(&mut self) {
         if let Some(token) = self.access.take() {
             self.local_peer.end_access(token);
         }
     }
 
-    /// Whether an operation with this key would be within reach.
+    /// Whether an operation with this key could be executed directly.
     pub(crate) fn reaches(&self, rkey: RKey) -> bool {
         let is_open = self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own);
         let is_published = || {
@@ -203,34 +213,34 @@ impl Path {
         is_open && !self.local_peer.is_gone() && is_published()
     }
 
-    /// Whether the local peer has taken everything that was sent to it.
+    /// Whether the local peer has read all packets in its ring.
     pub(crate) fn has_caught_up(&self) -> bool {
         self.local_peer.has_read_all()
     }
 
-    /// How large packets to the peer may be, if it takes more than a wire would.
+    /// The largest packet payload for the peer, if it accepts more than a wire could carry.
     pub(crate) fn segment(&self) -> Option<u32> {
         let terms = self.local_peer.find_qp(self.peer)?;
         (terms.takes_large && terms.partner == self.own && !self.local_peer.is_gone())
             .then_some(LARGE_SEGMENT)
     }
 
-    /// Puts a packet into the ring: these headers and this payload. False: nothing was sent, and a batch must take it.
+    /// Puts a packet into the ring: these headers and this payload. If it declines, a batch must take the packet.
     #[inline(always)] // one caller for each kind of headers
-    pub(crate) fn express(
+    pub(crate) fn push_packet(
         &mut self,
         guard: &mut RegionGuard<'_>,
         route: &Route,
         head: &[u8],
         payload: TxPayload<'_>,
-    ) -> bool {
-        // Taken before the ring, as whoever sends a batch does: the other way round, two could wait for each other.
-        let Some(span) = guard.readable(&mut self.cache, payload) else { return false };
+    ) -> Attempt {
+        // Lock the region before the ring, as senders of batches do: the other order could deadlock.
+        let Some(span) = guard.readable(&mut self.cache, payload) else { return Attempt::Declined };
         let payload = Piece { start: span.start() as *const u8, len: span.len() };
         // SAFETY: bytes of a request, or of a region that `guard` holds or that is cached.
         let next = unsafe { self.local_peer.push_short(&meta_of(route), head, payload) };
         self.next_line = next.unwrap_or(self.next_line);
-        next.is_some()
+        Attempt::of(next.is_some())
     }
 
     /// Places a message of the peer in one entry.
@@ -245,24 +255,24 @@ impl Path {
         guard.place(&mut self.recv_cache, pd, sge, data)
     }
 
-    /// Asks for the cache line that the next packet will be written to: the local peer is looking at it, and to take it away lasts as
+    /// Prefetches the cache line that the next packet will be written to: the local peer polls it, and the transfer of the line takes as
     /// long as the checks.
     #[inline(always)]
     pub(crate) fn ask_for_ring(&self) {
         ask_for_line(self.next_line);
     }
 
-    /// The local peer's slot, if it sleeps and whoever asks must wake it.
+    /// The local peer's slot, if it sleeps and the caller must wake it.
     pub(crate) fn sleeper(&self) -> Option<u8> {
         self.local_peer.must_be_woken().then(|| self.local_peer.slot())
     }
 
-    /// The local peer's bytes, in its own address space, if every check of the local peer's passes. Only good once an access to the region
-    /// is [announced](Self::announce).
+    /// The local peer's bytes, in its own address space, if every check that the local peer would make passes. Valid only once an access to
+    /// the region is [announced](Self::announce).
     #[inline(always)]
     fn check(&mut self, srq: Option<Srqn>, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
-        // Of a list only now and then: the clock takes as long as a short copy.
-        let is_due = self.access.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
+        // Within a list only now and then: reading the clock takes as long as a short copy.
+        let is_due = self.access.is_none() || self.mapped.is_multiple_of(CHECK_EVERY);
         if is_due && !self.local_peer.lives() {
             return None;
         }
@@ -276,7 +286,7 @@ impl Path {
             _ => return None,
         };
         if self.last.as_ref().is_none_or(|known| known.published.descriptor.rkey != rkey) {
-            self.turn_to(rkey)?;
+            self.select_region(rkey)?;
         }
         let checked = self.last.as_ref()?.region.remote(Peer { pd, qp: self.peer }, addr, len, need);
         if checked.is_err() {
@@ -285,8 +295,8 @@ impl Path {
         checked.ok()
     }
 
-    /// Announces an access to the region of the last operation, until it is let go. False: it is not what it was, or too many
-    /// others are under way. What can be done before is: the processor waits here until all stores are done.
+    /// Announces an access to the region of the last operation, until `let_go`. Returns whether the access may start: not if the region has
+    /// changed, or too many other accesses are in flight. Called as late as possible: the processor waits here until all stores are done.
     #[inline(always)]
     fn announce(&mut self) -> bool {
         let Some(known) = &self.last else { return false };
@@ -300,15 +310,15 @@ impl Path {
         is_good
     }
 
-    /// Another region than that of the last operation.
+    /// Selects another region than that of the last operation.
     #[inline(never)]
-    fn turn_to(&mut self, rkey: RKey) -> Option<()> {
+    fn select_region(&mut self, rkey: RKey) -> Option<()> {
         self.forget();
         self.last = Some(find(&self.local_peer, rkey)?);
         Some(())
     }
 
-    /// Forgets the region of the last operation if it is no longer what it was.
+    /// Forgets the region of the last operation if it is no longer published.
     #[inline(never)]
     fn refresh(&mut self) {
         if self.last.as_ref().is_some_and(|known| !self.local_peer.still_publishes(&known.published)) {
@@ -323,7 +333,7 @@ impl Path {
         self.last = None;
     }
 
-    /// Where bytes of the region of the last operation are here, if they are.
+    /// The address in this process of bytes of the last operation's region, if they are mapped.
     #[inline(always)]
     fn here(&self, there: Span) -> Option<Span> {
         if self.local_peer.is_self() {
@@ -333,10 +343,10 @@ impl Path {
         mapping.here(there.start(), there.len()).map(|here| there.moved_to(here))
     }
 
-    /// How the kernel gets at bytes of the local peer.
+    /// How the kernel accesses bytes of the local peer.
     #[inline(never)]
     fn by_process(&self, there: Span) -> Option<Far> {
-        // A process number may be used again: only while its slot is held is it the local peer's.
+        // Process IDs are reused: it is the local peer's only while that holds its slot.
         let process = self.local_peer.process()?;
         let lives = self.local_peers.is_alive(self.local_peer.slot()) && !self.local_peer.is_gone();
         lives.then_some(Far::Copied { process, at: there.start(), len: there.len() })

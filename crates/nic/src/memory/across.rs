@@ -1,25 +1,26 @@
 //! Copies between this process and another of the same user, by the kernel.
 
 use super::region::Span;
+use ferroce_proto::qp::Attempt;
 use ferroce_proto::wire::{SourcePiece, SourceRef};
 use ferroce_shm::Owner;
 use smallvec::SmallVec;
 
 /// Whether the memory of a process may be read.
 pub(crate) fn is_readable(owner: &Owner) -> bool {
-    fetch(owner, &[], &[])
+    fetch(owner, &[], &[]).is_done()
 }
 
-/// Copies what lies there to spans of ours that are as long. False if the kernel could not, or not everything, or the process is
-/// another. The kernel looks a process up once for each call: whoever has the mark is whom all of it is read from.
-pub(super) fn fetch(owner: &Owner, from: &[SourcePiece], near: &[Span]) -> bool {
+/// Copies pieces of another process to spans of this one of the same total length. Declines if the kernel copied less than everything, or
+/// if the process is another one than the owner. The kernel looks up the process once per call, so the mark proves whose bytes were read.
+pub(super) fn fetch(owner: &Owner, from: &[SourcePiece], near: &[Span]) -> Attempt {
     let mut found = 0_u64;
     let size = size_of_val(&found);
     let mark_here = iovec(&raw mut found as usize, size);
     let mut theirs = [iovec(owner.mark_at, size); 1 + SourceRef::MAX_PIECES];
-    let Some(named) = theirs.get_mut(1..1 + from.len()) else { return false };
-    for (there, name) in named.iter_mut().zip(from) {
-        *there = iovec(name.addr as usize, name.len as usize);
+    let Some(pieces) = theirs.get_mut(1..1 + from.len()) else { return Attempt::Declined };
+    for (there, piece) in pieces.iter_mut().zip(from) {
+        *there = iovec(piece.addr as usize, piece.len as usize);
     }
     let spans = near.iter().map(|span| iovec(span.start, span.len));
     let ours: SmallVec<[libc::iovec; 5]> = std::iter::once(mark_here).chain(spans).collect();
@@ -30,7 +31,7 @@ pub(super) fn fetch(owner: &Owner, from: &[SourcePiece], near: &[Span]) -> bool 
     let copied = unsafe {
         libc::process_vm_readv(owner.process, ours.as_ptr(), our_count, theirs.as_ptr(), their_count, 0)
     };
-    usize::try_from(copied) == Ok(len) && found == owner.mark
+    Attempt::of(usize::try_from(copied) == Ok(len) && found == owner.mark)
 }
 
 fn iovec(start: usize, len: usize) -> libc::iovec {
@@ -38,8 +39,8 @@ fn iovec(start: usize, len: usize) -> libc::iovec {
 }
 
 /// Copies between spans of this process, one behind the other, and as many bytes at `at` of another process: towards that one,
-/// or from it. False if the kernel could not, or not everything.
-pub(super) fn copy_across(process: libc::pid_t, at: usize, near: &[Span], towards: bool) -> bool {
+/// or from it. Declines if the kernel copied less than everything.
+pub(super) fn copy_across(process: libc::pid_t, at: usize, near: &[Span], towards: bool) -> Attempt {
     let ours: SmallVec<[libc::iovec; 4]> = near.iter().map(|span| iovec(span.start, span.len)).collect();
     let len: usize = near.iter().map(|span| span.len).sum();
     let theirs = iovec(at, len);
@@ -52,5 +53,5 @@ pub(super) fn copy_across(process: libc::pid_t, at: usize, near: &[Span], toward
             false => libc::process_vm_readv(process, ours.as_ptr(), count, &theirs, 1, no_flags),
         }
     };
-    usize::try_from(copied) == Ok(len)
+    Attempt::of(usize::try_from(copied) == Ok(len))
 }

@@ -62,7 +62,7 @@ impl CachedRegions {
 
     /// Invalidates the cached copies of a region and waits for those who use one.
     fn end(&self, number: u32) {
-        // Lessees take the list's lock under their own; so they are waited for without it.
+        // Owners of caches take the lock of the list under their own; so they are waited for without it.
         let mut ended = Vec::new();
         ended.extend(self.0.lock().iter().filter_map(Weak::upgrade).filter(|grant| grant.end(number)));
         for owner in ended.iter().filter_map(|grant| grant.owner.upgrade()) {
@@ -92,8 +92,8 @@ impl CachedRegion {
     pub(super) fn renew(&mut self, number: u32, region: &Region) {
         if self.last != region.lkey {
             self.last = region.lkey;
-        } else if region.leasing.is_open {
-            region.leasing.was_granted.store(true, Ordering::Relaxed);
+        } else if region.cache_use.is_open {
+            region.cache_use.was_granted.store(true, Ordering::Relaxed);
             self.grant.region.store(number + 1, Ordering::Relaxed);
             self.region = region.for_local_use();
         }
@@ -113,8 +113,8 @@ impl RegionTable {
     pub(super) fn invalidate_caches(&self, number: u32) {
         let Some(slot) = self.slot(number) else { return };
         let was_granted = slot.write().as_mut().is_some_and(|region| {
-            region.leasing.is_open = false;
-            std::mem::take(region.leasing.was_granted.get_mut())
+            region.cache_use.is_open = false;
+            std::mem::take(region.cache_use.was_granted.get_mut())
         });
         if was_granted {
             self.cached_regions.end(number);
@@ -126,7 +126,7 @@ impl RegionTable {
         if let Some(slot) = self.slot(number)
             && let Some(region) = slot.write().as_mut()
         {
-            region.leasing.is_open = true;
+            region.cache_use.is_open = true;
         }
     }
 }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_region_that_is_used_again_and_again_is_leased() {
+    fn the_region_that_is_used_again_and_again_is_cached() {
         let (table, holder) = (RegionTable::new(None), Arc::new(Holder(Mutex::new(()))));
         let bytes = [[0_u8; 64]; 2];
         let (first, second) = (register(&table, &bytes[0]), register(&table, &bytes[1]));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_waits_for_who_may_be_using_the_lease() {
+    fn removal_waits_for_who_may_be_using_the_cached_region() {
         let (table, holder) = (RegionTable::new(None), Arc::new(Holder(Mutex::new(()))));
         let bytes = [0_u8; 64];
         let (number, sge) = register(&table, &bytes);

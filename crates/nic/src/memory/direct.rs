@@ -1,7 +1,7 @@
 //! Operations between registered memory and bytes of a local peer.
 //!
-//! All checks on this end are made before a byte moves; those on the other end have been made by the caller, who also sees to
-//! it that the bytes there stay. Whatever cannot be done in one go is left to packets, which can say what is wrong.
+//! All checks on this end are made before a byte moves. The caller has made those of the other end, and keeps the bytes there
+//! mapped. Whatever cannot be done in one step is left to packets, which report faults.
 
 use super::access::{pieces, region};
 use super::across::copy_across;
@@ -11,7 +11,7 @@ use super::guard::RegionGuard;
 use super::region::{Backing, Region, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::PdId;
-use ferroce_proto::qp::TxPayload;
+use ferroce_proto::qp::{Attempt, TxPayload};
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use smallvec::SmallVec;
 
@@ -39,7 +39,7 @@ pub(super) struct Near<'a> {
 }
 
 impl RegionGuard<'_> {
-    /// WRITE. False: nothing happened.
+    /// WRITE.
     #[inline(always)]
     pub(crate) fn send_direct(
         &mut self,
@@ -47,20 +47,22 @@ impl RegionGuard<'_> {
         pd: PdId,
         data: &TxPayload<'_>,
         far: &Far,
-    ) -> bool {
+    ) -> Attempt {
         if let (TxPayload::Local { sges: [sge], len, .. }, Far::Mapped(there)) = (data, far)
             && sge.len == *len
         {
-            let Some(near) = self.near_cached(cache, pd, sge, Access::empty()) else { return false };
+            let Some(near) = self.near_cached(cache, pd, sge, Access::empty()) else {
+                return Attempt::Declined;
+            };
             return near.moves(*there, true);
         }
         if let (TxPayload::Bytes(bytes), Far::Mapped(there)) = (data, far) {
-            return copy::write(*there, bytes).is_ok();
+            return Attempt::of(copy::write(*there, bytes).is_ok());
         }
         self.table().send_direct(pd, *data, far)
     }
 
-    /// READ. False: nothing that counts happened.
+    /// READ. After [`Attempt::Declined`] the local bytes are undefined.
     #[inline]
     pub(crate) fn fetch_direct(
         &mut self,
@@ -68,17 +70,19 @@ impl RegionGuard<'_> {
         pd: PdId,
         sges: &[Sge],
         far: &Far,
-    ) -> bool {
+    ) -> Attempt {
         if let ([sge], Far::Mapped(there)) = (sges, far)
             && sge.len as usize == there.len
         {
-            let Some(near) = self.near_cached(cache, pd, sge, Access::LOCAL_WRITE) else { return false };
+            let Some(near) = self.near_cached(cache, pd, sge, Access::LOCAL_WRITE) else {
+                return Attempt::Declined;
+            };
             return near.moves(*there, false);
         }
         self.table().fetch_direct(pd, sges, far)
     }
 
-    /// ATOMIC. False: nothing happened. Only on memory that is mapped: the kernel has no such copy.
+    /// ATOMIC. Only on memory that is mapped: the kernel has no atomic copy between processes.
     #[inline]
     pub(crate) fn atomic_direct(
         &mut self,
@@ -87,20 +91,20 @@ impl RegionGuard<'_> {
         op: AtomicOp,
         sges: &[Sge],
         far: &Far,
-    ) -> bool {
-        let Far::Mapped(there) = far else { return false };
+    ) -> Attempt {
+        let Far::Mapped(there) = far else { return Attempt::Declined };
         if !there.start.is_multiple_of(8) || there.len != 8 {
-            return false;
+            return Attempt::Declined;
         }
         let [sge] = sges else { return self.table().atomic_direct(pd, op, sges, *there) };
         let near = self.near_cached(cache, pd, sge, Access::LOCAL_WRITE);
-        let Some(near) = near.filter(|near| near.len == 8) else { return false };
-        let Ok(original) = copy::atomic(*there, op) else { return false };
+        let Some(near) = near.filter(|near| near.len == 8) else { return Attempt::Declined };
+        let Ok(original) = copy::atomic(*there, op) else { return Attempt::Declined };
         near.moves(value(&original.to_ne_bytes()), false)
     }
 
-    /// Where the payload of a packet lies, if it is in one piece, may be read and is there to stay. Good until the region is
-    /// released, or the lock given back under which the cache is used.
+    /// The payload of a packet, if it is in one piece, readable and always mapped. Valid until the region is released, or the lock
+    /// under which the cache is used.
     #[inline]
     pub(crate) fn readable(&mut self, cache: &mut CachedRegion, payload: TxPayload<'_>) -> Option<Span> {
         match payload {
@@ -126,13 +130,13 @@ impl RegionGuard<'_> {
             Some(region) => {
                 copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data)
             }
-            None => self.place_leasing(cache, pd, sge, data),
+            None => self.place_and_cache(cache, pd, sge, data),
         }
     }
 
     /// The same for a region that is not cached yet.
     #[inline(never)]
-    fn place_leasing(
+    fn place_and_cache(
         &mut self,
         cache: &mut CachedRegion,
         pd: PdId,
@@ -198,11 +202,11 @@ impl Span {
         copy::spread(std::slice::from_ref(&self), there, true);
     }
 
-    /// Copies towards another span of the same length, or from it. True, for it cannot fail.
+    /// Copies towards another span of the same length, or from it. Never declines.
     #[inline(always)]
-    fn moves(self, far: Span, towards_far: bool) -> bool {
+    fn moves(self, far: Span, towards_far: bool) -> Attempt {
         copy::spread(std::slice::from_ref(&self), far, towards_far);
-        true
+        Attempt::Done
     }
 }
 
@@ -213,45 +217,47 @@ fn value(bytes: &[u8; 8]) -> Span {
 
 /// What needs more than one entry, or the kernel.
 impl RegionTable {
-    fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> bool {
+    fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> Attempt {
         match (data, far) {
             (TxPayload::Bytes(bytes), Far::Copied { process, at, .. }) => {
                 copy_across(*process, *at, &[Span::of(bytes)], true)
             }
             (TxPayload::Local { sges, len, .. }, far) => {
-                let Some(near) = self.near(pd, sges, len as usize, Access::empty()) else { return false };
+                let Some(near) = self.near(pd, sges, len as usize, Access::empty()) else {
+                    return Attempt::Declined;
+                };
                 match far {
                     Far::Mapped(span) => {
                         copy::spread(&near.spans, *span, true);
-                        true
+                        Attempt::Done
                     }
                     Far::Copied { process, at, .. } => copy_across(*process, *at, &near.spans, true),
                 }
             }
-            _ => false,
+            _ => Attempt::Declined,
         }
     }
 
-    fn fetch_direct(&self, pd: PdId, sges: &[Sge], far: &Far) -> bool {
+    fn fetch_direct(&self, pd: PdId, sges: &[Sge], far: &Far) -> Attempt {
         let len = match far {
             Far::Mapped(span) => span.len,
             Far::Copied { len, .. } => *len,
         };
-        let Some(near) = self.near(pd, sges, len, Access::LOCAL_WRITE) else { return false };
+        let Some(near) = self.near(pd, sges, len, Access::LOCAL_WRITE) else { return Attempt::Declined };
         match far {
             Far::Mapped(span) => {
                 copy::spread(&near.spans, *span, false);
-                true
+                Attempt::Done
             }
             Far::Copied { process, at, .. } => copy_across(*process, *at, &near.spans, false),
         }
     }
 
-    fn atomic_direct(&self, pd: PdId, op: AtomicOp, sges: &[Sge], there: Span) -> bool {
-        let Some(near) = self.near(pd, sges, 8, Access::LOCAL_WRITE) else { return false };
-        let Ok(original) = copy::atomic(there, op) else { return false };
+    fn atomic_direct(&self, pd: PdId, op: AtomicOp, sges: &[Sge], there: Span) -> Attempt {
+        let Some(near) = self.near(pd, sges, 8, Access::LOCAL_WRITE) else { return Attempt::Declined };
+        let Ok(original) = copy::atomic(there, op) else { return Attempt::Declined };
         copy::spread(&near.spans, value(&original.to_ne_bytes()), false);
-        true
+        Attempt::Done
     }
 
     /// The local memory of an operation on `len` bytes, if all of it may be used and is there to stay.

@@ -50,13 +50,13 @@ impl KeyCipher {
     /// The slot that a key names; any number names some slot, so the caller compares the whole key there.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> u32 {
-        let place = &self.remembered[key as usize % REMEMBERED];
-        let known = place.load(Ordering::Relaxed);
+        let entry = &self.remembered[key as usize % REMEMBERED];
+        let known = entry.load(Ordering::Relaxed);
         if (known >> 32) as u32 == key && known != 0 {
             return known as u32;
         }
         let slot = self.decipher(key);
-        place.store(u64::from(key) << 32 | u64::from(slot), Ordering::Relaxed);
+        entry.store(u64::from(key) << 32 | u64::from(slot), Ordering::Relaxed);
         slot
     }
 
@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_neighbours_are_unrelated() {
+    fn keys_of_adjacent_slots_are_unrelated() {
         let cipher = KeyCipher::random();
         let keys: Vec<u32> = (0..1000).map(|slot| cipher.key_for(slot)).collect();
         let flipped: u32 = keys.windows(2).map(|w| (w[0] ^ w[1]).count_ones()).sum();
         let mean = f64::from(flipped) / 999.0;
         assert!(
             (14.0..18.0).contains(&mean),
-            "neighbouring keys differ in {mean} bits on average, not about 16"
+            "keys of adjacent slots differ in {mean} bits on average, not about 16"
         );
     }
 }

@@ -23,9 +23,9 @@ mod direct;
 mod external;
 mod guard;
 mod keys;
-mod named;
 mod on_demand;
 mod region;
+mod rendezvous;
 mod table;
 mod windows;
 

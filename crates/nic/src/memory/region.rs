@@ -8,8 +8,8 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Messages from this length on are named to local peers, who copy them from here: for shorter ones two copies cost less than what is said
-/// and heard about one.
+/// Messages to local peers from this length on are sent by rendezvous. For shorter ones, two copies cost less than the record and its
+/// acknowledgement.
 pub(crate) const MIN_RENDEZVOUS: usize = 32 * 1024;
 
 /// On whose behalf remote memory is accessed: the domain that counts for the request, and the queue pair it came to.
@@ -67,12 +67,12 @@ pub(crate) struct Region {
     pub(crate) kind: Kind,
     pub(crate) backing: Backing,
     /// Bytes from `base` on that are nobody else's: what of it may be moved into a memfd.
-    pub(crate) room: usize,
+    pub(crate) capacity: usize,
     /// Its descriptor on the table that local peers read.
     pub(crate) descriptor: Option<usize>,
     /// Its pages, or of a window those of its region, if local peers can map them.
     pub(crate) pages: Option<Pages>,
-    pub(crate) leasing: CacheUse,
+    pub(crate) cache_use: CacheUse,
     /// Messages were sent from it that local peers could fetch from its pages.
     pub(crate) lent: AtomicBool,
     /// What keeps the memory alive, if the NIC was given that.
@@ -121,10 +121,10 @@ impl Region {
             only_qp: None,
             kind: Kind::Memory { windows: Vec::new() },
             backing: Backing::Mapped,
-            room: len as usize,
+            capacity: len as usize,
             descriptor: None,
             pages: None,
-            leasing: CacheUse::default(),
+            cache_use: CacheUse::default(),
             lent: AtomicBool::new(false),
             _owner: None,
         }
@@ -152,7 +152,7 @@ impl Region {
         !self.access.intersects(Access::REMOTE | Access::MW_BIND)
     }
 
-    /// What local peers must know of it, if they may reach it. Its rights are on the descriptor: where there is none for them, all they may do is
+    /// Its descriptor for local peers, if they may access it. The descriptor has the access rights: without remote rights, all they may do is
     /// fetch the messages that they are sent from it.
     pub(crate) fn descriptor(&self) -> Option<RegionDescriptor> {
         let is_memory = self.backing == Backing::Mapped && self.len > 0;

@@ -61,22 +61,22 @@ impl RegionTable {
         }
     }
 
-    /// Shows a region to local peers, if they may reach it.
-    pub(super) fn show(&self, region: &mut Region) {
+    /// Publishes a region to local peers, if they may access it.
+    pub(super) fn publish(&self, region: &mut Region) {
         let Some(table) = &self.table else { return };
         // A window has the pages of the region it is bound to.
         if let Kind::Memory { .. } = region.kind {
-            let pages = || table.pages(region.base, region.len as usize, region.room);
+            let pages = || table.pages(region.base, region.len as usize, region.capacity);
             let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
             region.pages = (region.may_be_reached() && is_of_use).then(pages).flatten();
         }
         region.descriptor = region.descriptor().and_then(|descriptor| table.publish(&descriptor));
     }
 
-    /// Hides a region from local peers and waits for those who access it. Before its lock is taken for writing: an access
+    /// Withdraws a region from local peers and waits until their accesses end. Called before its lock is taken for writing: an access
     /// from this very process may need it for reading.
-    pub(super) fn hide(&self, number: u32) {
-        // Taken out under the lock, so that nobody hides it twice: the descriptor may be another region's by then.
+    pub(super) fn withdraw(&self, number: u32) {
+        // Remove it under the lock, so that it is not withdrawn twice: the descriptor may belong to another region by then.
         let take = |region: &mut Region| {
             let descriptor = region.descriptor.take()?;
             if region.is_for_messages() && !*region.lent.get_mut() {
@@ -98,9 +98,9 @@ impl RegionTable {
     /// Registers; `make` gets the slot's fresh keys. `None` when a million regions exist.
     pub(crate) fn insert(&self, make: impl FnOnce(LKey, RKey) -> Region) -> Option<(u32, LKey, RKey)> {
         let number = self.free_number()?;
-        self.windows.beside(|taken| {
+        self.windows.with_taken_keys(|taken| {
             let (lkey, rkey) = self.fresh_keys(number, taken);
-            self.place(number, make(lkey, rkey));
+            self.store(number, make(lkey, rkey));
             Some((number, lkey, rkey))
         })
     }
@@ -118,8 +118,8 @@ impl RegionTable {
         Some(free.fresh - 1)
     }
 
-    pub(super) fn place(&self, number: u32, mut region: Region) {
-        self.show(&mut region);
+    pub(super) fn store(&self, number: u32, mut region: Region) {
+        self.publish(&mut region);
         let chunk = self.chunks[number as usize / CHUNK]
             .get_or_init(|| (0..CHUNK).map(|_| RwLock::new(None)).collect());
         *chunk[number as usize % CHUNK].write() = Some(region);
@@ -147,7 +147,7 @@ impl RegionTable {
 
     /// Removes, after waiting for accesses in flight. CachedRegions have ended.
     pub(super) fn take_out(&self, number: u32) {
-        self.hide(number);
+        self.withdraw(number);
         if let Some(slot) = self.slot(number) {
             let gone = slot.write().take();
             drop(gone);
@@ -157,35 +157,35 @@ impl RegionTable {
 
     /// Changes a region under its write lock, with new keys: the old ones may be in the hands of a peer.
     pub(crate) fn change(&self, number: u32, change: impl FnOnce(&mut Region)) -> Option<(LKey, RKey)> {
-        let keys = self.windows.beside(|taken| self.fresh_keys(number, taken));
+        let keys = self.windows.with_taken_keys(|taken| self.fresh_keys(number, taken));
         self.invalidate_caches(number);
-        self.hide(number);
+        self.withdraw(number);
         let mut held = self.slot(number)?.write();
         let region = held.as_mut()?;
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
-        region.leasing = CacheUse::default();
-        self.show(region);
+        region.cache_use = CacheUse::default();
+        self.publish(region);
         Some(keys)
     }
 
     /// Changes a region under its write lock. The keys stay.
     pub(crate) fn change_keeping_keys(&self, number: u32, change: impl FnOnce(&mut Region)) {
         self.invalidate_caches(number);
-        self.hide(number);
+        self.withdraw(number);
         if let Some(slot) = self.slot(number)
             && let Some(region) = slot.write().as_mut()
         {
             change(region);
-            (region.remote_open, region.leasing) = (true, CacheUse::default());
-            self.show(region);
+            (region.remote_open, region.cache_use) = (true, CacheUse::default());
+            self.publish(region);
         }
     }
 
     /// Closes a region to peers. The caller has checked that it may.
     pub(super) fn close_remote(&self, key: RKey) {
         if self.is_region_key(key) {
-            self.hide(self.rkeys.slot_of(key.0));
+            self.withdraw(self.rkeys.slot_of(key.0));
         }
         if let Some(slot) = self.slot(self.rkeys.slot_of(key.0))
             && let Some(region) = slot.write().as_mut()

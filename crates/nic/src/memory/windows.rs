@@ -30,7 +30,7 @@ pub(super) struct WindowKeys {
 
 impl WindowKeys {
     /// Runs `choose` while no window can be made, with a way to ask whether a key could be a window's.
-    pub(super) fn beside<R>(&self, choose: impl FnOnce(&dyn Fn(RKey) -> bool) -> R) -> R {
+    pub(super) fn with_taken_keys<R>(&self, choose: impl FnOnce(&dyn Fn(RKey) -> bool) -> R) -> R {
         let numbers = self.numbers.read();
         choose(&|key| numbers.contains_key(&(key.0 >> PROGRAM_BITS)))
     }
@@ -63,7 +63,7 @@ impl RegionTable {
             kind: Kind::Window { kind, region: None },
             ..Region::plain(0, 0, pd, Access::empty(), self.useless_lkey(number), rkey)
         };
-        self.place(number, window);
+        self.store(number, window);
         Some((number, rkey))
     }
 
@@ -92,7 +92,7 @@ impl RegionTable {
 
     /// Deregisters unless windows are bound; how many, if so.
     pub(crate) fn remove_unless_bound(&self, number: u32) -> Result<(), usize> {
-        // Before the lock, which lessees may wait for.
+        // Before the lock, which owners of caches may wait for.
         self.invalidate_caches(number);
         let binding = self.windows.binding.lock();
         match self.windows_of(number).len() {
@@ -140,7 +140,7 @@ impl RegionTable {
     /// Closes a window; accesses through it have finished when this returns.
     fn unbind(&self, number: u32, _binding: &MutexGuard<'_, ()>) {
         // Before the lock, as for a region: an access of a local peer that is this very process may need it.
-        self.hide(number);
+        self.withdraw(number);
         let Some(slot) = self.slot(number) else { return };
         let bound_to = match slot.write().as_mut() {
             Some(window) => {
@@ -181,7 +181,7 @@ impl RegionTable {
                 window.remote_open = true;
                 window.kind = Kind::Window { kind, region: Some(region) };
                 window.pages = pages;
-                self.show(window);
+                self.publish(window);
             }
         }
         if let Some(region) = region

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Successful polls, with no other between them, after which one gives the engine a turn.
-const HITS_PER_TURN: u64 = 8;
+/// Successful polls, with no other between them, after which one drives the engine.
+const HITS_PER_DRIVE: u64 = 8;
 
 /// How long a thread that slept for packets leaves them to another that it found driving.
 const LEFT_TO_OTHERS: Duration = Duration::from_micros(100);
@@ -33,7 +33,7 @@ impl Nic {
             cookie,
             depth,
             channel.cloned(),
-            engine.pulse.clone(),
+            engine.activity.clone(),
             self.event_queue().clone(),
         );
         Ok(Cq::new(core, self.inner().clone()))
@@ -46,12 +46,12 @@ pub struct Cq {
     nic: Arc<NicInner>,
     /// What [`Cq::sleep`] sleeps on, from the first time on.
     front: OnceLock<WaitSet>,
-    comes_and_goes: AtomicBool,
+    is_interrupt_driven: AtomicBool,
 }
 
 impl Cq {
     pub(crate) fn new(core: Arc<CqCore>, nic: Arc<NicInner>) -> Self {
-        Cq { core, nic, front: OnceLock::new(), comes_and_goes: AtomicBool::new(false) }
+        Cq { core, nic, front: OnceLock::new(), is_interrupt_driven: AtomicBool::new(false) }
     }
 
     pub(crate) fn belongs_to(&self, nic: &Arc<NicInner>) -> bool {
@@ -96,9 +96,9 @@ impl Cq {
         let n = self.core.take(most, stamps, &mut each);
         if n > 0 || most == 0 {
             let engine = &self.nic.engine;
-            engine.pulse.polled();
+            engine.activity.polled();
             // A program that always finds completions of its own sends would otherwise never receive.
-            if engine.pulse.polls_since_drive() >= HITS_PER_TURN && self.nic.alive().is_ok() {
+            if engine.activity.polls_since_drive() >= HITS_PER_DRIVE && self.nic.alive().is_ok() {
                 engine.drive_for_poller(true);
             }
             return Ok(n);
@@ -155,25 +155,25 @@ impl Cq {
         };
         let (core, engine) = (&self.core, &self.nic.engine);
         let is_empty = || core.is_empty();
-        // Local peers ring for those who said that they sleep, once each time. The background thread said so; whoever was rung for
-        // instead says it again, before and after, on behalf of both.
+        // A local peer sends one wake-up each time a NIC announces that it sleeps. The background thread announced it; an application
+        // thread that takes the wake-up instead announces it again, before and after, on behalf of both.
         let rings_are_empty = || engine.link.prepare_sleep() != Sleep::Pending;
-        let any_packets = is_empty() && (!rings_are_empty() || engine.pulse.sleep_in_front(front, most));
+        let any_packets = is_empty() && (!rings_are_empty() || engine.activity.sleep_in_front(front, most));
         let mut is_used = None;
-        // What we find ourselves need not be told by the channel.
+        // Completions that this thread finds itself need no event on the channel.
         let mut disarm = || is_used = Some(core.disarm());
         let any_left = || front.sleep(Duration::ZERO) || !rings_are_empty();
-        if any_packets && !engine.drive_for_sleeper(&mut disarm, any_left) && is_empty() {
-            // Whoever drives goes on until there is nothing left, and then the channel tells us.
-            // If it does not, the packets are still there.
+        if any_packets && !engine.drive_for_sleeper(&mut disarm, any_left).is_done() && is_empty() {
+            // The thread that drives goes on until no packet is left, and then the channel reports completions.
+            // If it reports none, the packets are still there.
             core.channel.iter().for_each(|channel| channel.sleep(most.min(LEFT_TO_OTHERS)));
         }
         Ok(is_used.unwrap_or_else(|| core.disarm()))
     }
 
     fn make_front(&self) -> Result<&WaitSet, Error> {
-        let pulse = &self.nic.engine.pulse;
-        let made = pulse.front(&self.nic.engine.link.wait_fds()).and_then(|front| {
+        let activity = &self.nic.engine.activity;
+        let made = activity.front(&self.nic.engine.link.wait_fds()).and_then(|front| {
             let channel = self.core.channel.as_ref().map(|channel| channel.as_fd().as_raw_fd());
             channel.map_or(Ok(()), |fd| front.enter_other(fd)).map(|()| front)
         });
@@ -181,12 +181,12 @@ impl Cq {
         Ok(self.front.get_or_init(|| front))
     }
 
-    /// Says that the program comes and goes: it polls a little, sleeps ([`Cq::sleep`]), and does something else without saying
-    /// so. From now on, as long as this CQ lives, the background thread wakes for packets whenever nobody sleeps
-    /// for them, however much is polled. A program that polls for long should not say so: it would share its packets.
-    pub fn come_and_go(&self) -> Result<(), Error> {
+    /// Sets interrupt-driven mode: the program polls a little, sleeps ([`Cq::sleep`]), and does other work without announcing
+    /// it. From now on, as long as this CQ lives, the background thread wakes for packets whenever nobody sleeps
+    /// for them, however much is polled. A program that polls for long should not use it: the background thread would take part of its packets.
+    pub fn set_interrupt_driven(&self) -> Result<(), Error> {
         self.nic.alive()?;
-        if !self.comes_and_goes.swap(true, Ordering::Relaxed) && self.core.pulse.armed() {
+        if !self.is_interrupt_driven.swap(true, Ordering::Relaxed) && self.core.activity.armed() {
             self.nic.background().wake();
         }
         Ok(())
@@ -204,8 +204,8 @@ impl Drop for Cq {
             return;
         }
         self.core.disarm();
-        if self.comes_and_goes.load(Ordering::Relaxed) {
-            self.core.pulse.disarmed();
+        if self.is_interrupt_driven.load(Ordering::Relaxed) {
+            self.core.activity.disarmed();
         }
     }
 }

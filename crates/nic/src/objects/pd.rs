@@ -57,25 +57,31 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let place = Place { addr, len, room: len, iova, backing: backing(access) };
-        self.register_place(place, access, Pages::MustBeThere, owner)
+        let registration = Registration { addr, len, capacity: len, iova, backing: backing(access) };
+        self.register_range(registration, access, Pages::MustBeThere, owner)
     }
 
-    /// As [`Pd::register`], where the `room` bytes from `addr` on, of which the region has the first `len`, are nobody
+    /// As [`Pd::register`], where the `capacity` bytes from `addr` on, of which the region has the first `len`, are nobody
     /// else's. So its last page can be shared with processes of this host too, though the region does not fill it.
     ///
     /// # Safety
-    /// As for [`Pd::register`]; and all of the room stays mapped, readable and writable.
-    pub unsafe fn register_with_room(
+    /// As for [`Pd::register`]; and all of the capacity stays mapped, readable and writable.
+    pub unsafe fn register_with_capacity(
         self: &Arc<Self>,
         addr: usize,
         len: usize,
-        room: usize,
+        capacity: usize,
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let place = Place { addr, len, room: room.max(len), iova: addr as u64, backing: backing(access) };
-        self.register_place(place, access, Pages::MustBeThere, owner)
+        let registration = Registration {
+            addr,
+            len,
+            capacity: capacity.max(len),
+            iova: addr as u64,
+            backing: backing(access),
+        };
+        self.register_range(registration, access, Pages::MustBeThere, owner)
     }
 
     /// As [`Pd::register`], but brings no page in and looks at none: for ranges most of which are never used, such as
@@ -90,13 +96,14 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let place = Place { addr, len, room: len, iova: addr as u64, backing: backing(access) };
-        self.register_place(place, access, Pages::MayBeMissing, owner)
+        let registration =
+            Registration { addr, len, capacity: len, iova: addr as u64, backing: backing(access) };
+        self.register_range(registration, access, Pages::MayBeMissing, owner)
     }
 
-    fn register_place(
+    fn register_range(
         self: &Arc<Self>,
-        mut place: Place,
+        mut registration: Registration,
         access: Access,
         pages: Pages,
         owner: Option<Arc<dyn Any + Send + Sync>>,
@@ -104,13 +111,13 @@ impl Pd {
         self.nic.alive()?;
         check_access(access)?;
         if access.contains(Access::ZERO_BASED) {
-            place.iova = 0;
+            registration.iova = 0;
         }
-        check_range(place.addr, place.len, place.iova)?;
+        check_range(registration.addr, registration.len, registration.iova)?;
         if pages == Pages::MustBeThere {
-            check_mapped(place.addr, place.len, access).map_err(Error::Memory)?;
+            check_mapped(registration.addr, registration.len, access).map_err(Error::Memory)?;
         }
-        self.insert_region(place, access, owner)
+        self.insert_region(registration, access, owner)
     }
 
     /// Registers part of the device's own memory; peers and work requests count from its first byte. The access must
@@ -134,21 +141,22 @@ impl Pd {
         if offset > size || len as u64 > size - offset {
             return Err(Error::Invalid { attribute: "dm_offset", why: "past the end of the device memory" });
         }
-        let place = Place {
+        let registration = Registration {
             addr: memory.start() + offset as usize,
             len,
-            room: len,
+            capacity: len,
             iova: 0,
             backing: Backing::Mapped,
         };
-        self.insert_region(place, access, Some(memory.clone()))
+        self.insert_region(registration, access, Some(memory.clone()))
     }
 
     /// Makes a region that is nowhere: whatever is written there vanishes, and zeros are read. Only its lkey works.
     pub fn alloc_null_region(self: &Arc<Self>) -> Result<MemoryRegion, Error> {
         self.nic.alive()?;
-        let place = Place { addr: 0, len: usize::MAX, room: usize::MAX, iova: 0, backing: Backing::Null };
-        self.insert_region(place, Access::LOCAL_WRITE, None)
+        let registration =
+            Registration { addr: 0, len: usize::MAX, capacity: usize::MAX, iova: 0, backing: Backing::Null };
+        self.insert_region(registration, Access::LOCAL_WRITE, None)
     }
 
     /// Copies the bytes that scatter/gather entries name, as the NIC does when it makes a packet of them.
@@ -166,17 +174,17 @@ impl Pd {
 
     fn insert_region(
         self: &Arc<Self>,
-        place: Place,
+        registration: Registration,
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let Place { addr, len, room, iova, backing } = place;
+        let Registration { addr, len, capacity, iova, backing } = registration;
         let make = |lkey, rkey| Region {
             iova,
             // A null region is not for peers.
             remote_open: backing != Backing::Null,
             backing,
-            room,
+            capacity,
             _owner: owner,
             ..Region::plain(addr, len as u64, self.id, access, lkey, rkey)
         };
@@ -198,11 +206,11 @@ enum Pages {
 }
 
 /// Where a region is.
-struct Place {
+struct Registration {
     addr: usize,
     len: usize,
     /// Bytes from `addr` on that are nobody else's.
-    room: usize,
+    capacity: usize,
     iova: u64,
     backing: Backing,
 }

@@ -152,7 +152,7 @@ impl MemoryRegion {
         check_mapped(addr, len, new_access).map_err(Error::Memory)?;
         self.pd.nic.engine.regions.change_keeping_keys(self.slot, |region| {
             (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing(new_access));
-            (region.base, region.len, region.room, region.iova) = (addr, len as u64, len, iova);
+            (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         });
         (self.pd, self.access) = (new_pd, new_access);
         (self.addr, self.len, self.iova) = (addr, len, iova);
@@ -170,7 +170,7 @@ impl MemoryRegion {
         check_range(addr, len, iova)?;
         check_mapped(addr, len, self.access).map_err(Error::Memory)?;
         let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
-            (region.base, region.len, region.room, region.iova) = (addr, len as u64, len, iova);
+            (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         });
         if let Some((lkey, rkey)) = keys {
             (self.lkey, self.rkey) = (lkey, rkey);

@@ -37,8 +37,8 @@ impl Nic {
     }
 
     fn new_xrc_domain(&self) -> Arc<XrcDomain> {
-        let (pulse, events) = (self.engine().pulse.clone(), self.event_queue().clone());
-        let no_cq = CqCore::new(self.inner().next_id(), 0, 1, None, pulse, events);
+        let (activity, events) = (self.engine().activity.clone(), self.event_queue().clone());
+        let no_cq = CqCore::new(self.inner().next_id(), 0, 1, None, activity, events);
         XrcDomain::new(self.inner().next_id(), self.inner().clone(), no_cq)
     }
 }

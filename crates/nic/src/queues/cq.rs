@@ -3,7 +3,7 @@
 use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
-use crate::pulse::Pulse;
+use crate::poller_activity::PollerActivity;
 use ferroce_os::clock::{now, wall_clock_ns};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
@@ -63,9 +63,13 @@ pub(crate) struct CqCore {
     waiting: AtomicUsize,
     overrun: AtomicBool,
     pub(crate) channel: Option<Arc<CompletionChannel>>,
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) activity: Arc<PollerActivity>,
     events: Arc<EventQueue>,
 }
+
+/// A completion found its CQ full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CqOverrun;
 
 impl CqCore {
     pub(crate) fn new(
@@ -73,7 +77,7 @@ impl CqCore {
         cookie: u64,
         depth: u32,
         channel: Option<Arc<CompletionChannel>>,
-        pulse: Arc<Pulse>,
+        activity: Arc<PollerActivity>,
         events: Arc<EventQueue>,
     ) -> Arc<Self> {
         let depth = depth as usize;
@@ -95,30 +99,28 @@ impl CqCore {
             waiting: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
             channel,
-            pulse,
+            activity,
             events,
         })
     }
 
-    /// Adds a completion. False if there is no room: the CQ is broken then, and the queue pair with it
-    /// (IBA 11.6.3.1).
-    #[must_use]
-    #[inline(always)] // then a completion is made where it will lie
-    pub(crate) fn push(&self, completion: Completion) -> bool {
+    /// Adds a completion. If there is no room, the CQ has overrun and is unusable, and so is the queue pair (IBA 11.6.3.1).
+    #[inline(always)] // then a completion is built in its final location
+    pub(crate) fn push(&self, completion: Completion) -> Result<(), CqOverrun> {
         let mut state = self.state.lock();
         if state.ring.len() >= state.depth && !self.make_room(&mut state) {
-            return false;
+            return Err(CqOverrun);
         }
         state.ring.push_back(completion);
         self.waiting.store(state.ring.len(), Ordering::Release);
         if state.stamping || state.armed != Armed::No {
             // A failure always counts as solicited, or its waiter would sleep on (IBA 11.4.2.2).
-            self.tell(&mut state, completion.solicited || completion.status != WcStatus::Success);
+            self.notify(&mut state, completion.solicited || completion.status != WcStatus::Success);
         }
-        true
+        Ok(())
     }
 
-    /// What becomes of a completion that finds the ring full: whether there is room for it now.
+    /// Handles a completion that finds the ring full. Returns whether there is room for it now.
     #[cold]
     #[inline(never)]
     fn make_room(&self, state: &mut State) -> bool {
@@ -131,9 +133,9 @@ impl CqCore {
         state.ignores_overrun
     }
 
-    /// Stamps the completion that was just added, and tells whoever waits for it.
+    /// Stamps the completion that was just added, and notifies the completion channel if it is armed for it.
     #[inline(never)]
-    fn tell(&self, state: &mut State, solicited: bool) {
+    fn notify(&self, state: &mut State, solicited: bool) {
         if state.stamping {
             state.stamps.push_back(Stamp { raw_ns: now().0, wall_ns: wall_clock_ns() });
         }
@@ -144,7 +146,7 @@ impl CqCore {
         };
         if fires {
             state.armed = Armed::No;
-            self.pulse.disarmed();
+            self.activity.disarmed();
             if let Some(channel) = &self.channel {
                 channel.fire(self.me.clone());
             }
@@ -183,15 +185,15 @@ impl CqCore {
         let n = most.min(state.ring.len());
         // One by one: nearly always there is one.
         for i in 0..n {
-            // Looked at where it lies, for it is large.
+            // By reference, for it is large.
             let Some(&completion) = state.ring.front() else { break };
             each(i, completion);
             state.ring.pop_front();
         }
         if state.stamping {
             for (i, stamp) in state.stamps.drain(..n).enumerate() {
-                if let Some(place) = stamps.get_mut(i) {
-                    *place = stamp;
+                if let Some(out) = stamps.get_mut(i) {
+                    *out = stamp;
                 }
             }
         }
@@ -242,10 +244,10 @@ impl CqCore {
         self.state.lock().moderation
     }
 
-    /// Arms the channel; whether nothing was armed before, so that the background thread must be woken.
+    /// Arms the channel. Returns whether the caller must wake the background thread: nothing was armed before.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
         let mut state = self.state.lock();
-        let is_first = state.armed == Armed::No && self.pulse.armed();
+        let is_first = state.armed == Armed::No && self.activity.armed();
         // Asking for solicited ones does not take back asking for all (IBA 11.4.2.2).
         if state.armed != Armed::Any {
             state.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
@@ -253,13 +255,13 @@ impl CqCore {
         is_first
     }
 
-    /// Takes arming back; whether it was used up already.
+    /// Disarms the channel. Returns whether a completion had disarmed it before.
     pub(crate) fn disarm(&self) -> bool {
         let mut state = self.state.lock();
         let is_used = state.armed == Armed::No;
         if !is_used {
             state.armed = Armed::No;
-            self.pulse.disarmed();
+            self.activity.disarmed();
         }
         is_used
     }

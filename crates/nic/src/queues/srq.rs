@@ -88,7 +88,7 @@ impl SrqCore {
         Ok(())
     }
 
-    /// Changes how many receives may wait; false if more are waiting.
+    /// Changes how many receives may wait. Returns whether it did: not if more are waiting.
     pub(crate) fn resize(&self, max_wr: u32) -> bool {
         self.state.lock().queue.resize(max_wr)
     }

@@ -133,7 +133,8 @@ impl RawQp {
         let is_signalled = self.init.signal_all || wr.flags.contains(SendFlags::SIGNALED);
         if is_signalled || status != WcStatus::Success {
             let (wr_id, opcode, qpn) = (wr.wr_id, WcOpcode::Send, self.init.qpn);
-            if !self.init.send_cq.push(Completion { wr_id, status, opcode, qpn, ..Completion::default() }) {
+            let completion = Completion { wr_id, status, opcode, qpn, ..Completion::default() };
+            if self.init.send_cq.push(completion).is_err() {
                 self.fail();
             }
         }

@@ -102,7 +102,7 @@ impl RawQueue {
             qpn: self.number,
             ..Completion::default()
         };
-        if !self.cq.push(completion) {
+        if self.cq.push(completion).is_err() {
             state.phase = Phase::Broken;
         }
     }

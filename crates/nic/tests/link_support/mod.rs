@@ -15,8 +15,8 @@ pub(crate) fn open(addrs: &[&str]) -> UdpLink {
     UdpLink::open(&config(addrs)).expect("open a link")
 }
 
-/// IPv6 has one loopback address, so tests that bind it take turns, in all processes of the machine.
-pub(crate) fn turn_at(addr: &str) -> Option<std::fs::File> {
+/// IPv6 has one loopback address, so tests that bind it lock a file, in all processes of the machine.
+pub(crate) fn lock_address(addr: &str) -> Option<std::fs::File> {
     if addr != "::1" {
         return None;
     }

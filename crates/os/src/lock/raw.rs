@@ -91,7 +91,7 @@ impl RawLock {
     }
 }
 
-/// Has every thread of the process pass a memory barrier. False if the kernel does not do that.
+/// Makes every thread of the process pass a memory barrier. Returns whether the kernel supports that.
 fn barrier_everywhere() -> bool {
     // A process that has not announced it is refused.
     membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
@@ -118,15 +118,15 @@ mod tests {
     #[test]
     fn one_at_a_time_and_nobody_is_forgotten() {
         const THREADS: u64 = 6;
-        const TURNS: u64 = 20_000;
+        const ROUNDS: u64 = 20_000;
         let count = Mutex::new(0_u64);
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
-                    for turn in 0..TURNS {
+                    for round in 0..ROUNDS {
                         let mut held = count.lock();
                         let seen = *held;
-                        if turn % 512 == 0 {
+                        if round % 512 == 0 {
                             std::thread::yield_now();
                         }
                         *held = seen + 1;
@@ -134,7 +134,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*count.lock(), THREADS * TURNS);
+        assert_eq!(*count.lock(), THREADS * ROUNDS);
     }
 
     #[test]

@@ -206,7 +206,7 @@ fn no_store_is_lost() {
 }
 
 #[test]
-fn a_standstill_that_comes_to_nothing_loses_no_store() {
+fn a_write_protection_that_is_given_up_loses_no_store() {
     for means in [Means::Everyone, Means::Threads].into_iter().filter(|means| is_allowed(*means)) {
         let memory = Memory::new(4);
         hammer(&memory, || {
@@ -304,11 +304,11 @@ fn what_lies_inside_is_shared() {
     for overlap in [0..2, 6..8, 0..8] {
         assert_eq!(memory.move_in(overlap).err(), Some(WhyNot::NotPlainMemory));
     }
-    let beside = memory.move_in(7..8).expect("beside");
-    assert!(!Arc::ptr_eq(&outer, &beside));
+    let adjacent = memory.move_in(7..8).expect("adjacent");
+    assert!(!Arc::ptr_eq(&outer, &adjacent));
     drop((outer, same));
     assert!(!memory.is_private() && memory.holds(3));
-    drop((inner, beside));
+    drop((inner, adjacent));
     assert!(memory.is_private() && memory.holds(3));
     drop(memory.move_in(0..8).expect("all of it, in several mappings by now"));
     assert!(memory.is_private() && memory.holds(3));

@@ -36,7 +36,7 @@ impl ByteLocks {
         matches!((here, there), (Ok(here), Ok(there)) if here == there)
     }
 
-    /// Locks a byte, or says `false` if somebody else has it.
+    /// Locks a byte. Returns whether it did: not if somebody else holds it.
     pub(crate) fn try_lock(&self, byte: u8) -> io::Result<bool> {
         match self.fcntl(libc::F_OFD_SETLK, &mut range(byte, libc::F_WRLCK)) {
             Ok(()) => Ok(true),

@@ -1,7 +1,7 @@
 //! In which order the kernel holds the sockets that share a port.
 //!
-//! The kernel appends a socket that joins, and moves the last one into the place of one that leaves. The steering
-//! program names sockets by that place, so the roster repeats the kernel's steps. It can be wrong: when two processes
+//! The kernel appends a socket that joins, and moves the last one to the index of one that leaves. The steering
+//! program names sockets by that index, so the roster repeats the kernel's steps. It can be wrong: when two processes
 //! die, nobody knows which left first. Probes then ask the sockets themselves ([`Roster::confirm`]).
 
 use std::collections::BTreeMap;
@@ -40,8 +40,8 @@ impl Roster {
     /// The socket of `slot` at `addr` was closed.
     pub fn leave(&mut self, addr: IpAddr, slot: u8) {
         if let Some(order) = self.groups.get_mut(&addr) {
-            if let Some(place) = order.iter().position(|&s| s == slot) {
-                order.swap_remove(place);
+            if let Some(index) = order.iter().position(|&s| s == slot) {
+                order.swap_remove(index);
             }
             if order.is_empty() {
                 self.groups.remove(&addr);
@@ -74,13 +74,13 @@ impl Roster {
         }
     }
 
-    /// `slot` has seen a packet that was steered to place `place` of `addr`, so that is where it stands. Whoever was
-    /// believed there takes its old place. Returns whether that was news.
-    pub fn confirm(&mut self, addr: IpAddr, place: usize, slot: u8) -> bool {
+    /// `slot` has seen a packet that was steered to index `index` of `addr`, so that is where it stands. Whoever was
+    /// believed there takes its old index. Returns whether that was news.
+    pub fn confirm(&mut self, addr: IpAddr, index: usize, slot: u8) -> bool {
         let Some(order) = self.groups.get_mut(&addr) else { return false };
         match order.iter().position(|&s| s == slot) {
-            Some(believed) if believed != place && place < order.len() => {
-                order.swap(believed, place);
+            Some(believed) if believed != index && index < order.len() => {
+                order.swap(believed, index);
                 true
             }
             _ => false,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmed_place_swaps_two() {
+    fn a_confirmed_index_swaps_two() {
         let mut roster = with(&[1, 2, 3]);
         assert!(!roster.confirm(V4, 1, 2));
         assert!(roster.confirm(V4, 0, 3));

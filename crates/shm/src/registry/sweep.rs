@@ -11,8 +11,8 @@ const MOST_REGISTRIES: usize = 64;
 /// How a registry is called, behind its name and a point, while it is being removed.
 const GONE: &str = "gone-";
 
-/// Removes the sockets of slots that nobody holds. Called with the roster locked, so that nobody claims one meanwhile. (Places say
-/// that they are closed before they go: `local::place`.)
+/// Removes the sockets of slots that nobody holds. Called with the roster locked, so that nobody claims one meanwhile. (A
+/// shared segment is marked closed before its file is removed: see `segment`.)
 pub(crate) fn sweep_sockets(directory: &Path, locks: &ByteLocks) {
     for path in std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
         let slot = path.file_name().and_then(|name| name.to_str()).and_then(slot_of_socket);

@@ -70,11 +70,12 @@ fn translate(event: CmEvent) -> Option<Event> {
         out.is_datagram = 1;
         (out.qpn, out.qkey) = (ud.qpn.value(), ud.qkey.0);
         out.ah_attr = ah_attr(&ud.vector);
-        out.parameters.set_private_data(&ud.private_data);
+        // What arrived in a message fits.
+        let _ = out.parameters.set_private_data(&ud.private_data);
     }
     if event.kind == CmEventKind::ConnectRequest {
         out.cookie = event.listener.as_ref().and_then(Weak::upgrade)?.cookie();
-        out.offer = Arc::into_raw(event.id).cast_mut().cast();
+        out.request_id = Arc::into_raw(event.id).cast_mut().cast();
     } else {
         out.cookie = event.id.cookie();
     }
@@ -93,6 +94,7 @@ fn parameters(conn: &ConnParam) -> Parameters {
         ece: [conn.ece.vendor_id, conn.ece.attr_mod],
         ..Parameters::default()
     };
-    out.set_private_data(&conn.private_data);
+    // What arrived in a message fits.
+    let _ = out.set_private_data(&conn.private_data);
     out
 }

@@ -121,7 +121,7 @@ pub(super) unsafe extern "C" fn set(id: *mut Id, setting: u32, value: u32) -> c_
             Setting::AfOnly,
             Setting::AckTimeout,
             Setting::Datagrams,
-            Setting::WholeOffers,
+            Setting::FullPrivateData,
             Setting::PortSpace,
         ];
         let setting = known.into_iter().find(|known| *known as u32 == setting);
@@ -131,7 +131,7 @@ pub(super) unsafe extern "C" fn set(id: *mut Id, setting: u32, value: u32) -> c_
             Setting::AfOnly => id.set_options(|options| options.af_only = truth),
             Setting::AckTimeout => id.set_options(|options| options.ack_timeout = Some(byte)),
             Setting::Datagrams => id.set_datagram(truth),
-            Setting::WholeOffers => id.set_options(|options| options.whole_offers = truth),
+            Setting::FullPrivateData => id.set_options(|options| options.full_private_data = truth),
             Setting::PortSpace => {
                 let space = u16::try_from(value).ok().and_then(PortSpace::from_code);
                 id.set_options(|options| options.port_space = space);

@@ -15,7 +15,7 @@ pub(crate) fn vector(ah: &ibv_ah_attr, nic: &Nic) -> Result<AddressVector, Refus
         return Err(invalid("the device has one port, number 1"));
     }
     if ah.is_global == 0 {
-        let dgid = nic.gid(0).and_then(|entry| entry.neighbour(ah.dlid));
+        let dgid = nic.gid(0).and_then(|entry| entry.gid_of_lid(ah.dlid));
         let dgid = dgid.ok_or(invalid("a RoCE address needs is_global and a GRH"))?;
         return Ok(AddressVector {
             dgid,

@@ -1,5 +1,5 @@
-/* Verbs in a handler that runs when the process exits, as libraries with a finalizer use them: all that is the calling thread's own in
- * the library is gone by then. */
+/* Verbs in an exit handler, as libraries with a finalizer use them: the library's thread-locals of the calling thread are already destroyed
+ * then. */
 #include "check.h"
 
 static struct ibv_context *context;
@@ -24,7 +24,7 @@ static void use_everything(void)
 	attr.qp_state = IBV_QPS_RTS;
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
 
-	/* To itself, so that something is sent and received as well. */
+	/* Connected to itself, so that packets are sent and received as well. */
 	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1};
 	CHECK(ibv_query_gid(context, 1, 0, &to.grh.dgid) == 0);
 	struct ibv_ah *ah = ibv_create_ah(pd, &to);
@@ -59,9 +59,9 @@ static void handler(void)
 int main(void)
 {
 	context = open_device();
-	/* Once before, so that whatever is made on first use exists, and is gone in the handler. */
+	/* Once before, so that thread-locals that are created on first use exist, and are destroyed when the handler runs. */
 	use_everything();
 	CHECK(atexit(handler) == 0);
-	/* Not reached by a handler that failed: it has to come to its end to be a success. */
+	/* The exit status is a failure unless the handler runs to its end. */
 	return 1;
 }

@@ -1,4 +1,4 @@
-// What the C programs share: a check that names its line, and a device that is open.
+// Helpers of the C programs: a check that prints its line, and an open device.
 #ifndef FERROCE_CHECK_H
 #define FERROCE_CHECK_H
 
@@ -19,7 +19,7 @@
 		}                                                                                    \
 	} while (0)
 
-// A call that must fail with this number, as a NULL pointer and errno.
+// A call that must return NULL and set this errno.
 #define CHECK_NULL(call, number)            \
 	do {                                \
 		errno = 0;                  \
@@ -42,7 +42,7 @@ static inline void make_nonblocking(int fd)
 	CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
 }
 
-// A queue pair of its own queues.
+// A queue pair with its own completion queue, region and buffer.
 struct end {
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
@@ -119,7 +119,7 @@ static inline void connect_end(struct end *end, uint32_t peer)
 	CHECK(end->qp->state == IBV_QPS_RTS);
 }
 
-// The next completion, however long it takes; the test as a whole has a time limit.
+// The next completion. There is no time limit here; the test as a whole has one.
 static inline struct ibv_wc next_wc(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;

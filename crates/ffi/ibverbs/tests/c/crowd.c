@@ -1,5 +1,5 @@
 // Several threads that share everything: one context, one protection domain, one queue pair and one completion queue. Verbs
-// may be called from any thread at any time, so nobody here locks anything.
+// may be called from any thread at any time, so the threads take no locks.
 #include "check.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,7 +22,7 @@ static void take_completions(void)
 	completed += n;
 }
 
-// A write of a word that belongs to this thread, here and there.
+// A WRITE of a word that belongs to this thread, at both ends.
 static void write_word(long number)
 {
 	struct ibv_sge word = { (uintptr_t)from.buf + 64 * number, 8, from.mr->lkey };
@@ -41,7 +41,7 @@ static void write_word(long number)
 	posted++;
 }
 
-// Objects that come and go beside the traffic.
+// Creates and destroys objects during the traffic.
 static void make_and_drop(void)
 {
 	static _Thread_local char memory[256];

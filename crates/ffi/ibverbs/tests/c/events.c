@@ -24,7 +24,7 @@ static void completion_events(struct ibv_context *context)
 	connect_end(&end, end.qp->qp_num);
 	CHECK(ibv_req_notify_cq(cq, 0) == 0);
 	CHECK(!readable(channel->fd));
-	// A write of no bytes to ourselves.
+	// A WRITE of 0 bytes to the same queue pair.
 	struct ibv_send_wr wr = { .wr_id = 5, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED }, *bad;
 	CHECK(ibv_post_send(end.qp, &wr, &bad) == 0);
 	struct pollfd poll_fd = { .fd = channel->fd, .events = POLLIN };
@@ -71,7 +71,7 @@ static void async_events(struct ibv_context *owner, struct ibv_context *other)
 	CHECK(ibv_dealloc_pd(pd) == 0);
 }
 
-// A forked child finds its parent's objects unusable, opens a device of its own, and disturbs nobody.
+// A forked child cannot use its parent's objects. It opens the device anew, without effect on the parent.
 static void fork_child(struct ibv_context *context)
 {
 	pid_t child = fork();

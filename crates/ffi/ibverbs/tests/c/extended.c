@@ -1,11 +1,11 @@
-/* Domains, imports, clocks, raw packets and the structures of the kernel: what no foreign program of our tests calls. */
+/* Domains, imports, clocks, raw packets and the structures of the kernel: verbs that no foreign program in the tests calls. */
 #include "pair.h"
 #include <fcntl.h>
 #include <infiniband/sa.h>
 #include <rdma/ib_user_sa.h>
 #include <rdma/ib_user_verbs.h>
 
-/* No header that is installed declares these. */
+/* No installed header declares these. */
 void ibv_copy_path_rec_to_kern(struct ib_user_path_rec *, struct ibv_sa_path_rec *);
 void ibv_copy_path_rec_from_kern(struct ibv_sa_path_rec *, struct ib_user_path_rec *);
 void ibv_copy_qp_attr_from_kern(struct ibv_qp_attr *, struct ib_uverbs_qp_attr *);
@@ -16,15 +16,15 @@ static void *lend(struct ibv_pd *pd, void *cookie, size_t size, size_t alignment
     (void)pd, (void)type;
     CHECK(cookie == &lent);
     lent++;
-    void *place = NULL;
-    return posix_memalign(&place, alignment, size) == 0 ? place : NULL;
+    void *memory = NULL;
+    return posix_memalign(&memory, alignment, size) == 0 ? memory : NULL;
 }
 
-static void take_back(struct ibv_pd *pd, void *cookie, void *place, uint64_t type) {
+static void take_back(struct ibv_pd *pd, void *cookie, void *memory, uint64_t type) {
     (void)pd, (void)type;
     CHECK(cookie == &lent);
     returned++;
-    free(place);
+    free(memory);
 }
 
 static void *refuse(struct ibv_pd *pd, void *cookie, size_t size, size_t alignment, uint64_t type) {
@@ -85,7 +85,7 @@ static void imports(struct ibv_context *context, struct ibv_pd *pd) {
     errno = 0;
     CHECK(ibv_import_device(0) == NULL);
     CHECK(ibv_import_device(-1) == NULL && errno == EBADF);
-    /* Without a copy of the descriptor too: the original must stay usable. */
+    /* Import without a copy of the descriptor: the original must stay usable. */
     struct ibv_context *twin = ibv_import_device(context->cmd_fd), *other = ibv_import_device(dup(context->cmd_fd));
     MUST(twin != NULL && other != NULL);
     CHECK(twin->cmd_fd != context->cmd_fd && twin->async_fd != context->async_fd);
@@ -106,7 +106,7 @@ static void imports(struct ibv_context *context, struct ibv_pd *pd) {
     RETURNS(EBUSY, ibv_dealloc_pd(same));
     window = ibv_import_mr(same, mr->handle);
     MUST(window != NULL);
-    /* Whoever deregisters first, the other one is left with a shell. */
+    /* After the first deregistration, the other handle refers to no region. */
     RETURNS(0, ibv_dereg_mr(mr));
     ibv_unimport_mr(window);
     ibv_unimport_pd(same);
@@ -159,7 +159,7 @@ static void raw_packets(struct ibv_context *context, struct ibv_pd *pd) {
     errno = 0;
     struct ibv_qp *qp = ibv_create_qp(pd, &init);
     if (qp == NULL) {
-        /* Only whoever may open packet sockets gets one. */
+        /* This needs the right to open packet sockets. */
         CHECK(errno == EPERM);
         printf("SKIPPED: raw packets need CAP_NET_RAW\n");
         RETURNS(0, ibv_destroy_cq(sent));
@@ -238,7 +238,7 @@ static void raw_packets(struct ibv_context *context, struct ibv_pd *pd) {
     RETURNS(0, ibv_read_counters(counters, values, 2, IBV_READ_COUNTERS_ATTR_PREFER_CACHED));
     CHECK(values[0] == 1 && values[1] == 60);
 
-    /* A frame without room for its addresses cannot be one. */
+    /* A frame that is shorter than its addresses is invalid. */
     from.length = 5;
     RETURNS(0, ibv_post_send(qp, &send, &bad_send));
     CHECK(ibv_poll_cq(sent, 1, &wc) == 1 && wc.status == IBV_WC_LOC_LEN_ERR);

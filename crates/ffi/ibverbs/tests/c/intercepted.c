@@ -1,6 +1,6 @@
-/* A program that watches its own address space, as UCX and Open MPI do: its functions take the place of libc's. Registered memory
- * changes its pages below it; the program must not be told, and must not be relied on: UCX before 1.14 forgets the last
- * argument of `mremap`, so that pages would be moved to wherever a register happens to point. */
+/* A program that intercepts libc's memory functions, as UCX and Open MPI do. The library replaces the pages of registered memory. Its calls
+ * must not reach the program's functions, which would be wrong to rely on: UCX before 1.14 drops the last argument of `mremap`, so that
+ * pages would move to whatever address is in a register. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <sys/mman.h>

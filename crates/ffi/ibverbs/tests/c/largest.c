@@ -1,5 +1,5 @@
-/* Messages of 2^31 bytes, the most that the transport carries, each way. Two pieces of 2 GiB of address space that are 4 MiB
- * of memory, mapped over and over, so that any machine has it. */
+/* Messages of 2^31 bytes, the longest that the transport carries, in both directions. Two ranges of 2 GiB of address space map the same
+ * 4 MiB of memory again and again, so that every machine has enough. */
 #define _GNU_SOURCE
 #include "pair.h"
 #include <sys/mman.h>
@@ -59,13 +59,13 @@ int main(void) {
             MUST(to[i] == pattern(round, i));
     }
 
-    /* One byte more is refused before anything is sent, and the queue pair lives on. */
+    /* One byte more is refused before anything is sent, and the queue pair stays usable. */
     struct ibv_sge more = {.addr = (uintptr_t)from, .length = LARGEST + 1, .lkey = mr_from->lkey};
     struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .sg_list = &more, .num_sge = 1,
         .wr.rdma = {.remote_addr = (uintptr_t)to, .rkey = mr_to->rkey}}, *bad = NULL;
     RETURNS(EINVAL, ibv_post_send(p.qp[0], &wr, &bad));
     CHECK(bad == &wr);
-    /* Nor may pieces make up more than that. */
+    /* The sum of several SGEs is limited as well. */
     struct ibv_sge two[2] = {{.addr = (uintptr_t)from, .length = LARGEST, .lkey = mr_from->lkey},
         {.addr = (uintptr_t)from, .length = 1, .lkey = mr_from->lkey}};
     wr.sg_list = two, wr.num_sge = 2;

@@ -1,4 +1,4 @@
-/* The library in hard conditions: opened twice, used by many threads, used by a child after a fork. */
+/* The library under stress: opened twice, used by many threads, used by a child after a fork. */
 #include "pair.h"
 #include <pthread.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ static void threads(struct ibv_context *one, struct ibv_context *two) {
         pthread_join(workers[i], NULL);
 }
 
-/* A child has a NIC of its own as soon as it opens the device; the parent's goes on. */
+/* A child gets its own NIC when it opens the device; the parent's keeps working. */
 static void child(struct ibv_context *parents) {
     pid_t pid = fork();
     MUST(pid >= 0);
@@ -50,7 +50,7 @@ int main(void) {
     threads(one, two);
     child(one);
     CHECK(ibv_close_device(one) == 0);
-    /* The other one does not notice. */
+    /* The other one is not affected. */
     traffic(two);
     CHECK(ibv_close_device(two) == 0);
     struct ibv_context *again = open_first();

@@ -1,4 +1,4 @@
-/* The device's limits, the states of a queue pair, and keys that are wrong. */
+/* The device's limits, the states of a queue pair, and invalid keys. */
 #include "pair.h"
 
 static void sizes_and_arguments(struct ibv_context *context, struct ibv_pd *pd) {
@@ -39,7 +39,7 @@ static void sizes_and_arguments(struct ibv_context *context, struct ibv_pd *pd) 
     srq_attr.attr.max_sge = device.max_srq_sge + 1;
     NULL_WITH(EINVAL, ibv_create_srq(pd, &srq_attr));
 
-    /* Ethernet has no addresses without a GRH, unless a LID of ours stands for one. */
+    /* Ethernet needs a GRH, unless the LID stands for a GID. */
     struct ibv_ah_attr ah = {.dlid = 0, .port_num = 1};
     NULL_WITH(EINVAL, ibv_create_ah(pd, &ah));
     struct ibv_port_attr own;
@@ -95,7 +95,7 @@ static void states(struct ibv_context *context, struct ibv_pd *pd) {
     RETURNS(0, ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
     RETURNS(EINVAL, ibv_post_send(qp, &send, &bad_send));
 
-    /* A queue that is full; the list stops at the one that did not fit. */
+    /* A full queue: the list stops at the request that did not fit. */
     struct ibv_recv_wr wrs[256];
     int room = (int)init.cap.max_recv_wr + 1;
     MUST(room < 256);
@@ -104,7 +104,7 @@ static void states(struct ibv_context *context, struct ibv_pd *pd) {
     RETURNS(ENOMEM, ibv_post_recv(qp, wrs, &bad_recv));
     CHECK(bad_recv == &wrs[room - 1]);
 
-    /* Into the error state: everything comes back flushed. */
+    /* In the error state all requests complete with a flush error. */
     attr.qp_state = IBV_QPS_ERR;
     RETURNS(0, ibv_modify_qp(qp, &attr, IBV_QP_STATE));
     for (int i = 0; i + 1 < room; i++) {
@@ -132,7 +132,7 @@ static void wrong_keys(struct ibv_context *context) {
     p = pair_open(context, 8192);
     sge.addr = (uintptr_t)p.buffer;
     sge.lkey = p.mr->lkey;
-    wr.wr.rdma.remote_addr = (uintptr_t)p.buffer + p.size - 4; /* half of it lies behind the end */
+    wr.wr.rdma.remote_addr = (uintptr_t)p.buffer + p.size - 4; /* half of it is behind the end */
     wr.wr.rdma.rkey = p.mr->rkey;
     RETURNS(0, ibv_post_send(p.qp[0], &wr, &bad));
     wc = await(p.cq);

@@ -1,4 +1,4 @@
-/* Programs such as UCX and Python load the library at run time and let it go again. Symbols are asked for by version. */
+/* Programs such as UCX and Python load the library at run time and unload it again. They look up symbols by version. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <infiniband/verbs.h>

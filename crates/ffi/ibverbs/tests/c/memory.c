@@ -1,4 +1,4 @@
-/* Memory beyond plain regions: windows, device memory, regions that are nowhere or come on demand. */
+/* Memory other than plain regions: memory windows, device memory, null regions, on-demand paging. */
 #include "pair.h"
 #include <sys/mman.h>
 
@@ -44,7 +44,7 @@ static void windows(struct ibv_context *context) {
     memset(p.buffer, 'w', 8);
     CHECK(write_with(&p, one->rkey, (uintptr_t)bytes + 64).status == IBV_WC_SUCCESS);
     CHECK(bytes[64] == 'w' && bytes[63] == 0);
-    /* Without bytes and without a region: the window is closed. */
+    /* A bind with length 0 and no region closes the window. */
     struct ibv_mw_bind nothing = {.send_flags = IBV_SEND_SIGNALED};
     RETURNS(0, ibv_bind_mw(p.qp[1], one, &nothing));
     CHECK(await(p.cq).status == IBV_WC_SUCCESS);
@@ -152,7 +152,7 @@ static void on_demand(struct ibv_context *context, struct ibv_pd *pd) {
     munmap(gone, 8192);
     sge = (struct ibv_sge){.addr = (uintptr_t)gone, .length = 8192, .lkey = everything->lkey};
     RETURNS(EFAULT, ibv_advise_mr(pd, READ, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1));
-    /* Only a wish, so that nobody is there to be told. */
+    /* Advice only: there is no completion and no error to report. */
     RETURNS(0, ibv_advise_mr(pd, READ, 0, &sge, 1));
     RETURNS(0, ibv_dereg_mr(mr));
     RETURNS(0, ibv_dereg_mr(constant));
@@ -161,7 +161,7 @@ static void on_demand(struct ibv_context *context, struct ibv_pd *pd) {
     RETURNS(0, ibv_dealloc_pd(other));
 }
 
-/* Re-registration that is refused leaves the region as it was. */
+/* A failed re-registration leaves the region unchanged. */
 static void again(struct ibv_pd *pd) {
     static char bytes[64], others[128];
     struct ibv_mr *mr = ibv_reg_mr(pd, bytes, sizeof bytes, IBV_ACCESS_LOCAL_WRITE);
@@ -181,7 +181,7 @@ static void again(struct ibv_pd *pd) {
     RETURNS(0, ibv_dereg_mr(mr));
 }
 
-/* Eight bytes at once, by the plain way of posting: from registered memory, and inline. */
+/* An ATOMIC WRITE of eight bytes with ibv_post_send: from registered memory, and inline. */
 static void atomic_write(struct ibv_context *context) {
     struct pair p = pair_open(context, 4096);
     struct ibv_sge sge = {.addr = (uintptr_t)p.buffer, .length = 8, .lkey = p.mr->lkey};

@@ -1,4 +1,4 @@
-/* For programs that check much in one run: checks that say what they saw and go on, and a connected pair of queue
+/* For programs with many checks in one run: checks that print the outcome and continue, and a connected pair of queue
  * pairs. */
 #ifndef FERROCE_PAIR_H
 #define FERROCE_PAIR_H
@@ -13,7 +13,7 @@
 
 static int failures;
 
-/* A check that failed lets the program go on, so that one run shows all of them. */
+/* After a failed check the program continues, so that one run shows all failures. */
 #define CHECK(condition)                                                                          \
     do {                                                                                          \
         if (!(condition)) {                                                                       \
@@ -22,7 +22,7 @@ static int failures;
         }                                                                                         \
     } while (0)
 
-/* For verbs that return the number. */
+/* For verbs that return the errno. */
 #define RETURNS(number, call)                                                                     \
     do {                                                                                          \
         int seen_ = (call);                                                                       \
@@ -45,7 +45,7 @@ static int failures;
         }                                                                                         \
     } while (0)
 
-/* For steps without which nothing else makes sense. */
+/* For steps that all later ones depend on. */
 #define MUST(condition)                                                                           \
     do {                                                                                          \
         if (!(condition)) {                                                                       \
@@ -74,7 +74,7 @@ static inline struct ibv_context *open_first(void) {
     return context;
 }
 
-/* One side of a connection to itself: both queue pairs, one completion queue, one buffer. */
+/* A connection within one process: both queue pairs, one completion queue, one buffer. */
 struct pair {
     struct ibv_context *context;
     struct ibv_pd *pd;
@@ -129,7 +129,7 @@ static inline void pair_close(struct pair *p) {
     free(p->buffer);
 }
 
-/* Polls until a completion is there; the caller's timeout is that of the whole program. */
+/* Polls until a completion is there; only the program as a whole has a timeout. */
 static inline struct ibv_wc await(struct ibv_cq *cq) {
     struct ibv_wc wc;
     int got;

@@ -1,4 +1,4 @@
-// Two threads add to one plain number: what the race detector must find, or it finds nothing.
+// Two threads add to one plain number: a race that the detector must find, to prove that it works.
 #include <pthread.h>
 
 static long number;

@@ -1,4 +1,4 @@
-// Calls that must fail, each with the number of its manual page.
+// Calls that must fail, each with the errno of its manual page.
 #include "check.h"
 #include <sys/mman.h>
 
@@ -31,7 +31,7 @@ static void arguments(struct ibv_context *context)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	char *buf = aligned_alloc(4096, 8192);
-	// The symbol itself: the macro of the header goes to another one for flags that are no constants.
+	// The symbol itself: the macro of the header calls another one if the flags are not constant.
 	CHECK_NULL((ibv_reg_mr)(NULL, buf, 8192, 0), EINVAL);
 	CHECK_NULL((ibv_reg_mr)(pd, buf, 0, 0), EINVAL);
 	CHECK_NULL((ibv_reg_mr)(pd, buf, 8192, IBV_ACCESS_REMOTE_WRITE), EINVAL);
@@ -88,7 +88,7 @@ static void posts(struct ibv_context *context)
 	struct ibv_send_wr *bad = NULL;
 	CHECK(ibv_post_send(end.qp, wrs, &bad) == EINVAL && bad == &wrs[0]);
 	connect_end(&end, end.qp->qp_num);
-	// The first is taken, the second has too many entries.
+	// The first request is accepted, the second has too many SGEs.
 	CHECK(ibv_post_send(end.qp, wrs, &bad) == EINVAL && bad == &wrs[1]);
 	wrs[1].num_sge = -1;
 	CHECK(ibv_post_send(end.qp, &wrs[1], &bad) == EINVAL && bad == &wrs[1]);

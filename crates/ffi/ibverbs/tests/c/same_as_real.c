@@ -1,5 +1,5 @@
-/* Functions that only compute: ours must answer as the real library does, for every argument that could matter. The
- * real one is loaded beside ours by its path (argv[1]). */
+/* Pure functions: ours must return what the real library returns, for every argument that could matter. The real library is loaded
+ * in addition, by its path (argv[1]). */
 #define _GNU_SOURCE
 #include "pair.h"
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
-/* Calls in a random order that depends on the seed alone (argv[1], rounds in argv[2]): objects are made, used, destroyed
- * while something still needs them, and destroyed in the end. What is checked: a destroy answers EBUSY exactly when
- * something depends on the object, and whatever runs around this program (valgrind) finds nothing wrong. */
+/* Calls in a random order that depends only on the seed (argv[1], rounds in argv[2]): objects are created, used, destroyed
+ * while others still need them, and destroyed in the end. The test checks that a destroy returns EBUSY exactly when another
+ * object depends on it; valgrind, which runs the program, checks the rest. */
 #include "pair.h"
 #include <fcntl.h>
 
@@ -22,7 +22,7 @@ static struct { struct ibv_srq *srq; int users, pd, xrcd, cq; } srqs[MANY];
 static struct { struct ibv_mr *mr; int pd; } mrs[MANY];
 static struct { struct ibv_ah *ah; int pd; } ahs[MANY];
 static struct { struct ibv_qp *qp; int pd, cq, srq, xrcd; } qps[MANY];
-/* Which regions a window may be bound to: nobody knows before the completion. */
+/* The regions that a window may be bound to: only the completion decides. */
 static struct { struct ibv_mw *mw; int pd; uint32_t maybe; } mws[MANY];
 static struct { struct ibv_dm *dm; int users; } dms[MANY];
 static struct { struct ibv_mr *mr; int pd, dm; } dm_mrs[MANY];
@@ -149,7 +149,7 @@ static void toggle_mw(int i) {
     pds[mws[i].pd].users--;
 }
 
-/* Binds that make sense and binds that do not; what a window is bound to then is up to the completion. */
+/* Valid and invalid binds; the completion decides what the window is bound to. */
 static void bind_window(int i) {
     int mr = (int)draw(MANY), qp = (int)draw(MANY);
     if (mws[i].mw == NULL || mrs[mr].mr == NULL || qps[qp].qp == NULL)
@@ -271,7 +271,7 @@ static void toggle_qp(int i) {
         srqs[qps[i].srq].users--;
 }
 
-/* Any attributes with any mask: most are refused, none may do harm. */
+/* Any attributes with any mask: most are refused, and none may crash the library. */
 static void change_qp(int i) {
     if (qps[i].qp == NULL)
         return;
@@ -332,7 +332,7 @@ static void poll(int i) {
     struct ibv_wc wc[4];
     if (cqs[i].cq == NULL)
         return;
-    /* A queue that overflowed may say so; nothing else is an error. */
+    /* A CQ that overran may raise an event; no other error may occur. */
     (void)ibv_poll_cq(cqs[i].cq, 4, wc);
     if (draw(8) == 0)
         RETURNS(0, ibv_req_notify_cq(cqs[i].cq, (int)draw(2)));
@@ -385,7 +385,7 @@ int main(int argc, char **argv) {
     for (long left = strtol(argv[2], NULL, 0); left > 0; left--)
         step();
     sweep();
-    /* Async events nobody asked for must not block the end: closing drops them. */
+    /* Unread async events must not block the end: closing drops them. */
     CHECK(ibv_close_device(context) == 0);
     if (failures)
         fprintf(stderr, "seed %s\n", argv[1]);

@@ -18,7 +18,7 @@ static void *work(void *number)
 		CHECK(ibv_post_recv(b.qp, &recv, &bad_recv) == 0);
 		uint64_t words[2] = { round, (uintptr_t)number };
 		struct ibv_sge from[2] = { { (uintptr_t)&words[0], 8, 0 }, { (uintptr_t)&words[1], 8, 0 } };
-		// A list of two: a write, and a message whose two pieces of inline data are gathered.
+		// A list of two: a WRITE, and a SEND that gathers two pieces of inline data.
 		struct ibv_sge word = { (uintptr_t)a.buf, 8, a.mr->lkey };
 		struct ibv_send_wr message = { .wr_id = round,
 					       .sg_list = from,

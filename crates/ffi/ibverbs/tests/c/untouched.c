@@ -1,4 +1,4 @@
-/* Verbs that none of the foreign programs of our tests call. */
+/* Verbs that none of the foreign programs in the tests call. */
 #include "pair.h"
 #include <endian.h>
 
@@ -6,7 +6,7 @@ static void addresses(struct ibv_context *context, struct ibv_pd *pd) {
     RETURNS(0, ibv_get_pkey_index(context, 1, htobe16(0xffff)));
     CHECK(ibv_get_pkey_index(context, 1, htobe16(0x1234)) < 0);
 
-    /* The answer to a datagram goes back to where it came from. */
+    /* An address handle made from a datagram leads back to its sender. */
     union ibv_gid gid;
     MUST(ibv_query_gid(context, 1, 0, &gid) == 0);
     uint8_t grh[40] = {0};
@@ -18,7 +18,7 @@ static void addresses(struct ibv_context *context, struct ibv_pd *pd) {
         grh[29] = 17; /* UDP */
         memcpy(grh + 32, gid.raw + 12, 4);
         memcpy(grh + 36, gid.raw + 12, 4);
-        /* Without a right checksum nobody can tell an IPv4 header from the second half of an IPv6 one. */
+        /* Only a valid checksum distinguishes an IPv4 header from the second half of an IPv6 one. */
         uint32_t sum = 0;
         for (int i = 20; i < 40; i += 2)
             sum += (uint32_t)grh[i] << 8 | grh[i + 1];
@@ -47,7 +47,7 @@ static void addresses(struct ibv_context *context, struct ibv_pd *pd) {
 
 static void regions(struct ibv_pd *pd) {
     static char bytes[8192];
-    /* The name without a number is a macro; the symbol behind it is what old programs call. */
+    /* The plain name is a macro; old programs call the symbol behind it. */
     struct ibv_mr *mr = (ibv_reg_mr_iova)(pd, bytes + 5, 4096, 0x100000005, IBV_ACCESS_LOCAL_WRITE);
     CHECK(mr != NULL && mr->addr == bytes + 5 && mr->length == 4096);
     if (mr != NULL)

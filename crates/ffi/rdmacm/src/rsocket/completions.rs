@@ -27,6 +27,15 @@ pub(crate) struct Completions {
 // SAFETY: handles that any thread may use; the fields change only behind the socket's lock.
 unsafe impl Send for Completions {}
 
+/// Whether an event of a completion queue was there to take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Notification {
+    /// It was taken: other waiters must check, too.
+    Taken,
+    Absent,
+}
+
 impl Completions {
     /// # Safety
     /// The context outlives it.
@@ -74,19 +83,19 @@ impl Completions {
         }
     }
 
-    /// Takes the event off the descriptor. Returns whether there was one: other waiters must then check, too.
-    pub(crate) fn take_event(&mut self) -> bool {
+    /// Takes the event off the descriptor, if there is one.
+    pub(crate) fn take_event(&mut self) -> Notification {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel lives, and its descriptor does not block.
         if unsafe { ibv_get_cq_event(self.channel, &mut cq, &mut context) } != 0 {
-            return false;
+            return Notification::Absent;
         }
         (self.armed, self.attended) = (false, false);
         self.unacknowledged += 1;
         if self.unacknowledged >= ACK_BATCH {
             self.acknowledge();
         }
-        true
+        Notification::Taken
     }
 
     /// The program may make no call for long and poll its memory for the peer's writes. So the NIC's own thread must
@@ -94,7 +103,7 @@ impl Completions {
     pub(crate) fn stay_attended(&mut self) {
         if self.armed {
             // One may have occurred and disarmed the queue.
-            self.take_event();
+            let _ = self.take_event();
         }
         if !self.armed && !self.attended {
             // SAFETY: the queue lives as long as we do.

@@ -7,7 +7,7 @@ use super::calls::{
     ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Entry, SEND_INLINE, WC_WITH_IMM, ibv_query_device, post_recv,
     post_send, rdma_create_qp, rdma_destroy_qp,
 };
-use super::completions::Completions;
+use super::completions::{Completions, Notification};
 use super::errno::{Errno, Outcome};
 use super::memory::Registered;
 use super::settings::Sizing;
@@ -30,7 +30,7 @@ pub(crate) struct Endpoint {
     pub(crate) recv_ring: Registered,
     /// What the peer writes about its buffers and mappings.
     table: Registered,
-    control_place: u32,
+    control_slot: u32,
     pub(crate) link: Option<Link>,
     own_mappings: u16,
     /// The peer writes to the program's memory, which the program may poll without a call.
@@ -89,7 +89,7 @@ impl Endpoint {
                 send_ring: send,
                 recv_ring: recv,
                 table,
-                control_place: 0,
+                control_slot: 0,
                 link: None,
                 own_mappings: sizing.mappings,
                 is_mapped: false,
@@ -146,7 +146,7 @@ impl Endpoint {
         self.completions.arm();
     }
 
-    pub(crate) fn take_event(&mut self) -> bool {
+    pub(crate) fn take_event(&mut self) -> Notification {
         self.completions.take_event()
     }
 
@@ -223,8 +223,8 @@ impl Endpoint {
             return self.post_write(&mut entry, target, Some(message), work, SEND_INLINE);
         }
         // Each control message in flight has its own slot.
-        let span = Span { offset: self.sizes.send_ring + self.control_place * length, length };
-        self.control_place = (self.control_place + 1) % CONTROL_SLOTS;
+        let span = Span { offset: self.sizes.send_ring + self.control_slot * length, length };
+        self.control_slot = (self.control_slot + 1) % CONTROL_SLOTS;
         // SAFETY: the array has so many bytes.
         unsafe { self.send_ring.write(span, bytes.as_ptr()) };
         let addr = self.send_ring.addr() + u64::from(span.offset);
@@ -241,7 +241,7 @@ impl Endpoint {
         message: Option<Message>,
     ) -> Outcome<()> {
         let work = Work::Sent(piece.ring_bytes());
-        let Some(spans) = piece.place else {
+        let Some(spans) = piece.spans else {
             let mut entry = [Entry { addr: inline_from as u64, length: piece.length, lkey: 0 }];
             return self.post_write(&mut entry, target, message, work, SEND_INLINE);
         };

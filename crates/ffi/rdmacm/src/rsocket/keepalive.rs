@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::connection::Liveness;
 use super::socket::Socket;
 
 struct Entry {
@@ -61,7 +62,7 @@ fn serve() {
             due.extend(entry.socket.upgrade());
         }
         // Without the lock: closing a socket takes both locks, in the other order.
-        MutexGuard::unlocked(&mut service, || due.retain(|socket| !socket.keep_alive()));
+        MutexGuard::unlocked(&mut service, || due.retain(|socket| socket.keep_alive() == Liveness::Ended));
         due.iter().for_each(|ended| service.forget(ended));
         service.entries.retain(|entry| entry.socket.strong_count() > 0);
         MutexGuard::unlocked(&mut service, || drop(due));

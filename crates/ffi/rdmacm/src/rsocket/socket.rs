@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use super::connection::Connection;
+use super::connection::{Connection, Liveness};
 use super::datagram::Datagrams;
 use super::errno::{Errno, Outcome};
 use super::table::Table;
@@ -88,11 +88,11 @@ impl Socket {
         }
     }
 
-    /// Sends a probe. Returns `false` if the connection has ended.
-    pub(crate) fn keep_alive(&self) -> bool {
+    /// Sends a probe.
+    pub(crate) fn keep_alive(&self) -> Liveness {
         match self {
             Socket::Stream(stream) => stream.keep_alive(),
-            Socket::Datagram(_) => false,
+            Socket::Datagram(_) => Liveness::Ended,
         }
     }
 }

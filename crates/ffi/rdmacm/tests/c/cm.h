@@ -1,4 +1,4 @@
-// What the programs about connections share: refusals with their number, events that must come, a connection.
+// Helpers of the programs that test connections: calls that must fail with an errno, events that must come, a connection.
 #ifndef FERROCE_CM_H
 #define FERROCE_CM_H
 
@@ -10,7 +10,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-// A call that must fail with this number.
+// A call that must fail with this errno.
 #define REFUSED(call, number)                                                                              \
 	do {                                                                                               \
 		errno = 0;                                                                                 \
@@ -43,7 +43,7 @@ static inline struct sockaddr_in address(const char *ip, int port)
 #define SA(a) ((struct sockaddr *)&(a))
 #define PATIENCE_MS 60000
 
-// The next event, which must be of this kind. It does not wait for ever: a hang shall have a line.
+// The next event, which must be of this kind. With a time limit, so that a hang is reported with its line.
 static inline struct rdma_cm_event *expect_at(int line, struct rdma_event_channel *channel, enum rdma_cm_event_type kind)
 {
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
@@ -85,7 +85,7 @@ static inline struct rdma_cm_id *listener(struct rdma_event_channel *channel, en
 	return id;
 }
 
-// An id that has the way to a port of this host.
+// An id whose route to a port of this host is resolved.
 static inline struct rdma_cm_id *routed(struct rdma_event_channel *channel, enum rdma_port_space ps, int port)
 {
 	struct rdma_cm_id *id;

@@ -1,4 +1,4 @@
-// Run beside a libibverbs that is not ferroce's: everything that needs the device says ENODEV.
+// Runs with a libibverbs that is not ferroce's: every call that needs the device fails with ENODEV.
 #include "cm.h"
 
 int main(void)

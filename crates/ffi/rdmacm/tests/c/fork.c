@@ -35,7 +35,7 @@ int main(void)
 	pid_t pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
-		// What the parent made is not the child's.
+		// The child cannot use the parent's objects.
 		REFUSED(rdma_listen(old, 1), EIO);
 		struct rdma_event_channel *own = rdma_create_event_channel();
 		CHECK(own);

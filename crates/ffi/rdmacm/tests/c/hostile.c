@@ -1,9 +1,9 @@
-// A peer of an rsocket that speaks its protocol and means no good: it connects by the plain calls and says what it likes.
+// A hostile peer of an rsocket: it connects with the plain calls and sends invalid messages of the protocol.
 #include "cm.h"
 #include <rdma/rsocket.h>
 
-// What the two ends tell each other when they connect, as it lies on the wire.
-struct words {
+// The private data that the two ends exchange when they connect, in wire format.
+struct connect_data {
 	uint8_t version, flags;
 	uint16_t credits;
 	uint8_t reserved[3], mappings;
@@ -20,17 +20,17 @@ static int listens, port;
 struct attacker {
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *id;
-	struct words own, theirs;
-	uint16_t said;  // bytes of private data
-	int is_nowhere; // its memory is not registered
-	int answer;     // the event that came
+	struct connect_data own, theirs;
+	uint16_t data_len; // bytes of private data
+	int is_nowhere;    // its memory is not registered
+	int answer;        // the event that it got
 	struct ibv_mr *mr;
 	uint8_t memory[8192];
 };
 
-static struct words fair_words(void)
+static struct connect_data valid_data(void)
 {
-	return (struct words){ .version = 1, .flags = 2, .credits = htons(16), .mappings = 4,
+	return (struct connect_data){ .version = 1, .flags = 2, .credits = htons(16), .mappings = 4,
 			       .table_addr = htobe64(0x1000), .table_key = htonl(1), .table_length = htonl(2),
 			       .data_addr = htobe64(0x2000), .data_key = htonl(1), .data_length = htonl(4096) };
 }
@@ -47,7 +47,7 @@ static void *attack(void *argument)
 		a->own.table_addr = htobe64((uintptr_t)a->memory), a->own.data_addr = htobe64((uintptr_t)a->memory + 4096);
 		a->own.table_key = a->own.data_key = htonl(a->mr->rkey);
 	}
-	struct rdma_conn_param param = { .private_data = &a->own, .private_data_len = a->said, .rnr_retry_count = 7,
+	struct rdma_conn_param param = { .private_data = &a->own, .private_data_len = a->data_len, .rnr_retry_count = 7,
 					 .retry_count = 7 };
 	for (int i = 0; i < 64; i++)
 		DONE(rdma_post_recvv(a->id, NULL, NULL, 0));
@@ -63,10 +63,10 @@ static void *attack(void *argument)
 	return NULL;
 }
 
-// Connects with fair words; returns the victim's socket.
-static int meet(struct attacker *a, int is_nowhere)
+// Connects with valid private data; returns the victim's socket.
+static int connect_attacker(struct attacker *a, int is_nowhere)
 {
-	*a = (struct attacker){ .channel = rdma_create_event_channel(), .own = fair_words(), .said = sizeof a->own,
+	*a = (struct attacker){ .channel = rdma_create_event_channel(), .own = valid_data(), .data_len = sizeof a->own,
 				.is_nowhere = is_nowhere };
 	CHECK(a->channel);
 	pthread_t thread;
@@ -76,7 +76,7 @@ static int meet(struct attacker *a, int is_nowhere)
 	return victim;
 }
 
-static void part(struct attacker *a, int victim)
+static void close_attacker(struct attacker *a, int victim)
 {
 	if (victim >= 0)
 		CHECK(rclose(victim) == 0);
@@ -85,8 +85,8 @@ static void part(struct attacker *a, int victim)
 	rdma_destroy_event_channel(a->channel);
 }
 
-// Writes bytes of its own somewhere in the victim's memory, with a message.
-static enum ibv_wc_status say(struct attacker *a, uint32_t message, const void *bytes, uint32_t length, uint64_t to, uint32_t key)
+// Writes bytes to any address of the victim's memory, with a message as immediate data.
+static enum ibv_wc_status send_message(struct attacker *a, uint32_t message, const void *bytes, uint32_t length, uint64_t to, uint32_t key)
 {
 	struct ibv_mr *mr = length ? rdma_reg_msgs(a->id, (void *)bytes, length) : NULL;
 	CHECK(!length || mr);
@@ -111,82 +111,82 @@ static void expect_reset(int victim)
 
 static void an_honest_client(void);
 
-// Words that are no words: the listener shrugs, and the next client is served.
-static void bad_words(void)
+// Invalid private data: the listener rejects it, and serves the next client.
+static void bad_private_data(void)
 {
 	struct attacker a;
-	struct words none = { 0 }, later = fair_words(), no_table = fair_words();
+	struct connect_data none = { 0 }, later = valid_data(), no_table = valid_data();
 	later.version = 9;
 	no_table.table_length = 0;
-	struct words all[] = { none, later, no_table };
+	struct connect_data all[] = { none, later, no_table };
 	for (unsigned i = 0; i < 3; i++) {
 		pthread_t thread;
-		a = (struct attacker){ .channel = rdma_create_event_channel(), .own = all[i], .said = i ? sizeof a.own : 0 };
+		a = (struct attacker){ .channel = rdma_create_event_channel(), .own = all[i], .data_len = i ? sizeof a.own : 0 };
 		CHECK(a.channel && pthread_create(&thread, NULL, attack, &a) == 0);
 		do {
-			// Nobody looks at offers but who accepts, and that one wants a client.
+			// Only raccept handles connection requests, and it returns only with a valid client.
 			an_honest_client();
 		} while (pthread_tryjoin_np(thread, NULL) != 0);
 		CHECK(a.answer == RDMA_CM_EVENT_REJECTED);
-		part(&a, -1);
+		close_attacker(&a, -1);
 	}
 }
 
-// More bytes than the ring has, more than were granted, and more messages than there is room for.
+// Messages that announce more bytes than the ring has, and more than were granted.
 static void too_much(void)
 {
 	uint32_t lengths[] = { 0x1fffffff, 1 << 20 };
 	struct attacker a;
 	for (unsigned i = 0; i < 2; i++) {
-		int victim = meet(&a, 0);
+		int victim = connect_attacker(&a, 0);
 		CHECK(victim >= 0);
-		CHECK(say(&a, DATA | lengths[i], NULL, 0, 0, 0) == IBV_WC_SUCCESS);
+		CHECK(send_message(&a, DATA | lengths[i], NULL, 0, 0, 0) == IBV_WC_SUCCESS);
 		expect_reset(victim);
-		part(&a, victim);
+		close_attacker(&a, victim);
 	}
 }
 
-// Buffers that do not exist: the victim's bytes go nowhere, and its calls say so.
+// Buffers that do not exist: the victim's WRITEs fail, and its calls report that.
 static void buffers_of_nobody(void)
 {
 	struct attacker a;
-	int victim = meet(&a, 1);
+	int victim = connect_attacker(&a, 1);
 	char bytes[5000] = "to nowhere";
-	// It may know at once, since what it grants goes nowhere, too.
+	// rsend may fail already: the victim's own grants are written to an invalid address, too.
 	CHECK(victim >= 0 && (rsend(victim, bytes, sizeof bytes, 0) > 0 || errno == ECONNRESET));
 	expect_reset(victim);
 	CHECK(rsend(victim, bytes, sizeof bytes, MSG_NOSIGNAL) == -1);
-	part(&a, victim);
-	// A third buffer where the table has two: more than anybody may grant.
-	victim = meet(&a, 0);
+	close_attacker(&a, victim);
+	// A third buffer where the table has two: this violates the protocol.
+	victim = connect_attacker(&a, 0);
 	uint8_t entry[16];
 	memset(entry, 0xff, sizeof entry);
 	uint64_t table = be64toh(a.theirs.table_addr);
 	for (int i = 0; i < 3; i++)
-		CHECK(say(&a, CREDITS | 99, entry, sizeof entry, table + 16 * (i % 2), ntohl(a.theirs.table_key)) == IBV_WC_SUCCESS);
+		CHECK(send_message(&a, CREDITS | 99, entry, sizeof entry, table + 16 * (i % 2), ntohl(a.theirs.table_key)) == IBV_WC_SUCCESS);
 	expect_reset(victim);
-	part(&a, victim);
+	close_attacker(&a, victim);
 }
 
-// Memory beyond what it was given is out of reach, and mappings of places that do not exist are nothing.
+// Memory beyond the granted buffers is inaccessible, and mappings in slots that do not exist have no effect.
 static void out_of_reach(void)
 {
 	struct attacker a;
-	int victim = meet(&a, 0);
+	int victim = connect_attacker(&a, 0);
 	CHECK(victim >= 0);
 	uint8_t entry[24];
 	memset(entry, 0xff, sizeof entry);
-	for (uint32_t place = 0; place < 70000; place += 9999)
-		CHECK(say(&a, MAPPING | place, NULL, 0, 0, 0) == IBV_WC_SUCCESS);
-	CHECK(say(&a, CONTROL | 77, NULL, 0, 0, 0) == IBV_WC_SUCCESS);
-	CHECK(say(&a, 2u << 29 | 77, NULL, 0, 0, 0) == IBV_WC_SUCCESS);
+	for (uint32_t slot = 0; slot < 70000; slot += 9999)
+		CHECK(send_message(&a, MAPPING | slot, NULL, 0, 0, 0) == IBV_WC_SUCCESS);
+	CHECK(send_message(&a, CONTROL | 77, NULL, 0, 0, 0) == IBV_WC_SUCCESS);
+	CHECK(send_message(&a, 2u << 29 | 77, NULL, 0, 0, 0) == IBV_WC_SUCCESS);
 	char byte;
 	CHECK(rrecv(victim, &byte, 1, MSG_DONTWAIT) == -1 && errno == EWOULDBLOCK);
 	CHECK(riowrite(victim, "x", 1, 0xffffffff, MSG_DONTWAIT) <= 0);
 	uint64_t end = be64toh(a.theirs.data_addr) + 2ull * ntohl(a.theirs.data_length);
-	CHECK(say(&a, DATA | 1, entry, sizeof entry, end - 8, ntohl(a.theirs.data_key)) == IBV_WC_REM_ACCESS_ERR);
+	CHECK(send_message(&a, DATA | 1, entry, sizeof entry, end - 8, ntohl(a.theirs.data_key)) == IBV_WC_REM_ACCESS_ERR);
 	expect_reset(victim);
-	part(&a, victim);
+	close_attacker(&a, victim);
 }
 
 static void *connects(void *unused)
@@ -220,7 +220,7 @@ int main(void)
 	CHECK(listens >= 0 && rbind(listens, SA(at), sizeof at) == 0 && rlisten(listens, 8) == 0);
 	CHECK(rgetsockname(listens, SA(at), &length) == 0);
 	port = ntohs(at.sin_port);
-	bad_words();
+	bad_private_data();
 	too_much();
 	buffers_of_nobody();
 	out_of_reach();

@@ -22,7 +22,7 @@ static struct rdma_cm_id *fresh(struct rdma_event_channel *channel, enum rdma_po
 	return id;
 }
 
-// Numbers become GIDs where the program insists on the family, and stay what they are elsewhere.
+// Numeric addresses become GIDs if the program requests the family AF_IB, and stay IP addresses otherwise.
 static void names_of_numbers(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_FAMILY | RAI_NUMERICHOST, .ai_family = AF_IB,
@@ -51,7 +51,7 @@ static void binding(void)
 	struct rdma_cm_id *id = fresh(here, RDMA_PS_IB), *tcp = fresh(here, RDMA_PS_TCP), *ipoib = fresh(here, RDMA_PS_IPOIB);
 	struct sockaddr_ib of_tcp = service(RDMA_IB_IP_PS_TCP, RDMA_IB_IP_PS_MASK), any = service(0, 0), gid = any;
 	struct sockaddr_in ip = address("127.0.0.1", 9);
-	// A GID is InfiniBand's, even if the device has it.
+	// A GID always has the family AF_IB, even if it is one of the device.
 	gid.sib_addr.sib_raw[10] = gid.sib_addr.sib_raw[11] = 0xff;
 	gid.sib_addr.sib_raw[12] = 127, gid.sib_addr.sib_raw[15] = 1;
 	REFUSED(rdma_bind_addr(id, SA(gid)), ENODEV);
@@ -59,7 +59,7 @@ static void binding(void)
 	REFUSED(rdma_bind_addr(tcp, SA(gid)), ENODEV);
 	rdma_destroy_id(id);
 	id = fresh(here, RDMA_PS_IB);
-	// The id's own space, or one that it may have.
+	// The port space of the id, or another that is allowed for it.
 	struct sockaddr_ib of_udp = service(RDMA_IB_IP_PS_UDP, RDMA_IB_IP_PS_MASK), nobodys = service(0x7700000000, RDMA_IB_IP_PS_MASK);
 	REFUSED(rdma_bind_addr(tcp, SA(of_udp)), EPROTONOSUPPORT);
 	REFUSED(rdma_bind_addr(id, SA(nobodys)), EPROTONOSUPPORT);
@@ -70,14 +70,14 @@ static void binding(void)
 	CHECK(port != 0 && be64toh(own->sib_sid) == (RDMA_IB_IP_PS_TCP | port) && own->sib_sid_mask == ~0ull);
 	CHECK(id->verbs == NULL);
 	REFUSED(rdma_bind_addr(id, SA(any)), EINVAL);
-	// It has taken the port of the space that the service names.
+	// The port is taken in the space that the service id contains.
 	struct sockaddr_ib same = service(RDMA_IB_IP_PS_TCP | port, ~0ull);
 	DONE(rdma_listen(id, 1));
 	REFUSED(rdma_bind_addr(tcp, SA(same)), EADDRINUSE);
 	DONE(rdma_destroy_id(id));
 	DONE(rdma_bind_addr(tcp, SA(same)));
 	CHECK(ntohs(rdma_get_src_port(tcp)) == port);
-	// Both ends are of one family.
+	// Both ends must have the same family.
 	REFUSED(rdma_resolve_addr(tcp, NULL, SA(ip), 100), EINVAL);
 	DONE(rdma_destroy_id(tcp));
 	tcp = fresh(here, RDMA_PS_TCP);
@@ -88,7 +88,7 @@ static void binding(void)
 	DONE(rdma_destroy_id(ipoib));
 }
 
-// An address is found for this host itself, and no way to it: the subnet has nobody to ask.
+// Address resolution to this host works, route resolution does not: there is no subnet administrator to ask.
 static void loopback(void)
 {
 	struct rdma_cm_id *id = fresh(here, RDMA_PS_IB);
@@ -104,7 +104,7 @@ static void loopback(void)
 	DONE(rdma_destroy_id(id));
 }
 
-// Whoever listens to a service hears everybody who asks for it, and gets the private data as it came.
+// A listener on a service id gets all requests for it, with their private data unchanged.
 static void listening(void)
 {
 	struct rdma_cm_id *listens = fresh(there, RDMA_PS_TCP), *passive;
@@ -172,7 +172,7 @@ static void *answers(void *argument)
 	return NULL;
 }
 
-// The port space of InfiniBand is for datagrams, too: the type of the queue pair decides.
+// The port space RDMA_PS_IB is for datagrams, too: the type of the queue pair decides.
 static void datagrams(void)
 {
 	struct rdma_cm_id *listens, *active;
@@ -203,7 +203,7 @@ static void datagrams(void)
 	DONE(ibv_destroy_ah(ah));
 	DONE(rdma_dereg_mr(mr));
 	rdma_destroy_ep(active);
-	// Connections are not for it.
+	// It does not accept connection requests.
 	active = routed(here, RDMA_PS_IB, port);
 	param = (struct rdma_conn_param){ .qp_num = 1 };
 	DONE(rdma_connect(active, &param));
@@ -212,7 +212,7 @@ static void datagrams(void)
 	DONE(rdma_ack_cm_event(event));
 	DONE(rdma_destroy_id(active));
 	rdma_destroy_ep(listens);
-	// Nor questions for who takes connections.
+	// A listener for connections does not answer SIDR requests.
 	listens = listener(there, RDMA_PS_IB, &port);
 	res = datagram_info(port, 0);
 	attr = small_qp(IBV_QPT_UD);

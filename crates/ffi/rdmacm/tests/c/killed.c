@@ -1,6 +1,6 @@
-// A peer that is killed at each step: the other end is told, nothing hangs, and the next connection works.
+// A peer that is killed at each step: the other end gets an event, nothing hangs, and the next connection works.
 //
-// Started with a step and the port as arguments it is the peer; without, it starts peers and judges.
+// With a step and a port as arguments the program is the peer; without, it starts peers and checks the outcome.
 #include "cm.h"
 
 static struct rdma_event_channel *channel;
@@ -31,7 +31,7 @@ static void client(const char *step, int port)
 		die();
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
 	CHECK(poll(&fd, 1, PATIENCE_MS) == 1);
-	// The answer is here, but the queue pair is not set up and the server has not heard of it.
+	// The REP is here, but the queue pair is not set up and the server has not got the RTU.
 	if (is(step, "client after REP"))
 		die();
 	PASS(channel, ESTABLISHED);
@@ -100,7 +100,7 @@ static void gone(pid_t pid)
 	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-// Whatever comes first. A peer of the host that died is answered for, so nobody waits for a minute.
+// The next event of any kind. Another process answers for a peer of this host that died, so nobody waits for a minute.
 static enum rdma_cm_event_type next(struct rdma_cm_id *id)
 {
 	struct rdma_cm_event *event;
@@ -133,13 +133,13 @@ static void client_dies(const char *program, const char *step, struct rdma_cm_id
 	enum rdma_cm_event_type kind = next(id);
 	if (kind == RDMA_CM_EVENT_ESTABLISHED) {
 		CHECK(!is(step, "client after REQ") && !is(step, "client after REP"));
-		// Its last message may have died with it. Whoever ends it, the end is told once.
+		// Its last message may be lost. Whichever end disconnects, one event reports it.
 		gone(pid);
 		pid = 0;
 		DONE(rdma_disconnect(id));
 		CHECK(next(id) == RDMA_CM_EVENT_DISCONNECTED);
 	} else {
-		// Its end refuses the answer.
+		// The process that answers for it rejects the REP.
 		CHECK(kind == RDMA_CM_EVENT_REJECTED || kind == RDMA_CM_EVENT_UNREACHABLE);
 		CHECK(id->qp->state == IBV_QPS_ERR || kind == RDMA_CM_EVENT_UNREACHABLE);
 	}
@@ -193,7 +193,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 4; i++)
 		server_dies(argv[0], servers[i]);
 
-	// And one that lives.
+	// A peer that is not killed.
 	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
 	struct rdma_conn_param param = { .rnr_retry_count = 2 };
 	pid_t pid = peer(argv[0], "client that lives", port, &out);

@@ -1,4 +1,4 @@
-// Addresses that leave the host, and a device that goes with its interface. In a network of its own.
+// Addresses that leave the host, and a device that is removed with its interface. Runs in its own network namespace.
 #include "cm.h"
 #include <sched.h>
 #include <sys/stat.h>
@@ -20,7 +20,7 @@ static void put(const char *path, const char *text)
 	close(fd);
 }
 
-// A network that only we have; root needs no user namespace for it.
+// A private network namespace; root needs no user namespace for it.
 static void enter_network(void)
 {
 	char map[64];
@@ -113,7 +113,7 @@ static void address_leaves(void)
 {
 	struct rdma_event_channel *all = channel(), *one = channel(), *other = channel(), *early = channel();
 	struct rdma_cm_id *any = bound(all, "0.0.0.0", 1), *own = bound(one, "198.18.0.1", 1);
-	struct rdma_cm_id *neighbour = bound(other, "198.19.0.1", 0);
+	struct rdma_cm_id *unaffected = bound(other, "198.19.0.1", 0);
 	struct ends ends = connected(own);
 	struct rdma_cm_id *resolved = on_the_way(early, "198.18.0.1", ntohs(rdma_get_src_port(own)));
 	run("ip addr del 198.18.0.1/24 dev fe0");
@@ -121,11 +121,11 @@ static void address_leaves(void)
 	expect_for(early, RDMA_CM_EVENT_ADDR_CHANGE, resolved);
 	expect_for(ends.here, RDMA_CM_EVENT_ADDR_CHANGE, ends.active);
 	expect_for(ends.there, RDMA_CM_EVENT_ADDR_CHANGE, ends.passive);
-	// Who has no address of its own, or another, hears nothing.
+	// Ids without an address, or with another one, get no event.
 	struct rdma_conn_param param = { .qp_num = 1 };
 	REFUSED(rdma_connect(resolved, &param), EADDRNOTAVAIL);
 	quiet(all), quiet(other);
-	// It is a hint, and ends nothing: when the address is back, all is as it was.
+	// The event is a hint and ends no connection: when the address is back, everything works as before.
 	run("ip addr add 198.18.0.1/24 dev fe0");
 	struct ibv_async_event event;
 	DONE(ibv_get_async_event(own->verbs, &event));
@@ -141,13 +141,13 @@ static void address_leaves(void)
 	DONE(rdma_disconnect(ends.active));
 	PASS(ends.here, DISCONNECTED);
 	PASS(ends.there, DISCONNECTED);
-	struct rdma_cm_id *ids[] = { ends.active, ends.passive, again.active, again.passive, any, own, neighbour, resolved };
+	struct rdma_cm_id *ids[] = { ends.active, ends.passive, again.active, again.passive, any, own, unaffected, resolved };
 	for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++)
 		rdma_destroy_ep(ids[i]);
 }
 
-// The table of addresses is in order, so one that leaves moves those behind it. Connections in the making must not take the
-// number of a place for the address that was there.
+// The GID table is ordered, so an address that leaves moves those behind it. A connection that is being set up must not use
+// an old index, which now belongs to another address.
 static void addresses_move(void)
 {
 	struct rdma_event_channel *there = channel(), *here = channel();
@@ -196,7 +196,7 @@ static void addresses_move(void)
 	DONE(rdma_destroy_id(listens));
 }
 
-// The hint may come first, as addresses go before their interface.
+// ADDR_CHANGE may come first, as addresses leave before their interface.
 static void expect_removal(struct rdma_event_channel *channel, struct rdma_cm_id *id)
 {
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
@@ -255,8 +255,8 @@ int main(void)
 		CHECK(waitpid(child, &status, 0) == child);
 		failed = status != 0;
 	}
-	// Registries are per network namespace, and this one ends with us. One of another user may be left of a namespace that had
-	// the same number; it is not ours to remove.
+	// Registries are per network namespace, and this one ends with the test. Another user may have left one of a namespace with
+	// the same number; the test must not remove that.
 	struct stat space;
 	char command[128];
 	CHECK(stat("/proc/self/ns/net", &space) == 0);

@@ -1,10 +1,10 @@
-// Connections from their offer to their end, both ends in one process: events, their order, and what they carry.
+// Connections from the request to the end, both ends in one process: events, their order, and their parameters.
 #include "cm.h"
 
 static struct rdma_event_channel *here, *there;
 
-// An offer that was just read, and the id it made.
-static struct rdma_cm_id *offer(const char *bytes)
+// Reads a connection request and returns its new id.
+static struct rdma_cm_id *connect_request(const char *bytes)
 {
 	struct rdma_cm_event *event = EXPECT(there, CONNECT_REQUEST);
 	struct rdma_cm_id *id = event->id;
@@ -56,7 +56,7 @@ static void whole_life(int port)
 	struct rdma_conn_param param = asking("hello");
 	DONE(rdma_create_qp(active, NULL, &attr));
 	DONE(rdma_connect(active, &param));
-	struct rdma_cm_id *passive = offer("hello");
+	struct rdma_cm_id *passive = connect_request("hello");
 	attr = small_qp(IBV_QPT_RC);
 	DONE(rdma_create_qp(passive, NULL, &attr));
 	param = (struct rdma_conn_param){ .private_data = "world", .private_data_len = 5,
@@ -80,7 +80,7 @@ static void whole_life(int port)
 	CHECK(active->qp->state == IBV_QPS_ERR);
 	PASS(there, DISCONNECTED);
 	PASS(here, DISCONNECTED);
-	// The other end may end it as well, and nothing more is said.
+	// The other end may disconnect too, and no further event follows.
 	DONE(rdma_disconnect(passive));
 	PASS(there, TIMEWAIT_EXIT);
 	PASS(here, TIMEWAIT_EXIT);
@@ -100,7 +100,7 @@ static void own_queue_pairs(int port)
 	param.qp_num = ends[0].qp->qp_num;
 	DONE(rdma_set_local_ece(active, &ece));
 	DONE(rdma_connect(active, &param));
-	struct rdma_cm_id *passive = offer("mine");
+	struct rdma_cm_id *passive = connect_request("mine");
 	DONE(rdma_get_remote_ece(passive, &ece));
 	CHECK(ece.vendor_id == 0x1234 && ece.options == 0x55);
 	ece.options = 0x11;
@@ -126,7 +126,7 @@ static void own_queue_pairs(int port)
 	DONE(rdma_establish(active));
 	REFUSED(rdma_establish(active), EINVAL);
 	PASS(there, ESTABLISHED);
-	// Ended by letting go of it.
+	// Destroying the id ends the connection.
 	DONE(rdma_destroy_id(active));
 	PASS(there, DISCONNECTED);
 	DONE(rdma_destroy_id(passive));
@@ -143,7 +143,7 @@ static void refused(int port)
 	struct rdma_conn_param param = asking("may I");
 	DONE(rdma_create_qp(active, NULL, &attr));
 	DONE(rdma_connect(active, &param));
-	struct rdma_cm_id *passive = offer("may I");
+	struct rdma_cm_id *passive = connect_request("may I");
 	char many[255] = { 0 };
 	REFUSED(rdma_reject(passive, many, 149), EINVAL);
 	DONE(rdma_reject(passive, "no", 2));
@@ -155,11 +155,11 @@ static void refused(int port)
 	rdma_destroy_qp(active);
 	DONE(rdma_destroy_id(active));
 
-	// By letting go of the offer, and of a listener that has one it did not read.
+	// Destroying the id of a request rejects it; so does destroying a listener with an unread request.
 	active = routed(here, RDMA_PS_TCP, port);
 	param.qp_num = 77;
 	DONE(rdma_connect(active, &param));
-	DONE(rdma_destroy_id(offer("may I")));
+	DONE(rdma_destroy_id(connect_request("may I")));
 	PASS(here, REJECTED);
 	DONE(rdma_destroy_id(active));
 
@@ -205,7 +205,7 @@ static void datagrams(void)
 	DONE(rdma_disconnect(active));
 	rdma_destroy_ep(active);
 	rdma_destroy_ep(passive);
-	// Nobody serves it.
+	// No listener for the service.
 	DONE(rdma_destroy_id(listens));
 	active = routed(here, RDMA_PS_UDP, port);
 	param.private_data_len = 0;
@@ -222,7 +222,7 @@ static void *destroys(void *id)
 	return NULL;
 }
 
-// An id goes when the program has given its events back, and not before.
+// rdma_destroy_id waits until the program has acknowledged all events of the id.
 static void destruction_waits(int port)
 {
 	struct rdma_cm_id *id;
@@ -240,7 +240,7 @@ static void destruction_waits(int port)
 	CHECK(event->id == id && event->event == RDMA_CM_EVENT_ADDR_RESOLVED);
 	DONE(rdma_ack_cm_event(event));
 	CHECK(pthread_join(thread, NULL) == 0);
-	// Events that nobody read go with it.
+	// Unread events are dropped with it.
 	DONE(rdma_create_id(here, &id, NULL, RDMA_PS_TCP));
 	DONE(rdma_resolve_addr(id, NULL, SA(to), 2000));
 	DONE(rdma_destroy_id(id));
@@ -254,7 +254,7 @@ static void migration(int port)
 	struct sockaddr_in to = address("127.0.0.1", port);
 	DONE(rdma_create_id(here, &id, NULL, RDMA_PS_TCP));
 	DONE(rdma_resolve_addr(id, NULL, SA(to), 2000));
-	// What waits moves along.
+	// Waiting events move with the id.
 	DONE(rdma_migrate_id(id, there));
 	CHECK(id->channel == there);
 	PASS(there, ADDR_RESOLVED);
@@ -276,7 +276,7 @@ static void *serves(void *listens)
 	return id;
 }
 
-// Endpoints, whose calls wait.
+// Endpoints, whose calls block.
 static void endpoints(void)
 {
 	struct rdma_addrinfo *res, hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP };

@@ -1,4 +1,4 @@
-// A connection to an address where no NIC is: the event of the manual, after the time that the specification gives.
+// A connection to an address without a NIC: UNREACHABLE, as the manual says, after the time that the specification gives.
 #include "cm.h"
 
 int main(void)
@@ -20,7 +20,7 @@ int main(void)
 	CHECK(poll(&fd, 1, 150000) == 1);
 	struct rdma_cm_event *event = EXPECT(channel, UNREACHABLE);
 	CHECK(event->status == -ETIMEDOUT && event->id == id);
-	// 16 times 4.3 seconds; less would mean that somebody gave up early.
+	// 16 times 4.3 seconds; less would mean that a retry is missing.
 	CHECK(time(NULL) - began >= 60);
 	DONE(rdma_ack_cm_event(event));
 	DONE(rdma_destroy_id(id));

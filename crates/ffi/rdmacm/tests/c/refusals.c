@@ -1,4 +1,4 @@
-// Wrong calls, and the numbers that they are refused with.
+// Invalid calls, and the errno of each.
 #include "cm.h"
 
 static struct rdma_event_channel *channel;
@@ -51,7 +51,7 @@ static void addresses(void)
 	REFUSED(rdma_resolve_addr(other, &unix_socket, SA(same), 100), EINVAL);
 	REFUSED(rdma_resolve_addr(id, NULL, SA(same), 100), EINVAL);
 	DONE(rdma_destroy_id(id));
-	// And free again.
+	// The port is free again.
 	DONE(rdma_bind_addr(other, SA(same)));
 	DONE(rdma_destroy_id(other));
 	DONE(rdma_destroy_id(datagrams));
@@ -67,7 +67,7 @@ static void shared_ports(void)
 	REFUSED(rdma_bind_addr(two, SA(at)), EADDRINUSE);
 	DONE(rdma_set_option(two, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes));
 	DONE(rdma_bind_addr(two, SA(at)));
-	// A port that is shared is not listened to, as the kernel has it.
+	// A shared port cannot be listened on, as in the kernel.
 	REFUSED(rdma_listen(one, 1), EADDRINUSE);
 	DONE(rdma_destroy_id(two));
 	DONE(rdma_listen(one, 1));
@@ -176,7 +176,7 @@ static void groups(void)
 	attr.comp_mask |= RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
 	attr.join_flags = RDMA_MC_JOIN_FLAG_RESERVED;
 	REFUSED(rdma_join_multicast_ex(id, &attr, NULL), EINVAL);
-	// Joined and left, with the event under way and with the event read.
+	// Join and leave, with the event unread and with the event read.
 	attr.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
 	DONE(rdma_join_multicast_ex(id, &attr, &group));
 	struct rdma_cm_event *event = EXPECT(channel, MULTICAST_JOIN);
@@ -233,7 +233,7 @@ static void waiting_ids(void)
 	DONE(rdma_resolve_addr(id, NULL, SA(to), 100));
 	CHECK(id->event && id->event->event == RDMA_CM_EVENT_ADDR_RESOLVED && id->verbs);
 	DONE(rdma_resolve_route(id, 100));
-	// Nobody listens there.
+	// No listener there.
 	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
 	DONE(rdma_create_qp(id, NULL, &attr));
 	REFUSED(rdma_connect(id, NULL), ECONNREFUSED);

@@ -1,4 +1,4 @@
-// Sockets over connections: what rstream and its kin do not show. Both ends are threads of one process, unless one must die.
+// rsockets: what rstream and similar programs do not test. Both ends are threads of one process, unless one must be killed.
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -50,7 +50,7 @@ static void *connect_to(void *where) {
     return (void *)(intptr_t)fd;
 }
 
-// Two sockets that are connected with each other.
+// Two connected sockets.
 static void make_pair(int ends[2]) {
     struct sockaddr_in where, peer;
     socklen_t length = sizeof peer;
@@ -180,7 +180,7 @@ static void *read_half(void *arg) {
     return NULL;
 }
 
-// A reader and a writer on each end at the same time; each direction ends by itself.
+// A reader and a writer on each end at the same time; each direction ends independently.
 static void both_ways(void) {
     int ends[2];
     pthread_t threads[4];
@@ -225,7 +225,7 @@ static void *write_later(void *arg) {
     return NULL;
 }
 
-// Our sockets and other descriptors in one call.
+// rsockets and other descriptors in one call.
 static void polls(void) {
     int ends[2], pipes[2], writers[2];
     struct pollfd fds[3];
@@ -267,7 +267,7 @@ static void polls(void) {
     close(pipes[1]);
 }
 
-// One thread does it all: nothing may wait for a call that comes later.
+// One thread does everything: no call may wait for a later one.
 static void nonblocking(void) {
     struct sockaddr_in where, nobody = address(1);
     int fd = listener(&where), client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), server, error = -1;
@@ -318,7 +318,7 @@ static void closed_under_a_reader(void) {
     pthread_t thread;
     make_pair(ends);
     CHECK(pthread_create(&thread, NULL, read_until_the_end, (void *)(intptr_t)ends[1]) == 0);
-    // Whether it sleeps already or comes too late, it must come back.
+    // Whether the call sleeps already or starts after the close, it must return.
     sched_yield();
     CHECK(rclose(ends[1]) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
@@ -337,7 +337,7 @@ static void mappings(void) {
     ends[0] = raccept(fd, NULL, NULL);
     CHECK(ends[0] >= 0 && pthread_join(thread, &result) == 0);
     ends[1] = (int)(intptr_t)result;
-    // The accepting end has a place for one mapping, the other has none.
+    // The accepting end has a slot for one mapping, the other has none.
     FAILS(riomap(ends[0], window, sizeof window, PROT_WRITE, 0, 0), ENOMEM);
     FAILS(riomap(ends[1], window, sizeof window, PROT_READ, 0, 0), EINVAL);
     CHECK(riomap(ends[1], window, sizeof window, PROT_WRITE, 0, 1000) == 1000);
@@ -370,7 +370,7 @@ static void datagrams(void) {
     FAILS(rrecv(server, in, 1, MSG_DONTWAIT), EAGAIN);
     memset(in, 0, sizeof in);
     FAILS(rsendto(client, in, 3000, 0, (struct sockaddr *)&where, sizeof where), EMSGSIZE);
-    // The first travel over UDP, later ones over the NIC; the program cannot tell.
+    // The first datagrams travel over UDP, later ones over the NIC; the program sees no difference.
     for (int round = 0; round < 200; round++) {
         size_t size = round * 7 + 1;
         struct pollfd fds = {.fd = server, .events = POLLIN};
@@ -391,14 +391,14 @@ static void datagrams(void) {
     CHECK(rclose(client) == 0 && rclose(server) == 0);
 }
 
-// A peer that is killed says nothing; a call that waits for it ends nevertheless.
+// A killed peer sends nothing; a call that waits for it returns nevertheless.
 static void killed_peer(void) {
     struct sockaddr_in where;
     int ready[2], child_died, server;
     char byte;
     ssize_t got;
     CHECK(pipe(ready) == 0);
-    // Forked before there is a device in this process: each has its own.
+    // Fork before this process has a device, so that each process opens its own.
     pid_t child = fork();
     if (child == 0) {
         CHECK(read(ready[0], &where, sizeof where) == sizeof where);
@@ -421,7 +421,7 @@ static void killed_peer(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) // Under a name of a test, that one alone.
+    if (argc > 1) // With the name of a test: run only that one.
         fprintf(stderr, "%s\n", argv[1]);
 #define RUN(test) \
     if (argc == 1 || strcmp(argv[1], #test) == 0) \

@@ -1,20 +1,20 @@
-// Many threads: several read one channel, others have ids whose calls wait, and everybody connects.
+// Many threads: several read one channel, others connect with ids whose calls block.
 #include "cm.h"
 
 #define CLIENTS 4
 #define ROUNDS 200
 #define READERS 3
 
-static struct rdma_event_channel *offers;
+static struct rdma_event_channel *requests;
 static int port;
 
-// Takes offers as they come; ends what the peer ends. Each event of a connection may come to another thread.
+// Accepts connection requests; destroys the id when the connection has ended. Each event of a connection may reach another thread.
 static void *serves(void *ignored)
 {
 	(void)ignored;
 	for (;;) {
 		struct rdma_cm_event *event;
-		DONE(rdma_get_cm_event(offers, &event));
+		DONE(rdma_get_cm_event(requests, &event));
 		struct rdma_cm_id *id = event->id;
 		enum rdma_cm_event_type kind = event->event;
 		struct rdma_cm_id *listens = event->listen_id;
@@ -34,7 +34,7 @@ static void *serves(void *ignored)
 			rdma_destroy_ep(id);
 			break;
 		case RDMA_CM_EVENT_ADDR_RESOLVED:
-			// The main thread wants the readers to go: one event for each.
+			// The main thread stops the readers: one event for each.
 			return NULL;
 		default:
 			fprintf(stderr, "unexpected %s\n", rdma_event_str(kind));
@@ -65,9 +65,9 @@ static void *connects(void *ignored)
 int main(void)
 {
 	pthread_t readers[READERS], clients[CLIENTS];
-	offers = rdma_create_event_channel();
-	CHECK(offers);
-	struct rdma_cm_id *listens = listener(offers, RDMA_PS_TCP, &port);
+	requests = rdma_create_event_channel();
+	CHECK(requests);
+	struct rdma_cm_id *listens = listener(requests, RDMA_PS_TCP, &port);
 	for (int i = 0; i < READERS; i++)
 		CHECK(pthread_create(&readers[i], NULL, serves, NULL) == 0);
 	for (int i = 0; i < CLIENTS; i++)
@@ -77,7 +77,7 @@ int main(void)
 	struct rdma_cm_id *ends[READERS];
 	struct sockaddr_in to = address("127.0.0.1", port);
 	for (int i = 0; i < READERS; i++) {
-		DONE(rdma_create_id(offers, &ends[i], NULL, RDMA_PS_TCP));
+		DONE(rdma_create_id(requests, &ends[i], NULL, RDMA_PS_TCP));
 		DONE(rdma_resolve_addr(ends[i], NULL, SA(to), 2000));
 	}
 	for (int i = 0; i < READERS; i++)

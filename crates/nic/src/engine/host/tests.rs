@@ -1,4 +1,4 @@
-//! Short messages over UDP: which of them leave at once, and that it makes no difference to anybody else.
+//! Short messages over UDP: which of them take the fast path, and that all arrive alike.
 
 use crate::objects::{Cq, Qp, QpInit};
 use crate::{Config, LinkChoice, MemoryRegion, Nic};
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 4096;
-/// What arrives is placed from here on.
-const PLACE: usize = 2048;
+/// Received bytes are stored from this offset on.
+const RECV_AT: usize = 2048;
 
 /// A NIC with two queue pairs that talk to each other, and memory whose byte n is n modulo 251.
 struct Pair {
@@ -67,8 +67,8 @@ fn connect(nic: &Nic, qp: &Qp, to: Qpn) {
 }
 
 impl Pair {
-    /// Whether a message left at once since the queue pair was modified.
-    fn left_at_once(&self) -> bool {
+    /// Whether a message took the fast path since the queue pair was modified.
+    fn took_fast_path(&self) -> bool {
         let _held = self.near.core.machine.lock();
         // SAFETY: the lock is held, and nobody else is in this test.
         unsafe { self.near.core.short.get() }.has_tx_cache()
@@ -93,7 +93,7 @@ impl Pair {
     /// Posts receives for so many messages of 512 bytes each.
     fn expect(&self, count: usize) {
         for n in 0..count {
-            let sges = [self.mr.sge(PLACE + n * 512, 512)];
+            let sges = [self.mr.sge(RECV_AT + n * 512, 512)];
             self.far.post_recv(&[RecvWr { wr_id: 100 + n as u64, sges: &sges }]).unwrap();
         }
     }
@@ -113,11 +113,11 @@ impl Pair {
     }
 
     fn arrived(&self, n: usize, len: usize) -> Vec<u8> {
-        let at = PLACE + n * 512;
+        let at = RECV_AT + n * 512;
         self.bytes[at..at + len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
     }
 
-    /// How packets left so far: calls and packets.
+    /// System calls and packets sent so far.
     fn sent(&self) -> (u64, u64) {
         let link = self.nic.counters().link;
         (link.tx_calls, link.tx_packets)
@@ -129,7 +129,7 @@ fn expected(from: usize, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn one_short_message_leaves_at_once() {
+fn one_short_message_takes_the_fast_path() {
     let pair = pair("127.49.1.1");
     for (len, inline) in [(8, false), (8, true), (5, false), (0, false), (200, false)] {
         pair.expect(1);
@@ -137,7 +137,7 @@ fn one_short_message_leaves_at_once() {
         let sges = [pair.mr.sge(len, len as u32)];
         let bytes = expected(len, len);
         pair.send(&[if inline { Payload::Inline(&bytes) } else { Payload::Sges(&sges) }]);
-        assert!(pair.left_at_once(), "{len} bytes");
+        assert!(pair.took_fast_path(), "{len} bytes");
         let received = pair.completions(1, WcOpcode::Recv);
         assert_eq!((received[0].byte_len as usize, received[0].wr_id), (len, 100));
         assert_eq!(pair.arrived(0, len), bytes);
@@ -146,7 +146,7 @@ fn one_short_message_leaves_at_once() {
         assert!(calls >= before.0 + 2 && packets >= before.1 + 2, "it is counted as its acknowledgement is");
     }
     pair.near.modify(&QpAttr { min_rnr_timer: 2, ..QpAttr::default() }, AttrMask::MIN_RNR_TIMER).unwrap();
-    assert!(!pair.left_at_once(), "what is modified may go elsewhere");
+    assert!(!pair.took_fast_path(), "modify clears the TX cache");
 }
 
 #[test]
@@ -155,24 +155,24 @@ fn lists_and_long_messages_take_the_batch() {
     pair.expect(3);
     let sges: Vec<_> = (0..3).map(|n| [pair.mr.sge(n * 16, 16)]).collect();
     pair.send(&[Payload::Sges(&sges[0]), Payload::Sges(&sges[1]), Payload::Sges(&sges[2])]);
-    assert!(!pair.left_at_once(), "a list leaves together");
+    assert!(!pair.took_fast_path(), "a list leaves as one batch");
     let received = pair.completions(3, WcOpcode::Recv);
     assert_eq!(received.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [100, 101, 102]);
     (0..3).for_each(|n| assert_eq!(pair.arrived(n, 16), expected(n * 16, 16)));
     pair.expect(1);
     pair.send(&[Payload::Sges(&[pair.mr.sge(0, 400)])]);
-    assert!(!pair.left_at_once(), "there is no room for it");
+    assert!(!pair.took_fast_path(), "it is too long for the fast path");
     assert_eq!(pair.completions(1, WcOpcode::Recv)[0].byte_len, 400);
     assert_eq!(pair.arrived(0, 400), expected(0, 400));
 }
 
 #[test]
-fn memory_that_cannot_be_read_fails_as_ever() {
+fn unreadable_memory_fails_as_on_the_batch_path() {
     let pair = pair("127.49.1.3");
     pair.expect(1);
     let sge = pair.mr.sge(0, 8);
     pair.send(&[Payload::Sges(&[Sge { lkey: LKey(sge.lkey.0 ^ 1), ..sge }])]);
-    assert!(!pair.left_at_once());
+    assert!(!pair.took_fast_path());
     let mut got = [Completion::default(); 1];
     let give_up = Instant::now() + Duration::from_secs(20);
     while pair.cq.poll(&mut got).unwrap() == 0 {

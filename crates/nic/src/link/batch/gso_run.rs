@@ -111,8 +111,8 @@ impl TxBatch {
         // It may have joined a run of longer packets, and ended that.
         let mut is_open =
             self.packets[self.packets.len() - 1 - usize::from(run_index)].wire_len() == last.wire_len();
-        let (places, _) = self.arena[start..start + count * OWN_LEN].as_chunks_mut::<OWN_LEN>();
-        for (n, (own, external)) in places.iter_mut().zip(payloads).enumerate() {
+        let (headers, _) = self.arena[start..start + count * OWN_LEN].as_chunks_mut::<OWN_LEN>();
+        for (n, (own, external)) in headers.iter_mut().zip(payloads).enumerate() {
             run_index = if is_open && run_index + 1 < common.most { run_index + 1 } else { 0 };
             is_open = true;
             let bth = numbered.next_bytes();

@@ -38,8 +38,8 @@ impl Default for Sources {
 impl Sources {
     /// Whether a packet of this source may have had this identification.
     fn believe(&mut self, sgid: Gid, sport: u16, ident: u16) -> bool {
-        let place = usize::from(sgid.0[15] ^ sgid.0[14].rotate_left(3) ^ sport as u8 ^ (sport >> 8) as u8);
-        let source = &mut self.table[place % TABLE_LEN];
+        let index = usize::from(sgid.0[15] ^ sgid.0[14].rotate_left(3) ^ sport as u8 ^ (sport >> 8) as u8);
+        let source = &mut self.table[index % TABLE_LEN];
         if source.sgid != sgid || source.sport != sport {
             *source = Source { sgid, sport, ..Source::default() };
         }

@@ -89,7 +89,7 @@ impl Drop for UdpLink {
     }
 }
 
-/// Binds every address and takes a place in its group, all of it while no other process joins or leaves.
+/// Binds every address and joins its reuseport group, all of it while no other process joins or leaves.
 fn join_addresses(config: &UdpConfig, registry: &Registry) -> Result<(Vec<BoundAddress>, u128), LinkError> {
     let everywhere = [sockets::unspecified(true), sockets::unspecified(false)];
     let wanted = config.bind.as_deref().unwrap_or(&everywhere);

@@ -1,9 +1,9 @@
-//! Probes: datagrams that show a socket its place in its group.
+//! Probes: datagrams that show a socket its index in its group.
 //!
-//! The steering program sends a probe to the place it names, so its receiver learns its own place independently of the
+//! The steering program sends a probe to the index it names, so its receiver learns its own index independently of the
 //! roster.
 
-use super::steer::{PROBE_MAGIC, PROBE_PLACE_AT};
+use super::steer::{PROBE_INDEX_AT, PROBE_MAGIC};
 use ferroce_proto::Gid;
 
 const TOKEN_AT: usize = 8;
@@ -11,14 +11,14 @@ const ROUND_AT: usize = 24;
 const ADDR_AT: usize = 32;
 const LEN: usize = 48;
 
-/// A question to the socket at one place.
+/// A question to the socket at one index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
-    /// The place.
-    pub(super) place: u8,
+    /// The index.
+    pub(super) index: u8,
     /// Shows that a process of this user sent it.
     pub(super) token: u128,
-    /// Probes of one round were sent together, lowest place first.
+    /// Probes of one round were sent together, lowest index first.
     pub(super) round: u64,
     /// The bound address that is meant: a probe to all addresses can land at a socket bound to one.
     pub(super) addr: Gid,
@@ -29,7 +29,7 @@ impl Probe {
     pub(super) fn to_bytes(self) -> [u8; LEN] {
         let mut b = [0; LEN];
         b[..4].copy_from_slice(&PROBE_MAGIC.to_be_bytes());
-        b[PROBE_PLACE_AT] = self.place;
+        b[PROBE_INDEX_AT] = self.index;
         b[TOKEN_AT..ROUND_AT].copy_from_slice(&self.token.to_be_bytes());
         b[ROUND_AT..ADDR_AT].copy_from_slice(&self.round.to_be_bytes());
         b[ADDR_AT..].copy_from_slice(&self.addr.0);
@@ -43,7 +43,7 @@ impl Probe {
             return None;
         }
         Some(Probe {
-            place: b[PROBE_PLACE_AT],
+            index: b[PROBE_INDEX_AT],
             token: u128::from_be_bytes(b[TOKEN_AT..ROUND_AT].try_into().ok()?),
             round: u64::from_be_bytes(b[ROUND_AT..ADDR_AT].try_into().ok()?),
             addr: Gid(b[ADDR_AT..].try_into().ok()?),
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_probe_comes_back() {
-        let probe = Probe { place: 3, token: 7 << 100, round: 9, addr: Gid([5; 16]) };
+        let probe = Probe { index: 3, token: 7 << 100, round: 9, addr: Gid([5; 16]) };
         assert_eq!(Probe::parse(&probe.to_bytes()), Some(probe));
         assert_eq!(Probe::parse(&[0; LEN]), None);
         assert_eq!(Probe::parse(&probe.to_bytes()[1..]), None);

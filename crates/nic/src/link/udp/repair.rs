@@ -91,13 +91,13 @@ impl UdpLink {
             IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
             specific => specific,
         };
-        for place in 0..roster.order(addr).len() {
-            let probe = Probe { place: place as u8, token: roster.token, round, addr: Gid::from_ip(addr) };
+        for index in 0..roster.order(addr).len() {
+            let probe = Probe { index: index as u8, token: roster.token, round, addr: Gid::from_ip(addr) };
             self.sender.send_raw(Gid::from_ip(to), &probe.to_bytes());
         }
     }
 
-    /// We stand at the place that the probe names. Only the first probe of a round counts: one that names a place behind
+    /// We stand at the index that the probe names. Only the first probe of a round counts: one that names an index behind
     /// the last socket is delivered anywhere.
     #[cold]
     pub(super) fn on_probe(&self, receiver: &mut Receiver, address: usize, probe: &Probe) {
@@ -116,7 +116,7 @@ impl UdpLink {
         pace.round = Some(probe.round);
         // A roster that stays busy loses this answer; the next misdelivered packet asks again.
         let _ = self.port.registry().try_update(PATIENCE, |_, roster| {
-            if roster.confirm(bound.addr, probe.place.into(), self.slot) {
+            if roster.confirm(bound.addr, probe.index.into(), self.slot) {
                 let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             }
         });

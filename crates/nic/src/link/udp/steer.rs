@@ -11,8 +11,8 @@ use crate::link::SLOT_HINT_AT;
 /// First word of a probe, where a packet has its opcode: 0xff is reserved for manufacturers (IBA 9.2.1), so that
 /// no packet begins like this.
 pub(super) const PROBE_MAGIC: u32 = 0xff_f3_77_0c;
-/// Byte of a probe that names the place it wants to reach.
-pub(super) const PROBE_PLACE_AT: usize = 4;
+/// Byte of a probe that names the index it wants to reach.
+pub(super) const PROBE_INDEX_AT: usize = 4;
 
 /// Byte of a packet that holds the high bits of the destination QPN.
 const SLOT_AT: u32 = 5;
@@ -33,8 +33,8 @@ const SIDR_REP: u32 = 0x18;
 /// First byte of the receiver's communication id, in a SIDR_REP and in all other answers.
 const SIDR_REQUEST_ID_AT: u32 = MAD_AT + 24;
 const REMOTE_COMM_ID_AT: u32 = MAD_AT + 28;
-/// A place that no socket has: the kernel then picks by hash.
-const NO_PLACE: u32 = u32::MAX;
+/// An index that no socket has: the kernel then picks by hash.
+const NO_INDEX: u32 = u32::MAX;
 
 const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
@@ -69,7 +69,7 @@ fn management_attribute(packet: &[u8]) -> u32 {
 
 /// The program for a group whose sockets belong to these slots, in the kernel's order.
 pub(super) fn program(order: &[u8]) -> Vec<libc::sock_filter> {
-    assemble(order, |_| true, NO_PLACE)
+    assemble(order, |_| true, NO_INDEX)
 }
 
 /// The same, but nothing goes to the socket of `leaving`, so that it can be emptied and closed without a loss. `None` if
@@ -83,7 +83,7 @@ fn assemble(order: &[u8], includes: impl Fn(u8) -> bool, otherwise: u32) -> Vec<
     let mut program = vec![
         step(LOAD_WORD, 0),
         branch(PROBE_MAGIC, 0, 2),
-        step(LOAD_BYTE, PROBE_PLACE_AT as u32),
+        step(LOAD_BYTE, PROBE_INDEX_AT as u32),
         step(RETURN_LOADED, 0),
         step(LOAD_WORD, QPN_WORD_AT),
         step(AND, QPN_MASK),
@@ -100,9 +100,9 @@ fn assemble(order: &[u8], includes: impl Fn(u8) -> bool, otherwise: u32) -> Vec<
         step(JUMP, 1),
         step(LOAD_BYTE, SIDR_REQUEST_ID_AT),
     ];
-    for (place, &slot) in order.iter().enumerate().filter(|&(_, &slot)| includes(slot)) {
+    for (index, &slot) in order.iter().enumerate().filter(|&(_, &slot)| includes(slot)) {
         program.push(branch(u32::from(slot), 0, 1));
-        program.push(step(RETURN, place as u32));
+        program.push(step(RETURN, index as u32));
     }
     program.push(step(RETURN, otherwise));
     program
@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn packets_go_to_the_place_of_their_slot() {
+    fn packets_go_to_the_index_of_their_slot() {
         let program = program(&[9, 3, 254]);
         let to = |slot| [0x64, 0, 0xff, 0xff, 0, slot, 1, 2, 0, 0, 0, 0];
         assert_eq!(run(&program, &to(9)), 0);
         assert_eq!(run(&program, &to(3)), 1);
         assert_eq!(run(&program, &to(254)), 2);
         for stranger in [0, 1, 255] {
-            assert_eq!(run(&program, &to(stranger)), NO_PLACE);
+            assert_eq!(run(&program, &to(stranger)), NO_INDEX);
         }
         assert_eq!(run(&program, &[1, 2]), 0);
     }
@@ -205,12 +205,12 @@ mod tests {
             CmMessage::SidrReq(SidrReq { request_id: local_comm_id, ..SidrReq::default() }),
         ];
         for message in offers {
-            assert_eq!(run(&program, &management(message, 0)), NO_PLACE, "{}", message.name());
+            assert_eq!(run(&program, &management(message, 0)), NO_INDEX, "{}", message.name());
             assert_eq!(run(&program, &management(message, 254)), 2, "{}", message.name());
             assert_eq!([0, 254].map(|hint| management_slot(&management(message, hint))), [0, 254]);
         }
         let unanswered = CmMessage::Rej(Rej { local_comm_id, ..Rej::default() });
-        assert_eq!(run(&program, &management(unanswered, 0)), NO_PLACE);
+        assert_eq!(run(&program, &management(unanswered, 0)), NO_INDEX);
         assert_eq!(run(&program, &management(unanswered, 0)[..40]), 0);
         assert_eq!(management_slot(&management(unanswered, 0)[..40]), 0);
     }
@@ -219,17 +219,17 @@ mod tests {
     fn nothing_goes_to_who_leaves() {
         assert!(program_without(&[9], 9).is_none());
         let program = program_without(&[9, 3, 254], 9).unwrap();
-        for (slot, place) in [(3, 1), (254, 2), (9, 1), (77, 1)] {
-            assert_eq!(run(&program, &[0x64, 0, 0xff, 0xff, 0, slot, 1, 2, 0, 0, 0, 0]), place);
+        for (slot, index) in [(3, 1), (254, 2), (9, 1), (77, 1)] {
+            assert_eq!(run(&program, &[0x64, 0, 0xff, 0xff, 0, slot, 1, 2, 0, 0, 0, 0]), index);
         }
     }
 
     #[test]
-    fn probes_go_to_the_place_they_name() {
+    fn probes_go_to_the_index_they_name() {
         let program = program(&[9]);
         let mut probe = [0; 40];
         probe[..4].copy_from_slice(&PROBE_MAGIC.to_be_bytes());
-        probe[PROBE_PLACE_AT] = 17;
+        probe[PROBE_INDEX_AT] = 17;
         assert_eq!(run(&program, &probe), 17);
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Mapped {
     mr: *mut ibv_mr,
     offset: u64,
     /// Its index in the peer's table; none if it is for local use.
-    place: Option<u16>,
+    slot: Option<u16>,
     /// Whether the peer was informed.
     announced: bool,
 }
@@ -68,12 +68,12 @@ impl Connection {
         let mut shared = self.shared.lock();
         let pd = shared.endpoint.as_ref().ok_or(Errno(libc::EINVAL))?.pd();
         let remote = protection & libc::PROT_WRITE != 0;
-        let place = if remote { Some(shared.free_place().ok_or(Errno(libc::ENOMEM))?) } else { None };
+        let slot = if remote { Some(shared.free_slot().ok_or(Errno(libc::ENOMEM))?) } else { None };
         let access = if remote { ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE } else { ACCESS_LOCAL_WRITE };
         // SAFETY: the program promises that the buffer stays until it unmaps it.
         let mr = Errno::not_null(unsafe { ibv_reg_mr(pd, buffer, length, access) })?;
         let offset = if offset == -1 { buffer as off_t } else { offset };
-        shared.mapped.push(Mapped { mr, offset: offset as u64, place, announced: false });
+        shared.mapped.push(Mapped { mr, offset: offset as u64, slot, announced: false });
         shared.note_mapped();
         Ok(offset)
     }
@@ -94,11 +94,11 @@ impl Connection {
             }
             let mut shared = self.wait_for_room(must_not_wait, Shared::has_room)?;
             let Some(at) = shared.unannounced() else { return Ok(()) };
-            let (entry, place) = (shared.mapped[at].entry(), shared.mapped[at].place.unwrap_or(0));
+            let (entry, slot) = (shared.mapped[at].entry(), shared.mapped[at].slot.unwrap_or(0));
             let Some(link) = shared.link_mut() else { return Err(Errno(libc::ENOTCONN)) };
             let mut bytes = entry.to_bytes(link.peer_order);
             let target = RemoteBuffer {
-                addr: link.peer_mappings.addr.wrapping_add(u64::from(place) * Mapping::LEN as u64),
+                addr: link.peer_mappings.addr.wrapping_add(u64::from(slot) * Mapping::LEN as u64),
                 ..link.peer_mappings
             };
             let Some(piece) = link.machine.send_ring.plan_direct(Mapping::LEN as u32) else { continue };
@@ -107,7 +107,7 @@ impl Connection {
             let mut from = Vectors::new(&list)?;
             shared.send_piece(&piece, &mut from, |shared| {
                 shared.link_mut()?.machine.send_ring.commit_direct(&piece);
-                Some((target, Some(Message::Mapping(place))))
+                Some((target, Some(Message::Mapping(slot))))
             })?;
         }
     }
@@ -121,7 +121,7 @@ impl Connection {
     ) -> Outcome<usize> {
         let started = Instant::now();
         let must_not_wait = self.flags.forbid_waiting(flags);
-        let _turn = self.writing.lock();
+        let _guard = self.writing.lock();
         self.announce_mappings(must_not_wait)?;
         let mut growth = Growth::new();
         let mut written = 0;
@@ -159,7 +159,7 @@ impl Connection {
 
 impl Shared {
     fn note_mapped(&mut self) {
-        let is_mapped = self.mapped.iter().any(|mapped| mapped.place.is_some());
+        let is_mapped = self.mapped.iter().any(|mapped| mapped.slot.is_some());
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.is_mapped = is_mapped;
         }
@@ -170,14 +170,14 @@ impl Shared {
     }
 
     fn unannounced(&self) -> Option<usize> {
-        self.mapped.iter().position(|mapped| mapped.place.is_some() && !mapped.announced)
+        self.mapped.iter().position(|mapped| mapped.slot.is_some() && !mapped.announced)
     }
 
     /// A free index in the peer's table.
-    fn free_place(&self) -> Option<u16> {
+    fn free_slot(&self) -> Option<u16> {
         // An accepted connection knows its peer before it is established.
-        let places = self.endpoint.as_ref()?.link.as_ref()?.peer_mappings.length as u16;
-        (0..places).find(|place| !self.mapped.iter().any(|mapped| mapped.place == Some(*place)))
+        let slots = self.endpoint.as_ref()?.link.as_ref()?.peer_mappings.length as u16;
+        (0..slots).find(|slot| !self.mapped.iter().any(|mapped| mapped.slot == Some(*slot)))
     }
 
     /// The target in the peer's memory for this offset, and how many bytes may follow.

@@ -35,8 +35,8 @@ use super::flags::Flags;
 use super::settings::{Defaults, Sizing};
 use super::waiting::{Pollable, wait};
 use crate::abi::RDMA_PS_TCP;
-pub(crate) use options::KeepAlive;
 use options::Options;
+pub(crate) use options::{KeepAlive, Liveness};
 use shared::{Shared, State};
 
 /// A stream socket.

@@ -42,6 +42,14 @@ pub(crate) enum KeepAlive {
     Off,
 }
 
+/// Whether a connection needs further probes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Liveness {
+    Alive,
+    Ended,
+}
+
 impl Connection {
     pub(crate) fn set_option(&self, level: c_int, name: c_int, value: &Given) -> Outcome<KeepAlive> {
         let mut shared = self.shared.lock();
@@ -125,12 +133,12 @@ impl Connection {
         into.put(&number)
     }
 
-    /// Sends a probe. Returns `false` if the connection has ended.
-    pub(crate) fn keep_alive(&self) -> bool {
+    /// Sends a probe.
+    pub(crate) fn keep_alive(&self) -> Liveness {
         let mut shared = self.shared.lock();
         shared.progress(None);
         shared.on_silence();
-        !shared.closed && shared.end().is_none()
+        if shared.closed || shared.end().is_some() { Liveness::Ended } else { Liveness::Alive }
     }
 }
 

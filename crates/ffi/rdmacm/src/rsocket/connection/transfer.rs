@@ -53,7 +53,7 @@ impl Connection {
     pub(crate) fn send(&self, mut from: Vectors<'_>, flags: c_int) -> Outcome<usize> {
         let must_not_wait = self.flags.forbid_waiting(flags);
         self.settle(must_not_wait)?;
-        let _turn = self.writing.lock();
+        let _guard = self.writing.lock();
         self.announce_mappings(must_not_wait)?;
         let mut growth = Growth::new();
         let mut sent = 0;
@@ -95,7 +95,7 @@ impl Connection {
     pub(crate) fn receive(&self, mut into: Vectors<'_>, flags: c_int) -> Outcome<usize> {
         let must_not_wait = self.flags.forbid_waiting(flags);
         self.settle(must_not_wait)?;
-        let _turn = self.reading.lock();
+        let _guard = self.reading.lock();
         let mut got = 0;
         while into.left() > 0 {
             let mut shared = match self.wait_for_data(must_not_wait) {
@@ -182,7 +182,7 @@ impl SendPiece for MutexGuard<'_, Shared> {
     ) -> Outcome<()> {
         let gone = Errno(libc::ENOTCONN);
         let mut inline = [0u8; MAX_INLINE];
-        match piece.place {
+        match piece.spans {
             None => {
                 let mut at = 0;
                 from.walk(piece.length as usize, |start, count| {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
 
 use super::shared::{Shared, State};
+use crate::rsocket::completions::Notification;
 use crate::rsocket::stream::End;
 use crate::rsocket::wait::{Bell, Sleepers, watch};
 use crate::rsocket::waiting::Watched;
@@ -58,7 +59,7 @@ impl Watched for Shared {
     fn take_events(&mut self, own: Option<&Arc<Bell>>) {
         let mut changes = self.take_cm_events();
         if let Some(endpoint) = &mut self.endpoint {
-            changes += usize::from(endpoint.take_event());
+            changes += usize::from(endpoint.take_event() == Notification::Taken);
         }
         if changes > 0 {
             self.sleepers.wake(own);

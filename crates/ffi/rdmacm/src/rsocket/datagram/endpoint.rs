@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::rsocket::address::Address;
 use crate::rsocket::calls::*;
 use crate::rsocket::channel::Channel;
-use crate::rsocket::completions::Completions;
+use crate::rsocket::completions::{Completions, Notification};
 use crate::rsocket::errno::{Errno, Outcome};
 use crate::rsocket::memory::Registered;
 use crate::rsocket::settings::Sizing;
@@ -134,7 +134,7 @@ impl Endpoint {
         self.completions.arm();
     }
 
-    pub(crate) fn take_event(&mut self) -> bool {
+    pub(crate) fn take_event(&mut self) -> Notification {
         self.completions.take_event()
     }
 

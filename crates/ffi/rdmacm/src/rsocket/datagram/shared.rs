@@ -11,6 +11,7 @@ use super::endpoint::{Arrived, Endpoint, SLOT};
 use super::header::{Purpose, ServiceHeader};
 use super::udp::{Udp, source_for};
 use crate::rsocket::address::Address;
+use crate::rsocket::completions::Notification;
 use crate::rsocket::errno::{Errno, Outcome};
 use crate::rsocket::settings::Sizing;
 use crate::rsocket::vectors::Vectors;
@@ -240,8 +241,9 @@ impl Watched for Shared {
 
     fn take_events(&mut self, own: Option<&Arc<Bell>>) {
         let mut changes = self.take_packets();
-        changes +=
-            self.endpoints.iter_mut().filter_map(|endpoint| endpoint.take_event().then_some(())).count();
+        for endpoint in &mut self.endpoints {
+            changes += usize::from(endpoint.take_event() == Notification::Taken);
+        }
         if changes > 0 {
             self.sleepers.wake(own);
         }

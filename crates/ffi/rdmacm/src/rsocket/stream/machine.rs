@@ -98,7 +98,8 @@ impl Machine {
         let slots = u32::from(sizes.send_queue).saturating_sub(CONTROL_SLOTS).max(1);
         let mut send_ring = SendRing::new(sizes.send_ring, slots, sizes.inline);
         send_ring.on_credit(peer.credits);
-        send_ring.on_target(peer.data);
+        // The first buffer is always within the limit.
+        let _ = send_ring.on_target(peer.data);
         Self {
             send_ring,
             recv_ring: RecvRing::new(sizes.recv_ring, sizes.recv_queue),
@@ -144,7 +145,7 @@ impl Machine {
         self.send_ring.on_credit(credit);
         let Some(entry) = entry else { return Ok(()) };
         self.own_slot = (self.own_slot + 1) % TABLE_SLOTS;
-        if self.send_ring.on_target(entry) { Ok(()) } else { Err(Violation::Buffers) }
+        self.send_ring.on_target(entry)
     }
 
     /// Handles a completion of our own, successful or not.
@@ -201,9 +202,9 @@ impl Machine {
         let message = Message::Credits(grant.credit);
         let Some(Span { offset, length }) = grant.buffer else { return Control::Bare(message) };
         let buffer = RemoteBuffer { addr: self.ring.addr + u64::from(offset), rkey: self.ring.rkey, length };
-        let place = u64::from(self.peer_slot) * RemoteBuffer::LEN as u64;
+        let offset = u64::from(self.peer_slot) * RemoteBuffer::LEN as u64;
         let target = RemoteBuffer {
-            addr: self.peer_table.addr.wrapping_add(place),
+            addr: self.peer_table.addr.wrapping_add(offset),
             rkey: self.peer_table.rkey,
             length: RemoteBuffer::LEN as u32,
         };

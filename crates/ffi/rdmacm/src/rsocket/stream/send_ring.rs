@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::recv_ring::Violation;
 use super::ring::{Span, spans};
 use crate::rsocket::wire::{Message, RemoteBuffer};
 
@@ -18,13 +19,13 @@ const MAX_TARGETS: usize = 2;
 pub(crate) struct Piece {
     pub(crate) length: u32,
     /// Where they must be in the send ring; `None`: they are sent inline.
-    pub(crate) place: Option<[Span; 2]>,
+    pub(crate) spans: Option<[Span; 2]>,
 }
 
 impl Piece {
     /// Bytes of the ring that it takes until it is acknowledged.
     pub(crate) fn ring_bytes(&self) -> u32 {
-        if self.place.is_some() { self.length } else { 0 }
+        if self.spans.is_some() { self.length } else { 0 }
     }
 }
 
@@ -76,13 +77,15 @@ impl SendRing {
         self.credit = credit;
     }
 
-    /// Adds a buffer of the peer. Returns `false` if the peer may not grant another.
-    pub(crate) fn on_target(&mut self, target: RemoteBuffer) -> bool {
-        let welcome = self.targets.len() < MAX_TARGETS;
-        if welcome && target.length > 0 {
+    /// Adds a buffer of the peer. More than [`MAX_TARGETS`] violate the protocol.
+    pub(crate) fn on_target(&mut self, target: RemoteBuffer) -> Result<(), Violation> {
+        if self.targets.len() >= MAX_TARGETS {
+            return Err(Violation::Buffers);
+        }
+        if target.length > 0 {
             self.targets.push_back(target);
         }
-        welcome
+        Ok(())
     }
 
     /// A request was acknowledged, or given up.
@@ -110,20 +113,20 @@ impl SendRing {
     pub(crate) fn plan(&self, limit: u32) -> Option<Piece> {
         let target = self.targets.front()?;
         let limit = limit.min(target.length).min(Message::MAX_DATA);
-        self.can_send().then(|| self.place(limit))
+        self.can_send().then(|| self.piece(limit))
     }
 
     /// The next piece of a write that needs no buffer and no credit of the stream.
     pub(crate) fn plan_direct(&self, limit: u32) -> Option<Piece> {
-        self.has_room().then(|| self.place(limit))
+        self.has_room().then(|| self.piece(limit))
     }
 
-    fn place(&self, limit: u32) -> Piece {
+    fn piece(&self, limit: u32) -> Piece {
         if limit <= self.inline {
-            return Piece { length: limit, place: None };
+            return Piece { length: limit, spans: None };
         }
         let length = limit.min(self.free);
-        Piece { length, place: Some(spans(self.size, self.head, length)) }
+        Piece { length, spans: Some(spans(self.size, self.head, length)) }
     }
 
     /// The piece of [`SendRing::plan`] is posted; returns its target.
@@ -161,15 +164,15 @@ mod tests {
     fn ready(size: u32, slots: u32, inline: u32) -> SendRing {
         let mut send_ring = SendRing::new(size, slots, inline);
         send_ring.on_credit(100);
-        send_ring.on_target(target(1000, 4096));
+        send_ring.on_target(target(1000, 4096)).unwrap();
         send_ring
     }
 
     #[test]
     fn data_fills_one_buffer_and_then_the_next() {
         let mut send_ring = ready(16384, 10, 0);
-        assert!(send_ring.on_target(target(9000, 4096)));
-        assert!(!send_ring.on_target(target(0, 1)), "a third buffer was never promised");
+        send_ring.on_target(target(9000, 4096)).unwrap();
+        assert!(send_ring.on_target(target(0, 1)).is_err(), "a third buffer was never promised");
         let first = send_ring.plan(3000).unwrap();
         assert_eq!(send_ring.commit(&first), target(1000, 3000));
         let second = send_ring.plan(3000).unwrap();
@@ -203,9 +206,9 @@ mod tests {
     fn small_pieces_go_inline_and_take_no_ring() {
         let mut send_ring = ready(4096, 10, 64);
         let piece = send_ring.plan(64).unwrap();
-        assert_eq!((piece.place, piece.ring_bytes()), (None, 0));
+        assert_eq!((piece.spans, piece.ring_bytes()), (None, 0));
         assert_eq!(send_ring.commit(&piece), target(1000, 64));
-        assert!(send_ring.plan(65).unwrap().place.is_some());
+        assert!(send_ring.plan(65).unwrap().spans.is_some());
     }
 
     #[test]
@@ -218,7 +221,7 @@ mod tests {
         send_ring.on_sent(2000);
         send_ring.on_sent(2000);
         let third = send_ring.plan_direct(200).unwrap();
-        let spans = third.place.unwrap();
+        let spans = third.spans.unwrap();
         assert_eq!((spans[0].offset, spans[0].length, spans[1].length), (4000, 96, 104));
     }
 

@@ -272,7 +272,7 @@ fn check_inside(tester: &mut Tester, next: &mut impl FnMut(usize) -> usize) {
     }
     machine.recv_ring.on_read(next(3_000) as u32);
     if let Some(piece) = machine.send_ring.plan(next(100_000) as u32) {
-        for span in piece.place.into_iter().flatten() {
+        for span in piece.spans.into_iter().flatten() {
             assert!(
                 u64::from(span.offset) + u64::from(span.length) <= u64::from(SIZES.send_ring),
                 "{span:?}"

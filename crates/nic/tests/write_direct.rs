@@ -96,9 +96,9 @@ impl Setup {
 }
 
 #[test]
-fn both_ways_do_the_same() {
+fn both_paths_do_the_same() {
     if !has_fabric() {
-        return println!("SKIPPED: over UDP nothing is done at once");
+        return println!("SKIPPED: over UDP nothing is written directly");
     }
     let s = setup(["127.91.7.1", "127.91.7.2"]);
     let (sge, addr, rkey) = (s.from.sge(100, 8), s.page(), s.to.mr.rkey());
@@ -132,9 +132,9 @@ fn both_ways_do_the_same() {
 }
 
 #[test]
-fn whatever_is_out_of_order_is_left_to_the_long_way() {
+fn the_direct_path_declines_what_is_out_of_order() {
     if !has_fabric() {
-        return println!("SKIPPED: over UDP nothing is done at once");
+        return println!("SKIPPED: over UDP nothing is written directly");
     }
     let mut s = setup(["127.91.7.3", "127.91.7.4"]);
     let (addr, rkey, end) = (s.page(), s.to.mr.rkey(), s.to.addr(5 * 4096));
@@ -172,7 +172,7 @@ fn whatever_is_out_of_order_is_left_to_the_long_way() {
 #[test]
 fn nothing_is_overtaken() {
     if !has_fabric() {
-        return println!("SKIPPED: over UDP nothing is done at once");
+        return println!("SKIPPED: over UDP nothing is written directly");
     }
     let s = setup(["127.91.7.5", "127.91.7.6"]);
     s.warm_up(s.from.sge(0, 8));
@@ -183,9 +183,9 @@ fn nothing_is_overtaken() {
 }
 
 #[test]
-fn a_lease_ends_with_its_region() {
+fn a_cached_region_ends_with_its_region() {
     if !has_fabric() {
-        return println!("SKIPPED: over UDP nothing is done at once");
+        return println!("SKIPPED: over UDP nothing is written directly");
     }
     let mut s = setup(["127.91.7.7", "127.91.7.8"]);
     let sge = s.from.sge(0, 8);
@@ -224,7 +224,7 @@ fn a_lease_ends_with_its_region() {
 #[test]
 fn the_targets_region_may_change() {
     if !has_fabric() {
-        return println!("SKIPPED: over UDP nothing is done at once");
+        return println!("SKIPPED: over UDP nothing is written directly");
     }
     let mut s = setup(["127.91.7.9", "127.91.7.10"]);
     let sge = s.from.sge(0, 8);
@@ -245,7 +245,7 @@ fn the_targets_region_may_change() {
 /// Once a region is deregistered, nobody reads it any more: what the program writes there afterwards never arrives. Long, so that a copy is
 /// nearly always under way.
 #[test]
-fn deregistration_waits_for_the_lessee() {
+fn deregistration_waits_for_the_owner_of_the_cache() {
     const LONG: usize = 4 << 20;
     let mut s = setup(["127.91.7.11", "127.91.7.12"]);
     s.to = Buffer::new(&s.far_pd, LONG + 2 * 4096, OPEN);

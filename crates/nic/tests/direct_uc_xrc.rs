@@ -1,4 +1,4 @@
-//! One-sided operations of unreliable and of extended reliable connections, done at once in the memory of a local peer: that they are, that they do what
+//! One-sided operations of unreliable and of extended reliable connections, done directly in the memory of a local peer: that they are, that they do what
 //! packets do, and that whatever is out of order is left to packets.
 
 mod objects_support;
@@ -68,7 +68,7 @@ impl Setup {
         self.to.addr(0).next_multiple_of(4096)
     }
 
-    /// What became of eight bytes, and whether it was done at once.
+    /// What became of eight bytes, and whether it was done directly.
     #[track_caller]
     fn outcome(&self, qp: &Qp, op: SendOp, srq: Option<Srqn>) -> (Completion, bool) {
         let (performed, mapped) = (qp.counters().performed, self.near.counters().link.direct_mapped);
@@ -81,8 +81,8 @@ impl Setup {
 
     fn write(&self, qp: &Qp, srq: Option<Srqn>) -> (WcStatus, bool) {
         let op = SendOp::Write { addr: self.page(), rkey: self.to.mr.rkey() };
-        let (completion, at_once) = self.outcome(qp, op, srq);
-        (completion.status, at_once)
+        let (completion, is_direct) = self.outcome(qp, op, srq);
+        (completion.status, is_direct)
     }
 
     /// Another extended connection instead of one that has failed.
@@ -111,7 +111,7 @@ fn wait_until(mut happened: impl FnMut() -> bool) {
 }
 
 #[test]
-fn at_once_and_by_packets_are_the_same() {
+fn direct_and_by_packets_are_the_same() {
     let s = setup(["127.91.8.1", "127.91.8.2"]);
     // Such memory has no short way.
     let slow = Buffer::new(&s.far_pd, 8192, OPEN | Access::ON_DEMAND);
@@ -121,17 +121,17 @@ fn at_once_and_by_packets_are_the_same() {
         let offset = (addr - buffer.addr(0)) as usize;
         s.from.fill(0, 8, 5);
         for (op, opcode) in operations(addr, buffer.mr.rkey()) {
-            let (completion, at_once) = s.outcome(&s.xrc[0], op, s.srq.number());
-            assert_eq!(at_once, has_fabric() && std::ptr::eq(buffer, &s.to), "{opcode:?}");
+            let (completion, is_direct) = s.outcome(&s.xrc[0], op, s.srq.number());
+            assert_eq!(is_direct, has_fabric() && std::ptr::eq(buffer, &s.to), "{opcode:?}");
             assert_eq!((completion.status, completion.opcode), (WcStatus::Success, opcode));
             seen.push((completion, buffer.read(offset, 8), s.from.read(0, 8)));
         }
         s.from.fill(0, 8, 6);
         let op = SendOp::Write { addr, rkey: buffer.mr.rkey() };
-        let (completion, at_once) = s.outcome(&s.uc[0], op, None);
+        let (completion, is_direct) = s.outcome(&s.uc[0], op, None);
         // What an unreliable connection sent it has done.
         wait_until(|| buffer.read(offset, 8) == [6; 8]);
-        assert_eq!(at_once, has_fabric() && std::ptr::eq(buffer, &s.to));
+        assert_eq!(is_direct, has_fabric() && std::ptr::eq(buffer, &s.to));
         seen.push((completion, buffer.read(offset, 8), s.from.read(0, 8)));
     }
     let by_packets = seen.split_off(5);
@@ -149,8 +149,8 @@ fn what_is_wrong_with_an_extended_request_the_target_finds() {
     let its = Buffer::new(&other_pd, 3 * 4096, OPEN);
     let (addr, rkey) = (its.addr(0).next_multiple_of(4096), its.mr.rkey());
     let at_its = SendOp::Write { addr, rkey };
-    let (completion, at_once) = s.outcome(&s.xrc[0], at_its, other_srq.number());
-    assert_eq!((completion.status, at_once), (WcStatus::Success, has_fabric()));
+    let (completion, is_direct) = s.outcome(&s.xrc[0], at_its, other_srq.number());
+    assert_eq!((completion.status, is_direct), (WcStatus::Success, has_fabric()));
     // One of another XRC domain.
     let elsewhere = s.far.alloc_xrc_domain().unwrap();
     let strange_srq = s.far_pd.create_xrc_srq(4, 1, &elsewhere, &s.far_cq).unwrap();
@@ -177,8 +177,8 @@ fn what_is_wrong_with_an_extended_request_the_target_finds() {
     s.from.fill(0, 8, 99);
     let before = (s.to.read(0, 5 * 4096), its.read(0, 3 * 4096), closed.read(0, 3 * 4096));
     for (op, srq, status, why) in refused {
-        let (completion, at_once) = s.outcome(&s.xrc[0], op, srq);
-        assert_eq!((completion.status, at_once), (status, false), "{why}");
+        let (completion, is_direct) = s.outcome(&s.xrc[0], op, srq);
+        assert_eq!((completion.status, is_direct), (status, false), "{why}");
         s.reconnect();
     }
     assert_eq!((s.to.read(0, 5 * 4096), its.read(0, 3 * 4096), closed.read(0, 3 * 4096)), before);
@@ -195,8 +195,8 @@ fn what_is_wrong_with_an_unreliable_write_is_dropped_in_silence() {
     let before = (s.to.read(0, 5 * 4096), s.drops("access_denied"));
     s.from.fill(0, 8, 99);
     let wrong = SendOp::Write { addr: s.page(), rkey: RKey(s.to.mr.rkey().0 ^ 1) };
-    let (completion, at_once) = s.outcome(&s.uc[0], wrong, None);
-    assert_eq!((completion.status, at_once), (WcStatus::Success, false));
+    let (completion, is_direct) = s.outcome(&s.uc[0], wrong, None);
+    assert_eq!((completion.status, is_direct), (WcStatus::Success, false));
     wait_until(|| s.drops("access_denied") == before.1 + 1);
     assert_eq!(s.to.read(0, 5 * 4096), before.0);
     // That packet is done with, so the next request need not be one. It may take the target a moment to say so.
@@ -246,8 +246,8 @@ fn no_read_is_done_where_none_may_be_outstanding() {
     }
     assert_eq!(s.write(&s.xrc[0], s.srq.number()), (WcStatus::Success, has_fabric()));
     let read = SendOp::Read { addr: s.page(), rkey: s.to.mr.rkey() };
-    let (completion, at_once) = s.outcome(&s.xrc[0], read, s.srq.number());
-    assert_eq!((completion.status, at_once), (WcStatus::RemInvReqErr, false));
+    let (completion, is_direct) = s.outcome(&s.xrc[0], read, s.srq.number());
+    assert_eq!((completion.status, is_direct), (WcStatus::RemInvReqErr, false));
 }
 
 /// A message and a write behind it: the write is there when the message has been taken, whichever way they went.

@@ -88,7 +88,7 @@ fn traffic([a, b]: [QpCounters; 2]) -> [u64; 6] {
 }
 
 #[test]
-fn both_ways_do_the_same() {
+fn both_paths_do_the_same() {
     let s = setup(["127.91.8.1", "127.91.8.2"]);
     let mut seen = Vec::new();
     for (round, is_long) in [true, false, true, false, false, false].into_iter().enumerate() {
@@ -131,7 +131,7 @@ fn both_ways_do_the_same() {
 }
 
 #[test]
-fn what_is_not_in_order_is_left_to_the_long_way() {
+fn the_fast_path_declines_what_is_out_of_order() {
     let s = setup(["127.91.8.3", "127.91.8.4"]);
     let (good, strange) =
         (s.from.sge(0, 8), Buffer::new(&s.near.alloc_pd().unwrap(), 64, Access::LOCAL_WRITE));
@@ -200,7 +200,7 @@ fn a_message_to_nobody_is_given_up() {
 }
 
 #[test]
-fn the_lease_of_a_receive_ends_with_its_region() {
+fn the_cached_region_of_a_receive_ends_with_its_region() {
     let mut s = setup(["127.91.8.9", "127.91.8.10"]);
     let sge = s.to.sge(0, 8);
     let send = |s: &Setup, byte: u8| {

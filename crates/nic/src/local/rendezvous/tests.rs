@@ -71,11 +71,11 @@ fn connect(end: &End, peer: &End) {
     }
 }
 
-fn record(to: Qpn, psn: Psn, packets: u32, names: impl IntoIterator<Item = SourcePiece>) -> Vec<u8> {
-    record_of(to, psn, packets, SourceRef::new(names).unwrap())
+fn record(to: Qpn, psn: Psn, packets: u32, source: impl IntoIterator<Item = SourcePiece>) -> Vec<u8> {
+    record_of(to, psn, packets, SourceRef::new(source).unwrap())
 }
 
-fn record_of(to: Qpn, psn: Psn, packets: u32, names: SourceRef) -> Vec<u8> {
+fn record_of(to: Qpn, psn: Psn, packets: u32, source: SourceRef) -> Vec<u8> {
     let head = RendezvousSend {
         dest_qpn: to,
         pkey: PKey::DEFAULT,
@@ -85,7 +85,7 @@ fn record_of(to: Qpn, psn: Psn, packets: u32, names: SourceRef) -> Vec<u8> {
         imm: None,
         piggybacked_ack: None,
     };
-    let (bytes, len) = head.to_bytes(&names);
+    let (bytes, len) = head.to_bytes(&source);
     bytes[..len].to_vec()
 }
 
@@ -148,12 +148,12 @@ fn send(from: &End, to: &End) {
 }
 
 #[test]
-fn names_that_lead_nowhere_are_asked_for_as_packets() {
+fn source_refs_that_lead_nowhere_are_asked_for_as_packets() {
     let [a, b] = ["127.43.1.1", "127.43.1.2"].map(|address| end(address, LinkChoice::Auto));
     connect(&a, &b);
     connect(&b, &a);
     post_recv(&b);
-    for names in [
+    for source in [
         vec![SourcePiece { addr: NOWHERE, len: LEN }],
         vec![
             SourcePiece { addr: a.bytes.as_ptr() as u64, len: LEN - 8 },
@@ -162,13 +162,13 @@ fn names_that_lead_nowhere_are_asked_for_as_packets() {
         vec![SourcePiece { addr: u64::MAX - 4, len: LEN }],
     ] {
         let before = naks(&b);
-        inject(&a, &record(b.qp.qpn(), PSN, PACKETS, names));
+        inject(&a, &record(b.qp.qpn(), PSN, PACKETS, source));
         assert_eq!(until(&b, "it refuses", || naks(&b) > before), []);
-        assert!(!b.qp.core.fetches.load(Ordering::Relaxed), "nothing more shall be named");
+        assert!(!b.qp.core.fetches.load(Ordering::Relaxed), "no further rendezvous send shall be taken");
     }
     assert_eq!(b.qp.core.machine.lock().state(), QpState::Rts);
     send(&a, &b);
-    assert_eq!(a.nic.counters().link.messages_named, 0, "the descriptor said no");
+    assert_eq!(a.nic.counters().link.rendezvous_sends, 0, "the descriptor said no");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn records_that_cannot_be_are_dropped() {
     inject(&a, &record(b.qp.qpn(), PSN.minus(PACKETS), PACKETS, good));
     until(&b, "it knows that", || b.nic.counters().queue_pairs[0].duplicates == 1);
     send(&a, &b);
-    assert_eq!(a.nic.counters().link.messages_named, 1);
+    assert_eq!(a.nic.counters().link.rendezvous_sends, 1);
 }
 
 #[test]
@@ -221,9 +221,9 @@ fn what_its_sender_gave_up_is_not_taken() {
     connect(&a, &b);
     connect(&b, &a);
     post_recv(&b);
-    let named = record(b.qp.qpn(), PSN, PACKETS, [SourcePiece { addr: a.bytes.as_ptr() as u64, len: LEN }]);
+    let record = record(b.qp.qpn(), PSN, PACKETS, [SourcePiece { addr: a.bytes.as_ptr() as u64, len: LEN }]);
     a.qp.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE).unwrap();
-    inject(&a, &named);
+    inject(&a, &record);
     assert_eq!(until(&b, "it refuses", || naks(&b) == 1), []);
 }
 
@@ -256,8 +256,8 @@ fn what_can_be_mapped_is_read_there_and_nowhere_else() {
     let mut rendezvous_send = |addr: usize, rkey| {
         post_recv(&b);
         b.bytes.iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
-        let names = SourceRef::new([SourcePiece { addr: addr as u64, len: LEN }]).unwrap().of_region(rkey);
-        inject(&a, &record_of(b.qp.qpn(), psn, packets, names));
+        let source = SourceRef::new([SourcePiece { addr: addr as u64, len: LEN }]).unwrap().of_region(rkey);
+        inject(&a, &record_of(b.qp.qpn(), psn, packets, source));
         psn = psn.plus(packets);
         let mut came = Vec::new();
         let give_up = Instant::now() + Duration::from_secs(20);

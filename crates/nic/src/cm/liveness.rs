@@ -1,9 +1,9 @@
-//! Peers on this host that die without a word.
+//! Peers on this host that are killed.
 //!
-//! A kernel ends the connections of a process that is killed, and their peers hear of it. Here nobody is left to do that, so the survivors
-//! look: once a second, whether the processes that they have connections with still hold their slots in the registry. Only processes that the
-//! registry knew to live at the peer's address when the connection was made are looked after. Another machine's, another user's, another
-//! network namespace's are not in it, and nothing is concluded of them.
+//! A kernel ends the connections of a process that is killed, and notifies their peers. In user space nobody is left to do that, so the
+//! peers check: once a second, they test whether the processes they are connected with still hold their slots in the registry. A process is
+//! watched only if the registry listed it as alive at the peer's address when the connection was made. Processes of another machine, user or
+//! network namespace are not in the registry, so they are never declared dead.
 
 use super::CmService;
 use super::service::Managed;
@@ -12,12 +12,12 @@ use ferroce_proto::{Gid, Time};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often. The thread that sleeps does not sleep longer anyway.
+/// Interval of the checks. The background thread never sleeps longer anyway.
 const EVERY_NS: u64 = 1_000_000_000;
-/// When nobody is looked after.
+/// The time of the next check while no peer is watched.
 const NEVER: u64 = u64::MAX;
 
-/// Whom we look after, by address and slot. Its lock is held for a moment, also with the manager's.
+/// The watched peers, by address and slot. The lock is held only briefly, also while the manager's is held.
 pub(super) struct Watched {
     peers: Mutex<BTreeSet<(Gid, u8)>>,
     next_ns: AtomicU64,
@@ -30,8 +30,8 @@ impl Default for Watched {
 }
 
 impl CmService {
-    /// A connection with this process is being made, whose address is one of this host.
-    pub(super) fn meet(&self, peer: (Gid, u8), now: Time) {
+    /// Watches a process that a connection is being made with. The address is one of this host.
+    pub(super) fn watch_peer(&self, peer: (Gid, u8), now: Time) {
         let (address, slot) = peer;
         let Some(ports) = self.ports.as_ref().filter(|_| slot != 0 && slot != self.slot) else { return };
         let mut peers = self.watched.peers.lock();
@@ -47,19 +47,19 @@ impl CmService {
         );
     }
 
-    /// When the next look is due.
-    pub(super) fn next_roll_call_ns(&self) -> u64 {
+    /// When the next check is due.
+    pub(super) fn next_liveness_check_ns(&self) -> u64 {
         self.watched.next_ns.load(Ordering::Relaxed)
     }
 
-    /// Looks whether they live, if it is time, and ends the connections of those who do not.
-    pub(super) fn roll_call(&self, managed: &mut Managed, now: Time) {
-        if self.next_roll_call_ns() > now.0 {
+    /// Checks, if it is time, whether the watched peers live, and ends the connections of those that do not.
+    pub(super) fn check_liveness(&self, managed: &mut Managed, now: Time) {
+        if self.next_liveness_check_ns() > now.0 {
             return;
         }
         let known: BTreeSet<(Gid, u8)> = managed.cm.peers().into_iter().collect();
         let mut peers = self.watched.peers.lock();
-        // The dead stay as long as there are connections with them: one that was answered, and is yet to be confirmed, ends after that.
+        // A dead peer stays as long as there are connections with it: one that was answered but not yet confirmed ends later.
         peers.retain(|peer| known.contains(peer));
         for peer in peers.iter() {
             self.lives(*peer, managed, now);
@@ -68,8 +68,8 @@ impl CmService {
         self.watched.next_ns.store(next_ns, Ordering::Relaxed);
     }
 
-    /// A message of a new connection came: the process that had the slot before may be another one, whose end nobody has noticed.
-    pub(super) fn part(&self, peer: (Gid, u8), managed: &mut Managed, now: Time) {
+    /// A message of a new connection arrived: the process that had the slot before may be another one, whose end was not noticed yet.
+    pub(super) fn recheck_peer(&self, peer: (Gid, u8), managed: &mut Managed, now: Time) {
         let mut peers = self.watched.peers.lock();
         if peers.contains(&peer) && !self.lives(peer, managed, now) {
             peers.remove(&peer);

@@ -1,9 +1,9 @@
-//! How application threads that poll and the background thread stay out of each other's way.
+//! Poller activity: how polling application threads and the background thread share the work.
 //!
-//! While somebody polls, the background thread must not wake for packets: on a machine with two cores it would take
-//! one from the very thread it wants to help. So pollers leave a trace here, a plain counter, and the background
-//! thread looks at it now and then. An armed CQ says the opposite: its owner is about to sleep. So does a program
-//! that says that it comes and goes: nobody can tell from its polls whether it is there.
+//! While an application thread polls, the background thread must not wake for packets: on a machine with two cores it would
+//! take one from the very thread it wants to help. So pollers increment a plain counter, and the background thread reads it
+//! now and then. An armed CQ means the opposite: its owner is about to sleep. So does interrupt-driven mode: the polls of
+//! such a program do not tell whether it will poll again soon.
 
 use ferroce_os::eventfd::EventFd;
 use ferroce_os::wait_set::WaitSet;
@@ -14,24 +14,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[repr(align(128))] // no cache line shared with another object that another core writes
-pub(crate) struct Pulse {
+pub(crate) struct PollerActivity {
     polls: AtomicU64,
     /// What `polls` was when a poller last drove.
     driven_at: AtomicU64,
     armed: AtomicUsize,
     /// Threads of the application that sleep for packets.
     in_front: AtomicUsize,
-    /// The background thread sleeps and will not look again by itself before `sleeps_until`.
+    /// The background thread sleeps and will not wake by itself before `sleeps_until`.
     asleep: AtomicBool,
     sleeps_until: AtomicU64,
     bell: EventFd,
-    /// What the background thread sleeps on for packets, once somebody sleeps in front of it.
+    /// The set in which the background thread sleeps for packets, once somebody sleeps in front of it.
     back: OnceLock<WaitSet>,
 }
 
-impl Pulse {
+impl PollerActivity {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Pulse {
+        Ok(PollerActivity {
             polls: AtomicU64::new(0),
             driven_at: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
@@ -43,19 +43,19 @@ impl Pulse {
         })
     }
 
-    /// An application thread was here.
+    /// Counts a poll of an application thread.
     pub(crate) fn polled(&self) {
         // Lost increments do not matter, only that the number changes: no read-modify-write on the hot path.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The same, and it drives.
+    /// Counts a poll of an application thread that drives the engine.
     pub(crate) fn drives(&self) {
         self.polled();
         self.driven_at.store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// How often application threads were here since one of them drove.
+    /// Polls of application threads since one of them drove the engine.
     pub(crate) fn polls_since_drive(&self) -> u64 {
         self.polls.load(Ordering::Relaxed).wrapping_sub(self.driven_at.load(Ordering::Relaxed))
     }
@@ -64,7 +64,7 @@ impl Pulse {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// The background thread must wake for packets. It does so already if this is not the `true` that says to wake it.
+    /// Makes the background thread wake for packets from now on. Returns whether the caller must wake it: it did not do so before.
     #[must_use]
     pub(crate) fn armed(&self) -> bool {
         self.armed.fetch_add(1, Ordering::SeqCst) == 0
@@ -78,30 +78,30 @@ impl Pulse {
         self.armed.load(Ordering::SeqCst) > 0
     }
 
-    /// Rings for the background thread if it sleeps.
+    /// Wakes the background thread if it sleeps.
     pub(crate) fn wake(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             self.bell.add();
         }
     }
 
-    /// Rings if the background thread would oversleep `deadline_ns`.
+    /// Wakes the background thread if it would oversleep `deadline_ns`.
     pub(crate) fn wake_before(&self, deadline_ns: u64) {
         if deadline_ns < self.sleeps_until.load(Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// The background thread is about to sleep. It must look for work once more after this call.
+    /// The background thread is about to sleep. It must check for work once more after this call.
     pub(crate) fn going_to_sleep(&self, until_ns: u64) {
         self.sleeps_until.store(until_ns, Ordering::SeqCst);
         self.asleep.store(true, Ordering::SeqCst);
     }
 
-    /// It is awake; `rung` if the bell was found readable.
+    /// The background thread is awake; `rung` if the bell was readable.
     pub(crate) fn woke_up(&self, rung: bool) {
         self.asleep.store(false, Ordering::SeqCst);
-        // Every ring, also one that came late for an earlier sleep.
+        // Take every ring, also one that came late for an earlier sleep.
         while rung && self.bell.try_take() {}
         self.sleeps_until.store(0, Ordering::SeqCst);
     }
@@ -114,18 +114,18 @@ impl Pulse {
     pub(crate) fn front(&self, fds: &[RawFd]) -> io::Result<WaitSet> {
         let front = WaitSet::new()?;
         for &fd in fds {
-            // Where that is refused, the background thread does it.
+            // If the kernel refuses that, the background thread handles this descriptor.
             let _ = front.enter_exclusive(fd);
         }
         let made = if self.back.get().is_none() { Some(WaitSet::new()?) } else { None };
-        // One that another thread made at the same time is as good.
+        // A set that another thread made at the same time serves as well.
         let back = made.map_or_else(|| self.back.get(), |made| Some(self.back.get_or_init(|| made)));
         back.map_or(Ok(()), |back| back.enter_last(fds))?;
         self.wake();
         Ok(front)
     }
 
-    /// Sleeps in such a set; whether there are packets.
+    /// Sleeps in such a set. Returns whether there are packets.
     pub(crate) fn sleep_in_front(&self, front: &WaitSet, most: Duration) -> bool {
         self.in_front.fetch_add(1, Ordering::Relaxed);
         let any_packets = front.sleep(most);
@@ -133,7 +133,7 @@ impl Pulse {
         any_packets
     }
 
-    /// Whether anybody does, and so will see to what arrives.
+    /// Whether an application thread sleeps in such a set, and so will handle arrivals.
     pub(crate) fn anybody_in_front(&self) -> bool {
         self.in_front.load(Ordering::Relaxed) > 0
     }

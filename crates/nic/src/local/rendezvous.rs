@@ -1,0 +1,124 @@
+//! Rendezvous sends: the receiver copies a message from the sender's memory.
+//!
+//! A message through the ring is copied twice, a rendezvous send once, on the receiver's processor: from a mapping of its region where that
+//! can be mapped, else by the kernel. The receiver's descriptor tells whether it can read the sender's memory; it has tried. The sender's memory
+//! is in use until the acknowledgement arrives. If the sender gives the message up before, it withdraws its descriptor before it reports that to
+//! its program. So a receiver that still finds the descriptor after the copy has copied what was sent.
+
+use super::link::meta_of;
+use super::reach::Path;
+use crate::memory::{RegionGuard, Span, is_readable};
+use ferroce_proto::qp::{Attempt, TxPayload};
+use ferroce_proto::verbs::{Route, Sge};
+use ferroce_proto::wire::{RendezvousSend, SourcePiece, SourceRef};
+use ferroce_proto::{PdId, RKey};
+use ferroce_shm::{LocalPeer, PublishedRegion, RegionMapping};
+use std::sync::atomic::{Ordering, fence};
+
+impl Path {
+    /// Whether the peer accepts rendezvous sends.
+    pub(crate) fn may_send_rendezvous(&self) -> bool {
+        let terms = self.local_peer.find_qp(self.peer);
+        terms.is_some_and(|terms| terms.fetches && terms.partner == self.own)
+            && self.local_peers.uses_memfd()
+            && !self.local_peer.is_gone()
+    }
+
+    /// Puts the record of a rendezvous send into the ring. Returns its length, or `None` if nothing was sent.
+    pub(crate) fn send_rendezvous(
+        &mut self,
+        guard: &mut RegionGuard<'_>,
+        route: &Route,
+        head: &RendezvousSend,
+        payload: TxPayload<'_>,
+    ) -> Option<usize> {
+        let (record, len) = head.to_bytes(&guard.source_ref(payload)?);
+        let attempt = self.local_peer.push_bytes_now(&meta_of(route), &record[..len]);
+        attempt.is_done().then_some(len)
+    }
+
+    /// Whether messages of the peer can be fetched.
+    pub(crate) fn can_fetch(&self) -> bool {
+        self.local_peers.uses_memfd() && self.local_peer.is_readable(is_readable)
+    }
+
+    /// Whether the peer is a queue pair of the local peer that has this slot.
+    pub(crate) fn leads_to(&self, slot: u8) -> bool {
+        self.local_peer.slot() == slot
+    }
+
+    /// Copies a rendezvous send of the peer to the entries. After [`Attempt::Declined`] their bytes are undefined.
+    pub(crate) fn fetch(
+        &mut self,
+        guard: &mut RegionGuard<'_>,
+        pd: PdId,
+        sges: &[Sge],
+        source: &SourceRef,
+    ) -> Attempt {
+        let attempt = self.fetch_mapped(guard, pd, sges, source).unwrap_or_else(|| {
+            let owner = self.local_peer.owner();
+            owner.map_or(Attempt::Declined, |owner| guard.fetch(pd, sges, &owner, source))
+        });
+        // The bytes were read before the descriptor is.
+        fence(Ordering::Acquire);
+        let is_published =
+            || self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own);
+        Attempt::of(attempt.is_done() && is_published())
+    }
+
+    /// The same through a mapping. Returns `None`, with nothing copied, if there is none.
+    fn fetch_mapped(
+        &mut self,
+        guard: &mut RegionGuard<'_>,
+        pd: PdId,
+        sges: &[Sge],
+        from: &SourceRef,
+    ) -> Option<Attempt> {
+        let ([piece], rkey) = (from.pieces(), from.region()?) else { return None };
+        let local_peer = &self.local_peer;
+        if self.source.as_ref().is_none_or(|source| !source.is_of(local_peer, rkey)) {
+            self.source = None;
+            self.source = SourceRegion::find(local_peer, rkey);
+        }
+        let source = self.source.as_ref()?;
+        let there = source.here(piece)?;
+        let is_copied = guard.fetch_mapped(pd, sges, there).is_done();
+        // A region that is still published has had these pages all the time: they are the program's as long as it is published.
+        fence(Ordering::Acquire);
+        let is_good = is_copied && local_peer.still_publishes(&source.published);
+        self.fetched += u64::from(is_good);
+        Some(Attempt::of(is_good))
+    }
+}
+
+/// The region of the peer that the last message was fetched from.
+pub(super) struct SourceRegion {
+    published: PublishedRegion,
+    mapping: RegionMapping,
+}
+
+impl SourceRegion {
+    /// A mapping outlives its region, so it needs no announced access. Bytes of this very process would not, so the kernel copies
+    /// what a process sends to itself.
+    fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<SourceRegion> {
+        let published = local_peer.find_region(rkey).filter(|_| !local_peer.is_self())?;
+        let mapping = local_peer.map(&published)?;
+        Some(SourceRegion { published, mapping })
+    }
+
+    fn is_of(&self, local_peer: &LocalPeer, rkey: RKey) -> bool {
+        self.published.descriptor.rkey == rkey && local_peer.still_publishes(&self.published)
+    }
+
+    /// The mapped address of bytes of the peer, if all of them are in the region. The sender may be wrong, but not beyond its own memory.
+    fn here(&self, piece: &SourcePiece) -> Option<Span> {
+        let descriptor = &self.published.descriptor;
+        let offset = piece.addr.checked_sub(descriptor.base)?;
+        let is_inside = offset <= descriptor.len && u64::from(piece.len) <= descriptor.len - offset;
+        let (at, len) = (piece.addr as usize, piece.len as usize);
+        self.mapping.here(at, len).filter(|_| is_inside).map(|here| Span::at(here, len))
+    }
+}
+
+#[cfg(test)]
+mod tests;
