@@ -143,7 +143,7 @@ impl Listeners {
         }
     }
 
-    pub(super) fn has_backlog(&self, id: ListenerId) -> bool {
+    pub(super) fn is_below_backlog(&self, id: ListenerId) -> bool {
         self.all.get(&id).is_some_and(|l| l.pending < l.backlog)
     }
 

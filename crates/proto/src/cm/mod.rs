@@ -212,9 +212,9 @@ impl Cm {
         self.connections.get(&id).map(|c| &**c).ok_or(CmError::NoSuchConnection)
     }
 
-    /// Whether a reject for lack of a listener is still retried.
-    fn doubts_absence(&mut self, id: CommId) -> bool {
-        self.connections.get_mut(&id).is_some_and(|connection| connection.doubts_absence())
+    /// Whether connection `id` ignores a reject for lack of a listener and retries.
+    fn retries_no_listener(&mut self, id: CommId) -> bool {
+        self.connections.get_mut(&id).is_some_and(|connection| connection.retries_no_listener())
     }
 
     /// Returns the connection if it is in one of these states.

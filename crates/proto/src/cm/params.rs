@@ -360,7 +360,7 @@ pub enum CmError {
         /// Capacity of the message in bytes.
         room: usize,
     },
-    /// The address is in use by another listener.
+    /// The service and address are in use by another listener.
     InUse,
     /// The limit on connections is reached.
     TooMany,
@@ -369,12 +369,12 @@ pub enum CmError {
 impl fmt::Display for CmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            CmError::NoSuchConnection => f.write_str("the connection is gone"),
-            CmError::WrongState => f.write_str("the connection is not in a state for this"),
+            CmError::NoSuchConnection => f.write_str("the connection does not exist (any more)"),
+            CmError::WrongState => f.write_str("the state of the connection does not allow this call"),
             CmError::PrivateDataTooLong { len, room } => {
-                write!(f, "{len} bytes of private data, the message has room for {room}")
+                write!(f, "{len} bytes of private data exceed the {room} that the message can carry")
             }
-            CmError::InUse => f.write_str("somebody listens there already"),
+            CmError::InUse => f.write_str("the service and address are in use by another listener"),
             CmError::TooMany => f.write_str("the limit on connections is reached"),
         }
     }

@@ -79,7 +79,7 @@ impl Cm {
 
     /// Whether another undecided REQ is accepted. Dropping lets the peer retry; a reject would make it fail.
     pub(super) fn admits(&mut self, listener: ListenerId, from: Gid) -> bool {
-        if !self.listeners.has_backlog(listener) {
+        if !self.listeners.is_below_backlog(listener) {
             self.counters.backlog_full += 1;
             return false;
         }

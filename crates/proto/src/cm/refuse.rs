@@ -112,7 +112,7 @@ impl Cm {
         self.counters.on_rejected(rej.reason);
         if state == State::ReqSent
             && rej.reason == RejectReason::INVALID_SERVICE_ID
-            && self.doubts_absence(id)
+            && self.retries_no_listener(id)
         {
             return;
         }

@@ -150,7 +150,7 @@ impl Cm {
             self.counters.unexpected += 1;
             return;
         }
-        if rep.status == SidrStatus::UNSUPPORTED && self.doubts_absence(id) {
+        if rep.status == SidrStatus::UNSUPPORTED && self.retries_no_listener(id) {
             return;
         }
         let Ok(connection) = self.get(id) else { return };
