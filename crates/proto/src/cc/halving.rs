@@ -7,8 +7,8 @@ use crate::time::Time;
 const FLOOR_BYTES: u32 = 128 * 1024;
 /// Acknowledged bytes per byte of window growth.
 const GROWTH_SHARE: u32 = 16;
-/// A single retransmitted packet shrinks the window by its size divided by this. With the growth, the window stays
-/// constant at one loss in 64 packets and shrinks above that rate.
+/// A packet that is retransmitted alone shrinks the window by this many times its size. With the growth, the window
+/// keeps its size at one loss in 64 packets and shrinks above that rate.
 const HOLE_COSTS: u32 = 4;
 
 /// A window that halves on each loss and then grows slowly up to the configured maximum.

@@ -2,7 +2,7 @@
 //!
 //! Three quarters of the bytes that the ICRC of a small packet covers are masked outer headers. They are equal for all
 //! packets of one flow and length, except for the identification. CRC-32 is linear, so the identification and the
-//! masked byte of the BTH each add a constant. Only one pass over the packet remains.
+//! masked byte of the BTH each add a term that depends on their own value alone. Only one pass over the packet remains.
 
 use super::icrc::{IDENT_AT, Icrc, LRH_LEN, gf2, masked_v4, masked_v6, solve_ident};
 use super::{Bth, FlowAddrs, ICRC_LEN, Ipv4Header, Ipv6Header, UdpHeader};
