@@ -172,7 +172,7 @@ impl Settings {
         number("FERROCE_DSM_RANK").ok()?.or_else(foreign)
     }
 
-    /// The rank, if it is valid.
+    /// Returns the settings if they are valid, with the heap rounded up to whole pages.
     pub(crate) fn checked(mut self) -> Result<Self, Error> {
         let wrong = |variable, value: String, wanted| Err(Error::Setting { variable, value, wanted });
         if self.size == 0 || self.size > MAX_SIZE {

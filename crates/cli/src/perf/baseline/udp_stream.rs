@@ -78,7 +78,7 @@ pub(crate) fn serve(control: &mut Control, _: &Params, single_core: SingleCore) 
     if set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
         let _ = set_socket_recv_buffer_size(&socket, BUFFER);
     }
-    // The kernel reports twice the usable size, which includes its own structures.
+    // The kernel reports twice the size that it grants, and charges its own structures to it; so use a quarter.
     let room = socket_recv_buffer_size(&socket).map_err(|error| broken(error.into()))? as u64 / 4;
     let offer = handshake::ready(control, Offer::Socket { port: port(&socket)?, nonce: room })?;
     connect(&socket, control, &offer)?;

@@ -100,7 +100,7 @@ fn forward(station: &Station, sent: u64, arrived: u64, elapsed: Duration, report
     if station.is_reliable() {
         return Bandwidth::new(sent, sent * size, elapsed.as_nanos() as u64);
     }
-    // Without acknowledgements, only messages that arrived count, over the time between the first and the last.
+    // Without acknowledgements, only messages that arrived count, over the longer of the times to send and to receive.
     let elapsed_ns = (elapsed.as_nanos() as u64).max(report.receiving_ns);
     Bandwidth { lost: Some(sent - arrived), ..Bandwidth::new(arrived, arrived * size, elapsed_ns) }
 }
