@@ -25,7 +25,7 @@ pub struct QpSetup<'a> {
     pub srq: Option<&'a Srq>,
     /// Queue sizes.
     pub cap: QpCap,
-    /// Whether every send makes a completion.
+    /// Whether every send generates a completion.
     pub signal_all: bool,
     /// Bytes in flight at most.
     pub window: u32,

@@ -95,7 +95,7 @@ impl Control {
 
     /// Waits until the peer sends something or closes.
     pub(crate) fn sleep_until_news(&self) {
-        // An interrupted sleep is only a short one.
+        // An interrupted sleep is just shorter.
         while !self.has_news_within(None) {}
     }
 

@@ -83,7 +83,7 @@ impl SendOnly {
         Opcode::new(Service::Rc, operation)
     }
 
-    /// The same headers with all fields named.
+    /// The same headers in parsed form.
     pub fn to_headers(&self, payload_len: usize) -> Headers {
         let SendOnly { dest_qpn, pkey, psn, ack_req, solicited, selective, imm, piggybacked_ack } = *self;
         let (pad, extended) = (pad_of(payload_len) as u8, piggybacked_ack.is_some());
