@@ -53,17 +53,17 @@ impl Resources {
 pub(crate) struct Slot {
     pub(crate) qp: Qp,
     pub(crate) queues: Queues,
-    /// When acknowledgements that were put off leave.
-    pub(crate) put_off_until: Option<Time>,
+    /// When delayed ACKs must be sent.
+    pub(crate) acks_due: Option<Time>,
 }
 
 impl Slot {
-    /// Whether what waits are acknowledgements that may wait longer. Those that have not waited yet begin to.
-    fn puts_off(&mut self, now: Time, put_off_ns: u64) -> bool {
+    /// Whether only ACKs are queued and their delay has not expired. Starts the delay if it does not run.
+    fn delays_acks(&mut self, now: Time, ack_delay_ns: u64) -> bool {
         let may_wait = self.qp.has_replies() && self.qp.only_acks_wait();
-        let until = self.put_off_until.unwrap_or(now + put_off_ns);
-        self.put_off_until = (may_wait && now < until).then_some(until);
-        self.put_off_until.is_some()
+        let until = self.acks_due.unwrap_or(now + ack_delay_ns);
+        self.acks_due = (may_wait && now < until).then_some(until);
+        self.acks_due.is_some()
     }
 }
 
@@ -76,8 +76,8 @@ pub(crate) struct Nic {
     pub(crate) gid: Gid,
     pub(crate) alive: bool,
     link_free_at: Time,
-    /// How long acknowledgements wait for a request that they can leave with.
-    pub(crate) put_off_ns: u64,
+    /// How long ACKs wait for a request that can carry them.
+    pub(crate) ack_delay_ns: u64,
     /// Something was done to one of its queue pairs since they last had a turn.
     stirred: bool,
     pub(crate) resources: Resources,
@@ -107,7 +107,7 @@ impl Nic {
             gid,
             alive: true,
             link_free_at: Time(0),
-            put_off_ns: 0,
+            ack_delay_ns: 0,
             stirred: false,
             resources,
             qps: BTreeMap::new(),
@@ -183,7 +183,7 @@ impl Nic {
             return None;
         }
         let link = (!self.resources.outbox.is_empty()).then_some(self.link_free_at);
-        let due = |slot: &Slot| slot.qp.deadline().into_iter().chain(slot.put_off_until).min();
+        let due = |slot: &Slot| slot.qp.deadline().into_iter().chain(slot.acks_due).min();
         self.qps.values().filter_map(due).chain(link).min()
     }
 
@@ -202,25 +202,25 @@ impl Nic {
     /// Runs the timers that are due, and lets every queue pair send.
     pub(crate) fn turn(&mut self, now: Time, journal: &mut Journal) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        let due = self.qps.values().any(|slot| is_due(slot.qp.deadline()) || is_due(slot.put_off_until));
+        let due = self.qps.values().any(|slot| is_due(slot.qp.deadline()) || is_due(slot.acks_due));
         if !self.alive || !(self.stirred || due) {
             return;
         }
         let numbers: Vec<Qpn> = self.qps.keys().copied().collect();
         for qpn in numbers {
-            let put_off_ns = self.put_off_ns;
-            let puts_off = self.qps.get_mut(&qpn).is_some_and(|slot| slot.puts_off(now, put_off_ns));
+            let ack_delay_ns = self.ack_delay_ns;
+            let delays_acks = self.qps.get_mut(&qpn).is_some_and(|slot| slot.delays_acks(now, ack_delay_ns));
             self.with_qp(now, qpn, journal, |qp, host| {
                 if qp.deadline().is_some_and(|due| due <= now) {
                     qp.handle_timeout(now, host);
                 }
-                if !puts_off {
+                if !delays_acks {
                     qp.poll_replies(now, host);
                 }
                 let sent = qp.counters().tx_packets;
                 qp.poll_requests(now, host);
                 if qp.counters().tx_packets > sent {
-                    // What was put off waited for this.
+                    // A request was sent: delayed ACKs need not wait any longer.
                     qp.poll_replies(now, host);
                 }
             });

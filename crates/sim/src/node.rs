@@ -123,7 +123,7 @@ impl Node {
             srq: setup.srq.map(|srq| srq.number),
         };
         let qp = setup.build(qpn, congestion);
-        self.nic(|nic| nic.qps.insert(qpn, Slot { qp, queues, put_off_until: None }));
+        self.nic(|nic| nic.qps.insert(qpn, Slot { qp, queues, acks_due: None }));
         QueuePair { node: self.clone(), qpn }
     }
 
@@ -142,9 +142,9 @@ impl Node {
         self.nic(|nic| nic.resources.link_depth = packets);
     }
 
-    /// How long its acknowledgements wait for a request to the same peer that they can leave with; not at all, unless told.
-    pub fn put_off_acks(&self, ns: u64) {
-        self.nic(|nic| nic.put_off_ns = ns);
+    /// Delays ACKs by up to this time, so that a request to the same peer can carry them. The default is no delay.
+    pub fn delay_acks(&self, ns: u64) {
+        self.nic(|nic| nic.ack_delay_ns = ns);
     }
 
     /// Sends long messages by naming its memory, if it can, and cannot fetch every so many-th that others named; all, if zero, it can.

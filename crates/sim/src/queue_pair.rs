@@ -74,10 +74,10 @@ impl QueuePair {
     pub fn post_send(&self, wr: &Wr) -> Result<(), PostError> {
         self.with(|qp, now, host| {
             let sent = qp.counters().tx_packets;
-            // The doorbell rings when the NIC's turn comes.
+            // The NIC's next step sends queued requests.
             let _ = qp.post_send(&wr.borrow(), || now, host)?;
             if qp.counters().tx_packets > sent {
-                // What was put off waited for this.
+                // A request was sent: delayed ACKs need not wait any longer.
                 qp.poll_replies(now, host);
             }
             Ok(())

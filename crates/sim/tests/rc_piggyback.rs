@@ -14,7 +14,7 @@ use support::both_ready;
 
 const LEN: u32 = 8;
 /// Longer than a program takes to answer, shorter than any timer.
-const PUT_OFF_NS: u64 = 20_000;
+const ACK_DELAY_NS: u64 = 20_000;
 /// In pieces of the virtual time that a packet takes.
 const STEP_NS: u64 = 500;
 
@@ -29,7 +29,7 @@ fn is_marked(seen: &Seen<'_>) -> bool {
 fn connect(setup: &PairSetup) -> Pair {
     let pair = setup.connect();
     for end in [&pair.a, &pair.b] {
-        end.node.put_off_acks(PUT_OFF_NS);
+        end.node.delay_acks(ACK_DELAY_NS);
     }
     pair
 }

@@ -207,8 +207,8 @@ fn numbers_that_do_not_fit_the_length_are_dropped() {
 fn acknowledgements_ride_along() {
     for faults in [Faults::default(), Faults::all(0.03)] {
         let pair = connect(&setup(), 5);
-        pair.a.node.put_off_acks(20_000);
-        pair.b.node.put_off_acks(20_000);
+        pair.a.node.delay_acks(20_000);
+        pair.b.node.delay_acks(20_000);
         pair.world.set_faults(faults);
         for round in 0..200 {
             for (from, to) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
