@@ -13,9 +13,9 @@ pub(crate) struct Frame {
     pub(crate) route: Route,
     /// BTH, extension headers, payload, pad, ICRC.
     pub(crate) bytes: Vec<u8>,
-    /// What lies in the memory that the frame names, if it is a message that does. Its sender must not change it before the
-    /// message is acknowledged, so it does not matter when it is read.
-    pub(crate) named: Option<Rc<[u8]>>,
+    /// The bytes that a rendezvous send refers to. Its sender must not change them before the ACK, so it does not matter
+    /// when they are read.
+    pub(crate) source_bytes: Option<Rc<[u8]>>,
 }
 
 /// Why a frame is no packet.
@@ -44,15 +44,15 @@ impl Frame {
         Frame::sealed(route, bytes, None)
     }
 
-    /// A message that names memory with these bytes.
-    pub(crate) fn naming(route: &Route, record: &[u8], named: Vec<u8>) -> Frame {
-        Frame::sealed(route, record.to_vec(), Some(named.into()))
+    /// A rendezvous send of these bytes.
+    pub(crate) fn rendezvous(route: &Route, record: &[u8], source_bytes: Vec<u8>) -> Frame {
+        Frame::sealed(route, record.to_vec(), Some(source_bytes.into()))
     }
 
-    fn sealed(route: &Route, mut bytes: Vec<u8>, named: Option<Rc<[u8]>>) -> Frame {
+    fn sealed(route: &Route, mut bytes: Vec<u8>, source_bytes: Option<Rc<[u8]>>) -> Frame {
         let checksum = icrc(&flow(route), IP_IDENTIFICATION, &bytes);
         bytes.extend_from_slice(&checksum);
-        Frame { route: *route, bytes, named }
+        Frame { route: *route, bytes, source_bytes }
     }
 
     /// What the checksum covers.
@@ -71,10 +71,10 @@ impl Frame {
         if !checked {
             return Err(Unreadable::Icrc);
         }
-        if let Some(named) = &self.named
+        if let Some(source_bytes) = &self.source_bytes
             && let Some((head, _)) = RendezvousSend::parse(transport)
         {
-            return Ok(Packet { headers: stand_in(&head), payload: named });
+            return Ok(Packet { headers: stand_in(&head), payload: source_bytes });
         }
         Packet::parse(transport).map_err(Unreadable::Malformed)
     }
@@ -87,7 +87,7 @@ impl Frame {
     }
 }
 
-/// What rules and journals see of a message that names memory.
+/// The headers of a rendezvous send that rules and journals see.
 fn stand_in(head: &RendezvousSend) -> Headers {
     let operation = if head.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
     let mut headers = Headers::new(Bth::new(Opcode::new(Service::Rc, operation), head.dest_qpn, head.psn));

@@ -25,23 +25,23 @@ pub(crate) struct Resources {
     pub(crate) refusals: BTreeMap<&'static str, u64>,
     /// Window binds that were executed.
     pub(crate) binds: Vec<MwBind>,
-    pub(crate) naming: Naming,
+    pub(crate) rendezvous: Rendezvous,
     /// Packets that queue pairs received, and how many of them needed the time.
     pub(crate) received: (u64, u64),
     pub(crate) next_pd: u32,
     pub(crate) next_addr: u64,
 }
 
-/// What a NIC does with messages that name memory.
+/// Rendezvous sends of a NIC.
 #[derive(Default)]
-pub(crate) struct Naming {
-    /// It sends them.
-    pub(crate) sends: bool,
-    /// It cannot fetch every so many-th of them; all, if zero, it can.
-    pub(crate) refuses_every: u64,
-    /// Those sent, and those that were to be fetched.
+pub(crate) struct Rendezvous {
+    /// Whether it sends them.
+    pub(crate) enabled: bool,
+    /// It declines to fetch every n-th of them; 0: none.
+    pub(crate) decline_every: u64,
+    /// Number sent, and number of fetches.
     pub(crate) sent: u64,
-    pub(crate) asked: u64,
+    pub(crate) fetches: u64,
 }
 
 impl Resources {
@@ -97,7 +97,7 @@ impl Nic {
             atomics_run: 0,
             refusals: BTreeMap::new(),
             binds: Vec::new(),
-            naming: Naming::default(),
+            rendezvous: Rendezvous::default(),
             received: (0, 0),
             next_pd: 1,
             next_addr: 0x10_0000,
@@ -126,7 +126,8 @@ impl Nic {
         let slot = self.qps.get_mut(&qpn)?;
         self.stirred = true;
         let nic = &mut self.resources;
-        let mut host = SimHost { now, node: self.id, qpn, queues: slot.queues, nic, journal, named: None };
+        let mut host =
+            SimHost { now, node: self.id, qpn, queues: slot.queues, nic, journal, source_bytes: None };
         Some(call(&mut slot.qp, &mut host))
     }
 
@@ -147,12 +148,12 @@ impl Nic {
             }
         };
         let Route { sgid, dgid, traffic_class, hop_limit, .. } = frame.route;
-        // What names memory never crosses a wire.
-        let ring = frame.named.as_ref().map(|_| 1);
+        // A rendezvous send arrives through a ring, never over the network.
+        let ring = frame.source_bytes.as_ref().map(|_| 1);
         let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, ring };
         for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
             let found = self.with_qp(now, qpn, journal, |qp, host| {
-                host.named = frame.named.clone();
+                host.source_bytes = frame.source_bytes.clone();
                 let mut reads = 0;
                 let clock = || {
                     reads += 1;

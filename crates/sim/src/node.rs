@@ -147,16 +147,16 @@ impl Node {
         self.nic(|nic| nic.ack_delay_ns = ns);
     }
 
-    /// Sends long messages by naming its memory, if it can, and cannot fetch every so many-th that others named; all, if zero, it can.
-    pub fn name_messages(&self, refuses_every: u64) {
+    /// Sends long messages as rendezvous sends, and declines to fetch every `decline_every`-th of its peers; 0: none.
+    pub fn enable_rendezvous(&self, decline_every: u64) {
         self.nic(|nic| {
-            (nic.resources.naming.sends, nic.resources.naming.refuses_every) = (true, refuses_every)
+            (nic.resources.rendezvous.enabled, nic.resources.rendezvous.decline_every) = (true, decline_every)
         });
     }
 
-    /// Messages that it sent by name, and those of others that it was to fetch.
-    pub fn named(&self) -> (u64, u64) {
-        self.nic(|nic| (nic.resources.naming.sent, nic.resources.naming.asked))
+    /// Number of rendezvous sends, and of fetches.
+    pub fn rendezvous_counts(&self) -> (u64, u64) {
+        self.nic(|nic| (nic.resources.rendezvous.sent, nic.resources.rendezvous.fetches))
     }
 
     /// Packets that its queue pairs received, and how many of them needed the time.

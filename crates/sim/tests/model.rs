@@ -51,7 +51,7 @@ impl Model {
         }
         let nodes = [world.node(), world.node()];
         if rng.random() {
-            nodes.iter().for_each(|node| node.name_messages(4));
+            nodes.iter().for_each(|node| node.enable_rendezvous(4));
         }
         let mut model = Model { rng, world, qps: Vec::new(), next_id: 0 };
         for transport in [Transport::Rc, Transport::Rc, Transport::Uc, Transport::Ud] {

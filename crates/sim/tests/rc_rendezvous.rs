@@ -16,10 +16,10 @@ fn setup() -> PairSetup {
 }
 
 /// A pair in which `a` names memory. `b` cannot fetch every so many-th message.
-fn connect(setup: &PairSetup, refuses_every: u64) -> Pair {
+fn connect(setup: &PairSetup, decline_every: u64) -> Pair {
     let pair = setup.connect();
-    pair.a.node.name_messages(0);
-    pair.b.node.name_messages(refuses_every);
+    pair.a.node.enable_rendezvous(0);
+    pair.b.node.enable_rendezvous(decline_every);
     pair
 }
 
@@ -36,7 +36,11 @@ fn a_message_is_one_record_whatever_its_length() {
             pair.run();
             (script.check)(&pair, len);
             let is_long = u64::from(len > 256);
-            assert_eq!((pair.a.node.named().0, pair.b.node.named().1), (is_long, is_long), "{len} bytes");
+            assert_eq!(
+                (pair.a.node.rendezvous_counts().0, pair.b.node.rendezvous_counts().1),
+                (is_long, is_long),
+                "{len} bytes"
+            );
             assert_eq!(requests(&pair), 1);
             assert_eq!(pair.b.qp.counters().rx_packets, u64::from(len.div_ceil(256).max(1)));
             both_ready(&pair);
@@ -72,7 +76,7 @@ fn a_row_of_them_needs_one_question() {
         assert!(pair.a.mr.read(n as usize * 1000, 1000) == got, "message {n}");
     }
     assert_eq!(pair.b.qp.counters().naks_sent, 1);
-    assert_eq!(pair.a.node.named().0, 10);
+    assert_eq!(pair.a.node.rendezvous_counts().0, 10);
     assert_eq!(requests(&pair), 10 + 8 * 4, "the third, and those behind it");
     both_ready(&pair);
 }
@@ -123,7 +127,7 @@ fn memory_of_either_end_that_may_not_be_used_is_told_as_ever() {
     pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 1000)));
     pair.run();
     assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::LocProtErr)]);
-    assert_eq!(pair.a.node.named().0, 0);
+    assert_eq!(pair.a.node.rendezvous_counts().0, 0);
 }
 
 #[test]
@@ -144,7 +148,7 @@ fn several_entries_on_both_sides() {
         let sent = joined(&pair.a, 0, 500, pieces as usize);
         assert!(joined(&pair.b, FAR as usize, 700, 5)[..sent.len()] == sent[..]);
         assert_eq!(
-            pair.a.node.named().0,
+            pair.a.node.rendezvous_counts().0,
             u64::from(pieces <= SourceRef::MAX_PIECES as u64),
             "{pieces} entries"
         );
@@ -198,7 +202,7 @@ fn numbers_that_do_not_fit_the_length_are_dropped() {
         pair.run();
         assert_eq!(hits.hits(), 1);
         assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success)], "its packets came");
-        assert_eq!(pair.b.node.named().1, 0);
+        assert_eq!(pair.b.node.rendezvous_counts().1, 0);
     }
 }
 
@@ -225,7 +229,7 @@ fn acknowledgements_ride_along() {
         pair.run();
         let all: Vec<_> = (0..200).map(|round| (round, WcStatus::Success)).collect();
         assert_eq!((pair.a.send_cq.statuses(), pair.b.send_cq.statuses()), (all.clone(), all));
-        let (named, _) = pair.a.node.named();
+        let (named, _) = pair.a.node.rendezvous_counts();
         assert!(named > 150, "{named} of 200");
         both_ready(&pair);
     }

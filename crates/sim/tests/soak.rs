@@ -301,7 +301,7 @@ fn run(seed: u64, faults: Faults) -> (Outcome, Journal) {
     run.world.set_faults(faults);
     if faults != Faults::default() {
         let nodes = run.nodes.iter().enumerate();
-        nodes.filter(|(n, _)| n % 2 == 1).for_each(|(n, node)| node.name_messages([0, 5, 2, 40][n / 2]));
+        nodes.filter(|(n, _)| n % 2 == 1).for_each(|(n, node)| node.enable_rendezvous([0, 5, 2, 40][n / 2]));
     }
     run.finish(seed)
 }
