@@ -41,15 +41,15 @@ impl Frame {
         bytes.extend_from_slice(payload);
         bytes.resize(bytes.len() + usize::from(headers.bth.pad), 0);
         assert!(bytes.len().is_multiple_of(4), "pad {} is wrong: {headers:?}", headers.bth.pad);
-        Frame::sealed(route, bytes, None)
+        Frame::with_icrc(route, bytes, None)
     }
 
     /// A rendezvous send of these bytes.
     pub(crate) fn rendezvous(route: &Route, record: &[u8], source_bytes: Vec<u8>) -> Frame {
-        Frame::sealed(route, record.to_vec(), Some(source_bytes.into()))
+        Frame::with_icrc(route, record.to_vec(), Some(source_bytes.into()))
     }
 
-    fn sealed(route: &Route, mut bytes: Vec<u8>, source_bytes: Option<Rc<[u8]>>) -> Frame {
+    fn with_icrc(route: &Route, mut bytes: Vec<u8>, source_bytes: Option<Rc<[u8]>>) -> Frame {
         let checksum = icrc(&flow(route), IP_IDENTIFICATION, &bytes);
         bytes.extend_from_slice(&checksum);
         Frame { route: *route, bytes, source_bytes }
@@ -79,8 +79,8 @@ impl Frame {
         Packet::parse(transport).map_err(Unreadable::Malformed)
     }
 
-    /// Puts a right checksum on whatever the bytes are now.
-    pub(crate) fn seal(&mut self) {
+    /// Computes the ICRC of the current bytes.
+    pub(crate) fn update_icrc(&mut self) {
         let end = self.bytes.len() - ICRC_LEN;
         let checksum = icrc(&flow(&self.route), IP_IDENTIFICATION, &self.bytes[..end]);
         self.bytes[end..].copy_from_slice(&checksum);

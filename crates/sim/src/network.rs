@@ -158,7 +158,7 @@ impl Network {
                 frame.bytes.truncate(frame.bytes.len() - 4);
                 change(&mut frame.bytes);
                 frame.bytes.extend_from_slice(&[0; 4]);
-                frame.seal();
+                frame.update_icrc();
             }
         }
         self.schedule(arrival, to, frame)
