@@ -78,8 +78,8 @@ pub(crate) struct Nic {
     link_free_at: Time,
     /// How long ACKs wait for a request that can carry them.
     pub(crate) ack_delay_ns: u64,
-    /// Something was done to one of its queue pairs since they last had a turn.
-    stirred: bool,
+    /// A queue pair was called, or the link drained, since the last progress.
+    needs_progress: bool,
     pub(crate) resources: Resources,
     pub(crate) qps: BTreeMap<Qpn, Slot>,
     pub(crate) groups: BTreeMap<Gid, BTreeSet<Qpn>>,
@@ -108,7 +108,7 @@ impl Nic {
             alive: true,
             link_free_at: Time(0),
             ack_delay_ns: 0,
-            stirred: false,
+            needs_progress: false,
             resources,
             qps: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -124,7 +124,7 @@ impl Nic {
         call: impl FnOnce(&mut Qp, &mut SimHost<'_>) -> R,
     ) -> Option<R> {
         let slot = self.qps.get_mut(&qpn)?;
-        self.stirred = true;
+        self.needs_progress = true;
         let nic = &mut self.resources;
         let mut host =
             SimHost { now, node: self.id, qpn, queues: slot.queues, nic, journal, source_bytes: None };
@@ -195,16 +195,16 @@ impl Nic {
         }
         let frame = self.resources.outbox.pop_front()?;
         self.link_free_at = now + PACKET_NS;
-        // There is room again for somebody who was refused.
-        self.stirred = true;
+        // The link accepts packets again.
+        self.needs_progress = true;
         Some(frame)
     }
 
     /// Runs the timers that are due, and lets every queue pair send.
-    pub(crate) fn turn(&mut self, now: Time, journal: &mut Journal) {
+    pub(crate) fn progress(&mut self, now: Time, journal: &mut Journal) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
         let due = self.qps.values().any(|slot| is_due(slot.qp.deadline()) || is_due(slot.acks_due));
-        if !self.alive || !(self.stirred || due) {
+        if !self.alive || !(self.needs_progress || due) {
             return;
         }
         let numbers: Vec<Qpn> = self.qps.keys().copied().collect();
@@ -226,6 +226,6 @@ impl Nic {
                 }
             });
         }
-        self.stirred = false;
+        self.needs_progress = false;
     }
 }

@@ -153,10 +153,10 @@ impl Inner {
     /// Lets every queue pair do what it can, and every link take what it has room for.
     pub(crate) fn pump(&mut self) {
         for nic in &mut self.nics {
-            nic.turn(self.now, &mut self.journal);
+            nic.progress(self.now, &mut self.journal);
             while let Some(frame) = nic.leave(self.now) {
                 self.network.send(self.now, nic.id, frame, &mut self.journal);
-                nic.turn(self.now, &mut self.journal);
+                nic.progress(self.now, &mut self.journal);
             }
         }
     }
