@@ -45,6 +45,6 @@ pub use journal::NodeId;
 pub use network::{Faults, LATENCY_NS};
 pub use node::{Cq, Mr, Node, Srq, pattern};
 pub use pair::{Endpoint, Pair, PairSetup, QKEY};
-pub use queue_pair::{LIMITS, QpSetup, QueuePair, way_up};
+pub use queue_pair::{LIMITS, QpSetup, QueuePair, steps_to_rts};
 pub use work::Wr;
 pub use world::World;

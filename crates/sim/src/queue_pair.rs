@@ -148,14 +148,14 @@ impl QueuePair {
     pub fn connect(&self, setup: &PairSetup, peer: &QueuePair, sq_psn: Psn, rq_psn: Psn) {
         let attr = setup.attributes(peer, sq_psn, rq_psn);
         let transport = self.with(|qp, _, _| qp.transport());
-        for (state, mask) in way_up(transport) {
+        for (state, mask) in steps_to_rts(transport) {
             self.modify(&QpAttr { state, ..attr }, mask).expect("connect");
         }
     }
 }
 
 /// The three steps from RESET to RTS, each with the attributes it requires.
-pub fn way_up(transport: Transport) -> [(QpState, AttrMask); 3] {
+pub fn steps_to_rts(transport: Transport) -> [(QpState, AttrMask); 3] {
     use AttrMask as A;
     let connected = A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
     let (init, rtr, rts) = match transport {

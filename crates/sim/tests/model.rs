@@ -11,7 +11,7 @@ use ferroce_proto::verbs::{
 };
 use ferroce_proto::{PdId, Psn, RKey};
 use ferroce_sim::journal::Entry;
-use ferroce_sim::{Cq, Faults, LIMITS, Mr, Node, PairSetup, QpSetup, QueuePair, World, Wr, way_up};
+use ferroce_sim::{Cq, Faults, LIMITS, Mr, Node, PairSetup, QpSetup, QueuePair, World, Wr, steps_to_rts};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -134,7 +134,7 @@ impl Model {
     /// The next sensible step towards RTS.
     fn climb(&mut self, who: usize) {
         let modelled = &self.qps[who];
-        let steps = way_up(modelled.transport);
+        let steps = steps_to_rts(modelled.transport);
         let Some((state, mask)) = (match modelled.state {
             QpState::Reset => Some(steps[0]),
             QpState::Init => Some(steps[1]),
@@ -175,7 +175,7 @@ impl Model {
         let mask = match rng.random_range(0..3) {
             0 => AttrMask::from_bits_retain(rng.random()),
             1 => AttrMask::STATE,
-            _ => way_up(self.qps[who].transport)[rng.random_range(0..3)].1,
+            _ => steps_to_rts(self.qps[who].transport)[rng.random_range(0..3)].1,
         };
         self.modify(who, &attr, mask);
     }

@@ -5,7 +5,7 @@ use ferroce_proto::qp::state::ModifyError;
 use ferroce_proto::qp::{DropReason, PostError};
 use ferroce_proto::verbs::{AttrMask, EventKind, Mtu, QpAttr, QpState, WcStatus};
 use ferroce_sim::filter::{any, is_request};
-use ferroce_sim::{Endpoint, LATENCY_NS, PairSetup, Rule, World, Wr, way_up};
+use ferroce_sim::{Endpoint, LATENCY_NS, PairSetup, Rule, World, Wr, steps_to_rts};
 
 const FAR: u64 = 128 * 1024;
 
@@ -27,7 +27,7 @@ fn unconnected() -> (World, Endpoint, Endpoint) {
 
 fn climb(from: &Endpoint, to: &Endpoint, last: QpState) {
     let attr = setup().attributes(&to.qp, Psn::new(5), Psn::new(5));
-    for (state, mask) in way_up(setup().transport) {
+    for (state, mask) in steps_to_rts(setup().transport) {
         from.qp.modify(&QpAttr { state, ..attr }, mask).unwrap();
         if state == last {
             return;
@@ -58,7 +58,7 @@ fn receives_posted_in_init_serve_the_first_messages() {
     climb(&b, &a, QpState::Init);
     b.post_recv(9, FAR, 100);
     let attr = setup().attributes(&a.qp, Psn::new(5), Psn::new(5));
-    let (state, mask) = way_up(setup().transport)[1];
+    let (state, mask) = steps_to_rts(setup().transport)[1];
     b.qp.modify(&QpAttr { state, ..attr }, mask).unwrap();
     climb(&a, &b, QpState::Rts);
     a.qp.post(Wr::send(1).sge(a.sge(0, 100)));
@@ -80,7 +80,7 @@ fn before_rtr_nothing_is_heard() {
     // The requester tries again, and finds the peer ready.
     let attr = setup().attributes(&a.qp, Psn::new(5), Psn::new(5));
     b.post_recv(9, FAR, 100);
-    b.qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, way_up(setup().transport)[1].1).unwrap();
+    b.qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, steps_to_rts(setup().transport)[1].1).unwrap();
     world.run_until_idle();
     assert_eq!(a.send_cq.statuses(), [(1, WcStatus::Success)]);
 }
