@@ -4,7 +4,7 @@ use ferroce_proto::cm::{Cm, CmError, CommId, Config, Event, IpHeader, RejectReas
 use ferroce_proto::verbs::{Access, AttrMask, QpState};
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Rep, Req, Rtu};
 use ferroce_proto::{Psn, Qpn, Time};
-use ferroce_sim::cm::{Act, CmPair, DATAGRAM_SERVICE, Dice, Manner, SERVICE};
+use ferroce_sim::cm::{Act, CmPair, DATAGRAM_SERVICE, FaultRates, Policy, SERVICE};
 
 const SECOND: u64 = 1_000_000_000;
 /// 4.096 us * 2^20, sixteen times: how long a peer is waited for.
@@ -118,7 +118,7 @@ fn runs_with_the_same_seed_are_the_same() {
     for seed in 0..60 {
         let run = || {
             let mut pair = CmPair::new(seed, Config::default(), 8);
-            pair.dice = Dice { loss: 0.25, duplication: 0.25, delay: 0.25 };
+            pair.rates = FaultRates { loss: 0.25, duplication: 0.25, delay: 0.25 };
             let id = pair.connect(100);
             pair.run_until(Time(30 * SECOND));
             let now = pair.now;
@@ -157,8 +157,12 @@ fn both_ends_may_end_it_at_once() {
 fn a_refusal_carries_reason_and_private_data() {
     for act in [None, Some(Act::Lose), Some(Act::Double(SECOND))] {
         let mut pair = pair();
-        pair.troubles.extend(act.map(|act| ferroce_sim::cm::Trouble { message: "REJ", nth: Some(0), act }));
-        pair.nodes[1].manner = Manner::Reject;
+        pair.faults.extend(act.map(|act| ferroce_sim::cm::MessageFault {
+            message: "REJ",
+            nth: Some(0),
+            act,
+        }));
+        pair.nodes[1].policy = Policy::Reject;
         pair.connect(100);
         pair.run();
         let Event::Rejected { reason, private_data, .. } = &pair.nodes[0].events[0].1 else {
@@ -177,7 +181,7 @@ fn a_refusal_carries_reason_and_private_data() {
 #[test]
 fn nobody_listens() {
     let mut pair = pair();
-    let offer = ferroce_proto::cm::Connect { service: ServiceId(0x0106_0001), ..pair.offer(100) };
+    let offer = ferroce_proto::cm::Connect { service: ServiceId(0x0106_0001), ..pair.connect_params(100) };
     let now = pair.now;
     pair.cm(0).connect(&offer, now).unwrap();
     pair.run();
@@ -193,7 +197,7 @@ fn a_listener_that_is_a_moment_late_gets_the_offer() {
     // The second time, what was said first arrives last.
     for mut pair in [pair(), pair().with("REJ", Some(0), Act::Delay(100_000_000))] {
         let service = ServiceId(0x0106_0001);
-        let offer = ferroce_proto::cm::Connect { service, ..pair.offer(100) };
+        let offer = ferroce_proto::cm::Connect { service, ..pair.connect_params(100) };
         let now = pair.now;
         pair.cm(0).connect(&offer, now).unwrap();
         pair.run_until(Time(10_000_000));
@@ -265,7 +269,7 @@ fn id_of_response(pair: &CmPair) -> CommId {
 fn a_dead_process_is_answered_for_by_its_successor() {
     // The active process dies; a new one at the same address does not know the connection.
     let mut pair = pair().with("RTU", None, Act::Lose);
-    pair.nodes[0].manner = Manner::Sleep;
+    pair.nodes[0].policy = Policy::Sleep;
     pair.connect(100);
     pair.run_until(Time(10_000));
     pair.nodes[0].cm = Some(Cm::new(Config { slot: 1, ..Config::default() }, Box::new(|| 5)));
@@ -279,7 +283,7 @@ fn a_dead_process_is_answered_for_by_its_successor() {
 #[test]
 fn a_program_that_takes_its_time_is_waited_for() {
     let mut pair = pair();
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     pair.connect(100);
     // An MRA asks for 69 seconds; without it the offer would be given up at the same time.
     pair.run_until(Time(120 * SECOND));
@@ -362,7 +366,7 @@ fn an_offer_from_a_queue_pair_in_use_ends_the_old_connection() {
     pair.connect(100);
     pair.run_until(Time(SECOND));
     // The peer lost its memory and its new process happens to have the same queue pair number.
-    let (offer, now) = (pair.offer(100), pair.now);
+    let (offer, now) = (pair.connect_params(100), pair.now);
     pair.nodes[0].cm = Some(Cm::new(Config { slot: 9, ..Config::default() }, Box::new(counting())));
     pair.nodes[0].events.clear();
     pair.cm(0).connect(&offer, now).unwrap();
@@ -392,7 +396,7 @@ fn a_flood_of_offers_is_bounded_and_hurts_nobody() {
     let mut pair = CmPair::new(3, Config { max_pending: 100, ..Config::default() }, 8);
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     for n in 0..20_000_u32 {
         let mut req = Req {
             local_comm_id: CommId(0x7700_0000 + n),
@@ -402,7 +406,7 @@ fn a_flood_of_offers_is_bounded_and_hurts_nobody() {
             starting_psn: Psn::new(n),
             ..Req::default()
         };
-        let ip = pair.offer(0).ip.unwrap();
+        let ip = pair.connect_params(0).ip.unwrap();
         req.private_data[..IpHeader::LEN].copy_from_slice(&ip.to_bytes());
         let mad = CmMad { tid: n.into(), attr_mod: 0, message: CmMessage::Req(req) };
         pair.deliver(1, &mad.to_bytes());
@@ -435,12 +439,12 @@ fn a_flood_of_offers_is_bounded_and_hurts_nobody() {
 fn released_connections_tell_the_peer_and_raise_nothing() {
     // While the offer flies; while the program thinks about the answer; once established.
     for (run_ns, active, told) in [
-        (0, Manner::Accept, "rejected"),
-        (SECOND / 100, Manner::Sleep, "rejected"),
-        (SECOND, Manner::Accept, "disconnected"),
+        (0, Policy::Accept, "rejected"),
+        (SECOND / 100, Policy::Sleep, "rejected"),
+        (SECOND, Policy::Accept, "disconnected"),
     ] {
         let mut pair = pair();
-        pair.nodes[0].manner = active;
+        pair.nodes[0].policy = active;
         let id = pair.connect(100);
         pair.run_until(Time(run_ns));
         let (now, heard) = (pair.now, pair.nodes[0].events.len());
@@ -489,12 +493,12 @@ fn datagram_services_are_resolved_under_trouble() {
             assert_nothing_left(&pair);
         }
     }
-    for (service, manner, wanted) in [
-        (DATAGRAM_SERVICE, Manner::Reject, SidrStatus::REJECT),
-        (ServiceId(0x0111_0001), Manner::Accept, SidrStatus::UNSUPPORTED),
+    for (service, policy, wanted) in [
+        (DATAGRAM_SERVICE, Policy::Reject, SidrStatus::REJECT),
+        (ServiceId(0x0111_0001), Policy::Accept, SidrStatus::UNSUPPORTED),
     ] {
         let mut pair = pair();
-        pair.nodes[1].manner = manner;
+        pair.nodes[1].policy = policy;
         pair.query(service);
         pair.run();
         let Event::Answered { status, .. } = pair.nodes[0].events[0].1 else { panic!() };

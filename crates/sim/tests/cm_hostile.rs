@@ -7,7 +7,7 @@ use ferroce_proto::cm::{
 use ferroce_proto::verbs::QpState;
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Mra, RejectedMessage, Rep, Req, Rtu, SidrReq};
 use ferroce_proto::{PKey, Psn, Qpn, Time};
-use ferroce_sim::cm::{CmPair, DATAGRAM_SERVICE, Manner, SERVICE};
+use ferroce_sim::cm::{CmPair, DATAGRAM_SERVICE, Policy, SERVICE};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -17,7 +17,7 @@ fn pair() -> CmPair {
 
 /// Node 0 offers a connection to another service than usual.
 fn offer_to(pair: &mut CmPair, service: ServiceId) -> CommId {
-    let offer = ferroce_proto::cm::Connect { service, ..pair.offer(100) };
+    let offer = ferroce_proto::cm::Connect { service, ..pair.connect_params(100) };
     let now = pair.now;
     let id = pair.cm(0).connect(&offer, now).expect("there is room");
     pair.run_until(Time(now.0 + SECOND));
@@ -76,7 +76,7 @@ fn a_listener_may_have_the_private_data_whole() {
     pair.cm(1).set_listener_offers(listener, Offers { are_datagrams: false, are_whole: true });
     offer_to(&mut pair, service);
     let now = pair.now;
-    let headless = ferroce_proto::cm::Connect { service, ip: None, ..pair.offer(101) };
+    let headless = ferroce_proto::cm::Connect { service, ip: None, ..pair.connect_params(101) };
     pair.cm(0).connect(&headless, now).expect("there is room");
     pair.run_until(Time(now.0 + SECOND));
     let requests: Vec<_> = pair.nodes[1]
@@ -103,7 +103,7 @@ fn an_answer_cannot_be_taken_back_for_another() {
     for is_established in [false, true] {
         let mut pair = pair();
         if !is_established {
-            pair.nodes[0].manner = Manner::Sleep;
+            pair.nodes[0].policy = Policy::Sleep;
         }
         let id = pair.connect(100);
         pair.run_until(Time(10_000_000));
@@ -135,7 +135,7 @@ fn a_confirmation_needs_an_answer() {
     let mut pair = pair();
     say(&mut pair, 1, CmMessage::Rtu(Rtu { remote_comm_id: CommId(0x0200_0001), ..Rtu::default() }));
     assert_eq!(pair.cm(1).counters().strays, 1);
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     let id = pair.connect(100);
     pair.run_until(Time(10_000_000));
     let remote_comm_id = pair.passive_id();
@@ -186,7 +186,7 @@ fn an_end_must_name_the_queue_pair() {
 #[test]
 fn patience_is_not_without_end() {
     let mut pair = pair();
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     let id = pair.connect(100);
     pair.run_until(Time(10_000_000));
     let mra = Mra {
@@ -209,7 +209,7 @@ fn a_flood_of_questions_is_bounded_and_hurts_nobody() {
     let mut pair = CmPair::new(3, Config { max_pending: 100, ..Config::default() }, 8);
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     for n in 0..20_000_u32 {
         let mut req = SidrReq {
             request_id: CommId(0x7700_0000 + n),
@@ -217,7 +217,7 @@ fn a_flood_of_questions_is_bounded_and_hurts_nobody() {
             service_id: DATAGRAM_SERVICE.0,
             ..SidrReq::default()
         };
-        let ip = pair.offer(0).ip.unwrap();
+        let ip = pair.connect_params(0).ip.unwrap();
         req.private_data[..IpHeader::LEN].copy_from_slice(&ip.to_bytes());
         pair.deliver(1, &CmMad { tid: n.into(), attr_mod: 0, message: CmMessage::SidrReq(req) }.to_bytes());
     }

@@ -6,7 +6,7 @@ use ferroce_proto::cm::{
 use ferroce_proto::verbs::Mtu;
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Rep, Rtu};
 use ferroce_proto::{Gid, Qpn, Time};
-use ferroce_sim::cm::{Act, CmPair, DATAGRAM_SERVICE, Dice, Manner};
+use ferroce_sim::cm::{Act, CmPair, DATAGRAM_SERVICE, FaultRates, Policy};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -54,7 +54,7 @@ fn loss_and_repetition_change_nothing() {
         let mut pair = CmPair::new(seed, Config::default(), 8);
         pair.cm(0).set_secret(Some(key(1)));
         pair.cm(1).set_secret(Some(key(1)));
-        pair.dice = Dice { loss: 0.2, duplication: 0.2, delay: 0.1 };
+        pair.rates = FaultRates { loss: 0.2, duplication: 0.2, delay: 0.1 };
         let ids: Vec<CommId> = (0..8).map(|n| pair.connect(100 + n)).collect();
         pair.run_until(Time(40 * SECOND));
         let established = pair.cm(1).counters().established;
@@ -99,7 +99,7 @@ fn keys_of_listeners_and_offers_come_first() {
     let (listener, now) = (pair.listener, pair.now);
     pair.cm(1).set_listener_secret(listener, key(3));
     let own = key(3);
-    let offer = ferroce_proto::cm::Connect { secret: Some(&own), ..pair.offer(100) };
+    let offer = ferroce_proto::cm::Connect { secret: Some(&own), ..pair.connect_params(100) };
     pair.cm(0).connect(&offer, now).unwrap();
     pair.run_until(Time(SECOND));
     assert_eq!(pair.nodes[1].names(), ["request", "established"]);
@@ -108,7 +108,7 @@ fn keys_of_listeners_and_offers_come_first() {
 #[test]
 fn every_change_of_an_offer_is_noticed() {
     let mut pair = pair(Some(1), Some(1));
-    let (offer, now) = (pair.offer(100), pair.now);
+    let (offer, now) = (pair.connect_params(100), pair.now);
     pair.cm(0).connect(&offer, now).unwrap();
     let req = sent(&mut pair, 0)[0];
     for at in 0..256 {
@@ -135,7 +135,7 @@ fn every_change_of_an_offer_is_noticed() {
 #[test]
 fn a_replay_is_rejected_and_so_is_an_old_offer() {
     let mut pair = pair(Some(1), Some(1));
-    let (offer, now) = (pair.offer(100), pair.now);
+    let (offer, now) = (pair.connect_params(100), pair.now);
     let id = pair.cm(0).connect(&offer, now).unwrap();
     let req = sent(&mut pair, 0)[0];
     pair.deliver(1, &req);
@@ -152,7 +152,7 @@ fn a_replay_is_rejected_and_so_is_an_old_offer() {
     pair.deliver(1, &req);
     assert_eq!((pair.cm(1).counters().replayed, pair.cm(1).connections()), (2, 0));
     // A clock that is far ahead does not help.
-    let (mut later, offer) = (self::pair(Some(1), Some(1)), pair.offer(101));
+    let (mut later, offer) = (self::pair(Some(1), Some(1)), pair.connect_params(101));
     later.cm(0).set_unix_time(1_000 * SECOND, Time(0));
     later.cm(0).connect(&offer, Time(0)).unwrap();
     later.run();
@@ -165,7 +165,7 @@ fn a_replay_is_rejected_and_so_is_an_old_offer() {
 #[test]
 fn a_replay_after_a_restart_never_gets_established() {
     let mut old = pair(Some(1), Some(1));
-    let (offer, now) = (old.offer(100), old.now);
+    let (offer, now) = (old.connect_params(100), old.now);
     old.cm(0).connect(&offer, now).unwrap();
     let req = sent(&mut old, 0)[0];
     old.deliver(1, &req);
@@ -223,7 +223,7 @@ fn a_forged_end_does_not_end_and_a_forged_offer_is_not_stale() {
     pair.deliver(1, &CmMad { tid: 1, attr_mod: 0, message: CmMessage::Dreq(dreq) }.to_bytes());
     // With the queue pair of the connection, from the same address, without the key.
     let mut stranger = CmPair::new(6, Config::default(), 8);
-    let (offer, now) = (pair.offer(100), pair.now);
+    let (offer, now) = (pair.connect_params(100), pair.now);
     stranger.cm(0).connect(&offer, now).unwrap();
     let req = sent(&mut stranger, 0)[0];
     pair.deliver(1, &req);
@@ -236,9 +236,10 @@ fn a_forged_end_does_not_end_and_a_forged_offer_is_not_stale() {
 #[test]
 fn private_data_has_less_room() {
     let mut pair = pair(Some(1), Some(1));
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     let (now, data) = (pair.now, [7; 57]);
-    let offer = |len: usize| ferroce_proto::cm::Connect { private_data: &data[..len], ..pair.offer(100) };
+    let offer =
+        |len: usize| ferroce_proto::cm::Connect { private_data: &data[..len], ..pair.connect_params(100) };
     let (fits, longer) = (offer(36), offer(37));
     let too_long = Err(CmError::PrivateDataTooLong { len: 37, room: 36 });
     assert_eq!(pair.cm(0).connect(&longer, now), too_long);
@@ -274,7 +275,7 @@ fn datagram_services_are_proven_too() {
 fn addresses_are_part_of_the_proof() {
     let mut pair = pair(Some(1), Some(1));
     let path = Path { sgid: Gid([3; 16]), ..pair.path() };
-    let (offer, now) = (ferroce_proto::cm::Connect { path, ..pair.offer(100) }, pair.now);
+    let (offer, now) = (ferroce_proto::cm::Connect { path, ..pair.connect_params(100) }, pair.now);
     pair.cm(0).connect(&offer, now).unwrap();
     let req = sent(&mut pair, 0)[0];
     // Arrives from node 0's real address, which is not the one it was made for.
