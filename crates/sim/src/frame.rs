@@ -18,22 +18,22 @@ pub(crate) struct Frame {
     pub(crate) source_bytes: Option<Rc<[u8]>>,
 }
 
-/// Why a frame is no packet.
+/// Why a frame is not a valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// The checksum does not fit the bytes.
+    /// The ICRC is wrong.
     Icrc,
-    /// The checksum fits, the bytes make no packet.
+    /// The ICRC is right, but the packet is malformed.
     Malformed(Malformed),
 }
 
-/// Sockets number their packets 0, see facts/wire.md.
+/// IP identification of UDP sockets, see facts/wire.md.
 const IP_IDENTIFICATION: u16 = 0;
 /// UDP source ports of a RoCEv2 sender start here (IBA annex A17.9.2).
 const FIRST_SOURCE_PORT: u16 = 0xc000;
 
 impl Frame {
-    /// Encodes a packet, checksum included.
+    /// Encodes a packet with its ICRC.
     pub(crate) fn encode(route: &Route, headers: &Headers, payload: &[u8]) -> Frame {
         let headers_len = headers.encoded_len();
         let mut bytes = vec![0; headers_len];
@@ -55,7 +55,7 @@ impl Frame {
         Frame { route: *route, bytes, source_bytes }
     }
 
-    /// What the checksum covers.
+    /// The bytes that the ICRC covers.
     pub(crate) fn transport(&self) -> &[u8] {
         &self.bytes[..self.bytes.len().saturating_sub(ICRC_LEN)]
     }

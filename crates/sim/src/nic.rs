@@ -10,14 +10,14 @@ use ferroce_proto::verbs::{EventKind, MwBind, Route};
 use ferroce_proto::{Gid, Qpn, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What the queue pairs of a NIC share.
+/// The objects that the queue pairs of a NIC share.
 pub(crate) struct Resources {
     pub(crate) memory: Memory,
     pub(crate) cqs: Vec<CompletionQueue>,
     pub(crate) srqs: Vec<SharedReceiveQueue>,
     pub(crate) events: VecDeque<(Qpn, EventKind)>,
     pub(crate) outbox: VecDeque<Frame>,
-    /// Packets that may wait for the link.
+    /// Maximum number of packets that wait for the link.
     pub(crate) link_depth: usize,
     /// Atomics that reached memory; more than were posted means that one ran twice.
     pub(crate) atomics_run: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Resources {
     /// Window binds that were executed.
     pub(crate) binds: Vec<MwBind>,
     pub(crate) rendezvous: Rendezvous,
-    /// Packets that queue pairs received, and how many of them needed the time.
+    /// Packets that queue pairs received, and how often they read the clock.
     pub(crate) received: (u64, u64),
     pub(crate) next_pd: u32,
     pub(crate) next_addr: u64,
@@ -67,7 +67,7 @@ impl Slot {
     }
 }
 
-/// A link is busy for so long with one packet, so no two packets of a node leave at once.
+/// Time that a link needs for one packet, so no two packets of a node leave at the same time.
 const PACKET_NS: u64 = 10;
 
 /// The NIC.
@@ -115,7 +115,7 @@ impl Nic {
         }
     }
 
-    /// Runs one queue pair with the NIC around it.
+    /// Calls one queue pair with its host.
     pub(crate) fn with_qp<R>(
         &mut self,
         now: Time,
@@ -131,7 +131,7 @@ impl Nic {
         Some(call(&mut slot.qp, &mut host))
     }
 
-    /// A packet arrives.
+    /// Handles a received packet.
     pub(crate) fn receive(&mut self, now: Time, frame: &Frame, journal: &mut Journal) {
         if !self.alive {
             return;
@@ -178,7 +178,7 @@ impl Nic {
         }
     }
 
-    /// The earliest time any queue pair wants to be called, or the link can take the next packet.
+    /// The earliest time at which a queue pair is due, or the link can send the next packet.
     pub(crate) fn deadline(&self) -> Option<Time> {
         if !self.alive {
             return None;
@@ -188,7 +188,7 @@ impl Nic {
         self.qps.values().filter_map(due).chain(link).min()
     }
 
-    /// The packet that leaves now, if one waits and the link is free.
+    /// The next packet to send, if one waits and the link is free.
     pub(crate) fn leave(&mut self, now: Time) -> Option<Frame> {
         if !self.alive || self.link_free_at > now {
             return None;
