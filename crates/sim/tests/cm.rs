@@ -38,7 +38,7 @@ fn assert_nothing_left(pair: &CmPair) {
 }
 
 #[test]
-fn a_connection_lives_and_ends() {
+fn connect_and_disconnect() {
     let mut pair = pair();
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -95,7 +95,7 @@ fn both_ends_get_attributes_that_fit() {
 }
 
 #[test]
-fn every_message_may_be_lost_doubled_or_late() {
+fn every_message_may_be_lost_duplicated_or_late() {
     for message in ["REQ", "REP", "RTU", "DREQ", "DREP"] {
         for act in
             [Act::Lose, Act::Double(0), Act::Double(300_000_000), Act::Delay(200_000_000), Act::Delay(SECOND)]
@@ -134,7 +134,7 @@ fn runs_with_the_same_seed_are_the_same() {
 }
 
 #[test]
-fn both_ends_may_end_it_at_once() {
+fn both_ends_may_disconnect_at_the_same_time() {
     for trouble in [None, Some(("DREQ", 0)), Some(("DREQ", 1)), Some(("DREP", 0)), Some(("DREP", 1))] {
         let mut pair = pair();
         if let Some((message, nth)) = trouble {
@@ -179,7 +179,7 @@ fn a_refusal_carries_reason_and_private_data() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_reject_without_a_listener_is_reported() {
     let mut pair = pair();
     let offer = ferroce_proto::cm::Connect { service: ServiceId(0x0106_0001), ..pair.connect_params(100) };
     let now = pair.now;
@@ -193,7 +193,7 @@ fn nobody_listens() {
 
 /// Programs agree by other means on who listens, and the one that connects can be faster than the one that listens.
 #[test]
-fn a_listener_that_is_a_moment_late_gets_the_offer() {
+fn a_listener_that_starts_late_gets_the_req() {
     // The second time, what was said first arrives last.
     for mut pair in [pair(), pair().with("REJ", Some(0), Act::Delay(100_000_000))] {
         let service = ServiceId(0x0106_0001);
@@ -212,7 +212,7 @@ fn a_listener_that_is_a_moment_late_gets_the_offer() {
 
 /// A kernel believes at once that nobody listens, so a server that closes and opens its listener must not say so between.
 #[test]
-fn a_listener_that_closed_a_moment_ago_may_come_back() {
+fn a_listener_may_reopen_after_it_closed() {
     let mut pair = pair();
     let (now, listener) = (pair.now, pair.listener);
     pair.cm(1).unlisten(listener, now);
@@ -226,7 +226,7 @@ fn a_listener_that_closed_a_moment_ago_may_come_back() {
 }
 
 #[test]
-fn a_peer_that_dies_at_each_step_is_noticed_in_time() {
+fn a_peer_that_dies_at_each_step_is_detected_in_time() {
     // (message, who dies, what the survivor is told, how long after the last message it heard)
     let cases = [
         ("REQ", Act::KillReceiver, 0, vec!["unreachable"], PATIENCE_NS),
@@ -266,7 +266,7 @@ fn id_of_response(pair: &CmPair) -> CommId {
 }
 
 #[test]
-fn a_dead_process_is_answered_for_by_its_successor() {
+fn the_successor_of_a_dead_process_answers_its_messages() {
     // The active process dies; a new one at the same address does not know the connection.
     let mut pair = pair().with("RTU", None, Act::Lose);
     pair.nodes[0].policy = Policy::Sleep;
@@ -281,7 +281,7 @@ fn a_dead_process_is_answered_for_by_its_successor() {
 }
 
 #[test]
-fn a_program_that_takes_its_time_is_waited_for() {
+fn an_mra_extends_the_wait_for_a_slow_application() {
     let mut pair = pair();
     pair.nodes[1].policy = Policy::Sleep;
     pair.connect(100);
@@ -297,7 +297,7 @@ fn a_program_that_takes_its_time_is_waited_for() {
 }
 
 #[test]
-fn data_establishes_when_the_rtu_is_lost() {
+fn data_establishes_if_the_rtu_is_lost() {
     let mut pair = pair().with("RTU", None, Act::Lose);
     pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -310,7 +310,7 @@ fn data_establishes_when_the_rtu_is_lost() {
 }
 
 #[test]
-fn an_end_establishes_when_the_rtu_is_lost() {
+fn a_dreq_establishes_if_the_rtu_is_lost() {
     let mut pair = pair().with("RTU", None, Act::Lose);
     whole_life(&mut pair);
     assert_whole_life(&pair, "no RTU ever came");
@@ -318,7 +318,7 @@ fn an_end_establishes_when_the_rtu_is_lost() {
 
 /// Messages of the right kind with random content, at every state: nothing panics, nothing is left behind.
 #[test]
-fn random_messages_do_no_harm() {
+fn random_messages_have_no_effect() {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
     for seed in 0..40 {
@@ -361,7 +361,7 @@ fn random_messages_do_no_harm() {
 }
 
 #[test]
-fn an_offer_from_a_queue_pair_in_use_ends_the_old_connection() {
+fn a_req_from_a_queue_pair_in_use_ends_the_stale_connection() {
     let mut pair = pair();
     pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -392,7 +392,7 @@ fn counting() -> impl FnMut() -> u64 + Send {
 }
 
 #[test]
-fn a_flood_of_offers_is_bounded_and_hurts_nobody() {
+fn a_flood_of_reqs_is_bounded_and_harmless() {
     let mut pair = CmPair::new(3, Config { max_pending: 100, ..Config::default() }, 8);
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -436,7 +436,7 @@ fn a_flood_of_offers_is_bounded_and_hurts_nobody() {
 }
 
 #[test]
-fn released_connections_tell_the_peer_and_raise_nothing() {
+fn released_connections_notify_the_peer_and_raise_no_event() {
     // While the offer flies; while the program thinks about the answer; once established.
     for (run_ns, active, told) in [
         (0, Policy::Accept, "rejected"),
@@ -457,7 +457,7 @@ fn released_connections_tell_the_peer_and_raise_nothing() {
 }
 
 #[test]
-fn strays_are_counted_and_answered_where_somebody_waits() {
+fn unknown_connections_are_counted_and_answered_if_the_peer_waits() {
     let mut pair = pair();
     let ids = (CommId(0x0900_0001), CommId(0x0900_0002));
     let messages = [
@@ -480,7 +480,7 @@ fn strays_are_counted_and_answered_where_somebody_waits() {
 }
 
 #[test]
-fn datagram_services_are_resolved_under_trouble() {
+fn datagram_services_are_resolved_under_faults() {
     for message in ["none", "SIDR_REQ", "SIDR_REP"] {
         for act in [Act::Lose, Act::Double(SECOND / 10), Act::Delay(SECOND)] {
             let mut pair = pair().with(message, Some(0), act);
@@ -511,7 +511,7 @@ fn datagram_services_are_resolved_under_trouble() {
 }
 
 #[test]
-fn messages_from_elsewhere_do_not_touch_a_connection() {
+fn messages_from_another_address_do_not_affect_a_connection() {
     let mut pair = pair();
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -529,7 +529,7 @@ fn messages_from_elsewhere_do_not_touch_a_connection() {
 
 /// Of many peers with many connections each, the dead one's end, and nobody else's.
 #[test]
-fn a_death_ends_what_was_established() {
+fn a_death_ends_established_connections() {
     let mut pair = pair();
     let ids: Vec<CommId> = (0..5).map(|qpn| pair.connect(100 + qpn)).collect();
     pair.run_until(pair.now + 3 * SECOND);

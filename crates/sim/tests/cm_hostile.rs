@@ -26,7 +26,7 @@ fn offer_to(pair: &mut CmPair, service: ServiceId) -> CommId {
 
 /// What a program expects of an event's parameters follows from its port space, so it must not get the other kind.
 #[test]
-fn a_datagram_service_gets_no_connections_and_a_connection_service_no_questions() {
+fn a_datagram_service_refuses_reqs_and_a_connection_service_sidr_reqs() {
     let mut pair = pair();
     offer_to(&mut pair, DATAGRAM_SERVICE);
     let rejected = pair.nodes[0].events.iter().find_map(|(_, event)| match event {
@@ -46,7 +46,7 @@ fn a_datagram_service_gets_no_connections_and_a_connection_service_no_questions(
 
 /// In the port space of both, the listener decides.
 #[test]
-fn a_service_of_both_kinds_takes_what_its_listener_says() {
+fn a_service_of_both_kinds_accepts_what_its_listener_selects() {
     let service = ServiceId::of_port(PortSpace::Ib, 7);
     for are_datagrams in [false, true] {
         let mut pair = pair();
@@ -99,7 +99,7 @@ fn say(pair: &mut CmPair, to: usize, message: CmMessage) {
 
 /// The first answer counts. One that names another queue pair later would lead the data of a connection elsewhere.
 #[test]
-fn an_answer_cannot_be_taken_back_for_another() {
+fn a_second_rep_does_not_replace_the_first() {
     for is_established in [false, true] {
         let mut pair = pair();
         if !is_established {
@@ -131,7 +131,7 @@ fn an_answer_cannot_be_taken_back_for_another() {
 
 /// A confirmation of what was never answered establishes nothing, nor does one that names another connection.
 #[test]
-fn a_confirmation_needs_an_answer() {
+fn an_rtu_needs_a_rep() {
     let mut pair = pair();
     say(&mut pair, 1, CmMessage::Rtu(Rtu { remote_comm_id: CommId(0x0200_0001), ..Rtu::default() }));
     assert_eq!(pair.cm(1).counters().strays, 1);
@@ -155,7 +155,7 @@ fn a_confirmation_needs_an_answer() {
 
 /// An end names both ids and the queue pair; whoever knows less ends nothing.
 #[test]
-fn an_end_must_name_the_queue_pair() {
+fn a_dreq_must_carry_the_queue_pair() {
     let mut pair = pair();
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -184,7 +184,7 @@ fn an_end_must_name_the_queue_pair() {
 
 /// Asking for patience is believed for some minutes at a time, however long it asks for.
 #[test]
-fn patience_is_not_without_end() {
+fn service_timeouts_are_bounded() {
     let mut pair = pair();
     pair.nodes[1].policy = Policy::Sleep;
     let id = pair.connect(100);
@@ -205,7 +205,7 @@ fn patience_is_not_without_end() {
 
 /// Questions cost an attacker one packet, and us no more than what is bounded.
 #[test]
-fn a_flood_of_questions_is_bounded_and_hurts_nobody() {
+fn a_flood_of_sidr_reqs_is_bounded_and_harmless() {
     let mut pair = CmPair::new(3, Config { max_pending: 100, ..Config::default() }, 8);
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));

@@ -18,7 +18,7 @@ fn connect_all(pair: &mut CmPair, count: u32) -> Vec<CommId> {
 }
 
 #[test]
-fn only_so_many_offers_are_under_way() {
+fn reqs_in_flight_are_limited() {
     let mut pair = CmPair::new(1, Config { max_in_flight: 10, ..Config::default() }, 100);
     let ids = connect_all(&mut pair, 1000);
     pair.pump();
@@ -39,7 +39,7 @@ fn only_so_many_offers_are_under_way() {
 }
 
 #[test]
-fn a_dead_peer_does_not_keep_others_waiting() {
+fn a_dead_peer_does_not_block_others() {
     let mut pair = CmPair::new(1, Config { max_in_flight: 10, ..Config::default() }, 100);
     pair.faults.push(ferroce_sim::cm::MessageFault { message: "REQ", nth: None, act: Act::Lose });
     connect_all(&mut pair, 100);
@@ -53,7 +53,7 @@ fn a_dead_peer_does_not_keep_others_waiting() {
 }
 
 #[test]
-fn offers_that_are_taken_back_before_their_turn_are_never_sent() {
+fn queued_reqs_that_are_cancelled_are_never_sent() {
     let mut pair = CmPair::new(1, Config { max_in_flight: 1, ..Config::default() }, 100);
     let ids = connect_all(&mut pair, 3);
     pair.pump();
@@ -83,7 +83,7 @@ fn pacing_survives_loss() {
 }
 
 #[test]
-fn a_nic_that_goes_sends_everything_at_once() {
+fn a_closing_nic_sends_everything_immediately() {
     let mut pair = CmPair::new(1, Config { max_in_flight: 2, ..Config::default() }, 100);
     connect_all(&mut pair, 50);
     pair.cm(0).stop_pacing();

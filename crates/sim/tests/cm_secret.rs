@@ -94,7 +94,7 @@ fn another_key_or_none_is_rejected() {
 }
 
 #[test]
-fn keys_of_listeners_and_offers_come_first() {
+fn keys_of_listeners_and_reqs_have_priority() {
     let mut pair = pair(Some(1), Some(2));
     let (listener, now) = (pair.listener, pair.now);
     pair.cm(1).set_listener_secret(listener, key(3));
@@ -106,7 +106,7 @@ fn keys_of_listeners_and_offers_come_first() {
 }
 
 #[test]
-fn every_change_of_an_offer_is_noticed() {
+fn every_change_of_a_req_is_detected() {
     let mut pair = pair(Some(1), Some(1));
     let (offer, now) = (pair.connect_params(100), pair.now);
     pair.cm(0).connect(&offer, now).unwrap();
@@ -133,7 +133,7 @@ fn every_change_of_an_offer_is_noticed() {
 }
 
 #[test]
-fn a_replay_is_rejected_and_so_is_an_old_offer() {
+fn a_replayed_or_expired_req_is_rejected() {
     let mut pair = pair(Some(1), Some(1));
     let (offer, now) = (pair.connect_params(100), pair.now);
     let id = pair.cm(0).connect(&offer, now).unwrap();
@@ -209,7 +209,7 @@ fn a_replay_after_a_restart_never_gets_established() {
 }
 
 #[test]
-fn a_forged_end_does_not_end_and_a_forged_offer_is_not_stale() {
+fn a_forged_dreq_or_req_does_not_end_a_connection() {
     let mut pair = pair(Some(1), Some(1));
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -234,7 +234,7 @@ fn a_forged_end_does_not_end_and_a_forged_offer_is_not_stale() {
 }
 
 #[test]
-fn private_data_has_less_room() {
+fn a_proof_reduces_the_private_data() {
     let mut pair = pair(Some(1), Some(1));
     pair.nodes[1].policy = Policy::Sleep;
     let (now, data) = (pair.now, [7; 57]);
@@ -256,7 +256,7 @@ fn private_data_has_less_room() {
 }
 
 #[test]
-fn datagram_services_are_proven_too() {
+fn sidr_replies_are_proven_too() {
     for (active, passive, status) in [
         (Some(1), Some(1), SidrStatus::SUCCESS),
         (Some(1), Some(2), SidrStatus::REJECT),

@@ -28,7 +28,7 @@ fn requests(pair: &Pair) -> usize {
 }
 
 #[test]
-fn a_message_is_one_record_whatever_its_length() {
+fn a_message_of_any_length_is_one_record() {
     for script in [SEND, SEND_IMM] {
         for len in size_classes(Mtu::B256) {
             let pair = connect(&setup(), 0);
@@ -49,7 +49,7 @@ fn a_message_is_one_record_whatever_its_length() {
 }
 
 #[test]
-fn what_cannot_be_fetched_is_sent() {
+fn a_message_that_cannot_be_fetched_is_sent_as_packets() {
     for script in [SEND, SEND_IMM] {
         let pair = connect(&setup(), 1);
         (script.start)(&pair, 2000);
@@ -62,7 +62,7 @@ fn what_cannot_be_fetched_is_sent() {
 }
 
 #[test]
-fn a_row_of_them_needs_one_question() {
+fn one_nak_repairs_a_sequence_of_rendezvous_sends() {
     let pair = connect(&setup(), 3);
     for n in 0..10 {
         pair.b.post_recv(n, FAR + n * 2048, 2048);
@@ -82,7 +82,7 @@ fn a_row_of_them_needs_one_question() {
 }
 
 #[test]
-fn without_a_receive_it_comes_again() {
+fn without_a_receive_it_is_retransmitted() {
     for srq in [false, true] {
         let pair = connect(&PairSetup { srq, ..setup() }, 0);
         pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 1000)));
@@ -112,7 +112,7 @@ fn a_receive_that_is_too_small_ends_both() {
 }
 
 #[test]
-fn memory_of_either_end_that_may_not_be_used_is_told_as_ever() {
+fn memory_faults_of_either_end_are_reported_as_with_packets() {
     let pair = connect(&setup(), 0);
     pair.b.post_recv(9, FAR, 1000);
     pair.b.mr.deregister();
@@ -156,7 +156,7 @@ fn several_entries_on_both_sides() {
 }
 
 #[test]
-fn lost_doubled_or_late_it_arrives_once() {
+fn lost_duplicated_or_late_it_arrives_once() {
     let is_named = op(Operation::SendOnly);
     let rules = [
         Rule::on(is_named).first().drop(),
@@ -185,7 +185,7 @@ fn lost_doubled_or_late_it_arrives_once() {
 
 /// Numbers that a neighbour of ours would not send.
 #[test]
-fn numbers_that_do_not_fit_the_length_are_dropped() {
+fn psn_counts_that_do_not_match_the_length_are_dropped() {
     let change = |packets: u32| {
         move |bytes: &mut Vec<u8>| {
             let Some((mut head, names)) = RendezvousSend::parse(bytes) else { return };
@@ -208,7 +208,7 @@ fn numbers_that_do_not_fit_the_length_are_dropped() {
 
 /// Messages both ways, each answered by one, on a network that loses a few: acknowledgements ride in what names memory, too.
 #[test]
-fn acknowledgements_ride_along() {
+fn rendezvous_sends_carry_piggybacked_acks() {
     for faults in [Faults::default(), Faults::all(0.03)] {
         let pair = connect(&setup(), 5);
         pair.a.node.delay_acks(20_000);

@@ -331,14 +331,14 @@ fn seeds(first: u64) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn a_little_of_everything() {
+fn few_faults_of_every_kind() {
     for seed in seeds(1_000) {
         soak(seed, Faults::all(0.01));
     }
 }
 
 #[test]
-fn much_of_everything() {
+fn many_faults_of_every_kind() {
     for seed in seeds(2_000) {
         soak(seed, Faults::all(0.05));
     }
