@@ -56,7 +56,7 @@ fn psn_at(mad: &[u8], at: usize) -> Psn {
 }
 
 #[test]
-fn the_offer_of_a_kernel_says_what_we_begin_to_send_with() {
+fn the_req_of_a_kernel_carries_our_first_psn() {
     let mad = kernels("v4_64_cm0010");
     assert_eq!(mad[REQ_PSN_AT..][..3], PSN_OF_KERNELS_REQ, "the bytes are those of that day");
     let mut cm = cm();
@@ -74,7 +74,7 @@ fn the_offer_of_a_kernel_says_what_we_begin_to_send_with() {
 }
 
 #[test]
-fn the_answer_of_a_kernel_says_what_we_begin_to_send_with() {
+fn the_rep_of_a_kernel_carries_our_first_psn() {
     let mut answer = kernels("v4_64_cm0013");
     assert_eq!(answer[REP_PSN_AT..][..3], PSN_OF_KERNELS_REP, "the bytes are those of that day");
     let mut cm = cm();

@@ -126,7 +126,7 @@ fn every_operation_is_request_or_response() {
 }
 
 #[test]
-fn names_stand_for_the_right_bytes() {
+fn opcodes_have_the_right_bytes() {
     let byte = |service, operation| Opcode::new(service, operation).to_byte();
     assert_eq!(byte(Service::Rc, Operation::SendOnly), 0x04);
     assert_eq!(byte(Service::Rc, Operation::WriteOnlyImm), 0x0b);

@@ -160,7 +160,7 @@ mod tests {
     use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     #[test]
-    fn the_closest_listener_gets_the_offer() {
+    fn the_most_specific_listener_gets_the_req() {
         let one = Gid::from_ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
         let two = Gid::from_ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
         let six = Gid::from_ip(IpAddr::V6(Ipv6Addr::LOCALHOST));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_services_are_remembered_for_a_moment_and_not_without_end() {
+    fn closed_services_are_stored_briefly_and_bounded() {
         let mut listeners = Listeners::default();
         for at in 0..=MAX_CLOSED as u64 {
             let id = listeners.add(ServiceId(at), Scope::Any, 1).unwrap();

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_are_remembered_as_long_as_they_are_acceptable() {
+    fn proofs_are_stored_while_they_are_valid() {
         let mut replays = Replays::default();
         let mac = |n: u8| Binding([n; MAC_LEN]);
         replays.remember(mac(1), 100);

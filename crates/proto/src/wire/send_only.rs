@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_any_packet() {
+    fn the_bytes_equal_those_of_the_general_encoder() {
         for (head, len) in all_kinds() {
             let payload: Vec<u8> = (0..len as u8).collect();
             let (bytes, head_len) = head.to_bytes(len);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_anything_else_is_left_to_others() {
+    fn other_packets_are_left_to_the_general_parser() {
         for (head, len) in all_kinds() {
             let (bytes, head_len) = head.to_bytes(len);
             let whole = head_len + len + pad_of(len);
