@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heap_without_room_says_what_makes_it_smaller() {
+    fn a_heap_without_address_space_names_the_setting() {
         // More than a process can address.
         let len = 1 << 50;
         let file = anonymous_file(c"test", len).expect("it costs nothing");

@@ -66,8 +66,8 @@ fn local_peers_exchange_no_pages(job: &Job) {
 }
 
 #[test]
-fn pages_travel_between_hosts_alone() {
-    let test = "pages_travel_between_hosts_alone";
+fn pages_are_transferred_between_hosts_only() {
+    let test = "pages_are_transferred_between_hosts_only";
     work(local_peers_exchange_no_pages);
     let [transport, hosts] = TWO_ON_EACH_HOST;
     for faults in ["signal", "auto"] {
@@ -94,8 +94,8 @@ fn a_requested_transport_is_used_between_local_peers_too() {
 }
 
 #[test]
-fn memory_that_was_given_back_is_zeros_for_the_next_home() {
-    let test = "memory_that_was_given_back_is_zeros_for_the_next_home";
+fn freed_memory_is_zeros_for_the_next_home() {
+    let test = "freed_memory_is_zeros_for_the_next_home";
     work(|job| {
         for round in 0..12 {
             let at = job.alloc(PAGES * PAGE, &Placement::On(round % job.size())).expect("room");

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_gone_is_named() {
+    fn a_lost_connection_names_its_keeper() {
         let why = "it has been silent for 5 seconds";
         let launcher = |at: &str| Keeper::Launcher(at.parse().expect("an address")).gone(why);
         assert_eq!(launcher("127.0.0.1"), format!("the connection to the launcher is lost: {why}"));
