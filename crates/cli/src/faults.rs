@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_lists_what_was_asked() {
+    fn the_variable_lists_the_requested_faults() {
         let none = FaultArgs::default();
         assert_eq!(none.to_variable(), Ok(None));
         let faults = FaultArgs { loss: Some("1%".into()), seed: Some(7), ..none.clone() };

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_took_is_noticed() {
+    fn stolen_time_is_measured() {
         let at = |text: &str| ProcessorTime::parse(text);
         let before = at("cpu  1000 0 500 8000 100 0 10 20 5 0\ncpu0 1 2 3\n").unwrap();
         let after = at("cpu  1050 0 550 8050 100 0 10 70 9 0\ncpu0 1 2 3\n").unwrap();

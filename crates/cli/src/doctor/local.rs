@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_way_that_was_taken_is_named() {
+    fn the_fastest_path_taken_is_named() {
         let link = |mapped, copied, rings| {
             let ways = Ways { mapped, copied, rings, may_trace: true };
             findings(&ways, true).swap_remove(0)
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_trace_is_told_what_to_do() {
+    fn without_the_right_to_trace_there_is_advice() {
         let copies = findings(&Ways::default(), true).swap_remove(1);
         assert_eq!(copies.verdict, Verdict::Limited);
         assert!(copies.advice.is_some_and(|advice| advice.contains("ptrace_scope=0")));

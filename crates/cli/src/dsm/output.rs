@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_us_is_taken_out() {
+    fn records_for_the_launcher_are_removed() {
         let text = "a\n\u{1e}ferroce-dsm-statistics {\"rank\":1}\nb\n";
         let (output, records) = forwarded("[1] ", text);
         assert_eq!(output, "[1] a\n[1] b\n");

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn ssh_is_told_who_and_where() {
+    fn ssh_gets_user_and_port() {
         let host = Host { name: "far".into(), user: Some("ann".into()), port: Some(2222), processes: 1 };
         let command = command("ssh -4", &host, Path::new("/tmp"), &[], &["./x".into()]);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_survive_the_wire() {
+    fn requests_round_trip() {
         for request in [
             Request::Run { params: Params::defaults(Test::WriteBw) },
             Request::Go { offer: Offer::Socket { port: 7, nonce: u64::MAX } },

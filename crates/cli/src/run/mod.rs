@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_told_before_anything_happens() {
+    fn a_missing_program_is_reported_before_anything_starts() {
         assert!(require_program(OsStr::new("sh")).is_ok());
         assert!(require_program(OsStr::new("/bin/sh")).is_ok());
         assert!(require_program(OsStr::new("no-such-program-of-ferroce")).is_err());

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_travels_through_a_pipe() {
+    fn a_refusal_passes_through_a_pipe() {
         let error = || io::Error::from_raw_os_error(libc::EPERM);
         for step in STEPS {
             let report = Report::of(&Refused { step, error: error() });
