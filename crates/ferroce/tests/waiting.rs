@@ -273,7 +273,7 @@ fn a_waiter_of_a_destroyed_queue_pair_gets_an_error() {
 }
 
 #[test]
-fn objects_can_go_in_any_order_while_the_peer_sends() {
+fn objects_can_be_dropped_in_any_order_while_the_peer_sends() {
     watched(|| {
         for order in 0..6 {
             let Pair { a, b } = Pair::rc_with(V4, |qp| qp.timeout(8).retries(1));
@@ -339,7 +339,7 @@ fn one_sided_operations_progress_while_the_target_sleeps() {
 }
 
 #[test]
-fn who_slept_leaves_no_descriptor_behind() {
+fn a_sleeper_leaves_no_descriptor_behind() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let cq = support::device().create_cq(16).unwrap();
     let before = open();
