@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_answer_is_said_to_be_empty() {
+    fn an_empty_answer_is_reported_as_empty() {
         assert!(render(&serde_json::json!({})).contains("no measurement"));
     }
 }
