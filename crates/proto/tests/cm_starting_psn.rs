@@ -6,7 +6,9 @@
 #[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 mod golden;
 
-use ferroce_proto::cm::{Accept, Cm, Config, Connect, Event, Inbound, IpHeader, Path, Scope, ServiceId};
+use ferroce_proto::cm::{
+    Accept, Cm, Config, Connect, Event, IpHeader, MadAddressing, Path, Scope, ServiceId,
+};
 use ferroce_proto::verbs::{Mtu, QpState};
 use ferroce_proto::wire::MAD_LEN;
 use ferroce_proto::{Gid, Psn, Qpn, Time};
@@ -46,9 +48,9 @@ fn addresses() -> (Gid, Gid) {
     (gid(1), gid(2))
 }
 
-fn inbound() -> Inbound {
+fn inbound() -> MadAddressing {
     let (ours, kernels) = addresses();
-    Inbound { sgid: kernels, dgid: ours, sgid_index: 0, mtu: Mtu::B4096 }
+    MadAddressing { sgid: kernels, dgid: ours, sgid_index: 0, mtu: Mtu::B4096 }
 }
 
 fn psn_at(mad: &[u8], at: usize) -> Psn {

@@ -4,7 +4,7 @@
 //! A run depends on its script and seed alone; [`CmPair::journal`] records every event, to compare two runs.
 
 use ferroce_proto::cm::{
-    Accept, Answer, Cm, CmError, CommId, Config, Connect, Event, Inbound, IpHeader, ListenerId, Path,
+    Accept, Answer, Cm, CmError, CommId, Config, Connect, Event, IpHeader, ListenerId, MadAddressing, Path,
     PortSpace, Query, RejectReason, Scope, ServiceId, SidrStatus, Transmit,
 };
 use ferroce_proto::verbs::Mtu;
@@ -272,7 +272,7 @@ impl CmPair {
     pub fn deliver(&mut self, to: usize, bytes: &[u8]) {
         let (now, from) = (self.now, self.nodes[1 - to].gid);
         let node = &mut self.nodes[to];
-        let inbound = Inbound { sgid: from, dgid: node.gid, sgid_index: 0, mtu: Mtu::B4096 };
+        let inbound = MadAddressing { sgid: from, dgid: node.gid, sgid_index: 0, mtu: Mtu::B4096 };
         if let Some(cm) = &mut node.cm {
             // Counters record malformed messages.
             let _ = cm.handle_mad(&inbound, bytes, now);

@@ -1,7 +1,7 @@
 //! Secure set-up: who has the key gets through, nobody else does, and nothing works twice.
 
 use ferroce_proto::cm::{
-    Accept, CmError, CommId, Config, Event, Inbound, Path, RejectReason, Secret, SidrStatus,
+    Accept, CmError, CommId, Config, Event, MadAddressing, Path, RejectReason, Secret, SidrStatus,
 };
 use ferroce_proto::verbs::Mtu;
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Rep, Rtu};
@@ -125,7 +125,7 @@ fn every_change_of_a_req_is_detected() {
     }
     // From another address, too.
     let elsewhere = Gid([9; 16]);
-    let inbound = Inbound { sgid: elsewhere, dgid: pair.nodes[1].gid, sgid_index: 0, mtu: Mtu::B4096 };
+    let inbound = MadAddressing { sgid: elsewhere, dgid: pair.nodes[1].gid, sgid_index: 0, mtu: Mtu::B4096 };
     pair.cm(1).handle_mad(&inbound, &req, now).unwrap();
     assert_eq!(pair.cm(1).connections(), 0);
     pair.deliver(1, &req);

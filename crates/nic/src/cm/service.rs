@@ -11,7 +11,7 @@ use ferroce_os::fork::Generation;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::cm::{
-    Accept, Cm, CmCounters, CmError, CommId, Config, Inbound, ListenerId, Secret, Transmit,
+    Accept, Cm, CmCounters, CmError, CommId, Config, ListenerId, MadAddressing, Secret, Transmit,
 };
 use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
 use ferroce_shm::registry::Ports;
@@ -144,9 +144,9 @@ impl CmService {
     }
 
     /// Where a packet arrived; `None` if its destination is not (any more) an address of ours.
-    pub(super) fn inbound(&self, packet: &RxPacket<'_>) -> Option<Inbound> {
+    pub(super) fn inbound(&self, packet: &RxPacket<'_>) -> Option<MadAddressing> {
         let (sgid_index, mtu) = self.addresses.find(packet.dgid)?;
-        Some(Inbound { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
+        Some(MadAddressing { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
     }
 
     /// The process of this host that listens to the service which `message` asks for; 0 if none is known, or if the message

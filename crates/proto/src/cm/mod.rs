@@ -61,7 +61,8 @@ pub use crate::wire::cm::{CmTransport, CommId, IpHeader, PortSpace, RejectReason
 pub use counters::{ByKind, ByReason, CmCounters};
 pub use listeners::{ListenerId, Offers, Scope};
 pub use params::{
-    Accept, Answer, CmError, Config, Connect, Ece, Event, Inbound, Path, Query, Request, Response, Transmit,
+    Accept, Answer, CmError, Config, Connect, Ece, Event, MadAddressing, Path, Query, Request, Response,
+    Transmit,
 };
 pub use proof::Secret;
 
@@ -251,7 +252,7 @@ impl Cm {
     }
 
     /// Answers a message that belongs to no connection.
-    fn send_back(&mut self, inbound: &Inbound, tid: u64, message: CmMessage) {
+    fn send_back(&mut self, inbound: &MadAddressing, tid: u64, message: CmMessage) {
         let mad = Box::new(CmMad { tid, attr_mod: 0, message }.to_bytes());
         self.transmit(Transmit { route: inbound.way_back(), mad, is_repeat: false });
     }

@@ -106,7 +106,7 @@ impl Path {
 
 /// Source and destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inbound {
+pub struct MadAddressing {
     /// The sender's address.
     pub sgid: Gid,
     /// Our address that it was sent to.
@@ -117,7 +117,7 @@ pub struct Inbound {
     pub mtu: Mtu,
 }
 
-impl Inbound {
+impl MadAddressing {
     pub(super) fn way_back(&self) -> Route {
         Route { sgid: self.dgid, dgid: self.sgid, hop_limit: 64, ..Route::default() }
     }

@@ -5,7 +5,7 @@ use super::params::put_private_before;
 use super::proof::{OFFER_PROOF_LEN, Offered};
 use super::timing::response_ns;
 use super::{
-    Accept, Cm, CmError, CommId, Ece, Event, Inbound, Kind, ListenerId, Path, RejectReason, Request,
+    Accept, Cm, CmError, CommId, Ece, Event, Kind, ListenerId, MadAddressing, Path, RejectReason, Request,
 };
 use crate::ids::{Gid, Psn};
 use crate::time::Time;
@@ -13,7 +13,7 @@ use crate::verbs::Mtu;
 use crate::wire::cm::{CmMad, CmMessage, IpHeader, RejectedMessage, Rep, Req, Rtu, ServiceId};
 
 impl Cm {
-    pub(super) fn handle_req(&mut self, inbound: &Inbound, mad: &CmMad, req: &Req, now: Time) {
+    pub(super) fn handle_req(&mut self, inbound: &MadAddressing, mad: &CmMad, req: &Req, now: Time) {
         let (tid, ece) = (mad.tid, Ece { vendor_id: req.vendor_id, attr_mod: mad.attr_mod });
         let known = self.by_peer.get(&(inbound.sgid, Kind::Connection, req.local_comm_id)).copied();
         if let Some(id) = known.filter(|id| self.is_repeated(*id, tid)) {
@@ -53,7 +53,7 @@ impl Cm {
     /// retransmits.
     fn check_req(
         &mut self,
-        inbound: &Inbound,
+        inbound: &MadAddressing,
         req: &Req,
         now: Time,
     ) -> Result<Option<(ListenerId, Mtu)>, RejectReason> {
@@ -94,7 +94,7 @@ impl Cm {
     fn take_req(
         &mut self,
         (listener, mtu): (ListenerId, Mtu),
-        inbound: &Inbound,
+        inbound: &MadAddressing,
         tid: u64,
         ece: Ece,
         req: &Req,
@@ -169,7 +169,7 @@ impl Cm {
 
     /// Handles a REQ whose queue pair or id belongs to another connection, which must be stale (IBA 12.9.8.3.1). The
     /// stale connection ends, and the peer must retry.
-    fn on_stale(&mut self, old: CommId, inbound: &Inbound, tid: u64, req: &Req, now: Time) {
+    fn on_stale(&mut self, old: CommId, inbound: &MadAddressing, tid: u64, req: &Req, now: Time) {
         self.counters.stale += 1;
         self.refuse_req(inbound, tid, req, RejectReason::STALE_CONNECTION);
         // Ending it is enough; a connection in TIMEWAIT has already ended.
@@ -204,7 +204,7 @@ impl Cm {
         Ok(())
     }
 
-    pub(super) fn handle_rtu(&mut self, inbound: &Inbound, mad: &CmMad, rtu: &Rtu) {
+    pub(super) fn handle_rtu(&mut self, inbound: &MadAddressing, mad: &CmMad, rtu: &Rtu) {
         let id = rtu.remote_comm_id;
         let Some(connection) = self.known(inbound, id) else { return };
         match connection.state {

@@ -13,7 +13,7 @@
 //! while its time is still acceptable; a REP answers one offer, and an RTU one REP, whose random ids are the passive side's
 //! challenge. REJ, MRA and DREP are not proven: they can only end what was not agreed on yet, or was ended already.
 
-use super::{Cm, CommId, Inbound, ListenerId};
+use super::{Cm, CommId, ListenerId, MadAddressing};
 use crate::ids::Gid;
 use crate::time::Time;
 use crate::wire::MAD_LEN;
@@ -180,7 +180,7 @@ impl Cm {
 
     /// Whether a message of connection `id` proves the key or needs no proof. A proven REP becomes the predecessor of
     /// the next message.
-    pub(super) fn is_proven(&mut self, id: CommId, inbound: &Inbound, mad: &CmMad) -> bool {
+    pub(super) fn is_proven(&mut self, id: CommId, inbound: &MadAddressing, mad: &CmMad) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         let Some(secret) = &connection.secret else { return true };
         let bytes = mad.to_bytes();
@@ -197,7 +197,7 @@ impl Cm {
     pub(super) fn prove_offer(
         &mut self,
         listener: Option<ListenerId>,
-        inbound: &Inbound,
+        inbound: &MadAddressing,
         mad: &CmMad,
     ) -> Offered {
         let own = listener.and_then(|id| self.listener_secrets.get(&id));
@@ -229,7 +229,7 @@ impl Cm {
     }
 }
 
-fn matches(secret: &Secret, inbound: &Inbound, binding: &Binding, bytes: &[u8; MAD_LEN]) -> bool {
+fn matches(secret: &Secret, inbound: &MadAddressing, binding: &Binding, bytes: &[u8; MAD_LEN]) -> bool {
     let mac = secret.mac(inbound.sgid, inbound.dgid, binding, bytes);
     mac.is_some_and(|mac| mac.verify_truncated_left(&bytes[MAC_AT..]).is_ok())
 }

@@ -4,7 +4,7 @@ use super::connection::{Connection, State};
 use super::params::put_private_before;
 use super::proof::{Binding, OFFER_PROOF_LEN, Offered};
 use super::timing::response_ns;
-use super::{Answer, Cm, CmError, CommId, Ece, Event, Inbound, Kind, Path, Query, Request, SidrStatus};
+use super::{Answer, Cm, CmError, CommId, Ece, Event, Kind, MadAddressing, Path, Query, Request, SidrStatus};
 use crate::ids::{PKey, Qpn};
 use crate::time::Time;
 use crate::wire::cm::{CmMad, CmMessage, IpHeader, ServiceId, SidrRep, SidrReq};
@@ -46,7 +46,7 @@ impl Cm {
         Ok(id)
     }
 
-    pub(super) fn handle_sidr_req(&mut self, inbound: &Inbound, mad: &CmMad, req: &SidrReq) {
+    pub(super) fn handle_sidr_req(&mut self, inbound: &MadAddressing, mad: &CmMad, req: &SidrReq) {
         let tid = mad.tid;
         let key = (inbound.sgid, Kind::Datagram, req.request_id);
         if let Some(&id) = self.by_peer.get(&key) {
@@ -119,7 +119,7 @@ impl Cm {
     }
 
     /// Refuses a request without storing state.
-    fn refuse_question(&mut self, inbound: &Inbound, tid: u64, req: &SidrReq, status: SidrStatus) {
+    fn refuse_question(&mut self, inbound: &MadAddressing, tid: u64, req: &SidrReq, status: SidrStatus) {
         self.counters.refused += 1;
         let rep =
             SidrRep { request_id: req.request_id, status, service_id: req.service_id, ..SidrRep::default() };
@@ -143,7 +143,7 @@ impl Cm {
         Ok(())
     }
 
-    pub(super) fn handle_sidr_rep(&mut self, inbound: &Inbound, mad: &CmMad, rep: &SidrRep) {
+    pub(super) fn handle_sidr_rep(&mut self, inbound: &MadAddressing, mad: &CmMad, rep: &SidrRep) {
         let id = rep.request_id;
         let Some(connection) = self.known(inbound, id) else { return };
         if connection.state != State::SidrReqSent {
