@@ -140,5 +140,5 @@ fn opcodes_have_the_right_bytes() {
     assert_eq!(byte(Service::Ud, Operation::SendOnlyImm), 0x65);
     assert_eq!(byte(Service::Xrc, Operation::SendFirst), 0xa0);
     assert_eq!(Opcode::CNP.to_byte(), 0x81);
-    assert_eq!(Opcode::TAKEN.to_byte(), 0xd1);
+    assert_eq!(Opcode::UC_ACK.to_byte(), 0xd1);
 }

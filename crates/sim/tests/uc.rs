@@ -332,7 +332,7 @@ fn packets_request_no_acks() {
 }
 
 fn is_answer(seen: &Seen<'_>) -> bool {
-    seen.packet.headers.bth.opcode == Opcode::TAKEN
+    seen.packet.headers.bth.opcode == Opcode::UC_ACK
 }
 
 fn is_marked(seen: &Seen<'_>) -> bool {
