@@ -241,7 +241,7 @@ fn a_proof_reduces_the_private_data() {
     let offer =
         |len: usize| ferroce_proto::cm::Connect { private_data: &data[..len], ..pair.connect_params(100) };
     let (fits, longer) = (offer(36), offer(37));
-    let too_long = Err(CmError::PrivateDataTooLong { len: 37, room: 36 });
+    let too_long = Err(CmError::PrivateDataTooLong { len: 37, capacity: 36 });
     assert_eq!(pair.cm(0).connect(&longer, now), too_long);
     pair.cm(0).connect(&fits, now).unwrap();
     pair.run_until(Time(SECOND / 100));
@@ -250,7 +250,7 @@ fn a_proof_reduces_the_private_data() {
     let id = request.id;
     let long = [8; 181];
     let accept = |len: usize| Accept { private_data: &long[..len], ..Accept::default() };
-    let too_long = Err(CmError::PrivateDataTooLong { len: 181, room: 180 });
+    let too_long = Err(CmError::PrivateDataTooLong { len: 181, capacity: 180 });
     assert_eq!(pair.cm(1).accept(id, &accept(181), now), too_long);
     pair.cm(1).accept(id, &accept(180), now).unwrap();
 }

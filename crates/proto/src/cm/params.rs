@@ -358,7 +358,7 @@ pub enum CmError {
         /// Bytes given.
         len: usize,
         /// Capacity of the message in bytes.
-        room: usize,
+        capacity: usize,
     },
     /// The service and address are in use by another listener.
     InUse,
@@ -371,8 +371,8 @@ impl fmt::Display for CmError {
         match *self {
             CmError::NoSuchConnection => f.write_str("the connection does not exist (any more)"),
             CmError::WrongState => f.write_str("the state of the connection does not allow this call"),
-            CmError::PrivateDataTooLong { len, room } => {
-                write!(f, "{len} bytes of private data exceed the {room} that the message can carry")
+            CmError::PrivateDataTooLong { len, capacity } => {
+                write!(f, "{len} bytes of private data exceed the {capacity} that the message can carry")
             }
             CmError::InUse => f.write_str("the service and address are in use by another listener"),
             CmError::TooMany => f.write_str("the limit on connections is reached"),
@@ -383,14 +383,14 @@ impl fmt::Display for CmError {
 impl core::error::Error for CmError {}
 
 /// Copies private data, leaving the last `proof_len` bytes free.
-pub(super) fn put_private_before(place: &mut [u8], data: &[u8], proof_len: usize) -> Result<(), CmError> {
-    let room = place.len().saturating_sub(proof_len);
-    put_private(&mut place[..room], data)
+pub(super) fn put_private_before(field: &mut [u8], data: &[u8], proof_len: usize) -> Result<(), CmError> {
+    let capacity = field.len().saturating_sub(proof_len);
+    put_private(&mut field[..capacity], data)
 }
 
 /// Copies private data into a message.
-pub(super) fn put_private(place: &mut [u8], data: &[u8]) -> Result<(), CmError> {
-    let (len, room) = (data.len(), place.len());
-    place.get_mut(..len).ok_or(CmError::PrivateDataTooLong { len, room })?.copy_from_slice(data);
+pub(super) fn put_private(field: &mut [u8], data: &[u8]) -> Result<(), CmError> {
+    let (len, capacity) = (data.len(), field.len());
+    field.get_mut(..len).ok_or(CmError::PrivateDataTooLong { len, capacity })?.copy_from_slice(data);
     Ok(())
 }

@@ -26,9 +26,9 @@ impl Cm {
             State::RepReceived => RejectedMessage::Rep,
             _ => RejectedMessage::Other,
         };
-        for (data, room) in [(info, Rej::ARI_LEN), (private_data, Rej::PRIVATE_LEN)] {
-            if data.len() > room {
-                return Err(CmError::PrivateDataTooLong { len: data.len(), room });
+        for (data, capacity) in [(info, Rej::ARI_LEN), (private_data, Rej::PRIVATE_LEN)] {
+            if data.len() > capacity {
+                return Err(CmError::PrivateDataTooLong { len: data.len(), capacity });
             }
         }
         self.send_rej(id, rejected, reason, info, private_data);
