@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, State};
 use super::params::put_private_before;
-use super::proof::OFFER_PROOF_LEN;
+use super::proof::REQ_PROOF_LEN;
 use super::timing::response_ns;
 use super::{Cm, CmError, CommId, Connect, Ece, Event, Kind, MadAddressing, Response};
 use crate::ids::{PKey, Psn};
@@ -22,7 +22,7 @@ impl Cm {
         }
         let secret = offer.secret.or(self.secret.as_ref()).cloned();
         self.uses_secrets |= secret.is_some();
-        let proof_len = if secret.is_some() { OFFER_PROOF_LEN } else { 0 };
+        let proof_len = if secret.is_some() { REQ_PROOF_LEN } else { 0 };
         let mut private_data = [0; Req::PRIVATE_LEN];
         match offer.ip {
             Some(ip) => {

@@ -235,7 +235,7 @@ impl Cm {
     fn prepare(&mut self, id: CommId, attr_mod: u32, message: CmMessage) -> Option<Transmit> {
         let tid = self.connections.get(&id)?.tid;
         let mut mad = Box::new(CmMad { tid, attr_mod, message }.to_bytes());
-        self.seal(id, &message, &mut mad);
+        self.add_proof(id, &message, &mut mad);
         let connection = self.connections.get_mut(&id)?;
         connection.last = Some(mad.clone());
         Some(Transmit { route: connection.path.route(), mad, is_repeat: false })

@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, State};
 use super::params::put_private_before;
-use super::proof::{OFFER_PROOF_LEN, Offered};
+use super::proof::{REQ_PROOF_LEN, ReqProof};
 use super::timing::response_ns;
 use super::{
     Accept, Cm, CmError, CommId, Ece, Event, Kind, ListenerId, MadAddressing, Path, RejectReason, Request,
@@ -21,11 +21,11 @@ impl Cm {
         }
         // Checked first: a REQ can end an older connection.
         let listener = self.listeners.find(ServiceId(req.service_id), inbound.dgid);
-        let proof = match self.prove_offer(listener, inbound, mad) {
-            Offered::Open => None,
-            Offered::Proven(secret, mac) => Some((secret, mac)),
-            Offered::Unproven => return self.refuse_unproven_req(inbound, tid, req),
-            Offered::NoRoom => return self.counters.overload += 1,
+        let proof = match self.check_req_proof(listener, inbound, mad) {
+            ReqProof::Open => None,
+            ReqProof::Proven(secret, mac) => Some((secret, mac)),
+            ReqProof::Unproven => return self.refuse_unproven_req(inbound, tid, req),
+            ReqProof::ListFull => return self.counters.overload += 1,
         };
         let old = known.or_else(|| self.by_qpn.get(&(inbound.sgid, req.local_qpn)).copied());
         if let Some(old) = old {
@@ -36,7 +36,7 @@ impl Cm {
                 let id = self.take_req((listener, mtu), inbound, tid, ece, req, proof.is_some());
                 if let (Some((secret, mac)), Some(connection)) = (proof, self.connections.get_mut(&id)) {
                     (connection.secret, connection.binding) = (Some(secret), mac);
-                    self.remember_offer(mac);
+                    self.record_req_proof(mac);
                 }
             }
             Ok(None) => {}
@@ -135,7 +135,7 @@ impl Cm {
         let is_whole = self.listeners.offers(listener).are_whole;
         let ip = IpHeader::parse(&req.private_data).filter(|_| service.has_ip_header() && !is_whole);
         let skip = if ip.is_some() { IpHeader::LEN } else { 0 };
-        let end = if is_proven { Req::PRIVATE_LEN - OFFER_PROOF_LEN } else { Req::PRIVATE_LEN };
+        let end = if is_proven { Req::PRIVATE_LEN - REQ_PROOF_LEN } else { Req::PRIVATE_LEN };
         self.events.push_back(Event::Request(Request {
             listener,
             id,
