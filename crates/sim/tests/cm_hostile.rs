@@ -2,7 +2,7 @@
 //! that change their mind, bytes that contradict each other.
 
 use ferroce_proto::cm::{
-    CommId, Config, Event, IpHeader, Offers, PortSpace, RejectReason, Scope, ServiceId, SidrStatus,
+    CommId, Config, Event, IpHeader, ListenerOptions, PortSpace, RejectReason, Scope, ServiceId, SidrStatus,
 };
 use ferroce_proto::verbs::QpState;
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Mra, RejectedMessage, Rep, Req, Rtu, SidrReq};
@@ -48,10 +48,10 @@ fn a_datagram_service_refuses_reqs_and_a_connection_service_sidr_reqs() {
 #[test]
 fn a_service_of_both_kinds_accepts_what_its_listener_selects() {
     let service = ServiceId::of_port(PortSpace::Ib, 7);
-    for are_datagrams in [false, true] {
+    for datagrams in [false, true] {
         let mut pair = pair();
         let listener = pair.cm(1).listen(service, Scope::Any, 4).unwrap();
-        pair.cm(1).set_listener_offers(listener, Offers { are_datagrams, are_whole: false });
+        pair.cm(1).set_listener_options(listener, ListenerOptions { datagrams, whole_private_data: false });
         offer_to(&mut pair, service);
         pair.query(service);
         pair.run_until(Time(2 * SECOND));
@@ -63,7 +63,7 @@ fn a_service_of_both_kinds_accepts_what_its_listener_selects() {
                 _ => None,
             })
             .collect();
-        assert_eq!(kinds, [are_datagrams], "{}", pair.journal);
+        assert_eq!(kinds, [datagrams], "{}", pair.journal);
     }
 }
 
@@ -73,7 +73,7 @@ fn a_listener_may_have_the_private_data_whole() {
     let mut pair = pair();
     let service = ServiceId::of_port(PortSpace::Tcp, 7);
     let listener = pair.cm(1).listen(service, Scope::Any, 4).unwrap();
-    pair.cm(1).set_listener_offers(listener, Offers { are_datagrams: false, are_whole: true });
+    pair.cm(1).set_listener_options(listener, ListenerOptions { datagrams: false, whole_private_data: true });
     offer_to(&mut pair, service);
     let now = pair.now;
     let headless = ferroce_proto::cm::Connect { service, ip: None, ..pair.connect_params(101) };

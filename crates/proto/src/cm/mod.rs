@@ -59,7 +59,7 @@ mod timing;
 
 pub use crate::wire::cm::{CmTransport, CommId, IpHeader, PortSpace, RejectReason, ServiceId, SidrStatus};
 pub use counters::{ByKind, ByReason, CmCounters};
-pub use listeners::{ListenerId, Offers, Scope};
+pub use listeners::{ListenerId, ListenerOptions, Scope};
 pub use params::{
     Accept, Answer, CmError, Config, Connect, Ece, Event, MadAddressing, Path, Query, Request, Response,
     Transmit,
@@ -183,8 +183,8 @@ impl Cm {
 
     /// Sets the kind of requests that the listener accepts, where the port space leaves it open: [`PortSpace::Ib`] is
     /// for connections and datagrams.
-    pub fn set_listener_offers(&mut self, listener: ListenerId, offers: Offers) {
-        self.listeners.set_offers(listener, offers);
+    pub fn set_listener_options(&mut self, listener: ListenerId, options: ListenerOptions) {
+        self.listeners.set_options(listener, options);
     }
 
     /// Removes a listener. Its undecided REQs stay until they are decided or released.

@@ -63,15 +63,18 @@ impl Cm {
             let may_reopen = self.listeners.may_reopen(service, now);
             return if may_reopen { Ok(None) } else { Err(RejectReason::INVALID_SERVICE_ID) };
         };
-        let offers = self.listeners.offers(listener);
-        if offers.are_datagrams {
+        let options = self.listeners.options(listener);
+        if options.datagrams {
             // Same as Linux: the listener rejects the request itself.
             return Err(RejectReason::CONSUMER);
         }
         req.transport().ok_or(RejectReason::INVALID_TRANSPORT)?;
         let mtu = Mtu::from_code(req.path_mtu.into()).filter(|mtu| *mtu <= inbound.mtu);
         let mtu = mtu.ok_or(RejectReason::INVALID_MTU)?;
-        if service.has_ip_header() && !offers.are_whole && IpHeader::parse(&req.private_data).is_none() {
+        if service.has_ip_header()
+            && !options.whole_private_data
+            && IpHeader::parse(&req.private_data).is_none()
+        {
             return Err(RejectReason::UNSUPPORTED);
         }
         Ok(self.admits(listener, inbound.sgid).then_some((listener, mtu)))
@@ -132,7 +135,7 @@ impl Cm {
             max_retries: req.max_cm_retries,
             ..Connection::new(Kind::Connection, State::ReqReceived, id, path)
         });
-        let is_whole = self.listeners.offers(listener).are_whole;
+        let is_whole = self.listeners.options(listener).whole_private_data;
         let ip = IpHeader::parse(&req.private_data).filter(|_| service.has_ip_header() && !is_whole);
         let skip = if ip.is_some() { IpHeader::LEN } else { 0 };
         let end = if is_proven { Req::PRIVATE_LEN - REQ_PROOF_LEN } else { Req::PRIVATE_LEN };

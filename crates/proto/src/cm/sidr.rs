@@ -55,8 +55,9 @@ impl Cm {
         }
         let service = ServiceId(req.service_id);
         let listener = self.listeners.find(service, inbound.dgid);
-        let offers = listener.map(|listener| self.listeners.offers(listener));
-        let has_header = service.has_ip_header() && !offers.is_some_and(|offers| offers.are_whole);
+        let options = listener.map(|listener| self.listeners.options(listener));
+        let has_header =
+            service.has_ip_header() && !options.is_some_and(|options| options.whole_private_data);
         let ip = IpHeader::parse(&req.private_data).filter(|_| has_header);
         let (secret, binding) = match self.check_req_proof(listener, inbound, mad) {
             ReqProof::Open => (None, Binding::default()),
@@ -68,7 +69,7 @@ impl Cm {
             self.counters.no_listener += 1;
             return self.refuse_sidr_req(inbound, tid, req, SidrStatus::UNSUPPORTED);
         };
-        if offers.is_some_and(|offers| !offers.are_datagrams) {
+        if options.is_some_and(|options| !options.datagrams) {
             return self.refuse_sidr_req(inbound, tid, req, SidrStatus::REJECT);
         }
         if !self.admits(listener, inbound.sgid) {
