@@ -13,17 +13,15 @@ fn pages(job: &Job, home: u32) -> Shared<[u64]> {
     job.shared(PAGES * WORDS, &Placement::On(home)).expect("room")
 }
 
-/// What a process counts while `work` runs.
+/// The counters of a process while `work` runs.
 fn counted(job: &Job, work: impl FnOnce()) -> Statistics {
     let before = job.statistics();
     work();
-    let after = job.statistics();
-    Statistics {
-        read_faults: after.read_faults - before.read_faults,
-        fetches: after.fetches + after.prefetches - before.fetches - before.prefetches,
-        diffs: after.diffs - before.diffs,
-        ..after
-    }
+    let mut counted = job.statistics();
+    counted.read_faults -= before.read_faults;
+    counted.fetches = counted.fetches + counted.prefetches - before.fetches - before.prefetches;
+    counted.diffs -= before.diffs;
+    counted
 }
 
 /// Everybody writes a word of every page of every home, and reads those of all.

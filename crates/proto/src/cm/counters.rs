@@ -31,6 +31,7 @@ pub type ByReason = [u64; REASONS.len() + 1];
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct CmCounters {
     /// Messages received and understood.
     pub received: u64,

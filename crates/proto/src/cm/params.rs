@@ -348,6 +348,7 @@ pub enum Event {
 
 /// Why a call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CmError {
     /// The connection does not exist.
     NoSuchConnection,

@@ -79,6 +79,7 @@ pub enum Side {
 /// Why a packet was dropped. Each reason has a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum DropReason {
     /// The bytes are not a RoCE packet.
     Malformed,

@@ -6,6 +6,7 @@ use core::fmt;
 
 /// Why a `modify` was refused. A refused call has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ModifyError {
     /// The transport has no transition between the two states.
     NoSuchTransition {
