@@ -84,7 +84,7 @@ pub enum Entry {
     Packet(Summary, Fate),
     /// A packet was dropped by the NIC that received it.
     Dropped(NodeId, Qpn, DropReason, String),
-    /// A NIC said why a completion is about to fail.
+    /// The explanation of a failed completion.
     Explained(NodeId, Qpn, String),
     /// An asynchronous event.
     Event(NodeId, Qpn, EventKind),

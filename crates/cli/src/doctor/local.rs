@@ -99,7 +99,7 @@ fn yama() -> String {
 }
 
 /// The free space in the file system of the registry, in MiB.
-pub(super) fn room_mib(base: &Path) -> Option<u64> {
+pub(super) fn free_mib(base: &Path) -> Option<u64> {
     let there = rustix::fs::statvfs(base).ok()?;
     Some(there.f_bavail.saturating_mul(there.f_frsize) >> 20)
 }
@@ -119,13 +119,13 @@ fn meet_local_peer() -> Tried<Ways> {
     let qp = pd.rc(&cq).create()?;
     qp.connect_over(&mut socket)?;
     socket.write_all(&memory.remote().to_bytes())?;
-    let mut said = String::new();
-    socket.read_to_string(&mut said)?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer)?;
     drop(peer);
     if memory.to_vec().iter().any(|byte| *byte != 7) {
         return Err("what it wrote did not arrive".into());
     }
-    Ok(serde_json::from_str(&said)?)
+    Ok(serde_json::from_str(&answer)?)
 }
 
 /// The other process; killed when dropped.

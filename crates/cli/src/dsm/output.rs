@@ -72,7 +72,7 @@ fn forward(
 ) {
     let mut line = Vec::new();
     // A reader that left (`| head`) is no reason to stop the processes: their output is read and dropped.
-    let mut heard = true;
+    let mut reader_open = true;
     loop {
         line.clear();
         line.extend_from_slice(label);
@@ -89,7 +89,7 @@ fn forward(
         if line.last() != Some(&b'\n') && !label.is_empty() {
             line.push(b'\n');
         }
-        heard = heard && write(&line).is_ok();
+        reader_open = reader_open && write(&line).is_ok();
     }
 }
 

@@ -91,8 +91,8 @@ mod tests {
             .expect("sh starts");
         use std::io::Write;
         shell.stdin.take().expect("a pipe").write_all(b"secret\nand the rest").expect("sh reads");
-        let said = shell.wait_with_output().expect("sh ends");
-        assert_eq!(String::from_utf8_lossy(&said.stdout), "1 '2'|secret|$HOME||*;\n|and the rest");
+        let output = shell.wait_with_output().expect("sh ends");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "1 '2'|secret|$HOME||*;\n|and the rest");
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub(crate) enum Offer {
     Socket {
         /// Port of TCP or UDP.
         port: u16,
-        /// First bytes of a TCP connection, so that a stranger's is told apart.
+        /// First bytes of a TCP connection, to recognise foreign connections.
         nonce: u64,
     },
     /// Queue pairs.
@@ -197,7 +197,7 @@ pub(crate) fn await_settled(control: &mut Control) -> Result<(), Failure> {
     }
 }
 
-/// Client: the server said something in the middle of the traffic, or left. Why the test cannot go on.
+/// Client: the server sent something in the middle of the traffic, or left. Why the test cannot go on.
 pub(crate) fn interrupted(control: &mut Control) -> Failure {
     receive(control).map_or_else(|failure| failure, |reply| unexpected(&reply))
 }
@@ -249,14 +249,14 @@ pub(crate) fn await_stop(control: &mut Control) -> Result<(), Failure> {
 
 /// A message of the client that does not belong here.
 pub(crate) fn out_of_order(request: &Request) -> Failure {
-    let said = match request {
+    let kind = match request {
         Request::Run { .. } => "run",
         Request::Go { .. } => "go",
         Request::Settle => "settle",
         Request::Stop => "stop",
         Request::Bye => "bye",
     };
-    Failure::new(format!("the client sent {said:?} out of order"))
+    Failure::new(format!("the client sent {kind:?} out of order"))
 }
 
 fn receive(control: &mut Control) -> Result<Reply, Failure> {
@@ -268,7 +268,7 @@ fn receive(control: &mut Control) -> Result<Reply, Failure> {
 }
 
 fn unexpected(reply: &Reply) -> Failure {
-    let said = match reply {
+    let kind = match reply {
         Reply::Ready { .. } => "ready",
         Reply::Started => "started",
         Reply::Settled => "settled",
@@ -276,7 +276,7 @@ fn unexpected(reply: &Reply) -> Failure {
         Reply::Refused { .. } => "refused",
         Reply::Failed { .. } => "failed",
     };
-    Failure::new(format!("the server sent {said:?} out of order"))
+    Failure::new(format!("the server sent {kind:?} out of order"))
 }
 
 /// A peer's text, fit for a terminal.

@@ -145,11 +145,11 @@ impl Listener {
     fn listen(&self, mut lines: Lines, socket: &Mutex<TcpStream>) {
         let mut last_beat = Instant::now();
         loop {
-            let heard = lines.next();
+            let received = lines.next();
             if self.left.load(Ordering::Acquire) {
                 return;
             }
-            match heard {
+            match received {
                 Heard::Line(line) => self.handle(&line),
                 Heard::Nothing => {}
                 Heard::Lost(why) => stop(self.rank, &self.keeper.gone(why)),

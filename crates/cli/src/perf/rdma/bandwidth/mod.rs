@@ -80,8 +80,8 @@ fn arrived(station: &Station, report: &Report, sent: u64, unmeasured: u64) -> Re
         // The server counts the bytes of all messages that were packets; losses affect all of them alike. Operations
         // done directly in its memory cannot be lost, and only this side counts them.
         (_, false) => {
-            let at_once: u64 = station.lanes.iter().map(|lane| lane.qp.counters().performed).sum();
-            let share = (report.received + at_once) as f64 / (sent + unmeasured) as f64;
+            let direct: u64 = station.lanes.iter().map(|lane| lane.qp.counters().performed).sum();
+            let share = (report.received + direct) as f64 / (sent + unmeasured) as f64;
             (sent as f64 * share.min(1.0)).round() as u64
         }
     };
