@@ -33,7 +33,7 @@ pub(crate) struct Guest {
     dir: PathBuf,
 }
 
-/// What a command in the guest said.
+/// The output of a command in the guest.
 pub(crate) struct Answer {
     pub(crate) status: i32,
     pub(crate) text: String,

@@ -260,7 +260,7 @@ fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Ver
             && !server_is(end)
             && !ended.text.contains(lines.says)
         {
-            problems.push(format!("{end}: never said `{}`; {}", lines.says, reason(&ended.text)));
+            problems.push(format!("{end}: never printed `{}`; {}", lines.says, reason(&ended.text)));
         }
     }
     match (problems.is_empty(), deviations.is_empty()) {

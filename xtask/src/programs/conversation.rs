@@ -80,7 +80,7 @@ fn meet(
         let outcome = client.finish(manner.limit);
         tails.extend(client.tail());
         outcome?;
-        if let Some(missing) = case.proof.missing_in(&client.said()) {
+        if let Some(missing) = case.proof.missing_in(&client.output()) {
             return Err(missing);
         }
         (manner.check)()?;

@@ -93,7 +93,7 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     };
     let port = if case.server.contains("{port}") { FIRST_PORT + at as u16 } else { FIXED_PORT };
     let is_ready = |server: &Program| match case.end {
-        InGroup => server.said().contains("receiving data"),
+        InGroup => server.output().contains("receiving data"),
         Follows | Stays => listens(port),
     };
     let manner =

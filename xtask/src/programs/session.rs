@@ -59,15 +59,15 @@ impl Program {
         self.child.id()
     }
 
-    /// What it has said so far.
-    pub fn said(&self) -> String {
+    /// Its output so far.
+    pub fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
     /// Its last lines, under its name.
     pub(crate) fn tail(&self) -> Vec<String> {
-        let said = self.said();
-        let lines: Vec<&str> = said.lines().collect();
+        let output = self.output();
+        let lines: Vec<&str> = output.lines().collect();
         let shown = lines[lines.len().saturating_sub(25)..].iter().map(|line| format!("    {line}"));
         std::iter::once(format!("  $ {}", self.title)).chain(shown).collect()
     }
