@@ -346,6 +346,6 @@ fn a_sleeper_leaves_no_descriptor_behind() {
     for _ in 0..300 {
         assert!(matches!(cq.wait_timeout(Duration::from_micros(60)), Err(Error::TimedOut)));
     }
-    // Tests beside this one open some of their own.
+    // Other tests of this process open descriptors, too.
     assert!(open() < before + 200, "{} descriptors, {before} before", open());
 }

@@ -1,4 +1,4 @@
-//! What the pieces of the shared memory cost beside bare operations on the same link, and beside Open MPI.
+//! The cost of shared memory primitives, compared with bare operations on the same link and with Open MPI.
 //!
 //! The example `figures` of crates/dsm measures ours and the bare ones in one run, taking turns; `programs/mpi/barrier.c` is the peer
 //! of the barrier. Whole runs take turns, too, and medians of their medians are compared.

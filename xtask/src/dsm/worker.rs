@@ -52,8 +52,8 @@ pub enum Circumstance {
     SmallCache,
     /// Everything that can be switched on is.
     Switched,
-    /// An unrelated copy of the same run beside it; the slower of the two counts.
-    Beside,
+    /// With an unrelated copy of the same run at the same time; the slower of the two counts.
+    WithCopy,
     /// Started by mpirun, without our launcher.
     Mpirun,
     /// Started by srun.
@@ -68,7 +68,7 @@ impl Circumstance {
         Circumstance::TwoHosts,
         Circumstance::SmallCache,
         Circumstance::Switched,
-        Circumstance::Beside,
+        Circumstance::WithCopy,
         Circumstance::Mpirun,
         Circumstance::Srun,
     ];
@@ -81,7 +81,7 @@ impl Circumstance {
             Circumstance::TwoHosts => "two-hosts",
             Circumstance::SmallCache => "small-cache",
             Circumstance::Switched => "switched",
-            Circumstance::Beside => "beside",
+            Circumstance::WithCopy => "with-copy",
             Circumstance::Mpirun => "mpirun",
             Circumstance::Srun => "srun",
         }
@@ -127,7 +127,7 @@ impl Request<'_> {
     }
 }
 
-/// What lives beside the worker once something needed it.
+/// Helper processes of the worker, started on demand.
 #[derive(Default)]
 struct Company {
     second: Option<SecondHost>,
@@ -159,7 +159,7 @@ fn answer(args: &Args, request: &Request<'_>, company: &mut Company) -> Value {
         request.circumstance.name()
     );
     let copy = match request.circumstance {
-        Circumstance::Beside => Some(begin(args, request, company, &format!("{log} copy"))),
+        Circumstance::WithCopy => Some(begin(args, request, company, &format!("{log} copy"))),
         _ => None,
     };
     let program = begin(args, request, company, &log);
@@ -187,7 +187,7 @@ fn outcome(program: Result<Program, String>, request: &Request<'_>) -> Value {
         Ok(mut program) => {
             let mut ended = program.finish(Duration::from_secs(request.limit_s));
             if request.transport == BY_ITSELF && !program.output().contains(SHARES) {
-                ended = ended.and(Err("no process shared pages with its neighbour".to_owned()));
+                ended = ended.and(Err("no process shared pages with a co-located process".to_owned()));
             }
             judge(ended, &program.output(), program.tail())
         }
@@ -240,7 +240,7 @@ fn command(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<
         forced => command.args(["--transport", forced]),
     };
     match request.circumstance {
-        Circumstance::Plain | Circumstance::Beside | Circumstance::Mpirun | Circumstance::Srun => {}
+        Circumstance::Plain | Circumstance::WithCopy | Circumstance::Mpirun | Circumstance::Srun => {}
         Circumstance::Wire => {
             command.env("FERROCE_LINK", "udp");
         }

@@ -1,6 +1,6 @@
 //! `cargo xtask interop`: ferroce and the Linux kernel's Soft-RoCE talk to each other.
 //!
-//! | file | what lives there |
+//! | file | contents |
 //! |---|---|
 //! | `matrix` | the cases |
 //! | `cm` | those that connect by the connection manager |

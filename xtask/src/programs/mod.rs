@@ -1,6 +1,6 @@
 //! Foreign programs on ferroce: Debian's packages, untouched, below `ferroce run`, in a network of their own.
 //!
-//! | file | what lives there |
+//! | file | contents |
 //! |---|---|
 //! | `cases` | the table: which programs, how, and what shows success |
 //! | `conversation` | how a server and its clients are run |
