@@ -550,7 +550,7 @@ fn a_death_ends_established_connections() {
         })
         .collect();
     ended.sort_by_key(|id| ids.iter().position(|known| known == id));
-    assert_eq!((ended, pair.cm(0).counters().bereaved), (ids, 5));
+    assert_eq!((ended, pair.cm(0).counters().peer_died), (ids, 5));
     // Repetitions are answered until nobody can be asking any more.
     pair.nodes[1].cm = None;
     pair.run();

@@ -150,7 +150,7 @@ impl Cm {
         let ids: Vec<CommId> = self.by_peer.range(its).map(|(_, id)| *id).collect();
         for id in ids {
             if self.in_state(id, &[State::Established, State::DreqSent]).is_ok() {
-                self.counters.bereaved += 1;
+                self.counters.peer_died += 1;
                 self.end(id, false, now);
             }
         }
