@@ -1,6 +1,6 @@
 //! Reads the tallies, ignored tests and `SKIPPED:` lines out of libtest's output.
 //!
-//! Wants the output of `cargo test -- --show-output`, both streams in one. A test that cannot do its work says so with
+//! Wants the output of `cargo test -- --show-output`, both streams in one. A test that cannot do its work reports that with
 //! a line that begins with `SKIPPED:` and returns; libtest calls that a pass, we do not.
 
 use crate::process::Ran;

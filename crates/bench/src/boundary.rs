@@ -87,7 +87,7 @@ const WRITE_64K: Comparison = Comparison {
     less_is_better: false,
 };
 
-/// No inline data: perftest uses none on devices that it does not know, whatever -I says.
+/// No inline data: perftest uses none on devices that it does not know, whatever -I requests.
 const COMPARISONS: [Comparison; 4] = [
     Comparison {
         name: "SEND, 8 B, half a round trip",

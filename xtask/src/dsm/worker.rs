@@ -22,7 +22,7 @@ use crate::programs::session::Program;
 const PIECE_LIMIT: Duration = Duration::from_secs(60);
 /// Begins the reason of what this machine lacks.
 pub(super) const SKIPPED: &str = "SKIPPED: ";
-/// What `--stat` says of a process that uses pages of another one where they are.
+/// The line of `--stat` about a process that uses pages of another one in place.
 const SHARES: &str = " shares ";
 /// The sentence of a transport that this build does not have.
 const NOT_THERE: &str = "is not there yet";
@@ -209,7 +209,7 @@ fn measure(args: &Args, piece: Piece, company: &mut Company) -> Value {
     }
 }
 
-/// A launcher that is not ours; the library and the transport are told by the environment.
+/// A foreign launcher; the environment selects the library and the transport.
 fn launched(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<Option<Command>, String> {
     let mut command = match request.circumstance {
         Circumstance::Mpirun => launchers::mpirun(request.processes)?,

@@ -85,7 +85,7 @@ impl Guest {
         }
     }
 
-    /// With the end of the console, where a kernel says why it died.
+    /// With the end of the console, where a kernel reports why it died.
     fn broken(&self, what: &str) -> Failure {
         let tail = |name: &str| {
             let text = std::fs::read(self.dir.join(name)).unwrap_or_default();

@@ -90,7 +90,7 @@ pub(crate) fn run_module(launcher: &Launcher, module: &str) -> Value {
     json!({"verdict": "pass", "tests": outcomes, "tail": tail})
 }
 
-/// What one run of the interpreter told.
+/// The result of one run of the interpreter.
 #[derive(Default)]
 struct Round {
     listed: Vec<String>,

@@ -1,6 +1,6 @@
 //! Middleware on ferroce: UCX, Open MPI, libfabric, qperf and fio, each with both of its sides, as Debian packages them.
 //!
-//! `UCX_TLS` leaves UCX no other way than the device, and `ferroce run --explain` says how many packets the device carried:
+//! `UCX_TLS` leaves UCX no other way than the device, and `ferroce run --explain` prints how many packets the device carried:
 //! both must agree that the data went through ferroce.
 
 use std::process::Command;
@@ -250,7 +250,7 @@ impl Session<'_> {
         let mut cc = Command::new("mpicc");
         cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o", &program, &source]).current_dir(folder);
         Program::of(cc, folder, &format!("mpicc {name}"))?.finish(LIMIT)?;
-        // Two variables for whoever runs the tests as root; more ranks than processors on purpose.
+        // Two variables for tests that run as root; more ranks than processors on purpose.
         let line = format!(
             "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_TLS={tls} mpirun -n {ranks} --oversubscribe \
              --bind-to none --mca pml ucx --mca osc ucx --mca btl ^openib {program}"

@@ -72,7 +72,7 @@ impl Program {
         std::iter::once(format!("  $ {}", self.title)).chain(shown).collect()
     }
 
-    /// Waits until `ready` says so; fails if the program ends first.
+    /// Waits until `ready` returns true; fails if the program ends first.
     pub fn wait_until(
         &mut self,
         limit: Duration,
@@ -130,7 +130,7 @@ impl Drop for Program {
     }
 }
 
-/// Whether somebody listens on this TCP port of our network namespace.
+/// Whether this TCP port of our network namespace has a listener.
 pub fn is_listening(port: u16) -> bool {
     let wanted = format!(":{port:04X}");
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Setup) -> ExitCode {
             answer = second_try(&answer, job());
         }
         answer["seconds"] = json!(started.elapsed().as_secs_f64());
-        // The reader is our parent; without it there is nobody left to tell.
+        // The reader is our parent; without it there is no receiver.
         if writeln!(std::io::stdout(), "{answer}").is_err() {
             break;
         }

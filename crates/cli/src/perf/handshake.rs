@@ -28,7 +28,7 @@ const MAGIC: &str = "ferroce-perf";
 /// Changes whenever the messages below do.
 pub(crate) const VERSION: u32 = 4;
 
-/// What the client says.
+/// Messages of the client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Request {
@@ -50,7 +50,7 @@ pub(crate) enum Request {
     Bye,
 }
 
-/// What the server says.
+/// Messages of the server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Reply {
@@ -156,7 +156,7 @@ pub(crate) fn ask(control: &mut Control, params: &Params) -> Result<Offer, Failu
     }
 }
 
-/// Client: says where it can be reached, and waits until the server is connected to it.
+/// Client: sends its address, and waits until the server is connected to it.
 pub(crate) fn go(control: &mut Control, offer: Offer) -> Result<(), Failure> {
     control.send(&Request::Go { offer })?;
     match receive(control)? {
@@ -171,7 +171,7 @@ pub(crate) fn stop(control: &mut Control) -> Result<Report, Failure> {
     await_report(control)
 }
 
-/// Client: says that its traffic is over.
+/// Client: reports that its traffic is over.
 pub(crate) fn request_stop(control: &mut Control) -> Result<(), Failure> {
     control.send(&Request::Stop)
 }
@@ -202,7 +202,7 @@ pub(crate) fn interrupted(control: &mut Control) -> Failure {
     receive(control).map_or_else(|failure| failure, |reply| unexpected(&reply))
 }
 
-/// Server: says where it can be reached, and learns it of the client.
+/// Server: sends its address, and receives the client's.
 pub(crate) fn ready(control: &mut Control, offer: Offer) -> Result<Offer, Failure> {
     control.send(&Reply::Ready { offer })?;
     match control.receive(Some(STEP_TIMEOUT))? {

@@ -63,7 +63,7 @@ impl AtomicOp {
 /// How far down a flush pushes earlier writes, and how many of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlushWhat {
-    /// Until everybody sees them.
+    /// Until they are globally visible.
     pub global: bool,
     /// Until they survive a loss of power. No region of ours grants that.
     pub persistent: bool,
