@@ -1,4 +1,4 @@
-//! Connections under trouble: every message lost, doubled, late; peers that die at every step; floods and strangers.
+//! Connections under faults: every message lost, duplicated, late; peers that die at every step; floods; unknown peers.
 
 use ferroce_proto::cm::{Cm, CmError, CommId, Config, Event, IpHeader, RejectReason, ServiceId, SidrStatus};
 use ferroce_proto::verbs::{Access, AttrMask, QpState};
@@ -42,7 +42,7 @@ fn connect_and_disconnect() {
     let mut pair = pair();
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
-    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no offer") };
+    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no REQ") };
     assert_eq!(
         (request.listener, request.service, request.remote_qpn),
         (pair.listener, SERVICE, Qpn::new(100))
@@ -58,7 +58,7 @@ fn connect_and_disconnect() {
     let now = pair.now;
     pair.cm(0).disconnect(id, &[], now).unwrap();
     pair.run();
-    assert_whole_life(&pair, "no trouble");
+    assert_whole_life(&pair, "no fault");
     // Nothing was repeated: each message once.
     assert_eq!(pair.cm(0).counters().repeated + pair.cm(1).counters().repeated, 0);
     for node in [0, 1] {
@@ -135,9 +135,9 @@ fn runs_with_the_same_seed_are_the_same() {
 
 #[test]
 fn both_ends_may_disconnect_at_the_same_time() {
-    for trouble in [None, Some(("DREQ", 0)), Some(("DREQ", 1)), Some(("DREP", 0)), Some(("DREP", 1))] {
+    for fault in [None, Some(("DREQ", 0)), Some(("DREQ", 1)), Some(("DREP", 0)), Some(("DREP", 1))] {
         let mut pair = pair();
-        if let Some((message, nth)) = trouble {
+        if let Some((message, nth)) = fault {
             pair = pair.with(message, Some(nth), Act::Lose);
         }
         let id = pair.connect(100);
@@ -146,7 +146,7 @@ fn both_ends_may_disconnect_at_the_same_time() {
         pair.cm(0).disconnect(id, &[], now).unwrap();
         pair.cm(1).disconnect(other, &[], now).unwrap();
         pair.run();
-        assert_whole_life(&pair, &format!("{trouble:?}"));
+        assert_whole_life(&pair, &format!("{fault:?}"));
         // Ending it once more is no error while it is remembered, and one afterwards.
         let now = pair.now;
         assert_eq!(pair.cm(0).disconnect(id, &[], now), Err(CmError::NoSuchConnection));
@@ -194,7 +194,7 @@ fn a_reject_without_a_listener_is_reported() {
 /// Programs agree by other means on who listens, and the one that connects can be faster than the one that listens.
 #[test]
 fn a_listener_that_starts_late_gets_the_req() {
-    // The second time, what was said first arrives last.
+    // The second time, the first message arrives last.
     for mut pair in [pair(), pair().with("REJ", Some(0), Act::Delay(100_000_000))] {
         let service = ServiceId(0x0106_0001);
         let offer = ferroce_proto::cm::Connect { service, ..pair.connect_params(100) };
@@ -210,7 +210,7 @@ fn a_listener_that_starts_late_gets_the_req() {
     }
 }
 
-/// A kernel believes at once that nobody listens, so a server that closes and opens its listener must not say so between.
+/// A kernel accepts the first reject for lack of a listener, so a server that reopens its listener must not send one meanwhile.
 #[test]
 fn a_listener_may_reopen_after_it_closed() {
     let mut pair = pair();
@@ -227,7 +227,7 @@ fn a_listener_may_reopen_after_it_closed() {
 
 #[test]
 fn a_peer_that_dies_at_each_step_is_detected_in_time() {
-    // (message, who dies, what the survivor is told, how long after the last message it heard)
+    // (message, node that dies, event of the survivor, time after the last message it received)
     let cases = [
         ("REQ", Act::KillReceiver, 0, vec!["unreachable"], PATIENCE_NS),
         ("REP", Act::KillSender, 0, vec!["response"], 0),
@@ -285,7 +285,7 @@ fn an_mra_extends_the_wait_for_a_slow_application() {
     let mut pair = pair();
     pair.nodes[1].policy = Policy::Sleep;
     pair.connect(100);
-    // An MRA asks for 69 seconds; without it the offer would be given up at the same time.
+    // An MRA requests 69 seconds; without it the REQ would time out at the same time.
     pair.run_until(Time(120 * SECOND));
     assert_eq!(pair.nodes[0].names(), [""; 0]);
     let (now, id) = (pair.now, pair.passive_id());
@@ -417,7 +417,7 @@ fn a_flood_of_reqs_is_bounded_and_harmless() {
     pair.cm(0).disconnect(id, &[], now).unwrap();
     pair.run();
     assert_eq!(pair.nodes[0].names(), ["response", "disconnected"]);
-    // The listener has room again once the program decides.
+    // The backlog accepts a REQ again once the application decides.
     let waiting: Vec<CommId> = pair.nodes[1]
         .events
         .iter()
@@ -437,7 +437,7 @@ fn a_flood_of_reqs_is_bounded_and_harmless() {
 
 #[test]
 fn released_connections_notify_the_peer_and_raise_no_event() {
-    // While the offer flies; while the program thinks about the answer; once established.
+    // While the REQ is in flight; while the application has not decided; once established.
     for (run_ns, active, told) in [
         (0, Policy::Accept, "rejected"),
         (SECOND / 100, Policy::Sleep, "rejected"),
@@ -527,7 +527,7 @@ fn messages_from_another_address_do_not_affect_a_connection() {
     assert_eq!(pair.cm(1).counters().wrong_address, 1);
 }
 
-/// Of many peers with many connections each, the dead one's end, and nobody else's.
+/// Of many peers with many connections each, only the connections of the dead one end.
 #[test]
 fn a_death_ends_established_connections() {
     let mut pair = pair();
@@ -551,7 +551,7 @@ fn a_death_ends_established_connections() {
         .collect();
     ended.sort_by_key(|id| ids.iter().position(|known| known == id));
     assert_eq!((ended, pair.cm(0).counters().peer_died), (ids, 5));
-    // Repetitions are answered until nobody can be asking any more.
+    // Duplicates are answered until TIMEWAIT ends.
     pair.nodes[1].cm = None;
     pair.run();
     assert_eq!((pair.cm(0).connections(), pair.cm(0).peers()), (0, vec![]));

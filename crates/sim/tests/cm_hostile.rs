@@ -1,5 +1,4 @@
-//! What a peer may send that means no good: offers of the wrong kind, messages about connections that are not so far, answers
-//! that change their mind, bytes that contradict each other.
+//! Messages of a hostile peer: REQs of the wrong kind, messages in the wrong state, a second REP, inconsistent fields.
 
 use ferroce_proto::cm::{
     CommId, Config, Event, IpHeader, ListenerOptions, PortSpace, RejectReason, Scope, ServiceId, SidrStatus,
@@ -15,11 +14,11 @@ fn pair() -> CmPair {
     CmPair::new(1, Config::default(), 8)
 }
 
-/// Node 0 offers a connection to another service than usual.
-fn offer_to(pair: &mut CmPair, service: ServiceId) -> CommId {
+/// Node 0 connects to another service than usual.
+fn connect_to(pair: &mut CmPair, service: ServiceId) -> CommId {
     let offer = ferroce_proto::cm::Connect { service, ..pair.connect_params(100) };
     let now = pair.now;
-    let id = pair.cm(0).connect(&offer, now).expect("there is room");
+    let id = pair.cm(0).connect(&offer, now).expect("below the limit");
     pair.run_until(Time(now.0 + SECOND));
     id
 }
@@ -28,7 +27,7 @@ fn offer_to(pair: &mut CmPair, service: ServiceId) -> CommId {
 #[test]
 fn a_datagram_service_refuses_reqs_and_a_connection_service_sidr_reqs() {
     let mut pair = pair();
-    offer_to(&mut pair, DATAGRAM_SERVICE);
+    connect_to(&mut pair, DATAGRAM_SERVICE);
     let rejected = pair.nodes[0].events.iter().find_map(|(_, event)| match event {
         Event::Rejected { reason, .. } => Some(*reason),
         _ => None,
@@ -52,7 +51,7 @@ fn a_service_of_both_kinds_accepts_what_its_listener_selects() {
         let mut pair = pair();
         let listener = pair.cm(1).listen(service, Scope::Any, 4).unwrap();
         pair.cm(1).set_listener_options(listener, ListenerOptions { datagrams, whole_private_data: false });
-        offer_to(&mut pair, service);
+        connect_to(&mut pair, service);
         pair.query(service);
         pair.run_until(Time(2 * SECOND));
         let kinds: Vec<bool> = pair.nodes[1]
@@ -74,10 +73,10 @@ fn a_listener_may_have_the_private_data_whole() {
     let service = ServiceId::of_port(PortSpace::Tcp, 7);
     let listener = pair.cm(1).listen(service, Scope::Any, 4).unwrap();
     pair.cm(1).set_listener_options(listener, ListenerOptions { datagrams: false, whole_private_data: true });
-    offer_to(&mut pair, service);
+    connect_to(&mut pair, service);
     let now = pair.now;
     let headless = ferroce_proto::cm::Connect { service, ip: None, ..pair.connect_params(101) };
-    pair.cm(0).connect(&headless, now).expect("there is room");
+    pair.cm(0).connect(&headless, now).expect("below the limit");
     pair.run_until(Time(now.0 + SECOND));
     let requests: Vec<_> = pair.nodes[1]
         .events
@@ -97,7 +96,7 @@ fn say(pair: &mut CmPair, to: usize, message: CmMessage) {
     pair.pump();
 }
 
-/// The first answer counts. One that names another queue pair later would lead the data of a connection elsewhere.
+/// The first REP counts. A later one with another queue pair would redirect the data of a connection.
 #[test]
 fn a_second_rep_does_not_replace_the_first() {
     for is_established in [false, true] {
@@ -129,7 +128,7 @@ fn a_second_rep_does_not_replace_the_first() {
     }
 }
 
-/// A confirmation of what was never answered establishes nothing, nor does one that names another connection.
+/// An RTU without a REP establishes nothing, nor does one for another connection.
 #[test]
 fn an_rtu_needs_a_rep() {
     let mut pair = pair();
@@ -153,7 +152,7 @@ fn an_rtu_needs_a_rep() {
     assert_eq!(established, 0, "{}", pair.journal);
 }
 
-/// An end names both ids and the queue pair; whoever knows less ends nothing.
+/// A DREQ carries both ids and the queue pair; one with a wrong value ends no connection.
 #[test]
 fn a_dreq_must_carry_the_queue_pair() {
     let mut pair = pair();
@@ -182,7 +181,7 @@ fn a_dreq_must_carry_the_queue_pair() {
     assert_eq!(pair.nodes[1].names(), ["request", "established", "disconnected"], "{}", pair.journal);
 }
 
-/// Asking for patience is believed for some minutes at a time, however long it asks for.
+/// An MRA extends the wait by some minutes at most, whatever time it requests.
 #[test]
 fn service_timeouts_are_bounded() {
     let mut pair = pair();
@@ -223,7 +222,7 @@ fn a_flood_of_sidr_reqs_is_bounded_and_harmless() {
     }
     assert_eq!((pair.cm(1).pending(), pair.cm(1).connections()), (8, 9));
     assert_eq!(pair.cm(1).counters().backlog_full, 20_000 - 8);
-    // Nor do questions that nobody takes.
+    // Nor do SIDR_REQs that no application decides.
     for n in 0..20_000_u32 {
         let req = SidrReq { request_id: CommId(n), service_id: 0x0111_0001, ..SidrReq::default() };
         pair.deliver(1, &CmMad { tid: n.into(), attr_mod: 0, message: CmMessage::SidrReq(req) }.to_bytes());

@@ -1,4 +1,4 @@
-//! How much of it at a time: offers of ours that wait their turn, offers of others that are remembered.
+//! Limits: own REQs in flight, and half-open connections of peers.
 
 use ferroce_proto::cm::{CommId, Config, IpHeader};
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Req};
@@ -7,12 +7,12 @@ use ferroce_sim::cm::{Act, CmPair, FaultRates, Policy, SERVICE};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Most offers that were under way at a time, by the journal: sent and not answered.
+/// Maximum number of REQs in flight, by the journal: sent and not answered.
 fn connect_all(pair: &mut CmPair, count: u32) -> Vec<CommId> {
     let now = pair.now;
     let ids = (0..count).map(|n| {
         let offer = pair.connect_params(1000 + n);
-        pair.cm(0).connect(&offer, now).expect("there is room")
+        pair.cm(0).connect(&offer, now).expect("below the limit")
     });
     ids.collect()
 }

@@ -1,4 +1,4 @@
-//! Secure set-up: who has the key gets through, nobody else does, and nothing works twice.
+//! Secure setup: only a peer with the key connects, and no message works twice.
 
 use ferroce_proto::cm::{
     Accept, CmError, CommId, Config, Event, MadAddressing, Path, RejectReason, Secret, SidrStatus,
@@ -32,7 +32,7 @@ fn the_right_key_connects_and_ends() {
     let mut pair = pair(Some(1), Some(1));
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
-    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no offer") };
+    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no REQ") };
     assert_eq!((&request.private_data[..6], request.private_data.len()), (&b"hello\0"[..], 36));
     let Event::Response(response) = &pair.nodes[0].events[0].1 else { panic!("no answer") };
     assert_eq!((&response.private_data[..8], response.private_data.len()), (&b"welcome\0"[..], 180));
@@ -77,11 +77,11 @@ fn another_key_or_none_is_rejected() {
         let Event::Rejected { reason, private_data, .. } = &pair.nodes[0].events[0].1 else { panic!() };
         assert_eq!(*reason, RejectReason::CONSUMER);
         assert!(private_data.starts_with(b"ferroce: not proven"));
-        // The program there never hears of it, and nothing is left.
+        // The application gets no event, and no state is left.
         assert!(pair.nodes[1].events.is_empty());
         assert_eq!((pair.cm(1).counters().unproven, pair.cm(1).connections()), (1, 0));
     }
-    // The other way round: who takes the offer has no key.
+    // The other way round: the passive side has no key.
     let mut pair = pair(Some(1), None);
     pair.connect(100);
     pair.run();
@@ -160,8 +160,8 @@ fn a_replayed_or_expired_req_is_rejected() {
     assert_eq!(later.cm(1).counters().replayed, 1);
 }
 
-/// The passive side restarted and remembers nothing, so that the old offer is taken. Its program hears of it, but without
-/// the key nobody can confirm the new answer.
+/// The passive side restarted without its list of proofs, so it accepts the old REQ. Its application gets an event, but
+/// without the key no peer can confirm the new REP.
 #[test]
 fn a_replay_after_a_restart_never_gets_established() {
     let mut old = pair(Some(1), Some(1));
@@ -245,7 +245,7 @@ fn a_proof_reduces_the_private_data() {
     assert_eq!(pair.cm(0).connect(&longer, now), too_long);
     pair.cm(0).connect(&fits, now).unwrap();
     pair.run_until(Time(SECOND / 100));
-    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no offer") };
+    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no REQ") };
     assert_eq!(request.private_data, [7; 36]);
     let id = request.id;
     let long = [8; 181];

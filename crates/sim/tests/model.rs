@@ -30,7 +30,7 @@ struct Modelled {
     send_cq: Cq,
     recv_cq: Cq,
     state: QpState,
-    /// Posted sends that may still complete, with whether success would be told.
+    /// Posted sends that may still complete, with whether success would be reported.
     sends: VecDeque<(u64, bool)>,
     receives: VecDeque<u64>,
 }
@@ -310,7 +310,7 @@ impl Model {
         modelled.mr = modelled.node.mr(modelled.pd, 16 * 1024, Access::LOCAL_WRITE | Access::REMOTE);
     }
 
-    /// Takes completions and notices changes of state that nobody asked for.
+    /// Takes completions and records unrequested state changes.
     fn settle(&mut self, who: usize) {
         let modelled = &mut self.qps[who];
         let found = modelled.qp.state();
@@ -408,7 +408,7 @@ impl Modelled {
     }
 }
 
-/// Runs a model to its end and says how many completions were successes.
+/// Runs a model to its end and returns the number of successful completions.
 fn run(seed: u64, calls: usize) -> usize {
     println!("seed {seed}");
     let mut model = Model::new(seed);

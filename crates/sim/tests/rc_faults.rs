@@ -19,19 +19,19 @@ fn setup() -> PairSetup {
     PairSetup { mtu: MTU, psn_a: Psn::new(0xff_fffd), ..PairSetup::rc() }
 }
 
-/// Packets of the run without trouble.
+/// Packets of the run without faults.
 fn packets(script: &Script, setup: &PairSetup, len: u32) -> u64 {
     run(script, setup, len, |_| {}).world.packets_sent()
 }
 
-/// Runs every script once for every packet, with `trouble` for that packet.
-fn for_each_packet(setup: &PairSetup, trouble: impl Fn(Rule) -> Rule) {
+/// Runs every script once for every packet, with `fault` for that packet.
+fn for_each_packet(setup: &PairSetup, fault: impl Fn(Rule) -> Rule) {
     for script in ALL {
         for len in SIZES {
             for target in 0..packets(script, setup, len) {
-                println!("{} of {len} bytes, trouble for packet {target}", script.name);
+                println!("{} of {len} bytes, fault for packet {target}", script.name);
                 let pair = setup.connect();
-                let hit = pair.world.rule(trouble(Rule::on(move |seen| seen.index == target)));
+                let hit = pair.world.rule(fault(Rule::on(move |seen| seen.index == target)));
                 (script.start)(&pair, len);
                 pair.run();
                 (script.check)(&pair, len);
@@ -250,7 +250,7 @@ fn a_read_resumes_at_the_missing_response() {
 
 #[test]
 fn a_late_copy_of_an_old_request_has_no_effect() {
-    // The first packet of each script comes once more when everything is over and new work is under way.
+    // The first packet of each script comes once more when everything is over and new work is in flight.
     for script in ALL {
         let pair = setup().connect();
         let hit = pair.world.rule(Rule::on(is_request).first().delay(50_000_000));

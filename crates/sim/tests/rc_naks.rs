@@ -1,4 +1,4 @@
-//! Requests that the responder refuses: which status the requester sees, and what the responder is told.
+//! Requests that the responder refuses: the status at the requester, and the events at the responder.
 
 use ferroce_proto::qp::DropReason;
 use ferroce_proto::verbs::{Access, EventKind, Mtu, QpState, SendOp, WcStatus};
@@ -419,7 +419,7 @@ fn an_atomic_needs_a_buffer_of_eight_bytes() {
     }
 }
 
-/// Any single bit of any packet may be wrong under a right checksum: a peer with a bug, or a forger on the path. It may
+/// Any single bit of any packet may be wrong under a right checksum: a peer with a bug, or an attacker on the path. It may
 /// cost the connection, but neither a panic nor a hang, and every work request completes exactly once.
 #[test]
 fn no_forged_bit_breaks_more_than_the_connection() {

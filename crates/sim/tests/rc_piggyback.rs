@@ -1,5 +1,5 @@
-//! Reliable connection: what two ferroce ends say to each other and to nobody else. Acknowledgements ride in requests, and the
-//! packets of a short WRITE, and the responses to a READ, are equally long.
+//! Reliable connection: extensions between two ferroce ends. Requests carry piggybacked ACKs, and the packets of a short
+//! WRITE and the responses to a READ have equal length.
 
 mod support;
 
@@ -68,7 +68,7 @@ fn a_ping_pong_takes_one_packet_each_way() {
     assert_eq!((a.retransmitted, b.retransmitted), (0, 0));
 }
 
-/// An answer after which nothing is under way sets no timer, and a short round trip need not be measured each time.
+/// An ACK after which nothing is in flight sets no timer, and a short round trip need not be measured each time.
 #[test]
 fn a_ping_pong_rarely_reads_the_clock() {
     let pair = connect(&PairSetup::rc());
@@ -94,7 +94,7 @@ fn a_foreign_peer_never_receives_a_piggybacked_ack() {
 fn an_ack_of_an_acknowledged_psn_announces_nothing() {
     let pair = connect(&PairSetup::rc());
     let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
-    // A forger, who cannot know which number is under way. The real acknowledgement is lost, and the others have no mark.
+    // A forged ACK with a PSN that is not in flight. The real ACK is lost, and the others have no extended bit.
     let forged = pair.world.rule(Rule::on(is_ack).nth(5).rewrite(|bytes| {
         let psn = u32::from_be_bytes([0, bytes[9], bytes[10], bytes[11]]) - 1;
         bytes[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);

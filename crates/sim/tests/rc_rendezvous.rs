@@ -15,7 +15,7 @@ fn setup() -> PairSetup {
     PairSetup { mtu: Mtu::B256, psn_a: Psn::new(0xff_fff0), ..PairSetup::rc() }
 }
 
-/// A pair in which `a` names memory. `b` cannot fetch every so many-th message.
+/// A pair in which `a` sends rendezvous sends. `b` declines every `decline_every`-th fetch.
 fn connect(setup: &PairSetup, decline_every: u64) -> Pair {
     let pair = setup.connect();
     pair.a.node.enable_rendezvous(0);
@@ -183,7 +183,7 @@ fn lost_duplicated_or_late_it_arrives_once() {
     }
 }
 
-/// Numbers that a neighbour of ours would not send.
+/// Numbers that a correct local peer would not send.
 #[test]
 fn psn_counts_that_do_not_match_the_length_are_dropped() {
     let change = |packets: u32| {
@@ -206,7 +206,7 @@ fn psn_counts_that_do_not_match_the_length_are_dropped() {
     }
 }
 
-/// Messages both ways, each answered by one, on a network that loses a few: acknowledgements ride in what names memory, too.
+/// Messages both ways, each answered by one, on a network that loses a few: rendezvous sends carry piggybacked ACKs, too.
 #[test]
 fn rendezvous_sends_carry_piggybacked_acks() {
     for faults in [Faults::default(), Faults::all(0.03)] {

@@ -138,7 +138,7 @@ fn a_probe_repairs_a_lost_tail_long_before_the_timer() {
     assert_eq!(pair.a.qp.counters().timeouts, 0);
 }
 
-/// Three requests, so that the answer to the first says something about the others.
+/// Three requests, so that the ACK of the first shows the state of the others.
 fn post_three(pair: &Pair) {
     pair.a.mr.fill(7);
     for id in 1..=3 {

@@ -1,4 +1,4 @@
-//! Receiver not ready: the peer has no receive posted, and says how long to wait.
+//! Receiver not ready: the peer has no receive posted, and requests a wait.
 
 use ferroce_proto::qp::state::rnr_timer_ns;
 use ferroce_proto::verbs::{Mtu, QpState, WcStatus};
@@ -126,10 +126,10 @@ fn an_rnr_wait_does_not_count_as_a_timeout() {
 
 #[test]
 fn a_lost_or_duplicate_rnr_nak_has_no_effect() {
-    for trouble in [Rule::drop, Rule::duplicate, Rule::damage, |rule: Rule| rule.delay(400_000_000)] {
+    for fault in [Rule::drop, Rule::duplicate, Rule::damage, |rule: Rule| rule.delay(400_000_000)] {
         for len in [10, 1000] {
             let pair = setup().connect();
-            let hit = pair.world.rule(trouble(Rule::on(is_rnr_nak).first()));
+            let hit = pair.world.rule(fault(Rule::on(is_rnr_nak).first()));
             pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, len)));
             pair.world.run_for(2 * LATENCY_NS);
             pair.b.post_recv(9, FAR, 1000);

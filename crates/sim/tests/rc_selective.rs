@@ -25,7 +25,7 @@ fn setup() -> PairSetup {
     }
 }
 
-/// WRITEs and SENDs in turns, with an atomic and a READ among them.
+/// WRITEs and SENDs alternately, with an atomic and a READ among them.
 fn post(pair: &Pair) {
     let (a, b) = (&pair.a, &pair.b);
     for id in 0..WRITES {
@@ -71,7 +71,7 @@ fn run(setup: &PairSetup, faults: Faults, rules: impl FnOnce(&Pair)) -> Pair {
     pair
 }
 
-/// A NAK that says what is there.
+/// A NAK with a bitmap of received packets.
 fn is_report(seen: &Seen<'_>) -> bool {
     is_sequence_nak(seen) && !seen.packet.payload.is_empty()
 }
@@ -198,19 +198,19 @@ fn a_packet_lost_twice_is_sent_three_times() {
 
 #[test]
 fn selective_naks_may_be_lost_duplicated_and_late() {
-    for trouble in 0..3 {
+    for fault in 0..3 {
         let pair = acquainted();
         pair.world.rule(Rule::on(request(15)).first().drop());
         pair.world.rule(Rule::on(request(60)).first().drop());
         let reports = Rule::on(is_report);
-        pair.world.rule(match trouble {
+        pair.world.rule(match fault {
             0 => reports.first().drop(),
             1 => reports.duplicate(),
             _ => reports.delay(50_000),
         });
         long_write(&pair);
-        assert_eq!(pair.a.qp.counters().timeouts, 0, "trouble {trouble}");
-        assert!(again(&pair).len() <= 8, "trouble {trouble}: {:?}", again(&pair));
+        assert_eq!(pair.a.qp.counters().timeouts, 0, "fault {fault}");
+        assert!(again(&pair).len() <= 8, "fault {fault}: {:?}", again(&pair));
     }
 }
 
@@ -270,7 +270,7 @@ fn behind_a_gap_all_but_the_last_packet_is_placed() {
 }
 
 /// Packets from the middle of a WRITE are placed when they come, also behind a gap. When the memory is deregistered before the gap is
-/// filled, the message is refused as if they had waited for their turn.
+/// filled, the message is refused as if they had been kept.
 #[test]
 fn memory_deregistered_before_the_gap_is_filled_refuses_the_message() {
     let pair = setup().connect();

@@ -1,4 +1,4 @@
-//! How much is in flight, and what congestion control hears of it.
+//! Bytes in flight, and the events of congestion control.
 
 mod support;
 
@@ -56,7 +56,7 @@ struct Heard {
     timeouts: u32,
 }
 
-/// Halves its window at every loss, and writes down what it hears.
+/// Halves its window at every loss, and records its events.
 struct Careful {
     window: u32,
     heard: Arc<Mutex<Heard>>,

@@ -1,4 +1,4 @@
-//! Unreliable connection: a message arrives whole, or nobody hears of it.
+//! Unreliable connection: a message arrives whole or is dropped silently.
 
 mod support;
 
@@ -55,10 +55,10 @@ fn a_send_completes_when_its_last_packet_is_sent() {
     assert_eq!(pair.world.packets_sent(), 12);
 }
 
-/// Three messages of five packets; one packet of the second is in trouble.
-fn three_messages(trouble: impl Fn(Rule) -> Rule, place: u32) -> Pair {
+/// Three messages of five packets; one packet of the second has a fault.
+fn three_messages(fault: impl Fn(Rule) -> Rule, place: u32) -> Pair {
     let pair = PairSetup { psn_a: Psn::new(0), ..setup() }.connect();
-    let hit = pair.world.rule(trouble(Rule::on(request(5 + place)).first()));
+    let hit = pair.world.rule(fault(Rule::on(request(5 + place)).first()));
     for id in 0..3 {
         pair.b.post_recv(id, FAR + 4096 * id, 2000);
         pair.a.qp.post(Wr::send(id).sge(pair.a.sge(4096 * id, 1280)));
@@ -181,7 +181,7 @@ fn a_write_without_access_is_dropped() {
 
 #[test]
 fn a_receive_without_usable_memory_is_a_local_error() {
-    // The receive is the one at fault: it must be told of, or every message after it would be swallowed by it.
+    // The receive is the one at fault: it must complete with an error, or every later message would fail.
     let pair = setup().connect();
     let closed = pair.b.node.mr(pair.b.pd, 4096, Access::empty());
     pair.b.qp.post_recv(8, &[closed.sge(0, 1000)]).unwrap();
@@ -382,7 +382,7 @@ fn a_peer_without_pacing_delays_the_sender_once() {
         pair.world.rule(Rule::on(is_answer).drop());
     });
     assert_eq!(pair.b.recv_cq.statuses(), all(WcStatus::Success, 0..4));
-    // The second time is that of the last marks, which nobody waits for.
+    // The second time is that of the last marks, which the sender does not wait for.
     assert!((PATIENCE_NS..3 * PATIENCE_NS).contains(&pair.world.now().0), "{:?}", pair.world.now());
 }
 
