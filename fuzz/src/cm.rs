@@ -1,7 +1,7 @@
 //! Connection management: messages as bytes, and the machine under any sequence of calls, messages and time.
 
 use ferroce_proto::cm::{
-    Accept, Answer, Cm, CommId, Config, Connect, Event, Inbound, IpHeader, Path, PortSpace, Query,
+    Accept, Answer, Cm, CommId, Config, Connect, Event, IpHeader, MadAddressing, Path, PortSpace, Query,
     RejectReason, Scope, Secret, ServiceId,
 };
 use ferroce_proto::verbs::{Mtu, QpState};
@@ -171,7 +171,7 @@ impl World {
         let place = &mut mad[usize::from(at)..];
         let fits = changes.len().min(place.len());
         place[..fits].copy_from_slice(&changes[..fits]);
-        let inbound = Inbound { sgid: gid(peer), dgid: gid(1), sgid_index: 0, mtu: Mtu::B1024 };
+        let inbound = MadAddressing { sgid: gid(peer), dgid: gid(1), sgid_index: 0, mtu: Mtu::B1024 };
         let _ = self.cm.handle_mad(&inbound, &mad, self.now);
     }
 

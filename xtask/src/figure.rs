@@ -6,35 +6,35 @@ use serde_json::Value;
 pub const MIB: f64 = 1_048_576.0;
 
 /// A figure of perftest's last row.
-pub fn of_perftest(said: &str, column: usize) -> Option<f64> {
-    said.lines().rev().find_map(|line| {
+pub fn of_perftest(output: &str, column: usize) -> Option<f64> {
+    output.lines().rev().find_map(|line| {
         let numbers: Vec<f64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
         (numbers.len() >= 4).then(|| numbers.get(column).copied()).flatten()
     })
 }
 
 /// A figure of the final row of ucx_perftest: iterations, three times, two bandwidths, two rates.
-pub fn of_ucx(said: &str, column: usize) -> Option<f64> {
-    let row = said.lines().rev().find_map(|line| line.trim().strip_prefix("Final:"))?;
+pub fn of_ucx(output: &str, column: usize) -> Option<f64> {
+    let row = output.lines().rev().find_map(|line| line.trim().strip_prefix("Final:"))?;
     row.split_whitespace().nth(column)?.parse().ok()
 }
 
 /// What arrived of the stream of `iperf3 --json`, in MiB/s.
-pub fn of_iperf3(said: &str) -> Option<f64> {
-    let bits_per_s = json_in(said)?["end"]["sum_received"]["bits_per_second"].as_f64()?;
+pub fn of_iperf3(output: &str) -> Option<f64> {
+    let bits_per_s = json_in(output)?["end"]["sum_received"]["bits_per_second"].as_f64()?;
     Some(bits_per_s / 8.0 / MIB)
 }
 
 /// A figure of the first size of `ferroce perf TEST --json`.
-pub fn of_own_perf(said: &str, [group, name]: [&str; 2]) -> Option<f64> {
-    let json = json_in(said)?;
+pub fn of_own_perf(output: &str, [group, name]: [&str; 2]) -> Option<f64> {
+    let json = json_in(output)?;
     let line = if json.is_array() { &json[0] } else { &json };
     line[group][name].as_f64()
 }
 
 /// The JSON value that begins somewhere in a text and reaches to its end.
-fn json_in(said: &str) -> Option<Value> {
-    serde_json::from_str(&said[said.find(['[', '{'])?..]).ok()
+fn json_in(output: &str) -> Option<Value> {
+    serde_json::from_str(&output[output.find(['[', '{'])?..]).ok()
 }
 
 /// A figure as text, with three significant digits.
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn the_final_row_of_ucx_is_read() {
-        let said = "+--------------+--------------+----------+---------+---------+----------+----------+-----------+-----------+\n[thread 0]             99125      0.431     5.075     5.075        1.50       1.50      197033      197033\nFinal:                100000      0.468    26.396     5.262        0.29       1.45       37884      190047\n";
+        let output = "+--------------+--------------+----------+---------+---------+----------+----------+-----------+-----------+\n[thread 0]             99125      0.431     5.075     5.075        1.50       1.50      197033      197033\nFinal:                100000      0.468    26.396     5.262        0.29       1.45       37884      190047\n";
         assert_eq!(
-            (of_ucx(said, 1), of_ucx(said, 5), of_ucx(said, 7)),
+            (of_ucx(output, 1), of_ucx(output, 5), of_ucx(output, 7)),
             (Some(0.468), Some(1.45), Some(190_047.0))
         );
         assert_eq!(of_ucx("nothing", 1), None);
@@ -85,16 +85,16 @@ mod tests {
 
     #[test]
     fn the_received_stream_of_iperf3_is_read() {
-        let said = "{\n\t\"end\":\t{\n\t\t\"sum_sent\":\t{\n\t\t\t\"bits_per_second\":\t19568092259.709732\n\t\t},\n\t\t\"sum_received\":\t{\n\t\t\t\"seconds\":\t1.007474,\n\t\t\t\"bytes\":\t2457600000,\n\t\t\t\"bits_per_second\":\t19514945298.8365,\n\t\t\t\"sender\":\ttrue\n\t\t}\n\t}\n}\n";
-        assert_eq!(of_iperf3(said).map(f64::round), Some(2326.0));
+        let output = "{\n\t\"end\":\t{\n\t\t\"sum_sent\":\t{\n\t\t\t\"bits_per_second\":\t19568092259.709732\n\t\t},\n\t\t\"sum_received\":\t{\n\t\t\t\"seconds\":\t1.007474,\n\t\t\t\"bytes\":\t2457600000,\n\t\t\t\"bits_per_second\":\t19514945298.8365,\n\t\t\t\"sender\":\ttrue\n\t\t}\n\t}\n}\n";
+        assert_eq!(of_iperf3(output).map(f64::round), Some(2326.0));
         assert_eq!(of_iperf3("{\"error\": \"unable to connect to server\"}"), None);
     }
 
     #[test]
     fn own_figures_are_read_behind_words() {
-        let said = "ferroce perf: client 127.0.0.1 connected.\n[\n  {\n    \"params\": {\"test\": \"udp-lat\", \"size\": 8},\n    \"latency\": {\"samples\": 20000, \"min_ns\": 1499.5, \"median_ns\": 2178.75}\n  }\n]\n";
-        assert_eq!(of_own_perf(said, ["latency", "median_ns"]), Some(2178.75));
-        assert_eq!(of_own_perf(said, ["bandwidth", "gigabytes_per_s"]), None);
+        let output = "ferroce perf: client 127.0.0.1 connected.\n[\n  {\n    \"params\": {\"test\": \"udp-lat\", \"size\": 8},\n    \"latency\": {\"samples\": 20000, \"min_ns\": 1499.5, \"median_ns\": 2178.75}\n  }\n]\n";
+        assert_eq!(of_own_perf(output, ["latency", "median_ns"]), Some(2178.75));
+        assert_eq!(of_own_perf(output, ["bandwidth", "gigabytes_per_s"]), None);
         assert_eq!(of_own_perf("{", ["latency", "median_ns"]), None);
     }
 

@@ -108,7 +108,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/qp_memory.rs", "counts what the allocator hands out"),
 ];
 
-/// Folders all of whose files may: where every argument is a pointer of a C program, a list of files says nothing.
+/// Folders all of whose files may: where every argument is a pointer of a C program, a list of files is useless.
 const UNSAFE_FOLDERS: &[(&str, &str)] = &[("crates/ffi/", "the C boundary")];
 
 /// Folders whose Rust files are ours.
@@ -208,7 +208,7 @@ fn unlisted_unsafe(file: &File) -> Vec<String> {
     )
 }
 
-/// A permission nobody uses is one that somebody will use without asking.
+/// An unused permission will be used without review one day.
 fn stale_permissions(files: &[File]) -> Vec<String> {
     let used = |path: &str| {
         files.iter().any(|file| file.path == path && file.code.iter().any(|line| has_word(line, "unsafe")))
@@ -226,7 +226,7 @@ fn proto_forbids_unsafe(files: &[File]) -> Vec<String> {
     if good { Vec::new() } else { vec![format!("{path}:1: lacks `#![forbid(unsafe_code)]`")] }
 }
 
-/// A variable that no page names is one that nobody will set.
+/// Users cannot find a variable that no page documents.
 fn undocumented_variables(files: &[File], page: &str) -> Vec<String> {
     let known: Vec<&str> = variables(page).collect();
     let lines = files

@@ -2,7 +2,7 @@
 //!
 //! The benchmarks are a crate of their own, crates/bench. They use the public modules of this one.
 //!
-//! | file | what lives there |
+//! | file | contents |
 //! |---|---|
 //! | `test` | the list of steps, and the loop that runs and tallies them |
 //! | `step` | what a step is handed and what it reports |
@@ -82,7 +82,7 @@ enum Command {
     DsmWorker(dsm::worker::Args),
     /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
     Install(install::Args),
-    /// Count instructions per operation under valgrind, beside those of crates/bench/instructions.txt.
+    /// Count instructions per operation under valgrind, compared with crates/bench/instructions.txt.
     Instructions(instructions::Args),
     /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
     Interop(interop::Args),

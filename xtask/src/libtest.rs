@@ -1,6 +1,6 @@
 //! Reads the tallies, ignored tests and `SKIPPED:` lines out of libtest's output.
 //!
-//! Wants the output of `cargo test -- --show-output`, both streams in one. A test that cannot do its work says so with
+//! Wants the output of `cargo test -- --show-output`, both streams in one. A test that cannot do its work reports that with
 //! a line that begins with `SKIPPED:` and returns; libtest calls that a pass, we do not.
 
 use crate::process::Ran;
@@ -15,7 +15,7 @@ struct Reader {
     open: bool,
     /// Test whose captured output we are in.
     block: Option<String>,
-    /// Tests that passed for libtest but said `SKIPPED:`; one such test may say it several times.
+    /// Tests that passed for libtest but printed `SKIPPED:`; one such test may print it several times.
     hollow: Vec<String>,
     /// Suites that died without a summary: an abort, a signal, an `exit` inside a test.
     cut_short: Vec<String>,
@@ -24,8 +24,8 @@ struct Reader {
     ignored: Vec<String>,
     /// Between `failures:` and the summary, where the output of the failed tests stands.
     in_failures: bool,
-    /// What the suite has said so far; worth showing where it dies.
-    said: Vec<String>,
+    /// The output of the suite so far, shown if it dies.
+    output: Vec<String>,
     report: Report,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn report(ran: Ran) -> Report {
 
 impl Reader {
     fn line(&mut self, line: &str) {
-        self.said.push(line.to_owned());
+        self.output.push(line.to_owned());
         if self.in_failures {
             self.report.extract.push(line.to_owned());
         }
@@ -58,7 +58,7 @@ impl Reader {
 
     fn skipped(&mut self, reason: &str) {
         match &self.block {
-            // A test that said so and then failed is a failure and nothing else.
+            // A test that printed it and then failed only counts as a failure.
             Some(_) if self.in_failures => {}
             None => self.report.skips.push(format!("{}: {reason}", self.suite)),
             Some(test) => {
@@ -74,7 +74,7 @@ impl Reader {
     fn heading_or_result(&mut self, line: &str) {
         if let Some(suite) = suite_heading(line) {
             self.close_suite();
-            self.said.clear();
+            self.output.clear();
             self.suite = suite;
         } else if line.starts_with("running ") && line.ends_with(['t', 's']) {
             self.open = true;
@@ -103,7 +103,7 @@ impl Reader {
     fn close_suite(&mut self) {
         if std::mem::take(&mut self.open) {
             self.cut_short.push(self.suite.clone());
-            self.report.extract.append(&mut self.said);
+            self.report.extract.append(&mut self.output);
         }
         self.in_failures = false;
         self.block = None;

@@ -103,7 +103,7 @@ pub struct Report {
     pub(crate) notes: Vec<String>,
     /// What its commands printed.
     pub output: Vec<String>,
-    /// The part of `output` that says what went wrong, where a step can tell; shown instead of all of it.
+    /// The part of `output` that contains the error, if the step can find it; shown instead of the whole.
     pub(crate) extract: Vec<String>,
 }
 

@@ -87,7 +87,7 @@ const WRITE_64K: Comparison = Comparison {
     less_is_better: false,
 };
 
-/// No inline data: perftest uses none on devices that it does not know, whatever -I says.
+/// No inline data: perftest uses none on devices that it does not know, whatever -I requests.
 const COMPARISONS: [Comparison; 4] = [
     Comparison {
         name: "SEND, 8 B, half a round trip",
@@ -162,8 +162,8 @@ fn compare_twins(args: &Args, workload: Workload) -> Result<Value, String> {
     let one = |command: &mut Command| -> Result<f64, String> {
         let output =
             command.arg(workload.twin_writes).output().map_err(|error| format!("{command:?}: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        said.trim().parse().map_err(|_| format!("{command:?}: {}: {said}", output.status))
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.trim().parse().map_err(|_| format!("{command:?}: {}: {text}", output.status))
     };
     let (mut foreign, mut own) = in_turns(
         &format!("the same program in C and Rust ({})", workload.link),
@@ -234,16 +234,16 @@ fn compare(
     let (mut foreign, mut own) = in_turns(
         &format!("{} ({})", comparison.name, workload.link),
         || {
-            let said =
+            let output =
                 sides(&words(&format!("run -- {} -F", comparison.foreign), comparison.foreign_options))?;
-            figure::of_perftest(&said, comparison.column)
-                .ok_or_else(|| format!("{}: no figures in\n{said}", comparison.foreign))
+            figure::of_perftest(&output, comparison.column)
+                .ok_or_else(|| format!("{}: no figures in\n{output}", comparison.foreign))
         },
         || {
-            let said = sides(&words(&format!("perf {} --like-perftest --json", comparison.own), ""))?;
-            figure::of_own_perf(&said, comparison.key)
+            let output = sides(&words(&format!("perf {} --like-perftest --json", comparison.own), ""))?;
+            figure::of_own_perf(&output, comparison.key)
                 .map(|figure| figure * comparison.scale)
-                .ok_or_else(|| format!("{}: no figures in\n{said}", comparison.own))
+                .ok_or_else(|| format!("{}: no figures in\n{output}", comparison.own))
         },
     )?;
     Ok(row(comparison.name, comparison.unit, comparison.less_is_better, &mut foreign, &mut own))
@@ -280,7 +280,7 @@ fn start(args: &Args, gid: u64, port: &Cell<u16>) -> Result<Value, String> {
         server.wait_until(LIMIT, "listening", |_| is_listening(port))?;
         let started = Instant::now();
         let mut client = side("client", Some("127.0.0.1"))?;
-        client.finish(LIMIT).map_err(|why| format!("{why}\n{}", client.said()))?;
+        client.finish(LIMIT).map_err(|why| format!("{why}\n{}", client.output()))?;
         times.push(started.elapsed().as_secs_f64() * 1e3);
         server.finish_soon()?;
     }
@@ -316,15 +316,15 @@ fn verdict(reached: bool) -> &'static str {
 /// The answer as a Markdown table.
 pub(crate) fn to_markdown(answer: &Value) -> String {
     let mut text = format!(
-        "### The C boundary\n\nThe best of {ROUNDS} runs of each, in turns.\n\n\
+        "### The C boundary\n\nThe best of {ROUNDS} runs of each, alternating.\n\n\
          | test | through libibverbs.so.1 | through the Rust API | difference | that of the medians |\n|---|---:|---:|---:|---:|\n"
     );
-    for (link, said) in LINKS {
+    for (link, label) in LINKS {
         for (row, who) in rows(answer, link) {
             let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
             let (name, unit) = (row["name"].as_str().unwrap_or("?"), row["unit"].as_str().unwrap_or(""));
             text += &format!(
-                "| {name}, {said} ({who}) | {:.2} {unit} | {:.2} {unit} | {:+.1} % | {:+.1} % |\n",
+                "| {name}, {label} ({who}) | {:.2} {unit} | {:.2} {unit} | {:+.1} % | {:+.1} % |\n",
                 number("library"),
                 number("rust"),
                 100.0 * number("cost"),
@@ -333,10 +333,10 @@ pub(crate) fn to_markdown(answer: &Value) -> String {
         }
     }
     text += "\n";
-    for (link, said) in LINKS {
+    for (link, label) in LINKS {
         let (name, cost) = worst(answer, link);
         text += &format!(
-            "- {said} the C boundary costs at most {:.1} %, in \"{name}\" (goal: under 5 %: {})\n",
+            "- {label} the C boundary costs at most {:.1} %, in \"{name}\" (goal: under 5 %: {})\n",
             100.0 * cost,
             verdict(cost < GOAL)
         );

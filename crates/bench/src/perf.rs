@@ -155,7 +155,7 @@ fn leaf(json: &Value, key: &str) -> Option<f64> {
     fields.get(key).and_then(Value::as_f64).or_else(|| fields.values().find_map(|value| leaf(value, key)))
 }
 
-/// `send` of `send-lat`: the title of the table says the rest.
+/// `send` of `send-lat`: the title of the table contains the rest.
 fn column(test: &str) -> &str {
     test.strip_suffix("-lat").or_else(|| test.strip_suffix("-bw")).unwrap_or(test)
 }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_answer_is_said_to_be_empty() {
+    fn an_empty_answer_is_reported_as_empty() {
         assert!(render(&serde_json::json!({})).contains("no measurement"));
     }
 }

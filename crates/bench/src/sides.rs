@@ -29,16 +29,16 @@ pub(crate) fn converse(
     for (server, &port) in servers.iter_mut().zip(ports) {
         server
             .wait_until(limit, "listening", |_| is_listening(port))
-            .map_err(|why| format!("{why}\n{}", server.said()))?;
+            .map_err(|why| format!("{why}\n{}", server.output()))?;
     }
     let mut clients = start("client", Some(HOST))?;
     for client in &mut clients {
-        client.finish(limit).map_err(|why| format!("{why}\n{}", client.said()))?;
+        client.finish(limit).map_err(|why| format!("{why}\n{}", client.output()))?;
     }
     for server in &mut servers {
         server.finish_soon()?;
     }
-    Ok(clients.iter().map(Program::said).collect())
+    Ok(clients.iter().map(Program::output).collect())
 }
 
 /// Runs one pair. Returns the output of the client.

@@ -73,9 +73,9 @@ fn compare(
     for round in 0..ROUNDS {
         eprintln!("{}: round {} of {ROUNDS}", comparison.name, round + 1);
         for (tls, figures) in [("rc_verbs,ud_verbs:aux", &mut ours), ("tcp", &mut tcp)] {
-            let said = both_sides(args, tls, comparison.test, ports.next().unwrap_or(FIRST_PORT))?;
-            let figure = figure::of_ucx(&said, comparison.column);
-            figures.push(figure.ok_or_else(|| format!("{tls}: no figures in\n{said}"))?);
+            let output = both_sides(args, tls, comparison.test, ports.next().unwrap_or(FIRST_PORT))?;
+            let figure = figure::of_ucx(&output, comparison.column);
+            figures.push(figure.ok_or_else(|| format!("{tls}: no figures in\n{output}"))?);
         }
     }
     let (ours, tcp) = (median(&mut ours), median(&mut tcp));

@@ -64,7 +64,7 @@ impl FaultArgs {
     pub(crate) fn apply_here(&self) -> Result<(), Failure> {
         if let Some(value) = self.to_variable()? {
             // SAFETY: called while the command line is being carried out on the only thread there is, before a
-            // device is opened or a progress bar drawn; so nobody reads the environment meanwhile.
+            // device is opened or a progress bar drawn; so no thread reads the environment meanwhile.
             unsafe { std::env::set_var(FAULTS_VARIABLE, value) };
         }
         Ok(())
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_lists_what_was_asked() {
+    fn the_variable_lists_the_requested_faults() {
         let none = FaultArgs::default();
         assert_eq!(none.to_variable(), Ok(None));
         let faults = FaultArgs { loss: Some("1%".into()), seed: Some(7), ..none.clone() };

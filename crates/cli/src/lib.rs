@@ -1,10 +1,10 @@
-//! The `ferroce` command: run RDMA programs, look at the software NIC, measure it, and see its packets.
+//! The `ferroce` command: runs RDMA programs, inspects the software NIC, measures it, and records its packets.
 //!
-//! It is a library, so that the benchmarks of crates/bench describe machines and draw pictures as `ferroce perf` does.
-//! Nothing else may depend on it.
+//! It is a library, so that the benchmarks of crates/bench describe machines and draw plots as `ferroce perf` does. No
+//! other crate may depend on it.
 //!
-//! Exit status: 0 done, 1 a failure that is explained in one sentence, 2 a wrong command line; `run`, `capture` and
-//! `dsm run` end as the program did.
+//! Exit status: 0 for success, 1 for a failure, explained in one sentence, 2 for a wrong command line. `run`,
+//! `capture` and `dsm run` return the status of the program.
 
 mod capture;
 mod child;
@@ -33,7 +33,7 @@ use clap::{Parser, Subcommand};
 use failure::Failure;
 use std::process::ExitCode;
 
-/// RDMA on any machine: a RoCEv2 network card in software, without hardware, kernel module or root.
+/// RDMA on any machine: a RoCEv2 NIC in software, without hardware, kernel module or root.
 #[derive(Parser)]
 #[command(name = "ferroce", version, after_help = EXAMPLES)]
 struct CommandLine {
@@ -44,7 +44,7 @@ struct CommandLine {
 const EXAMPLES: &str = "\
 Examples:
   ferroce run -- ib_write_bw              run an RDMA program on this machine, unmodified
-  ferroce perf                            measure RDMA beside TCP and UDP on this machine
+  ferroce perf                            compare RDMA with TCP and UDP on this machine
   ferroce perf write-bw                   wait for a client of one test, here …
   ferroce perf write-bw 192.0.2.7 -a      … and on a second machine, start it, for all sizes
   ferroce gids                            which addresses RDMA programs can use
@@ -57,20 +57,20 @@ enum Command {
     Devices(devices::Args),
     /// List the GIDs: the addresses that queue pairs send from.
     Gids(gids::Args),
-    /// Show what the devices counted: packets, drops and their reasons.
+    /// Show the counters of the devices: packets, drops and their reasons.
     Counters(counters::Args),
     /// Measure latency, bandwidth and message rate.
     ///
-    /// Without a test, both sides run on this machine: every operation over all sizes, beside TCP and UDP sockets
-    /// measured in the same run. A table is printed and a report with plots is written. With a test, it runs between
-    /// two machines: the server first, without HOST, then the client with the server's name.
+    /// Without a test, both sides run on this machine: every operation over all sizes, compared with TCP and UDP
+    /// sockets measured in the same run. It prints a table and writes a report with plots. With a test, it runs
+    /// between two machines: first the server, without HOST, then the client with the server's name.
     Perf(Box<perf::Args>),
-    /// Run an RDMA program: it finds a device, whatever this machine has.
+    /// Run an RDMA program with a ferroce device.
     Run(run::Args),
-    /// Run programs that share memory over several processes and machines.
+    /// Run programs that share memory over several processes and hosts.
     #[command(subcommand)]
     Dsm(dsm::Command),
-    /// Say what works on this machine, what does not, why, and what to do.
+    /// Check what works on this machine, what does not, why, and what to do.
     Doctor(doctor::Args),
     /// Run a program and record its packets to a file for Wireshark.
     Capture(capture::Args),
@@ -78,7 +78,7 @@ enum Command {
 
 /// Runs the command that the arguments of the process name.
 pub fn main() -> ExitCode {
-    // No command for people, who would only be offered it when they mistype another.
+    // An internal command. It is no clap subcommand, since clap would suggest it for a mistyped one.
     if std::env::args_os().nth(1).is_some_and(|word| word == perf::PEER_COMMAND) {
         return perf::run_peer().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
     }

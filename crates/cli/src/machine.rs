@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The facts that a measurement needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
-    /// Processor, as it names itself.
+    /// Processor model.
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
@@ -16,16 +16,16 @@ pub struct Machine {
     pub kernel: String,
     /// Whether the processor is a virtual one.
     pub virtualised: bool,
-    /// Most bytes that a socket's receive buffer may have.
+    /// Maximum size of a socket's receive buffer in bytes.
     pub rmem_max_bytes: u64,
     /// Version of this program.
     pub ferroce: String,
-    /// Whether it was built with optimisation; without, the figures mean nothing.
+    /// Whether it was built with optimisation; figures without it are meaningless.
     pub optimised: bool,
 }
 
 impl Machine {
-    /// Describes this machine; what cannot be read is said to be unknown.
+    /// Describes this machine; unreadable values are reported as unknown.
     pub fn describe() -> Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
@@ -56,7 +56,7 @@ pub struct ProcessorTime {
 }
 
 impl ProcessorTime {
-    /// Up to now; `None` where the kernel does not say.
+    /// The total up to now; `None` if the kernel does not report it.
     pub fn now() -> Option<ProcessorTime> {
         ProcessorTime::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
@@ -77,7 +77,7 @@ impl ProcessorTime {
         self.share_since(before, |time| time.stolen)
     }
 
-    /// The share since `before` in which processors had something to do.
+    /// The share since `before` in which processors were not idle.
     pub fn busy_since(self, before: ProcessorTime) -> Option<f64> {
         self.share_since(before, |time| time.idle).map(|idle| 1.0 - idle)
     }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_took_is_noticed() {
+    fn stolen_time_is_measured() {
         let at = |text: &str| ProcessorTime::parse(text);
         let before = at("cpu  1000 0 500 8000 100 0 10 20 5 0\ncpu0 1 2 3\n").unwrap();
         let after = at("cpu  1050 0 550 8050 100 0 10 70 9 0\ncpu0 1 2 3\n").unwrap();

@@ -2,7 +2,7 @@
 
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// `65536` as `64 KiB`; a number that is no whole multiple stays in bytes, so that nothing is rounded.
+/// `65536` as `64 KiB`; other numbers stay in bytes, so that nothing is rounded.
 pub fn format_size(bytes: u64) -> String {
     let whole = |&&(_, unit): &&(&str, u64)| bytes >= unit && bytes.is_multiple_of(unit);
     let (name, unit) = UNITS.iter().find(whole).copied().unwrap_or(("B", 1));

@@ -57,7 +57,7 @@ fn a_missing_server_is_explained() {
 }
 
 #[test]
-fn an_address_that_cannot_be_reached_is_not_told_to_start_a_server() {
+fn an_unreachable_address_gets_no_advice_to_start_a_server() {
     // The broadcast address: the kernel refuses to connect to it, whatever the machine has.
     let found = outcome(&mut ferroce("perf tcp-lat 255.255.255.255 -p 1"));
     assert_eq!(found.code, 1);
@@ -65,7 +65,7 @@ fn an_address_that_cannot_be_reached_is_not_told_to_start_a_server() {
 }
 
 #[test]
-fn only_commands_for_people_are_suggested() {
+fn internal_commands_are_not_suggested() {
     let found = outcome(&mut ferroce("pref"));
     assert_eq!(found.code, 2);
     assert!(found.stderr.contains("'perf'") && !found.stderr.contains("peer"), "{found:?}");

@@ -259,7 +259,7 @@ fn a_machine_that_ssh_does_not_reach_is_named() {
 }
 
 #[test]
-fn who_kills_what_does_not_stop_says_so() {
+fn killing_a_process_that_does_not_stop_is_reported() {
     let script = "[ $FERROCE_DSM_RANK = 0 ] && exit 3; trap '' TERM; while :; do sleep 1; done";
     let found = outcome(ferroce("dsm run -n 2 sh -c").arg(script));
     assert_eq!(found.code, 128 + 9, "{found:?}");
@@ -342,7 +342,7 @@ fn matrices_are_multiplied_in_rust() {
 }
 
 #[test]
-fn programs_in_rust_tell_what_they_counted() {
+fn programs_in_rust_report_their_counters() {
     let Some(program) = example("jacobi") else { return };
     let page = scratch().join(format!("stat-rust.{}.html", std::process::id()));
     let mut command = ferroce(&format!("dsm run -n 2 --transport rdma --stat={}", page.display()));

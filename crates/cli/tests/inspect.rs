@@ -41,7 +41,7 @@ fn devices_show_the_port() {
 }
 
 #[test]
-fn a_port_that_somebody_else_has_is_explained() {
+fn a_port_in_use_is_explained() {
     let addr = "127.77.20.2";
     let _owner = UdpSocket::bind((addr, 4791)).expect("a socket of this test");
     let (code, stdout, stderr) = outcome(&mut ferroce("devices", addr));
@@ -118,7 +118,7 @@ fn counters_show_running_processes() {
 }
 
 #[test]
-fn watching_goes_on_until_the_reader_leaves() {
+fn watching_continues_until_the_reader_closes() {
     with_queue_pair("127.77.20.5", |nic, _| {
         let mut child = ferroce("counters --json --watch 0.1", "")
             .stdout(Stdio::piped())

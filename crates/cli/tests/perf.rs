@@ -92,7 +92,7 @@ fn both_sides_sleep_on_events() {
 }
 
 #[test]
-fn both_sides_send_at_once() {
+fn both_sides_send_concurrently() {
     let _turn = one_at_a_time();
     for (test, transport) in BANDWIDTH_TESTS {
         for more in ["", "-e"] {

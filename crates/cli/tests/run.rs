@@ -124,7 +124,7 @@ fn options_become_variables_of_the_program_and_its_children() {
 }
 
 #[test]
-fn a_capture_without_packets_is_told() {
+fn a_capture_without_packets_is_reported() {
     let file = std::env::temp_dir().join(format!("ferroce-run-{}.pcapng", std::process::id()));
     let found = run("capture", &format!("--capture {}", file.display()), "test -n \"$FERROCE_CAPTURE\"");
     assert_eq!(found.code, 0, "{found:?}");
@@ -173,7 +173,7 @@ fn signals_reach_the_program_through_a_waiting_parent() {
 }
 
 #[test]
-fn doctor_checks_everything_and_says_what_to_do() {
+fn doctor_checks_everything_and_gives_advice() {
     let found = outcome(&mut ferroce("doctor --json"));
     let findings: serde_json::Value =
         serde_json::from_str(&found.stdout).unwrap_or_else(|error| panic!("{error}: {found:?}"));

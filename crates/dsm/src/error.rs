@@ -4,6 +4,7 @@ use std::io;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A setting has no valid value.
     #[error("{variable} is {value:?}; set it to {wanted}")]

@@ -16,7 +16,7 @@ pub(crate) fn sleep(word: &AtomicU32, expected: u32, most: Duration) {
     let _ = futex::wait(word, Flags::empty(), expected, Timespec::try_from(most).ok().as_ref());
 }
 
-/// Wakes up to `count` sleepers, in whichever processes they are.
+/// Wakes up to `count` sleepers, in any process.
 pub(crate) fn wake(word: &AtomicU32, count: u32) {
     let _ = futex::wake(word, Flags::empty(), count);
 }

@@ -24,6 +24,7 @@ pub const FLAGS: u32 = 1024;
 
 /// Optimisations that a program may turn on or off. None changes results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Tuning {
     /// A page with a single writer moves to that process.
     HomeMigration,

@@ -64,7 +64,7 @@ impl Partial {
         &mut self.0[old..]
     }
 
-    /// Moves the message to the mailbox if it is complete.
+    /// Moves the message to the inbox if it is complete.
     pub(crate) fn finish(&mut self, inbox: &mut Inbox) {
         if let Some((envelope, len)) = self.header()
             && self.0.len() == HEADER + len

@@ -19,7 +19,7 @@ pub(crate) fn anonymous_file(name: &'static std::ffi::CStr, len: usize) -> Resul
     if fd < 0 {
         return Err(Error::system("memfd_create"));
     }
-    // SAFETY: a fresh descriptor that nobody else knows.
+    // SAFETY: a new descriptor without another owner.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(len as u64)
         .map_err(|source| Error::System { call: "ftruncate of shared memory", source })?;
@@ -216,7 +216,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this mapping is ours, and whoever borrowed from it is gone.
+        // SAFETY: this mapping is ours, and no borrow of it is left.
         unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heap_without_room_says_what_makes_it_smaller() {
+    fn a_heap_without_address_space_names_the_setting() {
         // More than a process can address.
         let len = 1 << 50;
         let file = anonymous_file(c"test", len).expect("it costs nothing");

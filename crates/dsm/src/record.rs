@@ -1,7 +1,7 @@
 //! What `ferroce dsm run --stat` shows: the counters of this process, and when it waited for what.
 //!
-//! The record is one line of JSON on standard error at the end, behind a mark that no program prints. The launcher
-//! removes it from the output, so it arrives from other hosts, too. Nothing is recorded unless the launcher asks.
+//! The record is one line of JSON at the end of standard error, behind a mark that no program prints, so it arrives from
+//! other hosts, too. The launcher removes it from the output. Nothing is recorded unless the launcher asks.
 
 use crate::heat::PageTraffic;
 use crate::statistics::Statistics;

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 /// How the processes of a job reach each other's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum TransportKind {
     /// All on one host: every process maps the same memory.
     Local,
@@ -41,6 +42,7 @@ impl TransportKind {
 
 /// How page faults of the program are caught.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum FaultKind {
     /// By userfaultfd where the system allows it, else by SIGSEGV.
     #[default]
@@ -172,7 +174,7 @@ impl Settings {
         number("FERROCE_DSM_RANK").ok()?.or_else(foreign)
     }
 
-    /// The rank, if it is valid.
+    /// Returns the settings if they are valid, with the heap rounded up to whole pages.
     pub(crate) fn checked(mut self) -> Result<Self, Error> {
         let wrong = |variable, value: String, wanted| Err(Error::Setting { variable, value, wanted });
         if self.size == 0 || self.size > MAX_SIZE {

@@ -8,6 +8,7 @@ macro_rules! counted {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of one process since it joined.
         #[derive(Debug, Clone, Default, serde::Serialize)]
+        #[non_exhaustive]
         pub struct Statistics { $($(#[$doc])* pub $name: u64,)* }
 
         /// The counters while they change.

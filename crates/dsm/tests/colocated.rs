@@ -13,17 +13,15 @@ fn pages(job: &Job, home: u32) -> Shared<[u64]> {
     job.shared(PAGES * WORDS, &Placement::On(home)).expect("room")
 }
 
-/// What a process counts while `work` runs.
+/// The counters of a process while `work` runs.
 fn counted(job: &Job, work: impl FnOnce()) -> Statistics {
     let before = job.statistics();
     work();
-    let after = job.statistics();
-    Statistics {
-        read_faults: after.read_faults - before.read_faults,
-        fetches: after.fetches + after.prefetches - before.fetches - before.prefetches,
-        diffs: after.diffs - before.diffs,
-        ..after
-    }
+    let mut counted = job.statistics();
+    counted.read_faults -= before.read_faults;
+    counted.fetches = counted.fetches + counted.prefetches - before.fetches - before.prefetches;
+    counted.diffs -= before.diffs;
+    counted
 }
 
 /// Everybody writes a word of every page of every home, and reads those of all.
@@ -66,8 +64,8 @@ fn local_peers_exchange_no_pages(job: &Job) {
 }
 
 #[test]
-fn pages_travel_between_hosts_alone() {
-    let test = "pages_travel_between_hosts_alone";
+fn pages_are_transferred_between_hosts_only() {
+    let test = "pages_are_transferred_between_hosts_only";
     work(local_peers_exchange_no_pages);
     let [transport, hosts] = TWO_ON_EACH_HOST;
     for faults in ["signal", "auto"] {
@@ -94,8 +92,8 @@ fn a_requested_transport_is_used_between_local_peers_too() {
 }
 
 #[test]
-fn memory_that_was_given_back_is_zeros_for_the_next_home() {
-    let test = "memory_that_was_given_back_is_zeros_for_the_next_home";
+fn freed_memory_is_zeros_for_the_next_home() {
+    let test = "freed_memory_is_zeros_for_the_next_home";
     work(|job| {
         for round in 0..12 {
             let at = job.alloc(PAGES * PAGE, &Placement::On(round % job.size())).expect("room");

@@ -44,7 +44,7 @@ fn body(job: &Job) {
 }
 
 #[test]
-fn threads_that_fault_at_once() {
+fn threads_that_fault_concurrently() {
     work(|job| {
         let kind = std::env::var("FERROCE_DSM_FAULTS").expect("set below");
         assert_eq!(job.faults(), if kind == "signal" { "SIGSEGV" } else { "userfaultfd" });
@@ -52,7 +52,7 @@ fn threads_that_fault_at_once() {
     });
     for kind in ["signal", "userfaultfd"] {
         let variables = [("FERROCE_DSM_FAULTS", kind), ("FERROCE_DSM_CACHE_PAGES", "64")];
-        let test = "threads_that_fault_at_once";
+        let test = "threads_that_fault_concurrently";
         let plan = Plan { test, size: 2, transport: TransportKind::Rdma, variables: &variables };
         let ended = plan.run_with(|_| ());
         let errors = ended.errors.join("---\n");
@@ -87,7 +87,7 @@ fn forbid_userfaultfd() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn where_userfaultfd_is_refused_signals_do() {
+fn without_userfaultfd_signals_are_used() {
     if support::is_worker() {
         forbid_userfaultfd();
     }
@@ -96,6 +96,6 @@ fn where_userfaultfd_is_refused_signals_do() {
         assert!(story.starts_with("SIGSEGV, since userfaultfd is refused"), "{story}");
         body(job);
     });
-    let test = "where_userfaultfd_is_refused_signals_do";
+    let test = "without_userfaultfd_signals_are_used";
     Plan { test, size: 2, transport: TransportKind::Rdma, variables: &[] }.run();
 }

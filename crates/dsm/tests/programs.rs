@@ -95,8 +95,8 @@ fn messages_and_flags() {
 }
 
 #[test]
-fn memory_comes_back_as_zeros() {
-    everywhere("memory_comes_back_as_zeros", |job| {
+fn freed_memory_is_zeroed() {
+    everywhere("freed_memory_is_zeroed", |job| {
         let first = words(job, 5000, &Placement::Cyclic { block: 8192, first: 0 });
         if job.rank() == 0 {
             first.fill(7);
@@ -118,8 +118,8 @@ fn memory_comes_back_as_zeros() {
 }
 
 #[test]
-fn calls_that_cannot_be_are_refused() {
-    everywhere("calls_that_cannot_be_are_refused", |job| {
+fn invalid_calls_are_refused() {
+    everywhere("invalid_calls_are_refused", |job| {
         let refused = |result: Result<(), ferroce_dsm::Error>| result.unwrap_err().to_string();
         assert_eq!(refused(job.unlock(1)), "lock 1 cannot be released: this thread holds no lock");
         job.lock(1).unwrap();
@@ -158,8 +158,8 @@ fn most_memory() -> u64 {
 }
 
 #[test]
-fn what_the_heap_cannot_hold_costs_nothing() {
-    let test = "what_the_heap_cannot_hold_costs_nothing";
+fn a_refused_allocation_takes_no_memory() {
+    let test = "a_refused_allocation_takes_no_memory";
     work(|job| {
         let cyclic = Placement::Cyclic { block: 4096, first: 0 };
         let before = most_memory();

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_other_things_is_refused() {
+    fn text_of_other_types_is_refused() {
         let good = endpoint("127.0.0.1").to_string();
         for bad in [
             "",

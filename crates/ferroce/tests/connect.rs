@@ -84,7 +84,7 @@ fn a_peer_that_goes_before_it_is_ready() {
 }
 
 #[test]
-fn a_peer_that_says_something_else_instead_of_ready() {
+fn a_peer_that_sends_something_else_instead_of_ready() {
     watched(|| {
         let mut bytes = good().to_vec();
         bytes.push(b'?');

@@ -100,7 +100,7 @@ fn a_wrong_key_and_a_missing_receive_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_receive_without_room_for_the_header_is_kept_for_the_next() {
+fn a_receive_too_small_for_the_grh_stays_for_the_next() {
     watched(|| {
         let (a, b) = (side(V4), side(V4));
         let (to, region) = (handle_to(&a, &b.endpoint()), b.open_region(4096));

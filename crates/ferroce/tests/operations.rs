@@ -172,7 +172,7 @@ fn thirty_two_entries_scatter_and_gather() {
 }
 
 #[test]
-fn inline_data_is_copied_at_once() {
+fn inline_data_is_copied_at_posting() {
     watched(|| {
         let Pair { a, b } = Pair::rc_with(V4, |qp| qp.inline(1024));
         let to = b.open_region(2048);
@@ -354,7 +354,7 @@ fn owned_operations_bring_their_buffers_back() {
 }
 
 #[test]
-fn solicited_messages_wake_who_asked_for_them_only() {
+fn solicited_messages_wake_only_their_waiters() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         b.qp.post_recv(&[wr::recv(1, &[]), wr::recv(2, &[])]).unwrap();

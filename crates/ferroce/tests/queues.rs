@@ -148,7 +148,7 @@ fn reregistration_changes_rights_and_keys() {
 }
 
 #[test]
-fn reset_forgets_and_owned_operations_learn_of_it() {
+fn reset_fails_owned_operations() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         let received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();

@@ -97,7 +97,7 @@ fn a_device_sends_to_itself() {
 
 /// Many in flight, most of them unsignalled, in both directions, between two processes.
 #[test]
-fn rows_of_them_keep_their_order() {
+fn consecutive_rendezvous_sends_keep_their_order() {
     const ROUNDS: u64 = 40;
     const ROW: u64 = 24;
     let talk = |side: &Side<ferroce::Rc>, socket: &mut TcpStream, seed: u64| {
@@ -135,7 +135,7 @@ fn rows_of_them_keep_their_order() {
         return talk(&side, &mut socket, 4096);
     }
     watched(move || {
-        let mut peer = Peer::start("rows_of_them_keep_their_order", V4);
+        let mut peer = Peer::start("consecutive_rendezvous_sends_keep_their_order", V4);
         let side = make();
         side.qp.connect_over(&mut peer.socket).unwrap();
         talk(&side, &mut peer.socket, 0);
@@ -181,7 +181,7 @@ fn a_receive_that_is_late_or_shared_gets_it() {
 }
 
 #[test]
-fn a_receive_that_does_not_do_ends_as_it_always_did() {
+fn a_receive_that_does_not_fit_fails_as_with_packets() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         let (from, to) = (plain(&a, LEN), plain(&b, LEN - 1));
@@ -210,7 +210,7 @@ fn a_receive_that_does_not_do_ends_as_it_always_did() {
 
 /// The sender's memory may go as soon as its send completes; the receiver's at any time.
 #[test]
-fn memory_goes_after_a_message_and_under_it() {
+fn memory_is_freed_after_a_message_and_during_it() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         let to = plain(&b, LEN);
@@ -273,7 +273,7 @@ fn until_stopped(peer: &Peer) {
 /// A receiver that is stopped finds a message whose sender has given it up, and whose memory holds something else by now: it must not
 /// take that for the message.
 #[test]
-fn what_was_given_up_is_never_taken() {
+fn a_cancelled_message_is_never_delivered() {
     let make = || Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp);
     if let Some(mut socket) = parent() {
         let side = make();
@@ -292,7 +292,7 @@ fn what_was_given_up_is_never_taken() {
         return socket.write_all(b".").unwrap();
     }
     watched(move || {
-        let mut peer = Peer::start("what_was_given_up_is_never_taken", V4);
+        let mut peer = Peer::start("a_cancelled_message_is_never_delivered", V4);
         let side = make();
         side.qp.connect_over(&mut peer.socket).unwrap();
         let from = plain(&side, LEN);
@@ -354,7 +354,7 @@ fn a_stopped_sender_is_read() {
 
 /// A process that keeps others out of its memory is sent packets, and sends packets.
 #[test]
-fn who_keeps_others_out_gets_packets() {
+fn without_memfd_backing_packets_are_used() {
     watched(|| {
         for (memfd_a, memfd_b) in [(true, false), (false, true)] {
             let side = |memfd| {

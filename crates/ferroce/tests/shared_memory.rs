@@ -254,7 +254,7 @@ fn write_on(side: &Side<Rc>, remote: RemoteRegion, mut once: impl FnMut()) -> Wc
 }
 
 fn takes_away(kind: Kind) {
-    let mut peer = Peer::start("an_owner_that_makes_its_file_shorter_harms_only_itself", V4);
+    let mut peer = Peer::start("an_owner_that_truncates_its_file_harms_only_itself", V4);
     let Some((side, remote)) = meet(&mut peer, kind) else { return };
     let mut rounds = 0;
     let end = write_on(&side, remote, || {
@@ -279,7 +279,7 @@ fn takes_away(kind: Kind) {
 }
 
 #[test]
-fn an_owner_that_makes_its_file_shorter_harms_only_itself() {
+fn an_owner_that_truncates_its_file_harms_only_itself() {
     if let Some(mut socket) = parent() {
         let Some((_side, region, memory)) = target(&mut socket) else { return };
         socket.read_exact(&mut [0]).unwrap();

@@ -273,7 +273,7 @@ fn a_waiter_of_a_destroyed_queue_pair_gets_an_error() {
 }
 
 #[test]
-fn objects_can_go_in_any_order_while_the_peer_sends() {
+fn objects_can_be_dropped_in_any_order_while_the_peer_sends() {
     watched(|| {
         for order in 0..6 {
             let Pair { a, b } = Pair::rc_with(V4, |qp| qp.timeout(8).retries(1));
@@ -339,13 +339,13 @@ fn one_sided_operations_progress_while_the_target_sleeps() {
 }
 
 #[test]
-fn who_slept_leaves_no_descriptor_behind() {
+fn a_sleeper_leaves_no_descriptor_behind() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let cq = support::device().create_cq(16).unwrap();
     let before = open();
     for _ in 0..300 {
         assert!(matches!(cq.wait_timeout(Duration::from_micros(60)), Err(Error::TimedOut)));
     }
-    // Tests beside this one open some of their own.
+    // Other tests of this process open descriptors, too.
     assert!(open() < before + 200, "{} descriptors, {before} before", open());
 }

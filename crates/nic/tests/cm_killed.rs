@@ -139,11 +139,11 @@ fn given_up(end: &End, is_shared: bool, reason: RejectReason) {
 
 /// Hears of the end of a connection whose other end is dead, and within seconds, although nobody says anything.
 #[track_caller]
-fn bereaved(end: &End) {
+fn peer_died(end: &End) {
     let start = Instant::now();
     assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    assert_eq!(end.nic.counters().cm["bereaved"], 1);
+    assert_eq!(end.nic.counters().cm["peer_died"], 1);
 }
 
 /// Address of the one that lives and of the one that dies, per test.
@@ -183,7 +183,7 @@ fn killed_after_it_took_our_offer() {
         // Its answer is here; whom we confirm to is not, and that it died may be known by now.
         std::thread::sleep(Duration::from_millis(1_500));
         confirm(&end, &connection);
-        bereaved(&end);
+        peer_died(&end);
         drop(connection);
         nothing_is_left(&end);
     }
@@ -228,7 +228,7 @@ fn killed_when_established() {
         let connection = take(&end);
         end.next(CmEventKind::Established);
         await_death(victim);
-        bereaved(&end);
+        peer_died(&end);
         // There is nothing left to end, and that is no error.
         connection.0.disconnect().unwrap();
         drop(connection);
@@ -247,7 +247,7 @@ fn killed_and_then_told_of_the_end() {
     end.next(CmEventKind::Established);
     await_death(victim);
     connection.0.disconnect().unwrap();
-    bereaved(&end);
+    peer_died(&end);
     drop(connection);
     nothing_is_left(&end);
 }
@@ -266,7 +266,7 @@ fn stopped_when_established() {
     std::thread::sleep(Duration::from_millis(2500));
     assert!(end.channel.try_next().is_none());
     victim.signal("KILL");
-    bereaved(&end);
+    peer_died(&end);
     drop(connection);
     nothing_is_left(&end);
 }

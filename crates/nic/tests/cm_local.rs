@@ -215,7 +215,7 @@ fn the_death_of_a_namesake_ends_nothing() {
     completion(&end.cq);
     id.disconnect().unwrap();
     assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
-    assert_eq!(end.nic.counters().cm["bereaved"], 0);
+    assert_eq!(end.nic.counters().cm["peer_died"], 0);
     other.finish();
 }
 

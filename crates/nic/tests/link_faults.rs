@@ -78,7 +78,7 @@ fn reordered_packets_all_arrive() {
 #[test]
 fn delayed_packets_arrive_in_order_and_not_early() {
     let receiver = open(&["127.43.4.2"]);
-    let config = FaultConfig { delay_ns: 20_000_000, ..FaultConfig::default() };
+    let config: FaultConfig = "delay=20ms".parse().expect("a fault");
     let sender = Faulty::new(Arc::new(open(&["127.43.4.1"])), config);
     let mut batch = TxBatch::new();
     for number in 0..10 {

@@ -6,7 +6,9 @@
 #[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 mod golden;
 
-use ferroce_proto::cm::{Accept, Cm, Config, Connect, Event, Inbound, IpHeader, Path, Scope, ServiceId};
+use ferroce_proto::cm::{
+    Accept, Cm, Config, Connect, Event, IpHeader, MadAddressing, Path, Scope, ServiceId,
+};
 use ferroce_proto::verbs::{Mtu, QpState};
 use ferroce_proto::wire::MAD_LEN;
 use ferroce_proto::{Gid, Psn, Qpn, Time};
@@ -46,9 +48,9 @@ fn addresses() -> (Gid, Gid) {
     (gid(1), gid(2))
 }
 
-fn inbound() -> Inbound {
+fn inbound() -> MadAddressing {
     let (ours, kernels) = addresses();
-    Inbound { sgid: kernels, dgid: ours, sgid_index: 0, mtu: Mtu::B4096 }
+    MadAddressing { sgid: kernels, dgid: ours, sgid_index: 0, mtu: Mtu::B4096 }
 }
 
 fn psn_at(mad: &[u8], at: usize) -> Psn {
@@ -56,7 +58,7 @@ fn psn_at(mad: &[u8], at: usize) -> Psn {
 }
 
 #[test]
-fn the_offer_of_a_kernel_says_what_we_begin_to_send_with() {
+fn the_req_of_a_kernel_carries_our_first_psn() {
     let mad = kernels("v4_64_cm0010");
     assert_eq!(mad[REQ_PSN_AT..][..3], PSN_OF_KERNELS_REQ, "the bytes are those of that day");
     let mut cm = cm();
@@ -74,7 +76,7 @@ fn the_offer_of_a_kernel_says_what_we_begin_to_send_with() {
 }
 
 #[test]
-fn the_answer_of_a_kernel_says_what_we_begin_to_send_with() {
+fn the_rep_of_a_kernel_carries_our_first_psn() {
     let mut answer = kernels("v4_64_cm0013");
     assert_eq!(answer[REP_PSN_AT..][..3], PSN_OF_KERNELS_REP, "the bytes are those of that day");
     let mut cm = cm();

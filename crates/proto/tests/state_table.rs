@@ -55,7 +55,7 @@ fn exactly_the_transitions_of_the_specification_exist() {
 
 /// The required attributes as the manual page of `ibv_modify_qp` lists them.
 #[test]
-fn the_way_up_requires_what_the_manual_page_says() {
+fn the_steps_to_rts_require_what_the_manual_page_says() {
     use AttrMask as A;
     let peer = A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
     let init = A::STATE | A::PKEY_INDEX | A::PORT;
@@ -139,7 +139,7 @@ fn each_attribute_is_required_or_optional_or_refused() {
 
 /// Programs set both ends of an extended reliable connection up like a reliable one.
 #[test]
-fn attributes_of_the_other_end_are_passed_over() {
+fn attributes_of_the_other_end_are_ignored() {
     use AttrMask as A;
     let mask = A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER | A::MAX_QP_RD_ATOMIC | A::RETRY_CNT | A::RNR_RETRY;
     assert_eq!(relevant(Transport::XrcIni, mask), A::MAX_QP_RD_ATOMIC | A::RETRY_CNT | A::RNR_RETRY);

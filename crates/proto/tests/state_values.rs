@@ -62,13 +62,13 @@ fn every_bound_is_met_and_not_passed() {
 }
 
 #[test]
-fn optional_access_bits_are_welcome_unknown() {
+fn unknown_optional_access_bits_are_accepted() {
     let attr = QpAttr { access: Access::from_bits_retain(1 << 27), ..good() };
     assert_eq!(check_values(&attr, AttrMask::ACCESS_FLAGS, &LIMITS), Ok(()));
 }
 
 #[test]
-fn what_names_something_is_not_zero() {
+fn required_numbers_are_not_zero() {
     let mut attr = good();
     attr.av.dgid = Gid::ZERO;
     let zero = check_values(&attr, AttrMask::AV, &LIMITS).unwrap_err();

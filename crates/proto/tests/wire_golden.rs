@@ -298,7 +298,7 @@ impl Dissected<'_> {
         self.bth_agrees_with(golden);
         // tshark knows neither congestion notification nor XRC nor what is our own: of those it reads the BTH alone.
         let opcode = golden.headers.bth.opcode;
-        if ![Opcode::CNP, Opcode::TAKEN].contains(&opcode) && opcode.service != Service::Xrc {
+        if ![Opcode::CNP, Opcode::UC_ACK].contains(&opcode) && opcode.service != Service::Xrc {
             self.extensions_agree_with(golden);
             self.rest_agrees_with(golden);
         }

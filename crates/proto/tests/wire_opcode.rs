@@ -126,7 +126,7 @@ fn every_operation_is_request_or_response() {
 }
 
 #[test]
-fn names_stand_for_the_right_bytes() {
+fn opcodes_have_the_right_bytes() {
     let byte = |service, operation| Opcode::new(service, operation).to_byte();
     assert_eq!(byte(Service::Rc, Operation::SendOnly), 0x04);
     assert_eq!(byte(Service::Rc, Operation::WriteOnlyImm), 0x0b);
@@ -140,5 +140,5 @@ fn names_stand_for_the_right_bytes() {
     assert_eq!(byte(Service::Ud, Operation::SendOnlyImm), 0x65);
     assert_eq!(byte(Service::Xrc, Operation::SendFirst), 0xa0);
     assert_eq!(Opcode::CNP.to_byte(), 0x81);
-    assert_eq!(Opcode::TAKEN.to_byte(), 0xd1);
+    assert_eq!(Opcode::UC_ACK.to_byte(), 0xd1);
 }

@@ -260,7 +260,7 @@ fn each_fault_has_its_name() {
 
 /// tshark does not know XRC, so these bytes were put together by hand, header by header.
 #[test]
-fn xrc_bytes_stand_as_in_the_annex() {
+fn xrc_headers_follow_the_annex() {
     let bth = |opcode| {
         Bth::new(Opcode::from_byte(opcode).expect("defined"), Qpn::new(0x01_0203), Psn::new(0x04_0506))
     };
@@ -290,7 +290,7 @@ fn xrc_bytes_stand_as_in_the_annex() {
 
 #[test]
 #[should_panic(expected = "range end index")]
-fn writing_into_too_little_room_panics_as_documented() {
+fn writing_into_a_short_buffer_panics_as_documented() {
     let opcode = Opcode::from_byte(0x0c).expect("READ request");
     let mut headers = Headers::new(Bth::new(opcode, Qpn::new(1), Psn::new(1)));
     headers.reth = Some(Reth { addr: 0, rkey: RKey(0), len: 0 });

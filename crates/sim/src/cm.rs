@@ -1,10 +1,10 @@
-//! Two communication managers, the wire between them, and programs that do the usual thing.
+//! Two communication managers, the network between them, and applications that accept or reject.
 //!
-//! Node 0 connects, node 1 listens. What goes wrong is scripted by message ([`Trouble`]) or rolled by seed ([`Dice`]).
-//! A run depends on its script and seed alone; [`CmPair::journal`] is everything that happened, to compare two runs.
+//! Node 0 connects, node 1 listens. Faults are scripted by message ([`MessageFault`]) or random by seed ([`FaultRates`]).
+//! A run depends on its script and seed alone; [`CmPair::journal`] records every event, to compare two runs.
 
 use ferroce_proto::cm::{
-    Accept, Answer, Cm, CmError, CommId, Config, Connect, Event, Inbound, IpHeader, ListenerId, Path,
+    Accept, Answer, Cm, CmError, CommId, Config, Connect, Event, IpHeader, ListenerId, MadAddressing, Path,
     PortSpace, Query, RejectReason, Scope, ServiceId, SidrStatus, Transmit,
 };
 use ferroce_proto::verbs::Mtu;
@@ -22,10 +22,10 @@ pub const CM_LATENCY_NS: u64 = 10_000;
 pub const SERVICE: ServiceId = ServiceId::of_port(PortSpace::Tcp, 7471);
 /// The one for datagrams.
 pub const DATAGRAM_SERVICE: ServiceId = ServiceId::of_port(PortSpace::Udp, 7471);
-/// A run that takes more steps than this goes in circles.
+/// A run with more steps than this does not terminate.
 const MAX_STEPS: usize = 1_000_000;
 
-/// What happens to a message.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// It is lost.
@@ -40,20 +40,20 @@ pub enum Act {
     KillSender,
 }
 
-/// What happens to which message.
+/// A scripted fault of a message.
 #[derive(Clone, Copy, Debug)]
-pub struct Trouble {
+pub struct MessageFault {
     /// Name of the message in the specification.
     pub message: &'static str,
     /// Which of them, counted from 0; `None` for all.
     pub nth: Option<usize>,
-    /// What happens.
+    /// The fault.
     pub act: Act,
 }
 
-/// Probabilities of trouble for every message.
+/// Probabilities of faults for every message.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Dice {
+pub struct FaultRates {
     /// Lost.
     pub loss: f64,
     /// Doubled.
@@ -62,14 +62,14 @@ pub struct Dice {
     pub delay: f64,
 }
 
-/// What the program at a node does with offers.
+/// How the application at a node handles requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
-    /// Takes them.
+pub enum Policy {
+    /// Accepts them.
     Accept,
-    /// Refuses them.
+    /// Rejects them.
     Reject,
-    /// Does nothing.
+    /// Ignores them.
     Sleep,
 }
 
@@ -79,9 +79,9 @@ pub struct CmNode {
     pub cm: Option<Cm>,
     /// Its address.
     pub gid: Gid,
-    /// What its program does with offers.
-    pub manner: Manner,
-    /// What its program was told, and when.
+    /// How its application handles requests.
+    pub policy: Policy,
+    /// Events of its application, with their times.
     pub events: Vec<(Time, Event)>,
 }
 
@@ -113,19 +113,19 @@ pub fn name(event: &Event) -> &'static str {
     }
 }
 
-/// Two managers and what is between them.
+/// Two managers and the network between them.
 pub struct CmPair {
     /// The time.
     pub now: Time,
     /// Active and passive node.
     pub nodes: [CmNode; 2],
-    /// What the script says.
-    pub troubles: Vec<Trouble>,
-    /// What the dice say.
-    pub dice: Dice,
-    /// Everything that happened.
+    /// Scripted faults.
+    pub faults: Vec<MessageFault>,
+    /// Probabilities of random faults.
+    pub rates: FaultRates,
+    /// Record of every event.
     pub journal: String,
-    /// Who listens at node 1.
+    /// The listener at node 1.
     pub listener: ListenerId,
     counts: BTreeMap<&'static str, usize>,
     in_flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
@@ -141,7 +141,7 @@ impl CmPair {
             CmNode {
                 cm: Some(Cm::new(Config { slot: number + 1, ..config }, Box::new(move || rng.random()))),
                 gid: Gid::from_ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number + 1))),
-                manner: Manner::Accept,
+                policy: Policy::Accept,
                 events: Vec::new(),
             }
         };
@@ -152,8 +152,8 @@ impl CmPair {
         CmPair {
             now: Time(0),
             nodes,
-            troubles: Vec::new(),
-            dice: Dice::default(),
+            faults: Vec::new(),
+            rates: FaultRates::default(),
             journal: String::new(),
             listener,
             counts: BTreeMap::new(),
@@ -166,16 +166,16 @@ impl CmPair {
     /// Adds to the script.
     #[must_use]
     pub fn with(mut self, message: &'static str, nth: Option<usize>, act: Act) -> CmPair {
-        self.troubles.push(Trouble { message, nth, act });
+        self.faults.push(MessageFault { message, nth, act });
         self
     }
 
-    /// The manager of a node that lives.
+    /// The manager of a node that is alive.
     pub fn cm(&mut self, node: usize) -> &mut Cm {
         self.nodes[node].cm.as_mut().expect("this node is alive")
     }
 
-    /// The way from node 0 to node 1.
+    /// The path from node 0 to node 1.
     pub fn path(&self) -> Path {
         Path {
             sgid: self.nodes[0].gid,
@@ -187,8 +187,8 @@ impl CmPair {
         }
     }
 
-    /// An offer of node 0, from queue pair `qpn`.
-    pub fn offer(&self, qpn: u32) -> Connect<'static> {
+    /// Parameters of a connection from queue pair `qpn` of node 0.
+    pub fn connect_params(&self, qpn: u32) -> Connect<'static> {
         let (src, dst) = (self.nodes[0].gid.to_ip(), self.nodes[1].gid.to_ip());
         Connect {
             service: SERVICE,
@@ -204,20 +204,20 @@ impl CmPair {
         }
     }
 
-    /// Node 0 offers a connection.
+    /// Node 0 connects.
     pub fn connect(&mut self, qpn: u32) -> CommId {
-        let (offer, now) = (self.offer(qpn), self.now);
-        let id = self.cm(0).connect(&offer, now).expect("there is room");
+        let (params, now) = (self.connect_params(qpn), self.now);
+        let id = self.cm(0).connect(&params, now).expect("below the limit");
         self.pump();
         id
     }
 
-    /// Node 0 asks about the datagram service.
+    /// Node 0 sends a SIDR request.
     pub fn query(&mut self, service: ServiceId) -> CommId {
-        let ip = self.offer(0).ip;
+        let ip = self.connect_params(0).ip;
         let query = Query { service, path: self.path(), ip, private_data: b"who?", ..Query::default() };
         let now = self.now;
-        let id = self.cm(0).query(&query, now).expect("there is room");
+        let id = self.cm(0).query(&query, now).expect("below the limit");
         self.pump();
         id
     }
@@ -228,10 +228,10 @@ impl CmPair {
             Event::Request(request) => Some(request.id),
             _ => None,
         });
-        requests.min_by_key(|id| id.0).expect("an offer arrived")
+        requests.min_by_key(|id| id.0).expect("a REQ arrived")
     }
 
-    /// Runs until nothing is under way and no timer runs.
+    /// Runs until nothing is in flight and no timer runs.
     pub fn run(&mut self) {
         self.run_until(Time(u64::MAX));
     }
@@ -268,18 +268,18 @@ impl CmPair {
         self.pump();
     }
 
-    /// Hands a message to a node, whatever was meant to happen to it.
+    /// Delivers a message to a node, without faults.
     pub fn deliver(&mut self, to: usize, bytes: &[u8]) {
         let (now, from) = (self.now, self.nodes[1 - to].gid);
         let node = &mut self.nodes[to];
-        let inbound = Inbound { sgid: from, dgid: node.gid, sgid_index: 0, mtu: Mtu::B4096 };
+        let inbound = MadAddressing { sgid: from, dgid: node.gid, sgid_index: 0, mtu: Mtu::B4096 };
         if let Some(cm) = &mut node.cm {
-            // What is wrong with it is in the counters.
+            // Counters record malformed messages.
             let _ = cm.handle_mad(&inbound, bytes, now);
         }
     }
 
-    /// Lets programs react and messages leave.
+    /// Handles events and sends messages.
     pub fn pump(&mut self) {
         for node in [0, 1] {
             while let Some(event) = self.nodes[node].cm.as_mut().and_then(Cm::poll_event) {
@@ -294,9 +294,9 @@ impl CmPair {
     }
 
     fn react(&mut self, node: usize, event: &Event) {
-        let (now, manner) = (self.now, self.nodes[node].manner);
-        match (event, manner) {
-            (Event::Request(request), Manner::Accept) if request.transport.is_some() => {
+        let (now, policy) = (self.now, self.nodes[node].policy);
+        match (event, policy) {
+            (Event::Request(request), Policy::Accept) if request.transport.is_some() => {
                 let accept = Accept {
                     qpn: Qpn::new(0x20_0000 + request.remote_qpn.value()),
                     responder_resources: request.responder_resources,
@@ -305,26 +305,27 @@ impl CmPair {
                     private_data: b"welcome",
                     ..Accept::default()
                 };
-                // The peer may have taken its offer back meanwhile.
+                // The peer may have cancelled its request meanwhile.
                 let taken = self.cm(node).accept(request.id, &accept, now);
                 assert!(matches!(taken, Ok(()) | Err(CmError::NoSuchConnection)), "{taken:?}");
             }
-            (Event::Request(request), Manner::Accept) => {
+            (Event::Request(request), Policy::Accept) => {
                 let answer = Answer { qpn: Qpn::new(77), qkey: Qkey(88), ..Answer::default() };
-                self.cm(node).answer(request.id, &answer).expect("a question waits");
+                self.cm(node).answer(request.id, &answer).expect("an undecided SIDR_REQ");
                 self.cm(node).release(request.id, now);
             }
-            (Event::Request(request), Manner::Reject) if request.transport.is_some() => {
+            (Event::Request(request), Policy::Reject) if request.transport.is_some() => {
                 let cm = self.cm(node);
-                cm.reject(request.id, RejectReason::CONSUMER, &[], b"go away", now).expect("an offer waits");
+                cm.reject(request.id, RejectReason::CONSUMER, &[], b"go away", now)
+                    .expect("an undecided REQ");
             }
-            (Event::Request(request), Manner::Reject) => {
+            (Event::Request(request), Policy::Reject) => {
                 let answer = Answer { status: SidrStatus::REJECT, ..Answer::default() };
-                self.cm(node).answer(request.id, &answer).expect("a question waits");
+                self.cm(node).answer(request.id, &answer).expect("an undecided SIDR_REQ");
                 self.cm(node).release(request.id, now);
             }
-            (Event::Response(response), Manner::Accept) => {
-                self.cm(node).establish(response.id, &[]).expect("an answer waits");
+            (Event::Response(response), Policy::Accept) => {
+                self.cm(node).establish(response.id, &[]).expect("a REP");
             }
             _ => {}
         }
@@ -336,7 +337,7 @@ impl CmPair {
         let count = self.counts.entry(message).or_default();
         let nth = *count;
         *count += 1;
-        let acts = self.troubles.iter().filter(|t| t.message == message && t.nth.is_none_or(|n| n == nth));
+        let acts = self.faults.iter().filter(|t| t.message == message && t.nth.is_none_or(|n| n == nth));
         let act = acts.map(|t| t.act).next().or_else(|| self.roll());
         writeln!(self.journal, "{} {message} {nth} from {from}: {act:?}", self.now.0)
             .expect("strings take it");
@@ -363,7 +364,7 @@ impl CmPair {
     }
 
     fn roll(&mut self) -> Option<Act> {
-        let Dice { loss, duplication, delay } = self.dice;
+        let FaultRates { loss, duplication, delay } = self.rates;
         if loss > 0.0 && self.rng.random_bool(loss) {
             return Some(Act::Lose);
         }

@@ -1,4 +1,4 @@
-//! Scripted trouble: rules that see every packet before the dice do.
+//! Scripted faults: rules that apply to packets before random faults do.
 //!
 //! ```text
 //! let lost = world.rule(Rule::on(is_ack).nth(3).drop());
@@ -6,7 +6,7 @@
 //! ...
 //! assert_eq!(lost.hits(), 1);
 //! ```
-//! A rule counts its hits, so that a test cannot pass because its trouble never came.
+//! A rule counts its hits, so that a test cannot pass without its fault.
 
 use crate::journal::NodeId;
 use ferroce_proto::wire::{NakCode, Operation, Packet, Syndrome};
@@ -23,22 +23,22 @@ pub struct Seen<'a> {
     pub time: Time,
     /// Sender.
     pub from: NodeId,
-    /// Receiver, `None` for a group or nobody.
+    /// Receiver, `None` for a group or an unknown address.
     pub to: Option<NodeId>,
     /// The packet.
     pub packet: Packet<'a>,
 }
 
 impl Seen<'_> {
-    /// What it does.
+    /// Its operation.
     pub fn operation(&self) -> Operation {
         self.packet.headers.bth.opcode.operation
     }
-    /// Its sequence number.
+    /// Its PSN.
     pub fn psn(&self) -> Psn {
         self.packet.headers.bth.psn
     }
-    /// What its AETH says.
+    /// The syndrome of its AETH.
     pub fn syndrome(&self) -> Option<Syndrome> {
         self.packet.headers.aeth.map(|a| a.syndrome)
     }
@@ -48,15 +48,15 @@ impl Seen<'_> {
 pub fn any(_: &Seen<'_>) -> bool {
     true
 }
-/// What a requester sends.
+/// A packet of a requester.
 pub fn is_request(seen: &Seen<'_>) -> bool {
     seen.operation().is_request()
 }
-/// What a responder sends.
+/// A packet of a responder.
 pub fn is_response(seen: &Seen<'_>) -> bool {
     seen.operation().is_response()
 }
-/// A bare positive acknowledgement.
+/// A positive ACK packet.
 pub fn is_ack(seen: &Seen<'_>) -> bool {
     seen.operation() == Operation::Acknowledge && matches!(seen.syndrome(), Some(Syndrome::Ack { .. }))
 }
@@ -72,15 +72,15 @@ pub fn is_nak(seen: &Seen<'_>) -> bool {
 pub fn is_rnr_nak(seen: &Seen<'_>) -> bool {
     matches!(seen.syndrome(), Some(Syndrome::RnrNak { .. }))
 }
-/// Packets that do this.
+/// Packets with this operation.
 pub fn op(operation: Operation) -> impl Fn(&Seen<'_>) -> bool + Copy {
     move |seen| seen.operation() == operation
 }
-/// Requests with this sequence number.
+/// Requests with this PSN.
 pub fn request(psn: u32) -> impl Fn(&Seen<'_>) -> bool + Copy {
     move |seen| is_request(seen) && seen.psn() == Psn::new(psn)
 }
-/// Responses with this sequence number.
+/// Responses with this PSN.
 pub fn response(psn: u32) -> impl Fn(&Seen<'_>) -> bool + Copy {
     move |seen| is_response(seen) && seen.psn() == Psn::new(psn)
 }
@@ -100,7 +100,7 @@ pub(crate) enum Action {
     Rewrite(Change),
 }
 
-/// One instruction to the network. The first rule that hits a packet decides about it.
+/// One rule of the network. The first rule that matches a packet applies.
 pub struct Rule {
     when: Predicate,
     nth: Option<u32>,
@@ -111,7 +111,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// For every packet that satisfies `when`; by itself it only counts.
+    /// Matches every packet that satisfies `when`. Without an action it only counts.
     pub fn on(when: impl FnMut(&Seen<'_>) -> bool + 'static) -> Rule {
         let when = Box::new(when);
         Rule { when, nth: None, at_most: u32::MAX, matched: 0, hits: Rc::default(), action: Action::Pass }
@@ -124,11 +124,11 @@ impl Rule {
     pub fn first(self) -> Rule {
         self.nth(1)
     }
-    /// Only for the first so many of them.
+    /// Only for the first `at_most` of them.
     pub fn times(self, at_most: u32) -> Rule {
         Rule { at_most, ..self }
     }
-    /// Loses them.
+    /// Drops them.
     pub fn drop(self) -> Rule {
         Rule { action: Action::Drop, ..self }
     }
@@ -136,11 +136,11 @@ impl Rule {
     pub fn duplicate(self) -> Rule {
         self.copy_after(1)
     }
-    /// Delivers them twice, the copy so much later.
+    /// Delivers them twice, the copy `ns` nanoseconds later.
     pub fn copy_after(self, ns: u64) -> Rule {
         Rule { action: Action::Duplicate(ns), ..self }
     }
-    /// Delivers them later.
+    /// Delays them by `ns` nanoseconds.
     pub fn delay(self, ns: u64) -> Rule {
         Rule { action: Action::Delay(ns), ..self }
     }
@@ -148,11 +148,11 @@ impl Rule {
     pub fn hold_until(self, release: impl Fn(&Seen<'_>) -> bool + 'static) -> Rule {
         Rule { action: Action::HoldUntil(Rc::new(release)), ..self }
     }
-    /// Flips a bit.
+    /// Flips bits, so that the ICRC is wrong.
     pub fn damage(self) -> Rule {
         Rule { action: Action::Damage, ..self }
     }
-    /// Changes their bytes (without ICRC, which is made right again): a forger, or a peer with a bug.
+    /// Changes their bytes and updates the ICRC: a forged packet, or a peer with a bug.
     pub fn rewrite(self, change: impl FnMut(&mut Vec<u8>) + 'static) -> Rule {
         Rule { action: Action::Rewrite(Box::new(change)), ..self }
     }
@@ -179,7 +179,7 @@ impl Rule {
 pub struct Hits(Rc<Cell<u32>>);
 
 impl Hits {
-    /// So often.
+    /// Number of hits.
     pub fn hits(&self) -> u32 {
         self.0.get()
     }

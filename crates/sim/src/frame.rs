@@ -13,27 +13,27 @@ pub(crate) struct Frame {
     pub(crate) route: Route,
     /// BTH, extension headers, payload, pad, ICRC.
     pub(crate) bytes: Vec<u8>,
-    /// What lies in the memory that the frame names, if it is a message that does. Its sender must not change it before the
-    /// message is acknowledged, so it does not matter when it is read.
-    pub(crate) named: Option<Rc<[u8]>>,
+    /// The bytes that a rendezvous send refers to. Its sender must not change them before the ACK, so it does not matter
+    /// when they are read.
+    pub(crate) source_bytes: Option<Rc<[u8]>>,
 }
 
-/// Why a frame is no packet.
+/// Why a frame is not a valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// The checksum does not fit the bytes.
+    /// The ICRC is wrong.
     Icrc,
-    /// The checksum fits, the bytes make no packet.
+    /// The ICRC is right, but the packet is malformed.
     Malformed(Malformed),
 }
 
-/// Sockets number their packets 0, see facts/wire.md.
+/// IP identification of UDP sockets, see facts/wire.md.
 const IP_IDENTIFICATION: u16 = 0;
 /// UDP source ports of a RoCEv2 sender start here (IBA annex A17.9.2).
 const FIRST_SOURCE_PORT: u16 = 0xc000;
 
 impl Frame {
-    /// Encodes a packet, checksum included.
+    /// Encodes a packet with its ICRC.
     pub(crate) fn encode(route: &Route, headers: &Headers, payload: &[u8]) -> Frame {
         let headers_len = headers.encoded_len();
         let mut bytes = vec![0; headers_len];
@@ -41,21 +41,21 @@ impl Frame {
         bytes.extend_from_slice(payload);
         bytes.resize(bytes.len() + usize::from(headers.bth.pad), 0);
         assert!(bytes.len().is_multiple_of(4), "pad {} is wrong: {headers:?}", headers.bth.pad);
-        Frame::sealed(route, bytes, None)
+        Frame::with_icrc(route, bytes, None)
     }
 
-    /// A message that names memory with these bytes.
-    pub(crate) fn naming(route: &Route, record: &[u8], named: Vec<u8>) -> Frame {
-        Frame::sealed(route, record.to_vec(), Some(named.into()))
+    /// A rendezvous send of these bytes.
+    pub(crate) fn rendezvous(route: &Route, record: &[u8], source_bytes: Vec<u8>) -> Frame {
+        Frame::with_icrc(route, record.to_vec(), Some(source_bytes.into()))
     }
 
-    fn sealed(route: &Route, mut bytes: Vec<u8>, named: Option<Rc<[u8]>>) -> Frame {
+    fn with_icrc(route: &Route, mut bytes: Vec<u8>, source_bytes: Option<Rc<[u8]>>) -> Frame {
         let checksum = icrc(&flow(route), IP_IDENTIFICATION, &bytes);
         bytes.extend_from_slice(&checksum);
-        Frame { route: *route, bytes, named }
+        Frame { route: *route, bytes, source_bytes }
     }
 
-    /// What the checksum covers.
+    /// The bytes that the ICRC covers.
     pub(crate) fn transport(&self) -> &[u8] {
         &self.bytes[..self.bytes.len().saturating_sub(ICRC_LEN)]
     }
@@ -71,23 +71,23 @@ impl Frame {
         if !checked {
             return Err(Unreadable::Icrc);
         }
-        if let Some(named) = &self.named
+        if let Some(source_bytes) = &self.source_bytes
             && let Some((head, _)) = RendezvousSend::parse(transport)
         {
-            return Ok(Packet { headers: stand_in(&head), payload: named });
+            return Ok(Packet { headers: stand_in(&head), payload: source_bytes });
         }
         Packet::parse(transport).map_err(Unreadable::Malformed)
     }
 
-    /// Puts a right checksum on whatever the bytes are now.
-    pub(crate) fn seal(&mut self) {
+    /// Computes the ICRC of the current bytes.
+    pub(crate) fn update_icrc(&mut self) {
         let end = self.bytes.len() - ICRC_LEN;
         let checksum = icrc(&flow(&self.route), IP_IDENTIFICATION, &self.bytes[..end]);
         self.bytes[end..].copy_from_slice(&checksum);
     }
 }
 
-/// What rules and journals see of a message that names memory.
+/// The headers of a rendezvous send that rules and journals see.
 fn stand_in(head: &RendezvousSend) -> Headers {
     let operation = if head.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
     let mut headers = Headers::new(Bth::new(Opcode::new(Service::Rc, operation), head.dest_qpn, head.psn));

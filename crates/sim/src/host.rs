@@ -1,4 +1,4 @@
-//! The port that a queue pair works through: memory, completion queues and link of one simulated NIC.
+//! The host of a queue pair: memory, completion queues and link of one simulated NIC.
 
 use crate::frame::Frame;
 use crate::journal::{Entry, Journal, NodeId};
@@ -29,8 +29,8 @@ pub(crate) struct SimHost<'a> {
     pub(crate) queues: Queues,
     pub(crate) nic: &'a mut Resources,
     pub(crate) journal: &'a mut Journal,
-    /// What the peer's memory holds where the message at hand says.
-    pub(crate) named: Option<Rc<[u8]>>,
+    /// The bytes in the sender's memory that the current rendezvous send refers to.
+    pub(crate) source_bytes: Option<Rc<[u8]>>,
 }
 
 impl SimHost<'_> {
@@ -63,7 +63,7 @@ impl Egress for SimHost<'_> {
             };
             match data {
                 Ok(data) => {
-                    assert_eq!(data.len(), len, "the host fetched another length than was asked for");
+                    assert_eq!(data.len(), len, "the host read another length than requested");
                     self.nic.outbox.push_back(Frame::encode(route, &headers, &data));
                 }
                 Err(error) if n == 0 => return Err(error),
@@ -74,17 +74,17 @@ impl Egress for SimHost<'_> {
     }
 
     fn try_rendezvous(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Attempt {
-        let TxPayload::Local { sges, .. } = payload else { panic!("{payload:?} is no memory") };
+        let TxPayload::Local { sges, .. } = payload else { panic!("{payload:?} is not local memory") };
         let pieces =
             sges.iter().filter(|sge| sge.len > 0).map(|sge| SourcePiece { addr: sge.addr, len: sge.len });
-        let Some(names) = SourceRef::new(pieces) else { return Attempt::Declined };
+        let Some(source) = SourceRef::new(pieces) else { return Attempt::Declined };
         let Ok(data) = self.fetch_own(payload) else { return Attempt::Declined };
-        if !self.nic.naming.sends || self.nic.link_is_full() {
+        if !self.nic.rendezvous.enabled || self.nic.link_is_full() {
             return Attempt::Declined;
         }
-        self.nic.naming.sent += 1;
-        let (record, len) = head.to_bytes(&names);
-        self.nic.outbox.push_back(Frame::naming(route, &record[..len], data));
+        self.nic.rendezvous.sent += 1;
+        let (record, len) = head.to_bytes(&source);
+        self.nic.outbox.push_back(Frame::rendezvous(route, &record[..len], data));
         Attempt::Done
     }
 }
@@ -94,13 +94,14 @@ impl Memory for SimHost<'_> {
         true
     }
 
-    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &SourceRef) -> Attempt {
-        let named = self.named.take().expect("asked once, and for a message that names memory");
-        assert_eq!(named.len(), names.message_len() as usize);
-        let naming = &mut self.nic.naming;
-        naming.asked += 1;
-        let is_refused = naming.refuses_every > 0 && naming.asked.is_multiple_of(naming.refuses_every);
-        Attempt::of(!is_refused && self.nic.memory.scatter(pd, sges, 0, &named).is_ok())
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], source: &SourceRef) -> Attempt {
+        let bytes = self.source_bytes.take().expect("fetched once, and only for a rendezvous send");
+        assert_eq!(bytes.len(), source.message_len() as usize);
+        let rendezvous = &mut self.nic.rendezvous;
+        rendezvous.fetches += 1;
+        let declines =
+            rendezvous.decline_every > 0 && rendezvous.fetches.is_multiple_of(rendezvous.decline_every);
+        Attempt::of(!declines && self.nic.memory.scatter(pd, sges, 0, &bytes).is_ok())
     }
 
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
@@ -140,7 +141,7 @@ impl Memory for SimHost<'_> {
         self.nic.memory.invalidate(pd, rkey)
     }
 
-    /// Windows are the NIC's business, not the protocol's: the request is noted, and refused for window 0.
+    /// Memory windows belong to the NIC, not to the protocol: records the request, and refuses window 0.
     fn bind_window(&mut self, _pd: PdId, bind: &MwBind) -> Result<(), MemoryFault> {
         if bind.window == 0 {
             return Err(MemoryFault::StillBound { key: bind.rkey.0 });
@@ -153,13 +154,13 @@ impl Memory for SimHost<'_> {
 impl Events for SimHost<'_> {
     fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId> {
         let own = self.nic.srqs[self.queues.srq?].xrc?;
-        let named = self.nic.srqs.get(srq.value() as usize)?.xrc?;
-        (named.domain == own.domain).then_some(named.pd)
+        let other = self.nic.srqs.get(srq.value() as usize)?.xrc?;
+        (other.domain == own.domain).then_some(other.pd)
     }
 
     fn take_shared_recv(&mut self, xrc: Option<Srqn>, into: &mut RecvWqe) -> bool {
-        let named = xrc.map(|srq| srq.value() as usize);
-        let Some(number) = named.or(self.queues.srq) else { return false };
+        let xrc = xrc.map(|srq| srq.value() as usize);
+        let Some(number) = xrc.or(self.queues.srq) else { return false };
         let srq = &mut self.nic.srqs[number];
         let (taken, limit_reached) = srq.take(into);
         if limit_reached {
@@ -170,7 +171,7 @@ impl Events for SimHost<'_> {
     }
 
     fn complete(&mut self, side: Side, completion: Completion) {
-        assert_eq!(completion.qpn, self.qpn, "a completion names another queue pair");
+        assert_eq!(completion.qpn, self.qpn, "a completion of another queue pair");
         self.journal.add(self.now, Entry::Completed(self.node, side, completion));
         let number = match side {
             Side::Send => self.queues.send_cq,

@@ -1,4 +1,4 @@
-//! Everything that happened, in order: printed when a test fails, compared when a run is repeated.
+//! A record of every event, in order: printed when a test fails, compared when a run is repeated.
 
 use crate::filter::Seen;
 use ferroce_proto::qp::{DropReason, Side};
@@ -26,36 +26,36 @@ pub enum Fate {
     ArrivesTwice(Time, Time),
     /// It arrives damaged.
     ArrivesDamaged(Time),
-    /// It is gone.
+    /// It is lost.
     Lost,
-    /// It waits for another one.
+    /// It is held until another packet is sent.
     Held,
     /// There is no such address.
     Nowhere,
 }
 
-/// The part of a packet that a reader of the journal wants.
+/// The summary of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Number among all packets of the run.
     pub index: u64,
     /// Sender.
     pub from: NodeId,
-    /// Receiver, `None` for a group or nobody.
+    /// Receiver, `None` for a group or an unknown address.
     pub to: Option<NodeId>,
-    /// What it is.
+    /// Opcode.
     pub opcode: Opcode,
     /// Receiving queue pair.
     pub qpn: Qpn,
-    /// Sequence number.
+    /// PSN.
     pub psn: Psn,
-    /// Acknowledgement.
+    /// Syndrome.
     pub syndrome: Option<Syndrome>,
-    /// Whether it asks for one.
+    /// Whether it requests an ACK.
     pub ack_req: bool,
     /// Payload bytes.
     pub len: usize,
-    /// Stands for all bytes.
+    /// Its ICRC, which represents all bytes.
     pub checksum: [u8; 4],
 }
 
@@ -84,7 +84,7 @@ pub enum Entry {
     Packet(Summary, Fate),
     /// A packet was dropped by the NIC that received it.
     Dropped(NodeId, Qpn, DropReason, String),
-    /// A NIC said why a completion is about to fail.
+    /// The explanation of a failed completion.
     Explained(NodeId, Qpn, String),
     /// An asynchronous event.
     Event(NodeId, Qpn, EventKind),

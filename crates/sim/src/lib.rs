@@ -1,5 +1,5 @@
-//! The ferroce protocol machines under virtual time: nodes, a network that misbehaves by seed or by script, and a clock
-//! that jumps to whatever happens next. Nothing here looks at a real clock, so a run depends on its seed alone.
+//! The ferroce protocol machines under virtual time: nodes, a network with random or scripted faults, and a clock that
+//! jumps to the next event. Nothing here reads a real clock, so a run depends on its seed alone.
 //!
 //! ```
 //! use ferroce_proto::verbs::Mtu;
@@ -14,15 +14,15 @@
 //! assert_eq!(pair.b.recv_cq.only().wr_id, 7);
 //! ```
 //!
-//! | room | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`World`] | nodes, network, clock |
 //! | [`Node`], [`Mr`], [`Cq`], [`Srq`], [`QueuePair`] | the verbs objects of a simulated NIC |
 //! | [`Pair`], [`PairSetup`] | two connected queue pairs, ready to use |
 //! | [`Wr`] | work requests as a test writes them |
-//! | [`Rule`], [`filter`], [`Faults`] | trouble by script and by dice |
-//! | [`cm`] | two communication managers and the wire between them |
-//! | [`journal`] | everything that happened, to print and to compare |
+//! | [`Rule`], [`filter`], [`Faults`] | scripted and random faults |
+//! | [`cm`] | two communication managers and the network between them |
+//! | [`journal`] | a record of every event, to print and to compare |
 #![forbid(unsafe_code)]
 
 pub mod cm;
@@ -45,6 +45,6 @@ pub use journal::NodeId;
 pub use network::{Faults, LATENCY_NS};
 pub use node::{Cq, Mr, Node, Srq, pattern};
 pub use pair::{Endpoint, Pair, PairSetup, QKEY};
-pub use queue_pair::{LIMITS, QpSetup, QueuePair, way_up};
+pub use queue_pair::{LIMITS, QpSetup, QueuePair, steps_to_rts};
 pub use work::Wr;
 pub use world::World;

@@ -1,4 +1,4 @@
-//! The simulated network: delays every packet, and loses, doubles, overtakes or damages some, by rule or by dice.
+//! The simulated network: delays every packet, and drops, duplicates, reorders or corrupts some, by rule or at random.
 
 use crate::filter::{Action, Hits, Release, Rule, Seen};
 use crate::frame::Frame;
@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 
-/// Probabilities of trouble, each from 0 to 1.
+/// Probabilities of faults, each from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     /// A packet is lost.
@@ -19,12 +19,12 @@ pub struct Faults {
     pub reordering: f64,
     /// A bit of a packet flips.
     pub corruption: f64,
-    /// How late at most.
+    /// Maximum extra delay in nanoseconds.
     pub jitter_ns: u64,
 }
 
 impl Faults {
-    /// The same probability for everything, damage excepted, which is loss by another name.
+    /// The same probability for all faults, except a quarter of it for corruption, which equals loss.
     pub fn all(probability: f64) -> Faults {
         Faults {
             loss: probability,
@@ -38,7 +38,7 @@ impl Faults {
 
 /// Time from any node to any other.
 pub const LATENCY_NS: u64 = 1_000;
-/// A packet that waited for another comes so much later.
+/// A held packet arrives this much after the packet that released it.
 const STEP_NS: u64 = 1;
 
 struct Held {
@@ -111,7 +111,7 @@ impl Network {
         let index = self.sent;
         self.sent += 1;
         let original = frame.clone();
-        let packet = original.decode().expect("a queue pair made a packet that it could not read itself");
+        let packet = original.decode().expect("a queue pair sent a malformed packet");
         let to = self.addresses.get(&frame.route.dgid).copied();
         let seen = Seen { index, time: now, from, to, packet };
         let mut checksum = [0; 4];
@@ -158,7 +158,7 @@ impl Network {
                 frame.bytes.truncate(frame.bytes.len() - 4);
                 change(&mut frame.bytes);
                 frame.bytes.extend_from_slice(&[0; 4]);
-                frame.seal();
+                frame.update_icrc();
             }
         }
         self.schedule(arrival, to, frame)
@@ -178,7 +178,7 @@ impl Network {
         }
         if self.rng.random_bool(faults.corruption) {
             let bit = self.rng.random_range(0..frame.bytes.len() * 8);
-            // FECN, BECN and their neighbours are not covered by the ICRC: damage there is no damage.
+            // The ICRC does not cover the byte with FECN and BECN: a flipped bit there is no corruption.
             let byte = if bit / 8 == 4 { 5 } else { bit / 8 };
             frame.bytes[byte] ^= 1 << (bit % 8);
             self.schedule(arrival, to, frame);

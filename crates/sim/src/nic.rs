@@ -10,14 +10,14 @@ use ferroce_proto::verbs::{EventKind, MwBind, Route};
 use ferroce_proto::{Gid, Qpn, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What the queue pairs of a NIC share.
+/// The objects that the queue pairs of a NIC share.
 pub(crate) struct Resources {
     pub(crate) memory: Memory,
     pub(crate) cqs: Vec<CompletionQueue>,
     pub(crate) srqs: Vec<SharedReceiveQueue>,
     pub(crate) events: VecDeque<(Qpn, EventKind)>,
     pub(crate) outbox: VecDeque<Frame>,
-    /// Packets that may wait for the link.
+    /// Maximum number of packets that wait for the link.
     pub(crate) link_depth: usize,
     /// Atomics that reached memory; more than were posted means that one ran twice.
     pub(crate) atomics_run: u64,
@@ -25,23 +25,23 @@ pub(crate) struct Resources {
     pub(crate) refusals: BTreeMap<&'static str, u64>,
     /// Window binds that were executed.
     pub(crate) binds: Vec<MwBind>,
-    pub(crate) naming: Naming,
-    /// Packets that queue pairs received, and how many of them needed the time.
+    pub(crate) rendezvous: Rendezvous,
+    /// Packets that queue pairs received, and how often they read the clock.
     pub(crate) received: (u64, u64),
     pub(crate) next_pd: u32,
     pub(crate) next_addr: u64,
 }
 
-/// What a NIC does with messages that name memory.
+/// Rendezvous sends of a NIC.
 #[derive(Default)]
-pub(crate) struct Naming {
-    /// It sends them.
-    pub(crate) sends: bool,
-    /// It cannot fetch every so many-th of them; all, if zero, it can.
-    pub(crate) refuses_every: u64,
-    /// Those sent, and those that were to be fetched.
+pub(crate) struct Rendezvous {
+    /// Whether it sends them.
+    pub(crate) enabled: bool,
+    /// It declines to fetch every n-th of them; 0: none.
+    pub(crate) decline_every: u64,
+    /// Number sent, and number of fetches.
     pub(crate) sent: u64,
-    pub(crate) asked: u64,
+    pub(crate) fetches: u64,
 }
 
 impl Resources {
@@ -53,21 +53,21 @@ impl Resources {
 pub(crate) struct Slot {
     pub(crate) qp: Qp,
     pub(crate) queues: Queues,
-    /// When acknowledgements that were put off leave.
-    pub(crate) put_off_until: Option<Time>,
+    /// When delayed ACKs must be sent.
+    pub(crate) acks_due: Option<Time>,
 }
 
 impl Slot {
-    /// Whether what waits are acknowledgements that may wait longer. Those that have not waited yet begin to.
-    fn puts_off(&mut self, now: Time, put_off_ns: u64) -> bool {
+    /// Whether only ACKs are queued and their delay has not expired. Starts the delay if it does not run.
+    fn delays_acks(&mut self, now: Time, ack_delay_ns: u64) -> bool {
         let may_wait = self.qp.has_replies() && self.qp.only_acks_wait();
-        let until = self.put_off_until.unwrap_or(now + put_off_ns);
-        self.put_off_until = (may_wait && now < until).then_some(until);
-        self.put_off_until.is_some()
+        let until = self.acks_due.unwrap_or(now + ack_delay_ns);
+        self.acks_due = (may_wait && now < until).then_some(until);
+        self.acks_due.is_some()
     }
 }
 
-/// A link is busy for so long with one packet, so no two packets of a node leave at once.
+/// Time that a link needs for one packet, so no two packets of a node leave at the same time.
 const PACKET_NS: u64 = 10;
 
 /// The NIC.
@@ -76,10 +76,10 @@ pub(crate) struct Nic {
     pub(crate) gid: Gid,
     pub(crate) alive: bool,
     link_free_at: Time,
-    /// How long acknowledgements wait for a request that they can leave with.
-    pub(crate) put_off_ns: u64,
-    /// Something was done to one of its queue pairs since they last had a turn.
-    stirred: bool,
+    /// How long ACKs wait for a request that can carry them.
+    pub(crate) ack_delay_ns: u64,
+    /// A queue pair was called, or the link drained, since the last progress.
+    needs_progress: bool,
     pub(crate) resources: Resources,
     pub(crate) qps: BTreeMap<Qpn, Slot>,
     pub(crate) groups: BTreeMap<Gid, BTreeSet<Qpn>>,
@@ -97,7 +97,7 @@ impl Nic {
             atomics_run: 0,
             refusals: BTreeMap::new(),
             binds: Vec::new(),
-            naming: Naming::default(),
+            rendezvous: Rendezvous::default(),
             received: (0, 0),
             next_pd: 1,
             next_addr: 0x10_0000,
@@ -107,15 +107,15 @@ impl Nic {
             gid,
             alive: true,
             link_free_at: Time(0),
-            put_off_ns: 0,
-            stirred: false,
+            ack_delay_ns: 0,
+            needs_progress: false,
             resources,
             qps: BTreeMap::new(),
             groups: BTreeMap::new(),
         }
     }
 
-    /// Runs one queue pair with the NIC around it.
+    /// Calls one queue pair with its host.
     pub(crate) fn with_qp<R>(
         &mut self,
         now: Time,
@@ -124,13 +124,14 @@ impl Nic {
         call: impl FnOnce(&mut Qp, &mut SimHost<'_>) -> R,
     ) -> Option<R> {
         let slot = self.qps.get_mut(&qpn)?;
-        self.stirred = true;
+        self.needs_progress = true;
         let nic = &mut self.resources;
-        let mut host = SimHost { now, node: self.id, qpn, queues: slot.queues, nic, journal, named: None };
+        let mut host =
+            SimHost { now, node: self.id, qpn, queues: slot.queues, nic, journal, source_bytes: None };
         Some(call(&mut slot.qp, &mut host))
     }
 
-    /// A packet arrives.
+    /// Handles a received packet.
     pub(crate) fn receive(&mut self, now: Time, frame: &Frame, journal: &mut Journal) {
         if !self.alive {
             return;
@@ -147,12 +148,12 @@ impl Nic {
             }
         };
         let Route { sgid, dgid, traffic_class, hop_limit, .. } = frame.route;
-        // What names memory never crosses a wire.
-        let ring = frame.named.as_ref().map(|_| 1);
+        // A rendezvous send arrives through a ring, never over the network.
+        let ring = frame.source_bytes.as_ref().map(|_| 1);
         let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, ring };
         for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
             let found = self.with_qp(now, qpn, journal, |qp, host| {
-                host.named = frame.named.clone();
+                host.source_bytes = frame.source_bytes.clone();
                 let mut reads = 0;
                 let clock = || {
                     reads += 1;
@@ -177,54 +178,54 @@ impl Nic {
         }
     }
 
-    /// The earliest time any queue pair wants to be called, or the link can take the next packet.
+    /// The earliest time at which a queue pair is due, or the link can send the next packet.
     pub(crate) fn deadline(&self) -> Option<Time> {
         if !self.alive {
             return None;
         }
         let link = (!self.resources.outbox.is_empty()).then_some(self.link_free_at);
-        let due = |slot: &Slot| slot.qp.deadline().into_iter().chain(slot.put_off_until).min();
+        let due = |slot: &Slot| slot.qp.deadline().into_iter().chain(slot.acks_due).min();
         self.qps.values().filter_map(due).chain(link).min()
     }
 
-    /// The packet that leaves now, if one waits and the link is free.
+    /// The next packet to send, if one waits and the link is free.
     pub(crate) fn leave(&mut self, now: Time) -> Option<Frame> {
         if !self.alive || self.link_free_at > now {
             return None;
         }
         let frame = self.resources.outbox.pop_front()?;
         self.link_free_at = now + PACKET_NS;
-        // There is room again for somebody who was refused.
-        self.stirred = true;
+        // The link accepts packets again.
+        self.needs_progress = true;
         Some(frame)
     }
 
     /// Runs the timers that are due, and lets every queue pair send.
-    pub(crate) fn turn(&mut self, now: Time, journal: &mut Journal) {
+    pub(crate) fn progress(&mut self, now: Time, journal: &mut Journal) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        let due = self.qps.values().any(|slot| is_due(slot.qp.deadline()) || is_due(slot.put_off_until));
-        if !self.alive || !(self.stirred || due) {
+        let due = self.qps.values().any(|slot| is_due(slot.qp.deadline()) || is_due(slot.acks_due));
+        if !self.alive || !(self.needs_progress || due) {
             return;
         }
         let numbers: Vec<Qpn> = self.qps.keys().copied().collect();
         for qpn in numbers {
-            let put_off_ns = self.put_off_ns;
-            let puts_off = self.qps.get_mut(&qpn).is_some_and(|slot| slot.puts_off(now, put_off_ns));
+            let ack_delay_ns = self.ack_delay_ns;
+            let delays_acks = self.qps.get_mut(&qpn).is_some_and(|slot| slot.delays_acks(now, ack_delay_ns));
             self.with_qp(now, qpn, journal, |qp, host| {
                 if qp.deadline().is_some_and(|due| due <= now) {
                     qp.handle_timeout(now, host);
                 }
-                if !puts_off {
+                if !delays_acks {
                     qp.poll_replies(now, host);
                 }
                 let sent = qp.counters().tx_packets;
                 qp.poll_requests(now, host);
                 if qp.counters().tx_packets > sent {
-                    // What was put off waited for this.
+                    // A request was sent: delayed ACKs need not wait any longer.
                     qp.poll_replies(now, host);
                 }
             });
         }
-        self.stirred = false;
+        self.needs_progress = false;
     }
 }

@@ -1,4 +1,4 @@
-//! Handles to a node and what lives on it.
+//! Handles to a node and its objects.
 
 use crate::host::Queues;
 use crate::journal::NodeId;
@@ -17,7 +17,7 @@ use rand::Rng;
 #[derive(Clone)]
 pub struct Node {
     pub(crate) world: World,
-    /// Its number.
+    /// Its id.
     pub id: NodeId,
 }
 
@@ -36,7 +36,7 @@ impl Node {
         self.nic(|nic| nic.gid)
     }
 
-    /// How packets get from here to an address.
+    /// The route to an address.
     pub fn route_to(&self, dgid: Gid) -> Route {
         Route { sgid: self.gid(), dgid, hop_limit: 64, ..Route::default() }
     }
@@ -53,7 +53,7 @@ impl Node {
     pub fn mr(&self, pd: PdId, len: usize, access: Access) -> Mr {
         let start = self.nic(|nic| {
             let start = nic.resources.next_addr;
-            // A gap, so that running out of one region does not lead into the next.
+            // A gap, so that an overrun of one region does not reach the next.
             nic.resources.next_addr += (len as u64).next_multiple_of(4096) + 4096;
             start
         });
@@ -123,48 +123,48 @@ impl Node {
             srq: setup.srq.map(|srq| srq.number),
         };
         let qp = setup.build(qpn, congestion);
-        self.nic(|nic| nic.qps.insert(qpn, Slot { qp, queues, put_off_until: None }));
+        self.nic(|nic| nic.qps.insert(qpn, Slot { qp, queues, acks_due: None }));
         QueuePair { node: self.clone(), qpn }
     }
 
-    /// Lets a queue pair take part in a group.
+    /// Attaches a queue pair to a multicast group.
     pub fn join(&self, group: Gid, qp: &QueuePair) {
         self.nic(|nic| nic.groups.entry(group).or_default().insert(qp.qpn));
     }
 
-    /// Ends it: it neither hears nor says anything from now on.
+    /// Kills the node: it neither sends nor receives from now on.
     pub fn kill(&self) {
         self.nic(|nic| nic.alive = false);
     }
 
-    /// How many packets may wait for its link, before queue pairs hear that it is full.
+    /// Sets how many packets may wait for its link before it is full.
     pub fn set_link_depth(&self, packets: usize) {
         self.nic(|nic| nic.resources.link_depth = packets);
     }
 
-    /// How long its acknowledgements wait for a request to the same peer that they can leave with; not at all, unless told.
-    pub fn put_off_acks(&self, ns: u64) {
-        self.nic(|nic| nic.put_off_ns = ns);
+    /// Delays ACKs by up to this time, so that a request to the same peer can carry them. The default is no delay.
+    pub fn delay_acks(&self, ns: u64) {
+        self.nic(|nic| nic.ack_delay_ns = ns);
     }
 
-    /// Sends long messages by naming its memory, if it can, and cannot fetch every so many-th that others named; all, if zero, it can.
-    pub fn name_messages(&self, refuses_every: u64) {
+    /// Sends long messages as rendezvous sends, and declines to fetch every `decline_every`-th of its peers; 0: none.
+    pub fn enable_rendezvous(&self, decline_every: u64) {
         self.nic(|nic| {
-            (nic.resources.naming.sends, nic.resources.naming.refuses_every) = (true, refuses_every)
+            (nic.resources.rendezvous.enabled, nic.resources.rendezvous.decline_every) = (true, decline_every)
         });
     }
 
-    /// Messages that it sent by name, and those of others that it was to fetch.
-    pub fn named(&self) -> (u64, u64) {
-        self.nic(|nic| (nic.resources.naming.sent, nic.resources.naming.asked))
+    /// Number of rendezvous sends, and of fetches.
+    pub fn rendezvous_counts(&self) -> (u64, u64) {
+        self.nic(|nic| (nic.resources.rendezvous.sent, nic.resources.rendezvous.fetches))
     }
 
-    /// Packets that its queue pairs received, and how many of them needed the time.
+    /// Packets that its queue pairs received, and how often they read the clock.
     pub fn received(&self) -> (u64, u64) {
         self.nic(|nic| nic.resources.received)
     }
 
-    /// Takes all events raised so far. Events of a CQ or SRQ name queue pair 0.
+    /// Takes all events raised so far. Events of a CQ or SRQ have queue pair number 0.
     pub fn events(&self) -> Vec<(Qpn, EventKind)> {
         self.nic(|nic| nic.resources.events.drain(..).collect())
     }
@@ -240,7 +240,7 @@ impl Mr {
     }
 }
 
-/// Bytes that look random and depend on the seed.
+/// Pseudo-random bytes that depend on the seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     use rand::{RngCore, SeedableRng};
     let mut bytes = vec![0; len];
@@ -305,7 +305,7 @@ impl Srq {
         assert!(posted, "the shared receive queue is full");
     }
 
-    /// The number that XRC requests name it by.
+    /// Its number in XRC requests.
     pub fn srqn(&self) -> Srqn {
         Srqn::new(self.number as u32)
     }

@@ -1,4 +1,4 @@
-//! Two connected queue pairs with memory and queues around them: where most scripts start.
+//! Two connected queue pairs with memory and queues: the start of most tests.
 
 use crate::node::{Cq, Mr, Node, Srq};
 use crate::queue_pair::{QpSetup, QueuePair};
@@ -11,18 +11,18 @@ use std::net::{IpAddr, Ipv6Addr};
 /// Q_Key of datagram pairs.
 pub const QKEY: Qkey = Qkey(0x1111_1111);
 
-/// What a pair is made of; the defaults suit a script that cares about something else.
+/// Parameters of a pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairSetup {
     /// Seed of the world.
     pub seed: u64,
-    /// Transport service of both; of `a` for an extended reliable connection, where `b` is the other end.
+    /// Transport service of both; for XRC that of `a`, the initiator.
     pub transport: Transport,
     /// Path MTU of both.
     pub mtu: Mtu,
-    /// First sequence number that `a` sends.
+    /// First PSN that `a` sends.
     pub psn_a: Psn,
-    /// First sequence number that `b` sends.
+    /// First PSN that `b` sends.
     pub psn_b: Psn,
     /// Transport timer exponent.
     pub timeout: u8,
@@ -34,17 +34,17 @@ pub struct PairSetup {
     pub min_rnr_timer: u8,
     /// READs and atomics in flight, per direction.
     pub max_rd_atomic: u8,
-    /// What each responder executes at once; the same unless a script wants a conflict.
+    /// READs and atomics that each responder accepts concurrently; equal to `max_rd_atomic` unless a test needs a conflict.
     pub max_dest_rd_atomic: u8,
-    /// What each lets its peer do.
+    /// Rights that each grants to its peer.
     pub access: Access,
     /// Queue sizes.
     pub cap: QpCap,
     /// Whether every send completes.
     pub signal_all: bool,
-    /// Whether receives come from a shared queue.
+    /// Whether receives come from a shared receive queue.
     pub srq: bool,
-    /// Bytes in flight.
+    /// Congestion window in bytes.
     pub window: u32,
     /// Size of each side's memory region.
     pub memory: usize,
@@ -94,7 +94,7 @@ impl PairSetup {
         self.connect_in(&world)
     }
 
-    /// The same, with a congestion control of its own for each.
+    /// The same, with this congestion control for each.
     pub fn connect_with(&self, congestion: impl Fn() -> Controller) -> Pair {
         self.join(&World::new(self.seed), &congestion)
     }
@@ -154,7 +154,7 @@ impl PairSetup {
 /// One end of a pair.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// Its machine.
+    /// Its node.
     pub node: Node,
     /// Its protection domain.
     pub pd: PdId,
@@ -192,7 +192,7 @@ impl Endpoint {
 
 /// Two connected queue pairs, in RTS.
 pub struct Pair {
-    /// Where they live.
+    /// Their world.
     pub world: World,
     /// One end; by custom the requester.
     pub a: Endpoint,
@@ -209,7 +209,7 @@ impl Pair {
     pub fn uc(mtu: Mtu) -> Pair {
         PairSetup { mtu, ..PairSetup::new(Transport::Uc) }.connect()
     }
-    /// The two ends of an extended reliable connection; `b` has a shared receive queue.
+    /// An XRC initiator `a` and target `b`, which has a shared receive queue.
     pub fn xrc(mtu: Mtu) -> Pair {
         PairSetup { mtu, ..PairSetup::new(Transport::XrcIni) }.connect()
     }
@@ -217,7 +217,7 @@ impl Pair {
     pub fn ud(mtu: Mtu) -> Pair {
         PairSetup { mtu, ..PairSetup::new(Transport::Ud) }.connect()
     }
-    /// Runs until nothing is under way.
+    /// Runs until nothing is in flight.
     pub fn run(&self) {
         self.world.run_until_idle();
     }

@@ -10,24 +10,23 @@ use ferroce_proto::qp::{PostError, Qp, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AddressVector, AttrMask, Mtu, QpAttr, QpCap, QpState, RecvWr, Sge, Transport};
 use ferroce_proto::{PdId, Psn, Qpn, Time};
 
-/// Everything that creating a queue pair takes.
+/// Parameters of a new queue pair.
 pub struct QpSetup<'a> {
     /// Transport service.
     pub transport: Transport,
     /// Protection domain.
     pub pd: PdId,
-    /// Where completions of sends go.
+    /// The send CQ.
     pub send_cq: &'a Cq,
-    /// Where completions of receives go.
+    /// The receive CQ.
     pub recv_cq: &'a Cq,
-    /// Receives come from here, if given. For the receiving end of an extended reliable connection: any queue of the
-    /// XRC domain that it belongs to.
+    /// The shared receive queue, if any. For an XRC target: any queue of its XRC domain.
     pub srq: Option<&'a Srq>,
     /// Queue sizes.
     pub cap: QpCap,
-    /// Whether every send makes a completion.
+    /// Whether every send generates a completion.
     pub signal_all: bool,
-    /// Bytes in flight at most.
+    /// Congestion window in bytes.
     pub window: u32,
     /// Largest datagram.
     pub port_mtu: Mtu,
@@ -48,7 +47,7 @@ impl QpSetup<'_> {
     }
 }
 
-/// What a simulated device can honour.
+/// Limits of a simulated device.
 pub const LIMITS: AttrLimits =
     AttrLimits { max_rd_atomic: 16, max_dest_rd_atomic: 16, pkeys: 1, gids: 1, active_mtu: Mtu::B4096 };
 
@@ -74,10 +73,10 @@ impl QueuePair {
     pub fn post_send(&self, wr: &Wr) -> Result<(), PostError> {
         self.with(|qp, now, host| {
             let sent = qp.counters().tx_packets;
-            // The doorbell rings when the NIC's turn comes.
+            // The NIC's next step sends queued requests.
             let _ = qp.post_send(&wr.borrow(), || now, host)?;
             if qp.counters().tx_packets > sent {
-                // What was put off waited for this.
+                // A request was sent: delayed ACKs need not wait any longer.
                 qp.poll_replies(now, host);
             }
             Ok(())
@@ -100,13 +99,13 @@ impl QueuePair {
         self.with(|qp, now, host| qp.post_recv(&RecvWr { wr_id, sges }, now, host))
     }
 
-    /// Modifies it; the address vector, where named, is resolved to a route first, as a NIC does.
+    /// Modifies it. An address vector in the mask is resolved to a route first, as a NIC does.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
         let route = mask.contains(AttrMask::AV).then(|| self.node.route_to(attr.av.dgid));
         self.with(|qp, now, host| qp.modify(attr, mask, route, &LIMITS, now, host))
     }
 
-    /// Changes nothing but the state.
+    /// Changes only the state.
     pub fn set_state(&self, state: QpState) -> Result<(), ModifyError> {
         self.modify(&QpAttr { state, ..QpAttr::default() }, AttrMask::STATE)
     }
@@ -121,12 +120,12 @@ impl QueuePair {
         self.with(|qp, _, _| qp.query())
     }
 
-    /// What it counted.
+    /// Its counters.
     pub fn counters(&self) -> QpCounters {
         self.with(|qp, _, _| *qp.counters())
     }
 
-    /// Bytes that it may have in flight.
+    /// Its congestion window in bytes.
     pub fn congestion_window(&self) -> Option<u32> {
         self.with(|qp, _, _| qp.congestion_window())
     }
@@ -136,26 +135,26 @@ impl QueuePair {
         self.with(|qp, _, _| qp.sends_outstanding())
     }
 
-    /// Takes it off its NIC. Outstanding work vanishes.
+    /// Destroys it. Outstanding work is discarded.
     pub fn destroy(&self) {
         self.node.nic(|nic| nic.qps.remove(&self.qpn));
     }
 
-    /// Takes it from RESET to RTS.
+    /// Moves it from RESET to RTS.
     ///
     /// # Panics
     /// When a step is refused.
     pub fn connect(&self, setup: &PairSetup, peer: &QueuePair, sq_psn: Psn, rq_psn: Psn) {
         let attr = setup.attributes(peer, sq_psn, rq_psn);
         let transport = self.with(|qp, _, _| qp.transport());
-        for (state, mask) in way_up(transport) {
+        for (state, mask) in steps_to_rts(transport) {
             self.modify(&QpAttr { state, ..attr }, mask).expect("connect");
         }
     }
 }
 
 /// The three steps from RESET to RTS, each with the attributes it requires.
-pub fn way_up(transport: Transport) -> [(QpState, AttrMask); 3] {
+pub fn steps_to_rts(transport: Transport) -> [(QpState, AttrMask); 3] {
     use AttrMask as A;
     let connected = A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
     let (init, rtr, rts) = match transport {
@@ -181,7 +180,7 @@ pub fn way_up(transport: Transport) -> [(QpState, AttrMask); 3] {
 }
 
 impl PairSetup {
-    /// The attributes of a queue pair that talks to `peer`.
+    /// The attributes of a queue pair that is connected to `peer`.
     pub fn attributes(&self, peer: &QueuePair, sq_psn: Psn, rq_psn: Psn) -> QpAttr {
         QpAttr {
             path_mtu: self.mtu,

@@ -11,7 +11,7 @@ pub(crate) struct CompletionQueue {
     depth: usize,
     entries: VecDeque<Completion>,
     overrun: bool,
-    /// Completions that would have woken somebody who waits for solicited ones.
+    /// Completions that would have raised a solicited event.
     pub(crate) solicited: u64,
 }
 
@@ -20,7 +20,7 @@ impl CompletionQueue {
         CompletionQueue { depth, entries: VecDeque::new(), overrun: false, solicited: 0 }
     }
 
-    /// Adds a completion; false if that is the one that overran the queue, which is told once.
+    /// Adds a completion. Returns `false` for the first one that overruns the queue; further ones are dropped.
     pub(crate) fn push(&mut self, completion: Completion) -> bool {
         if self.entries.len() == self.depth {
             return std::mem::replace(&mut self.overrun, true);
@@ -35,7 +35,7 @@ impl CompletionQueue {
     }
 }
 
-/// What makes a shared receive queue an XRC one.
+/// The XRC properties of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Xrc {
     pub(crate) domain: u32,
@@ -69,7 +69,7 @@ impl SharedReceiveQueue {
         self.queue.len()
     }
 
-    /// Takes a request; and whether the queue fell below its limit by that.
+    /// Takes a request. Returns whether there was one, and whether the queue fell below its limit.
     pub(crate) fn take(&mut self, into: &mut RecvWqe) -> (bool, bool) {
         let taken = self.queue.pop(into);
         let reached = taken && self.queue.len() < self.limit;

@@ -4,7 +4,7 @@ use crate::node::Mr;
 use ferroce_proto::verbs::{AtomicOp, FlushWhat, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
 use ferroce_proto::{RKey, Srqn};
 
-/// A send work request that owns its parts. Signalled unless it says otherwise.
+/// A send work request that owns its parts. Signalled unless [`Wr::unsignaled`] is called.
 #[derive(Clone, Debug)]
 pub struct Wr {
     wr_id: u64,

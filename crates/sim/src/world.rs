@@ -1,4 +1,4 @@
-//! The world: nodes, the network between them, and a clock that jumps to the next thing that happens.
+//! The world: nodes, the network between them, and a clock that jumps to the next event.
 
 use crate::filter::{Hits, Rule};
 use crate::journal::{Journal, NodeId};
@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 /// Lines of the journal that a failing test prints.
 const PRINTED: usize = 150;
-/// A run that takes more steps than this goes in circles.
+/// A run with more steps than this does not terminate.
 const MAX_STEPS: u64 = 5_000_000;
 
 pub(crate) struct Inner {
@@ -40,7 +40,7 @@ impl Drop for Inner {
 pub struct World(pub(crate) Rc<RefCell<Inner>>);
 
 impl World {
-    /// An empty world. The seed decides over keys, queue pair numbers and the dice of the network.
+    /// An empty world. The seed determines keys, queue pair numbers and the random faults of the network.
     pub fn new(seed: u64) -> World {
         World(Rc::new(RefCell::new(Inner {
             seed,
@@ -68,17 +68,17 @@ impl World {
         Node { world: self.clone(), id }
     }
 
-    /// Adds an instruction for the network; the answer counts how often it hit.
+    /// Adds a rule to the network. Returns a counter of its hits.
     pub fn rule(&self, rule: Rule) -> Hits {
         self.0.borrow_mut().network.add_rule(rule)
     }
 
-    /// Forgets all rules.
+    /// Removes all rules.
     pub fn clear_rules(&self) {
         self.0.borrow_mut().network.clear_rules();
     }
 
-    /// Sets the dice for packets that no rule hits.
+    /// Sets the random faults of packets that no rule matches.
     pub fn set_faults(&self, faults: Faults) {
         self.0.borrow_mut().network.set_faults(faults);
     }
@@ -93,7 +93,7 @@ impl World {
         self.0.borrow().network.sent()
     }
 
-    /// What happened so far.
+    /// The journal so far.
     pub fn journal(&self) -> Journal {
         self.0.borrow().journal.clone()
     }
@@ -103,15 +103,15 @@ impl World {
         self.0.borrow_mut().rng.random()
     }
 
-    /// Runs until nothing is under way and no timer runs.
+    /// Runs until nothing is in flight and no timer runs.
     ///
     /// # Panics
-    /// When that does not come to an end.
+    /// If the run does not terminate.
     pub fn run_until_idle(&self) {
         self.run(Time(u64::MAX));
     }
 
-    /// Runs for this long; the clock stands at the end of it afterwards.
+    /// Runs for this long, and advances the clock to the end.
     pub fn run_for(&self, ns: u64) {
         let end = self.now() + ns;
         self.run(end);
@@ -137,7 +137,7 @@ impl Inner {
         deadlines.chain(self.network.next_arrival()).min()
     }
 
-    /// Jumps to `time` and does everything that is due then.
+    /// Jumps to `time` and handles everything that is due.
     fn step(&mut self, time: Time) {
         self.now = self.now.max(time);
         while let Some((to, frame)) = self.network.arrive(self.now) {
@@ -150,13 +150,13 @@ impl Inner {
         self.pump();
     }
 
-    /// Lets every queue pair do what it can, and every link take what it has room for.
+    /// Lets every queue pair progress and every link send.
     pub(crate) fn pump(&mut self) {
         for nic in &mut self.nics {
-            nic.turn(self.now, &mut self.journal);
+            nic.progress(self.now, &mut self.journal);
             while let Some(frame) = nic.leave(self.now) {
                 self.network.send(self.now, nic.id, frame, &mut self.journal);
-                nic.turn(self.now, &mut self.journal);
+                nic.progress(self.now, &mut self.journal);
             }
         }
     }

@@ -1,10 +1,10 @@
-//! Connections under trouble: every message lost, doubled, late; peers that die at every step; floods and strangers.
+//! Connections under faults: every message lost, duplicated, late; peers that die at every step; floods; unknown peers.
 
 use ferroce_proto::cm::{Cm, CmError, CommId, Config, Event, IpHeader, RejectReason, ServiceId, SidrStatus};
 use ferroce_proto::verbs::{Access, AttrMask, QpState};
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Rep, Req, Rtu};
 use ferroce_proto::{Psn, Qpn, Time};
-use ferroce_sim::cm::{Act, CmPair, DATAGRAM_SERVICE, Dice, Manner, SERVICE};
+use ferroce_sim::cm::{Act, CmPair, DATAGRAM_SERVICE, FaultRates, Policy, SERVICE};
 
 const SECOND: u64 = 1_000_000_000;
 /// 4.096 us * 2^20, sixteen times: how long a peer is waited for.
@@ -38,11 +38,11 @@ fn assert_nothing_left(pair: &CmPair) {
 }
 
 #[test]
-fn a_connection_lives_and_ends() {
+fn connect_and_disconnect() {
     let mut pair = pair();
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
-    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no offer") };
+    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no REQ") };
     assert_eq!(
         (request.listener, request.service, request.remote_qpn),
         (pair.listener, SERVICE, Qpn::new(100))
@@ -58,7 +58,7 @@ fn a_connection_lives_and_ends() {
     let now = pair.now;
     pair.cm(0).disconnect(id, &[], now).unwrap();
     pair.run();
-    assert_whole_life(&pair, "no trouble");
+    assert_whole_life(&pair, "no fault");
     // Nothing was repeated: each message once.
     assert_eq!(pair.cm(0).counters().repeated + pair.cm(1).counters().repeated, 0);
     for node in [0, 1] {
@@ -95,7 +95,7 @@ fn both_ends_get_attributes_that_fit() {
 }
 
 #[test]
-fn every_message_may_be_lost_doubled_or_late() {
+fn every_message_may_be_lost_duplicated_or_late() {
     for message in ["REQ", "REP", "RTU", "DREQ", "DREP"] {
         for act in
             [Act::Lose, Act::Double(0), Act::Double(300_000_000), Act::Delay(200_000_000), Act::Delay(SECOND)]
@@ -118,7 +118,7 @@ fn runs_with_the_same_seed_are_the_same() {
     for seed in 0..60 {
         let run = || {
             let mut pair = CmPair::new(seed, Config::default(), 8);
-            pair.dice = Dice { loss: 0.25, duplication: 0.25, delay: 0.25 };
+            pair.rates = FaultRates { loss: 0.25, duplication: 0.25, delay: 0.25 };
             let id = pair.connect(100);
             pair.run_until(Time(30 * SECOND));
             let now = pair.now;
@@ -134,10 +134,10 @@ fn runs_with_the_same_seed_are_the_same() {
 }
 
 #[test]
-fn both_ends_may_end_it_at_once() {
-    for trouble in [None, Some(("DREQ", 0)), Some(("DREQ", 1)), Some(("DREP", 0)), Some(("DREP", 1))] {
+fn both_ends_may_disconnect_at_the_same_time() {
+    for fault in [None, Some(("DREQ", 0)), Some(("DREQ", 1)), Some(("DREP", 0)), Some(("DREP", 1))] {
         let mut pair = pair();
-        if let Some((message, nth)) = trouble {
+        if let Some((message, nth)) = fault {
             pair = pair.with(message, Some(nth), Act::Lose);
         }
         let id = pair.connect(100);
@@ -146,7 +146,7 @@ fn both_ends_may_end_it_at_once() {
         pair.cm(0).disconnect(id, &[], now).unwrap();
         pair.cm(1).disconnect(other, &[], now).unwrap();
         pair.run();
-        assert_whole_life(&pair, &format!("{trouble:?}"));
+        assert_whole_life(&pair, &format!("{fault:?}"));
         // Ending it once more is no error while it is remembered, and one afterwards.
         let now = pair.now;
         assert_eq!(pair.cm(0).disconnect(id, &[], now), Err(CmError::NoSuchConnection));
@@ -157,8 +157,12 @@ fn both_ends_may_end_it_at_once() {
 fn a_refusal_carries_reason_and_private_data() {
     for act in [None, Some(Act::Lose), Some(Act::Double(SECOND))] {
         let mut pair = pair();
-        pair.troubles.extend(act.map(|act| ferroce_sim::cm::Trouble { message: "REJ", nth: Some(0), act }));
-        pair.nodes[1].manner = Manner::Reject;
+        pair.faults.extend(act.map(|act| ferroce_sim::cm::MessageFault {
+            message: "REJ",
+            nth: Some(0),
+            act,
+        }));
+        pair.nodes[1].policy = Policy::Reject;
         pair.connect(100);
         pair.run();
         let Event::Rejected { reason, private_data, .. } = &pair.nodes[0].events[0].1 else {
@@ -175,9 +179,9 @@ fn a_refusal_carries_reason_and_private_data() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_reject_without_a_listener_is_reported() {
     let mut pair = pair();
-    let offer = ferroce_proto::cm::Connect { service: ServiceId(0x0106_0001), ..pair.offer(100) };
+    let offer = ferroce_proto::cm::Connect { service: ServiceId(0x0106_0001), ..pair.connect_params(100) };
     let now = pair.now;
     pair.cm(0).connect(&offer, now).unwrap();
     pair.run();
@@ -189,11 +193,11 @@ fn nobody_listens() {
 
 /// Programs agree by other means on who listens, and the one that connects can be faster than the one that listens.
 #[test]
-fn a_listener_that_is_a_moment_late_gets_the_offer() {
-    // The second time, what was said first arrives last.
+fn a_listener_that_starts_late_gets_the_req() {
+    // The second time, the first message arrives last.
     for mut pair in [pair(), pair().with("REJ", Some(0), Act::Delay(100_000_000))] {
         let service = ServiceId(0x0106_0001);
-        let offer = ferroce_proto::cm::Connect { service, ..pair.offer(100) };
+        let offer = ferroce_proto::cm::Connect { service, ..pair.connect_params(100) };
         let now = pair.now;
         pair.cm(0).connect(&offer, now).unwrap();
         pair.run_until(Time(10_000_000));
@@ -206,9 +210,9 @@ fn a_listener_that_is_a_moment_late_gets_the_offer() {
     }
 }
 
-/// A kernel believes at once that nobody listens, so a server that closes and opens its listener must not say so between.
+/// A kernel accepts the first reject for lack of a listener, so a server that reopens its listener must not send one meanwhile.
 #[test]
-fn a_listener_that_closed_a_moment_ago_may_come_back() {
+fn a_listener_may_reopen_after_it_closed() {
     let mut pair = pair();
     let (now, listener) = (pair.now, pair.listener);
     pair.cm(1).unlisten(listener, now);
@@ -222,8 +226,8 @@ fn a_listener_that_closed_a_moment_ago_may_come_back() {
 }
 
 #[test]
-fn a_peer_that_dies_at_each_step_is_noticed_in_time() {
-    // (message, who dies, what the survivor is told, how long after the last message it heard)
+fn a_peer_that_dies_at_each_step_is_detected_in_time() {
+    // (message, node that dies, event of the survivor, time after the last message it received)
     let cases = [
         ("REQ", Act::KillReceiver, 0, vec!["unreachable"], PATIENCE_NS),
         ("REP", Act::KillSender, 0, vec!["response"], 0),
@@ -262,10 +266,10 @@ fn id_of_response(pair: &CmPair) -> CommId {
 }
 
 #[test]
-fn a_dead_process_is_answered_for_by_its_successor() {
+fn the_successor_of_a_dead_process_answers_its_messages() {
     // The active process dies; a new one at the same address does not know the connection.
     let mut pair = pair().with("RTU", None, Act::Lose);
-    pair.nodes[0].manner = Manner::Sleep;
+    pair.nodes[0].policy = Policy::Sleep;
     pair.connect(100);
     pair.run_until(Time(10_000));
     pair.nodes[0].cm = Some(Cm::new(Config { slot: 1, ..Config::default() }, Box::new(|| 5)));
@@ -277,11 +281,11 @@ fn a_dead_process_is_answered_for_by_its_successor() {
 }
 
 #[test]
-fn a_program_that_takes_its_time_is_waited_for() {
+fn an_mra_extends_the_wait_for_a_slow_application() {
     let mut pair = pair();
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     pair.connect(100);
-    // An MRA asks for 69 seconds; without it the offer would be given up at the same time.
+    // An MRA requests 69 seconds; without it the REQ would time out at the same time.
     pair.run_until(Time(120 * SECOND));
     assert_eq!(pair.nodes[0].names(), [""; 0]);
     let (now, id) = (pair.now, pair.passive_id());
@@ -293,7 +297,7 @@ fn a_program_that_takes_its_time_is_waited_for() {
 }
 
 #[test]
-fn data_establishes_when_the_rtu_is_lost() {
+fn data_establishes_if_the_rtu_is_lost() {
     let mut pair = pair().with("RTU", None, Act::Lose);
     pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -306,7 +310,7 @@ fn data_establishes_when_the_rtu_is_lost() {
 }
 
 #[test]
-fn an_end_establishes_when_the_rtu_is_lost() {
+fn a_dreq_establishes_if_the_rtu_is_lost() {
     let mut pair = pair().with("RTU", None, Act::Lose);
     whole_life(&mut pair);
     assert_whole_life(&pair, "no RTU ever came");
@@ -314,7 +318,7 @@ fn an_end_establishes_when_the_rtu_is_lost() {
 
 /// Messages of the right kind with random content, at every state: nothing panics, nothing is left behind.
 #[test]
-fn random_messages_do_no_harm() {
+fn random_messages_have_no_effect() {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
     for seed in 0..40 {
@@ -357,12 +361,12 @@ fn random_messages_do_no_harm() {
 }
 
 #[test]
-fn an_offer_from_a_queue_pair_in_use_ends_the_old_connection() {
+fn a_req_from_a_queue_pair_in_use_ends_the_stale_connection() {
     let mut pair = pair();
     pair.connect(100);
     pair.run_until(Time(SECOND));
     // The peer lost its memory and its new process happens to have the same queue pair number.
-    let (offer, now) = (pair.offer(100), pair.now);
+    let (offer, now) = (pair.connect_params(100), pair.now);
     pair.nodes[0].cm = Some(Cm::new(Config { slot: 9, ..Config::default() }, Box::new(counting())));
     pair.nodes[0].events.clear();
     pair.cm(0).connect(&offer, now).unwrap();
@@ -388,11 +392,11 @@ fn counting() -> impl FnMut() -> u64 + Send {
 }
 
 #[test]
-fn a_flood_of_offers_is_bounded_and_hurts_nobody() {
+fn a_flood_of_reqs_is_bounded_and_harmless() {
     let mut pair = CmPair::new(3, Config { max_pending: 100, ..Config::default() }, 8);
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     for n in 0..20_000_u32 {
         let mut req = Req {
             local_comm_id: CommId(0x7700_0000 + n),
@@ -402,7 +406,7 @@ fn a_flood_of_offers_is_bounded_and_hurts_nobody() {
             starting_psn: Psn::new(n),
             ..Req::default()
         };
-        let ip = pair.offer(0).ip.unwrap();
+        let ip = pair.connect_params(0).ip.unwrap();
         req.private_data[..IpHeader::LEN].copy_from_slice(&ip.to_bytes());
         let mad = CmMad { tid: n.into(), attr_mod: 0, message: CmMessage::Req(req) };
         pair.deliver(1, &mad.to_bytes());
@@ -413,7 +417,7 @@ fn a_flood_of_offers_is_bounded_and_hurts_nobody() {
     pair.cm(0).disconnect(id, &[], now).unwrap();
     pair.run();
     assert_eq!(pair.nodes[0].names(), ["response", "disconnected"]);
-    // The listener has room again once the program decides.
+    // The backlog accepts a REQ again once the application decides.
     let waiting: Vec<CommId> = pair.nodes[1]
         .events
         .iter()
@@ -432,15 +436,15 @@ fn a_flood_of_offers_is_bounded_and_hurts_nobody() {
 }
 
 #[test]
-fn released_connections_tell_the_peer_and_raise_nothing() {
-    // While the offer flies; while the program thinks about the answer; once established.
+fn released_connections_notify_the_peer_and_raise_no_event() {
+    // While the REQ is in flight; while the application has not decided; once established.
     for (run_ns, active, told) in [
-        (0, Manner::Accept, "rejected"),
-        (SECOND / 100, Manner::Sleep, "rejected"),
-        (SECOND, Manner::Accept, "disconnected"),
+        (0, Policy::Accept, "rejected"),
+        (SECOND / 100, Policy::Sleep, "rejected"),
+        (SECOND, Policy::Accept, "disconnected"),
     ] {
         let mut pair = pair();
-        pair.nodes[0].manner = active;
+        pair.nodes[0].policy = active;
         let id = pair.connect(100);
         pair.run_until(Time(run_ns));
         let (now, heard) = (pair.now, pair.nodes[0].events.len());
@@ -453,7 +457,7 @@ fn released_connections_tell_the_peer_and_raise_nothing() {
 }
 
 #[test]
-fn strays_are_counted_and_answered_where_somebody_waits() {
+fn unknown_connections_are_counted_and_answered_if_the_peer_waits() {
     let mut pair = pair();
     let ids = (CommId(0x0900_0001), CommId(0x0900_0002));
     let messages = [
@@ -476,7 +480,7 @@ fn strays_are_counted_and_answered_where_somebody_waits() {
 }
 
 #[test]
-fn datagram_services_are_resolved_under_trouble() {
+fn datagram_services_are_resolved_under_faults() {
     for message in ["none", "SIDR_REQ", "SIDR_REP"] {
         for act in [Act::Lose, Act::Double(SECOND / 10), Act::Delay(SECOND)] {
             let mut pair = pair().with(message, Some(0), act);
@@ -489,12 +493,12 @@ fn datagram_services_are_resolved_under_trouble() {
             assert_nothing_left(&pair);
         }
     }
-    for (service, manner, wanted) in [
-        (DATAGRAM_SERVICE, Manner::Reject, SidrStatus::REJECT),
-        (ServiceId(0x0111_0001), Manner::Accept, SidrStatus::UNSUPPORTED),
+    for (service, policy, wanted) in [
+        (DATAGRAM_SERVICE, Policy::Reject, SidrStatus::REJECT),
+        (ServiceId(0x0111_0001), Policy::Accept, SidrStatus::UNSUPPORTED),
     ] {
         let mut pair = pair();
-        pair.nodes[1].manner = manner;
+        pair.nodes[1].policy = policy;
         pair.query(service);
         pair.run();
         let Event::Answered { status, .. } = pair.nodes[0].events[0].1 else { panic!() };
@@ -507,7 +511,7 @@ fn datagram_services_are_resolved_under_trouble() {
 }
 
 #[test]
-fn messages_from_elsewhere_do_not_touch_a_connection() {
+fn messages_from_another_address_do_not_affect_a_connection() {
     let mut pair = pair();
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -523,9 +527,9 @@ fn messages_from_elsewhere_do_not_touch_a_connection() {
     assert_eq!(pair.cm(1).counters().wrong_address, 1);
 }
 
-/// Of many peers with many connections each, the dead one's end, and nobody else's.
+/// Of many peers with many connections each, only the connections of the dead one end.
 #[test]
-fn a_death_ends_what_was_established() {
+fn a_death_ends_established_connections() {
     let mut pair = pair();
     let ids: Vec<CommId> = (0..5).map(|qpn| pair.connect(100 + qpn)).collect();
     pair.run_until(pair.now + 3 * SECOND);
@@ -546,8 +550,8 @@ fn a_death_ends_what_was_established() {
         })
         .collect();
     ended.sort_by_key(|id| ids.iter().position(|known| known == id));
-    assert_eq!((ended, pair.cm(0).counters().bereaved), (ids, 5));
-    // Repetitions are answered until nobody can be asking any more.
+    assert_eq!((ended, pair.cm(0).counters().peer_died), (ids, 5));
+    // Duplicates are answered until TIMEWAIT ends.
     pair.nodes[1].cm = None;
     pair.run();
     assert_eq!((pair.cm(0).connections(), pair.cm(0).peers()), (0, vec![]));

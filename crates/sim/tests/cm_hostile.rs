@@ -1,13 +1,12 @@
-//! What a peer may send that means no good: offers of the wrong kind, messages about connections that are not so far, answers
-//! that change their mind, bytes that contradict each other.
+//! Messages of a hostile peer: REQs of the wrong kind, messages in the wrong state, a second REP, inconsistent fields.
 
 use ferroce_proto::cm::{
-    CommId, Config, Event, IpHeader, Offers, PortSpace, RejectReason, Scope, ServiceId, SidrStatus,
+    CommId, Config, Event, IpHeader, ListenerOptions, PortSpace, RejectReason, Scope, ServiceId, SidrStatus,
 };
 use ferroce_proto::verbs::QpState;
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Mra, RejectedMessage, Rep, Req, Rtu, SidrReq};
 use ferroce_proto::{PKey, Psn, Qpn, Time};
-use ferroce_sim::cm::{CmPair, DATAGRAM_SERVICE, Manner, SERVICE};
+use ferroce_sim::cm::{CmPair, DATAGRAM_SERVICE, Policy, SERVICE};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -15,20 +14,20 @@ fn pair() -> CmPair {
     CmPair::new(1, Config::default(), 8)
 }
 
-/// Node 0 offers a connection to another service than usual.
-fn offer_to(pair: &mut CmPair, service: ServiceId) -> CommId {
-    let offer = ferroce_proto::cm::Connect { service, ..pair.offer(100) };
+/// Node 0 connects to another service than usual.
+fn connect_to(pair: &mut CmPair, service: ServiceId) -> CommId {
+    let offer = ferroce_proto::cm::Connect { service, ..pair.connect_params(100) };
     let now = pair.now;
-    let id = pair.cm(0).connect(&offer, now).expect("there is room");
+    let id = pair.cm(0).connect(&offer, now).expect("below the limit");
     pair.run_until(Time(now.0 + SECOND));
     id
 }
 
 /// What a program expects of an event's parameters follows from its port space, so it must not get the other kind.
 #[test]
-fn a_datagram_service_gets_no_connections_and_a_connection_service_no_questions() {
+fn a_datagram_service_refuses_reqs_and_a_connection_service_sidr_reqs() {
     let mut pair = pair();
-    offer_to(&mut pair, DATAGRAM_SERVICE);
+    connect_to(&mut pair, DATAGRAM_SERVICE);
     let rejected = pair.nodes[0].events.iter().find_map(|(_, event)| match event {
         Event::Rejected { reason, .. } => Some(*reason),
         _ => None,
@@ -46,13 +45,13 @@ fn a_datagram_service_gets_no_connections_and_a_connection_service_no_questions(
 
 /// In the port space of both, the listener decides.
 #[test]
-fn a_service_of_both_kinds_takes_what_its_listener_says() {
+fn a_service_of_both_kinds_accepts_what_its_listener_selects() {
     let service = ServiceId::of_port(PortSpace::Ib, 7);
-    for are_datagrams in [false, true] {
+    for datagrams in [false, true] {
         let mut pair = pair();
         let listener = pair.cm(1).listen(service, Scope::Any, 4).unwrap();
-        pair.cm(1).set_listener_offers(listener, Offers { are_datagrams, are_whole: false });
-        offer_to(&mut pair, service);
+        pair.cm(1).set_listener_options(listener, ListenerOptions { datagrams, whole_private_data: false });
+        connect_to(&mut pair, service);
         pair.query(service);
         pair.run_until(Time(2 * SECOND));
         let kinds: Vec<bool> = pair.nodes[1]
@@ -63,7 +62,7 @@ fn a_service_of_both_kinds_takes_what_its_listener_says() {
                 _ => None,
             })
             .collect();
-        assert_eq!(kinds, [are_datagrams], "{}", pair.journal);
+        assert_eq!(kinds, [datagrams], "{}", pair.journal);
     }
 }
 
@@ -73,11 +72,11 @@ fn a_listener_may_have_the_private_data_whole() {
     let mut pair = pair();
     let service = ServiceId::of_port(PortSpace::Tcp, 7);
     let listener = pair.cm(1).listen(service, Scope::Any, 4).unwrap();
-    pair.cm(1).set_listener_offers(listener, Offers { are_datagrams: false, are_whole: true });
-    offer_to(&mut pair, service);
+    pair.cm(1).set_listener_options(listener, ListenerOptions { datagrams: false, whole_private_data: true });
+    connect_to(&mut pair, service);
     let now = pair.now;
-    let headless = ferroce_proto::cm::Connect { service, ip: None, ..pair.offer(101) };
-    pair.cm(0).connect(&headless, now).expect("there is room");
+    let headless = ferroce_proto::cm::Connect { service, ip: None, ..pair.connect_params(101) };
+    pair.cm(0).connect(&headless, now).expect("below the limit");
     pair.run_until(Time(now.0 + SECOND));
     let requests: Vec<_> = pair.nodes[1]
         .events
@@ -97,13 +96,13 @@ fn say(pair: &mut CmPair, to: usize, message: CmMessage) {
     pair.pump();
 }
 
-/// The first answer counts. One that names another queue pair later would lead the data of a connection elsewhere.
+/// The first REP counts. A later one with another queue pair would redirect the data of a connection.
 #[test]
-fn an_answer_cannot_be_taken_back_for_another() {
+fn a_second_rep_does_not_replace_the_first() {
     for is_established in [false, true] {
         let mut pair = pair();
         if !is_established {
-            pair.nodes[0].manner = Manner::Sleep;
+            pair.nodes[0].policy = Policy::Sleep;
         }
         let id = pair.connect(100);
         pair.run_until(Time(10_000_000));
@@ -129,13 +128,13 @@ fn an_answer_cannot_be_taken_back_for_another() {
     }
 }
 
-/// A confirmation of what was never answered establishes nothing, nor does one that names another connection.
+/// An RTU without a REP establishes nothing, nor does one for another connection.
 #[test]
-fn a_confirmation_needs_an_answer() {
+fn an_rtu_needs_a_rep() {
     let mut pair = pair();
     say(&mut pair, 1, CmMessage::Rtu(Rtu { remote_comm_id: CommId(0x0200_0001), ..Rtu::default() }));
     assert_eq!(pair.cm(1).counters().strays, 1);
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     let id = pair.connect(100);
     pair.run_until(Time(10_000_000));
     let remote_comm_id = pair.passive_id();
@@ -153,9 +152,9 @@ fn a_confirmation_needs_an_answer() {
     assert_eq!(established, 0, "{}", pair.journal);
 }
 
-/// An end names both ids and the queue pair; whoever knows less ends nothing.
+/// A DREQ carries both ids and the queue pair; one with a wrong value ends no connection.
 #[test]
-fn an_end_must_name_the_queue_pair() {
+fn a_dreq_must_carry_the_queue_pair() {
     let mut pair = pair();
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -182,11 +181,11 @@ fn an_end_must_name_the_queue_pair() {
     assert_eq!(pair.nodes[1].names(), ["request", "established", "disconnected"], "{}", pair.journal);
 }
 
-/// Asking for patience is believed for some minutes at a time, however long it asks for.
+/// An MRA extends the wait by some minutes at most, whatever time it requests.
 #[test]
-fn patience_is_not_without_end() {
+fn service_timeouts_are_bounded() {
     let mut pair = pair();
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     let id = pair.connect(100);
     pair.run_until(Time(10_000_000));
     let mra = Mra {
@@ -205,11 +204,11 @@ fn patience_is_not_without_end() {
 
 /// Questions cost an attacker one packet, and us no more than what is bounded.
 #[test]
-fn a_flood_of_questions_is_bounded_and_hurts_nobody() {
+fn a_flood_of_sidr_reqs_is_bounded_and_harmless() {
     let mut pair = CmPair::new(3, Config { max_pending: 100, ..Config::default() }, 8);
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     for n in 0..20_000_u32 {
         let mut req = SidrReq {
             request_id: CommId(0x7700_0000 + n),
@@ -217,13 +216,13 @@ fn a_flood_of_questions_is_bounded_and_hurts_nobody() {
             service_id: DATAGRAM_SERVICE.0,
             ..SidrReq::default()
         };
-        let ip = pair.offer(0).ip.unwrap();
+        let ip = pair.connect_params(0).ip.unwrap();
         req.private_data[..IpHeader::LEN].copy_from_slice(&ip.to_bytes());
         pair.deliver(1, &CmMad { tid: n.into(), attr_mod: 0, message: CmMessage::SidrReq(req) }.to_bytes());
     }
     assert_eq!((pair.cm(1).pending(), pair.cm(1).connections()), (8, 9));
     assert_eq!(pair.cm(1).counters().backlog_full, 20_000 - 8);
-    // Nor do questions that nobody takes.
+    // Nor do SIDR_REQs that no application decides.
     for n in 0..20_000_u32 {
         let req = SidrReq { request_id: CommId(n), service_id: 0x0111_0001, ..SidrReq::default() };
         pair.deliver(1, &CmMad { tid: n.into(), attr_mod: 0, message: CmMessage::SidrReq(req) }.to_bytes());

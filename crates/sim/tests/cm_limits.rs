@@ -1,24 +1,24 @@
-//! How much of it at a time: offers of ours that wait their turn, offers of others that are remembered.
+//! Limits: own REQs in flight, and half-open connections of peers.
 
 use ferroce_proto::cm::{CommId, Config, IpHeader};
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Req};
 use ferroce_proto::{Qpn, Time};
-use ferroce_sim::cm::{Act, CmPair, Dice, Manner, SERVICE};
+use ferroce_sim::cm::{Act, CmPair, FaultRates, Policy, SERVICE};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Most offers that were under way at a time, by the journal: sent and not answered.
+/// Maximum number of REQs in flight, by the journal: sent and not answered.
 fn connect_all(pair: &mut CmPair, count: u32) -> Vec<CommId> {
     let now = pair.now;
     let ids = (0..count).map(|n| {
-        let offer = pair.offer(1000 + n);
-        pair.cm(0).connect(&offer, now).expect("there is room")
+        let offer = pair.connect_params(1000 + n);
+        pair.cm(0).connect(&offer, now).expect("below the limit")
     });
     ids.collect()
 }
 
 #[test]
-fn only_so_many_offers_are_under_way() {
+fn reqs_in_flight_are_limited() {
     let mut pair = CmPair::new(1, Config { max_in_flight: 10, ..Config::default() }, 100);
     let ids = connect_all(&mut pair, 1000);
     pair.pump();
@@ -39,9 +39,9 @@ fn only_so_many_offers_are_under_way() {
 }
 
 #[test]
-fn a_dead_peer_does_not_keep_others_waiting() {
+fn a_dead_peer_does_not_block_others() {
     let mut pair = CmPair::new(1, Config { max_in_flight: 10, ..Config::default() }, 100);
-    pair.troubles.push(ferroce_sim::cm::Trouble { message: "REQ", nth: None, act: Act::Lose });
+    pair.faults.push(ferroce_sim::cm::MessageFault { message: "REQ", nth: None, act: Act::Lose });
     connect_all(&mut pair, 100);
     pair.run_until(Time(SECOND));
     // Each ten of them count for the 50 ms to their first repeat.
@@ -53,7 +53,7 @@ fn a_dead_peer_does_not_keep_others_waiting() {
 }
 
 #[test]
-fn offers_that_are_taken_back_before_their_turn_are_never_sent() {
+fn queued_reqs_that_are_cancelled_are_never_sent() {
     let mut pair = CmPair::new(1, Config { max_in_flight: 1, ..Config::default() }, 100);
     let ids = connect_all(&mut pair, 3);
     pair.pump();
@@ -68,7 +68,7 @@ fn offers_that_are_taken_back_before_their_turn_are_never_sent() {
 fn pacing_survives_loss() {
     for seed in 0..20 {
         let mut pair = CmPair::new(seed, Config { max_in_flight: 3, ..Config::default() }, 100);
-        pair.dice = Dice { loss: 0.2, duplication: 0.1, delay: 0.1 };
+        pair.rates = FaultRates { loss: 0.2, duplication: 0.1, delay: 0.1 };
         let ids = connect_all(&mut pair, 50);
         pair.run_until(Time(40 * SECOND));
         assert_eq!(pair.cm(0).counters().established, 50, "seed {seed}");
@@ -83,7 +83,7 @@ fn pacing_survives_loss() {
 }
 
 #[test]
-fn a_nic_that_goes_sends_everything_at_once() {
+fn a_closing_nic_sends_everything_immediately() {
     let mut pair = CmPair::new(1, Config { max_in_flight: 2, ..Config::default() }, 100);
     connect_all(&mut pair, 50);
     pair.cm(0).stop_pacing();
@@ -106,19 +106,19 @@ fn half_open_connections_are_bounded() {
             max_cm_retries: 3,
             ..Req::default()
         };
-        let ip = pair.offer(0).ip.unwrap();
+        let ip = pair.connect_params(0).ip.unwrap();
         req.private_data[..IpHeader::LEN].copy_from_slice(&ip.to_bytes());
         let mad = CmMad { tid: n.into(), attr_mod: 0, message: CmMessage::Req(req) };
         pair.deliver(1, &mad.to_bytes());
         // Half of them refused by the program, which are remembered for a while too.
-        pair.nodes[1].manner = if n % 2 == 0 { Manner::Accept } else { Manner::Reject };
+        pair.nodes[1].policy = if n % 2 == 0 { Policy::Accept } else { Policy::Reject };
         pair.pump();
     }
     assert_eq!((pair.cm(1).half_open(), pair.cm(1).connections()), (40, 40));
     assert_eq!(pair.cm(1).counters().overload, 5_000 - 40);
     pair.run();
     assert_eq!((pair.cm(1).half_open(), pair.cm(1).connections()), (0, 0));
-    pair.nodes[1].manner = Manner::Accept;
+    pair.nodes[1].policy = Policy::Accept;
     pair.connect(100);
     pair.run_until(pair.now + SECOND);
     assert_eq!(pair.cm(0).counters().established, 1);

@@ -1,12 +1,12 @@
-//! Secure set-up: who has the key gets through, nobody else does, and nothing works twice.
+//! Secure setup: only a peer with the key connects, and no message works twice.
 
 use ferroce_proto::cm::{
-    Accept, CmError, CommId, Config, Event, Inbound, Path, RejectReason, Secret, SidrStatus,
+    Accept, CmError, CommId, Config, Event, MadAddressing, Path, RejectReason, Secret, SidrStatus,
 };
 use ferroce_proto::verbs::Mtu;
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Rep, Rtu};
 use ferroce_proto::{Gid, Qpn, Time};
-use ferroce_sim::cm::{Act, CmPair, DATAGRAM_SERVICE, Dice, Manner};
+use ferroce_sim::cm::{Act, CmPair, DATAGRAM_SERVICE, FaultRates, Policy};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -32,7 +32,7 @@ fn the_right_key_connects_and_ends() {
     let mut pair = pair(Some(1), Some(1));
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
-    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no offer") };
+    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no REQ") };
     assert_eq!((&request.private_data[..6], request.private_data.len()), (&b"hello\0"[..], 36));
     let Event::Response(response) = &pair.nodes[0].events[0].1 else { panic!("no answer") };
     assert_eq!((&response.private_data[..8], response.private_data.len()), (&b"welcome\0"[..], 180));
@@ -54,7 +54,7 @@ fn loss_and_repetition_change_nothing() {
         let mut pair = CmPair::new(seed, Config::default(), 8);
         pair.cm(0).set_secret(Some(key(1)));
         pair.cm(1).set_secret(Some(key(1)));
-        pair.dice = Dice { loss: 0.2, duplication: 0.2, delay: 0.1 };
+        pair.rates = FaultRates { loss: 0.2, duplication: 0.2, delay: 0.1 };
         let ids: Vec<CommId> = (0..8).map(|n| pair.connect(100 + n)).collect();
         pair.run_until(Time(40 * SECOND));
         let established = pair.cm(1).counters().established;
@@ -77,11 +77,11 @@ fn another_key_or_none_is_rejected() {
         let Event::Rejected { reason, private_data, .. } = &pair.nodes[0].events[0].1 else { panic!() };
         assert_eq!(*reason, RejectReason::CONSUMER);
         assert!(private_data.starts_with(b"ferroce: not proven"));
-        // The program there never hears of it, and nothing is left.
+        // The application gets no event, and no state is left.
         assert!(pair.nodes[1].events.is_empty());
         assert_eq!((pair.cm(1).counters().unproven, pair.cm(1).connections()), (1, 0));
     }
-    // The other way round: who takes the offer has no key.
+    // The other way round: the passive side has no key.
     let mut pair = pair(Some(1), None);
     pair.connect(100);
     pair.run();
@@ -94,21 +94,21 @@ fn another_key_or_none_is_rejected() {
 }
 
 #[test]
-fn keys_of_listeners_and_offers_come_first() {
+fn keys_of_listeners_and_reqs_have_priority() {
     let mut pair = pair(Some(1), Some(2));
     let (listener, now) = (pair.listener, pair.now);
     pair.cm(1).set_listener_secret(listener, key(3));
     let own = key(3);
-    let offer = ferroce_proto::cm::Connect { secret: Some(&own), ..pair.offer(100) };
+    let offer = ferroce_proto::cm::Connect { secret: Some(&own), ..pair.connect_params(100) };
     pair.cm(0).connect(&offer, now).unwrap();
     pair.run_until(Time(SECOND));
     assert_eq!(pair.nodes[1].names(), ["request", "established"]);
 }
 
 #[test]
-fn every_change_of_an_offer_is_noticed() {
+fn every_change_of_a_req_is_detected() {
     let mut pair = pair(Some(1), Some(1));
-    let (offer, now) = (pair.offer(100), pair.now);
+    let (offer, now) = (pair.connect_params(100), pair.now);
     pair.cm(0).connect(&offer, now).unwrap();
     let req = sent(&mut pair, 0)[0];
     for at in 0..256 {
@@ -125,7 +125,7 @@ fn every_change_of_an_offer_is_noticed() {
     }
     // From another address, too.
     let elsewhere = Gid([9; 16]);
-    let inbound = Inbound { sgid: elsewhere, dgid: pair.nodes[1].gid, sgid_index: 0, mtu: Mtu::B4096 };
+    let inbound = MadAddressing { sgid: elsewhere, dgid: pair.nodes[1].gid, sgid_index: 0, mtu: Mtu::B4096 };
     pair.cm(1).handle_mad(&inbound, &req, now).unwrap();
     assert_eq!(pair.cm(1).connections(), 0);
     pair.deliver(1, &req);
@@ -133,9 +133,9 @@ fn every_change_of_an_offer_is_noticed() {
 }
 
 #[test]
-fn a_replay_is_rejected_and_so_is_an_old_offer() {
+fn a_replayed_or_expired_req_is_rejected() {
     let mut pair = pair(Some(1), Some(1));
-    let (offer, now) = (pair.offer(100), pair.now);
+    let (offer, now) = (pair.connect_params(100), pair.now);
     let id = pair.cm(0).connect(&offer, now).unwrap();
     let req = sent(&mut pair, 0)[0];
     pair.deliver(1, &req);
@@ -152,7 +152,7 @@ fn a_replay_is_rejected_and_so_is_an_old_offer() {
     pair.deliver(1, &req);
     assert_eq!((pair.cm(1).counters().replayed, pair.cm(1).connections()), (2, 0));
     // A clock that is far ahead does not help.
-    let (mut later, offer) = (self::pair(Some(1), Some(1)), pair.offer(101));
+    let (mut later, offer) = (self::pair(Some(1), Some(1)), pair.connect_params(101));
     later.cm(0).set_unix_time(1_000 * SECOND, Time(0));
     later.cm(0).connect(&offer, Time(0)).unwrap();
     later.run();
@@ -160,12 +160,12 @@ fn a_replay_is_rejected_and_so_is_an_old_offer() {
     assert_eq!(later.cm(1).counters().replayed, 1);
 }
 
-/// The passive side restarted and remembers nothing, so that the old offer is taken. Its program hears of it, but without
-/// the key nobody can confirm the new answer.
+/// The passive side restarted without its list of proofs, so it accepts the old REQ. Its application gets an event, but
+/// without the key no peer can confirm the new REP.
 #[test]
 fn a_replay_after_a_restart_never_gets_established() {
     let mut old = pair(Some(1), Some(1));
-    let (offer, now) = (old.offer(100), old.now);
+    let (offer, now) = (old.connect_params(100), old.now);
     old.cm(0).connect(&offer, now).unwrap();
     let req = sent(&mut old, 0)[0];
     old.deliver(1, &req);
@@ -209,7 +209,7 @@ fn a_replay_after_a_restart_never_gets_established() {
 }
 
 #[test]
-fn a_forged_end_does_not_end_and_a_forged_offer_is_not_stale() {
+fn a_forged_dreq_or_req_does_not_end_a_connection() {
     let mut pair = pair(Some(1), Some(1));
     let id = pair.connect(100);
     pair.run_until(Time(SECOND));
@@ -223,7 +223,7 @@ fn a_forged_end_does_not_end_and_a_forged_offer_is_not_stale() {
     pair.deliver(1, &CmMad { tid: 1, attr_mod: 0, message: CmMessage::Dreq(dreq) }.to_bytes());
     // With the queue pair of the connection, from the same address, without the key.
     let mut stranger = CmPair::new(6, Config::default(), 8);
-    let (offer, now) = (pair.offer(100), pair.now);
+    let (offer, now) = (pair.connect_params(100), pair.now);
     stranger.cm(0).connect(&offer, now).unwrap();
     let req = sent(&mut stranger, 0)[0];
     pair.deliver(1, &req);
@@ -234,28 +234,29 @@ fn a_forged_end_does_not_end_and_a_forged_offer_is_not_stale() {
 }
 
 #[test]
-fn private_data_has_less_room() {
+fn a_proof_reduces_the_private_data() {
     let mut pair = pair(Some(1), Some(1));
-    pair.nodes[1].manner = Manner::Sleep;
+    pair.nodes[1].policy = Policy::Sleep;
     let (now, data) = (pair.now, [7; 57]);
-    let offer = |len: usize| ferroce_proto::cm::Connect { private_data: &data[..len], ..pair.offer(100) };
+    let offer =
+        |len: usize| ferroce_proto::cm::Connect { private_data: &data[..len], ..pair.connect_params(100) };
     let (fits, longer) = (offer(36), offer(37));
-    let too_long = Err(CmError::PrivateDataTooLong { len: 37, room: 36 });
+    let too_long = Err(CmError::PrivateDataTooLong { len: 37, capacity: 36 });
     assert_eq!(pair.cm(0).connect(&longer, now), too_long);
     pair.cm(0).connect(&fits, now).unwrap();
     pair.run_until(Time(SECOND / 100));
-    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no offer") };
+    let Event::Request(request) = &pair.nodes[1].events[0].1 else { panic!("no REQ") };
     assert_eq!(request.private_data, [7; 36]);
     let id = request.id;
     let long = [8; 181];
     let accept = |len: usize| Accept { private_data: &long[..len], ..Accept::default() };
-    let too_long = Err(CmError::PrivateDataTooLong { len: 181, room: 180 });
+    let too_long = Err(CmError::PrivateDataTooLong { len: 181, capacity: 180 });
     assert_eq!(pair.cm(1).accept(id, &accept(181), now), too_long);
     pair.cm(1).accept(id, &accept(180), now).unwrap();
 }
 
 #[test]
-fn datagram_services_are_proven_too() {
+fn sidr_replies_are_proven_too() {
     for (active, passive, status) in [
         (Some(1), Some(1), SidrStatus::SUCCESS),
         (Some(1), Some(2), SidrStatus::REJECT),
@@ -274,7 +275,7 @@ fn datagram_services_are_proven_too() {
 fn addresses_are_part_of_the_proof() {
     let mut pair = pair(Some(1), Some(1));
     let path = Path { sgid: Gid([3; 16]), ..pair.path() };
-    let (offer, now) = (ferroce_proto::cm::Connect { path, ..pair.offer(100) }, pair.now);
+    let (offer, now) = (ferroce_proto::cm::Connect { path, ..pair.connect_params(100) }, pair.now);
     pair.cm(0).connect(&offer, now).unwrap();
     let req = sent(&mut pair, 0)[0];
     // Arrives from node 0's real address, which is not the one it was made for.

@@ -11,7 +11,7 @@ use ferroce_proto::verbs::{
 };
 use ferroce_proto::{PdId, Psn, RKey};
 use ferroce_sim::journal::Entry;
-use ferroce_sim::{Cq, Faults, LIMITS, Mr, Node, PairSetup, QpSetup, QueuePair, World, Wr, way_up};
+use ferroce_sim::{Cq, Faults, LIMITS, Mr, Node, PairSetup, QpSetup, QueuePair, World, Wr, steps_to_rts};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -30,7 +30,7 @@ struct Modelled {
     send_cq: Cq,
     recv_cq: Cq,
     state: QpState,
-    /// Posted sends that may still complete, with whether success would be told.
+    /// Posted sends that may still complete, with whether success would be reported.
     sends: VecDeque<(u64, bool)>,
     receives: VecDeque<u64>,
 }
@@ -51,7 +51,7 @@ impl Model {
         }
         let nodes = [world.node(), world.node()];
         if rng.random() {
-            nodes.iter().for_each(|node| node.name_messages(4));
+            nodes.iter().for_each(|node| node.enable_rendezvous(4));
         }
         let mut model = Model { rng, world, qps: Vec::new(), next_id: 0 };
         for transport in [Transport::Rc, Transport::Rc, Transport::Uc, Transport::Ud] {
@@ -134,7 +134,7 @@ impl Model {
     /// The next sensible step towards RTS.
     fn climb(&mut self, who: usize) {
         let modelled = &self.qps[who];
-        let steps = way_up(modelled.transport);
+        let steps = steps_to_rts(modelled.transport);
         let Some((state, mask)) = (match modelled.state {
             QpState::Reset => Some(steps[0]),
             QpState::Init => Some(steps[1]),
@@ -175,7 +175,7 @@ impl Model {
         let mask = match rng.random_range(0..3) {
             0 => AttrMask::from_bits_retain(rng.random()),
             1 => AttrMask::STATE,
-            _ => way_up(self.qps[who].transport)[rng.random_range(0..3)].1,
+            _ => steps_to_rts(self.qps[who].transport)[rng.random_range(0..3)].1,
         };
         self.modify(who, &attr, mask);
     }
@@ -310,7 +310,7 @@ impl Model {
         modelled.mr = modelled.node.mr(modelled.pd, 16 * 1024, Access::LOCAL_WRITE | Access::REMOTE);
     }
 
-    /// Takes completions and notices changes of state that nobody asked for.
+    /// Takes completions and records unrequested state changes.
     fn settle(&mut self, who: usize) {
         let modelled = &mut self.qps[who];
         let found = modelled.qp.state();
@@ -408,7 +408,7 @@ impl Modelled {
     }
 }
 
-/// Runs a model to its end and says how many completions were successes.
+/// Runs a model to its end and returns the number of successful completions.
 fn run(seed: u64, calls: usize) -> usize {
     println!("seed {seed}");
     let mut model = Model::new(seed);

@@ -65,7 +65,7 @@ fn a_killed_node_stays_silent() {
 }
 
 #[test]
-fn a_peer_that_went_to_error_answers_nothing_more() {
+fn a_peer_in_error_stops_answering() {
     for after_ns in [0, 1_000, 1_010, 1_050, 2_000] {
         for script in ALL {
             let pair = setup().connect();

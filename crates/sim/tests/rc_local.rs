@@ -17,7 +17,7 @@ fn bind_wr(wr_id: u64, window: u32) -> Wr {
 }
 
 #[test]
-fn a_bind_waits_for_what_is_before_it_and_what_is_behind_waits_for_it() {
+fn a_bind_waits_for_earlier_requests_and_later_ones_wait_for_it() {
     let pair = Pair::rc(Mtu::B256);
     pair.b.post_recv(7, FAR, 1000);
     pair.a.qp.post(Wr::read(1, &pair.b.mr, 0).sge(pair.a.sge(FAR, 1000)));
@@ -46,7 +46,7 @@ fn an_unsignalled_request_before_it_asks_for_its_acknowledgement() {
 }
 
 #[test]
-fn a_refused_bind_fails_after_what_is_before_it_and_ends_the_queue_pair() {
+fn a_refused_bind_fails_after_earlier_requests_and_ends_the_queue_pair() {
     for (transport, end) in [(Transport::Rc, QpState::Err), (Transport::Uc, QpState::Sqe)] {
         let pair = PairSetup { transport, ..PairSetup::rc() }.connect();
         pair.b.post_recv(7, FAR, 1000);
@@ -64,7 +64,7 @@ fn a_refused_bind_fails_after_what_is_before_it_and_ends_the_queue_pair() {
 }
 
 #[test]
-fn a_bind_is_executed_once_however_often_the_rest_is_repeated() {
+fn a_bind_is_executed_once_despite_retransmissions() {
     let pair = Pair::rc(Mtu::B256);
     for id in 0..3 {
         pair.b.post_recv(id, FAR, 1000);

@@ -1,4 +1,4 @@
-//! Requests that the responder refuses: which status the requester sees, and what the responder is told.
+//! Requests that the responder refuses: the status at the requester, and the events at the responder.
 
 use ferroce_proto::qp::DropReason;
 use ferroce_proto::verbs::{Access, EventKind, Mtu, QpState, SendOp, WcStatus};
@@ -143,7 +143,7 @@ fn a_range_that_leaves_its_region_is_an_access_error() {
 }
 
 #[test]
-fn the_end_of_the_address_space_is_not_the_way_to_its_beginning() {
+fn ranges_do_not_wrap_around_the_address_space() {
     for kind in 0..2 {
         let pair = setup().connect();
         let mr = pair.b.node.mr_at(pair.b.pd, u64::MAX - 4095, 4096, Access::LOCAL_WRITE | Access::REMOTE);
@@ -169,7 +169,7 @@ fn zero_bytes_need_no_key() {
 }
 
 #[test]
-fn what_was_granted_before_a_refusal_is_answered_before_it() {
+fn earlier_reads_are_answered_before_a_refusal() {
     for depth in [1, usize::MAX] {
         let pair = setup().connect();
         pair.b.node.set_link_depth(depth);
@@ -188,7 +188,7 @@ fn what_was_granted_before_a_refusal_is_answered_before_it() {
 }
 
 #[test]
-fn a_region_that_goes_away_in_the_middle_is_an_access_error() {
+fn a_region_deregistered_in_the_middle_is_an_access_error() {
     for read in [false, true] {
         let pair = PairSetup { window: 1024, ..setup() }.connect();
         let mr = pair.b.node.mr(pair.b.pd, 256 * 1024, Access::LOCAL_WRITE | Access::REMOTE);
@@ -244,7 +244,7 @@ fn a_receive_without_usable_memory_is_a_protection_error_here_and_an_operation_e
 }
 
 #[test]
-fn a_write_with_immediate_to_a_wrong_place_ends_its_receive() {
+fn a_refused_write_with_immediate_fails_its_receive() {
     let pair = setup().connect();
     let wrong = Wr::new(2, SendOp::WriteImm { addr: 0, rkey: RKey(1), imm: 1 });
     let expected = Consequence { receive: Some(WcStatus::LocAccessErr), event: None, ..ACCESS };
@@ -261,7 +261,7 @@ fn an_odd_atomic_address_is_an_invalid_request() {
 }
 
 #[test]
-fn more_reads_than_the_responder_has_room_for_are_invalid() {
+fn more_reads_than_responder_resources_are_invalid() {
     // The requester believes that it may have 8 in flight; the responder's link is slow, so they pile up.
     let pair = PairSetup { max_dest_rd_atomic: 2, ..setup() }.connect();
     pair.b.node.set_link_depth(1);
@@ -275,7 +275,7 @@ fn more_reads_than_the_responder_has_room_for_are_invalid() {
 }
 
 #[test]
-fn no_room_for_reads_at_all_refuses_the_first() {
+fn without_responder_resources_the_first_read_is_refused() {
     for kind in 1..4 {
         let pair = PairSetup { max_dest_rd_atomic: 0, ..setup() }.connect();
         let wr = one_sided(&pair, &pair.b.mr, 0, 8).swap_remove(kind).1;
@@ -305,7 +305,7 @@ fn a_message_out_of_order_is_an_invalid_request() {
 }
 
 #[test]
-fn a_write_whose_length_lies_is_an_invalid_request() {
+fn a_write_with_a_wrong_dma_length_is_an_invalid_request() {
     for claimed in [19u32, 21, 0x8000_0001, u32::MAX] {
         let lie = move |bytes: &mut Vec<u8>| bytes[24..28].copy_from_slice(&claimed.to_be_bytes());
         forged(lie, |p| Wr::write(2, &p.b.mr, FAR).sge(p.a.sge(0, 20)), &INVALID);
@@ -338,7 +338,7 @@ fn each_nak_code_has_its_status() {
 }
 
 #[test]
-fn a_reserved_syndrome_is_no_packet() {
+fn a_reserved_syndrome_is_malformed() {
     for syndrome in [0x40, 0x5f, 0x65, 0x7f, 0x80, 0xff] {
         let pair = setup().connect();
         pair.world.rule(Rule::on(is_ack).first().rewrite(move |bytes| bytes[12] = syndrome));
@@ -374,7 +374,7 @@ fn a_read_response_of_the_wrong_length_is_a_bad_response() {
 }
 
 #[test]
-fn a_send_without_readable_memory_fails_where_it_stands() {
+fn a_send_without_readable_memory_fails_in_order() {
     for kind in 0..3 {
         let pair = setup().connect();
         let (a, b) = (&pair.a, &pair.b);
@@ -419,7 +419,7 @@ fn an_atomic_needs_a_buffer_of_eight_bytes() {
     }
 }
 
-/// Any single bit of any packet may be wrong under a right checksum: a peer with a bug, or a forger on the path. It may
+/// Any single bit of any packet may be wrong under a right checksum: a peer with a bug, or an attacker on the path. It may
 /// cost the connection, but neither a panic nor a hang, and every work request completes exactly once.
 #[test]
 fn no_forged_bit_breaks_more_than_the_connection() {

@@ -135,7 +135,7 @@ fn inline_data_is_taken_at_posting_time() {
 }
 
 #[test]
-fn unsignalled_work_makes_no_completion_and_frees_its_place() {
+fn unsignalled_work_makes_no_completion_and_frees_its_queue_entry() {
     let setup = PairSetup::rc();
     let cap = QpCap { max_send_wr: 4, ..setup.cap };
     let pair = PairSetup { cap, ..setup }.connect();
@@ -176,7 +176,7 @@ fn solicited_is_carried_by_the_last_packet_only() {
 }
 
 #[test]
-fn both_directions_at_once() {
+fn both_directions_concurrently() {
     let pair = Pair::rc(Mtu::B512);
     for (one, other) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
         other.post_recv(9, FAR, 5000);
@@ -197,7 +197,7 @@ fn both_directions_at_once() {
 }
 
 #[test]
-fn a_large_message_crosses_in_a_window() {
+fn a_message_larger_than_the_window_arrives() {
     let memory = 3 << 20;
     let pair = PairSetup { memory, mtu: Mtu::B4096, ..PairSetup::rc() }.connect();
     let len = memory as u32;

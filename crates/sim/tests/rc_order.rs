@@ -111,7 +111,7 @@ fn a_fence_holds_when_the_answer_is_lost() {
 }
 
 #[test]
-fn a_read_sees_the_write_before_it_and_not_the_one_behind() {
+fn a_read_sees_the_write_before_it_and_not_the_one_after() {
     let pair = setup().connect();
     let (a, b) = (&pair.a, &pair.b);
     b.mr.write(0, &[1; 2000]);
@@ -128,7 +128,7 @@ fn a_read_sees_the_write_before_it_and_not_the_one_behind() {
 }
 
 #[test]
-fn send_with_invalidate_takes_the_key_away() {
+fn send_with_invalidate_invalidates_the_key() {
     let pair = setup().connect();
     let (a, b) = (&pair.a, &pair.b);
     let mr = b.node.mr(b.pd, 4096, Access::LOCAL_WRITE | Access::REMOTE);
@@ -174,7 +174,7 @@ fn a_key_that_cannot_be_invalidated_refuses_the_send() {
 }
 
 #[test]
-fn local_invalidate_takes_effect_in_its_place() {
+fn local_invalidate_takes_effect_in_order() {
     let pair = setup().connect();
     let (a, b) = (&pair.a, &pair.b);
     let mr = a.node.mr(a.pd, 4096, Access::LOCAL_WRITE | Access::REMOTE);
@@ -194,7 +194,7 @@ fn local_invalidate_takes_effect_in_its_place() {
 }
 
 #[test]
-fn local_invalidate_under_loss_keeps_its_place() {
+fn local_invalidate_keeps_its_order_under_loss() {
     for target in 0..8 {
         let pair = setup().connect();
         let (a, b) = (&pair.a, &pair.b);

@@ -1,5 +1,5 @@
-//! Reliable connection: what two ferroce ends say to each other and to nobody else. Acknowledgements ride in requests, and the
-//! packets of a short WRITE, and the responses to a READ, are equally long.
+//! Reliable connection: extensions between two ferroce ends. Requests carry piggybacked ACKs, and the packets of a short
+//! WRITE and the responses to a READ have equal length.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::both_ready;
 
 const LEN: u32 = 8;
 /// Longer than a program takes to answer, shorter than any timer.
-const PUT_OFF_NS: u64 = 20_000;
+const ACK_DELAY_NS: u64 = 20_000;
 /// In pieces of the virtual time that a packet takes.
 const STEP_NS: u64 = 500;
 
@@ -29,7 +29,7 @@ fn is_marked(seen: &Seen<'_>) -> bool {
 fn connect(setup: &PairSetup) -> Pair {
     let pair = setup.connect();
     for end in [&pair.a, &pair.b] {
-        end.node.put_off_acks(PUT_OFF_NS);
+        end.node.delay_acks(ACK_DELAY_NS);
     }
     pair
 }
@@ -68,9 +68,9 @@ fn a_ping_pong_takes_one_packet_each_way() {
     assert_eq!((a.retransmitted, b.retransmitted), (0, 0));
 }
 
-/// An answer after which nothing is under way sets no timer, and a short round trip need not be measured each time.
+/// An ACK after which nothing is in flight sets no timer, and a short round trip need not be measured each time.
 #[test]
-fn a_ping_pong_seldom_asks_for_the_time() {
+fn a_ping_pong_rarely_reads_the_clock() {
     let pair = connect(&PairSetup::rc());
     ping_pong(&pair, 320, LEN);
     let (a, b) = (pair.a.node.received(), pair.b.node.received());
@@ -80,7 +80,7 @@ fn a_ping_pong_seldom_asks_for_the_time() {
 }
 
 #[test]
-fn a_foreign_peer_never_sees_one() {
+fn a_foreign_peer_never_receives_a_piggybacked_ack() {
     let pair = connect(&PairSetup::rc());
     // Neither end shows that it reads piggybacked ACKs, as a foreign one would not.
     let acks = pair.world.rule(Rule::on(|s: &Seen<'_>| is_ack(s) && is_marked(s)).rewrite(|b| b[8] &= 0x81));
@@ -91,10 +91,10 @@ fn a_foreign_peer_never_sees_one() {
 }
 
 #[test]
-fn an_answer_to_what_is_answered_shows_nothing() {
+fn an_ack_of_an_acknowledged_psn_announces_nothing() {
     let pair = connect(&PairSetup::rc());
     let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
-    // A forger, who cannot know which number is under way. The real acknowledgement is lost, and the others have no mark.
+    // A forged ACK with a PSN that is not in flight. The real ACK is lost, and the others have no extended bit.
     let forged = pair.world.rule(Rule::on(is_ack).nth(5).rewrite(|bytes| {
         let psn = u32::from_be_bytes([0, bytes[9], bytes[10], bytes[11]]) - 1;
         bytes[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
@@ -116,7 +116,7 @@ fn a_lost_piggybacked_ack_is_a_lost_acknowledgement() {
 }
 
 #[test]
-fn trouble_changes_nothing() {
+fn faults_do_not_change_the_result() {
     for seed in 0..20 {
         println!("seed {seed}");
         let pair = connect(&PairSetup { seed, ..PairSetup::rc() });
@@ -128,7 +128,7 @@ fn trouble_changes_nothing() {
 }
 
 #[test]
-fn no_packet_is_longer_for_it() {
+fn no_packet_exceeds_the_mtu_with_a_piggybacked_ack() {
     let mtu = Mtu::B256.bytes();
     for (len, rides) in [
         (mtu - PiggybackedAck::LEN as u32, true),
@@ -193,7 +193,7 @@ fn responses_to_a_foreign_peer_are_as_specified() {
 }
 
 #[test]
-fn equally_long_responses_survive_trouble() {
+fn equally_long_responses_survive_faults() {
     for seed in 0..10 {
         let pair = connect(&PairSetup { seed, ..PairSetup::rc() });
         pair.world.set_faults(Faults { reordering: 0.1, ..Faults::all(0.03) });
@@ -234,7 +234,7 @@ fn packets_of_a_write_to_a_foreign_peer_are_as_specified() {
 }
 
 #[test]
-fn equally_long_packets_survive_trouble() {
+fn equally_long_packets_survive_faults() {
     for seed in 0..10 {
         let pair = connect(&PairSetup { seed, ..PairSetup::rc() });
         pair.world.set_faults(Faults { reordering: 0.1, ..Faults::all(0.03) });

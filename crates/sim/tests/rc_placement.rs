@@ -97,7 +97,7 @@ fn the_queue_pair_must_grant_it_too() {
 }
 
 #[test]
-fn they_count_as_reads_do() {
+fn flushes_and_atomic_writes_count_as_reads() {
     let pair = PairSetup { max_rd_atomic: 0, access: ALL, ..PairSetup::rc() }.connect();
     pair.a.qp.post(Wr::atomic_write(1, &pair.b.mr, 0, 7));
     pair.run();
@@ -109,7 +109,7 @@ fn they_count_as_reads_do() {
 }
 
 #[test]
-fn only_reliable_connections_have_them() {
+fn only_reliable_connections_flush_and_write_atomically() {
     for transport in [Transport::Uc, Transport::Ud, Transport::XrcIni] {
         let pair = PairSetup::new(transport).connect();
         let wr = Wr::atomic_write(1, &pair.b.mr, 0, 7);
@@ -126,7 +126,7 @@ fn only_reliable_connections_have_them() {
 }
 
 #[test]
-fn losses_are_mended() {
+fn losses_are_repaired() {
     for seed in 0..8 {
         let setup = PairSetup { seed, mtu: Mtu::B256, access: ALL, ..PairSetup::rc() };
         let pair = setup.connect();

@@ -15,11 +15,11 @@ fn setup() -> PairSetup {
     PairSetup { mtu: Mtu::B256, psn_a: Psn::new(0xff_fff0), ..PairSetup::rc() }
 }
 
-/// A pair in which `a` names memory. `b` cannot fetch every so many-th message.
-fn connect(setup: &PairSetup, refuses_every: u64) -> Pair {
+/// A pair in which `a` sends rendezvous sends. `b` declines every `decline_every`-th fetch.
+fn connect(setup: &PairSetup, decline_every: u64) -> Pair {
     let pair = setup.connect();
-    pair.a.node.name_messages(0);
-    pair.b.node.name_messages(refuses_every);
+    pair.a.node.enable_rendezvous(0);
+    pair.b.node.enable_rendezvous(decline_every);
     pair
 }
 
@@ -28,7 +28,7 @@ fn requests(pair: &Pair) -> usize {
 }
 
 #[test]
-fn a_message_is_one_record_whatever_its_length() {
+fn a_message_of_any_length_is_one_record() {
     for script in [SEND, SEND_IMM] {
         for len in size_classes(Mtu::B256) {
             let pair = connect(&setup(), 0);
@@ -36,7 +36,11 @@ fn a_message_is_one_record_whatever_its_length() {
             pair.run();
             (script.check)(&pair, len);
             let is_long = u64::from(len > 256);
-            assert_eq!((pair.a.node.named().0, pair.b.node.named().1), (is_long, is_long), "{len} bytes");
+            assert_eq!(
+                (pair.a.node.rendezvous_counts().0, pair.b.node.rendezvous_counts().1),
+                (is_long, is_long),
+                "{len} bytes"
+            );
             assert_eq!(requests(&pair), 1);
             assert_eq!(pair.b.qp.counters().rx_packets, u64::from(len.div_ceil(256).max(1)));
             both_ready(&pair);
@@ -45,7 +49,7 @@ fn a_message_is_one_record_whatever_its_length() {
 }
 
 #[test]
-fn what_cannot_be_fetched_is_sent() {
+fn a_message_that_cannot_be_fetched_is_sent_as_packets() {
     for script in [SEND, SEND_IMM] {
         let pair = connect(&setup(), 1);
         (script.start)(&pair, 2000);
@@ -58,7 +62,7 @@ fn what_cannot_be_fetched_is_sent() {
 }
 
 #[test]
-fn a_row_of_them_needs_one_question() {
+fn one_nak_repairs_a_sequence_of_rendezvous_sends() {
     let pair = connect(&setup(), 3);
     for n in 0..10 {
         pair.b.post_recv(n, FAR + n * 2048, 2048);
@@ -72,13 +76,13 @@ fn a_row_of_them_needs_one_question() {
         assert!(pair.a.mr.read(n as usize * 1000, 1000) == got, "message {n}");
     }
     assert_eq!(pair.b.qp.counters().naks_sent, 1);
-    assert_eq!(pair.a.node.named().0, 10);
+    assert_eq!(pair.a.node.rendezvous_counts().0, 10);
     assert_eq!(requests(&pair), 10 + 8 * 4, "the third, and those behind it");
     both_ready(&pair);
 }
 
 #[test]
-fn without_a_receive_it_comes_again() {
+fn without_a_receive_it_is_retransmitted() {
     for srq in [false, true] {
         let pair = connect(&PairSetup { srq, ..setup() }, 0);
         pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 1000)));
@@ -108,7 +112,7 @@ fn a_receive_that_is_too_small_ends_both() {
 }
 
 #[test]
-fn memory_of_either_end_that_may_not_be_used_is_told_as_ever() {
+fn memory_faults_of_either_end_are_reported_as_with_packets() {
     let pair = connect(&setup(), 0);
     pair.b.post_recv(9, FAR, 1000);
     pair.b.mr.deregister();
@@ -123,7 +127,7 @@ fn memory_of_either_end_that_may_not_be_used_is_told_as_ever() {
     pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 1000)));
     pair.run();
     assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::LocProtErr)]);
-    assert_eq!(pair.a.node.named().0, 0);
+    assert_eq!(pair.a.node.rendezvous_counts().0, 0);
 }
 
 #[test]
@@ -144,7 +148,7 @@ fn several_entries_on_both_sides() {
         let sent = joined(&pair.a, 0, 500, pieces as usize);
         assert!(joined(&pair.b, FAR as usize, 700, 5)[..sent.len()] == sent[..]);
         assert_eq!(
-            pair.a.node.named().0,
+            pair.a.node.rendezvous_counts().0,
             u64::from(pieces <= SourceRef::MAX_PIECES as u64),
             "{pieces} entries"
         );
@@ -152,7 +156,7 @@ fn several_entries_on_both_sides() {
 }
 
 #[test]
-fn lost_doubled_or_late_it_arrives_once() {
+fn lost_duplicated_or_late_it_arrives_once() {
     let is_named = op(Operation::SendOnly);
     let rules = [
         Rule::on(is_named).first().drop(),
@@ -179,9 +183,9 @@ fn lost_doubled_or_late_it_arrives_once() {
     }
 }
 
-/// Numbers that a neighbour of ours would not send.
+/// Numbers that a correct local peer would not send.
 #[test]
-fn numbers_that_do_not_fit_the_length_are_dropped() {
+fn psn_counts_that_do_not_match_the_length_are_dropped() {
     let change = |packets: u32| {
         move |bytes: &mut Vec<u8>| {
             let Some((mut head, names)) = RendezvousSend::parse(bytes) else { return };
@@ -198,17 +202,17 @@ fn numbers_that_do_not_fit_the_length_are_dropped() {
         pair.run();
         assert_eq!(hits.hits(), 1);
         assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success)], "its packets came");
-        assert_eq!(pair.b.node.named().1, 0);
+        assert_eq!(pair.b.node.rendezvous_counts().1, 0);
     }
 }
 
-/// Messages both ways, each answered by one, on a network that loses a few: acknowledgements ride in what names memory, too.
+/// Messages both ways, each answered by one, on a network that loses a few: rendezvous sends carry piggybacked ACKs, too.
 #[test]
-fn acknowledgements_ride_along() {
+fn rendezvous_sends_carry_piggybacked_acks() {
     for faults in [Faults::default(), Faults::all(0.03)] {
         let pair = connect(&setup(), 5);
-        pair.a.node.put_off_acks(20_000);
-        pair.b.node.put_off_acks(20_000);
+        pair.a.node.delay_acks(20_000);
+        pair.b.node.delay_acks(20_000);
         pair.world.set_faults(faults);
         for round in 0..200 {
             for (from, to) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
@@ -225,7 +229,7 @@ fn acknowledgements_ride_along() {
         pair.run();
         let all: Vec<_> = (0..200).map(|round| (round, WcStatus::Success)).collect();
         assert_eq!((pair.a.send_cq.statuses(), pair.b.send_cq.statuses()), (all.clone(), all));
-        let (named, _) = pair.a.node.named();
+        let (named, _) = pair.a.node.rendezvous_counts();
         assert!(named > 150, "{named} of 200");
         both_ready(&pair);
     }

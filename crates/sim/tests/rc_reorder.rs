@@ -77,7 +77,7 @@ fn reordering_costs_few_packets_and_no_retry() {
 }
 
 #[test]
-fn where_most_packets_are_late_reads_end_too() {
+fn reads_complete_if_most_packets_are_late() {
     let calm = run(&setup(), Faults::default()).world.packets_sent();
     for seed in 0..8 {
         let faults = Faults { reordering: 0.75, jitter_ns: 20_000, ..Faults::default() };
@@ -99,7 +99,7 @@ fn loss_costs_few_packets() {
 }
 
 #[test]
-fn everything_at_once_where_the_peer_remembers_little() {
+fn all_faults_with_a_small_replay_list() {
     for max_rd_atomic in [1, 2, 16] {
         for seed in 0..10 {
             println!("{max_rd_atomic} in flight, seed {seed}");
@@ -142,7 +142,7 @@ fn a_lost_response_costs_one_request_and_one_response() {
 }
 
 #[test]
-fn what_is_asked_for_again_ends_before_what_is_there() {
+fn a_repeated_read_ends_before_the_received_part() {
     let pair = two_reads();
     let lost = [5, 6, 19, 20].map(|psn| pair.world.rule(Rule::on(response(psn)).first().drop()));
     pair.run();
@@ -153,7 +153,7 @@ fn what_is_asked_for_again_ends_before_what_is_there() {
 }
 
 #[test]
-fn a_late_response_is_not_asked_for_twice() {
+fn a_late_response_is_not_requested_twice() {
     let pair = two_reads();
     let late = pair.world.rule(Rule::on(response(5)).first().delay(100_000));
     pair.run();
@@ -163,7 +163,7 @@ fn a_late_response_is_not_asked_for_twice() {
 }
 
 #[test]
-fn a_response_of_the_wrong_length_out_of_turn_is_dropped() {
+fn an_out_of_order_response_of_the_wrong_length_is_dropped() {
     let pair = two_reads();
     let lost = pair.world.rule(Rule::on(response(5)).first().drop());
     let cut = pair.world.rule(Rule::on(response(8)).first().rewrite(|bytes| bytes.truncate(bytes.len() - 4)));
@@ -175,7 +175,7 @@ fn a_response_of_the_wrong_length_out_of_turn_is_dropped() {
 }
 
 #[test]
-fn a_response_to_a_write_out_of_turn_is_dropped() {
+fn an_out_of_order_response_to_a_write_is_dropped() {
     let pair = two_reads();
     pair.a.qp.post(Wr::write(3, &pair.b.mr, 0).sge(pair.a.sge(FAR, 4096)));
     pair.a.qp.post(Wr::write(4, &pair.b.mr, 0).sge(pair.a.sge(FAR, 4096)));
@@ -192,7 +192,7 @@ fn a_response_to_a_write_out_of_turn_is_dropped() {
 }
 
 #[test]
-fn requests_that_overtake_each_other_are_put_right() {
+fn reordered_requests_are_put_in_order() {
     // Each second request is late; the responder refuses what it skips.
     let calm = run(&setup(), Faults::default()).world.packets_sent();
     let pair = setup().connect();

@@ -21,7 +21,7 @@ fn acquaint(pair: &Pair) {
 }
 
 #[test]
-fn a_silent_peer_is_asked_retry_cnt_plus_one_times() {
+fn a_silent_peer_gets_retry_cnt_plus_one_transmissions() {
     for retry_cnt in 0..8 {
         for (name, wr) in [
             ("SEND", Wr::send as fn(u64) -> Wr),
@@ -49,7 +49,7 @@ fn a_silent_peer_is_asked_retry_cnt_plus_one_times() {
 }
 
 #[test]
-fn what_is_queued_behind_is_flushed_in_order() {
+fn later_requests_are_flushed_in_order() {
     let pair = PairSetup { retry_cnt: 1, timeout: 8, ..setup() }.connect();
     pair.b.node.kill();
     for id in 1..6 {
@@ -65,7 +65,7 @@ fn what_is_queued_behind_is_flushed_in_order() {
 }
 
 #[test]
-fn an_unsignalled_request_that_fails_is_told() {
+fn an_unsignalled_request_that_fails_is_reported() {
     let pair = PairSetup { retry_cnt: 0, timeout: 8, ..setup() }.connect();
     pair.b.node.kill();
     pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 10)).unsignaled());
@@ -90,7 +90,7 @@ fn timeout_zero_waits_for_ever() {
 }
 
 #[test]
-fn probes_cost_no_retry_and_do_not_put_off_the_timer() {
+fn probes_cost_no_retry_and_do_not_delay_the_timer() {
     for retry_cnt in [0, 1, 3, 7] {
         let pair = PairSetup { retry_cnt, timeout: 14, ..setup() }.connect();
         acquaint(&pair);
@@ -110,7 +110,7 @@ fn probes_cost_no_retry_and_do_not_put_off_the_timer() {
 }
 
 #[test]
-fn a_slow_peer_gets_nothing_twice_but_the_probes() {
+fn a_slow_peer_gets_only_probes_twice() {
     let pair = PairSetup { timeout: 16, window: 16 * 256, ..setup() }.connect();
     acquaint(&pair);
     // Later than the probes, which therefore arrive behind what they ask after.
@@ -138,7 +138,7 @@ fn a_probe_repairs_a_lost_tail_long_before_the_timer() {
     assert_eq!(pair.a.qp.counters().timeouts, 0);
 }
 
-/// Three requests, so that the answer to the first says something about the others.
+/// Three requests, so that the ACK of the first shows the state of the others.
 fn post_three(pair: &Pair) {
     pair.a.mr.fill(7);
     for id in 1..=3 {
@@ -148,7 +148,7 @@ fn post_three(pair: &Pair) {
 }
 
 #[test]
-fn a_slow_peer_is_not_sent_everything_again() {
+fn a_slow_peer_causes_no_full_retransmission() {
     // Longer than all probes, shorter than the timer.
     let pair = PairSetup { timeout: 17, ..setup() }.connect();
     acquaint(&pair);
@@ -162,7 +162,7 @@ fn a_slow_peer_is_not_sent_everything_again() {
 }
 
 #[test]
-fn a_loss_behind_a_slow_stretch_is_repaired() {
+fn a_loss_after_a_slow_phase_is_repaired() {
     let pair = PairSetup { timeout: 17, ..setup() }.connect();
     acquaint(&pair);
     let lost = pair.world.rule(Rule::on(is_request).nth(70).drop());
@@ -178,7 +178,7 @@ fn a_loss_behind_a_slow_stretch_is_repaired() {
 }
 
 #[test]
-fn progress_gives_the_retries_back() {
+fn progress_resets_the_retry_count() {
     // Every packet is lost three times before it gets through, in both directions; one more would be too many.
     let pair = PairSetup { retry_cnt: 3, timeout: 8, ..setup() }.connect();
     let mut count = std::collections::BTreeMap::new();
@@ -196,7 +196,7 @@ fn progress_gives_the_retries_back() {
 }
 
 #[test]
-fn a_peer_that_answers_everything_but_this_is_given_up() {
+fn retries_end_although_earlier_requests_were_answered() {
     // Each request of the second message is lost for ever; the first message keeps nothing alive.
     let pair = PairSetup { retry_cnt: 2, timeout: 10, ..setup() }.connect();
     pair.world.rule(Rule::on(|seen| is_request(seen) && seen.psn().value() >= 4).drop());
@@ -207,7 +207,7 @@ fn a_peer_that_answers_everything_but_this_is_given_up() {
 }
 
 #[test]
-fn a_peer_that_always_asks_again_is_given_up() {
+fn retries_end_if_the_peer_always_sends_a_nak() {
     // One packet in the middle never arrives, everything behind it does: the peer's NAKs must not keep us for ever.
     let pair = PairSetup { retry_cnt: 3, timeout: 10, ..setup() }.connect();
     pair.world.rule(Rule::on(|seen| is_request(seen) && seen.psn().value() == 2).drop());
@@ -217,7 +217,7 @@ fn a_peer_that_always_asks_again_is_given_up() {
 }
 
 #[test]
-fn the_other_direction_goes_on_while_one_retries() {
+fn the_other_direction_continues_during_retries() {
     let pair = PairSetup { retry_cnt: 7, timeout: 12, ..setup() }.connect();
     let a = pair.a.node.id;
     pair.world.rule(Rule::on(move |seen| seen.from == a && is_request(seen)).times(3).drop());

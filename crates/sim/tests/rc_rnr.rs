@@ -1,4 +1,4 @@
-//! Receiver not ready: the peer has no receive posted, and says how long to wait.
+//! Receiver not ready: the peer has no receive posted, and requests a wait.
 
 use ferroce_proto::qp::state::rnr_timer_ns;
 use ferroce_proto::verbs::{Mtu, QpState, WcStatus};
@@ -54,7 +54,7 @@ fn a_write_with_immediate_waits_with_its_last_packet() {
 }
 
 #[test]
-fn the_wait_is_the_one_the_peer_named() {
+fn the_wait_is_the_rnr_timer_of_the_peer() {
     for code in 0..32 {
         let pair = PairSetup { min_rnr_timer: code, ..setup() }.connect();
         pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 10)));
@@ -71,7 +71,7 @@ fn the_wait_is_the_one_the_peer_named() {
 }
 
 #[test]
-fn the_count_is_exact() {
+fn rnr_retries_are_counted_exactly() {
     for rnr_retry in 0..7 {
         let pair = PairSetup { rnr_retry, ..setup() }.connect();
         pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 10)));
@@ -99,7 +99,7 @@ fn seven_means_for_ever() {
 }
 
 #[test]
-fn a_message_that_got_through_gives_the_tries_back() {
+fn a_delivered_message_resets_the_rnr_retries() {
     let pair = PairSetup { rnr_retry: 2, ..setup() }.connect();
     for id in 0..5 {
         pair.a.qp.post(Wr::send(id).sge(pair.a.sge(0, 10)));
@@ -113,7 +113,7 @@ fn a_message_that_got_through_gives_the_tries_back() {
 }
 
 #[test]
-fn waiting_for_a_receive_is_not_waiting_for_an_answer() {
+fn an_rnr_wait_does_not_count_as_a_timeout() {
     // The RNR timer is far longer than the transport timer and all its retries.
     let pair = PairSetup { min_rnr_timer: 31, timeout: 8, retry_cnt: 1, ..setup() }.connect();
     pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 10)));
@@ -125,11 +125,11 @@ fn waiting_for_a_receive_is_not_waiting_for_an_answer() {
 }
 
 #[test]
-fn a_lost_or_doubled_rnr_nak_does_not_matter() {
-    for trouble in [Rule::drop, Rule::duplicate, Rule::damage, |rule: Rule| rule.delay(400_000_000)] {
+fn a_lost_or_duplicate_rnr_nak_has_no_effect() {
+    for fault in [Rule::drop, Rule::duplicate, Rule::damage, |rule: Rule| rule.delay(400_000_000)] {
         for len in [10, 1000] {
             let pair = setup().connect();
-            let hit = pair.world.rule(trouble(Rule::on(is_rnr_nak).first()));
+            let hit = pair.world.rule(fault(Rule::on(is_rnr_nak).first()));
             pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, len)));
             pair.world.run_for(2 * LATENCY_NS);
             pair.b.post_recv(9, FAR, 1000);

@@ -25,7 +25,7 @@ fn setup() -> PairSetup {
     }
 }
 
-/// WRITEs and SENDs in turns, with an atomic and a READ among them.
+/// WRITEs and SENDs alternately, with an atomic and a READ among them.
 fn post(pair: &Pair) {
     let (a, b) = (&pair.a, &pair.b);
     for id in 0..WRITES {
@@ -71,7 +71,7 @@ fn run(setup: &PairSetup, faults: Faults, rules: impl FnOnce(&Pair)) -> Pair {
     pair
 }
 
-/// A NAK that says what is there.
+/// A NAK with a bitmap of received packets.
 fn is_report(seen: &Seen<'_>) -> bool {
     is_sequence_nak(seen) && !seen.packet.payload.is_empty()
 }
@@ -81,7 +81,7 @@ fn is_marked(seen: &Seen<'_>) -> bool {
 }
 
 #[test]
-fn loss_costs_what_is_lost_and_one_window() {
+fn loss_costs_the_lost_packets_and_one_window() {
     for loss in [0.01, 0.03] {
         let mut sent_again = 0;
         for seed in 0..10 {
@@ -104,7 +104,7 @@ fn loss_costs_what_is_lost_and_one_window() {
 }
 
 #[test]
-fn everything_at_once_changes_nothing() {
+fn all_faults_together_do_not_change_the_result() {
     for seed in 0..20 {
         println!("seed {seed}");
         run(&PairSetup { seed, ..setup() }, Faults { reordering: 0.1, ..Faults::all(0.03) }, |_| {});
@@ -112,7 +112,7 @@ fn everything_at_once_changes_nothing() {
 }
 
 #[test]
-fn a_peer_that_does_not_mark_its_naks_sees_nothing_new() {
+fn a_peer_without_selective_naks_gets_go_back_n() {
     for seed in 0..5 {
         let faults = Faults { loss: 0.02, ..Faults::default() };
         let mut counted = None;
@@ -130,7 +130,7 @@ fn a_peer_that_does_not_mark_its_naks_sees_nothing_new() {
 }
 
 #[test]
-fn a_peer_that_ignores_the_mark_gets_no_report() {
+fn a_peer_that_ignores_the_selective_bit_gets_no_bitmap() {
     let faults = Faults { loss: 0.02, ..Faults::default() };
     let mut reports = None;
     run(&setup(), faults, |pair| {
@@ -175,7 +175,7 @@ fn long_write(pair: &Pair) {
 }
 
 #[test]
-fn only_what_is_missing_is_sent_again() {
+fn only_missing_packets_are_retransmitted() {
     let pair = acquainted();
     let lost = [15, 16, 40, 70].map(|psn| pair.world.rule(Rule::on(request(psn)).first().drop()));
     long_write(&pair);
@@ -185,7 +185,7 @@ fn only_what_is_missing_is_sent_again() {
 }
 
 #[test]
-fn what_is_lost_twice_is_sent_thrice() {
+fn a_packet_lost_twice_is_sent_three_times() {
     let pair = acquainted();
     pair.world.rule(Rule::on(request(15)).times(2).drop());
     pair.world.rule(Rule::on(request(30)).first().drop());
@@ -197,25 +197,25 @@ fn what_is_lost_twice_is_sent_thrice() {
 }
 
 #[test]
-fn reports_may_be_lost_doubled_and_late() {
-    for trouble in 0..3 {
+fn selective_naks_may_be_lost_duplicated_and_late() {
+    for fault in 0..3 {
         let pair = acquainted();
         pair.world.rule(Rule::on(request(15)).first().drop());
         pair.world.rule(Rule::on(request(60)).first().drop());
         let reports = Rule::on(is_report);
-        pair.world.rule(match trouble {
+        pair.world.rule(match fault {
             0 => reports.first().drop(),
             1 => reports.duplicate(),
             _ => reports.delay(50_000),
         });
         long_write(&pair);
-        assert_eq!(pair.a.qp.counters().timeouts, 0, "trouble {trouble}");
-        assert!(again(&pair).len() <= 8, "trouble {trouble}: {:?}", again(&pair));
+        assert_eq!(pair.a.qp.counters().timeouts, 0, "fault {fault}");
+        assert!(again(&pair).len() <= 8, "fault {fault}: {:?}", again(&pair));
     }
 }
 
 #[test]
-fn nonsense_in_a_report_is_survived() {
+fn a_malformed_selective_nak_is_harmless() {
     for (seed, fill) in [(1, 0xff), (2, 0x00), (3, 0xaa), (4, 0x55)] {
         let faults = Faults { loss: 0.02, ..Faults::default() };
         let pair = setup_with(seed).connect();
@@ -233,7 +233,7 @@ fn setup_with(seed: u64) -> PairSetup {
 }
 
 #[test]
-fn a_receive_that_comes_late_is_waited_for_as_ever() {
+fn a_late_receive_causes_an_rnr_wait_as_before() {
     let pair = acquainted();
     pair.world.rule(Rule::on(request(12)).first().drop());
     let (a, b) = (&pair.a, &pair.b);
@@ -270,9 +270,9 @@ fn behind_a_gap_all_but_the_last_packet_is_placed() {
 }
 
 /// Packets from the middle of a WRITE are placed when they come, also behind a gap. When the memory is deregistered before the gap is
-/// filled, the message is refused as if they had waited for their turn.
+/// filled, the message is refused as if they had been kept.
 #[test]
-fn memory_that_goes_before_the_gap_is_filled_refuses_the_message() {
+fn memory_deregistered_before_the_gap_is_filled_refuses_the_message() {
     let pair = setup().connect();
     let (a, b) = (&pair.a, &pair.b);
     let far = b.node.mr(b.pd, 64 * 1024, Access::REMOTE_WRITE | Access::LOCAL_WRITE);

@@ -5,7 +5,7 @@ use ferroce_proto::qp::state::ModifyError;
 use ferroce_proto::qp::{DropReason, PostError};
 use ferroce_proto::verbs::{AttrMask, EventKind, Mtu, QpAttr, QpState, WcStatus};
 use ferroce_sim::filter::{any, is_request};
-use ferroce_sim::{Endpoint, LATENCY_NS, PairSetup, Rule, World, Wr, way_up};
+use ferroce_sim::{Endpoint, LATENCY_NS, PairSetup, Rule, World, Wr, steps_to_rts};
 
 const FAR: u64 = 128 * 1024;
 
@@ -27,7 +27,7 @@ fn unconnected() -> (World, Endpoint, Endpoint) {
 
 fn climb(from: &Endpoint, to: &Endpoint, last: QpState) {
     let attr = setup().attributes(&to.qp, Psn::new(5), Psn::new(5));
-    for (state, mask) in way_up(setup().transport) {
+    for (state, mask) in steps_to_rts(setup().transport) {
         from.qp.modify(&QpAttr { state, ..attr }, mask).unwrap();
         if state == last {
             return;
@@ -58,7 +58,7 @@ fn receives_posted_in_init_serve_the_first_messages() {
     climb(&b, &a, QpState::Init);
     b.post_recv(9, FAR, 100);
     let attr = setup().attributes(&a.qp, Psn::new(5), Psn::new(5));
-    let (state, mask) = way_up(setup().transport)[1];
+    let (state, mask) = steps_to_rts(setup().transport)[1];
     b.qp.modify(&QpAttr { state, ..attr }, mask).unwrap();
     climb(&a, &b, QpState::Rts);
     a.qp.post(Wr::send(1).sge(a.sge(0, 100)));
@@ -70,7 +70,7 @@ fn receives_posted_in_init_serve_the_first_messages() {
 }
 
 #[test]
-fn before_rtr_nothing_is_heard() {
+fn packets_before_rtr_are_dropped() {
     let (world, a, b) = unconnected();
     climb(&b, &a, QpState::Init);
     climb(&a, &b, QpState::Rts);
@@ -80,7 +80,7 @@ fn before_rtr_nothing_is_heard() {
     // The requester tries again, and finds the peer ready.
     let attr = setup().attributes(&a.qp, Psn::new(5), Psn::new(5));
     b.post_recv(9, FAR, 100);
-    b.qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, way_up(setup().transport)[1].1).unwrap();
+    b.qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, steps_to_rts(setup().transport)[1].1).unwrap();
     world.run_until_idle();
     assert_eq!(a.send_cq.statuses(), [(1, WcStatus::Success)]);
 }
@@ -143,7 +143,7 @@ fn error_flushes_both_queues_in_order() {
 }
 
 #[test]
-fn a_message_half_received_is_flushed_in_its_place() {
+fn a_partially_received_message_is_flushed_in_order() {
     let pair = setup().connect();
     pair.world.rule(Rule::on(|seen| is_request(seen) && seen.psn().value() == 2).drop());
     for id in 0..3 {
@@ -156,7 +156,7 @@ fn a_message_half_received_is_flushed_in_its_place() {
 }
 
 #[test]
-fn a_peer_in_error_is_a_peer_that_does_not_answer() {
+fn a_peer_in_error_does_not_answer() {
     let pair = PairSetup { timeout: 10, retry_cnt: 2, ..setup() }.connect();
     pair.b.qp.set_state(QpState::Err).unwrap();
     pair.a.qp.post(Wr::send(1));
@@ -166,7 +166,7 @@ fn a_peer_in_error_is_a_peer_that_does_not_answer() {
 }
 
 #[test]
-fn reset_forgets_everything_and_the_connection_can_be_made_anew() {
+fn reset_discards_all_state_and_allows_a_new_connection() {
     let setup = setup();
     let pair = setup.connect();
     for round in 0..5 {
@@ -199,7 +199,7 @@ fn reset_forgets_everything_and_the_connection_can_be_made_anew() {
 }
 
 #[test]
-fn draining_finishes_what_was_begun_and_tells() {
+fn draining_completes_started_messages_and_raises_an_event() {
     for notify in [false, true] {
         let pair = PairSetup { window: 512, ..setup() }.connect();
         pair.a.qp.post(Wr::write(1, &pair.b.mr, FAR).sge(pair.a.sge(0, 5000)));
@@ -246,7 +246,7 @@ fn draining_survives_loss() {
 }
 
 #[test]
-fn an_idle_queue_is_drained_at_once() {
+fn an_idle_queue_is_drained_immediately() {
     let pair = setup().connect();
     let attr = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..QpAttr::default() };
     pair.a.qp.modify(&attr, AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY).unwrap();
@@ -256,7 +256,7 @@ fn an_idle_queue_is_drained_at_once() {
 }
 
 #[test]
-fn attributes_changed_while_drained_count_from_then_on() {
+fn attributes_changed_in_sqd_apply_from_then_on() {
     let pair = PairSetup { timeout: 20, retry_cnt: 7, ..setup() }.connect();
     pair.a.qp.set_state(QpState::Sqd).unwrap();
     let attr = QpAttr { timeout: 8, retry_cnt: 1, max_rd_atomic: 1, ..pair.a.qp.query() };
@@ -271,7 +271,7 @@ fn attributes_changed_while_drained_count_from_then_on() {
 }
 
 #[test]
-fn a_destroyed_peer_is_nobody() {
+fn packets_to_a_destroyed_queue_pair_are_dropped() {
     let pair = PairSetup { timeout: 10, retry_cnt: 1, ..setup() }.connect();
     pair.b.qp.destroy();
     pair.a.qp.post(Wr::send(1));
@@ -281,7 +281,7 @@ fn a_destroyed_peer_is_nobody() {
 }
 
 #[test]
-fn a_stranger_is_not_heard() {
+fn packets_from_another_address_are_dropped() {
     // A third node connects to b's queue pair number, with the right sequence number, and b knows nothing of it.
     let pair = setup().connect();
     let stranger = setup().endpoint(&pair.world.node(), Psn::new(9));
@@ -300,7 +300,7 @@ fn a_stranger_is_not_heard() {
 }
 
 #[test]
-fn a_foreign_partition_or_transport_is_not_heard() {
+fn packets_of_another_partition_or_transport_are_dropped() {
     for (bytes, reason) in [(2usize, DropReason::BadPkey), (0, DropReason::WrongTransport)] {
         let pair = setup().connect();
         let forge = move |packet: &mut Vec<u8>| packet[bytes] ^= 0x20;
@@ -314,7 +314,7 @@ fn a_foreign_partition_or_transport_is_not_heard() {
 }
 
 #[test]
-fn a_full_completion_queue_is_told_once() {
+fn a_cq_overrun_is_reported_once() {
     let world = World::new(1);
     let setup = setup();
     let b = setup.endpoint(&world.node(), Psn::new(1));

@@ -1,4 +1,4 @@
-//! How much is in flight, and what congestion control hears of it.
+//! Bytes in flight, and the events of congestion control.
 
 mod support;
 
@@ -56,7 +56,7 @@ struct Heard {
     timeouts: u32,
 }
 
-/// Halves its window at every loss, and writes down what it hears.
+/// Halves its window at every loss, and records its events.
 struct Careful {
     window: u32,
     heard: Arc<Mutex<Heard>>,
@@ -99,7 +99,7 @@ fn careful(setup: &PairSetup) -> (Pair, Arc<Mutex<Heard>>) {
 }
 
 #[test]
-fn a_controller_hears_of_everything() {
+fn a_controller_receives_every_event() {
     let (pair, heard) = careful(&setup());
     pair.a.qp.post(Wr::write(1, &pair.b.mr, FAR).sge(pair.a.sge(0, 256 * 40)));
     pair.run();
@@ -118,7 +118,7 @@ fn a_controller_hears_of_everything() {
 }
 
 #[test]
-fn the_timer_is_told_as_such() {
+fn the_timer_is_reported_as_a_timeout() {
     let (pair, heard) = careful(&setup());
     let lost = pair.world.rule(Rule::on(is_request).times(5).drop());
     pair.a.qp.post(Wr::write(1, &pair.b.mr, FAR).sge(pair.a.sge(0, 256 * 5)));
@@ -142,7 +142,7 @@ fn a_window_that_shrinks_to_nothing_still_lets_one_packet_through() {
 }
 
 #[test]
-fn scripts_run_under_random_trouble() {
+fn scripts_run_under_random_faults() {
     for script in ALL {
         for seed in 0..40 {
             println!("{} seed {seed}", script.name);
@@ -155,7 +155,7 @@ fn scripts_run_under_random_trouble() {
 
 /// A reset queue pair may be connected to another peer: what it learned about the old path must not slow it down.
 #[test]
-fn reset_forgets_the_congestion_window() {
+fn reset_restarts_the_congestion_window() {
     let pair = PairSetup::rc().connect_with(|| HalvingWindow::new(1 << 20).into());
     pair.world.rule(Rule::on(is_request).drop());
     pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 1000)));

@@ -2,7 +2,7 @@
 //! completes, is what it would be on a perfect one; and the same seed gives the same run, packet by packet.
 //!
 //! The work is made so that its outcome does not depend on time: every queue pair writes to places of its own, reads
-//! places that nobody writes meanwhile, and adds to counters of its own. One counter per node is everybody's, and
+//! memory that no queue pair writes meanwhile, and adds to counters of its own. One counter per node is shared by all, and
 //! there only the sum is known.
 
 use ferroce_proto::verbs::{Access, Completion, Mtu, Transport, WcOpcode, WcStatus};
@@ -283,7 +283,7 @@ impl Side {
         if step.signaled { wr } else { wr.unsignaled() }
     }
 
-    /// Its memory without what it found in counters that are everybody's.
+    /// Its memory without what it found in shared counters.
     fn lasting_memory(&self) -> Vec<u8> {
         let mut bytes = self.mr.read(0, REGION as usize);
         for (number, step) in self.steps.iter().enumerate() {
@@ -301,7 +301,7 @@ fn run(seed: u64, faults: Faults) -> (Outcome, Journal) {
     run.world.set_faults(faults);
     if faults != Faults::default() {
         let nodes = run.nodes.iter().enumerate();
-        nodes.filter(|(n, _)| n % 2 == 1).for_each(|(n, node)| node.name_messages([0, 5, 2, 40][n / 2]));
+        nodes.filter(|(n, _)| n % 2 == 1).for_each(|(n, node)| node.enable_rendezvous([0, 5, 2, 40][n / 2]));
     }
     run.finish(seed)
 }
@@ -331,14 +331,14 @@ fn seeds(first: u64) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn a_little_of_everything() {
+fn few_faults_of_every_kind() {
     for seed in seeds(1_000) {
         soak(seed, Faults::all(0.01));
     }
 }
 
 #[test]
-fn much_of_everything() {
+fn many_faults_of_every_kind() {
     for seed in seeds(2_000) {
         soak(seed, Faults::all(0.05));
     }

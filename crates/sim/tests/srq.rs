@@ -34,7 +34,7 @@ fn second(pair: &Pair, setup: &PairSetup) -> (QueuePair, QueuePair) {
 }
 
 #[test]
-fn two_connections_draw_from_one_queue() {
+fn two_connections_share_one_receive_queue() {
     let setup = setup();
     let pair = setup.connect();
     let (a2, b2) = second(&pair, &setup);
@@ -73,7 +73,7 @@ fn an_empty_shared_queue_is_not_ready() {
 }
 
 #[test]
-fn the_limit_is_told_once() {
+fn the_srq_limit_event_is_raised_once() {
     let pair = setup().connect();
     let srq = pair.b.srq.clone().unwrap();
     for id in 0..8 {
@@ -89,7 +89,7 @@ fn the_limit_is_told_once() {
 }
 
 #[test]
-fn a_queue_pair_in_error_says_that_it_took_its_last_request() {
+fn a_queue_pair_in_error_reports_its_last_request() {
     let setup = setup();
     let pair = setup.connect();
     let (a2, b2) = second(&pair, &setup);
@@ -107,7 +107,7 @@ fn a_queue_pair_in_error_says_that_it_took_its_last_request() {
 }
 
 #[test]
-fn a_request_already_taken_is_flushed_before_the_last_is_told() {
+fn a_request_already_taken_is_flushed_before_the_last_wqe_event() {
     let pair = setup().connect();
     pair.b.post_recv(0, FAR, 5000);
     pair.b.post_recv(1, FAR, 5000);
@@ -144,7 +144,7 @@ fn receives_are_posted_to_the_shared_queue_only() {
 }
 
 #[test]
-fn datagrams_and_unreliable_connections_draw_from_it_too() {
+fn ud_and_uc_use_shared_receives_too() {
     for transport in [Transport::Uc, Transport::Ud] {
         let pair = PairSetup { transport, ..setup() }.connect();
         pair.b.post_recv(7, FAR, 300);

@@ -1,4 +1,4 @@
-//! Unreliable connection: a message arrives whole, or nobody hears of it.
+//! Unreliable connection: a message arrives whole or is dropped silently.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn every_operation_of_every_size_at_every_mtu() {
 }
 
 #[test]
-fn the_sender_is_done_when_the_last_packet_has_left() {
+fn a_send_completes_when_its_last_packet_is_sent() {
     let pair = setup().connect();
     pair.b.node.kill();
     pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 1000)));
@@ -55,10 +55,10 @@ fn the_sender_is_done_when_the_last_packet_has_left() {
     assert_eq!(pair.world.packets_sent(), 12);
 }
 
-/// Three messages of five packets; one packet of the second is in trouble.
-fn three_messages(trouble: impl Fn(Rule) -> Rule, place: u32) -> Pair {
+/// Three messages of five packets; one packet of the second has a fault.
+fn three_messages(fault: impl Fn(Rule) -> Rule, place: u32) -> Pair {
     let pair = PairSetup { psn_a: Psn::new(0), ..setup() }.connect();
-    let hit = pair.world.rule(trouble(Rule::on(request(5 + place)).first()));
+    let hit = pair.world.rule(fault(Rule::on(request(5 + place)).first()));
     for id in 0..3 {
         pair.b.post_recv(id, FAR + 4096 * id, 2000);
         pair.a.qp.post(Wr::send(id).sge(pair.a.sge(4096 * id, 1280)));
@@ -98,7 +98,7 @@ fn a_message_out_of_order_is_dropped() {
 }
 
 #[test]
-fn a_doubled_packet_costs_at_most_its_message() {
+fn a_duplicate_packet_costs_at_most_its_message() {
     for place in 0..5 {
         let pair = three_messages(Rule::duplicate, place);
         let got = pair.b.recv_cq.statuses();
@@ -108,7 +108,7 @@ fn a_doubled_packet_costs_at_most_its_message() {
 }
 
 #[test]
-fn a_doubled_message_of_one_packet_is_delivered_once() {
+fn a_duplicate_single_packet_message_is_delivered_once() {
     // The copy has an old sequence number: it is not the message that is due.
     let pair = PairSetup { psn_a: Psn::new(0), ..setup() }.connect();
     pair.world.rule(Rule::on(request(1)).duplicate());
@@ -166,7 +166,7 @@ fn a_message_that_does_not_fit_is_dropped_and_its_receive_serves_the_next() {
 }
 
 #[test]
-fn a_write_to_a_forbidden_place_is_dropped() {
+fn a_write_without_access_is_dropped() {
     let pair = setup().connect();
     let closed = pair.b.node.mr(pair.b.pd, 4096, Access::LOCAL_WRITE);
     pair.a.qp.post(Wr::write(1, &closed, 0).sge(pair.a.sge(0, 1000)));
@@ -181,7 +181,7 @@ fn a_write_to_a_forbidden_place_is_dropped() {
 
 #[test]
 fn a_receive_without_usable_memory_is_a_local_error() {
-    // The receive is the one at fault: it must be told of, or every message after it would be swallowed by it.
+    // The receive is the one at fault: it must complete with an error, or every later message would fail.
     let pair = setup().connect();
     let closed = pair.b.node.mr(pair.b.pd, 4096, Access::empty());
     pair.b.qp.post_recv(8, &[closed.sge(0, 1000)]).unwrap();
@@ -194,7 +194,7 @@ fn a_receive_without_usable_memory_is_a_local_error() {
 }
 
 #[test]
-fn what_needs_an_answer_cannot_be_posted() {
+fn operations_that_need_a_response_cannot_be_posted() {
     let pair = setup().connect();
     let (a, b) = (&pair.a, &pair.b);
     let refused = Err(PostError::NotOnThisTransport(Transport::Uc));
@@ -310,7 +310,7 @@ fn under_loss_whole_messages_arrive_in_order() {
 }
 
 #[test]
-fn nobody_is_asked_about_a_little() {
+fn a_small_burst_is_not_marked() {
     let pair = setup().connect();
     let asked = pair.world.rule(Rule::on(is_marked));
     pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 1000)));
@@ -319,7 +319,7 @@ fn nobody_is_asked_about_a_little() {
 }
 
 #[test]
-fn acknowledgements_are_not_asked_for() {
+fn packets_request_no_acks() {
     let asked = Rc::new(Cell::new(0));
     large_messages(|pair| {
         let count = asked.clone();
@@ -332,7 +332,7 @@ fn acknowledgements_are_not_asked_for() {
 }
 
 fn is_answer(seen: &Seen<'_>) -> bool {
-    seen.packet.headers.bth.opcode == Opcode::TAKEN
+    seen.packet.headers.bth.opcode == Opcode::UC_ACK
 }
 
 fn is_marked(seen: &Seen<'_>) -> bool {
@@ -357,7 +357,7 @@ fn large_messages(before: impl FnOnce(&Pair)) -> Pair {
 }
 
 #[test]
-fn the_sender_does_not_run_further_ahead_than_its_window() {
+fn the_sender_keeps_to_its_window() {
     let most = Rc::new(Cell::new(0));
     let pair = large_messages(|pair| {
         let (seen_most, mut taken) = (most.clone(), -1);
@@ -377,17 +377,17 @@ fn the_sender_does_not_run_further_ahead_than_its_window() {
 }
 
 #[test]
-fn a_peer_that_knows_nothing_of_answers_is_waited_for_once() {
+fn a_peer_without_pacing_delays_the_sender_once() {
     let pair = large_messages(|pair| {
         pair.world.rule(Rule::on(is_answer).drop());
     });
     assert_eq!(pair.b.recv_cq.statuses(), all(WcStatus::Success, 0..4));
-    // The second time is that of the last marks, which nobody waits for.
+    // The second time is that of the last marks, which the sender does not wait for.
     assert!((PATIENCE_NS..3 * PATIENCE_NS).contains(&pair.world.now().0), "{:?}", pair.world.now());
 }
 
 #[test]
-fn one_lost_answer_holds_nobody_up() {
+fn one_lost_ack_does_not_block_the_sender() {
     for lost in 1..8 {
         let pair = large_messages(|pair| {
             pair.world.rule(Rule::on(is_answer).nth(lost).drop());
@@ -398,7 +398,7 @@ fn one_lost_answer_holds_nobody_up() {
 }
 
 #[test]
-fn a_peer_that_dies_costs_the_sender_no_more_than_its_patience() {
+fn a_dead_peer_delays_the_sender_by_the_ack_timeout() {
     let pair = PairSetup { mtu: Mtu::B1024, window: WINDOW, ..setup() }.connect();
     for id in 0..2 {
         pair.b.post_recv(id, FAR, LARGE);
@@ -413,7 +413,7 @@ fn a_peer_that_dies_costs_the_sender_no_more_than_its_patience() {
 }
 
 #[test]
-fn an_answer_to_what_was_never_sent_is_dropped_and_the_rest_goes_on() {
+fn an_ack_of_an_unsent_packet_is_dropped() {
     let pair = large_messages(|pair| {
         let to_the_future = |bytes: &mut Vec<u8>| bytes[9] ^= 0x40;
         pair.world.rule(Rule::on(is_answer).first().rewrite(to_the_future));

@@ -41,7 +41,7 @@ fn every_size_at_every_mtu() {
 }
 
 #[test]
-fn the_header_in_front_says_where_a_datagram_came_from() {
+fn the_grh_carries_the_source_of_a_datagram() {
     let pair = setup().connect();
     pair.b.post_recv(9, FAR, 200);
     pair.a.qp.post(Wr::send_imm(1, 5).sge(pair.a.sge(0, 101)).to(target(&pair)));
@@ -66,7 +66,7 @@ fn the_header_in_front_says_where_a_datagram_came_from() {
 }
 
 #[test]
-fn the_header_may_fall_into_several_entries() {
+fn the_grh_may_span_several_sges() {
     let pair = setup().connect();
     let sges = [pair.b.sge(FAR, 10), pair.b.sge(FAR + 100, 35), pair.b.sge(FAR + 200, 95)];
     pair.b.qp.post_recv(9, &sges).unwrap();
@@ -96,7 +96,7 @@ fn a_wrong_key_is_dropped() {
 }
 
 #[test]
-fn a_controlled_key_stands_for_the_senders_own() {
+fn a_controlled_qkey_selects_the_senders_own() {
     let pair = setup().connect();
     pair.b.post_recv(9, FAR, 200);
     let controlled = UdTarget { qkey: Qkey(0x8001_0000), ..target(&pair) };
@@ -138,7 +138,7 @@ fn a_datagram_longer_than_the_mtu_stops_the_send_queue() {
 }
 
 #[test]
-fn a_datagram_without_room_is_dropped_and_its_receive_serves_the_next() {
+fn a_datagram_that_does_not_fit_is_dropped_and_its_receive_serves_the_next() {
     for room in [0, 39, 40, 139] {
         let pair = setup().connect();
         pair.b.post_recv(9, FAR, room);
@@ -190,7 +190,7 @@ fn nothing_that_needs_a_connection_can_be_posted() {
 }
 
 #[test]
-fn one_queue_pair_hears_many_and_knows_who_spoke() {
+fn one_queue_pair_receives_from_many_sources() {
     let pair = setup().connect();
     let mut speakers = vec![];
     for i in 0..10u64 {
@@ -210,7 +210,7 @@ fn one_queue_pair_hears_many_and_knows_who_spoke() {
 }
 
 #[test]
-fn a_group_hears_one_datagram_each() {
+fn each_member_of_a_group_receives_one_datagram() {
     for group in [
         Gid::from_ip(Ipv4Addr::new(239, 1, 2, 3).into()),
         Gid::from_ip(Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0, 9).into()),
@@ -232,7 +232,7 @@ fn a_group_hears_one_datagram_each() {
 }
 
 #[test]
-fn loss_is_nobodys_business() {
+fn lost_datagrams_are_not_reported() {
     let pair = setup().connect();
     pair.world.rule(Rule::on(any).nth(2).drop());
     pair.world.rule(Rule::on(any).nth(1).duplicate());

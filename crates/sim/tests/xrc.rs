@@ -44,7 +44,7 @@ fn every_operation_of_a_reliable_connection_works() {
 }
 
 #[test]
-fn each_request_picks_its_queue_and_that_queue_its_completions_and_domain() {
+fn each_request_selects_its_srq_with_its_cq_and_domain() {
     let pair = Pair::xrc(Mtu::B256);
     let b = &pair.b;
     let (other_pd, other_cq) = (b.node.pd(), b.node.cq(8));
@@ -109,7 +109,7 @@ fn an_empty_queue_is_not_ready() {
 }
 
 #[test]
-fn a_receive_in_hand_is_flushed_to_its_own_queue() {
+fn the_current_receive_is_flushed_to_its_own_cq() {
     let pair = Pair::xrc(Mtu::B256);
     pair.b.post_recv(9, FAR, 5000);
     pair.world.rule(Rule::on(op(Operation::SendLast)).drop());
@@ -120,7 +120,7 @@ fn a_receive_in_hand_is_flushed_to_its_own_queue() {
 }
 
 #[test]
-fn neither_end_takes_the_work_of_the_other() {
+fn each_end_refuses_the_work_of_the_other() {
     let pair = Pair::xrc(Mtu::B256);
     let send = Wr::send(1).sge(pair.a.sge(0, 10));
     assert_eq!(pair.a.qp.post_send(&send), Err(PostError::NoRemoteSrq));
@@ -133,7 +133,7 @@ fn neither_end_takes_the_work_of_the_other() {
 }
 
 #[test]
-fn losses_and_repeats_are_mended_as_on_a_reliable_connection() {
+fn losses_and_duplicates_are_handled_as_on_rc() {
     let faults = Faults { loss: 0.03, duplication: 0.02, ..Faults::default() };
     for seed in 0..8 {
         let pair = PairSetup { seed, mtu: Mtu::B256, ..PairSetup::new(Transport::XrcIni) }.connect();

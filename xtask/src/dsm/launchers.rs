@@ -72,8 +72,8 @@ impl Slurm {
         {
             let mut command = Command::new("sinfo");
             command.args(["-h", "-o", "%t"]).env("SLURM_CONF", &self.configuration);
-            let said = command.output().map_err(|error| format!("sinfo: {error}"))?;
-            if said.stdout.starts_with(b"idle") {
+            let output = command.output().map_err(|error| format!("sinfo: {error}"))?;
+            if output.stdout.starts_with(b"idle") {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50));

@@ -129,7 +129,7 @@ pub(crate) fn runs(filter: &[String]) -> Vec<Run> {
 }
 
 fn hardened() -> impl Iterator<Item = Run> {
-    // The NIC loses packets where it is told to; plain sockets do not. One memory cannot lie on two hosts.
+    // The NIC injects losses on request; plain sockets do not. One memory cannot lie on two hosts.
     let kinds: [(&str, Circumstance); 11] = [
         ("rdma", Circumstance::Loss),
         ("rdma-msg", Circumstance::Loss),

@@ -1,7 +1,7 @@
 //! Shared-memory programs: the C programs of programs/jia over libjia, and the Rust ones of crates/dsm, with 1 to 8 processes on every
 //! transport.
 //!
-//! | file | what lives there |
+//! | file | contents |
 //! |---|---|
 //! | `programs` | the programs, how large they run in a test and in a benchmark, and how they are compiled |
 //! | `worker` | the side inside a network namespace: one line in, one run, one line out |

@@ -1,4 +1,4 @@
-//! What the pieces of the shared memory cost beside bare operations on the same link, and beside Open MPI.
+//! The cost of shared memory primitives, compared with bare operations on the same link and with Open MPI.
 //!
 //! The example `figures` of crates/dsm measures ours and the bare ones in one run, taking turns; `programs/mpi/barrier.c` is the peer
 //! of the barrier. Whole runs take turns, too, and medians of their medians are compared.
@@ -150,10 +150,10 @@ pub fn build(ctx: &Context, folder: &Path) -> Result<bool, String> {
     ran.checked().map(|_| true)
 }
 
-/// The figures in what a piece said: `rdma  empty barrier  4.30 us`, the first word of ours being the transport.
-pub(crate) fn figures(said: &str) -> Value {
+/// The figures in the output of a piece: `rdma  empty barrier  4.30 us`. The first word of ours is the transport.
+pub(crate) fn figures(output: &str) -> Value {
     let mut all = json!({});
-    for line in said.lines().filter_map(|line| line.strip_suffix(" us")) {
+    for line in output.lines().filter_map(|line| line.strip_suffix(" us")) {
         let Some((name, number)) = line.trim_end().rsplit_once(' ') else { continue };
         let name = ["local ", "rdma "].into_iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
         if let Ok(us) = number.parse::<f64>() {
@@ -169,9 +169,9 @@ mod tests {
 
     #[test]
     fn figures_are_found_by_name() {
-        let said =
+        let output =
             "rdma      bare FETCH_ADD            7.269 us\nnoise\nempty barrier 0.427 us\nrdma x y us\n";
-        assert_eq!(figures(said), json!({"bare FETCH_ADD": 7.269, "empty barrier": 0.427}));
+        assert_eq!(figures(output), json!({"bare FETCH_ADD": 7.269, "empty barrier": 0.427}));
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl SecondHost {
 
 impl Drop for SecondHost {
     fn drop(&mut self) {
-        // Its namespace, and with it the cable, goes when nobody is left in it.
+        // Its namespace, and with it the cable, disappears with the last process in it.
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }

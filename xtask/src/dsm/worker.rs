@@ -22,7 +22,7 @@ use crate::programs::session::Program;
 const PIECE_LIMIT: Duration = Duration::from_secs(60);
 /// Begins the reason of what this machine lacks.
 pub(super) const SKIPPED: &str = "SKIPPED: ";
-/// What `--stat` says of a process that uses pages of another one where they are.
+/// The line of `--stat` about a process that uses pages of another one in place.
 const SHARES: &str = " shares ";
 /// The sentence of a transport that this build does not have.
 const NOT_THERE: &str = "is not there yet";
@@ -52,8 +52,8 @@ pub enum Circumstance {
     SmallCache,
     /// Everything that can be switched on is.
     Switched,
-    /// An unrelated copy of the same run beside it; the slower of the two counts.
-    Beside,
+    /// With an unrelated copy of the same run at the same time; the slower of the two counts.
+    WithCopy,
     /// Started by mpirun, without our launcher.
     Mpirun,
     /// Started by srun.
@@ -68,7 +68,7 @@ impl Circumstance {
         Circumstance::TwoHosts,
         Circumstance::SmallCache,
         Circumstance::Switched,
-        Circumstance::Beside,
+        Circumstance::WithCopy,
         Circumstance::Mpirun,
         Circumstance::Srun,
     ];
@@ -81,7 +81,7 @@ impl Circumstance {
             Circumstance::TwoHosts => "two-hosts",
             Circumstance::SmallCache => "small-cache",
             Circumstance::Switched => "switched",
-            Circumstance::Beside => "beside",
+            Circumstance::WithCopy => "with-copy",
             Circumstance::Mpirun => "mpirun",
             Circumstance::Srun => "srun",
         }
@@ -127,7 +127,7 @@ impl Request<'_> {
     }
 }
 
-/// What lives beside the worker once something needed it.
+/// Helper processes of the worker, started on demand.
 #[derive(Default)]
 struct Company {
     second: Option<SecondHost>,
@@ -159,7 +159,7 @@ fn answer(args: &Args, request: &Request<'_>, company: &mut Company) -> Value {
         request.circumstance.name()
     );
     let copy = match request.circumstance {
-        Circumstance::Beside => Some(begin(args, request, company, &format!("{log} copy"))),
+        Circumstance::WithCopy => Some(begin(args, request, company, &format!("{log} copy"))),
         _ => None,
     };
     let program = begin(args, request, company, &log);
@@ -186,10 +186,10 @@ fn outcome(program: Result<Program, String>, request: &Request<'_>) -> Value {
         },
         Ok(mut program) => {
             let mut ended = program.finish(Duration::from_secs(request.limit_s));
-            if request.transport == BY_ITSELF && !program.said().contains(SHARES) {
-                ended = ended.and(Err("no process shared pages with its neighbour".to_owned()));
+            if request.transport == BY_ITSELF && !program.output().contains(SHARES) {
+                ended = ended.and(Err("no process shared pages with a co-located process".to_owned()));
             }
-            judge(ended, &program.said(), program.tail())
+            judge(ended, &program.output(), program.tail())
         }
     }
 }
@@ -200,16 +200,16 @@ fn measure(args: &Args, piece: Piece, company: &mut Company) -> Value {
     let ran = command.and_then(|command| Program::of(command, &args.folder, &piece.to_line())).and_then(
         |mut program| {
             let ended = program.finish(PIECE_LIMIT);
-            ended.map(|()| program.said()).map_err(|why| format!("{why}\n{}", program.said()))
+            ended.map(|()| program.output()).map_err(|why| format!("{why}\n{}", program.output()))
         },
     );
     match ran {
-        Ok(said) => pieces::figures(&said),
+        Ok(output) => pieces::figures(&output),
         Err(reason) => json!({"reason": reason}),
     }
 }
 
-/// A launcher that is not ours; the library and the transport are told by the environment.
+/// A foreign launcher; the environment selects the library and the transport.
 fn launched(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<Option<Command>, String> {
     let mut command = match request.circumstance {
         Circumstance::Mpirun => launchers::mpirun(request.processes)?,
@@ -240,7 +240,7 @@ fn command(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<
         forced => command.args(["--transport", forced]),
     };
     match request.circumstance {
-        Circumstance::Plain | Circumstance::Beside | Circumstance::Mpirun | Circumstance::Srun => {}
+        Circumstance::Plain | Circumstance::WithCopy | Circumstance::Mpirun | Circumstance::Srun => {}
         Circumstance::Wire => {
             command.env("FERROCE_LINK", "udp");
         }
@@ -266,11 +266,11 @@ fn command(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<
     Ok(command)
 }
 
-fn judge(ended: Result<(), String>, said: &str, tail: Vec<String>) -> Value {
-    match (ended, seconds(said)) {
+fn judge(ended: Result<(), String>, output: &str, tail: Vec<String>) -> Value {
+    match (ended, seconds(output)) {
         (Ok(()), Some(seconds)) => json!({"verdict": "pass", "seconds": seconds}),
-        (Err(_), _) if said.contains(NOT_THERE) => {
-            json!({"verdict": "skip", "reason": said.lines().next().unwrap_or_default()})
+        (Err(_), _) if output.contains(NOT_THERE) => {
+            json!({"verdict": "skip", "reason": output.lines().next().unwrap_or_default()})
         }
         (Ok(()), None) => json!({"verdict": "fail", "reason": "it did not say ok", "tail": tail}),
         (Err(reason), _) => json!({"verdict": "fail", "reason": reason, "tail": tail}),
@@ -278,8 +278,8 @@ fn judge(ended: Result<(), String>, said: &str, tail: Vec<String>) -> Value {
 }
 
 /// `mm size=128 processes=2 0.012345 s ok`
-fn seconds(said: &str) -> Option<f64> {
-    let line = said.lines().find_map(|line| line.strip_suffix(" s ok"))?;
+fn seconds(output: &str) -> Option<f64> {
+    let line = output.lines().find_map(|line| line.strip_suffix(" s ok"))?;
     line.rsplit(' ').next()?.parse().ok()
 }
 
@@ -331,7 +331,7 @@ mod tests {
     fn the_last_line_is_read() {
         assert_eq!(seconds("x\nmm size=128 processes=2 0.012500 s ok\n"), Some(0.0125));
         assert_eq!(seconds("mm size=128 processes=2 0.012500 s WRONG\n"), None);
-        let verdict = |said: &str, ended| judge(ended, said, Vec::new())["verdict"].clone();
+        let verdict = |output: &str, ended| judge(ended, output, Vec::new())["verdict"].clone();
         assert_eq!(verdict("mm 0.5 s ok", Ok(())), "pass");
         assert_eq!(verdict("mm 0.5 s ok", Err("status 1".into())), "fail");
         assert_eq!(verdict("nothing", Ok(())), "fail");

@@ -11,14 +11,14 @@ use super::matrix::{Direction, Ip};
 use super::namespace::{GUEST_V4, GUEST_V6, HOST_V4, HOST_V6};
 use crate::programs::rdmacm::listens;
 
-/// The port of programs which cannot be told another.
+/// The fixed port of some programs.
 const FIXED_PORT: u16 = 7174;
 
 /// What is typed at both ends. `{server}` is the server's address, `{client}` the client's, `{port}` the port.
 pub(crate) struct Lines {
     pub(crate) server: &'static str,
     pub(crate) client: &'static str,
-    /// What the client says when it has done everything: some programs end with status 0 whatever happened.
+    /// What the client prints on success: some programs always end with status 0.
     pub(crate) says: &'static str,
     /// The server waits for further clients and has to be stopped.
     pub(crate) stays: bool,
@@ -46,7 +46,7 @@ impl Lines {
     }
 }
 
-/// Returns once somebody listens at the port of the connection manager, or when it makes no sense to wait longer.
+/// Waits for a listener at the port of the connection manager, up to a limit.
 pub(crate) fn wait_for_listener(
     guest: &Guest,
     end: End,

@@ -22,7 +22,7 @@ pub(crate) const LISTEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a program left behind.
 pub(crate) struct Ended {
-    /// The exit status, 128 + n after signal n, as a shell says it.
+    /// The exit status, 128 + n after signal n, as a shell reports it.
     pub(crate) status: i32,
     pub(crate) text: String,
 }
@@ -139,7 +139,7 @@ pub(crate) enum End {
     Guest,
 }
 
-/// Returns once somebody listens at the port, or when it makes no sense to wait longer: then the client says what is wrong.
+/// Waits for a listener at the port, up to a limit; after it, the client reports what is wrong.
 pub(crate) fn wait_for_listener(
     guest: &Guest,
     end: End,

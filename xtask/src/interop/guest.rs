@@ -33,7 +33,7 @@ pub(crate) struct Guest {
     dir: PathBuf,
 }
 
-/// What a command in the guest said.
+/// The output of a command in the guest.
 pub(crate) struct Answer {
     pub(crate) status: i32,
     pub(crate) text: String,
@@ -85,7 +85,7 @@ impl Guest {
         }
     }
 
-    /// With the end of the console, where a kernel says why it died.
+    /// With the end of the console, where a kernel reports why it died.
     fn broken(&self, what: &str) -> Failure {
         let tail = |name: &str| {
             let text = std::fs::read(self.dir.join(name)).unwrap_or_default();

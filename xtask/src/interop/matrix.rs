@@ -110,7 +110,7 @@ const NO_ACCESS_EVENT: &[Deviation] = &[Deviation {
     direction: Direction::ToKernel,
     lines: &["event: none, but the specification asks for QP_ACCESS_ERR"],
 }];
-/// It answers with a remote operational error instead of an invalid request, and says so in its own completion.
+/// It answers with a remote operational error instead of an invalid request, and reports that in its own completion.
 const LONG_SEND: &[Deviation] = &[Deviation {
     direction: Direction::ToKernel,
     lines: &[

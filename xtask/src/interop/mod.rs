@@ -1,6 +1,6 @@
 //! `cargo xtask interop`: ferroce and the Linux kernel's Soft-RoCE talk to each other.
 //!
-//! | file | what lives there |
+//! | file | contents |
 //! |---|---|
 //! | `matrix` | the cases |
 //! | `cm` | those that connect by the connection manager |
@@ -75,7 +75,7 @@ pub(crate) struct Args {
     /// Measure rdma_rxe and ferroce in the same guest instead of testing.
     #[arg(long)]
     bench: bool,
-    /// Boot the guest, run this line of shell in it, print what it says, and stop.
+    /// Boot the guest, run this line of shell in it, print its output, and stop.
     #[arg(long, value_name = "COMMAND")]
     guest: Option<String>,
     /// Set by the outer run for the inner one.

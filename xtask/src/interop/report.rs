@@ -39,7 +39,7 @@ pub(crate) fn line(outcome: &Outcome) -> String {
     text
 }
 
-/// Writes what the outer run, and whoever asked for JSON, reads.
+/// Writes the results for the outer run and for `--json`.
 pub(crate) fn write(outcomes: &[Outcome], file: &Path) -> Result<(), Failure> {
     let rows: Vec<Value> = outcomes.iter().map(row).collect();
     std::fs::write(file, format!("{:#}\n", json!({ "cases": rows })))?;

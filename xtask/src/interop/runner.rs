@@ -90,7 +90,7 @@ impl Bench {
         let (ours, theirs) = both?;
         let traffic = capture::count(&pcap);
         let mut verdict = judge(case, direction, &ours, &theirs);
-        // These programs could also have met somebody else; one that was stopped did not complete its file.
+        // These programs could also have reached another peer; a stopped one did not complete its file.
         if case.cm.is_some() && ours.status == 0 && traffic.sent == 0 {
             verdict = Verdict::Failed(vec!["ferroce: the capture has no packet".to_owned()]);
         }
@@ -106,7 +106,7 @@ impl Bench {
         Ok((outcome, stalled))
     }
 
-    /// Host's end and guest's end, whoever of them serves.
+    /// Host's end and guest's end, whichever is the server.
     fn both_ends(
         &self,
         case: &Case,
@@ -260,7 +260,7 @@ fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Ver
             && !server_is(end)
             && !ended.text.contains(lines.says)
         {
-            problems.push(format!("{end}: never said `{}`; {}", lines.says, reason(&ended.text)));
+            problems.push(format!("{end}: never printed `{}`; {}", lines.says, reason(&ended.text)));
         }
     }
     match (problems.is_empty(), deviations.is_empty()) {

@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Pair,
     /// One program that waits for an event; an address of the machine is changed to raise one.
     Watch,
-    /// A pair that needs no iterations added: `-D` says how long.
+    /// A pair that needs no iterations added: `-D` sets the duration.
     TimedPair,
 }
 

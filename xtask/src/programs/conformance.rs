@@ -69,8 +69,8 @@ pub(crate) fn run_module(launcher: &Launcher, module: &str) -> Value {
     let mut tail = Vec::new();
     // Each round judges at least one test more, so this ends.
     while !wanted.is_empty() {
-        let (round, said) = run_round(launcher, module, &wanted);
-        tail = said;
+        let (round, output) = run_round(launcher, module, &wanted);
+        tail = output;
         if round.listed.is_empty() {
             return json!({"verdict": "fail", "reason": format!("{module} listed no tests"), "tail": tail});
         }
@@ -90,7 +90,7 @@ pub(crate) fn run_module(launcher: &Launcher, module: &str) -> Value {
     json!({"verdict": "pass", "tests": outcomes, "tail": tail})
 }
 
-/// What one run of the interpreter told.
+/// The result of one run of the interpreter.
 #[derive(Default)]
 struct Round {
     listed: Vec<String>,
@@ -114,15 +114,15 @@ fn run_round(launcher: &Launcher, module: &str, wanted: &[String]) -> (Round, Ve
         Err(reason) => reason,
     };
     let tail = program.tail();
-    let mut round = read(&program.said());
+    let mut round = read(&program.output());
     round.end = end;
     (round, tail)
 }
 
-fn read(said: &str) -> Round {
+fn read(output: &str) -> Round {
     let mut round = Round::default();
     // Another process may have written the beginning of the line.
-    let events = said.lines().filter_map(|line| line.split_once("FERROCE-EVENT ").map(|(_, event)| event));
+    let events = output.lines().filter_map(|line| line.split_once("FERROCE-EVENT ").map(|(_, event)| event));
     for event in events {
         let Ok([kind, test, reason]) = serde_json::from_str::<[String; 3]>(event) else { continue };
         match kind.as_str() {
@@ -154,10 +154,10 @@ mod tests {
 
     #[test]
     fn a_test_that_kills_the_interpreter_is_named() {
-        let said = "FERROCE-EVENT [\"listed\", \"t.a\", \"\"]\nFERROCE-EVENT [\"listed\", \"t.b\", \"\"]\n\
+        let output = "FERROCE-EVENT [\"listed\", \"t.a\", \"\"]\nFERROCE-EVENT [\"listed\", \"t.b\", \"\"]\n\
             noise FERROCE-EVENT [\"start\", \"t.a\", \"\"]\nFERROCE-EVENT [\"skip\", \"t.a\", \"no GPU\"]\n\
             FERROCE-EVENT [\"start\", \"t.b\", \"\"]\nSegmentation fault\n";
-        let round = read(said);
+        let round = read(output);
         assert_eq!(round.listed, ["t.a", "t.b"]);
         assert_eq!(round.judged["t.a"], ("skip".into(), "no GPU".into()));
         assert_eq!(round.open.as_deref(), Some("t.b"));

@@ -20,11 +20,11 @@ pub(crate) struct Case {
 /// What the server does when its client has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It ends, too, and says so.
+    /// It ends, too, and prints that.
     Follows,
     /// It stays for others: a second client comes, and then it is stopped.
     Stays,
-    /// It listens to nobody, but says when it is in the group; it ends with its client.
+    /// It does not listen, but prints when it has joined the group; it ends with its client.
     InGroup,
 }
 
@@ -80,7 +80,7 @@ fn meet(
         let outcome = client.finish(manner.limit);
         tails.extend(client.tail());
         outcome?;
-        if let Some(missing) = case.proof.missing_in(&client.said()) {
+        if let Some(missing) = case.proof.missing_in(&client.output()) {
             return Err(missing);
         }
         (manner.check)()?;

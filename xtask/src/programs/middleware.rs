@@ -1,6 +1,6 @@
 //! Middleware on ferroce: UCX, Open MPI, libfabric, qperf and fio, each with both of its sides, as Debian packages them.
 //!
-//! `UCX_TLS` leaves UCX no other way than the device, and `ferroce run --explain` says how many packets the device carried:
+//! `UCX_TLS` leaves UCX no other way than the device, and `ferroce run --explain` prints how many packets the device carried:
 //! both must agree that the data went through ferroce.
 
 use std::process::Command;
@@ -177,16 +177,16 @@ impl Session<'_> {
     fn alone(&self, line: &str, says: &[&str], tails: &mut Vec<String>) -> Result<(), String> {
         let mut program = self.launcher.start(self.name, &words(line))?;
         let outcome = program.finish(LIMIT);
-        let said = program.said();
+        let output = program.output();
         tails.extend(program.tail());
         outcome?;
-        match says.iter().find(|text| !said.contains(**text)) {
+        match says.iter().find(|text| !output.contains(**text)) {
             Some(text) => Err(format!("the output lacks {text:?}")),
             None => Ok(()),
         }
     }
 
-    /// A server and, once it is ready, a client; what each said. Both must end well and have used the device.
+    /// Runs a server and, once it is ready, a client. Returns their outputs. Both must succeed and have used the device.
     fn pair(
         &self,
         ready: impl Fn(&Program) -> bool,
@@ -209,7 +209,7 @@ impl Session<'_> {
             .and_then(|()| carried(&client, 1))
             .and_then(|()| opened(&server));
         tails.extend(server.tail().into_iter().chain(client.tail()));
-        outcome.map(|()| [server.said(), client.said()])
+        outcome.map(|()| [server.output(), client.output()])
     }
 
     fn ucx(&self, tls: &str, test: &str, sizes: &[u32], tails: &mut Vec<String>) -> Result<(), String> {
@@ -234,8 +234,8 @@ impl Session<'_> {
             let server = format!("{front} -p {port}");
             let client = format!("{server} 127.0.0.1 {round} -n {ITERATIONS} -w 10");
             tails.clear();
-            let [_, said] = self.pair(|_| is_listening(port), &server, &client, tails)?;
-            if !has_final_row(&said) {
+            let [_, output] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+            if !has_final_row(&output) {
                 return Err(format!("no final row of {ITERATIONS} iterations for {round}"));
             }
         }
@@ -250,7 +250,7 @@ impl Session<'_> {
         let mut cc = Command::new("mpicc");
         cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o", &program, &source]).current_dir(folder);
         Program::of(cc, folder, &format!("mpicc {name}"))?.finish(LIMIT)?;
-        // Two variables for whoever runs the tests as root; more ranks than processors on purpose.
+        // Two variables for tests that run as root; more ranks than processors on purpose.
         let line = format!(
             "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_TLS={tls} mpirun -n {ranks} --oversubscribe \
              --bind-to none --mca pml ucx --mca osc ucx --mca btl ^openib {program}"
@@ -259,7 +259,7 @@ impl Session<'_> {
         let outcome = run.finish(LIMIT);
         tails.extend(run.tail());
         outcome?;
-        if !run.said().contains(&format!("{ranks} ranks, ")) {
+        if !run.output().contains(&format!("{ranks} ranks, ")) {
             return Err("the program did not say that its checks held".to_owned());
         }
         // 2 MiB and 1 MiB went round the ring alone, in packets of 4 KiB at most.
@@ -271,8 +271,8 @@ impl Session<'_> {
         let server = format!("qperf -lp {port}");
         // Its option for a number of messages hangs, over TCP too; a second is the least time it takes.
         let client = format!("qperf -lp {port} {options} -t 1 127.0.0.1 {} quit", tests.join(" "));
-        let [_, said] = self.pair(|_| is_listening(port), &server, &client, tails)?;
-        match tests.iter().find(|test| !is_measured(&said, test)) {
+        let [_, output] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+        match tests.iter().find(|test| !is_measured(&output, test)) {
             Some(test) => Err(format!("no figure for {test}")),
             None => Ok(()),
         }
@@ -284,10 +284,10 @@ impl Session<'_> {
         let port = self.port;
         let base = format!("fi_pingpong -p {provider} -e {kind} -c -I {ITERATIONS}");
         let (server, client) = (format!("{base} -B {port}"), format!("{base} -P {port} 127.0.0.1"));
-        let [_, said] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+        let [_, output] = self.pair(|_| is_listening(port), &server, &client, tails)?;
         // 64 B, 256 B, 1 KiB, 4 KiB; 64 KiB and 1 MiB where a message may be longer than a packet.
         let wanted = if kind == "dgram" { 4 } else { 6 };
-        let found = said.lines().filter(|line| line.contains(&format!(" ={ITERATIONS} "))).count();
+        let found = output.lines().filter(|line| line.contains(&format!(" ={ITERATIONS} "))).count();
         if found < wanted {
             return Err(format!("{found} rows of figures, at least {wanted} expected"));
         }
@@ -299,9 +299,9 @@ impl Session<'_> {
         let base = format!("fio --ioengine=rdma --thread --port={} --bs=16k --size=1m {options}", self.port);
         let server = format!("{base} --name=server --rw=read --iodepth={depth}");
         let client = format!("{base} --name=client --rw=write --hostname=127.0.0.1 --verb={verb}");
-        let ready = |server: &Program| server.said().contains("waiting for connection");
-        for said in self.pair(ready, &server, &client, tails)? {
-            if !said.contains("err= 0") {
+        let ready = |server: &Program| server.output().contains("waiting for connection");
+        for output in self.pair(ready, &server, &client, tails)? {
+            if !output.contains("err= 0") {
                 return Err("fio does not say that there was no error".to_owned());
             }
         }
@@ -310,15 +310,15 @@ impl Session<'_> {
 }
 
 /// The final row of ucx_perftest has iterations, three times, two bandwidths, two rates.
-fn has_final_row(said: &str) -> bool {
-    let row = said.lines().rev().find_map(|line| line.trim().strip_prefix("Final:")).unwrap_or_default();
+fn has_final_row(output: &str) -> bool {
+    let row = output.lines().rev().find_map(|line| line.trim().strip_prefix("Final:")).unwrap_or_default();
     let figures: Vec<f64> = row.split_whitespace().map_while(|word| word.parse().ok()).collect();
     figures.len() == 8 && figures[0] >= ITERATIONS as f64 && figures[6] > 0.0
 }
 
 /// Under the name of the test qperf prints `latency = 12.3 us` or the like.
-fn is_measured(said: &str, test: &str) -> bool {
-    let mut lines = said.lines().skip_while(|line| line.trim() != format!("{test}:")).skip(1);
+fn is_measured(output: &str, test: &str) -> bool {
+    let mut lines = output.lines().skip_while(|line| line.trim() != format!("{test}:")).skip(1);
     lines.next().is_some_and(|line| match line.split_once('=') {
         Some((_, figure)) => figure
             .split_whitespace()
@@ -332,7 +332,7 @@ fn is_measured(said: &str, test: &str) -> bool {
 
 /// `ferroce run --explain` must say that the device did so much: packets, and one-sided operations without any.
 fn carried(program: &Program, at_least: u64) -> Result<(), String> {
-    let done = work_done(&program.said());
+    let done = work_done(&program.output());
     match done >= at_least {
         true => Ok(()),
         false => Err(format!(
@@ -344,16 +344,16 @@ fn carried(program: &Program, at_least: u64) -> Result<(), String> {
 /// It must say that the device was opened. What a server of one-sided operations does with it may be nothing: on one host
 /// the client does everything.
 fn opened(program: &Program) -> Result<(), String> {
-    match program.said().contains(" packets sent, ") {
+    match program.output().contains(" packets sent, ") {
         true => Ok(()),
         false => Err("the server did not open the device".to_owned()),
     }
 }
 
-fn work_done(said: &str) -> u64 {
+fn work_done(output: &str) -> u64 {
     let number_before = |what: &str| {
         let number = |line: &str| line.split_once(what)?.0.rsplit(' ').next()?.parse::<u64>().ok();
-        said.lines().filter_map(number).sum::<u64>()
+        output.lines().filter_map(number).sum::<u64>()
     };
     number_before(" packets sent")
         + number_before(" in mapped memory")
@@ -374,20 +374,20 @@ mod tests {
 
     #[test]
     fn figures_of_qperf_are_recognised() {
-        let said =
+        let output =
             "rc_lat:\n    latency  =  11.6 us\nrc_bw:\n    bw  =  0 bytes/sec\nud_lat:\nud_lat: failed\n";
         assert!(is_measured("rc_rdma_read_bw:\n    bw  =  1,000 MB/sec\n", "rc_rdma_read_bw"));
-        assert!(is_measured(said, "rc_lat"));
-        assert!(!is_measured(said, "rc_bw"));
-        assert!(!is_measured(said, "ud_lat"));
-        assert!(!is_measured(said, "uc_lat"));
+        assert!(is_measured(output, "rc_lat"));
+        assert!(!is_measured(output, "rc_bw"));
+        assert!(!is_measured(output, "ud_lat"));
+        assert!(!is_measured(output, "uc_lat"));
     }
 
     #[test]
     fn packets_of_all_processes_count() {
-        let said = "x\nferroce run: process 1 (mpi): 5 completions, 0 of them failed; 2836 packets sent, 2 received, 1 sent again\n\
+        let output = "x\nferroce run: process 1 (mpi): 5 completions, 0 of them failed; 2836 packets sent, 2 received, 1 sent again\n\
                     ferroce run: process 2 (mpi): 7 completions, 0 of them failed; 4 packets sent, 2 received, 0 sent again\n";
-        assert_eq!(work_done(said), 2840);
+        assert_eq!(work_done(output), 2840);
         assert_eq!(work_done("nothing"), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! Foreign programs on ferroce: Debian's packages, untouched, below `ferroce run`, in a network of their own.
 //!
-//! | file | what lives there |
+//! | file | contents |
 //! |---|---|
 //! | `cases` | the table: which programs, how, and what shows success |
 //! | `conversation` | how a server and its clients are run |
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Run a short list: one program of each kind.
     #[arg(long)]
     short: bool,
-    /// Take this command instead of building one; its library lies next to it, or where FERROCE_LIB says.
+    /// Take this command instead of building one; its library lies next to it, or at FERROCE_LIB.
     #[arg(long, value_name = "FILE")]
     ferroce: Option<PathBuf>,
 }
@@ -143,7 +143,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     report
 }
 
-/// The step that repeats them without the same-host fabric: in a process of its own, whose environment says so.
+/// The step that repeats them without the same-host fabric: in a process of its own, with its own environment.
 pub(crate) fn check_over_udp(ctx: &Context) -> Report {
     let ran = match std::env::current_exe() {
         Ok(this) => {

@@ -1,4 +1,4 @@
-//! The network that the programs see: a namespace with loopback and one interface, made by nobody but us.
+//! The network that the programs see: a namespace with loopback and one interface, created by this step.
 
 use std::path::Path;
 use std::process::Command;

@@ -37,7 +37,7 @@ pub(crate) fn run(jobs: Vec<Job>, ferroce: &Path, logs: &Path, answers: &Sender<
             let queue = &queue;
             scope.spawn(move || {
                 let mut worker = None;
-                // From both ends: what waits (the suite) goes well beside what spins (the pairs).
+                // From both ends: jobs that wait (the suite) run well next to jobs that spin (the pairs).
                 let next = |mut queue: MutexGuard<'_, VecDeque<Job>>| match number {
                     0 => queue.pop_front(),
                     _ => queue.pop_back(),

@@ -73,7 +73,7 @@ pub(crate) const CASES: &[Case] = &[
 const LIMIT: Duration = Duration::from_secs(120);
 /// First port of these cases; each has its own.
 const FIRST_PORT: u16 = 26_000;
-/// That of programs which cannot be told.
+/// The fixed port of some programs.
 const FIXED_PORT: u16 = 7174;
 
 /// Why a row cannot be run here.
@@ -93,7 +93,7 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     };
     let port = if case.server.contains("{port}") { FIRST_PORT + at as u16 } else { FIXED_PORT };
     let is_ready = |server: &Program| match case.end {
-        InGroup => server.said().contains("receiving data"),
+        InGroup => server.output().contains("receiving data"),
         Follows | Stays => listens(port),
     };
     let manner =
@@ -107,7 +107,7 @@ fn words(line: &str, port: u16) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Whether somebody listens to this port of ferroce, in our network namespace.
+/// Whether this port of ferroce has a listener in our network namespace.
 pub(crate) fn listens(port: u16) -> bool {
     let space = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     let space: String = space.to_string_lossy().chars().filter(char::is_ascii_digit).collect();

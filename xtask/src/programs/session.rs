@@ -59,20 +59,20 @@ impl Program {
         self.child.id()
     }
 
-    /// What it has said so far.
-    pub fn said(&self) -> String {
+    /// Its output so far.
+    pub fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
     /// Its last lines, under its name.
     pub(crate) fn tail(&self) -> Vec<String> {
-        let said = self.said();
-        let lines: Vec<&str> = said.lines().collect();
+        let output = self.output();
+        let lines: Vec<&str> = output.lines().collect();
         let shown = lines[lines.len().saturating_sub(25)..].iter().map(|line| format!("    {line}"));
         std::iter::once(format!("  $ {}", self.title)).chain(shown).collect()
     }
 
-    /// Waits until `ready` says so; fails if the program ends first.
+    /// Waits until `ready` returns true; fails if the program ends first.
     pub fn wait_until(
         &mut self,
         limit: Duration,
@@ -130,7 +130,7 @@ impl Drop for Program {
     }
 }
 
-/// Whether somebody listens on this TCP port of our network namespace.
+/// Whether this TCP port of our network namespace has a listener.
 pub fn is_listening(port: u16) -> bool {
     let wanted = format!(":{port:04X}");
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];

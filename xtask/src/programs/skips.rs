@@ -1,6 +1,6 @@
 //! Which tests of the conformance suite may be skipped, and why.
 
-/// The list; its head says what a line looks like.
+/// The list; its head describes the format of a line.
 const LIST: &str = include_str!("skips.txt");
 
 /// Pattern and reason of each line.

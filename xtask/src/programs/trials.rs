@@ -120,7 +120,7 @@ fn scripted(launcher: &Launcher, trial: &Trial) -> Value {
     };
     let outcome = program.status(LIMIT).and_then(|status| {
         let found = shell_status(status);
-        match program.said().contains(trial.says) {
+        match program.output().contains(trial.says) {
             _ if found != trial.status => Err(format!("exit status {found}, expected {}", trial.status)),
             false => Err(format!("the output lacks {:?}", trial.says)),
             true => Ok(()),
@@ -145,8 +145,8 @@ fn capture(launcher: &Launcher) -> Value {
     };
     let outcome = program.finish(LIMIT).and_then(|()| {
         let long = std::fs::metadata(&file).map_or(0, |meta| meta.len());
-        let said = program.said();
-        match said.contains("packets in") && long > 1000 {
+        let output = program.output();
+        match output.contains("packets in") && long > 1000 {
             true => Ok(()),
             false => Err(format!("{path} has {long} bytes")),
         }
@@ -162,10 +162,10 @@ fn signal(launcher: &Launcher) -> Value {
         Err(reason) => return answer(Err(reason), Vec::new()),
     };
     let outcome =
-        program.wait_until(LIMIT, "ready", |program| program.said().contains("ready")).and_then(|()| {
+        program.wait_until(LIMIT, "ready", |program| program.output().contains("ready")).and_then(|()| {
             let _ = Command::new("kill").args(["-TERM", &program.id().to_string()]).status();
             let found = shell_status(program.status(LIMIT)?);
-            match found == 3 && program.said().contains("caught") {
+            match found == 3 && program.output().contains("caught") {
                 true => Ok(()),
                 false => Err(format!("exit status {found}, expected 3 and the word \"caught\"")),
             }
@@ -194,8 +194,8 @@ fn nobody(launcher: &Launcher, option: &str) -> Value {
         Err(reason) => return answer(Err(reason), Vec::new()),
     };
     let outcome = program.finish(LIMIT).and_then(|()| {
-        let said = program.said();
-        let missing = ["65534", "ACTIVE", "iters in"].into_iter().find(|text| !said.contains(text));
+        let output = program.output();
+        let missing = ["65534", "ACTIVE", "iters in"].into_iter().find(|text| !output.contains(text));
         missing.map_or(Ok(()), |text| Err(format!("the output lacks {text:?}")))
     });
     answer(outcome, program.tail())

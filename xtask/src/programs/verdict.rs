@@ -20,7 +20,7 @@ enum Verdict {
     Pass,
     Fail,
     Skip,
-    /// Skipped, and the list says that this is so and why.
+    /// Skipped, and listed with the reason.
     Listed,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn from_lines(lines: &[String], report: &mut Report) {
             "SKIP" => (report.skips.contains(line), &mut report.skips),
             _ => continue,
         };
-        // The table at the end says them again.
+        // The table at the end repeats them.
         if !known {
             place.push(line.clone());
         }

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Setup) -> ExitCode {
             answer = second_try(&answer, job());
         }
         answer["seconds"] = json!(started.elapsed().as_secs_f64());
-        // The reader is our parent; without it there is nobody left to tell.
+        // The reader is our parent; without it there is no receiver.
         if writeln!(std::io::stdout(), "{answer}").is_err() {
             break;
         }
@@ -112,7 +112,7 @@ fn alone(launcher: &Launcher, case: &Case, words: &[String]) -> Value {
         Err(reason) => return answer(Err(reason), Vec::new()),
     };
     let outcome =
-        program.finish(limit).and_then(|()| case.proof.missing_in(&program.said()).map_or(Ok(()), Err));
+        program.finish(limit).and_then(|()| case.proof.missing_in(&program.output()).map_or(Ok(()), Err));
     answer(outcome, program.tail())
 }
 
@@ -132,7 +132,7 @@ fn pair(launcher: &Launcher, case: &Case, mut words: Vec<String>, port: u16) -> 
         Err(reason) => return answer(Err(reason), server.tail()),
     };
     let outcome = client.finish(limit).and_then(|()| server.finish_soon());
-    let outcome = outcome.and_then(|()| case.proof.missing_in(&client.said()).map_or(Ok(()), Err));
+    let outcome = outcome.and_then(|()| case.proof.missing_in(&client.output()).map_or(Ok(()), Err));
     answer(outcome, server.tail().into_iter().chain(client.tail()).collect())
 }
 
@@ -146,14 +146,14 @@ fn watch(launcher: &Launcher, case: &Case, words: &[String]) -> Value {
         Err(reason) => return answer(Err(reason), Vec::new()),
     };
     let mut outcome =
-        program.wait_until(limit, "watching", |program| program.said().contains("async event FD"));
+        program.wait_until(limit, "watching", |program| program.output().contains("async event FD"));
     if outcome.is_ok() {
         let change = |what: &str| {
             Command::new("ip").args(["addr", what, network::SPARE, "dev", network::INTERFACE]).status()
         };
         let _ = change("add");
         outcome = program.wait_until(limit, "told of the event", |program| {
-            case.proof.missing_in(&program.said()).is_none()
+            case.proof.missing_in(&program.output()).is_none()
         });
         let _ = change("del");
     }
@@ -166,11 +166,11 @@ mod tests {
 
     #[test]
     fn only_a_failure_of_perftests_own_clock_is_tried_again() {
-        let said = |line: &str| vec!["65536 5 0.00".to_owned(), line.to_owned()];
+        let output = |line: &str| vec!["65536 5 0.00".to_owned(), line.to_owned()];
         let clock = "Correlation coefficient r^2: 0.888603 < 0.9";
-        assert!(!could_tell_the_time(&answer(Err("22 rows".into()), said(clock))));
-        assert!(could_tell_the_time(&answer(Err("22 rows".into()), said("Failed status 12"))));
-        assert!(could_tell_the_time(&answer(Ok(()), said(clock))));
+        assert!(!could_tell_the_time(&answer(Err("22 rows".into()), output(clock))));
+        assert!(could_tell_the_time(&answer(Err("22 rows".into()), output("Failed status 12"))));
+        assert!(could_tell_the_time(&answer(Ok(()), output(clock))));
     }
 
     #[test]

@@ -165,7 +165,7 @@ pub(super) fn measure(worker: &mut Worker, mpi: bool) -> Result<Goals, String> {
     }
     let mut figure = |(piece, name): Source| {
         let values = all.get_mut(&(piece, name.to_owned()));
-        values.map(|values| median(values)).ok_or_else(|| format!("{piece:?} said nothing of {name:?}"))
+        values.map(|values| median(values)).ok_or_else(|| format!("{piece:?} printed no figure of {name:?}"))
     };
     let mut rows = Vec::new();
     for goal in GOALS.iter().filter(|goal| mpi || !goal.theirs.0.is_mpi()) {

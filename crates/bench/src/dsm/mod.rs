@@ -158,14 +158,14 @@ fn speed_up(
     arguments: &'static str,
     goal: f64,
 ) -> Result<SpeedUp, String> {
-    let (mut one, mut two, mut beside) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut one, mut two, mut with_copy) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         eprintln!("{} {arguments}: round {} of {ROUNDS}", program.name, round + 1);
         one.push(seconds(worker, program, 1, "local", arguments)?);
         two.push(seconds(worker, program, 2, "local", arguments)?);
-        beside.push(seconds_of(worker, program, 1, "local", Circumstance::Beside, arguments)?);
+        with_copy.push(seconds_of(worker, program, 1, "local", Circumstance::WithCopy, arguments)?);
     }
-    let (ratio, limit) = (ratio_by_round(&one, &two), 2.0 * ratio_by_round(&one, &beside));
+    let (ratio, limit) = (ratio_by_round(&one, &two), 2.0 * ratio_by_round(&one, &with_copy));
     let [one, two] = [one, two].map(|runs| Times::of(runs).ok_or("no rounds"));
     Ok(SpeedUp { program: program.name, arguments, one: one?, two: two?, ratio, limit, goal })
 }

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_an_empty_picture() {
+    fn no_figures_give_an_empty_plot() {
         assert!(bars(&[]).ends_with("</svg>\n"));
     }
 }

@@ -87,7 +87,7 @@ impl Runner<'_> {
     }
 
     fn measure(&mut self, source: &Source) -> Result<f64, String> {
-        let (said, figure) = match source.way {
+        let (output, figure) = match source.way {
             Way::Perftest(line, link) => {
                 let port = self.take_port();
                 let side = |host: Option<&str>| {
@@ -95,34 +95,34 @@ impl Runner<'_> {
                     self.add_perftest(&mut command, line, link, port, host);
                     command
                 };
-                let said = self.talk(port, side)?;
-                let figure = perftest_figure(&said, source.unit);
-                (said, figure)
+                let output = self.talk(port, side)?;
+                let figure = perftest_figure(&output, source.unit);
+                (output, figure)
             }
             Way::Crowd(line, link, pairs) => self.crowd(line, link, pairs)?,
             Way::Ucx(_) | Way::UcxTcp(_) => {
-                let said = self.ucx(source.way)?;
-                let figure = ucx_figure(&said, source.unit);
-                (said, figure)
+                let output = self.ucx(source.way)?;
+                let figure = ucx_figure(&output, source.unit);
+                (output, figure)
             }
             Way::BarePingPong => {
-                let said = self.pingpong()?;
-                let figure = said.trim().parse::<f64>().ok().map(|ns| ns * 1e-3);
-                (said, figure)
+                let output = self.pingpong()?;
+                let figure = output.trim().parse::<f64>().ok().map(|ns| ns * 1e-3);
+                (output, figure)
             }
             Way::BareUdp => {
-                let said = self.bare_udp()?;
-                let figure = figure::of_own_perf(&said, ["latency", "median_ns"]).map(|ns| ns * 1e-3);
-                (said, figure)
+                let output = self.bare_udp()?;
+                let figure = figure::of_own_perf(&output, ["latency", "median_ns"]).map(|ns| ns * 1e-3);
+                (output, figure)
             }
             Way::Iperf3 => {
-                let said = self.iperf3()?;
-                let figure = figure::of_iperf3(&said);
-                (said, figure)
+                let output = self.iperf3()?;
+                let figure = figure::of_iperf3(&output);
+                (output, figure)
             }
         };
         let good = figure.filter(|figure| figure.is_finite() && *figure > 0.0);
-        good.ok_or_else(|| format!("no figure in\n{said}"))
+        good.ok_or_else(|| format!("no figure in\n{output}"))
     }
 
     fn take_port(&mut self) -> u16 {
@@ -149,13 +149,13 @@ impl Runner<'_> {
 
     fn crowd(&mut self, line: &str, link: Link, pairs: u16) -> Result<(String, Option<f64>), String> {
         let ports: Vec<u16> = (0..pairs).map(|_| self.take_port()).collect();
-        let said = converse(&self.args.setup.logs, "fabric crowd", &ports, LIMIT, |port, host| {
+        let output = converse(&self.args.setup.logs, "fabric crowd", &ports, LIMIT, |port, host| {
             let mut command = Command::new(&self.args.setup.ferroce);
             self.add_perftest(&mut command, line, link, port, host);
             command
         })?;
-        let total = said.iter().map(|said| perftest_figure(said, Unit::MibPerSecond)).sum();
-        Ok((said.concat(), total))
+        let total = output.iter().map(|output| perftest_figure(output, Unit::MibPerSecond)).sum();
+        Ok((output.concat(), total))
     }
 
     fn ucx(&mut self, way: Way) -> Result<String, String> {
@@ -180,7 +180,7 @@ impl Runner<'_> {
             self.args.pingpong.as_ref().ok_or("the program could not be built: no C compiler `cc`")?;
         let mut program = Program::of(Command::new(program), &self.args.setup.logs, "fabric pingpong")?;
         program.finish(LIMIT)?;
-        Ok(program.said())
+        Ok(program.output())
     }
 
     fn bare_udp(&mut self) -> Result<String, String> {
@@ -209,15 +209,15 @@ impl Runner<'_> {
     }
 }
 
-fn perftest_figure(said: &str, unit: Unit) -> Option<f64> {
-    figure::of_perftest(said, if unit == Unit::MibPerSecond { 3 } else { 4 })
+fn perftest_figure(output: &str, unit: Unit) -> Option<f64> {
+    figure::of_perftest(output, if unit == Unit::MibPerSecond { 3 } else { 4 })
 }
 
-fn ucx_figure(said: &str, unit: Unit) -> Option<f64> {
+fn ucx_figure(output: &str, unit: Unit) -> Option<f64> {
     match unit {
-        Unit::Microseconds => figure::of_ucx(said, 1),
-        Unit::MibPerSecond => figure::of_ucx(said, 5),
-        Unit::MillionPerSecond => figure::of_ucx(said, 7).map(|rate| rate * 1e-6),
+        Unit::Microseconds => figure::of_ucx(output, 1),
+        Unit::MibPerSecond => figure::of_ucx(output, 5),
+        Unit::MillionPerSecond => figure::of_ucx(output, 7).map(|rate| rate * 1e-6),
     }
 }
 

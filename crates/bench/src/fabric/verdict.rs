@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_run_is_named_once_and_keeps_nothing_back() {
+    fn a_row_that_could_not_run_is_named_once() {
         let verdicts = example();
         assert_eq!(failures(&verdicts), ["ib_send_lat 8 B, local: no <room>\nmore"]);
         let none = of(rows(&[]), &json!({}));

@@ -17,8 +17,8 @@ use std::process::{Command, ExitCode};
 #[derive(Parser)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// File to write, in pcapng format. If it exists, or for a second process of the program, x.pcapng becomes
-    /// x.<pid>.pcapng.
+    /// File to write, in pcapng format. An existing file is kept: then, and for a second process of the program, the
+    /// name is x.<pid>.pcapng instead of x.pcapng.
     #[arg(short, long, value_name = "FILE", default_value = "ferroce.pcapng")]
     output: PathBuf,
     /// Print the summary as JSON.

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_running_is_said() {
+    fn no_running_device_is_reported() {
         let report = Report { devices: Vec::new(), unanswered: Vec::new() };
         assert!(render(&report, false).contains("nothing to count"));
     }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_shown_when_asked_for() {
+    fn zeros_are_shown_on_request() {
         let why = "process 9 is stopped".to_owned();
         let report = Report { devices: vec![snapshot()], unanswered: vec![Unanswered { pid: None, why }] };
         let text = render(&report, true);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_device_says_so() {
+    fn a_device_without_drops_is_reported() {
         let mut device = snapshot();
         device.drops.clear();
         device.link.clear();

@@ -30,10 +30,10 @@ pub(super) fn check() -> Vec<Finding> {
 
 fn registry() -> Finding {
     let base = ferroce_nic::registry::default_base();
-    let room_mib = local::room_mib(&base).unwrap_or(u64::MAX);
-    if room_mib < SCARCE_MIB {
+    let free_mib = local::free_mib(&base).unwrap_or(u64::MAX);
+    if free_mib < SCARCE_MIB {
         let found = format!(
-            "{} has {room_mib} MiB left; a process needs 2, and 1 for each local peer",
+            "{} has {free_mib} MiB left; a process needs 2, and 1 for each local peer",
             base.display()
         );
         return Finding::limited("registry", found).advise(
@@ -42,7 +42,7 @@ fn registry() -> Finding {
     }
     match base == Path::new("/dev/shm") {
         true => {
-            Finding::works("registry", format!("/dev/shm, where your processes meet; {room_mib} MiB left"))
+            Finding::works("registry", format!("/dev/shm, where your processes meet; {free_mib} MiB left"))
         }
         false => {
             Finding::limited("registry", format!("{}, since /dev/shm cannot be written", base.display()))

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_without_them_is_told_apart() {
+    fn a_missing_library_fails() {
         let own = symbols(Path::new("/nowhere/libibverbs.so.1"));
         assert_eq!(own.verdict, super::super::Verdict::Fails);
     }

@@ -99,7 +99,7 @@ fn yama() -> String {
 }
 
 /// The free space in the file system of the registry, in MiB.
-pub(super) fn room_mib(base: &Path) -> Option<u64> {
+pub(super) fn free_mib(base: &Path) -> Option<u64> {
     let there = rustix::fs::statvfs(base).ok()?;
     Some(there.f_bavail.saturating_mul(there.f_frsize) >> 20)
 }
@@ -119,13 +119,13 @@ fn meet_local_peer() -> Tried<Ways> {
     let qp = pd.rc(&cq).create()?;
     qp.connect_over(&mut socket)?;
     socket.write_all(&memory.remote().to_bytes())?;
-    let mut said = String::new();
-    socket.read_to_string(&mut said)?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer)?;
     drop(peer);
     if memory.to_vec().iter().any(|byte| *byte != 7) {
         return Err("what it wrote did not arrive".into());
     }
-    Ok(serde_json::from_str(&said)?)
+    Ok(serde_json::from_str(&answer)?)
 }
 
 /// The other process; killed when dropped.
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_way_that_was_taken_is_named() {
+    fn the_fastest_path_taken_is_named() {
         let link = |mapped, copied, rings| {
             let ways = Ways { mapped, copied, rings, may_trace: true };
             findings(&ways, true).swap_remove(0)
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_trace_is_told_what_to_do() {
+    fn without_the_right_to_trace_there_is_advice() {
         let copies = findings(&Ways::default(), true).swap_remove(1);
         assert_eq!(copies.verdict, Verdict::Limited);
         assert!(copies.advice.is_some_and(|advice| advice.contains("ptrace_scope=0")));

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_stands_below_its_finding() {
+    fn advice_is_printed_below_its_finding() {
         let findings = [
             Finding::works("port", "free"),
             Finding::fails("library", "not there").advise("Build it: cargo build --release"),

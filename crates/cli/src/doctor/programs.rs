@@ -112,9 +112,9 @@ fn pingpong() -> Result<String, String> {
     loop {
         let outcome = side(Some("127.0.0.1")).map_err(text)?.end(deadline);
         match outcome {
-            Ok(said) => {
+            Ok(output) => {
                 server.end(deadline)?;
-                let line = said.lines().find(|line| line.contains("usec/iter")).unwrap_or_default();
+                let line = output.lines().find(|line| line.contains("usec/iter")).unwrap_or_default();
                 return Ok(line.to_owned());
             }
             Err(reason) if !reason.contains("Couldn't connect") || Instant::now() > deadline => {

@@ -95,7 +95,7 @@ struct Job {
     output: Output,
     /// When the last one was started.
     complete: Instant,
-    /// The signal that ended us, and the end of the grace time.
+    /// The first signal that asked us to end.
     interrupted: Option<libc::c_int>,
     /// When the remaining processes get SIGTERM, and then SIGKILL.
     term_at: Option<Instant>,
@@ -364,7 +364,7 @@ impl Starter<'_> {
         started
     }
 
-    /// A remote process starts with an empty environment, so our FERROCE_ variables are passed on.
+    /// A remote process does not inherit our environment, so our FERROCE_ variables are passed on.
     fn variables_of_ours(&self) -> Vec<(OsString, OsString)> {
         let named = |name: &OsString| name.as_encoded_bytes().starts_with(b"FERROCE_");
         let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| named(name)).collect();

@@ -72,7 +72,7 @@ fn forward(
 ) {
     let mut line = Vec::new();
     // A reader that left (`| head`) is no reason to stop the processes: their output is read and dropped.
-    let mut heard = true;
+    let mut reader_open = true;
     loop {
         line.clear();
         line.extend_from_slice(label);
@@ -89,7 +89,7 @@ fn forward(
         if line.last() != Some(&b'\n') && !label.is_empty() {
             line.push(b'\n');
         }
-        heard = heard && write(&line).is_ok();
+        reader_open = reader_open && write(&line).is_ok();
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_us_is_taken_out() {
+    fn records_for_the_launcher_are_removed() {
         let text = "a\n\u{1e}ferroce-dsm-statistics {\"rank\":1}\nb\n";
         let (output, records) = forwarded("[1] ", text);
         assert_eq!(output, "[1] a\n[1] b\n");

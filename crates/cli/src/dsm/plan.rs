@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_dealt_in_turn() {
+    fn processes_are_distributed_round_robin() {
         let hosts = [host("localhost", 1), host("far.test", 2)];
         let far = Location::Remote(hosts[1].clone());
         assert_eq!(deal(&hosts, None), [Location::Local, far.clone(), far.clone()]);

@@ -91,12 +91,12 @@ mod tests {
             .expect("sh starts");
         use std::io::Write;
         shell.stdin.take().expect("a pipe").write_all(b"secret\nand the rest").expect("sh reads");
-        let said = shell.wait_with_output().expect("sh ends");
-        assert_eq!(String::from_utf8_lossy(&said.stdout), "1 '2'|secret|$HOME||*;\n|and the rest");
+        let output = shell.wait_with_output().expect("sh ends");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "1 '2'|secret|$HOME||*;\n|and the rest");
     }
 
     #[test]
-    fn ssh_is_told_who_and_where() {
+    fn ssh_gets_user_and_port() {
         let host = Host { name: "far".into(), user: Some("ann".into()), port: Some(2222), processes: 1 };
         let command = command("ssh -4", &host, Path::new("/tmp"), &[], &["./x".into()]);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();

@@ -95,7 +95,7 @@ impl Control {
 
     /// Waits until the peer sends something or closes.
     pub(crate) fn sleep_until_news(&self) {
-        // An interrupted sleep is only a short one.
+        // An interrupted sleep is just shorter.
         while !self.has_news_within(None) {}
     }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_departure_are_told_apart() {
+    fn silence_and_disconnect_are_distinguished() {
         let (mut control, peer) = pair();
         let silence = control.receive::<u32>(Some(Duration::from_millis(1))).expect_err("nobody spoke");
         assert!(silence.what().contains("in time"));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_message() {
+    fn invalid_json_is_refused() {
         for bytes in [&b"\n"[..], b"\0\0\n", b"{\n", b"\xff\xfe\n", b"GET / HTTP/1.1\r\n"] {
             let (mut control, mut peer) = pair();
             peer.write_all(bytes).expect("room");

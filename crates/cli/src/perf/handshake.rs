@@ -28,7 +28,7 @@ const MAGIC: &str = "ferroce-perf";
 /// Changes whenever the messages below do.
 pub(crate) const VERSION: u32 = 4;
 
-/// What the client says.
+/// Messages of the client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Request {
@@ -50,7 +50,7 @@ pub(crate) enum Request {
     Bye,
 }
 
-/// What the server says.
+/// Messages of the server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Reply {
@@ -85,7 +85,7 @@ pub(crate) enum Offer {
     Socket {
         /// Port of TCP or UDP.
         port: u16,
-        /// First bytes of a TCP connection, so that a stranger's is told apart.
+        /// First bytes of a TCP connection, to recognise foreign connections.
         nonce: u64,
     },
     /// Queue pairs.
@@ -156,7 +156,7 @@ pub(crate) fn ask(control: &mut Control, params: &Params) -> Result<Offer, Failu
     }
 }
 
-/// Client: says where it can be reached, and waits until the server is connected to it.
+/// Client: sends its address, and waits until the server is connected to it.
 pub(crate) fn go(control: &mut Control, offer: Offer) -> Result<(), Failure> {
     control.send(&Request::Go { offer })?;
     match receive(control)? {
@@ -171,7 +171,7 @@ pub(crate) fn stop(control: &mut Control) -> Result<Report, Failure> {
     await_report(control)
 }
 
-/// Client: says that its traffic is over.
+/// Client: reports that its traffic is over.
 pub(crate) fn request_stop(control: &mut Control) -> Result<(), Failure> {
     control.send(&Request::Stop)
 }
@@ -197,12 +197,12 @@ pub(crate) fn await_settled(control: &mut Control) -> Result<(), Failure> {
     }
 }
 
-/// Client: the server said something in the middle of the traffic, or left. Why the test cannot go on.
+/// Client: the server sent something in the middle of the traffic, or left. Why the test cannot go on.
 pub(crate) fn interrupted(control: &mut Control) -> Failure {
     receive(control).map_or_else(|failure| failure, |reply| unexpected(&reply))
 }
 
-/// Server: says where it can be reached, and learns it of the client.
+/// Server: sends its address, and receives the client's.
 pub(crate) fn ready(control: &mut Control, offer: Offer) -> Result<Offer, Failure> {
     control.send(&Reply::Ready { offer })?;
     match control.receive(Some(STEP_TIMEOUT))? {
@@ -249,14 +249,14 @@ pub(crate) fn await_stop(control: &mut Control) -> Result<(), Failure> {
 
 /// A message of the client that does not belong here.
 pub(crate) fn out_of_order(request: &Request) -> Failure {
-    let said = match request {
+    let kind = match request {
         Request::Run { .. } => "run",
         Request::Go { .. } => "go",
         Request::Settle => "settle",
         Request::Stop => "stop",
         Request::Bye => "bye",
     };
-    Failure::new(format!("the client sent {said:?} out of order"))
+    Failure::new(format!("the client sent {kind:?} out of order"))
 }
 
 fn receive(control: &mut Control) -> Result<Reply, Failure> {
@@ -268,7 +268,7 @@ fn receive(control: &mut Control) -> Result<Reply, Failure> {
 }
 
 fn unexpected(reply: &Reply) -> Failure {
-    let said = match reply {
+    let kind = match reply {
         Reply::Ready { .. } => "ready",
         Reply::Started => "started",
         Reply::Settled => "settled",
@@ -276,7 +276,7 @@ fn unexpected(reply: &Reply) -> Failure {
         Reply::Refused { .. } => "refused",
         Reply::Failed { .. } => "failed",
     };
-    Failure::new(format!("the server sent {said:?} out of order"))
+    Failure::new(format!("the server sent {kind:?} out of order"))
 }
 
 /// A peer's text, fit for a terminal.
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_survive_the_wire() {
+    fn requests_round_trip() {
         for request in [
             Request::Run { params: Params::defaults(Test::WriteBw) },
             Request::Go { offer: Offer::Socket { port: 7, nonce: u64::MAX } },

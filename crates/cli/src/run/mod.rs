@@ -42,8 +42,8 @@ pub(crate) struct Args {
     /// Explain each failed completion when it happens, and print the counters of each process at the end.
     #[arg(long)]
     explain: bool,
-    /// Record all packets to this pcapng file. If it exists, or for a second process, x.pcapng becomes
-    /// x.<pid>.pcapng.
+    /// Record all packets to this pcapng file. An existing file is kept: then, and for a second process, the name is
+    /// x.<pid>.pcapng instead of x.pcapng.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
     /// Addresses to use, comma separated: the GIDs of the device, in this order [default: all of this machine].
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_told_before_anything_happens() {
+    fn a_missing_program_is_reported_before_anything_starts() {
         assert!(require_program(OsStr::new("sh")).is_ok());
         assert!(require_program(OsStr::new("/bin/sh")).is_ok());
         assert!(require_program(OsStr::new("no-such-program-of-ferroce")).is_err());

@@ -113,7 +113,7 @@ fn cover(folder: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Resul
     let below = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let entries: Vec<_> = std::fs::read_dir(folder)?.collect::<io::Result<_>>()?;
     rustix::mount::mount("ferroce", folder, "tmpfs", MountFlags::NOSUID, Some(c"mode=0755,size=4m"))?;
-    let dressed = || -> io::Result<()> {
+    let fill_folder = || -> io::Result<()> {
         let below = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
         // It exists already if a program below `ferroce run` starts `ferroce run`.
         let ours = [INFINIBAND, FERROCE];
@@ -124,7 +124,7 @@ fn cover(folder: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Resul
         std::fs::create_dir(&own)?;
         fill(&own)
     };
-    dressed().inspect_err(|_| {
+    fill_folder().inspect_err(|_| {
         let _ = rustix::mount::unmount(folder, UnmountFlags::DETACH);
     })
 }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_travels_through_a_pipe() {
+    fn a_refusal_passes_through_a_pipe() {
         let error = || io::Error::from_raw_os_error(libc::EPERM);
         for step in STEPS {
             let report = Report::of(&Refused { step, error: error() });

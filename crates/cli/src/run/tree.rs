@@ -113,7 +113,7 @@ mod tests {
     use ferroce_nic::Config;
 
     #[test]
-    fn the_tree_tells_of_the_gid_table() {
+    fn the_tree_contains_the_gid_table() {
         let addresses = Some(vec!["127.0.0.5".parse().expect("an address")]);
         let gids =
             ferroce_nic::gid_table(&Config::default().with(|c| c.addresses = addresses)).expect("loopback");

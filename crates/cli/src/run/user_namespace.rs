@@ -68,7 +68,7 @@ fn namespace_of(process: &Path, own: u64, uid: u32, gid: u32) -> Option<OwnedFd>
 
 fn owner_of(namespace: &impl AsFd) -> Option<u32> {
     let mut uid: libc::uid_t = 0;
-    // SAFETY: the request writes one uid, and there is room for one.
+    // SAFETY: the request writes one uid, and the buffer holds one.
     let done = unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), NS_GET_OWNER_UID, &raw mut uid) };
     (done == 0).then_some(uid)
 }
@@ -76,7 +76,7 @@ fn owner_of(namespace: &impl AsFd) -> Option<u32> {
 fn parent_of(namespace: &impl AsFd) -> Option<OwnedFd> {
     // SAFETY: the request takes no argument and returns a descriptor.
     let fd = unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), NS_GET_PARENT) };
-    // SAFETY: a new descriptor, which nobody else owns.
+    // SAFETY: a new descriptor without another owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

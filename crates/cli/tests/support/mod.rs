@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Far more than any of our command lines takes, on a machine that does other things besides.
+/// Far more than any of our command lines takes, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The command, its arguments parted by spaces. Its RDMA traffic keeps to a loopback address of this test process.

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_go_and_the_wanted_one_stays() {
+    fn the_oldest_are_evicted_and_the_wanted_one_stays() {
         let mut cache = Cache::new(4);
         for page in [9, 5, 7, 3] {
             assert_eq!(cache.victims(1, page), [0usize; 0]);

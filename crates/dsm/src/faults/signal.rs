@@ -122,7 +122,7 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) 
     };
     if before.sa_flags & libc::SA_SIGINFO != 0 {
         type Full = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
-        // SAFETY: whoever installed it promised this signature by its flags.
+        // SAFETY: the flags of the installed handler declare this signature.
         let next: Full = unsafe { std::mem::transmute(before.sa_sigaction) };
         next(signal, info, context);
     } else {

@@ -61,7 +61,7 @@ impl Userfault {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a fresh descriptor that nobody else knows.
+        // SAFETY: a new descriptor without another owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         let this = Self { fd, start, len };
         this.ask(UFFDIO_API, &mut [API, FEATURES, 0])?;

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_dealt() {
+    fn blocks_are_distributed_round_robin() {
         assert_eq!(homes(Placement::Cyclic { block: 1, first: 1 }, 5, 3), [1, 2, 0, 1, 2]);
         assert_eq!(homes(Placement::Cyclic { block: 2 * PAGE, first: 0 }, 5, 2), [0, 0, 1, 1, 0]);
         let trips = Placement::Trips { blocks: vec![PAGE, 2 * PAGE], first: 0 };
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn turns_rotate() {
+    fn rotating_placement_uses_the_next_process() {
         let mut state = PlacementState::default();
         let mut next = || state.homes(&Placement::Rotating, 2, 3).unwrap();
         assert_eq!([next(), next(), next(), next()], [[(2, 0)], [(2, 1)], [(2, 2)], [(2, 0)]]);
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_placements_are_refused() {
         let mut state = PlacementState::default();
         for wrong in [
             Placement::On(2),

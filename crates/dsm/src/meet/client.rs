@@ -145,11 +145,11 @@ impl Listener {
     fn listen(&self, mut lines: Lines, socket: &Mutex<TcpStream>) {
         let mut last_beat = Instant::now();
         loop {
-            let heard = lines.next();
+            let received = lines.next();
             if self.left.load(Ordering::Acquire) {
                 return;
             }
-            match heard {
+            match received {
                 Heard::Line(line) => self.handle(&line),
                 Heard::Nothing => {}
                 Heard::Lost(why) => stop(self.rank, &self.keeper.gone(why)),
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_gone_is_named() {
+    fn a_lost_connection_names_its_keeper() {
         let why = "it has been silent for 5 seconds";
         let launcher = |at: &str| Keeper::Launcher(at.parse().expect("an address")).gone(why);
         assert_eq!(launcher("127.0.0.1"), format!("the connection to the launcher is lost: {why}"));

@@ -107,7 +107,7 @@ impl Rendezvous {
     pub fn run(self) -> Departure {
         let ended = Arc::new(AtomicBool::new(false));
         let (listener, key, size) = (self.listener, self.key, self.size);
-        let doorman = std::thread::spawn({
+        let acceptor = std::thread::spawn({
             let (ended, sender) = (ended.clone(), self.sender);
             move || welcome(&listener, &key, size, &sender, &ended)
         });
@@ -115,7 +115,7 @@ impl Rendezvous {
         ended.store(true, Ordering::Release);
         // The accepting thread waits in accept.
         let _ = TcpStream::connect_timeout(&wake_address(self.address), Duration::from_secs(1));
-        let _ = doorman.join();
+        let _ = acceptor.join();
         departure
     }
 }

@@ -6,7 +6,7 @@ use crate::meet::stop;
 use std::marker::PhantomData;
 
 /// A lock that this thread holds. Guards must be dropped in reverse order, as scopes do.
-#[must_use = "the lock is given back when the guard goes"]
+#[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard<'a> {
     job: &'a Job,
     id: u32,

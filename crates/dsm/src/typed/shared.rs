@@ -107,14 +107,14 @@ impl<T: Plain> Shared<[T]> {
     #[track_caller]
     pub unsafe fn slice(&self, range: Range<usize>) -> &[T] {
         let start = self.at(range.start, range.len());
-        // SAFETY: inside the allocation; the caller promises that nobody writes there.
+        // SAFETY: inside the allocation; the caller guarantees that no process writes there.
         unsafe { std::slice::from_raw_parts(start, range.len()) }
     }
 
     /// The elements in place, for writing.
     ///
     /// # Safety
-    /// While the slice lives, nobody else may use these elements, in any process, and this process must not pass a lock or
+    /// While the slice lives, no other thread of any process may use these elements, and this process must not pass a lock or
     /// a barrier after which they differ.
     #[track_caller]
     #[expect(
@@ -123,7 +123,7 @@ impl<T: Plain> Shared<[T]> {
     )]
     pub unsafe fn slice_mut(&self, range: Range<usize>) -> &mut [T] {
         let start = self.at(range.start, range.len());
-        // SAFETY: inside the allocation; the caller promises that nobody else uses it.
+        // SAFETY: inside the allocation; the caller guarantees exclusive use.
         unsafe { std::slice::from_raw_parts_mut(start, range.len()) }
     }
 }

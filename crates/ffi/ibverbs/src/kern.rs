@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn copy_ah_attr_from_kern(user: *mut ibv_ah_attr, k
     unsafe { translate("ibv_copy_ah_attr_from_kern", kern, user, |kern, user| *user = *kern) }
 }
 
-/// The state itself is not copied, only the kernel's current state, as in the real library.
+/// Copies all attributes except `qp_state`, as the real library does.
 pub(crate) unsafe extern "C" fn copy_qp_attr_from_kern(
     user: *mut ibv_qp_attr,
     kern: *const ib_uverbs_qp_attr,

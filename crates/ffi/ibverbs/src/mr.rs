@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
     guard::pointer("ibv_reg_mr", || unsafe { register(pd, addr, length, addr as u64, flags as u32) })
 }
 
-/// Also used by the variant without an IOVA: they differ only in how the flags are passed.
+/// Also exported as `ibv_reg_mr_iova`: the two differ only in the type of the flags, which a register does not show.
 pub(crate) unsafe extern "C" fn reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,

@@ -15,7 +15,7 @@ use std::ffi::c_int;
 /// How one request is posted.
 type Post<'a> = dyn FnMut(&RecvWr<'_>) -> Result<(), PostError> + 'a;
 
-/// The remaining list, and the result of the call.
+/// The result of the call, and within it that of the list.
 type Outcome = Result<Result<(), Box<Refused>>, Error>;
 
 /// Posts the list from `at` on, up to the first refused request.

@@ -6,7 +6,7 @@ use super::id::{Bound, IdState};
 use crate::error::{CmRefusal, Error};
 use crate::gids::GidEntry;
 use ferroce_os::interfaces::open_udp;
-use ferroce_proto::cm::{Offers, Path, Scope, ServiceId};
+use ferroce_proto::cm::{ListenerOptions, Path, Scope, ServiceId};
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use ferroce_proto::{Gid, Qpn};
 use std::io;
@@ -66,10 +66,11 @@ impl CmId {
         let (scope, weak) = (bound.scope, Arc::downgrade(self));
         let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
         let secret = state.secret.clone();
-        let offers = Offers { are_datagrams: self.is_datagram(), are_whole: state.options.full_private_data };
+        let options =
+            ListenerOptions { datagrams: self.is_datagram(), whole_private_data: state.options.full_private_data };
         let listener = self.service.manage(|managed| {
             let listener = managed.cm.listen(service, scope, backlog)?;
-            managed.cm.set_listener_offers(listener, offers);
+            managed.cm.set_listener_options(listener, options);
             if let Some(secret) = secret {
                 managed.cm.set_listener_secret(listener, secret);
             }

@@ -12,6 +12,7 @@ pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 /// Kinds of events; the numbers are those of librdmacm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum CmEventKind {
     /// The local address for the destination was found.
     AddrResolved = 0,

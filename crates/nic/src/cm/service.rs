@@ -11,7 +11,7 @@ use ferroce_os::fork::Generation;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::cm::{
-    Accept, Cm, CmCounters, CmError, CommId, Config, Inbound, ListenerId, Secret, Transmit,
+    Accept, Cm, CmCounters, CmError, CommId, Config, ListenerId, MadAddressing, Secret, Transmit,
 };
 use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
 use ferroce_shm::registry::Ports;
@@ -145,9 +145,9 @@ impl CmService {
     }
 
     /// The local address that a packet arrived at; `None` if its destination is not, or no longer, an address of this device.
-    pub(super) fn inbound(&self, packet: &RxPacket<'_>) -> Option<Inbound> {
+    pub(super) fn inbound(&self, packet: &RxPacket<'_>) -> Option<MadAddressing> {
         let (sgid_index, mtu) = self.addresses.find(packet.dgid)?;
-        Some(Inbound { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
+        Some(MadAddressing { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
     }
 
     /// The slot of the process of this host that listens to the service of a request; 0 if none is known, or if `message` is no

@@ -7,6 +7,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)+) => {
         /// What a link did since it was opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        #[non_exhaustive]
         pub struct LinkCounters {
             $($(#[$doc])* pub $name: u64,)+
             /// Datagrams that the kernel dropped because a receive buffer was full.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 /// Why a link could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LinkError {
     /// Somebody else has the port.
     #[error(

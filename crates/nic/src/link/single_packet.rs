@@ -5,7 +5,7 @@
 
 use super::batch::SocketChoice;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{FlowAddrs, ICRC_LEN, IcrcPrefix, IcrcRow};
+use ferroce_proto::wire::{FlowAddrs, FlowIcrc, ICRC_LEN, IcrcPrefix};
 
 /// The longest packet, with its ICRC: some 256 bytes of a message. Longer ones gain nothing.
 const CAPACITY: usize = 288;
@@ -17,19 +17,19 @@ pub struct SinglePacket {
     len: usize,
     choice: Option<SocketChoice>,
     /// The ICRC prefix of packets of one length.
-    row: Option<(usize, IcrcRow)>,
+    flow_icrc: Option<(usize, FlowIcrc)>,
 }
 
 impl Default for SinglePacket {
     fn default() -> Self {
-        SinglePacket { bytes: [0; CAPACITY], len: 0, choice: None, row: None }
+        SinglePacket { bytes: [0; CAPACITY], len: 0, choice: None, flow_icrc: None }
     }
 }
 
 impl SinglePacket {
     /// Clears the cached TX socket and ICRC prefix: the route may have changed.
     pub(crate) fn clear_tx_cache(&mut self) {
-        (self.choice, self.row) = (None, None);
+        (self.choice, self.flow_icrc) = (None, None);
     }
 
     /// Whether a TX socket is cached.
@@ -69,14 +69,14 @@ impl SinglePacket {
     #[inline]
     pub(crate) fn finalise(&mut self, route: &Route, choice: SocketChoice) -> &[u8] {
         let (body, tail) = self.bytes[..self.len + ICRC_LEN].split_at_mut(self.len);
-        let row = match &mut self.row {
-            Some((len, row)) if *len == body.len() => row,
+        let flow_icrc = match &mut self.flow_icrc {
+            Some((len, flow_icrc)) if *len == body.len() => flow_icrc,
             other => {
                 let flow = FlowAddrs::new(route.sgid, route.dgid, choice.sport);
-                &mut other.insert((body.len(), IcrcPrefix::default().row(&flow, body.len()).clone())).1
+                &mut other.insert((body.len(), IcrcPrefix::default().of_flow(&flow, body.len()).clone())).1
             }
         };
-        tail.copy_from_slice(&row.icrc_alone(body));
+        tail.copy_from_slice(&flow_icrc.icrc_alone(body));
         &self.bytes[..self.len + ICRC_LEN]
     }
 }

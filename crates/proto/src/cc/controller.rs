@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_window_is_not_impressed() {
+    fn a_fixed_window_ignores_losses() {
         let mut fixed = Controller::from(FixedWindow { bytes: 4096 });
         fixed.on_sent(Time(0), 4096);
         fixed.on_ack(Time(1), 4096, Some(1), true);

@@ -7,8 +7,8 @@ use crate::time::Time;
 const FLOOR_BYTES: u32 = 128 * 1024;
 /// Acknowledged bytes per byte of window growth.
 const GROWTH_SHARE: u32 = 16;
-/// A single retransmitted packet shrinks the window by its size divided by this. With the growth, the window stays
-/// constant at one loss in 64 packets and shrinks above that rate.
+/// A packet that is retransmitted alone shrinks the window by this many times its size. With the growth, the window
+/// keeps its size at one loss in 64 packets and shrinks above that rate.
 const HOLE_COSTS: u32 = 4;
 
 /// A window that halves on each loss and then grows slowly up to the configured maximum.
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_halve_it_and_acknowledgements_bring_it_back() {
+    fn losses_halve_the_window_and_acks_restore_it() {
         let mut cc = HalvingWindow::new(1 << 20);
         assert_eq!(cc.window(), 1 << 20);
         cc.on_loss(Time(0));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn it_bears_a_loss_in_a_hundred_packets_and_not_one_in_thirty() {
+    fn it_keeps_its_size_at_1_percent_loss_and_shrinks_at_3_percent() {
         for (packets, expected) in [(100, 1 << 20), (30, FLOOR_BYTES)] {
             let mut cc = HalvingWindow::new(1 << 20);
             for _ in 0..1000 {

@@ -15,8 +15,8 @@ use crate::time::Time;
 /// Decides how many bytes one queue pair may have in flight. The requester reports events; the controller only returns
 /// [`window`](CongestionControl::window).
 ///
-/// A byte is in flight from `on_sent` until `on_ack`. On `on_loss` or `on_timeout` the requester goes back and reports
-/// each retransmission with `on_sent`.
+/// A byte is in flight from `on_sent` until `on_ack`, or until `on_loss` or `on_timeout`: the requester then goes back,
+/// and reports each retransmission with `on_sent` again.
 pub trait CongestionControl {
     /// The congestion window in bytes. With nothing in flight, the requester always sends at least one packet.
     fn window(&self) -> u32;

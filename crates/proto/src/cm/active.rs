@@ -2,9 +2,9 @@
 
 use super::connection::{Connection, State};
 use super::params::put_private_before;
-use super::proof::OFFER_PROOF_LEN;
+use super::proof::REQ_PROOF_LEN;
 use super::timing::response_ns;
-use super::{Cm, CmError, CommId, Connect, Ece, Event, Inbound, Kind, Response};
+use super::{Cm, CmError, CommId, Connect, Ece, Event, Kind, MadAddressing, Response};
 use crate::ids::{PKey, Psn};
 use crate::time::Time;
 use crate::wire::cm::{CmMad, CmMessage, CmPath, IpHeader, Mra, RejectedMessage, Rep, Req, Rtu};
@@ -22,7 +22,7 @@ impl Cm {
         }
         let secret = offer.secret.or(self.secret.as_ref()).cloned();
         self.uses_secrets |= secret.is_some();
-        let proof_len = if secret.is_some() { OFFER_PROOF_LEN } else { 0 };
+        let proof_len = if secret.is_some() { REQ_PROOF_LEN } else { 0 };
         let mut private_data = [0; Req::PRIVATE_LEN];
         match offer.ip {
             Some(ip) => {
@@ -95,7 +95,7 @@ impl Cm {
         (response_timeout, max_retries.unwrap_or(self.config.max_retries).min(15))
     }
 
-    pub(super) fn handle_rep(&mut self, inbound: &Inbound, mad: &CmMad, rep: &Rep, now: Time) {
+    pub(super) fn handle_rep(&mut self, inbound: &MadAddressing, mad: &CmMad, rep: &Rep, now: Time) {
         let (tid, ece) = (mad.tid, Ece { vendor_id: rep.vendor_id, attr_mod: mad.attr_mod });
         let id = rep.remote_comm_id;
         let Some(connection) = self.own(inbound, id) else { return self.refuse_stray_rep(inbound, tid, rep) };

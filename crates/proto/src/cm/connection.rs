@@ -124,9 +124,9 @@ impl Connection {
         }
     }
 
-    /// Handles a reject for lack of a listener. The first one is ignored and the REQ retransmitted: the REQ may arrive
-    /// before the peer's listener starts.
-    pub(super) fn doubts_absence(&mut self) -> bool {
+    /// Whether to ignore a reject for lack of a listener. The first one is ignored and the REQ retransmitted: applications
+    /// agree out of band on who listens, so the REQ may arrive before the peer's listener starts.
+    pub(super) fn retries_no_listener(&mut self) -> bool {
         !core::mem::replace(&mut self.asks_again, true)
     }
 

@@ -31,6 +31,7 @@ pub type ByReason = [u64; REASONS.len() + 1];
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct CmCounters {
     /// Messages received and understood.
     pub received: u64,
@@ -77,7 +78,7 @@ pub struct CmCounters {
     /// Connections that were established.
     pub established: u64,
     /// Connections that ended because the peer's process had died.
-    pub bereaved: u64,
+    pub peer_died: u64,
     /// Messages that were queued before they were sent.
     pub paced: u64,
     /// Messages without a valid proof.
@@ -139,7 +140,7 @@ impl CmCounters {
             ("refused", self.refused),
             ("timed_out", self.timed_out),
             ("established", self.established),
-            ("bereaved", self.bereaved),
+            ("peer_died", self.peer_died),
             ("paced", self.paced),
             ("unproven", self.unproven),
             ("replayed", self.replayed),

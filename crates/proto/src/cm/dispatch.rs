@@ -1,21 +1,21 @@
 //! Dispatches messages to handlers, and handles messages without a connection.
 
 use super::connection::Connection;
-use super::{Cm, CommId, Inbound, Kind};
+use super::{Cm, CommId, Kind, MadAddressing};
 use crate::time::Time;
 use crate::wire::BadMad;
 use crate::wire::cm::{Apr, CmMad, CmMessage, Lap};
 
 impl Cm {
     /// Handles a MAD received at QP1. Malformed ones are counted and have no effect.
-    pub fn handle_mad(&mut self, inbound: &Inbound, bytes: &[u8], now: Time) -> Result<(), BadMad> {
+    pub fn handle_mad(&mut self, inbound: &MadAddressing, bytes: &[u8], now: Time) -> Result<(), BadMad> {
         let mad = CmMad::parse(bytes).inspect_err(|bad| self.counters.on_bad(*bad))?;
         self.handle_message(inbound, &mad, now);
         Ok(())
     }
 
     /// Handles a parsed message.
-    pub fn handle_message(&mut self, inbound: &Inbound, mad: &CmMad, now: Time) {
+    pub fn handle_message(&mut self, inbound: &MadAddressing, mad: &CmMad, now: Time) {
         self.counters.on_received(mad.message.attr_id());
         self.at(now);
         let tid = mad.tid;
@@ -40,7 +40,7 @@ impl Cm {
     }
 
     /// Returns connection `id` if the message came from its peer.
-    pub(super) fn own(&mut self, inbound: &Inbound, id: CommId) -> Option<&Connection> {
+    pub(super) fn own(&mut self, inbound: &MadAddressing, id: CommId) -> Option<&Connection> {
         let connection = self.connections.get(&id)?;
         if connection.path.dgid != inbound.sgid {
             self.counters.wrong_address += 1;
@@ -50,7 +50,7 @@ impl Cm {
     }
 
     /// The same for messages that need no answer: without a connection they are only counted.
-    pub(super) fn known(&mut self, inbound: &Inbound, id: CommId) -> Option<&Connection> {
+    pub(super) fn known(&mut self, inbound: &MadAddressing, id: CommId) -> Option<&Connection> {
         if !self.connections.contains_key(&id) {
             self.counters.strays += 1;
             return None;
@@ -61,7 +61,7 @@ impl Cm {
     /// A peer that cancels its REQ before the REP does not have our id; find the connection by the peer's id.
     pub(super) fn known_or_peer(
         &mut self,
-        inbound: &Inbound,
+        inbound: &MadAddressing,
         id: CommId,
         peer: CommId,
     ) -> Option<&Connection> {
@@ -71,7 +71,7 @@ impl Cm {
     }
 
     /// RoCE has no alternate paths.
-    fn handle_lap(&mut self, inbound: &Inbound, tid: u64, lap: &Lap) {
+    fn handle_lap(&mut self, inbound: &MadAddressing, tid: u64, lap: &Lap) {
         if self.known(inbound, lap.remote_comm_id).is_none() {
             return;
         }

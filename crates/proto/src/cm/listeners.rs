@@ -52,23 +52,23 @@ impl Scope {
 
 /// The requests that a listener accepts, and the form of their private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offers {
+pub struct ListenerOptions {
     /// SIDR requests instead of connections.
-    pub are_datagrams: bool,
+    pub datagrams: bool,
     /// The private data including the bytes of the IP header, even if that header is invalid.
-    pub are_whole: bool,
+    pub whole_private_data: bool,
 }
 
-impl Offers {
+impl ListenerOptions {
     /// The default of the port space of a service.
-    fn of(service: ServiceId) -> Offers {
-        let are_datagrams = service.space().is_some_and(PortSpace::is_datagram);
-        Offers { are_datagrams, are_whole: false }
+    fn of(service: ServiceId) -> ListenerOptions {
+        let datagrams = service.space().is_some_and(PortSpace::is_datagram);
+        ListenerOptions { datagrams, whole_private_data: false }
     }
 }
 
 struct Listener {
-    offers: Offers,
+    options: ListenerOptions,
     service: ServiceId,
     scope: Scope,
     backlog: u32,
@@ -100,8 +100,8 @@ impl Listeners {
         same.push((scope, id));
         // Most specific first: one address, then a family, then all.
         same.sort_unstable();
-        let offers = Offers::of(service);
-        self.all.insert(id, Listener { offers, service, scope, backlog, pending: 0 });
+        let options = ListenerOptions::of(service);
+        self.all.insert(id, Listener { options, service, scope, backlog, pending: 0 });
         Ok(id)
     }
 
@@ -133,17 +133,17 @@ impl Listeners {
     }
 
     /// The options of a listener; the default if it does not exist.
-    pub(super) fn offers(&self, id: ListenerId) -> Offers {
-        self.all.get(&id).map_or(Offers::of(ServiceId(0)), |listener| listener.offers)
+    pub(super) fn options(&self, id: ListenerId) -> ListenerOptions {
+        self.all.get(&id).map_or(ListenerOptions::of(ServiceId(0)), |listener| listener.options)
     }
 
-    pub(super) fn set_offers(&mut self, id: ListenerId, offers: Offers) {
+    pub(super) fn set_options(&mut self, id: ListenerId, options: ListenerOptions) {
         if let Some(listener) = self.all.get_mut(&id) {
-            listener.offers = offers;
+            listener.options = options;
         }
     }
 
-    pub(super) fn has_backlog(&self, id: ListenerId) -> bool {
+    pub(super) fn is_below_backlog(&self, id: ListenerId) -> bool {
         self.all.get(&id).is_some_and(|l| l.pending < l.backlog)
     }
 
@@ -160,7 +160,7 @@ mod tests {
     use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     #[test]
-    fn the_closest_listener_gets_the_offer() {
+    fn the_most_specific_listener_gets_the_req() {
         let one = Gid::from_ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
         let two = Gid::from_ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
         let six = Gid::from_ip(IpAddr::V6(Ipv6Addr::LOCALHOST));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_services_are_remembered_for_a_moment_and_not_without_end() {
+    fn closed_services_are_stored_briefly_and_bounded() {
         let mut listeners = Listeners::default();
         for at in 0..=MAX_CLOSED as u64 {
             let id = listeners.add(ServiceId(at), Scope::Any, 1).unwrap();

@@ -59,9 +59,10 @@ mod timing;
 
 pub use crate::wire::cm::{CmTransport, CommId, IpHeader, PortSpace, RejectReason, ServiceId, SidrStatus};
 pub use counters::{ByKind, ByReason, CmCounters};
-pub use listeners::{ListenerId, Offers, Scope};
+pub use listeners::{ListenerId, ListenerOptions, Scope};
 pub use params::{
-    Accept, Answer, CmError, Config, Connect, Ece, Event, Inbound, Path, Query, Request, Response, Transmit,
+    Accept, Answer, CmError, Config, Connect, Ece, Event, MadAddressing, Path, Query, Request, Response,
+    Transmit,
 };
 pub use proof::Secret;
 
@@ -182,8 +183,8 @@ impl Cm {
 
     /// Sets the kind of requests that the listener accepts, where the port space leaves it open: [`PortSpace::Ib`] is
     /// for connections and datagrams.
-    pub fn set_listener_offers(&mut self, listener: ListenerId, offers: Offers) {
-        self.listeners.set_offers(listener, offers);
+    pub fn set_listener_options(&mut self, listener: ListenerId, options: ListenerOptions) {
+        self.listeners.set_options(listener, options);
     }
 
     /// Removes a listener. Its undecided REQs stay until they are decided or released.
@@ -212,9 +213,9 @@ impl Cm {
         self.connections.get(&id).map(|c| &**c).ok_or(CmError::NoSuchConnection)
     }
 
-    /// Whether a reject for lack of a listener is still retried.
-    fn doubts_absence(&mut self, id: CommId) -> bool {
-        self.connections.get_mut(&id).is_some_and(|connection| connection.doubts_absence())
+    /// Whether connection `id` ignores a reject for lack of a listener and retries.
+    fn retries_no_listener(&mut self, id: CommId) -> bool {
+        self.connections.get_mut(&id).is_some_and(|connection| connection.retries_no_listener())
     }
 
     /// Returns the connection if it is in one of these states.
@@ -234,7 +235,7 @@ impl Cm {
     fn prepare(&mut self, id: CommId, attr_mod: u32, message: CmMessage) -> Option<Transmit> {
         let tid = self.connections.get(&id)?.tid;
         let mut mad = Box::new(CmMad { tid, attr_mod, message }.to_bytes());
-        self.seal(id, &message, &mut mad);
+        self.add_proof(id, &message, &mut mad);
         let connection = self.connections.get_mut(&id)?;
         connection.last = Some(mad.clone());
         Some(Transmit { route: connection.path.route(), mad, is_repeat: false })
@@ -251,7 +252,7 @@ impl Cm {
     }
 
     /// Answers a message that belongs to no connection.
-    fn send_back(&mut self, inbound: &Inbound, tid: u64, message: CmMessage) {
+    fn send_back(&mut self, inbound: &MadAddressing, tid: u64, message: CmMessage) {
         let mad = Box::new(CmMad { tid, attr_mod: 0, message }.to_bytes());
         self.transmit(Transmit { route: inbound.way_back(), mad, is_repeat: false });
     }

@@ -106,7 +106,7 @@ impl Path {
 
 /// Source and destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inbound {
+pub struct MadAddressing {
     /// The sender's address.
     pub sgid: Gid,
     /// Our address that it was sent to.
@@ -117,7 +117,7 @@ pub struct Inbound {
     pub mtu: Mtu,
 }
 
-impl Inbound {
+impl MadAddressing {
     pub(super) fn way_back(&self) -> Route {
         Route { sgid: self.dgid, dgid: self.sgid, hop_limit: 64, ..Route::default() }
     }
@@ -348,6 +348,7 @@ pub enum Event {
 
 /// Why a call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CmError {
     /// The connection does not exist.
     NoSuchConnection,
@@ -358,9 +359,9 @@ pub enum CmError {
         /// Bytes given.
         len: usize,
         /// Capacity of the message in bytes.
-        room: usize,
+        capacity: usize,
     },
-    /// The address is in use by another listener.
+    /// The service and address are in use by another listener.
     InUse,
     /// The limit on connections is reached.
     TooMany,
@@ -369,12 +370,12 @@ pub enum CmError {
 impl fmt::Display for CmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            CmError::NoSuchConnection => f.write_str("the connection is gone"),
-            CmError::WrongState => f.write_str("the connection is not in a state for this"),
-            CmError::PrivateDataTooLong { len, room } => {
-                write!(f, "{len} bytes of private data, the message has room for {room}")
+            CmError::NoSuchConnection => f.write_str("the connection does not exist (any more)"),
+            CmError::WrongState => f.write_str("the state of the connection does not allow this call"),
+            CmError::PrivateDataTooLong { len, capacity } => {
+                write!(f, "{len} bytes of private data exceed the {capacity} that the message can carry")
             }
-            CmError::InUse => f.write_str("somebody listens there already"),
+            CmError::InUse => f.write_str("the service and address are in use by another listener"),
             CmError::TooMany => f.write_str("the limit on connections is reached"),
         }
     }
@@ -383,14 +384,14 @@ impl fmt::Display for CmError {
 impl core::error::Error for CmError {}
 
 /// Copies private data, leaving the last `proof_len` bytes free.
-pub(super) fn put_private_before(place: &mut [u8], data: &[u8], proof_len: usize) -> Result<(), CmError> {
-    let room = place.len().saturating_sub(proof_len);
-    put_private(&mut place[..room], data)
+pub(super) fn put_private_before(field: &mut [u8], data: &[u8], proof_len: usize) -> Result<(), CmError> {
+    let capacity = field.len().saturating_sub(proof_len);
+    put_private(&mut field[..capacity], data)
 }
 
 /// Copies private data into a message.
-pub(super) fn put_private(place: &mut [u8], data: &[u8]) -> Result<(), CmError> {
-    let (len, room) = (data.len(), place.len());
-    place.get_mut(..len).ok_or(CmError::PrivateDataTooLong { len, room })?.copy_from_slice(data);
+pub(super) fn put_private(field: &mut [u8], data: &[u8]) -> Result<(), CmError> {
+    let (len, capacity) = (data.len(), field.len());
+    field.get_mut(..len).ok_or(CmError::PrivateDataTooLong { len, capacity })?.copy_from_slice(data);
     Ok(())
 }

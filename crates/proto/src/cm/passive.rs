@@ -2,10 +2,10 @@
 
 use super::connection::{Connection, State};
 use super::params::put_private_before;
-use super::proof::{OFFER_PROOF_LEN, Offered};
+use super::proof::{REQ_PROOF_LEN, ReqProof};
 use super::timing::response_ns;
 use super::{
-    Accept, Cm, CmError, CommId, Ece, Event, Inbound, Kind, ListenerId, Path, RejectReason, Request,
+    Accept, Cm, CmError, CommId, Ece, Event, Kind, ListenerId, MadAddressing, Path, RejectReason, Request,
 };
 use crate::ids::{Gid, Psn};
 use crate::time::Time;
@@ -13,7 +13,7 @@ use crate::verbs::Mtu;
 use crate::wire::cm::{CmMad, CmMessage, IpHeader, RejectedMessage, Rep, Req, Rtu, ServiceId};
 
 impl Cm {
-    pub(super) fn handle_req(&mut self, inbound: &Inbound, mad: &CmMad, req: &Req, now: Time) {
+    pub(super) fn handle_req(&mut self, inbound: &MadAddressing, mad: &CmMad, req: &Req, now: Time) {
         let (tid, ece) = (mad.tid, Ece { vendor_id: req.vendor_id, attr_mod: mad.attr_mod });
         let known = self.by_peer.get(&(inbound.sgid, Kind::Connection, req.local_comm_id)).copied();
         if let Some(id) = known.filter(|id| self.is_repeated(*id, tid)) {
@@ -21,11 +21,11 @@ impl Cm {
         }
         // Checked first: a REQ can end an older connection.
         let listener = self.listeners.find(ServiceId(req.service_id), inbound.dgid);
-        let proof = match self.prove_offer(listener, inbound, mad) {
-            Offered::Open => None,
-            Offered::Proven(secret, mac) => Some((secret, mac)),
-            Offered::Unproven => return self.refuse_unproven_req(inbound, tid, req),
-            Offered::NoRoom => return self.counters.overload += 1,
+        let proof = match self.check_req_proof(listener, inbound, mad) {
+            ReqProof::Open => None,
+            ReqProof::Proven(secret, mac) => Some((secret, mac)),
+            ReqProof::Unproven => return self.refuse_unproven_req(inbound, tid, req),
+            ReqProof::ListFull => return self.counters.overload += 1,
         };
         let old = known.or_else(|| self.by_qpn.get(&(inbound.sgid, req.local_qpn)).copied());
         if let Some(old) = old {
@@ -36,7 +36,7 @@ impl Cm {
                 let id = self.take_req((listener, mtu), inbound, tid, ece, req, proof.is_some());
                 if let (Some((secret, mac)), Some(connection)) = (proof, self.connections.get_mut(&id)) {
                     (connection.secret, connection.binding) = (Some(secret), mac);
-                    self.remember_offer(mac);
+                    self.record_req_proof(mac);
                 }
             }
             Ok(None) => {}
@@ -53,7 +53,7 @@ impl Cm {
     /// retransmits.
     fn check_req(
         &mut self,
-        inbound: &Inbound,
+        inbound: &MadAddressing,
         req: &Req,
         now: Time,
     ) -> Result<Option<(ListenerId, Mtu)>, RejectReason> {
@@ -63,15 +63,18 @@ impl Cm {
             let may_reopen = self.listeners.may_reopen(service, now);
             return if may_reopen { Ok(None) } else { Err(RejectReason::INVALID_SERVICE_ID) };
         };
-        let offers = self.listeners.offers(listener);
-        if offers.are_datagrams {
+        let options = self.listeners.options(listener);
+        if options.datagrams {
             // Same as Linux: the listener rejects the request itself.
             return Err(RejectReason::CONSUMER);
         }
         req.transport().ok_or(RejectReason::INVALID_TRANSPORT)?;
         let mtu = Mtu::from_code(req.path_mtu.into()).filter(|mtu| *mtu <= inbound.mtu);
         let mtu = mtu.ok_or(RejectReason::INVALID_MTU)?;
-        if service.has_ip_header() && !offers.are_whole && IpHeader::parse(&req.private_data).is_none() {
+        if service.has_ip_header()
+            && !options.whole_private_data
+            && IpHeader::parse(&req.private_data).is_none()
+        {
             return Err(RejectReason::UNSUPPORTED);
         }
         Ok(self.admits(listener, inbound.sgid).then_some((listener, mtu)))
@@ -79,7 +82,7 @@ impl Cm {
 
     /// Whether another undecided REQ is accepted. Dropping lets the peer retry; a reject would make it fail.
     pub(super) fn admits(&mut self, listener: ListenerId, from: Gid) -> bool {
-        if !self.listeners.has_backlog(listener) {
+        if !self.listeners.is_below_backlog(listener) {
             self.counters.backlog_full += 1;
             return false;
         }
@@ -94,7 +97,7 @@ impl Cm {
     fn take_req(
         &mut self,
         (listener, mtu): (ListenerId, Mtu),
-        inbound: &Inbound,
+        inbound: &MadAddressing,
         tid: u64,
         ece: Ece,
         req: &Req,
@@ -132,10 +135,10 @@ impl Cm {
             max_retries: req.max_cm_retries,
             ..Connection::new(Kind::Connection, State::ReqReceived, id, path)
         });
-        let is_whole = self.listeners.offers(listener).are_whole;
+        let is_whole = self.listeners.options(listener).whole_private_data;
         let ip = IpHeader::parse(&req.private_data).filter(|_| service.has_ip_header() && !is_whole);
         let skip = if ip.is_some() { IpHeader::LEN } else { 0 };
-        let end = if is_proven { Req::PRIVATE_LEN - OFFER_PROOF_LEN } else { Req::PRIVATE_LEN };
+        let end = if is_proven { Req::PRIVATE_LEN - REQ_PROOF_LEN } else { Req::PRIVATE_LEN };
         self.events.push_back(Event::Request(Request {
             listener,
             id,
@@ -169,7 +172,7 @@ impl Cm {
 
     /// Handles a REQ whose queue pair or id belongs to another connection, which must be stale (IBA 12.9.8.3.1). The
     /// stale connection ends, and the peer must retry.
-    fn on_stale(&mut self, old: CommId, inbound: &Inbound, tid: u64, req: &Req, now: Time) {
+    fn on_stale(&mut self, old: CommId, inbound: &MadAddressing, tid: u64, req: &Req, now: Time) {
         self.counters.stale += 1;
         self.refuse_req(inbound, tid, req, RejectReason::STALE_CONNECTION);
         // Ending it is enough; a connection in TIMEWAIT has already ended.
@@ -204,7 +207,7 @@ impl Cm {
         Ok(())
     }
 
-    pub(super) fn handle_rtu(&mut self, inbound: &Inbound, mad: &CmMad, rtu: &Rtu) {
+    pub(super) fn handle_rtu(&mut self, inbound: &MadAddressing, mad: &CmMad, rtu: &Rtu) {
         let id = rtu.remote_comm_id;
         let Some(connection) = self.known(inbound, id) else { return };
         match connection.state {

@@ -9,11 +9,12 @@
 //!
 //! The MAC is HMAC-SHA256, cut to 16 bytes, over both addresses, the MAC of the message that this one answers, and the
 //! whole management datagram up to the MAC: transaction id, communication ids, queue pair, first sequence number, service,
-//! addresses and port, the program's private data. An offer is new because its random ids are, so its MAC is remembered
-//! while its time is still acceptable; a REP answers one offer, and an RTU one REP, whose random ids are the passive side's
-//! challenge. REJ, MRA and DREP are not proven: they can only end what was not agreed on yet, or was ended already.
+//! addresses and port, the application's private data. The random ids make each REQ unique, so its MAC is stored while
+//! its time is acceptable, to refuse a replay. A REP answers one REQ, and an RTU one REP, whose random ids are the
+//! passive side's challenge. REJ, MRA and DREP carry no proof: they can only end a connection that is not established
+//! yet or has already ended.
 
-use super::{Cm, CommId, Inbound, ListenerId};
+use super::{Cm, CommId, ListenerId, MadAddressing};
 use crate::ids::Gid;
 use crate::time::Time;
 use crate::wire::MAD_LEN;
@@ -25,7 +26,7 @@ use sha2::Sha256;
 
 /// Bytes of the proof in a reply, and in a REQ.
 pub(super) const MAC_LEN: usize = 16;
-pub(super) const OFFER_PROOF_LEN: usize = 4 + MAC_LEN;
+pub(super) const REQ_PROOF_LEN: usize = 4 + MAC_LEN;
 const MAC_AT: usize = MAD_LEN - MAC_LEN;
 const TIME_AT: usize = MAC_AT - 4;
 
@@ -96,7 +97,7 @@ pub(super) struct Replays {
 
 impl Replays {
     fn forget_old(&mut self, now_s: u64) {
-        // An offer may come from clocks ahead of ours by the window, and is acceptable for another.
+        // The sender's clock may be ahead by the window, and the REQ is acceptable for another window after that.
         while self.order.front().is_some_and(|(at, _)| at + 2 * WINDOW_S < now_s) {
             if let Some((_, mac)) = self.order.pop_front() {
                 self.seen.remove(&mac);
@@ -113,15 +114,15 @@ impl Replays {
 }
 
 /// The result of checking a REQ.
-pub(super) enum Offered {
+pub(super) enum ReqProof {
     /// No key is required.
     Open,
     /// The key is proven, with this MAC.
     Proven(Secret, Binding),
-    /// The proof is missing, wrong or too old.
+    /// The proof is missing, wrong, too old or replayed.
     Unproven,
     /// The proof is valid, but the replay list is full.
-    NoRoom,
+    ListFull,
 }
 
 impl Cm {
@@ -157,7 +158,7 @@ impl Cm {
     }
 
     /// Writes the proof of a message that is about to be sent.
-    pub(super) fn seal(&mut self, id: CommId, message: &CmMessage, mad: &mut [u8; MAD_LEN]) {
+    pub(super) fn add_proof(&mut self, id: CommId, message: &CmMessage, mad: &mut [u8; MAD_LEN]) {
         let now_s = self.unix_s();
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(secret) = &connection.secret else { return };
@@ -180,7 +181,7 @@ impl Cm {
 
     /// Whether a message of connection `id` proves the key or needs no proof. A proven REP becomes the predecessor of
     /// the next message.
-    pub(super) fn is_proven(&mut self, id: CommId, inbound: &Inbound, mad: &CmMad) -> bool {
+    pub(super) fn is_proven(&mut self, id: CommId, inbound: &MadAddressing, mad: &CmMad) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         let Some(secret) = &connection.secret else { return true };
         let bytes = mad.to_bytes();
@@ -194,42 +195,42 @@ impl Cm {
     }
 
     /// Checks the proof of a REQ to `listener`.
-    pub(super) fn prove_offer(
+    pub(super) fn check_req_proof(
         &mut self,
         listener: Option<ListenerId>,
-        inbound: &Inbound,
+        inbound: &MadAddressing,
         mad: &CmMad,
-    ) -> Offered {
+    ) -> ReqProof {
         let own = listener.and_then(|id| self.listener_secrets.get(&id));
-        let Some(secret) = own.or(self.secret.as_ref()).cloned() else { return Offered::Open };
+        let Some(secret) = own.or(self.secret.as_ref()).cloned() else { return ReqProof::Open };
         let (bytes, now_s) = (mad.to_bytes(), self.unix_s());
         if !matches(&secret, inbound, &Binding::default(), &bytes) {
             self.counters.unproven += 1;
-            return Offered::Unproven;
+            return ReqProof::Unproven;
         }
         let sent_s = bytes[TIME_AT..MAC_AT].try_into().map_or(0, u32::from_be_bytes);
-        // Differences, so that the year 2106 is a day like any other.
+        // Compare differences, so that the 32-bit time may wrap in 2106.
         let apart_s = i64::from((now_s as u32).wrapping_sub(sent_s) as i32).unsigned_abs();
         let mac = Binding::of(&bytes);
         self.replays.forget_old(now_s);
         if apart_s > WINDOW_S || self.replays.seen.contains(&mac.short()) {
             self.counters.replayed += 1;
-            return Offered::Unproven;
+            return ReqProof::Unproven;
         }
         match self.replays.seen.len() < MAX_REMEMBERED {
-            true => Offered::Proven(secret, mac),
-            false => Offered::NoRoom,
+            true => ReqProof::Proven(secret, mac),
+            false => ReqProof::ListFull,
         }
     }
 
     /// Records an accepted REQ to refuse its replay.
-    pub(super) fn remember_offer(&mut self, mac: Binding) {
+    pub(super) fn record_req_proof(&mut self, mac: Binding) {
         let now_s = self.unix_s();
         self.replays.remember(mac, now_s);
     }
 }
 
-fn matches(secret: &Secret, inbound: &Inbound, binding: &Binding, bytes: &[u8; MAD_LEN]) -> bool {
+fn matches(secret: &Secret, inbound: &MadAddressing, binding: &Binding, bytes: &[u8; MAD_LEN]) -> bool {
     let mac = secret.mac(inbound.sgid, inbound.dgid, binding, bytes);
     mac.is_some_and(|mac| mac.verify_truncated_left(&bytes[MAC_AT..]).is_ok())
 }
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_are_remembered_as_long_as_they_are_acceptable() {
+    fn proofs_are_stored_while_they_are_valid() {
         let mut replays = Replays::default();
         let mac = |n: u8| Binding([n; MAC_LEN]);
         replays.remember(mac(1), 100);

@@ -2,7 +2,7 @@
 
 use super::connection::State;
 use super::params::put_private;
-use super::{Cm, CmError, CommId, Event, Inbound, RejectReason};
+use super::{Cm, CmError, CommId, Event, MadAddressing, RejectReason};
 use crate::time::Time;
 use crate::wire::cm::{CmMessage, Mra, Rej, RejectedMessage, Rep, Req};
 
@@ -26,9 +26,9 @@ impl Cm {
             State::RepReceived => RejectedMessage::Rep,
             _ => RejectedMessage::Other,
         };
-        for (data, room) in [(info, Rej::ARI_LEN), (private_data, Rej::PRIVATE_LEN)] {
-            if data.len() > room {
-                return Err(CmError::PrivateDataTooLong { len: data.len(), room });
+        for (data, capacity) in [(info, Rej::ARI_LEN), (private_data, Rej::PRIVATE_LEN)] {
+            if data.len() > capacity {
+                return Err(CmError::PrivateDataTooLong { len: data.len(), capacity });
             }
         }
         self.send_rej(id, rejected, reason, info, private_data);
@@ -65,14 +65,14 @@ impl Cm {
     }
 
     /// Rejects a REQ without storing state.
-    pub(super) fn refuse_req(&mut self, inbound: &Inbound, tid: u64, req: &Req, reason: RejectReason) {
+    pub(super) fn refuse_req(&mut self, inbound: &MadAddressing, tid: u64, req: &Req, reason: RejectReason) {
         let rej = Rej { remote_comm_id: req.local_comm_id, reason, ..Rej::default() };
         self.counters.on_refused(reason);
         self.send_back(inbound, tid, CmMessage::Rej(rej));
     }
 
     /// Rejects a REQ without a valid proof. Stores no state for it.
-    pub(super) fn refuse_unproven_req(&mut self, inbound: &Inbound, tid: u64, req: &Req) {
+    pub(super) fn refuse_unproven_req(&mut self, inbound: &MadAddressing, tid: u64, req: &Req) {
         let reason = RejectReason::CONSUMER;
         let mut rej = Rej { remote_comm_id: req.local_comm_id, reason, ..Rej::default() };
         let _ = put_private(&mut rej.private_data, NOT_PROVEN);
@@ -93,7 +93,7 @@ impl Cm {
     }
 
     /// Rejects a reply to an unknown REQ, so that its sender does not wait.
-    pub(super) fn refuse_stray_rep(&mut self, inbound: &Inbound, tid: u64, rep: &Rep) {
+    pub(super) fn refuse_stray_rep(&mut self, inbound: &MadAddressing, tid: u64, rep: &Rep) {
         let rej = Rej {
             local_comm_id: rep.remote_comm_id,
             remote_comm_id: rep.local_comm_id,
@@ -105,14 +105,14 @@ impl Cm {
         self.send_back(inbound, tid, CmMessage::Rej(rej));
     }
 
-    pub(super) fn handle_rej(&mut self, inbound: &Inbound, rej: &Rej, now: Time) {
+    pub(super) fn handle_rej(&mut self, inbound: &MadAddressing, rej: &Rej, now: Time) {
         let id = rej.remote_comm_id;
         let Some(connection) = self.known_or_peer(inbound, id, rej.local_comm_id) else { return };
         let (id, state) = (connection.local, connection.state);
         self.counters.on_rejected(rej.reason);
         if state == State::ReqSent
             && rej.reason == RejectReason::INVALID_SERVICE_ID
-            && self.doubts_absence(id)
+            && self.retries_no_listener(id)
         {
             return;
         }
@@ -132,7 +132,7 @@ impl Cm {
         }
     }
 
-    pub(super) fn handle_mra(&mut self, inbound: &Inbound, mra: &Mra, now: Time) {
+    pub(super) fn handle_mra(&mut self, inbound: &MadAddressing, mra: &Mra, now: Time) {
         let id = mra.remote_comm_id;
         let Some(connection) = self.known(inbound, id) else { return };
         match (connection.state, mra.received) {

@@ -2,9 +2,9 @@
 
 use super::connection::{Connection, State};
 use super::params::put_private_before;
-use super::proof::{Binding, OFFER_PROOF_LEN, Offered};
+use super::proof::{Binding, REQ_PROOF_LEN, ReqProof};
 use super::timing::response_ns;
-use super::{Answer, Cm, CmError, CommId, Ece, Event, Inbound, Kind, Path, Query, Request, SidrStatus};
+use super::{Answer, Cm, CmError, CommId, Ece, Event, Kind, MadAddressing, Path, Query, Request, SidrStatus};
 use crate::ids::{PKey, Qpn};
 use crate::time::Time;
 use crate::wire::cm::{CmMad, CmMessage, IpHeader, ServiceId, SidrRep, SidrReq};
@@ -21,7 +21,7 @@ impl Cm {
         let mut req = SidrReq { pkey: PKey::DEFAULT, service_id: query.service.0, ..SidrReq::default() };
         let secret = query.secret.or(self.secret.as_ref()).cloned();
         self.uses_secrets |= secret.is_some();
-        let proof_len = if secret.is_some() { OFFER_PROOF_LEN } else { 0 };
+        let proof_len = if secret.is_some() { REQ_PROOF_LEN } else { 0 };
         match query.ip {
             Some(ip) => {
                 req.private_data[..IpHeader::LEN].copy_from_slice(&ip.to_bytes());
@@ -46,7 +46,7 @@ impl Cm {
         Ok(id)
     }
 
-    pub(super) fn handle_sidr_req(&mut self, inbound: &Inbound, mad: &CmMad, req: &SidrReq) {
+    pub(super) fn handle_sidr_req(&mut self, inbound: &MadAddressing, mad: &CmMad, req: &SidrReq) {
         let tid = mad.tid;
         let key = (inbound.sgid, Kind::Datagram, req.request_id);
         if let Some(&id) = self.by_peer.get(&key) {
@@ -55,28 +55,29 @@ impl Cm {
         }
         let service = ServiceId(req.service_id);
         let listener = self.listeners.find(service, inbound.dgid);
-        let offers = listener.map(|listener| self.listeners.offers(listener));
-        let has_header = service.has_ip_header() && !offers.is_some_and(|offers| offers.are_whole);
+        let options = listener.map(|listener| self.listeners.options(listener));
+        let has_header =
+            service.has_ip_header() && !options.is_some_and(|options| options.whole_private_data);
         let ip = IpHeader::parse(&req.private_data).filter(|_| has_header);
-        let (secret, binding) = match self.prove_offer(listener, inbound, mad) {
-            Offered::Open => (None, Binding::default()),
-            Offered::Proven(secret, mac) => (Some(secret), mac),
-            Offered::Unproven => return self.refuse_question(inbound, tid, req, SidrStatus::REJECT),
-            Offered::NoRoom => return self.counters.overload += 1,
+        let (secret, binding) = match self.check_req_proof(listener, inbound, mad) {
+            ReqProof::Open => (None, Binding::default()),
+            ReqProof::Proven(secret, mac) => (Some(secret), mac),
+            ReqProof::Unproven => return self.refuse_sidr_req(inbound, tid, req, SidrStatus::REJECT),
+            ReqProof::ListFull => return self.counters.overload += 1,
         };
         let Some(listener) = listener.filter(|_| ip.is_some() || !has_header) else {
             self.counters.no_listener += 1;
-            return self.refuse_question(inbound, tid, req, SidrStatus::UNSUPPORTED);
+            return self.refuse_sidr_req(inbound, tid, req, SidrStatus::UNSUPPORTED);
         };
-        if offers.is_some_and(|offers| !offers.are_datagrams) {
-            return self.refuse_question(inbound, tid, req, SidrStatus::REJECT);
+        if options.is_some_and(|options| !options.datagrams) {
+            return self.refuse_sidr_req(inbound, tid, req, SidrStatus::REJECT);
         }
         if !self.admits(listener, inbound.sgid) {
             return;
         }
-        let end = req.private_data.len() - if secret.is_some() { OFFER_PROOF_LEN } else { 0 };
+        let end = req.private_data.len() - if secret.is_some() { REQ_PROOF_LEN } else { 0 };
         if secret.is_some() {
-            self.remember_offer(binding);
+            self.record_req_proof(binding);
         }
         let id = self.fresh_id();
         let path = Path {
@@ -119,7 +120,7 @@ impl Cm {
     }
 
     /// Refuses a request without storing state.
-    fn refuse_question(&mut self, inbound: &Inbound, tid: u64, req: &SidrReq, status: SidrStatus) {
+    fn refuse_sidr_req(&mut self, inbound: &MadAddressing, tid: u64, req: &SidrReq, status: SidrStatus) {
         self.counters.refused += 1;
         let rep =
             SidrRep { request_id: req.request_id, status, service_id: req.service_id, ..SidrRep::default() };
@@ -143,14 +144,14 @@ impl Cm {
         Ok(())
     }
 
-    pub(super) fn handle_sidr_rep(&mut self, inbound: &Inbound, mad: &CmMad, rep: &SidrRep) {
+    pub(super) fn handle_sidr_rep(&mut self, inbound: &MadAddressing, mad: &CmMad, rep: &SidrRep) {
         let id = rep.request_id;
         let Some(connection) = self.known(inbound, id) else { return };
         if connection.state != State::SidrReqSent {
             self.counters.unexpected += 1;
             return;
         }
-        if rep.status == SidrStatus::UNSUPPORTED && self.doubts_absence(id) {
+        if rep.status == SidrStatus::UNSUPPORTED && self.retries_no_listener(id) {
             return;
         }
         let Ok(connection) = self.get(id) else { return };

@@ -3,7 +3,7 @@
 use super::connection::State;
 use super::pacing::Pace;
 use super::params::put_private_before;
-use super::{Answer, Cm, CmError, CommId, Event, Inbound, Kind, RejectReason, SidrStatus};
+use super::{Answer, Cm, CmError, CommId, Event, Kind, MadAddressing, RejectReason, SidrStatus};
 use crate::ids::Gid;
 use crate::time::Time;
 use crate::wire::cm::{CmMad, CmMessage, Drep, Dreq, RejectedMessage};
@@ -64,7 +64,7 @@ impl Cm {
         }
     }
 
-    pub(super) fn handle_dreq(&mut self, inbound: &Inbound, mad: &CmMad, dreq: &Dreq, now: Time) {
+    pub(super) fn handle_dreq(&mut self, inbound: &MadAddressing, mad: &CmMad, dreq: &Dreq, now: Time) {
         let (id, tid) = (dreq.remote_comm_id, mad.tid);
         let Some(connection) = self.own(inbound, id).filter(|c| c.remote == dreq.local_comm_id) else {
             // Whatever its state was, it has ended here.
@@ -109,7 +109,7 @@ impl Cm {
         self.send(id, 0, CmMessage::Drep(drep));
     }
 
-    pub(super) fn handle_drep(&mut self, inbound: &Inbound, drep: &Drep, now: Time) {
+    pub(super) fn handle_drep(&mut self, inbound: &MadAddressing, drep: &Drep, now: Time) {
         let id = drep.remote_comm_id;
         let Some(connection) = self.known(inbound, id) else { return };
         match connection.state {
@@ -150,7 +150,7 @@ impl Cm {
         let ids: Vec<CommId> = self.by_peer.range(its).map(|(_, id)| *id).collect();
         for id in ids {
             if self.in_state(id, &[State::Established, State::DreqSent]).is_ok() {
-                self.counters.bereaved += 1;
+                self.counters.peer_died += 1;
                 self.end(id, false, now);
             }
         }

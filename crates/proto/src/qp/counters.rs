@@ -2,6 +2,7 @@
 
 /// Counters of one queue pair; they never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QpCounters {
     /// Packets sent, of any kind.
     pub tx_packets: u64,

@@ -166,8 +166,8 @@ impl Qp {
     }
 }
 
-/// Converts a one-sided request for direct execution. If `max_rd_atomic` is 0, READs and atomics use packets, so the
-/// peer reports the error.
+/// Converts a one-sided request for direct execution. Returns `None` for a READ or atomic if `max_rd_atomic` is 0; the
+/// requester then fails it with [`Reason::NoReadResources`](super::Reason::NoReadResources).
 #[inline(always)]
 pub(super) fn one_sided<'a>(
     op: &SendOp,

@@ -79,6 +79,7 @@ pub enum Side {
 /// Why a packet was dropped. Each reason has a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum DropReason {
     /// The bytes are not a RoCE packet.
     Malformed,
@@ -102,7 +103,7 @@ pub enum DropReason {
     BrokenMessage,
     /// No receive was posted for a UD or UC message.
     NoReceive,
-    /// A datagram exceeds its receive buffer, or a UC WRITE its region.
+    /// A UD or UC message exceeds its receive, or a READ response its request.
     Unfit,
     /// An opcode that is not valid at this point of a message.
     UnexpectedOpcode,
@@ -267,9 +268,9 @@ pub trait Memory {
     }
 
     /// Copies a rendezvous message from the peer's memory to the SGEs, which must allow local writes and be long
-    /// enough. If declined, the contents of the SGEs are undefined.
-    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &SourceRef) -> Attempt {
-        let _ = (pd, sges, names);
+    /// enough. If declined, the contents of the SGEs are undefined: the packets of the message overwrite them.
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], source: &SourceRef) -> Attempt {
+        let _ = (pd, sges, source);
         Attempt::Declined
     }
 

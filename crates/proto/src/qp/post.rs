@@ -9,6 +9,7 @@ use core::fmt;
 
 /// Why a work request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PostError {
     /// The queue is full.
     QueueFull {

@@ -4,6 +4,7 @@
 /// available from the completion alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum Reason {
     /// A scatter/gather entry that this QP may not access.
     LocalMemory = 1,

@@ -105,7 +105,7 @@ impl Qp {
         let mut io = io!(self, now, host);
         let outcome = match &mut self.machine {
             Machine::Rc(rc) => rc.0.handle_response(pkt, &mut self.sq, &mut io),
-            Machine::Uc(uc) if pkt.headers.bth.opcode == Opcode::TAKEN => {
+            Machine::Uc(uc) if pkt.headers.bth.opcode == Opcode::UC_ACK => {
                 uc.0.handle_answer(pkt, &mut io);
                 Ok(())
             }
@@ -185,7 +185,7 @@ impl Qp {
         if !matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             return Some(DropReason::WrongState);
         }
-        let is_answer = opcode == Opcode::TAKEN && transport == Transport::Uc;
+        let is_answer = opcode == Opcode::UC_ACK && transport == Transport::Uc;
         if opcode.service != self.id.service && !is_answer {
             return Some(DropReason::WrongTransport);
         }

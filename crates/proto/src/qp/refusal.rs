@@ -6,6 +6,7 @@ use crate::verbs::MemoryFault;
 /// [`Events::refused`](super::Events::refused).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum RefusalReason {
     /// An invalid request: wrong opcode, length or position in a message, or too many outstanding.
     InvalidRequest,

@@ -47,7 +47,7 @@ pub(crate) trait View {
     fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         None
     }
-    /// Number of PSNs.
+    /// Number of PSNs that the packet uses.
     fn packets(&self) -> u32 {
         1
     }
@@ -56,8 +56,8 @@ pub(crate) trait View {
     fn len(&self) -> usize {
         self.payload().len()
     }
-    /// Whether the length matches the opcode: first and middle packets carry exactly `segment` bytes, last ones at
-    /// least 1 (C9-22 … C9-27).
+    /// Whether the length matches the opcode: first and middle packets carry exactly `segment` bytes, last ones 1 to
+    /// `segment`, only ones at most `segment` (C9-22 … C9-27).
     #[inline(always)]
     fn has_valid_len(&self, segment: u32) -> bool {
         let (op, len, segment) = (self.opcode().operation, self.len(), segment as usize);

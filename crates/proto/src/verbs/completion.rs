@@ -15,7 +15,7 @@ pub enum WcStatus {
     LocLenErr = 1,
     /// The work request contradicts the QP.
     LocQpOpErr = 2,
-    /// Local EE context error (reliable datagram, which nobody implements).
+    /// Local EE context error (reliable datagram, which no device implements).
     LocEecOpErr = 3,
     /// A scatter/gather entry that this QP may not access.
     LocProtErr = 4,

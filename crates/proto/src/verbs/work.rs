@@ -63,7 +63,7 @@ impl AtomicOp {
 /// How far down a flush pushes earlier writes, and how many of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlushWhat {
-    /// Until everybody sees them.
+    /// Until they are globally visible.
     pub global: bool,
     /// Until they survive a loss of power. No region of ours grants that.
     pub persistent: bool,
@@ -179,7 +179,7 @@ pub struct UdTarget {
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// The caller's number for it.
+    /// The application's work request id.
     pub wr_id: u64,
     /// What to do.
     pub op: SendOp,
@@ -196,7 +196,7 @@ pub struct SendWr<'a> {
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// The caller's number for it.
+    /// The application's work request id.
     pub wr_id: u64,
     /// Where to put the message.
     pub sges: &'a [Sge],

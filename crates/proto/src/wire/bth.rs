@@ -47,7 +47,7 @@ pub struct Bth {
     /// READ request, the responder may repeat the AETH.
     pub extended: bool,
     /// Selective repeat, in a reserved bit that other implementations leave zero and ignore. Set on sequence NAKs, and
-    /// on retransmissions to a peer that sent such a NAK. On UC, the sender requests an [`Opcode::TAKEN`] for this
+    /// on retransmissions to a peer that sent such a NAK. On UC, the sender requests an [`Opcode::UC_ACK`] for this
     /// packet.
     pub selective: bool,
     /// Packet sequence number.

@@ -2,7 +2,7 @@
 //!
 //! Three quarters of the bytes that the ICRC of a small packet covers are masked outer headers. They are equal for all
 //! packets of one flow and length, except for the identification. CRC-32 is linear, so the identification and the
-//! masked byte of the BTH each add a constant. Only one pass over the packet remains.
+//! masked byte of the BTH each add a term that depends on their own value alone. Only one pass over the packet remains.
 
 use super::icrc::{IDENT_AT, Icrc, LRH_LEN, gf2, masked_v4, masked_v6, solve_ident};
 use super::{Bth, FlowAddrs, ICRC_LEN, Ipv4Header, Ipv6Header, UdpHeader};
@@ -11,11 +11,11 @@ use ferroce_crc::Summer;
 
 const PREFIX_LEN_V4: usize = LRH_LEN + Ipv4Header::LEN + UdpHeader::LEN;
 const PREFIX_LEN_V6: usize = LRH_LEN + Ipv6Header::LEN + UdpHeader::LEN;
-/// Byte of the BTH that counts as ones.
+/// Offset of the BTH byte that the ICRC masks with ones.
 const VARIANT_AT: usize = 4;
-/// Flows and lengths that are remembered.
-const PLACES: usize = 8;
-/// Packets with as much behind their BTH are [`IcrcRow::icrc_long`]'s.
+/// Cached combinations of flow and length.
+const SLOTS: usize = 8;
+/// Bytes after the BTH from which on [`FlowIcrc::icrc_long`] is faster.
 const LONG: usize = 1024;
 
 /// What bit k of the identification adds to the register at the end of an IPv4 prefix.
@@ -38,25 +38,25 @@ const ZERO_VARIANT: u32 = gf2::unshift(0xff, VARIANT_AT);
 struct Known {
     flow: FlowAddrs,
     transport_len: usize,
-    row: IcrcRow,
+    flow_icrc: FlowIcrc,
 }
 
-/// Remembers prefixes. Any packet may come at any time; those like the last ones are fast.
+/// A cache of prefixes. It accepts any packet; packets of cached flows and lengths are fast.
 #[derive(Clone, Debug, Default)]
 pub struct IcrcPrefix {
-    known: [Option<Known>; PLACES],
+    known: [Option<Known>; SLOTS],
 }
 
 impl IcrcPrefix {
-    /// What packets of this flow and length have in common.
+    /// Returns the prefix of this flow and length; computes it if it is not cached.
     #[inline]
-    pub fn row(&mut self, flow: &FlowAddrs, transport_len: usize) -> &IcrcRow {
-        let place = &mut self.known[transport_len / 4 % PLACES];
-        match place {
+    pub fn of_flow(&mut self, flow: &FlowAddrs, transport_len: usize) -> &FlowIcrc {
+        let slot = &mut self.known[transport_len / 4 % SLOTS];
+        match slot {
             Some(known) if known.transport_len == transport_len && known.flow == *flow => {}
-            _ => *place = Some(Known::of(flow, transport_len)),
+            _ => *slot = Some(Known::of(flow, transport_len)),
         }
-        &place.as_ref().expect("just filled").row
+        &slot.as_ref().expect("just filled").flow_icrc
     }
 
     /// As [`icrc`](super::icrc()).
@@ -66,11 +66,11 @@ impl IcrcPrefix {
     #[inline]
     pub fn icrc(&mut self, flow: &FlowAddrs, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
         let (bth, body) = transport.split_first_chunk().expect("an ICRC begins with a whole BTH");
-        let row = self.row(flow, transport.len());
+        let flow_icrc = self.of_flow(flow, transport.len());
         if body.len() >= LONG {
-            return row.icrc_long(ident, bth, body);
+            return flow_icrc.icrc_long(ident, bth, body);
         }
-        let mut icrc = row.start(ident, bth);
+        let mut icrc = flow_icrc.start(ident, bth);
         icrc.update(transport);
         icrc.finish()
     }
@@ -95,24 +95,24 @@ impl IcrcPrefix {
     }
 }
 
-/// What packets of one flow and length have in common.
+/// The ICRC state that packets of one flow and length share.
 #[derive(Clone, Debug)]
-pub struct IcrcRow {
+pub struct FlowIcrc {
     register: u32,
     is_ipv4: bool,
-    /// Ready for a packet with identification 0 whose masked byte is zero. To make one asks what the processor can do.
+    /// The state for identification 0 and a masked byte of zero. Stored, because creating one detects the CPU features.
     plain: Hasher,
     summer: Summer,
 }
 
-impl IcrcRow {
-    /// The ICRC of one of them, whose BTH and what is behind it need not lie together. Best for long ones.
+impl FlowIcrc {
+    /// The ICRC of a packet whose BTH and rest need not be contiguous. Fastest for long packets.
     #[inline]
     pub fn icrc_long(&self, ident: u16, bth: &[u8; Bth::LEN], body: &[u8]) -> [u8; ICRC_LEN] {
         self.summer.sum(self.register(ident, bth[VARIANT_AT]), bth, body).to_le_bytes()
     }
 
-    /// The ICRC of one of them that was sent on its own, with identification 0.
+    /// The ICRC of a packet with identification 0, that is, one sent without GSO.
     ///
     /// # Panics
     /// When `transport` is shorter than a BTH.
@@ -123,7 +123,8 @@ impl IcrcRow {
         icrc.finish()
     }
 
-    /// Whether this is one of them, from the BTH to a right ICRC, that was sent on its own. The caller has compared the length.
+    /// Whether these bytes, from the BTH to the ICRC, are a packet with identification 0 and a valid ICRC. The caller has
+    /// compared the length.
     #[inline]
     pub fn is_alone(&self, packet_with_icrc: &[u8]) -> bool {
         match packet_with_icrc.split_last_chunk::<ICRC_LEN>() {
@@ -132,13 +133,12 @@ impl IcrcRow {
         }
     }
 
-    /// Begins the ICRC of one of them, whose BTH is the start of `headers`. All its bytes, from the BTH on, then go to
-    /// [`Icrc::update`] as they are.
+    /// Starts the ICRC of a packet whose BTH begins `headers`. Pass all its bytes, from the BTH on, to [`Icrc::update`].
     ///
-    /// `ident` is the identification of the IPv4 header; without meaning over IPv6.
+    /// `ident` is the identification of the IPv4 header; it is ignored for IPv6.
     ///
     /// # Panics
-    /// When `headers` are shorter than a BTH.
+    /// If `headers` are shorter than a BTH.
     #[inline]
     pub fn start(&self, ident: u16, headers: &[u8]) -> Icrc {
         let variant = headers[..Bth::LEN][VARIANT_AT];
@@ -180,7 +180,11 @@ impl Known {
         }
         let register = hasher.finalize();
         let plain = Hasher::new_with_initial(register ^ ZERO_VARIANT);
-        Known { flow: *flow, transport_len, row: IcrcRow { register, is_ipv4, plain, summer: Summer::new() } }
+        Known {
+            flow: *flow,
+            transport_len,
+            flow_icrc: FlowIcrc { register, is_ipv4, plain, summer: Summer::new() },
+        }
     }
 }
 
@@ -216,7 +220,7 @@ mod tests {
             let right = icrc(&flow, ident, &packet);
             assert_eq!(prefixes.icrc(&flow, ident, &packet), right, "round {round}");
             packet.extend(right);
-            let is_alone = prefixes.row(&flow, len).is_alone(&packet);
+            let is_alone = prefixes.of_flow(&flow, len).is_alone(&packet);
             assert_eq!(is_alone, ident == 0 || !flow.is_ipv4(), "round {round}");
             for hint in [ident, 0, noise(8) as u16] {
                 let expected = verify_icrc(&flow, hint, &packet);
@@ -228,7 +232,7 @@ mod tests {
             assert_eq!(prefixes.verify(&flow, ident, &packet), verify_icrc(&flow, ident, &packet));
             // Every bit counts but those of the masked byte.
             let counts = bit / 8 != VARIANT_AT;
-            assert_eq!(prefixes.row(&flow, len).is_alone(&packet), is_alone && !counts, "round {round}");
+            assert_eq!(prefixes.of_flow(&flow, len).is_alone(&packet), is_alone && !counts, "round {round}");
         }
     }
 
@@ -237,7 +241,7 @@ mod tests {
         let mut prefixes = IcrcPrefix::default();
         for len in 0..Bth::LEN + ICRC_LEN {
             assert_eq!(prefixes.verify(&flow(1, true), 0, &[0; 16][..len]), None);
-            assert!(!prefixes.row(&flow(1, true), 12).is_alone(&[0; 16][..len]));
+            assert!(!prefixes.of_flow(&flow(1, true), 12).is_alone(&[0; 16][..len]));
         }
     }
 }

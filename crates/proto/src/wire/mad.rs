@@ -104,6 +104,7 @@ impl MadHeader {
 
 /// Why bytes are no message of communication management. Such a datagram is counted and dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum BadMad {
     /// Shorter than a management datagram.
     TooShort {

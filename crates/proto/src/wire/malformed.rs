@@ -4,6 +4,7 @@ use core::fmt;
 
 /// Why bytes are no packet. Such a packet is dropped and counted, never answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Malformed {
     /// The bytes end inside a header.
     TooShort {

@@ -235,9 +235,8 @@ impl Opcode {
     /// Congestion notification packet, the only opcode of its service.
     pub const CNP: Opcode = Opcode::new(Service::Cnp, Op::CongestionNotification);
 
-    /// The packet with this number of an unreliable connection was taken: to a peer that asked for it, with bits that only a
-    /// ferroce end sets.
-    pub const TAKEN: Opcode = Opcode::new(Service::Own, Op::Acknowledge);
+    /// ACK of a marked packet of an unreliable connection. Sent only to a ferroce peer, which requests it with a reserved bit.
+    pub const UC_ACK: Opcode = Opcode::new(Service::Own, Op::Acknowledge);
 
     /// Puts the two together.
     pub const fn new(service: Service, operation: Operation) -> Opcode {

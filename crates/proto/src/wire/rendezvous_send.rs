@@ -4,8 +4,8 @@
 //! BTH | ImmDt, by opcode | piggybacked ACK, by extended bit | 4 packets | 4 key | 12 for each piece: address, length
 //! ```
 //!
-//! The opcode is reserved for manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) rejects it. Only a link that has
-//! authenticated the writer may call [`RendezvousSend::parse`]. The message uses the same PSNs as its packets, so it
+//! The opcode is reserved for manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) rejects it. Only a link that knows
+//! which process wrote the bytes may call [`RendezvousSend::parse`]. The message uses the same PSNs as its packets, so it
 //! can be retransmitted as packets.
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SOLICITED};
@@ -43,14 +43,15 @@ impl SourceRef {
     /// Most pieces that a message may have.
     pub const MAX_PIECES: usize = 4;
 
-    /// These pieces. Nothing if they are too many, one of them is empty, or they are longer than a message may be.
-    pub fn new(names: impl IntoIterator<Item = SourcePiece>) -> Option<SourceRef> {
+    /// Creates a reference to these pieces. `None` if there are none or too many, if one is empty, or if the message is too
+    /// long.
+    pub fn new(pieces: impl IntoIterator<Item = SourcePiece>) -> Option<SourceRef> {
         let mut all =
             SourceRef { list: [SourcePiece::default(); SourceRef::MAX_PIECES], count: 0, len: 0, key: 0 };
-        for name in names {
-            *all.list.get_mut(all.count)? = name;
+        for piece in pieces {
+            *all.list.get_mut(all.count)? = piece;
             all.count += 1;
-            all.len = all.len.checked_add(name.len).filter(|&len| name.len > 0 && len <= MAX_MESSAGE)?;
+            all.len = all.len.checked_add(piece.len).filter(|&len| piece.len > 0 && len <= MAX_MESSAGE)?;
         }
         (all.count > 0).then_some(all)
     }
@@ -101,7 +102,7 @@ impl RendezvousSend {
         Bth::LEN + 4 + PiggybackedAck::LEN + 8 + SourceRef::MAX_PIECES * SourcePiece::LEN;
 
     /// The record, and how long it is.
-    pub fn to_bytes(&self, names: &SourceRef) -> ([u8; RendezvousSend::MAX_LEN], usize) {
+    pub fn to_bytes(&self, source: &SourceRef) -> ([u8; RendezvousSend::MAX_LEN], usize) {
         let mut out = [0; RendezvousSend::MAX_LEN];
         let mut len = 0;
         let mut put = |bytes: &[u8]| {
@@ -122,10 +123,10 @@ impl RendezvousSend {
             put(&piggybacked_ack.to_bytes());
         }
         put(&self.packets.to_be_bytes());
-        put(&names.key.to_be_bytes());
-        for name in names.pieces() {
-            put(&name.addr.to_be_bytes());
-            put(&name.len.to_be_bytes());
+        put(&source.key.to_be_bytes());
+        for piece in source.pieces() {
+            put(&piece.addr.to_be_bytes());
+            put(&piece.len.to_be_bytes());
         }
         (out, len)
     }
@@ -141,13 +142,14 @@ impl RendezvousSend {
         let (imm, piggybacked_ack, rest) = imm_and_ack(rest, has_imm, b[8] & EXTENDED != 0)?;
         let (packets, rest) = rest.split_first_chunk::<4>()?;
         let (key, rest) = rest.split_first_chunk::<4>()?;
-        let (names, behind) = rest.as_chunks::<{ SourcePiece::LEN }>();
-        let names = SourceRef::new(names.iter().map(|&[a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3]| {
-            SourcePiece {
-                addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
-                len: u32::from_be_bytes([l0, l1, l2, l3]),
-            }
-        }))?;
+        let (pieces, rest) = rest.as_chunks::<{ SourcePiece::LEN }>();
+        let source =
+            SourceRef::new(pieces.iter().map(|&[a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3]| {
+                SourcePiece {
+                    addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+                    len: u32::from_be_bytes([l0, l1, l2, l3]),
+                }
+            }))?;
         let head = RendezvousSend {
             dest_qpn: Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
             pkey: PKey(u16::from_be_bytes([b[2], b[3]])),
@@ -157,7 +159,7 @@ impl RendezvousSend {
             imm,
             piggybacked_ack,
         };
-        behind.is_empty().then_some((head, names.of_region(RKey(u32::from_be_bytes(*key)))))
+        rest.is_empty().then_some((head, source.of_region(RKey(u32::from_be_bytes(*key)))))
     }
 
     /// Length in bytes of the last piece of a record, usually the only one. Zero for an ordinary packet.
@@ -194,43 +196,46 @@ mod tests {
             };
             let pieces =
                 (0..=n as u64 / 8).map(|k| SourcePiece { addr: (k + 1) << 40, len: 20_000 + k as u32 });
-            let names = SourceRef::new(pieces).expect("few and short");
-            (head, if bit(1) { names.of_region(RKey(0x1234_5678)) } else { names })
+            let source = SourceRef::new(pieces).expect("few and short");
+            (head, if bit(1) { source.of_region(RKey(0x1234_5678)) } else { source })
         })
     }
 
     #[test]
-    fn what_is_written_is_read_and_is_no_packet() {
-        for (head, names) in all_kinds() {
-            let (bytes, len) = head.to_bytes(&names);
+    fn parses_what_it_encodes_and_is_never_a_packet() {
+        for (head, source) in all_kinds() {
+            let (bytes, len) = head.to_bytes(&source);
             let bytes = &bytes[..len];
-            assert_eq!(RendezvousSend::parse(bytes), Some((head, names)));
+            assert_eq!(RendezvousSend::parse(bytes), Some((head, source)));
             assert_eq!(dest_qpn(bytes), Some(head.dest_qpn));
-            assert_eq!(Some(RendezvousSend::last_len(bytes)), names.pieces().last().map(|name| name.len));
-            assert!(Packet::parse(bytes).is_err(), "nothing of it comes from a wire");
+            assert_eq!(Some(RendezvousSend::last_len(bytes)), source.pieces().last().map(|piece| piece.len));
+            assert!(Packet::parse(bytes).is_err(), "the general parser rejects a record");
             for cut in 0..len {
                 let whole = RendezvousSend::parse(&bytes[..cut]);
-                assert!(whole.is_none_or(|(_, fewer)| fewer.pieces().len() < names.pieces().len()));
+                assert!(whole.is_none_or(|(_, fewer)| fewer.pieces().len() < source.pieces().len()));
             }
         }
     }
 
     #[test]
-    fn names_that_cannot_be_are_refused() {
-        let name = |len| SourcePiece { addr: 1, len };
+    fn invalid_pieces_are_refused() {
+        let piece = |len| SourcePiece { addr: 1, len };
         assert!(SourceRef::new([]).is_none());
-        assert!(SourceRef::new([name(0)]).is_none());
-        assert!(SourceRef::new([name(1), name(0)]).is_none());
-        assert!(SourceRef::new([name(1); SourceRef::MAX_PIECES + 1]).is_none());
-        assert!(SourceRef::new([name(MAX_MESSAGE + 1)]).is_none());
-        assert!(SourceRef::new([name(u32::MAX), name(2)]).is_none());
-        assert!(SourceRef::new([name(MAX_MESSAGE), name(1)]).is_none());
-        assert_eq!(SourceRef::new([name(MAX_MESSAGE)]).map(|names| names.message_len()), Some(MAX_MESSAGE));
+        assert!(SourceRef::new([piece(0)]).is_none());
+        assert!(SourceRef::new([piece(1), piece(0)]).is_none());
+        assert!(SourceRef::new([piece(1); SourceRef::MAX_PIECES + 1]).is_none());
+        assert!(SourceRef::new([piece(MAX_MESSAGE + 1)]).is_none());
+        assert!(SourceRef::new([piece(u32::MAX), piece(2)]).is_none());
+        assert!(SourceRef::new([piece(MAX_MESSAGE), piece(1)]).is_none());
+        assert_eq!(
+            SourceRef::new([piece(MAX_MESSAGE)]).map(|source| source.message_len()),
+            Some(MAX_MESSAGE)
+        );
     }
 
     /// Bytes of a hostile local peer never panic.
     #[test]
-    fn noise_is_taken_for_what_it_is() {
+    fn random_bytes_never_panic() {
         let (mut state, mut taken) = (0x9E37_79B9_7F4A_7C15_u64, 0);
         let mut random = || {
             state ^= state << 13;
@@ -245,7 +250,7 @@ mod tests {
                 bytes[2..4].fill(0xff);
             }
             taken +=
-                u32::from(RendezvousSend::parse(&bytes).is_some_and(|(_, names)| names.message_len() > 0));
+                u32::from(RendezvousSend::parse(&bytes).is_some_and(|(_, source)| source.message_len() > 0));
         }
         assert!(taken > 100, "{taken}");
     }

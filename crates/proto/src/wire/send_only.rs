@@ -83,7 +83,7 @@ impl SendOnly {
         Opcode::new(Service::Rc, operation)
     }
 
-    /// The same headers with all fields named.
+    /// The same headers in parsed form.
     pub fn to_headers(&self, payload_len: usize) -> Headers {
         let SendOnly { dest_qpn, pkey, psn, ack_req, solicited, selective, imm, piggybacked_ack } = *self;
         let (pad, extended) = (pad_of(payload_len) as u8, piggybacked_ack.is_some());
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_any_packet() {
+    fn the_bytes_equal_those_of_the_general_encoder() {
         for (head, len) in all_kinds() {
             let payload: Vec<u8> = (0..len as u8).collect();
             let (bytes, head_len) = head.to_bytes(len);
@@ -203,7 +203,7 @@ mod tests {
 
     /// Bytes of a hostile local peer never panic. An accepted packet means the same to the general parser.
     #[test]
-    fn noise_is_taken_for_what_it_is() {
+    fn random_bytes_never_panic() {
         let (mut state, mut taken) = (0x9E37_79B9_7F4A_7C15_u64, 0);
         let mut random = || {
             state ^= state << 13;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_anything_else_is_left_to_others() {
+    fn other_packets_are_left_to_the_general_parser() {
         for (head, len) in all_kinds() {
             let (bytes, head_len) = head.to_bytes(len);
             let whole = head_len + len + pad_of(len);

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_anything_else_is_left_to_others() {
+    fn other_packets_are_left_to_the_general_parser() {
         let whole = packet(|_| {}, 64);
         for cut in 0..whole.len() {
             let taken = WriteMiddle::parse(&whole[..cut]);

@@ -49,6 +49,7 @@ const ROSTER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why the registry cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegistryError {
     /// A system call failed.
     #[error("{}: {what}: {source}", path.display())]

@@ -1,5 +1,4 @@
-//! Scripts that several tests run under different trouble. Each says what is posted and what must be true afterwards,
-//! however rough the way was.
+//! Scripts that several tests run under different faults. Each defines what is posted and what must hold afterwards.
 #![allow(dead_code, reason = "every test binary uses another part")]
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
@@ -85,7 +84,7 @@ pub const READ: Script = Script {
     },
 };
 
-/// The one operation with a fixed size; `len` only says how many are posted.
+/// The one operation with a fixed size; `len` only determines how many are posted.
 pub const FETCH_ADD: Script = Script {
     name: "FETCH AND ADD",
     start: |p, len| {
@@ -212,10 +211,10 @@ pub fn both_ready(p: &Pair) {
     assert_eq!((p.a.node.events(), p.b.node.events()), (vec![], vec![]));
 }
 
-/// Runs a script to its end under `trouble`, and checks it.
-pub fn run(script: &Script, setup: &PairSetup, len: u32, trouble: impl FnOnce(&Pair)) -> Pair {
+/// Runs a script to its end under `fault`, and checks it.
+pub fn run(script: &Script, setup: &PairSetup, len: u32, fault: impl FnOnce(&Pair)) -> Pair {
     let pair = setup.connect();
-    trouble(&pair);
+    fault(&pair);
     (script.start)(&pair, len);
     pair.run();
     (script.check)(&pair, len);

@@ -27,7 +27,7 @@ const PAYLOAD: usize = UDP_STREAM_UNIT as usize;
 const OVERHEAD: usize = 16;
 const PACKET: usize = PAYLOAD + OVERHEAD;
 /// Packets that fit into one datagram before segmentation.
-const PACKETS_PER_TRAIN: usize = 15;
+const PACKETS_PER_GSO_RUN: usize = 15;
 /// The requested receive buffer, and the maximum number of bytes in flight, as for the NIC.
 const BUFFER: usize = 16 << 20;
 const WINDOWS: std::ops::RangeInclusive<u64> = (64 << 10)..=(1 << 20);
@@ -54,11 +54,11 @@ pub(crate) fn run(
         socket,
         single_core,
         bytes: vec![0x5a; packets * PACKET],
-        train: if merges { PACKETS_PER_TRAIN * PACKET } else { PACKET },
+        run_bytes: if merges { PACKETS_PER_GSO_RUN * PACKET } else { PACKET },
         window,
         sent: 0,
         arrived: 0,
-        forgiven: 0,
+        lost_bytes: 0,
         lost: 0,
     };
     sender.stream(Limit::Time(budget.warm_up))?;
@@ -78,15 +78,15 @@ pub(crate) fn serve(control: &mut Control, _: &Params, single_core: SingleCore) 
     if set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
         let _ = set_socket_recv_buffer_size(&socket, BUFFER);
     }
-    // The kernel reports twice the usable size, which includes its own structures.
-    let room = socket_recv_buffer_size(&socket).map_err(|error| broken(error.into()))? as u64 / 4;
-    let offer = handshake::ready(control, Offer::Socket { port: port(&socket)?, nonce: room })?;
+    // The kernel reports twice the size that it grants, and charges its own structures to it; so use a quarter.
+    let buffer_bytes = socket_recv_buffer_size(&socket).map_err(|error| broken(error.into()))? as u64 / 4;
+    let offer = handshake::ready(control, Offer::Socket { port: port(&socket)?, nonce: buffer_bytes })?;
     connect(&socket, control, &offer)?;
     handshake::started(control)?;
-    let mut train = vec![0; 64 << 10];
+    let mut datagram = vec![0; 64 << 10];
     let (mut received, mut reported, mut spins) = (0_u64, 0, 0_u32);
     loop {
-        let must_answer = match socket.recv(&mut train) {
+        let must_answer = match socket.recv(&mut datagram) {
             Ok(length) => {
                 received += length as u64;
                 received - reported >= BYTES_PER_ANSWER
@@ -118,12 +118,12 @@ struct Sender {
     /// A message, cut into packets.
     bytes: Vec<u8>,
     /// Bytes per system call.
-    train: usize,
+    run_bytes: usize,
     window: u64,
     /// Bytes sent, bytes reported by the receiver, and bytes lost.
     sent: u64,
     arrived: u64,
-    forgiven: u64,
+    lost_bytes: u64,
     /// Windows that were lost.
     lost: u32,
 }
@@ -137,7 +137,7 @@ impl Sender {
             let mut at = 0;
             while at < self.bytes.len() {
                 self.wait(self.window)?;
-                let end = (at + self.train).min(self.bytes.len());
+                let end = (at + self.run_bytes).min(self.bytes.len());
                 match self.socket.send(&self.bytes[at..end]) {
                     Ok(length) => (at, self.sent) = (at + length, self.sent + length as u64),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => self.single_core.yield_core(),
@@ -154,7 +154,7 @@ impl Sender {
     fn wait(&mut self, most: u64) -> Result<(), Failure> {
         let mut answer = [0; 8];
         let (mut since, mut spins) = (None, 0_u32);
-        while self.sent - (self.arrived + self.forgiven).min(self.sent) > most {
+        while self.sent - (self.arrived + self.lost_bytes).min(self.sent) > most {
             match self.socket.recv(&mut answer) {
                 Ok(8) => {
                     self.arrived = self.arrived.max(u64::from_be_bytes(answer));
@@ -167,7 +167,7 @@ impl Sender {
                     if spins.is_multiple_of(SPINS_PER_LOOK)
                         && since.get_or_insert_with(Instant::now).elapsed() > LOST_AFTER
                     {
-                        self.forgive()?;
+                        self.count_as_lost()?;
                     }
                 }
                 Err(error) if is_bounce(&error) => {}
@@ -178,8 +178,8 @@ impl Sender {
     }
 
     /// Counts the bytes in flight as lost.
-    fn forgive(&mut self) -> Result<(), Failure> {
-        self.forgiven = self.sent - self.arrived;
+    fn count_as_lost(&mut self) -> Result<(), Failure> {
+        self.lost_bytes = self.sent - self.arrived;
         self.lost += 1;
         if self.lost < LOST_WINDOWS {
             return Ok(());

@@ -111,16 +111,16 @@ impl Lane {
 
     /// The work request with both buffers moved by `offset`.
     #[inline]
-    pub(super) fn request_at<'a>(&self, offset: u64, room: &'a mut [Sge; 1], signalled: bool) -> SendWr<'a> {
+    pub(super) fn request_at<'a>(&self, offset: u64, sges: &'a mut [Sge; 1], signalled: bool) -> SendWr<'a> {
         let op = match self.op {
             SendOp::Write { addr, rkey } => SendOp::Write { addr: addr + offset, rkey },
             SendOp::Read { addr, rkey } => SendOp::Read { addr: addr + offset, rkey },
             other => other,
         };
-        *room = self.local;
-        room[0].addr += offset;
+        *sges = self.local;
+        sges[0].addr += offset;
         let flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
-        SendWr { wr_id: 0, op, flags, payload: Payload::Sges(room), ud: self.ud, srq: None }
+        SendWr { wr_id: 0, op, flags, payload: Payload::Sges(sges), ud: self.ud, srq: None }
     }
 
     /// Posts one receive.

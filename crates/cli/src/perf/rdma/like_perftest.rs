@@ -69,7 +69,7 @@ pub(super) fn stream(station: &Station, budget: Budget) -> Result<Bandwidth, Fai
     let mut courses: Vec<Course> = station.lanes.iter().map(start_of).collect();
     let all = count * station.lanes.len() as u64;
     let (mut posted, mut completed) = (0, 0);
-    let mut room = [Sge::default(); 1];
+    let mut sges = [Sge::default(); 1];
     let mut completions = [Completion::default(); POLL_BATCH];
     let start = Instant::now();
     while posted < all || completed < all {
@@ -78,7 +78,7 @@ pub(super) fn stream(station: &Station, budget: Budget) -> Result<Bandwidth, Fai
                 if moderation > 1 && course.posted % moderation == 0 && course.posted != count - 1 {
                     course.signalled = false;
                 }
-                lane.qp.post_send(&[lane.request_at(course.offset, &mut room, course.signalled)])?;
+                lane.qp.post_send(&[lane.request_at(course.offset, &mut sges, course.signalled)])?;
                 course.offset = if course.offset + 2 * step > end { 0 } else { course.offset + step };
                 course.posted += 1;
                 posted += 1;

@@ -62,7 +62,7 @@ mod tests {
     const ENDPOINT: &str = "rc/127.0.0.1/0x01a2b3/psn=77/mtu=4096/rd=16/qkey=0x0";
 
     #[test]
-    fn offers_survive_the_wire_and_lies_are_refused() {
+    fn offers_round_trip_and_invalid_ones_are_refused() {
         let endpoint: Endpoint = ENDPOINT.parse().expect("an endpoint");
         let region = RemoteRegion { addr: u64::MAX - 9, len: 8, rkey: RKey(7) };
         let offer = Offer::new([endpoint].into_iter(), region);

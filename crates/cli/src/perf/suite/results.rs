@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_say_who_wins() {
+    fn ratios_show_which_is_faster() {
         let results = examples::results();
         assert_eq!(results.sizes().len(), 11);
         assert!(results.speed_up(Test::SendLat, 8).expect("measured") > 1.4);

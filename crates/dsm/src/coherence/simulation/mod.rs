@@ -270,7 +270,7 @@ fn with_prefetch_and_homes_that_move() {
 }
 
 #[test]
-fn with_boards_that_overflow() {
+fn with_logs_that_overflow() {
     let setup = Setup { processes: 2, cache_pages: 6, migrate: true, overflow: 3, ..PLAIN };
     seeds(150).for_each(|seed| simulate(seed, setup));
 }
@@ -289,7 +289,7 @@ fn with_changed_blocks_small_caches_and_homes_that_move() {
 }
 
 #[test]
-fn with_changed_blocks_and_boards_that_overflow() {
+fn with_changed_blocks_and_logs_that_overflow() {
     let setup = Setup { processes: 2, cache_pages: 6, blocks: true, overflow: 3, ..PLAIN };
     seeds(150).for_each(|seed| simulate(seed, setup));
 }

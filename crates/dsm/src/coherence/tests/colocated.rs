@@ -32,7 +32,7 @@ fn a_page_of_a_colocated_home_is_used_in_place() {
 }
 
 #[test]
-fn what_is_given_back_is_discarded_by_its_home_alone() {
+fn freed_pages_are_discarded_by_their_home_alone() {
     let mut machine = four(0);
     steps(machine.fault(3, true));
     let third = Run { first: 3, count: 1 };

@@ -82,7 +82,7 @@ fn what_is_written_under_a_lock_goes_home_at_its_release() {
 }
 
 #[test]
-fn what_was_written_before_a_lock_is_not_told_with_it() {
+fn writes_before_a_lock_are_not_in_its_notices() {
     let mut machine = machine(1, 9);
     steps(machine.fault(0, true));
     assert_eq!(machine.acquire(5, &nothing()), [Step::Protect(ONE, Access::Read)]);
@@ -95,7 +95,7 @@ fn what_was_written_before_a_lock_is_not_told_with_it() {
 }
 
 #[test]
-fn writes_of_an_inner_lock_are_told_with_the_outer_one_too() {
+fn writes_of_an_inner_lock_are_in_the_notices_of_the_outer_one() {
     let mut machine = machine(1, 9);
     machine.acquire(1, &nothing());
     machine.acquire(2, &nothing());
@@ -107,7 +107,7 @@ fn writes_of_an_inner_lock_are_told_with_the_outer_one_too() {
 }
 
 #[test]
-fn a_notice_drops_the_copy_and_saves_our_own_words_first() {
+fn a_notice_invalidates_the_copy_after_our_own_words_went_home() {
     let mut machine = machine(1, 9);
     steps(machine.fault(0, true));
     let done = machine.acquire(5, &notices_of(&[0, 3, 77]));
@@ -223,7 +223,7 @@ fn what_was_written_together_is_opened_together() {
 }
 
 #[test]
-fn a_wrong_guess_is_told_to_nobody() {
+fn a_wrong_guess_makes_no_notice() {
     let mut machine = machine(0, 9);
     write_all(&mut machine);
     machine.arrive();
@@ -242,7 +242,7 @@ fn a_wrong_guess_is_told_to_nobody() {
 }
 
 #[test]
-fn one_process_alone_is_left_in_peace() {
+fn one_process_alone_makes_no_notices() {
     let mut machine = Machine::new(Options { alone: true, ..options(0) });
     let all = Run { first: 0, count: 9 };
     machine.place(all, 0);

@@ -28,7 +28,7 @@ pub(crate) struct QpObject {
     pub(crate) acks: Acks,
     /// Multicast groups it is attached to.
     pub(crate) uses: Uses,
-    /// The number of its events.
+    /// The source that its events carry.
     source: EventSource,
     signal_all: bool,
     /// Set if it was created with operations for `ibv_wr_*`.

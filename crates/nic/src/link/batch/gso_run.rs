@@ -7,13 +7,13 @@ use super::icrc::{IcrcInputs, SocketChoice, longest_run};
 use super::tx::{Payload, TxPacket};
 use crate::memory::External;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{Bth, BthRun, FlowAddrs, ICRC_LEN, IcrcRow};
+use ferroce_proto::wire::{Bth, BthRun, FlowAddrs, FlowIcrc, ICRC_LEN};
 use std::cmp::Ordering;
 
 /// What the packets of a run have in common.
 struct Common {
     choice: SocketChoice,
-    sums: IcrcRow,
+    sums: FlowIcrc,
     /// Most packets of one GSO run.
     most: u16,
 }
@@ -88,7 +88,7 @@ impl TxBatch {
         let choice = packet.icrc_inputs?.choice?;
         let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, choice.sport);
         let most = if choice.may_segment { longest_run(packet.wire_len()) as u16 } else { 1 };
-        Some(Common { choice, sums: self.prefixes.row(&flow, packet.transport_len()).clone(), most })
+        Some(Common { choice, sums: self.prefixes.of_flow(&flow, packet.transport_len()).clone(), most })
     }
 
     /// Adds the rest of a run, with these payloads, behind its first packet, which is final.

@@ -8,7 +8,7 @@
 use super::TxBatch;
 use super::tx::{Payload, TxPacket};
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{FlowAddrs, ICRC_LEN, IcrcRow};
+use ferroce_proto::wire::{FlowAddrs, FlowIcrc, ICRC_LEN};
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -45,7 +45,7 @@ pub(crate) struct SocketChoice {
 pub(super) struct LastChoice {
     route: Route,
     choice: SocketChoice,
-    alone: Option<(usize, IcrcRow)>,
+    alone: Option<(usize, FlowIcrc)>,
 }
 
 /// The inputs of the ICRC of a packet that only the link knows.
@@ -110,14 +110,14 @@ impl TxBatch {
         }
         let bytes = &mut self.arena[packet.arena_range()];
         let (body, tail) = bytes.split_last_chunk_mut::<ICRC_LEN>()?;
-        let row = match &mut last.alone {
-            Some((len, row)) if *len == body.len() => row,
+        let flow_icrc = match &mut last.alone {
+            Some((len, flow_icrc)) if *len == body.len() => flow_icrc,
             other => {
                 let flow = FlowAddrs::new(last.route.sgid, last.route.dgid, last.choice.sport);
-                &mut other.insert((body.len(), self.prefixes.row(&flow, body.len()).clone())).1
+                &mut other.insert((body.len(), self.prefixes.of_flow(&flow, body.len()).clone())).1
             }
         };
-        *tail = row.icrc_alone(body);
+        *tail = flow_icrc.icrc_alone(body);
         packet.icrc_inputs = Some(IcrcInputs { choice: Some(last.choice), run_index: 0 });
         Some((last.choice, &last.route, bytes))
     }
@@ -200,11 +200,11 @@ impl TxBatch {
             None => self.prefixes.icrc(&flow, inputs.run_index, body),
             Some(Payload { external, head_len }) => {
                 let (head, pad) = body.split_at(head_len as usize);
-                let row = self.prefixes.row(&flow, packet.transport_len());
+                let flow_icrc = self.prefixes.of_flow(&flow, packet.transport_len());
                 let sum = |payload: &[u8]| match head.try_into() {
-                    Ok(bth) if pad.is_empty() => row.icrc_long(inputs.run_index, bth, payload),
+                    Ok(bth) if pad.is_empty() => flow_icrc.icrc_long(inputs.run_index, bth, payload),
                     _ => {
-                        let mut icrc = row.start(inputs.run_index, head);
+                        let mut icrc = flow_icrc.start(inputs.run_index, head);
                         [head, payload, pad].iter().for_each(|part| icrc.update(part));
                         icrc.finish()
                     }

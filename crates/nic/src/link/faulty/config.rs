@@ -7,6 +7,7 @@ use std::str::FromStr;
 /// Reads from text such as `loss=1%,reorder=0.5%,dup=0.1%,corrupt=0.01%,delay=1ms,jitter=200us,seed=7`; what is not
 /// named is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct FaultConfig {
     /// Probability that a packet vanishes.
     pub loss: f64,
@@ -26,6 +27,7 @@ pub struct FaultConfig {
 
 /// What is wrong with the text of a [`FaultConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FaultConfigError {
     /// A part is not of the form `name=value`.
     #[error("`{0}` is not of the form name=value")]

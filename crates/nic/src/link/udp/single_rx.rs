@@ -9,7 +9,7 @@ use super::address::SockAddr;
 use crate::link::batch::RxMeta;
 use ferroce_os::interfaces::local_addresses;
 use ferroce_proto::Gid;
-use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, IcrcRow, verify_icrc};
+use ferroce_proto::wire::{Bth, FlowAddrs, FlowIcrc, ICRC_LEN, IcrcPrefix, verify_icrc};
 
 /// Consecutive single packets after which single-packet RX starts.
 const SINGLES: u32 = 8;
@@ -36,7 +36,7 @@ struct KnownFlow {
     from: SockAddr,
     len: usize,
     meta: RxMeta,
-    row: IcrcRow,
+    flow_icrc: FlowIcrc,
 }
 
 /// The destination and the segments of a datagram.
@@ -71,14 +71,14 @@ impl SingleRx {
     pub(super) fn match_last(&self, from: &SockAddr, datagram: &[u8]) -> Option<&RxMeta> {
         let known = self.known.as_ref()?;
         let is_known = known.len == datagram.len() && known.from == *from && known.meta.dgid == self.dgid;
-        (is_known && known.row.is_alone(datagram)).then_some(&known.meta)
+        (is_known && known.flow_icrc.is_alone(datagram)).then_some(&known.meta)
     }
 
     /// A datagram of this length was one packet, as expected.
     pub(super) fn remember(&mut self, from: SockAddr, len: usize, meta: RxMeta, prefixes: &mut IcrcPrefix) {
         let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
-        let row = prefixes.row(&flow, len - ICRC_LEN).clone();
-        self.known = Some(KnownFlow { from, len, meta, row });
+        let flow_icrc = prefixes.of_flow(&flow, len - ICRC_LEN).clone();
+        self.known = Some(KnownFlow { from, len, meta, flow_icrc });
     }
 }
 

@@ -6,6 +6,7 @@ use core::fmt;
 
 /// Why a `modify` was refused. A refused call has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ModifyError {
     /// The transport has no transition between the two states.
     NoSuchTransition {
@@ -52,8 +53,8 @@ impl fmt::Display for ModifyError {
                     state_name(to)
                 )
             }
-            ModifyError::Missing(mask) => write!(f, "the transition also needs {}", SourceRef(mask)),
-            ModifyError::NotAllowed(mask) => write!(f, "the transition does not take {}", SourceRef(mask)),
+            ModifyError::Missing(mask) => write!(f, "the transition also needs {}", AttrNames(mask)),
+            ModifyError::NotAllowed(mask) => write!(f, "the transition does not take {}", AttrNames(mask)),
             ModifyError::WrongCurrentState { claimed, actual } => {
                 write!(
                     f,
@@ -73,9 +74,9 @@ impl fmt::Display for ModifyError {
 impl core::error::Error for ModifyError {}
 
 /// Attribute names for an error text.
-struct SourceRef(AttrMask);
+struct AttrNames(AttrMask);
 
-impl fmt::Display for SourceRef {
+impl fmt::Display for AttrNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (name, _)) in self.0.iter_names().enumerate() {
             write!(f, "{}{name}", if i == 0 { "" } else { ", " })?;

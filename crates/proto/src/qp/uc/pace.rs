@@ -2,7 +2,7 @@
 //!
 //! UC does not retransmit, so a packet that overflows the receiver's buffer is lost. Two ferroce peers avoid this
 //! without a lossless network. The sender marks some packets with a reserved bit that other implementations ignore. The
-//! receiver acknowledges each marked packet once it has processed it. The congestion window bounds the unacknowledged
+//! receiver acknowledges the latest marked packet that it has processed. The congestion window bounds the unacknowledged
 //! bytes.
 //!
 //! The connection stays unreliable: if a peer never acknowledges, the sender waits once and then stops pacing.
@@ -27,7 +27,7 @@ const MAX_MISSED: u8 = 8;
 /// Whether the peer acknowledges marked packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
-    /// No ACK is due yet.
+    /// No packet was marked yet, or the first ACK is not overdue.
     Unknown,
     /// It acknowledges, except for the last `missed` timeouts.
     Answers { missed: u8 },
@@ -74,6 +74,7 @@ impl Pace {
         &mut self.window
     }
 
+    /// Starts a new connection.
     pub(super) fn restart(&mut self) {
         self.window.on_drained();
         (self.peer, self.deadline) = (Peer::Unknown, None);

@@ -81,7 +81,7 @@ impl Receiver {
     pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) {
         let Some(psn) = self.owed else { return };
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
-        headers.bth.opcode = Opcode::TAKEN;
+        headers.bth.opcode = Opcode::UC_ACK;
         headers.aeth = Some(Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 0 });
         if io.send_unacknowledged(&headers, TxPayload::None).is_ok() {
             self.owed = None;

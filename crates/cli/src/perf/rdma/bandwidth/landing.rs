@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loss_is_told_from_damage() {
+    fn loss_and_corruption_are_distinguished() {
         let [earlier, last] = [1, 2].map(|seed| pattern::bytes(seed, FIRST_PACKET));
         assert!(is_from_before(&earlier, &earlier, &last));
         assert!(is_from_before(&[0; FIRST_PACKET], &earlier, &last));

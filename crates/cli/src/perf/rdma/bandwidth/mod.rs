@@ -80,8 +80,8 @@ fn arrived(station: &Station, report: &Report, sent: u64, unmeasured: u64) -> Re
         // The server counts the bytes of all messages that were packets; losses affect all of them alike. Operations
         // done directly in its memory cannot be lost, and only this side counts them.
         (_, false) => {
-            let at_once: u64 = station.lanes.iter().map(|lane| lane.qp.counters().performed).sum();
-            let share = (report.received + at_once) as f64 / (sent + unmeasured) as f64;
+            let direct: u64 = station.lanes.iter().map(|lane| lane.qp.counters().performed).sum();
+            let share = (report.received + direct) as f64 / (sent + unmeasured) as f64;
             (sent as f64 * share.min(1.0)).round() as u64
         }
     };
@@ -100,7 +100,7 @@ fn forward(station: &Station, sent: u64, arrived: u64, elapsed: Duration, report
     if station.is_reliable() {
         return Bandwidth::new(sent, sent * size, elapsed.as_nanos() as u64);
     }
-    // Without acknowledgements, only messages that arrived count, over the time between the first and the last.
+    // Without acknowledgements, only messages that arrived count, over the longer of the times to send and to receive.
     let elapsed_ns = (elapsed.as_nanos() as u64).max(report.receiving_ns);
     Bandwidth { lost: Some(sent - arrived), ..Bandwidth::new(arrived, arrived * size, elapsed_ns) }
 }

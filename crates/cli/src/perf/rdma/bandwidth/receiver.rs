@@ -52,7 +52,7 @@ impl<'a> Receiver<'a> {
         lane.qp.post_recv(&self.batch)
     }
 
-    /// Handles a break. Only the last messages follow the last break uncounted.
+    /// Handles a break. Of the uncounted messages, only the last ones follow the last break.
     pub(super) fn note_break(&mut self) {
         self.proved.fill(false);
     }

@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_millis(50);
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
 
 /// How often an unreliable queue is polled before more is sent.
-const POLLS_PER_TURN: u32 = 8;
+const POLLS_PER_STEP: u32 = 8;
 
 /// Whether the client's traffic is over.
 #[must_use]
@@ -217,7 +217,7 @@ impl<'a> Traffic<'a> {
     fn poll(&mut self) -> Result<usize, Failure> {
         let mut found = self.poll_once()?;
         if found > 0 && !self.station.is_reliable() {
-            for _ in 0..POLLS_PER_TURN {
+            for _ in 0..POLLS_PER_STEP {
                 match self.poll_once()? {
                     0 => break,
                     more => found += more,

@@ -4,26 +4,26 @@ use super::super::super::io::Io;
 use super::super::super::sq::SendQueue;
 use super::super::super::{Host, Segment, TxError, TxPayload};
 use super::Requester;
-use super::holes::Place;
+use super::holes::SqPosition;
 use crate::ids::Psn;
 use crate::verbs::{AtomicOp, SendOp};
 use crate::wire::{AtomicEth, Feth, Operation, Reth};
 
 impl Requester {
-    /// Sends the request at `place` whose `packets` responses start at `psn`. Returns the requested bytes.
+    /// Sends the request at `position` whose `packets` responses start at `psn`. Returns the requested bytes.
     pub(super) fn send_request<H: Host>(
         &self,
-        place: &Place,
+        position: &SqPosition,
         psn: Psn,
         packets: u32,
         sq: &SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<u32, TxError> {
         let mut value = None;
-        let (mut headers, bytes) = match place.wqe.op {
+        let (mut headers, bytes) = match position.wqe.op {
             SendOp::Read { addr, rkey } => {
-                let offset = place.index * io.mtu();
-                let len = (place.wqe.len - offset).min(packets.saturating_mul(io.mtu()));
+                let offset = position.index * io.mtu();
+                let len = (position.wqe.len - offset).min(packets.saturating_mul(io.mtu()));
                 let mut headers = io.headers(Operation::ReadRequest, psn, 0);
                 headers.reth = Some(Reth { addr: addr.wrapping_add(u64::from(offset)), rkey, len });
                 headers.bth.extended = self.peer_reads_piggybacked_acks;
@@ -54,7 +54,7 @@ impl Requester {
             // Other operations return no data and are not sent here.
             _ => return Ok(0),
         };
-        headers.xrceth = sq.srq(place.number);
+        headers.xrceth = sq.srq(position.number);
         let payload = value.as_ref().map_or(TxPayload::None, |value| TxPayload::Bytes(value));
         let transmission = self.transmission(psn);
         io.send(&Segment { headers: &headers, payload, count: 1, transmission, is_acknowledged: true })?;

@@ -42,7 +42,7 @@ pub(super) struct Awaited {
 
 /// Position of a PSN in the send queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct SqPosition {
     /// Index of the work request.
     pub(super) number: u64,
     /// Index of the packet in the request.
@@ -67,12 +67,12 @@ impl Requester {
     }
 
     /// Returns the work request of the outstanding PSN `psn`.
-    pub(super) fn place_of(&self, psn: Psn, sq: &SendQueue) -> Option<Place> {
+    pub(super) fn position_of(&self, psn: Psn, sq: &SendQueue) -> Option<SqPosition> {
         let mut index = u32::try_from(psn.distance_from(self.una)).ok()? + self.acked;
         for number in sq.head()..sq.tail() {
             let wqe = sq.get(number).copied()?;
             if index < wqe.packets {
-                return Some(Place { number, index, wqe });
+                return Some(SqPosition { number, index, wqe });
             }
             index -= wqe.packets;
         }
@@ -131,9 +131,9 @@ impl Requester {
         sq: &SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), TxError> {
-        let Some(place) = self.place_of(low, sq) else { return Ok(()) };
+        let Some(position) = self.position_of(low, sq) else { return Ok(()) };
         let packets = high.distance_from(low) as u32 + 1;
-        let bytes = self.send_request(&place, low, packets, sq, io)?;
+        let bytes = self.send_request(&position, low, packets, sq, io)?;
         self.tolerance = self.tolerance.saturating_sub(1);
         self.late_ns -= self.late_ns / 16;
         self.clock.forget_sample(low, high);

@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub(crate) ack_req: bool,
 }
 
-/// The last packet of a message and its place in the send queue.
+/// The last packet of a message and its position in the send queue.
 struct Tail<'a> {
     is_signaled: bool,
     /// Requests in the queue, including this one, and the queue depth.

@@ -8,13 +8,13 @@ use super::super::super::{DropReason, Host, Reason};
 use super::Requester;
 use super::acknowledge::Reach;
 use super::early::Early;
-use super::holes::Place;
+use super::holes::SqPosition;
 use crate::verbs::{MemoryFault, SendOp, WcStatus};
 use crate::wire::{NakCode, Packet, Syndrome};
 
 /// The position of a response.
 struct Fit {
-    place: Place,
+    position: SqPosition,
     /// It is the next response in order.
     due: bool,
 }
@@ -27,9 +27,9 @@ impl Requester {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         let Some(fit) = self.fit(pkt, sq, io) else { return Ok(()) };
-        let wqe = &fit.place.wqe;
+        let wqe = &fit.position.wqe;
         let mtu = io.mtu();
-        let offset = u64::from(fit.place.index) * u64::from(mtu);
+        let offset = u64::from(fit.position.index) * u64::from(mtu);
         let expected = (u64::from(wqe.len).saturating_sub(offset)).min(u64::from(mtu)) as usize;
         // The PSN alone determines the offset in the READ. First, middle and last depend on restarts of the READ, so a
         // late response of an earlier attempt still fits.
@@ -47,7 +47,7 @@ impl Requester {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         let Some(fit) = self.fit(pkt, sq, io) else { return Ok(()) };
-        let (SendOp::Atomic { .. }, Some(original)) = (fit.place.wqe.op, pkt.headers.atomic_ack) else {
+        let (SendOp::Atomic { .. }, Some(original)) = (fit.position.wqe.op, pkt.headers.atomic_ack) else {
             return self.misfit(&fit, pkt, 8, sq, io);
         };
         self.take_in(&fit, pkt, 0, &original.to_ne_bytes(), sq, io)
@@ -73,8 +73,8 @@ impl Requester {
             self.on_overtaken(psn, io.now);
         }
         let due = self.advance(psn, sq, io) == Reach::Whole;
-        let place = self.place_of(psn, sq)?;
-        (due || Early::can_hold(self.una, psn)).then_some(Fit { place, due })
+        let position = self.position_of(psn, sq)?;
+        (due || Early::can_hold(self.una, psn)).then_some(Fit { position, due })
     }
 
     /// Places the data of a response and counts it.
@@ -88,11 +88,11 @@ impl Requester {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         if !data.is_empty()
-            && let Err(fault) = io.host.scatter(io.pd, sq.sges(fit.place.number), offset, data)
+            && let Err(fault) = io.host.scatter(io.pd, sq.sges(fit.position.number), offset, data)
         {
             // If out-of-order data cannot be placed, the requester asks for it again in order; then the fault ends the
             // request.
-            return if fit.due { Err(self.unplaceable(&fit.place.wqe, fault, sq, io)) } else { Ok(()) };
+            return if fit.due { Err(self.unplaceable(&fit.position.wqe, fault, sq, io)) } else { Ok(()) };
         }
         let next = pkt.headers.bth.psn.plus(1);
         if next.is_after(self.reached) {
@@ -103,7 +103,7 @@ impl Requester {
             self.clock.on_early(pkt.headers.bth.psn, io.now);
             return Ok(());
         }
-        self.answer(1, fit.place.wqe.packets, sq, io);
+        self.answer(1, fit.position.wqe.packets, sq, io);
         let moved = 1 + self.settle(sq, io);
         self.on_progress(moved, io);
         self.raise_stall(sq, io)

@@ -250,11 +250,11 @@ impl Requester {
         }
         self.went_back = Some((psn, io.now));
         self.cc.on_loss(io.now);
-        match self.place_of(psn, sq) {
-            Some(place) if psn.is_after(self.una) => {
+        match self.position_of(psn, sq) {
+            Some(position) if psn.is_after(self.una) => {
                 // The peer executed what is before `psn`, so this NAK does not repeat READs there.
                 if !psn.is_after(self.psn) {
-                    (self.cur, self.sent, self.psn) = (place.number, place.index, psn);
+                    (self.cur, self.sent, self.psn) = (position.number, position.index, psn);
                     self.reads.retain(|awaited| awaited.last.is_before(psn));
                     self.first_try = None;
                     self.clock.sample = None;

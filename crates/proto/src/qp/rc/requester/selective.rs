@@ -92,8 +92,9 @@ impl Requester {
         sq: &SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<u32, Option<TxError>> {
-        let place = self.place_of(psn, sq).filter(|place| !place.wqe.awaits_response()).ok_or(None)?;
-        let (_, bytes) = self.send_packets(&place, psn, true, 1, sq, io).map_err(Some)?;
+        let position =
+            self.position_of(psn, sq).filter(|position| !position.wqe.awaits_response()).ok_or(None)?;
+        let (_, bytes) = self.send_packets(&position, psn, true, 1, sq, io).map_err(Some)?;
         self.repairs.on_sent(psn, self.high);
         self.clock.forget_sample(psn, psn);
         self.cc.on_sent(io.now, bytes);

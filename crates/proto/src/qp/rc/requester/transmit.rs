@@ -6,7 +6,7 @@ use super::super::super::local::execute;
 use super::super::super::segment::{add_extensions, operation_of, reth_of};
 use super::super::super::sq::{SendQueue, SendWqe};
 use super::super::super::{Host, Reason, Segment, Transmission, TxError};
-use super::holes::Place;
+use super::holes::SqPosition;
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
 use crate::ids::Psn;
@@ -196,8 +196,8 @@ impl Requester {
             return Step::Blocked;
         }
         let plan = self.plan(wqe, window, sq);
-        let place = Place { number: self.cur, index: self.sent, wqe: *wqe };
-        match self.send_packets(&place, plan.psn, plan.ack_req, plan.count, sq, io) {
+        let position = SqPosition { number: self.cur, index: self.sent, wqe: *wqe };
+        match self.send_packets(&position, plan.psn, plan.ack_req, plan.count, sq, io) {
             Ok((sent, bytes)) => self.commit(&plan, sent, bytes, wqe.packets, io),
             Err(error) => return self.unsent(wqe, error, io),
         }
@@ -214,19 +214,19 @@ impl Requester {
         Step::Stalled(WcStatus::LocProtErr, Reason::LocalMemory)
     }
 
-    /// Sends `count` packets of a SEND or WRITE starting at `place`. Returns the number of packets accepted and their
+    /// Sends `count` packets of a SEND or WRITE starting at `position`. Returns the number of packets accepted and their
     /// bytes.
     #[inline]
     pub(super) fn send_packets<H: Host>(
         &self,
-        place: &Place,
+        position: &SqPosition,
         psn: Psn,
         ack_req: bool,
         count: u32,
         sq: &SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(u32, u32), TxError> {
-        let Place { number, index, wqe } = place;
+        let SqPosition { number, index, wqe } = position;
         let mtu = wqe.segment;
         let (first, last) = (*index == 0, index + 1 == wqe.packets);
         let offset = u64::from(*index) * u64::from(mtu);
@@ -315,8 +315,8 @@ impl Requester {
             return Step::Sent;
         };
         let index = self.sent + low.distance_from(self.psn) as u32;
-        let place = Place { number: self.cur, index, wqe: *wqe };
-        let Ok(bytes) = self.send_request(&place, low, count, sq, io) else { return Step::Blocked };
+        let position = SqPosition { number: self.cur, index, wqe: *wqe };
+        let Ok(bytes) = self.send_request(&position, low, count, sq, io) else { return Step::Blocked };
         self.await_response(packets, io.now);
         self.on_sent(packets, bytes, wqe.packets, io);
         Step::Sent

@@ -11,7 +11,7 @@
 //! | `duplicate` | duplicate requests |
 //! | `gap`, `kept` | out-of-order requests |
 //! | `reply` | the order of responses |
-//! | `replay` | state of executed READs and atomics |
+//! | `replay` | records of executed READs and atomics |
 
 mod atomic;
 mod duplicate;
@@ -37,8 +37,8 @@ use reply::Replies;
 
 const MASK_24: u32 = 0x00ff_ffff;
 
-/// Number of ACKs, at the start of a connection, that announce support for piggybacked ACKs. More than one, since each
-/// may be lost. Other implementations ignore the bit.
+/// Number of ACKs and READ responses, at the start of a connection, that announce support for piggybacked ACKs. More
+/// than one, since each may be lost; not all, since other implementations have no use for the bit.
 const ANNOUNCEMENTS: u8 = 16;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,5 @@
-//! Executed READs and atomics, kept to answer duplicates without executing them again.
+//! Records of executed READs, atomics, flushes and atomic writes, from which duplicates are answered. Only a READ executes
+//! again, within the range of the first one.
 
 use crate::ids::{Psn, RKey};
 use alloc::collections::VecDeque;

@@ -19,19 +19,19 @@ fn setup() -> PairSetup {
     PairSetup { mtu: MTU, psn_a: Psn::new(0xff_fffd), ..PairSetup::rc() }
 }
 
-/// Packets of the run without trouble.
+/// Packets of the run without faults.
 fn packets(script: &Script, setup: &PairSetup, len: u32) -> u64 {
     run(script, setup, len, |_| {}).world.packets_sent()
 }
 
-/// Runs every script once for every packet, with `trouble` for that packet.
-fn for_each_packet(setup: &PairSetup, trouble: impl Fn(Rule) -> Rule) {
+/// Runs every script once for every packet, with `fault` for that packet.
+fn for_each_packet(setup: &PairSetup, fault: impl Fn(Rule) -> Rule) {
     for script in ALL {
         for len in SIZES {
             for target in 0..packets(script, setup, len) {
-                println!("{} of {len} bytes, trouble for packet {target}", script.name);
+                println!("{} of {len} bytes, fault for packet {target}", script.name);
                 let pair = setup.connect();
-                let hit = pair.world.rule(trouble(Rule::on(move |seen| seen.index == target)));
+                let hit = pair.world.rule(fault(Rule::on(move |seen| seen.index == target)));
                 (script.start)(&pair, len);
                 pair.run();
                 (script.check)(&pair, len);
@@ -47,7 +47,7 @@ fn any_packet_may_be_lost() {
 }
 
 #[test]
-fn any_packet_may_be_damaged() {
+fn any_packet_may_be_corrupted() {
     for_each_packet(&setup(), Rule::damage);
 }
 
@@ -117,7 +117,7 @@ fn any_two_packets_may_be_lost() {
 }
 
 #[test]
-fn any_packet_may_be_lost_and_any_other_doubled() {
+fn any_packet_may_be_lost_and_any_other_duplicated() {
     for script in ALL {
         let len = 256 * 2 + 1;
         let total = packets(script, &setup(), len) + 3;
@@ -185,7 +185,7 @@ fn a_lost_nak_is_sent_again() {
 }
 
 #[test]
-fn a_gap_is_answered_with_one_nak_and_repaired_at_once() {
+fn a_gap_is_answered_with_one_nak_and_repaired_immediately() {
     let pair = PairSetup { psn_a: Psn::new(0), ..setup() }.connect();
     let lost = pair.world.rule(Rule::on(request(2)).first().drop());
     let naks = pair.world.rule(Rule::on(is_sequence_nak));
@@ -200,7 +200,7 @@ fn a_gap_is_answered_with_one_nak_and_repaired_at_once() {
 }
 
 #[test]
-fn an_ack_for_later_makes_lost_acks_good() {
+fn a_later_ack_covers_lost_acks() {
     let pair = PairSetup { window: 4 * 256, ..setup() }.connect();
     let acks = pair.world.rule(Rule::on(is_ack).first().drop());
     (support::WRITE.start)(&pair, 256 * 30);
@@ -231,7 +231,7 @@ fn responses_may_come_in_any_order() {
 }
 
 #[test]
-fn a_read_is_restarted_where_it_broke() {
+fn a_read_resumes_at_the_missing_response() {
     let pair = PairSetup { psn_a: Psn::new(0), ..setup() }.connect();
     let lost =
         pair.world.rule(Rule::on(|seen| is_response(seen) && seen.psn() == Psn::new(5)).first().drop());
@@ -250,7 +250,7 @@ fn a_read_is_restarted_where_it_broke() {
 
 #[test]
 fn a_late_copy_of_an_old_request_has_no_effect() {
-    // The first packet of each script comes once more when everything is over and new work is under way.
+    // The first packet of each script comes once more when everything is over and new work is in flight.
     for script in ALL {
         let pair = setup().connect();
         let hit = pair.world.rule(Rule::on(is_request).first().delay(50_000_000));
@@ -262,7 +262,7 @@ fn a_late_copy_of_an_old_request_has_no_effect() {
 }
 
 #[test]
-fn a_packet_that_is_always_late_costs_time_not_the_connection() {
+fn a_packet_that_is_always_late_does_not_end_the_connection() {
     // Late by many round trips, less than the transport timer; its successors are on time, so the peer keeps asking.
     for late_ns in [50_000, 500_000, 5_000_000] {
         for script in ALL {
@@ -299,7 +299,7 @@ fn a_late_copy_of_a_read_does_not_use_up_the_responders_resources() {
 }
 
 #[test]
-fn a_late_copy_of_a_read_of_memory_that_is_gone_is_ignored() {
+fn a_late_copy_of_a_read_of_deregistered_memory_is_ignored() {
     // The requester has its data and the application has freed its memory; only the network still knows of the READ.
     for slow in [false, true] {
         let pair = setup().connect();
@@ -322,7 +322,7 @@ fn a_late_copy_of_a_read_of_memory_that_is_gone_is_ignored() {
 }
 
 #[test]
-fn damage_is_counted_as_such() {
+fn corruption_is_counted_as_bad_icrc() {
     let pair = Pair::rc(MTU);
     pair.world.rule(Rule::on(is_request).first().damage());
     (support::SEND.start)(&pair, 600);
