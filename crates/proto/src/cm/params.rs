@@ -6,7 +6,6 @@ use crate::verbs::{AddressVector, Mtu, Route};
 use crate::wire::MAD_LEN;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
 
 /// Settings of a communication manager.
 #[derive(Clone, Copy, Debug)]
@@ -347,13 +346,16 @@ pub enum Event {
 }
 
 /// Why a call was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CmError {
     /// The connection does not exist.
+    #[error("the connection is gone")]
     NoSuchConnection,
     /// The connection is in the wrong state.
+    #[error("the connection is not in a state for this")]
     WrongState,
     /// The private data exceeds the message.
+    #[error("{len} bytes of private data, the message has room for {room}")]
     PrivateDataTooLong {
         /// Bytes given.
         len: usize,
@@ -361,26 +363,12 @@ pub enum CmError {
         room: usize,
     },
     /// The address is in use by another listener.
+    #[error("somebody listens there already")]
     InUse,
     /// The limit on connections is reached.
+    #[error("the limit on connections is reached")]
     TooMany,
 }
-
-impl fmt::Display for CmError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            CmError::NoSuchConnection => f.write_str("the connection is gone"),
-            CmError::WrongState => f.write_str("the connection is not in a state for this"),
-            CmError::PrivateDataTooLong { len, room } => {
-                write!(f, "{len} bytes of private data, the message has room for {room}")
-            }
-            CmError::InUse => f.write_str("somebody listens there already"),
-            CmError::TooMany => f.write_str("the limit on connections is reached"),
-        }
-    }
-}
-
-impl core::error::Error for CmError {}
 
 /// Copies private data, leaving the last `proof_len` bytes free.
 pub(super) fn put_private_before(place: &mut [u8], data: &[u8], proof_len: usize) -> Result<(), CmError> {
