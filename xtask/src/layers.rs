@@ -45,7 +45,7 @@ const LAYERED: &[Layered] = &[
     Layered {
         folder: "crates/proto/src/",
         layers: &[
-            ("numbers", &["ids", "time"]),
+            ("numbers", &["ids", "listed", "time"]),
             ("wire", &["wire"]),
             ("verbs", &["verbs"]),
             ("congestion control", &["cc"]),

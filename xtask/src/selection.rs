@@ -1,5 +1,10 @@
 //! What all commands that run a table of cases can be asked for.
 
+/// How the command line spells a value: `TwoHosts` is `two-hosts`.
+pub(crate) fn name_of(value: impl clap::ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// Which cases, and how their outcome is shown.
 #[derive(clap::Args)]
 pub(crate) struct Selection {

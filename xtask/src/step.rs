@@ -13,7 +13,7 @@ use crate::screen::Screen;
 use crate::tools::Tools;
 
 /// How much is tested. A tier includes the steps of those before it, and a step may do more in a later one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Tier {
     /// The edit-test loop.
     Quick,
@@ -21,17 +21,6 @@ pub enum Tier {
     Default,
     /// What only repeats as well: other links, users, sizes and moments. Within 60 minutes.
     Full,
-}
-
-impl Tier {
-    /// As the command line spells it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Tier::Quick => "quick",
-            Tier::Default => "default",
-            Tier::Full => "full",
-        }
-    }
 }
 
 /// One named check.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::selection::name_of;
 use crate::step::{Context, Report, Step, Tier};
 use crate::{
     cargo, dsm, fuzz, install, instructions, interop, layout, package, programs, tools, unprivileged,
@@ -82,7 +83,7 @@ impl Args {
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     let steps = args.steps();
     if args.list {
-        steps.iter().for_each(|step| println!("{:13} {:8} {}", step.name, step.tier.name(), step.about));
+        steps.iter().for_each(|step| println!("{:13} {:8} {}", step.name, name_of(step.tier), step.about));
         return ExitCode::SUCCESS;
     }
     if steps.is_empty() {

@@ -22,6 +22,7 @@ extern crate std;
 pub mod cc;
 pub mod cm;
 pub mod ids;
+mod listed;
 pub mod qp;
 pub mod time;
 pub mod verbs;

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use super::programs::{self, Built, named};
 use super::worker::{Circumstance, Request, Worker};
 use crate::programs::network;
+use crate::programs::verdict::{self, Row, Verdict};
+use crate::selection::name_of;
 use crate::step::Report;
 
 /// Numbers of processes: alone, a pair, and more than most machines of tests have cores.
@@ -53,63 +55,8 @@ impl Run {
         let name = format!("{} {} {}", self.program, self.processes, self.transport);
         match self.circumstance {
             Circumstance::Plain => name,
-            harder => format!("{name} {}", harder.name()),
+            harder => format!("{name} {}", name_of(harder)),
         }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Pass,
-    Fail,
-    Skip,
-}
-
-/// What came of a run.
-pub(crate) struct Row {
-    name: String,
-    pub(crate) verdict: Verdict,
-    reason: String,
-    /// The program's own time, and that of the whole run.
-    seconds: Option<f64>,
-    wall_s: f64,
-    tail: Vec<String>,
-}
-
-impl Row {
-    fn of(run: &Run, answer: &Value) -> Row {
-        let verdict = match answer["verdict"].as_str() {
-            Some("pass") => Verdict::Pass,
-            Some("skip") => Verdict::Skip,
-            _ => Verdict::Fail,
-        };
-        let tail = answer["tail"].as_array().into_iter().flatten();
-        Row {
-            name: run.name(),
-            verdict,
-            reason: answer["reason"].as_str().unwrap_or_default().to_owned(),
-            seconds: answer["seconds"].as_f64(),
-            wall_s: answer["wall_s"].as_f64().unwrap_or(0.0),
-            tail: tail.filter_map(|line| Some(line.as_str()?.to_owned())).collect(),
-        }
-    }
-
-    fn skipped(run: &Run, reason: &str) -> Row {
-        Row::of(run, &json!({"verdict": "skip", "reason": reason}))
-    }
-
-    fn word(&self) -> &'static str {
-        match self.verdict {
-            Verdict::Pass => "pass",
-            Verdict::Fail => "FAIL",
-            Verdict::Skip => "SKIP",
-        }
-    }
-
-    /// The row as one line.
-    pub(crate) fn line(&self) -> String {
-        let colon = if self.reason.is_empty() { "" } else { ": " };
-        format!("{} {:7.2} s  {}{colon}{}", self.word(), self.wall_s, self.name, self.reason)
     }
 }
 
@@ -170,16 +117,19 @@ pub(crate) fn run_all(runs: Vec<Run>, built: &Built, mut told: impl FnMut(&Row))
     let mut rows = Vec::new();
     for run in runs {
         let row = match (&mut worker, &network) {
-            (None, why) => Row::skipped(&run, why.as_ref().err().map_or("no namespace", String::as_str)),
-            _ if started.elapsed() > LIMIT_OF_ALL => {
-                Row::skipped(&run, "the time for all runs was over; run it alone: cargo xtask dsm --filter")
+            (None, why) => {
+                Row::skipped(run.name(), why.as_ref().err().map_or("no namespace", String::as_str))
             }
+            _ if started.elapsed() > LIMIT_OF_ALL => Row::skipped(
+                run.name(),
+                "the time for all runs was over; run it alone: cargo xtask dsm --filter",
+            ),
             (Some(worker), _) => {
                 let arguments = named(run.program).map_or("", |program| program.small);
                 let Run { program, processes, transport, circumstance } = run;
                 let request =
                     Request { program, processes, transport, circumstance, limit_s: LIMIT_S, arguments };
-                Row::of(&run, &worker.ask(&request))
+                Row::of(run.name(), &worker.ask(&request))
             }
         };
         told(&row);
@@ -192,7 +142,7 @@ pub(crate) fn run_all(runs: Vec<Run>, built: &Built, mut told: impl FnMut(&Row))
 pub(crate) fn to_json(rows: &[Row]) -> Value {
     let row = |row: &Row| {
         json!({
-            "name": row.name, "verdict": row.word(), "reason": row.reason, "seconds": row.seconds,
+            "name": row.name, "verdict": row.verdict.word(), "reason": row.reason, "seconds": row.own_s,
             "wall_s": row.wall_s,
         })
     };
@@ -226,8 +176,8 @@ pub(crate) fn to_text(rows: &[Row]) -> String {
     for row in rows.iter().filter(|row| row.verdict == Verdict::Fail) {
         text += &format!("\n{}\n{}\n", row.line(), row.tail.join("\n"));
     }
-    let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
-    let (passed, failed, skipped) = (count(Verdict::Pass), count(Verdict::Fail), count(Verdict::Skip));
+    let [passed, failed, skipped] =
+        [Verdict::Pass, Verdict::Fail, Verdict::Skip].map(|verdict| verdict::count(rows, verdict));
     text + &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n")
 }
 
@@ -241,8 +191,8 @@ fn harder_text(rows: &[Row]) -> String {
 fn shown(row: Option<&Row>) -> String {
     match row {
         None => String::new(),
-        Some(Row { seconds: Some(seconds), verdict: Verdict::Pass, .. }) => format!("{:.1}", seconds * 1e3),
-        Some(row) => row.word().to_owned(),
+        Some(Row { own_s: Some(seconds), verdict: Verdict::Pass, .. }) => format!("{:.1}", seconds * 1e3),
+        Some(row) => row.verdict.word().to_owned(),
     }
 }
 
@@ -261,7 +211,7 @@ pub(crate) fn to_report(rows: &[Row]) -> Report {
             Verdict::Skip if !report.skips.iter().any(|skip| skip.ends_with(&row.reason)) => {
                 report.skips.push(format!("{} and others like it: {}", row.name, row.reason));
             }
-            Verdict::Skip => {}
+            Verdict::Skip | Verdict::Listed => {}
         }
     }
     report
@@ -289,10 +239,10 @@ mod tests {
         let circumstance = Circumstance::Plain;
         let run = |transport| Run { program: "sor", processes: 2, transport, circumstance };
         let rows = [
-            Row::of(&run("local"), &json!({"verdict": "pass", "seconds": 0.25, "wall_s": 1.0})),
-            Row::of(&run("udp"), &json!({"verdict": "fail", "reason": "no", "tail": ["line"]})),
-            Row::skipped(&run("rdma"), "why"),
-            Row::skipped(&run("rdma-msg"), "why"),
+            Row::of(run("local").name(), &json!({"verdict": "pass", "seconds": 0.25, "wall_s": 1.0})),
+            Row::of(run("udp").name(), &json!({"verdict": "fail", "reason": "no", "tail": ["line"]})),
+            Row::skipped(run("rdma").name(), "why"),
+            Row::skipped(run("rdma-msg").name(), "why"),
         ];
         let text = to_text(&rows);
         assert!(text.contains("250.0") && text.contains("FAIL") && text.contains("line"), "{text}");

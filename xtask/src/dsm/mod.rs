@@ -19,10 +19,10 @@ pub mod worker;
 
 use std::process::ExitCode;
 
+use crate::programs::verdict::Row;
 use crate::selection::Selection;
 use crate::step::{Context, Report, fail};
 pub use matrix::TRANSPORTS;
-use matrix::{Row, Verdict};
 
 /// The command `cargo xtask dsm`.
 pub(crate) fn run(ctx: &Context, args: &Selection) -> ExitCode {
@@ -36,7 +36,7 @@ pub(crate) fn run(ctx: &Context, args: &Selection) -> ExitCode {
         return ExitCode::from(2);
     }
     let announce = |row: &Row| {
-        if !args.json || row.verdict == Verdict::Fail {
+        if !args.json || row.is_failure() {
             eprintln!("{}", row.line());
         }
     };
@@ -46,7 +46,7 @@ pub(crate) fn run(ctx: &Context, args: &Selection) -> ExitCode {
                 true => println!("{}", matrix::to_json(&rows)),
                 false => print!("{}", matrix::to_text(&rows)),
             }
-            let failed = rows.iter().any(|row| row.verdict == Verdict::Fail);
+            let failed = rows.iter().any(Row::is_failure);
             if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
         }
         Err(reason) => fail(&reason),

@@ -6,25 +6,25 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::second_host::SecondHost;
 use crate::process::Job;
+use crate::selection::name_of;
 use crate::step::Context;
 use crate::tools::which;
 use crate::unprivileged::target_dir;
 
 /// What can be run; each kind prints lines that end with a number and `us`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
 pub enum Piece {
-    /// The example on one host, in one memory.
-    Local,
     /// The example over the UDP link between two namespaces.
     TwoHosts,
     /// The same, with page faults by SIGSEGV.
     TwoHostsSignal,
-    /// The same over a cable of a gigabit per second.
-    TwoHostsNarrow,
+    /// The example on one host, in one memory.
+    Local,
     /// Three processes, two of which share a host and its pages.
     LocalPeers,
     /// Barriers of eight processes over UDP on one host.
@@ -33,20 +33,15 @@ pub enum Piece {
     MpiShared,
     /// Open MPI over TCP between the same two namespaces.
     MpiTcp,
+    /// The example over a cable of a gigabit per second.
+    TwoHostsNarrow,
 }
 
 impl Piece {
     /// All of them, in the order of a round.
-    pub const ALL: [Piece; 8] = [
-        Piece::TwoHosts,
-        Piece::TwoHostsSignal,
-        Piece::Local,
-        Piece::LocalPeers,
-        Piece::Eight,
-        Piece::MpiShared,
-        Piece::MpiTcp,
-        Piece::TwoHostsNarrow,
-    ];
+    pub fn all() -> impl Iterator<Item = Piece> {
+        Piece::value_variants().iter().copied()
+    }
 
     /// Whether it needs Open MPI.
     pub fn is_mpi(self) -> bool {
@@ -58,28 +53,14 @@ impl Piece {
         self == Piece::TwoHostsNarrow
     }
 
-    fn name(self) -> &'static str {
-        match self {
-            Piece::Local => "local",
-            Piece::TwoHosts => "two-hosts",
-            Piece::TwoHostsSignal => "two-hosts-signal",
-            Piece::TwoHostsNarrow => "two-hosts-narrow",
-            Piece::LocalPeers => "local-peers",
-            Piece::Eight => "eight",
-            Piece::MpiShared => "mpi-shared",
-            Piece::MpiTcp => "mpi-tcp",
-        }
-    }
-
     /// A line for the worker.
     pub(crate) fn to_line(self) -> String {
-        format!("piece {}", self.name())
+        format!("piece {}", name_of(self))
     }
 
     /// The piece that such a line names.
     pub(crate) fn of_line(line: &str) -> Option<Piece> {
-        let name = line.strip_prefix("piece ")?;
-        Piece::ALL.into_iter().find(|piece| piece.name() == name)
+        Piece::from_str(line.strip_prefix("piece ")?, false).ok()
     }
 
     /// How it is started, in the worker's namespace.
@@ -176,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_piece_survives_its_line() {
-        for piece in Piece::ALL {
+        for piece in Piece::all() {
             assert_eq!(Piece::of_line(&piece.to_line()), Some(piece));
         }
         assert_eq!(Piece::of_line("sor 2 rdma plain 30 -n 1"), None);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::launchers::{self, Slurm};
@@ -17,6 +18,7 @@ use super::second_host::SecondHost;
 use crate::dialogue::Dialogue;
 use crate::programs::network;
 use crate::programs::session::Program;
+use crate::selection::name_of;
 
 /// What one run of a piece may take.
 const PIECE_LIMIT: Duration = Duration::from_secs(60);
@@ -38,7 +40,7 @@ pub struct Args {
 }
 
 /// What makes a run harder than it is anyhow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Circumstance {
     /// Nothing.
     Plain,
@@ -58,34 +60,6 @@ pub enum Circumstance {
     Mpirun,
     /// Started by srun.
     Srun,
-}
-
-impl Circumstance {
-    const ALL: [Circumstance; 9] = [
-        Circumstance::Plain,
-        Circumstance::Wire,
-        Circumstance::Loss,
-        Circumstance::TwoHosts,
-        Circumstance::SmallCache,
-        Circumstance::Switched,
-        Circumstance::WithCopy,
-        Circumstance::Mpirun,
-        Circumstance::Srun,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Circumstance::Plain => "plain",
-            Circumstance::Wire => "wire",
-            Circumstance::Loss => "loss",
-            Circumstance::TwoHosts => "two-hosts",
-            Circumstance::SmallCache => "small-cache",
-            Circumstance::Switched => "switched",
-            Circumstance::WithCopy => "with-copy",
-            Circumstance::Mpirun => "mpirun",
-            Circumstance::Srun => "srun",
-        }
-    }
 }
 
 /// One run.
@@ -108,7 +82,7 @@ pub struct Request<'a> {
 impl Request<'_> {
     fn to_line(&self) -> String {
         let Request { program, processes, transport, circumstance, limit_s, arguments } = self;
-        format!("{program} {processes} {transport} {} {limit_s} {arguments}", circumstance.name())
+        format!("{program} {processes} {transport} {} {limit_s} {arguments}", name_of(*circumstance))
     }
 
     fn of_line(line: &str) -> Option<Request<'_>> {
@@ -117,10 +91,7 @@ impl Request<'_> {
             program: words.next()?,
             processes: words.next()?.parse().ok()?,
             transport: words.next()?,
-            circumstance: {
-                let name = words.next()?;
-                Circumstance::ALL.into_iter().find(|circumstance| circumstance.name() == name)?
-            },
+            circumstance: Circumstance::from_str(words.next()?, false).ok()?,
             limit_s: words.next()?.parse().ok()?,
             arguments: words.next()?,
         })
@@ -151,13 +122,8 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn answer(args: &Args, request: &Request<'_>, company: &mut Company) -> Value {
     let started = Instant::now();
-    let log = format!(
-        "{} {} {} {}",
-        request.program,
-        request.processes,
-        request.transport,
-        request.circumstance.name()
-    );
+    let Request { program, processes, transport, circumstance, .. } = request;
+    let log = format!("{program} {processes} {transport} {}", name_of(*circumstance));
     let copy = match request.circumstance {
         Circumstance::WithCopy => Some(begin(args, request, company, &format!("{log} copy"))),
         _ => None,
@@ -317,8 +283,9 @@ mod tests {
 
     #[test]
     fn a_request_survives_its_line() {
-        for (arguments, circumstance) in
-            ["", "-n 64 -m 256", "x", "-t 1", "", "y", "-n 1", "z", "-n"].into_iter().zip(Circumstance::ALL)
+        for (arguments, circumstance) in ["", "-n 64 -m 256", "x", "-t 1", "", "y", "-n 1", "z", "-n"]
+            .into_iter()
+            .zip(Circumstance::value_variants().iter().copied())
         {
             let (program, transport) = ("sor", "rdma-msg");
             let request = Request { program, processes: 4, transport, circumstance, limit_s: 30, arguments };

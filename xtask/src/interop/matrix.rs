@@ -5,7 +5,7 @@
 use super::cm::Lines;
 
 /// Which side asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Direction {
     /// ferroce is the client (requester), the kernel the server.
     ToKernel,
@@ -15,29 +15,13 @@ pub(crate) enum Direction {
 
 impl Direction {
     pub(crate) const BOTH: [Self; 2] = [Self::ToKernel, Self::FromKernel];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::ToKernel => "to-kernel",
-            Self::FromKernel => "from-kernel",
-        }
-    }
 }
 
 /// IP version that carries the packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Ip {
     V4,
     V6,
-}
-
-impl Ip {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::V4 => "v4",
-            Self::V6 => "v6",
-        }
-    }
 }
 
 const V4: &[Ip] = &[Ip::V4];

@@ -39,6 +39,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::selection::name_of;
 use crate::step::{Context, Report};
 use crate::tools;
 
@@ -169,7 +170,7 @@ struct Run {
 
 impl Run {
     fn id(&self) -> String {
-        format!("{} {} {}", self.case.name, self.ip.name(), self.direction.name())
+        format!("{} {} {}", self.case.name, name_of(self.ip), name_of(self.direction))
     }
 
     /// Whether it stands for the others of its kind. Directions and IP versions take turns from case to case.

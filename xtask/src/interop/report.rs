@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::Failure;
 use super::runner::{Outcome, Verdict};
+use crate::selection::name_of;
 
 /// The head of the table.
 pub(crate) fn heading() -> String {
@@ -26,8 +27,8 @@ pub(crate) fn line(outcome: &Outcome) -> String {
     let mut text = format!(
         "{:24} {:3} {:11} {:9} {:>5.1}s  {:>8} {:>8} {:>7} {:>7}",
         outcome.case,
-        outcome.ip.name(),
-        outcome.direction.name(),
+        name_of(outcome.ip),
+        name_of(outcome.direction),
         word,
         outcome.seconds,
         traffic.sent,
@@ -55,8 +56,8 @@ fn row(outcome: &Outcome) -> Value {
     let traffic = &outcome.traffic;
     json!({
         "test": outcome.case,
-        "ip": outcome.ip.name(),
-        "direction": outcome.direction.name(),
+        "ip": name_of(outcome.ip),
+        "direction": name_of(outcome.direction),
         "result": result,
         "notes": notes,
         "seconds": outcome.seconds,

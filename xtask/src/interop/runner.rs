@@ -10,6 +10,7 @@ use super::ends::{ASIDE, End, Ended, Host, LIMIT, in_guest, wait, wait_for_liste
 use super::guest::Guest;
 use super::matrix::{Case, Direction, Ip};
 use super::namespace::{GUEST_V4, HOST_V4};
+use crate::selection::name_of;
 
 /// Ports of consecutive cases differ: a closed connection keeps its port for a while.
 const FIRST_PORT: u16 = 20_000;
@@ -79,7 +80,7 @@ impl Bench {
         number: u16,
     ) -> Result<(Outcome, bool), Failure> {
         let started = Instant::now();
-        let stem = format!("{}-{}-{}", case.name, ip.name(), direction.name());
+        let stem = format!("{}-{}-{}", case.name, name_of(ip), name_of(direction));
         let file = |ext: &str| self.artefacts.join(format!("{stem}.{ext}"));
         let (log, pcap) = (file("log"), file("pcapng"));
         self.disturb(case)?;

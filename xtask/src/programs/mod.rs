@@ -27,7 +27,7 @@ pub mod session;
 mod skips;
 mod trials;
 mod variations;
-mod verdict;
+pub(crate) mod verdict;
 pub(crate) mod worker;
 
 use std::path::{Path, PathBuf};
@@ -214,7 +214,7 @@ fn run_all(
         jobs.into_iter().partition(|job| obstacle(job, ferroce, &network).is_none());
     for job in skipped {
         let why = obstacle(&job, ferroce, &network).unwrap_or_default();
-        rows.push(Row::skipped(&job, &why));
+        rows.push(Row::skipped(job.title(), &why));
         rows.iter().last().into_iter().for_each(&mut told);
     }
     let (send, receive) = mpsc::channel::<(Job, Value)>();

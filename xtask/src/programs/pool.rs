@@ -23,6 +23,13 @@ pub(crate) struct Job {
     pub(crate) name: String,
 }
 
+impl Job {
+    /// Its name in tables.
+    pub(super) fn title(&self) -> String {
+        format!("{}: {}", self.kind, self.name)
+    }
+}
+
 /// Whether the programs are to do without the same-host fabric.
 pub(super) fn is_over_udp() -> bool {
     std::env::var_os("FERROCE_LINK").is_some_and(|link| link == "udp")

@@ -8,15 +8,18 @@ use crate::step::Report;
 
 /// What came of one case or test.
 pub(crate) struct Row {
-    name: String,
-    verdict: Verdict,
-    reason: String,
-    seconds: f64,
-    tail: Vec<String>,
+    pub(crate) name: String,
+    pub(crate) verdict: Verdict,
+    pub(crate) reason: String,
+    /// The time of the whole run.
+    pub(crate) wall_s: f64,
+    /// The time that the program measured itself.
+    pub(crate) own_s: Option<f64>,
+    pub(crate) tail: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+pub(crate) enum Verdict {
     Pass,
     Fail,
     Skip,
@@ -25,7 +28,7 @@ enum Verdict {
 }
 
 impl Verdict {
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Verdict::Pass => "pass",
             Verdict::Fail => "FAIL",
@@ -36,10 +39,27 @@ impl Verdict {
 }
 
 impl Row {
-    /// A job that could not run here.
-    pub(crate) fn skipped(job: &Job, reason: &str) -> Row {
-        let name = format!("{}: {}", job.kind, job.name);
-        Row { name, verdict: Verdict::Skip, reason: reason.to_owned(), seconds: 0.0, tail: Vec::new() }
+    /// What a worker answered.
+    pub(crate) fn of(name: String, answer: &Value) -> Row {
+        let verdict = match answer["verdict"].as_str() {
+            Some("pass") => Verdict::Pass,
+            Some("skip") => Verdict::Skip,
+            _ => Verdict::Fail,
+        };
+        let tail = answer["tail"].as_array().into_iter().flatten();
+        Row {
+            name,
+            verdict,
+            reason: answer["reason"].as_str().unwrap_or_default().to_owned(),
+            wall_s: answer["wall_s"].as_f64().unwrap_or(0.0),
+            own_s: answer["seconds"].as_f64(),
+            tail: tail.filter_map(|line| Some(line.as_str()?.to_owned())).collect(),
+        }
+    }
+
+    /// What could not run here.
+    pub(crate) fn skipped(name: String, reason: &str) -> Row {
+        Row::of(name, &json!({"verdict": "skip", "reason": reason}))
     }
 
     pub(crate) fn is_failure(&self) -> bool {
@@ -52,7 +72,7 @@ impl Row {
         format!(
             "{:6} {:6.1} s  {}{}{last}",
             self.verdict.word(),
-            self.seconds,
+            self.wall_s,
             self.name,
             if last.is_empty() { "" } else { ": " }
         )
@@ -84,22 +104,10 @@ pub(super) fn from_lines(lines: &[String], report: &mut Report) {
 
 /// The rows of a worker's answer: one for a case, one for each test of a module.
 pub(crate) fn rows_of(job: &Job, answer: &Value) -> Vec<Row> {
-    let tail: Vec<String> = answer["tail"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|line| Some(line.as_str()?.to_owned()))
-        .collect();
-    let seconds = answer["seconds"].as_f64().unwrap_or(0.0);
     let Some(tests) = answer["tests"].as_object() else {
-        let verdict = match answer["verdict"].as_str() {
-            Some("pass") => Verdict::Pass,
-            Some("skip") => Verdict::Skip,
-            _ => Verdict::Fail,
-        };
-        let reason = answer["reason"].as_str().unwrap_or_default().to_owned();
-        return vec![Row { name: format!("{}: {}", job.kind, job.name), verdict, reason, seconds, tail }];
+        return vec![Row::of(job.title(), answer)];
     };
+    let seconds = answer["wall_s"].as_f64().unwrap_or(0.0);
     let each = seconds / tests.len().max(1) as f64;
     tests.iter().map(|(test, outcome)| test_row(test, outcome, each)).collect()
 }
@@ -118,12 +126,17 @@ fn test_row(test: &str, outcome: &Value, seconds: f64) -> Row {
     } else {
         Vec::new()
     };
-    Row { name: test.to_owned(), verdict, reason, seconds, tail }
+    Row { name: test.to_owned(), verdict, reason, wall_s: seconds, own_s: None, tail }
+}
+
+/// How many rows have this verdict.
+pub(crate) fn count(rows: &[Row], verdict: Verdict) -> usize {
+    rows.iter().filter(|row| row.verdict == verdict).count()
 }
 
 /// All rows for programs to read.
 pub(crate) fn to_json(rows: &[Row]) -> Value {
-    let row = |row: &Row| json!({"name": row.name, "verdict": row.verdict.word(), "reason": row.reason, "seconds": row.seconds});
+    let row = |row: &Row| json!({"name": row.name, "verdict": row.verdict.word(), "reason": row.reason, "seconds": row.wall_s});
     json!(rows.iter().map(row).collect::<Vec<_>>())
 }
 
@@ -137,7 +150,7 @@ pub(crate) fn to_text(rows: &[Row]) -> String {
     for row in rows.iter().filter(|row| row.verdict != Verdict::Pass) {
         text += &format!("{}\n", row.line());
     }
-    let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
+    let count = |verdict| count(rows, verdict);
     text + &format!(
         "{} passed, {} failed, {} skipped, {} skipped as docs/reference/conformance.md says\n",
         count(Verdict::Pass),
@@ -170,7 +183,7 @@ mod tests {
 
     #[test]
     fn unlisted_skips_and_errors_are_failures() {
-        let answer = json!({"seconds": 2.0, "tests": {
+        let answer = json!({"wall_s": 2.0, "tests": {
             "tests.test_x.X.a": ["pass", ""], "tests.test_x.X.b": ["skip", "no reason"], "tests.test_x.X.c": ["error", "Trace\nlast"],
         }});
         let rows = rows_of(&Job { kind: "pyverbs", name: "test_x".into() }, &answer);

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Setup) -> ExitCode {
         if answer["verdict"] == "fail" && may_lose_datagrams(kind, name) {
             answer = second_try(&answer, job());
         }
-        answer["seconds"] = json!(started.elapsed().as_secs_f64());
+        answer["wall_s"] = json!(started.elapsed().as_secs_f64());
         // The reader is our parent; without it there is no receiver.
         if writeln!(std::io::stdout(), "{answer}").is_err() {
             break;

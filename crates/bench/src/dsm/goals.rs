@@ -146,7 +146,7 @@ pub(super) fn measure(worker: &mut Worker, mpi: bool) -> Result<Goals, String> {
     let mut sor: [Vec<f64>; 2] = Default::default();
     for round in 0..ROUNDS {
         eprintln!("single operations: round {} of {ROUNDS}", round + 1);
-        for piece in Piece::ALL.into_iter().filter(|piece| mpi || !piece.is_mpi()) {
+        for piece in Piece::all().filter(|piece| mpi || !piece.is_mpi()) {
             let measured = match worker.measure(piece) {
                 Err(reason) if piece.may_fail() => {
                     eprintln!("{reason}");

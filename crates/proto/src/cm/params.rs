@@ -6,7 +6,6 @@ use crate::verbs::{AddressVector, Mtu, Route};
 use crate::wire::MAD_LEN;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
 
 /// Settings of a communication manager.
 #[derive(Clone, Copy, Debug)]
@@ -347,14 +346,17 @@ pub enum Event {
 }
 
 /// Why a call was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
     /// The connection does not exist.
+    #[error("the connection does not exist (any more)")]
     NoSuchConnection,
     /// The connection is in the wrong state.
+    #[error("the state of the connection does not allow this call")]
     WrongState,
     /// The private data exceeds the message.
+    #[error("{len} bytes of private data exceed the {capacity} that the message can carry")]
     PrivateDataTooLong {
         /// Bytes given.
         len: usize,
@@ -362,26 +364,12 @@ pub enum CmError {
         capacity: usize,
     },
     /// The service and address are in use by another listener.
+    #[error("the service and address are in use by another listener")]
     InUse,
     /// The limit on connections is reached.
+    #[error("the limit on connections is reached")]
     TooMany,
 }
-
-impl fmt::Display for CmError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            CmError::NoSuchConnection => f.write_str("the connection does not exist (any more)"),
-            CmError::WrongState => f.write_str("the state of the connection does not allow this call"),
-            CmError::PrivateDataTooLong { len, capacity } => {
-                write!(f, "{len} bytes of private data exceed the {capacity} that the message can carry")
-            }
-            CmError::InUse => f.write_str("the service and address are in use by another listener"),
-            CmError::TooMany => f.write_str("the limit on connections is reached"),
-        }
-    }
-}
-
-impl core::error::Error for CmError {}
 
 /// Copies private data, leaving the last `proof_len` bytes free.
 pub(super) fn put_private_before(field: &mut [u8], data: &[u8], proof_len: usize) -> Result<(), CmError> {

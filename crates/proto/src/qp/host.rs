@@ -5,6 +5,7 @@
 
 use super::{RecvWqe, RefusalReason, Segment, WriteHeaders};
 use crate::ids::{PdId, RKey, Srqn};
+use crate::listed::listed;
 use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
 use crate::wire::{RendezvousSend, SourceRef};
 use core::fmt;
@@ -76,83 +77,45 @@ pub enum Side {
     Xrc(Srqn),
 }
 
-/// Why a packet was dropped. Each reason has a counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum DropReason {
-    /// The bytes are not a RoCE packet.
-    Malformed,
-    /// The ICRC is wrong.
-    BadIcrc,
-    /// No queue pair has this number.
-    NoSuchQp,
-    /// The queue pair is not in a state that receives.
-    WrongState,
-    /// The packet's transport differs from the queue pair's.
-    WrongTransport,
-    /// The packet's addresses differ from the connection's.
-    WrongAddress,
-    /// Partition key mismatch.
-    BadPkey,
-    /// Queue key mismatch.
-    BadQkey,
-    /// A PSN outside the expected range, or a response without a request.
-    BadPsn,
-    /// A UC message lost a packet or arrived out of order.
-    BrokenMessage,
-    /// No receive was posted for a UD or UC message.
-    NoReceive,
-    /// A UD or UC message exceeds its receive, or a READ response its request.
-    Unfit,
-    /// An opcode that is not valid at this point of a message.
-    UnexpectedOpcode,
-    /// A duplicate atomic or READ that is no longer in the replay list.
-    StaleDuplicate,
-    /// A UC WRITE that memory protection refused.
-    AccessDenied,
-}
-
-impl DropReason {
-    /// All reasons, in numeric order.
-    pub const ALL: [DropReason; 15] = [
-        DropReason::Malformed,
-        DropReason::BadIcrc,
-        DropReason::NoSuchQp,
-        DropReason::WrongState,
-        DropReason::WrongTransport,
-        DropReason::WrongAddress,
-        DropReason::BadPkey,
-        DropReason::BadQkey,
-        DropReason::BadPsn,
-        DropReason::BrokenMessage,
-        DropReason::NoReceive,
-        DropReason::Unfit,
-        DropReason::UnexpectedOpcode,
-        DropReason::StaleDuplicate,
-        DropReason::AccessDenied,
-    ];
-
-    /// The name for tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DropReason::Malformed => "malformed",
-            DropReason::BadIcrc => "bad_icrc",
-            DropReason::NoSuchQp => "no_such_qp",
-            DropReason::WrongState => "wrong_state",
-            DropReason::WrongTransport => "wrong_transport",
-            DropReason::WrongAddress => "wrong_address",
-            DropReason::BadPkey => "bad_pkey",
-            DropReason::BadQkey => "bad_qkey",
-            DropReason::BadPsn => "bad_psn",
-            DropReason::BrokenMessage => "broken_message",
-            DropReason::NoReceive => "no_receive",
-            DropReason::Unfit => "unfit",
-            DropReason::UnexpectedOpcode => "unexpected_opcode",
-            DropReason::StaleDuplicate => "stale_duplicate",
-            DropReason::AccessDenied => "access_denied",
-        }
+listed! {
+    /// Why a packet was dropped. Each reason has a counter.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    #[non_exhaustive]
+    pub enum DropReason {
+        /// The bytes are not a RoCE packet.
+        Malformed => "malformed",
+        /// The ICRC is wrong.
+        BadIcrc => "bad_icrc",
+        /// No queue pair has this number.
+        NoSuchQp => "no_such_qp",
+        /// The queue pair is not in a state that receives.
+        WrongState => "wrong_state",
+        /// The packet's transport differs from the queue pair's.
+        WrongTransport => "wrong_transport",
+        /// The packet's addresses differ from the connection's.
+        WrongAddress => "wrong_address",
+        /// Partition key mismatch.
+        BadPkey => "bad_pkey",
+        /// Queue key mismatch.
+        BadQkey => "bad_qkey",
+        /// A PSN outside the expected range, or a response without a request.
+        BadPsn => "bad_psn",
+        /// A UC message lost a packet or arrived out of order.
+        BrokenMessage => "broken_message",
+        /// No receive was posted for a UD or UC message.
+        NoReceive => "no_receive",
+        /// A UD or UC message exceeds its receive, or a READ response its request.
+        Unfit => "unfit",
+        /// An opcode that is not valid at this point of a message.
+        UnexpectedOpcode => "unexpected_opcode",
+        /// A duplicate atomic or READ that is no longer in the replay list.
+        StaleDuplicate => "stale_duplicate",
+        /// A UC WRITE that memory protection refused.
+        AccessDenied => "access_denied",
     }
+    /// The name for tables.
+    fn name
 }
 
 /// Payload bytes of a packet that is sent only through shared memory. Each such packet of a message uses one PSN.

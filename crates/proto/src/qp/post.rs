@@ -5,20 +5,22 @@ use super::state::{may_post_recv, may_post_send, state_name};
 use super::{Attempt, Host, MAX_MESSAGE, Qp, Reason, Side};
 use crate::Time;
 use crate::verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Transport, WcOpcode, WcStatus};
-use core::fmt;
 
 /// Why a work request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
     /// The queue is full.
+    #[error("the queue is full: all {depth} work requests are outstanding; poll completions first")]
     QueueFull {
         /// How many requests it holds.
         depth: usize,
     },
     /// The state does not allow posting.
+    #[error("nothing can be posted in state {}", state_name(*.0))]
     WrongState(QpState),
     /// More SGEs than the queue pair supports.
+    #[error("{given} scatter/gather entries given, the queue was created for {max}")]
     TooManySges {
         /// Entries given.
         given: usize,
@@ -26,6 +28,7 @@ pub enum PostError {
         max: usize,
     },
     /// More inline data than the queue pair supports.
+    #[error("{given} bytes of inline data given, max_inline_data is {max}")]
     InlineTooLong {
         /// Bytes given.
         given: usize,
@@ -33,19 +36,25 @@ pub enum PostError {
         max: usize,
     },
     /// READs, atomics and binds have no data to send inline.
+    #[error("a READ, atomic or bind cannot be inline: it has no data to send")]
     InlineNotAllowed,
     /// The transport does not support the operation.
+    #[error("a {0:?} queue pair has no such operation")]
     NotOnThisTransport(Transport),
     /// A datagram needs a destination.
+    #[error("a datagram needs an address handle")]
     NoDestination,
     /// An XRC request needs a shared receive queue of the peer.
+    #[error("an XRC request needs the number of the peer's shared receive queue")]
     NoRemoteSrq,
     /// Longer than 2^31 bytes.
+    #[error("a message of {bytes} bytes is longer than the {MAX_MESSAGE} that the transport carries")]
     MessageTooLong {
         /// Bytes given.
         bytes: u64,
     },
     /// Receives are posted to the shared queue.
+    #[error("this queue pair takes its receives from a shared receive queue; post there")]
     HasSharedQueue,
 }
 
@@ -58,45 +67,6 @@ pub enum Posted {
     /// It waits in the send queue.
     Queued,
 }
-
-impl fmt::Display for PostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            PostError::QueueFull { depth } => {
-                write!(
-                    f,
-                    "the queue is full: all {depth} work requests are outstanding; poll completions first"
-                )
-            }
-            PostError::WrongState(state) => write!(f, "nothing can be posted in state {}", state_name(state)),
-            PostError::TooManySges { given, max } => {
-                write!(f, "{given} scatter/gather entries given, the queue was created for {max}")
-            }
-            PostError::InlineTooLong { given, max } => {
-                write!(f, "{given} bytes of inline data given, max_inline_data is {max}")
-            }
-            PostError::InlineNotAllowed => {
-                write!(f, "a READ, atomic or bind cannot be inline: it has no data to send")
-            }
-            PostError::NotOnThisTransport(t) => write!(f, "a {t:?} queue pair has no such operation"),
-            PostError::NoDestination => write!(f, "a datagram needs an address handle"),
-            PostError::NoRemoteSrq => {
-                write!(f, "an XRC request needs the number of the peer's shared receive queue")
-            }
-            PostError::MessageTooLong { bytes } => {
-                write!(
-                    f,
-                    "a message of {bytes} bytes is longer than the {MAX_MESSAGE} that the transport carries"
-                )
-            }
-            PostError::HasSharedQueue => {
-                write!(f, "this queue pair takes its receives from a shared receive queue; post there")
-            }
-        }
-    }
-}
-
-impl core::error::Error for PostError {}
 
 impl Qp {
     /// Posts a send. After [`Posted::Queued`], the caller must call [`Qp::poll_requests`].

@@ -2,18 +2,19 @@
 
 use super::Access;
 use crate::ids::{PdId, Qpn};
-use core::fmt;
 
 /// A refused access, with the numbers that explain it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryFault {
     /// No region has this key.
+    #[error("key {key:#x} names no region (never registered, or freed)")]
     NoSuchKey {
         /// The key.
         key: u32,
     },
     /// The region belongs to another protection domain.
+    #[error("key {key:#x} names a region of PD {}, this QP is in PD {}", region.0, qp.0)]
     WrongPd {
         /// The key.
         key: u32,
@@ -23,6 +24,9 @@ pub enum MemoryFault {
         qp: PdId,
     },
     /// The bytes are not all inside the region.
+    #[error(
+        "{len} bytes at {addr:#x} are not inside the region of key {key:#x}, which has {region_len} bytes at {start:#x}"
+    )]
     OutOfRange {
         /// The key.
         key: u32,
@@ -36,6 +40,7 @@ pub enum MemoryFault {
         region_len: u64,
     },
     /// The region does not grant this right.
+    #[error("key {key:#x} grants {have}, the operation needs {need}")]
     Denied {
         /// The key.
         key: u32,
@@ -45,6 +50,7 @@ pub enum MemoryFault {
         have: Access,
     },
     /// The queue pair does not grant this right, whatever the region does.
+    #[error("the access flags of the QP grant {have}, the operation needs {need}")]
     QpDenies {
         /// What was needed.
         need: Access,
@@ -52,11 +58,13 @@ pub enum MemoryFault {
         have: Access,
     },
     /// The address of an atomic is not a multiple of 8.
+    #[error("atomic address {addr:#x} is not a multiple of 8")]
     Misaligned {
         /// The address.
         addr: u64,
     },
     /// A memory window of type 2 is open to one queue pair only, the one it was bound through.
+    #[error("key {key:#x} names a window that was bound through QP {bound}, this is QP {qp}")]
     WrongQp {
         /// The key.
         key: u32,
@@ -66,11 +74,13 @@ pub enum MemoryFault {
         qp: Qpn,
     },
     /// A memory window of type 2 must be invalidated before it is bound again.
+    #[error("the window of key {key:#x} is bound; a window of type 2 is invalidated first")]
     StillBound {
         /// The window's key.
         key: u32,
     },
     /// The key that a bind wants is not the window's: more than the low eight bits differ.
+    #[error("key {key:#x} is not the window's: it has {window:#x}, and only the low 8 bits may change")]
     ForeignKey {
         /// The key asked for.
         key: u32,
@@ -78,6 +88,7 @@ pub enum MemoryFault {
         window: u32,
     },
     /// A page is not there, or cannot be written: the program unmapped it, or never mapped it.
+    #[error("{len} bytes at {addr:#x} are not (all) mapped, or not writable")]
     NotPresent {
         /// First byte asked for, in the address space of the process.
         addr: u64,
@@ -85,58 +96,15 @@ pub enum MemoryFault {
         len: u64,
     },
     /// The region was not registered for on-demand paging.
+    #[error("key {key:#x} names a region that was not registered with ON_DEMAND")]
     NotOnDemand {
         /// The key.
         key: u32,
     },
     /// No work request can make this key invalid (IBA 10.6.7.2.6): a memory window of type 1.
+    #[error("key {key:#x} names a window of type 1, which only another bind closes")]
     NotInvalidatable {
         /// The key.
         key: u32,
     },
-}
-
-impl fmt::Display for MemoryFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            MemoryFault::NoSuchKey { key } => {
-                write!(f, "key {key:#x} names no region (never registered, or freed)")
-            }
-            MemoryFault::WrongPd { key, region, qp } => {
-                write!(f, "key {key:#x} names a region of PD {}, this QP is in PD {}", region.0, qp.0)
-            }
-            MemoryFault::OutOfRange { key, addr, len, start, region_len } => write!(
-                f,
-                "{len} bytes at {addr:#x} are not inside the region of key {key:#x}, which has {region_len} bytes at {start:#x}"
-            ),
-            MemoryFault::Denied { key, need, have } => {
-                write!(f, "key {key:#x} grants {have}, the operation needs {need}")
-            }
-            MemoryFault::QpDenies { need, have } => {
-                write!(f, "the access flags of the QP grant {have}, the operation needs {need}")
-            }
-            MemoryFault::Misaligned { addr } => write!(f, "atomic address {addr:#x} is not a multiple of 8"),
-            MemoryFault::WrongQp { key, bound, qp } => {
-                write!(f, "key {key:#x} names a window that was bound through QP {bound}, this is QP {qp}")
-            }
-            MemoryFault::StillBound { key } => {
-                write!(f, "the window of key {key:#x} is bound; a window of type 2 is invalidated first")
-            }
-            MemoryFault::ForeignKey { key, window } => {
-                write!(
-                    f,
-                    "key {key:#x} is not the window's: it has {window:#x}, and only the low 8 bits may change"
-                )
-            }
-            MemoryFault::NotPresent { addr, len } => {
-                write!(f, "{len} bytes at {addr:#x} are not (all) mapped, or not writable")
-            }
-            MemoryFault::NotOnDemand { key } => {
-                write!(f, "key {key:#x} names a region that was not registered with ON_DEMAND")
-            }
-            MemoryFault::NotInvalidatable { key } => {
-                write!(f, "key {key:#x} names a window of type 1, which only another bind closes")
-            }
-        }
-    }
 }

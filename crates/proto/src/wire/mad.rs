@@ -3,7 +3,6 @@
 use super::malformed::first_bytes;
 use super::{Bth, Deth, Headers, Opcode, Operation, Service};
 use crate::ids::{Psn, Qkey, Qpn};
-use core::fmt;
 
 /// Bytes of a management datagram, header included. There is no shorter one.
 pub const MAD_LEN: usize = 256;
@@ -103,37 +102,28 @@ impl MadHeader {
 }
 
 /// Why bytes are no message of communication management. Such a datagram is counted and dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadMad {
     /// Shorter than a management datagram.
+    #[error("{have} bytes, a management datagram has {MAD_LEN}")]
     TooShort {
         /// Actual length in bytes.
         have: usize,
     },
     /// Unknown header version.
+    #[error("management datagram of version {0}, only 1 exists")]
     BaseVersion(u8),
     /// Another management class.
+    #[error("management class {0:#04x}, only 0x07 is answered here")]
     Class(u8),
     /// Another version of communication management.
+    #[error("communication management of version {0}, only 2 is known")]
     ClassVersion(u8),
     /// Communication management only ever sends.
+    #[error("method {0:#04x} in a message that can only be sent")]
     Method(u8),
     /// A message that does not exist.
+    #[error("attribute {0:#06x} names no message")]
     Attribute(u16),
 }
-
-impl fmt::Display for BadMad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            BadMad::TooShort { have } => write!(f, "{have} bytes, a management datagram has {MAD_LEN}"),
-            BadMad::BaseVersion(v) => write!(f, "management datagram of version {v}, only 1 exists"),
-            BadMad::Class(class) => write!(f, "management class {class:#04x}, only 0x07 is answered here"),
-            BadMad::ClassVersion(v) => write!(f, "communication management of version {v}, only 2 is known"),
-            BadMad::Method(method) => write!(f, "method {method:#04x} in a message that can only be sent"),
-            BadMad::Attribute(id) => write!(f, "attribute {id:#06x} names no message"),
-        }
-    }
-}
-
-impl core::error::Error for BadMad {}

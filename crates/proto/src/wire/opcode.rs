@@ -1,5 +1,7 @@
 //! The BTH opcode: a service, an operation, and the extension headers that follow from the two (IBA 9.2.1).
 
+use crate::listed::listed;
+
 /// Transport service: bits 7..5 of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -35,98 +37,70 @@ impl Service {
     }
 }
 
-/// What a packet does: bits 4..0 of the opcode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Operation {
-    /// First packet of a SEND.
-    SendFirst = 0,
-    /// Packet inside a SEND.
-    SendMiddle = 1,
-    /// Last packet of a SEND.
-    SendLast = 2,
-    /// Last packet of a SEND, with immediate data.
-    SendLastImm = 3,
-    /// A whole SEND.
-    SendOnly = 4,
-    /// A whole SEND with immediate data.
-    SendOnlyImm = 5,
-    /// First packet of an RDMA WRITE.
-    WriteFirst = 6,
-    /// Packet inside an RDMA WRITE.
-    WriteMiddle = 7,
-    /// Last packet of an RDMA WRITE.
-    WriteLast = 8,
-    /// Last packet of an RDMA WRITE, with immediate data.
-    WriteLastImm = 9,
-    /// A whole RDMA WRITE.
-    WriteOnly = 10,
-    /// A whole RDMA WRITE with immediate data.
-    WriteOnlyImm = 11,
-    /// RDMA READ request.
-    ReadRequest = 12,
-    /// First packet of a READ response.
-    ReadResponseFirst = 13,
-    /// Packet inside a READ response.
-    ReadResponseMiddle = 14,
-    /// Last packet of a READ response.
-    ReadResponseLast = 15,
-    /// A whole READ response.
-    ReadResponseOnly = 16,
-    /// Positive or negative acknowledgement.
-    Acknowledge = 17,
-    /// Acknowledgement of an atomic, with the original value.
-    AtomicAcknowledge = 18,
-    /// Atomic compare and swap.
-    CompareSwap = 19,
-    /// Atomic fetch and add.
-    FetchAdd = 20,
-    /// Last packet of a SEND, with a key to invalidate.
-    SendLastInv = 22,
-    /// A whole SEND with a key to invalidate.
-    SendOnlyInv = 23,
-    /// Flush: earlier writes of the connection are placed before it is answered (IBA annex A19).
-    Flush = 28,
-    /// Atomic write of eight bytes (IBA annex A19).
-    AtomicWrite = 29,
-    /// Congestion notification, only under [`Service::Cnp`]. Bits 4..0 are 1, which every other service calls
-    /// SEND middle; bit 5 of this number, which is not on the wire, keeps the two apart.
-    CongestionNotification = 0x21,
+listed! {
+    /// What a packet does: bits 4..0 of the opcode.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum Operation {
+        /// First packet of a SEND.
+        SendFirst = 0,
+        /// Packet inside a SEND.
+        SendMiddle = 1,
+        /// Last packet of a SEND.
+        SendLast = 2,
+        /// Last packet of a SEND, with immediate data.
+        SendLastImm = 3,
+        /// A whole SEND.
+        SendOnly = 4,
+        /// A whole SEND with immediate data.
+        SendOnlyImm = 5,
+        /// First packet of an RDMA WRITE.
+        WriteFirst = 6,
+        /// Packet inside an RDMA WRITE.
+        WriteMiddle = 7,
+        /// Last packet of an RDMA WRITE.
+        WriteLast = 8,
+        /// Last packet of an RDMA WRITE, with immediate data.
+        WriteLastImm = 9,
+        /// A whole RDMA WRITE.
+        WriteOnly = 10,
+        /// A whole RDMA WRITE with immediate data.
+        WriteOnlyImm = 11,
+        /// RDMA READ request.
+        ReadRequest = 12,
+        /// First packet of a READ response.
+        ReadResponseFirst = 13,
+        /// Packet inside a READ response.
+        ReadResponseMiddle = 14,
+        /// Last packet of a READ response.
+        ReadResponseLast = 15,
+        /// A whole READ response.
+        ReadResponseOnly = 16,
+        /// Positive or negative acknowledgement.
+        Acknowledge = 17,
+        /// Acknowledgement of an atomic, with the original value.
+        AtomicAcknowledge = 18,
+        /// Atomic compare and swap.
+        CompareSwap = 19,
+        /// Atomic fetch and add.
+        FetchAdd = 20,
+        /// Last packet of a SEND, with a key to invalidate.
+        SendLastInv = 22,
+        /// A whole SEND with a key to invalidate.
+        SendOnlyInv = 23,
+        /// Flush: earlier writes of the connection are placed before it is answered (IBA annex A19).
+        Flush = 28,
+        /// Atomic write of eight bytes (IBA annex A19).
+        AtomicWrite = 29,
+        /// Congestion notification, only under [`Service::Cnp`]. Bits 4..0 are 1, which every other service calls
+        /// SEND middle; bit 5 of this number, which is not on the wire, keeps the two apart.
+        CongestionNotification = 0x21,
+    }
 }
 
 use Operation as Op;
 
 impl Operation {
-    /// All operations, [`Operation::CongestionNotification`] last.
-    pub const ALL: [Operation; 26] = [
-        Op::SendFirst,
-        Op::SendMiddle,
-        Op::SendLast,
-        Op::SendLastImm,
-        Op::SendOnly,
-        Op::SendOnlyImm,
-        Op::WriteFirst,
-        Op::WriteMiddle,
-        Op::WriteLast,
-        Op::WriteLastImm,
-        Op::WriteOnly,
-        Op::WriteOnlyImm,
-        Op::ReadRequest,
-        Op::ReadResponseFirst,
-        Op::ReadResponseMiddle,
-        Op::ReadResponseLast,
-        Op::ReadResponseOnly,
-        Op::Acknowledge,
-        Op::AtomicAcknowledge,
-        Op::CompareSwap,
-        Op::FetchAdd,
-        Op::SendLastInv,
-        Op::SendOnlyInv,
-        Op::Flush,
-        Op::AtomicWrite,
-        Op::CongestionNotification,
-    ];
-
     const fn from_bits(bits: u8) -> Option<Operation> {
         Some(match bits {
             0..=20 => Operation::ALL[bits as usize],

@@ -5,10 +5,11 @@ use crate::verbs::{AttrMask, QpState};
 use core::fmt;
 
 /// Why a `modify` was refused. A refused call has no effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModifyError {
     /// The transport has no transition between the two states.
+    #[error("a queue pair of this transport cannot go from {} to {}", state_name(*from), state_name(*to))]
     NoSuchTransition {
         /// State of the queue pair.
         from: QpState,
@@ -16,10 +17,13 @@ pub enum ModifyError {
         to: QpState,
     },
     /// The transition requires these attributes.
+    #[error("the transition also needs {}", AttrNames(*.0))]
     Missing(AttrMask),
     /// The transition does not allow these attributes.
+    #[error("the transition does not take {}", AttrNames(*.0))]
     NotAllowed(AttrMask),
     /// `cur_state` differs from the actual state.
+    #[error("cur_state is {}, but the queue pair is in {}", state_name(*claimed), state_name(*actual))]
     WrongCurrentState {
         /// The `cur_state` given.
         claimed: QpState,
@@ -27,6 +31,7 @@ pub enum ModifyError {
         actual: QpState,
     },
     /// A value is larger than the device or the protocol allows.
+    #[error("{attribute} is {value} ({value:#x}), the limit is {limit} ({limit:#x})")]
     OutOfRange {
         /// Which field.
         attribute: &'static str,
@@ -36,42 +41,12 @@ pub enum ModifyError {
         limit: u64,
     },
     /// A required field is zero.
+    #[error("{attribute} must not be zero")]
     Zero {
         /// Which field.
         attribute: &'static str,
     },
 }
-
-impl fmt::Display for ModifyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            ModifyError::NoSuchTransition { from, to } => {
-                write!(
-                    f,
-                    "a queue pair of this transport cannot go from {} to {}",
-                    state_name(from),
-                    state_name(to)
-                )
-            }
-            ModifyError::Missing(mask) => write!(f, "the transition also needs {}", AttrNames(mask)),
-            ModifyError::NotAllowed(mask) => write!(f, "the transition does not take {}", AttrNames(mask)),
-            ModifyError::WrongCurrentState { claimed, actual } => {
-                write!(
-                    f,
-                    "cur_state is {}, but the queue pair is in {}",
-                    state_name(claimed),
-                    state_name(actual)
-                )
-            }
-            ModifyError::OutOfRange { attribute, value, limit } => {
-                write!(f, "{attribute} is {value} ({value:#x}), the limit is {limit} ({limit:#x})")
-            }
-            ModifyError::Zero { attribute } => write!(f, "{attribute} must not be zero"),
-        }
-    }
-}
-
-impl core::error::Error for ModifyError {}
 
 /// Attribute names for an error text.
 struct AttrNames(AttrMask);

@@ -3,12 +3,87 @@
 //! Offsets are bytes behind the MAD header. They are constants of the descriptions, all within the body; one that is not
 //! reads as zero and is not written, so that no description can make bytes from the network panic.
 
-use super::CommId;
+use super::{CmPath, CommId, RejectReason, RejectedMessage, SidrStatus};
 use crate::ids::{Gid, PKey, Psn, Qkey, Qpn};
 use crate::wire::mad::MAD_BODY_LEN;
 
 /// The bytes behind the MAD header.
 pub(super) type Body = [u8; MAD_BODY_LEN];
+
+/// Declares a message: its fields, each with the method of [`Cursor`] that reads and writes it, and behind them the private data,
+/// which fills the body. A new message is all zeros.
+macro_rules! message {
+    ($(#[$doc:meta])* pub struct $name:ident, private data from $private:literal {
+        $($(#[$field_doc:meta])* $field:ident: $type:ty = $kind:ident($($at:expr),+),)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: $type,)*
+            /// What the program sent along.
+            pub private_data: [u8; $name::PRIVATE_LEN],
+        }
+
+        impl $name {
+            /// Bytes of private data.
+            pub const PRIVATE_LEN: usize = $crate::wire::mad::MAD_BODY_LEN - $private;
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                use $crate::wire::cm::layout::Zero;
+                $name { $($field: Zero::zero(),)* private_data: Zero::zero() }
+            }
+        }
+
+        impl $crate::wire::cm::layout::Layout for $name {
+            fn walk(&mut self, cursor: &mut impl $crate::wire::cm::layout::Cursor) {
+                $(cursor.$kind($($at,)+ &mut self.$field);)*
+                cursor.bytes($private, &mut self.private_data);
+            }
+        }
+    };
+}
+pub(super) use message;
+
+/// What a field of a new message is. `Default` is not implemented for long arrays.
+pub(super) trait Zero {
+    /// The value.
+    fn zero() -> Self;
+}
+
+macro_rules! zero {
+    ($($type:ty),+) => {
+        $(impl Zero for $type {
+            fn zero() -> Self {
+                <$type>::default()
+            }
+        })+
+    };
+}
+zero!(
+    bool,
+    u8,
+    u16,
+    u32,
+    u64,
+    CommId,
+    Gid,
+    PKey,
+    Psn,
+    Qkey,
+    Qpn,
+    CmPath,
+    RejectReason,
+    RejectedMessage,
+    SidrStatus
+);
+
+impl<const N: usize> Zero for [u8; N] {
+    fn zero() -> Self {
+        [0; N]
+    }
+}
 
 /// A message with a description of its field layout.
 pub(super) trait Layout: Sized {
@@ -107,6 +182,47 @@ pub(super) trait Cursor {
     /// A GID.
     fn gid(&mut self, at: usize, field: &mut Gid) {
         self.bytes(at, &mut field.0);
+    }
+    /// Three bytes of which each is the last of four.
+    fn spread(&mut self, at: usize, field: &mut u32) {
+        let [_, mut high, mut middle, mut low] = field.to_be_bytes();
+        self.byte(at, &mut high);
+        self.byte(at + 4, &mut middle);
+        self.byte(at + 8, &mut low);
+        *field = u32::from_be_bytes([0, high, middle, low]);
+    }
+    /// The reason of a refusal.
+    fn reason(&mut self, at: usize, field: &mut RejectReason) {
+        self.half(at, &mut field.0);
+    }
+    /// Which message a REJ or MRA is about: 2 bits.
+    fn rejected(&mut self, at: usize, field: &mut RejectedMessage) {
+        let mut code = *field as u8;
+        self.bits(at, 0, 2, &mut code);
+        *field = match code {
+            0 => RejectedMessage::Req,
+            1 => RejectedMessage::Rep,
+            2 => RejectedMessage::Other,
+            _ => RejectedMessage::Reserved,
+        };
+    }
+    /// A path: 44 bytes.
+    fn path(&mut self, at: usize, field: &mut CmPath) {
+        self.half(at, &mut field.local_lid);
+        self.half(at + 2, &mut field.remote_lid);
+        self.gid(at + 4, &mut field.local_gid);
+        self.gid(at + 20, &mut field.remote_gid);
+        self.flow_label(at + 36, &mut field.flow_label);
+        self.bits(at + 39, 2, 6, &mut field.packet_rate);
+        self.byte(at + 40, &mut field.traffic_class);
+        self.byte(at + 41, &mut field.hop_limit);
+        self.bits(at + 42, 0, 4, &mut field.sl);
+        self.flag(at + 42, 4, &mut field.subnet_local);
+        self.bits(at + 43, 0, 5, &mut field.local_ack_timeout);
+    }
+    /// The outcome of a service resolution.
+    fn status(&mut self, at: usize, field: &mut SidrStatus) {
+        self.byte(at, &mut field.0);
     }
 }
 

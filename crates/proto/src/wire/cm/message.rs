@@ -7,21 +7,59 @@ use crate::wire::mad::{BadMad, MAD_LEN, MadHeader};
 const MGMT_CLASS: u8 = 7;
 const CLASS_VERSION: u8 = 2;
 
-/// A message. The larger ones are most of those sent, so they are not boxed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each variant is named as its message")]
-pub enum CmMessage {
-    Req(Req),
-    Mra(Mra),
-    Rej(Rej),
-    Rep(Rep),
-    Rtu(Rtu),
-    Dreq(Dreq),
-    Drep(Drep),
-    SidrReq(SidrReq),
-    SidrRep(SidrRep),
-    Lap(Lap),
-    Apr(Apr),
+/// The messages, each with its number in the MAD header and its name in the specification.
+macro_rules! messages {
+    ($($kind:ident $attr_id:literal $name:literal,)+) => {
+        /// A message. The larger ones are most of those sent, so they are not boxed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "each variant is named as its message")]
+        pub enum CmMessage {
+            $($kind($kind),)+
+        }
+
+        impl CmMessage {
+            /// Number of the message in the MAD header.
+            pub const fn attr_id(&self) -> u16 {
+                match self {
+                    $(CmMessage::$kind(_) => $attr_id,)+
+                }
+            }
+
+            /// The name in the specification.
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(CmMessage::$kind(_) => $name,)+
+                }
+            }
+
+            fn parse(attr_id: u16, body: &Body) -> Option<CmMessage> {
+                Some(match attr_id {
+                    $($attr_id => CmMessage::$kind($kind::default().read(body)),)+
+                    _ => return None,
+                })
+            }
+
+            fn body(&self) -> Body {
+                match *self {
+                    $(CmMessage::$kind(message) => message.body(),)+
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    Req 0x10 "REQ",
+    Mra 0x11 "MRA",
+    Rej 0x12 "REJ",
+    Rep 0x13 "REP",
+    Rtu 0x14 "RTU",
+    Dreq 0x15 "DREQ",
+    Drep 0x16 "DREP",
+    SidrReq 0x17 "SIDR_REQ",
+    SidrRep 0x18 "SIDR_REP",
+    Lap 0x19 "LAP",
+    Apr 0x1a "APR",
 }
 
 /// Whom a message is for.
@@ -43,40 +81,6 @@ impl CmMessage {
         }
     }
 
-    /// Number of the message in the MAD header.
-    pub const fn attr_id(&self) -> u16 {
-        match self {
-            CmMessage::Req(_) => 0x10,
-            CmMessage::Mra(_) => 0x11,
-            CmMessage::Rej(_) => 0x12,
-            CmMessage::Rep(_) => 0x13,
-            CmMessage::Rtu(_) => 0x14,
-            CmMessage::Dreq(_) => 0x15,
-            CmMessage::Drep(_) => 0x16,
-            CmMessage::SidrReq(_) => 0x17,
-            CmMessage::SidrRep(_) => 0x18,
-            CmMessage::Lap(_) => 0x19,
-            CmMessage::Apr(_) => 0x1a,
-        }
-    }
-
-    /// The name in the specification.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            CmMessage::Req(_) => "REQ",
-            CmMessage::Mra(_) => "MRA",
-            CmMessage::Rej(_) => "REJ",
-            CmMessage::Rep(_) => "REP",
-            CmMessage::Rtu(_) => "RTU",
-            CmMessage::Dreq(_) => "DREQ",
-            CmMessage::Drep(_) => "DREP",
-            CmMessage::SidrReq(_) => "SIDR_REQ",
-            CmMessage::SidrRep(_) => "SIDR_REP",
-            CmMessage::Lap(_) => "LAP",
-            CmMessage::Apr(_) => "APR",
-        }
-    }
-
     /// Whom it is for.
     pub const fn target(&self) -> MadTarget {
         MadTarget::Connection(match self {
@@ -92,39 +96,6 @@ impl CmMessage {
             CmMessage::Lap(m) => m.remote_comm_id,
             CmMessage::Apr(m) => m.remote_comm_id,
         })
-    }
-
-    fn parse(attr_id: u16, body: &Body) -> Option<CmMessage> {
-        Some(match attr_id {
-            0x10 => CmMessage::Req(Req::default().read(body)),
-            0x11 => CmMessage::Mra(Mra::default().read(body)),
-            0x12 => CmMessage::Rej(Rej::default().read(body)),
-            0x13 => CmMessage::Rep(Rep::default().read(body)),
-            0x14 => CmMessage::Rtu(Rtu::default().read(body)),
-            0x15 => CmMessage::Dreq(Dreq::default().read(body)),
-            0x16 => CmMessage::Drep(Drep::default().read(body)),
-            0x17 => CmMessage::SidrReq(SidrReq::default().read(body)),
-            0x18 => CmMessage::SidrRep(SidrRep::default().read(body)),
-            0x19 => CmMessage::Lap(Lap::default().read(body)),
-            0x1a => CmMessage::Apr(Apr::default().read(body)),
-            _ => return None,
-        })
-    }
-
-    fn body(&self) -> Body {
-        match *self {
-            CmMessage::Req(m) => m.body(),
-            CmMessage::Mra(m) => m.body(),
-            CmMessage::Rej(m) => m.body(),
-            CmMessage::Rep(m) => m.body(),
-            CmMessage::Rtu(m) => m.body(),
-            CmMessage::Dreq(m) => m.body(),
-            CmMessage::Drep(m) => m.body(),
-            CmMessage::SidrReq(m) => m.body(),
-            CmMessage::SidrRep(m) => m.body(),
-            CmMessage::Lap(m) => m.body(),
-            CmMessage::Apr(m) => m.body(),
-        }
     }
 }
 

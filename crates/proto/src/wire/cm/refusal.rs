@@ -1,7 +1,7 @@
 //! REJ: no (IBA 12.6.7). MRA: not yet (IBA 12.6.6).
 
 use super::CommId;
-use super::layout::{Cursor, Layout};
+use super::layout::message;
 use core::fmt;
 
 /// Which message a REJ or MRA is about; the numbers are those on the wire.
@@ -17,19 +17,6 @@ pub enum RejectedMessage {
     Other = 2,
     /// A number that is not in use.
     Reserved = 3,
-}
-
-impl RejectedMessage {
-    fn walk_at(&mut self, at: usize, c: &mut impl Cursor) {
-        let mut code = *self as u8;
-        c.bits(at, 0, 2, &mut code);
-        *self = match code {
-            0 => RejectedMessage::Req,
-            1 => RejectedMessage::Rep,
-            2 => RejectedMessage::Other,
-            _ => RejectedMessage::Reserved,
-        };
-    }
 }
 
 /// Why a connection was refused, as the number on the wire. Programs see it as the status of the event.
@@ -112,96 +99,39 @@ impl fmt::Display for RejectReason {
     }
 }
 
-/// No.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rej {
-    /// Id that the sender gave the connection; zero if it never did.
-    pub local_comm_id: CommId,
-    /// Id of the receiver.
-    pub remote_comm_id: CommId,
-    /// Which message is refused.
-    pub rejected: RejectedMessage,
-    /// Bytes of `ari` that count, 7 bits.
-    pub ari_len: u8,
-    /// Why.
-    pub reason: RejectReason,
-    /// Additional reject information; its meaning follows from the reason.
-    pub ari: [u8; Rej::ARI_LEN],
-    /// What the program sent along.
-    pub private_data: [u8; Rej::PRIVATE_LEN],
-}
-
-impl Default for Rej {
-    fn default() -> Self {
-        Rej {
-            local_comm_id: CommId::NONE,
-            remote_comm_id: CommId::NONE,
-            rejected: RejectedMessage::Req,
-            ari_len: 0,
-            reason: RejectReason::default(),
-            ari: [0; Rej::ARI_LEN],
-            private_data: [0; Rej::PRIVATE_LEN],
-        }
+message! {
+    /// No.
+    pub struct Rej, private data from 84 {
+        /// Id that the sender gave the connection; zero if it never did.
+        local_comm_id: CommId = comm_id(0),
+        /// Id of the receiver.
+        remote_comm_id: CommId = comm_id(4),
+        /// Which message is refused.
+        rejected: RejectedMessage = rejected(8),
+        /// Bytes of `ari` that count, 7 bits.
+        ari_len: u8 = bits(9, 0, 7),
+        /// Why.
+        reason: RejectReason = reason(10),
+        /// Additional reject information; its meaning follows from the reason.
+        ari: [u8; Rej::ARI_LEN] = bytes(12),
     }
 }
 
 impl Rej {
     /// Bytes of additional reject information.
     pub const ARI_LEN: usize = 72;
-    /// Bytes of private data.
-    pub const PRIVATE_LEN: usize = 148;
 }
 
-impl Layout for Rej {
-    fn walk(&mut self, c: &mut impl Cursor) {
-        c.comm_id(0, &mut self.local_comm_id);
-        c.comm_id(4, &mut self.remote_comm_id);
-        self.rejected.walk_at(8, c);
-        c.bits(9, 0, 7, &mut self.ari_len);
-        c.half(10, &mut self.reason.0);
-        c.bytes(12, &mut self.ari);
-        c.bytes(84, &mut self.private_data);
-    }
-}
-
-/// The message came, its answer takes longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mra {
-    /// Id that the sender gave the connection.
-    pub local_comm_id: CommId,
-    /// Id of the receiver.
-    pub remote_comm_id: CommId,
-    /// Which message came.
-    pub received: RejectedMessage,
-    /// How long to wait from now: 4.096 us * 2^n, 5 bits.
-    pub service_timeout: u8,
-    /// What the program sent along.
-    pub private_data: [u8; Mra::PRIVATE_LEN],
-}
-
-impl Default for Mra {
-    fn default() -> Self {
-        Mra {
-            local_comm_id: CommId::NONE,
-            remote_comm_id: CommId::NONE,
-            received: RejectedMessage::Req,
-            service_timeout: 0,
-            private_data: [0; Mra::PRIVATE_LEN],
-        }
-    }
-}
-
-impl Mra {
-    /// Bytes of private data.
-    pub const PRIVATE_LEN: usize = 222;
-}
-
-impl Layout for Mra {
-    fn walk(&mut self, c: &mut impl Cursor) {
-        c.comm_id(0, &mut self.local_comm_id);
-        c.comm_id(4, &mut self.remote_comm_id);
-        self.received.walk_at(8, c);
-        c.bits(9, 0, 5, &mut self.service_timeout);
-        c.bytes(10, &mut self.private_data);
+message! {
+    /// The message came, its answer takes longer.
+    pub struct Mra, private data from 10 {
+        /// Id that the sender gave the connection.
+        local_comm_id: CommId = comm_id(0),
+        /// Id of the receiver.
+        remote_comm_id: CommId = comm_id(4),
+        /// Which message came.
+        received: RejectedMessage = rejected(8),
+        /// How long to wait from now: 4.096 us * 2^n, 5 bits.
+        service_timeout: u8 = bits(9, 0, 5),
     }
 }
