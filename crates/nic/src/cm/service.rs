@@ -145,8 +145,8 @@ impl CmService {
 
     /// Where a packet arrived; `None` if its destination is not (any more) an address of ours.
     pub(super) fn inbound(&self, packet: &RxPacket<'_>) -> Option<Inbound> {
-        let (sgid_index, mtu) = self.addresses.find(packet.dgid)?;
-        Some(Inbound { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
+        let (sgid_index, mtu) = self.addresses.find(packet.arrival.dgid)?;
+        Some(Inbound { sgid: packet.arrival.sgid, dgid: packet.arrival.dgid, sgid_index, mtu })
     }
 
     /// The process of this host that listens to the service which `message` asks for; 0 if none is known, or if the message

@@ -6,7 +6,7 @@ use super::{Engine, QpCore};
 use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
 use ferroce_os::lock::MutexGuard;
 use ferroce_os::log;
-use ferroce_proto::qp::{self, Arrival, DropReason, Terms};
+use ferroce_proto::qp::{self, DropReason, Terms};
 use ferroce_proto::verbs::EventKind;
 use ferroce_proto::wire::{Packet, dest_qpn};
 use ferroce_proto::{Gid, Qpn, Time};
@@ -143,7 +143,7 @@ impl Engine {
             // acknowledgement of a message arrives before the answer to it; perftest's events rely on it.
             let may_delay_acks = for_poller && !self.pulse.any_armed();
             // Beside the system call that brought a packet, reading the clock costs nothing.
-            if progress.rx.packet(0).ring.is_none() {
+            if progress.rx.packet(0).arrival.ring.is_none() {
                 clock.now();
             }
             let completions = self.dispatch(progress, &mut clock, may_delay_acks);
@@ -205,14 +205,14 @@ impl Engine {
             };
             if qp.is_shut.load(Ordering::Relaxed) {
                 self.counters.dropped(DropReason::WrongState);
-                let from = packet.sgid;
+                let from = packet.arrival.sgid;
                 log::drop(format_args!("the peer of QP {qpn} has not proven its key (from {from})"));
                 continue;
             }
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);
             loop {
-                let terms = machine.receive(&arrival_of(&packet), packet.bytes, || clock.now(), &mut host);
+                let terms = machine.receive(packet.arrival, packet.bytes, || clock.now(), &mut host);
                 host.terms_changed |= terms == Terms::Changed;
                 if next == rx.len() && !self.any_more(rx) {
                     break;
@@ -252,17 +252,17 @@ impl Engine {
         touched: &mut Vec<Arc<QpCore>>,
         now: Time,
     ) -> u32 {
-        match (dest_qpn(rx.bytes), rx.ring) {
+        match (dest_qpn(rx.bytes), rx.arrival.ring) {
             // A ring also carries what is no packet: whatever it is, its queue pair is gone.
             (Some(qpn), Some(_)) if qpn != Qpn::MULTICAST && qpn != Qpn::GSI => {
-                self.drop_strange(qpn, rx.sgid)
+                self.drop_strange(qpn, rx.arrival.sgid)
             }
             _ => {
                 let Some(packet) = self.parse(rx) else { return 0 };
                 match packet.headers.bth.dest_qpn {
                     Qpn::MULTICAST => return self.deliver_to_group(rx, tx, touched, now),
                     Qpn::GSI => self.receive_management(rx, &packet, now),
-                    qpn => self.drop_strange(qpn, rx.sgid),
+                    qpn => self.drop_strange(qpn, rx.arrival.sgid),
                 }
             }
         }
@@ -279,7 +279,7 @@ impl Engine {
             Ok(packet) => Some(packet),
             Err(malformed) => {
                 self.counters.dropped(DropReason::Malformed);
-                log::drop(format_args!("malformed packet from {}: {malformed}", rx.sgid));
+                log::drop(format_args!("malformed packet from {}: {malformed}", rx.arrival.sgid));
                 None
             }
         }
@@ -292,17 +292,17 @@ impl Engine {
         touched: &mut Vec<Arc<QpCore>>,
         now: Time,
     ) -> u32 {
-        let listeners = self.groups.listeners(rx.dgid);
+        let listeners = self.groups.listeners(rx.arrival.dgid);
         if listeners.is_empty() {
             self.counters.dropped(DropReason::NoSuchQp);
-            log::drop(format_args!("nobody listens to group {} here", rx.dgid));
+            log::drop(format_args!("nobody listens to group {} here", rx.arrival.dgid));
         }
         let mut completions = 0;
         for qp in listeners {
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
             // It is finished with the other queue pairs that were touched, where its terms are shown.
-            let _ = machine.receive(&arrival_of(rx), rx.bytes, || now, &mut host);
+            let _ = machine.receive(rx.arrival, rx.bytes, || now, &mut host);
             completions += host.completions;
             drop(host);
             drop(machine);
@@ -424,12 +424,6 @@ impl ProgressContext {
         let crowded = now().since_ns(before) > CROWDED_NS;
         self.patience.store(if crowded { YIELDS_AFTER_IN_CROWD } else { YIELDS_AFTER }, Ordering::Relaxed);
     }
-}
-
-/// Where a packet comes from.
-#[inline]
-fn arrival_of(rx: &RxPacket<'_>) -> Arrival {
-    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl, ring: rx.ring }
 }
 
 fn touch(touched: &mut Vec<Arc<QpCore>>, qp: Arc<QpCore>) {

@@ -250,7 +250,7 @@ impl LocalLink {
         let taken = inbound.rings.receive(inbound.quiet > 0, |slot, start, len, meta| {
             // SAFETY: the writer is told that the place is free in the next `receive`, or when the driver sleeps; both
             // come when the batch is done with. The ring lives as long as the link or longer than that.
-            let packet = unsafe { rx.push_there(start, len, *meta, slot) };
+            let packet = unsafe { rx.push_there(start, len, meta, slot) };
             RendezvousSend::last_len(packet)
         });
         if taken.packets > 0 {

@@ -125,7 +125,7 @@ impl UdpLink {
                     if ours_or_bad.is_some() {
                         add_alone(&self.counters.rx_packets, 1);
                         add_alone(&self.counters.rx_bytes, range.len() as u64);
-                        rx.push(buffer, range.start..range.end - ICRC_LEN, pending.datagram.meta);
+                        rx.push(buffer, range.start..range.end - ICRC_LEN, &pending.datagram.meta);
                     }
                 }
             }
