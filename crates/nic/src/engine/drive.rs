@@ -4,7 +4,6 @@ use super::host::NicHost;
 use super::progress::{Clock, DelayedAcks, Progress, ProgressContext};
 use super::{Engine, QpCore};
 use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
-use ferroce_os::lock::MutexGuard;
 use ferroce_os::log;
 use ferroce_proto::qp::{self, DropReason, Terms};
 use ferroce_proto::verbs::EventKind;
@@ -178,12 +177,9 @@ impl Engine {
                 let mut host = NicHost::new(self, &qp, tx);
                 machine.poll_replies(now, &mut host);
                 host.flush();
-                let more = host.has_more;
-                drop(host);
-                self.after(&qp, machine, more);
-            } else {
-                drop(machine);
+                self.after(&qp, &mut machine, host.has_more);
             }
+            drop(machine);
             delayed_acks.last = Some(qp);
         }
     }
@@ -228,7 +224,7 @@ impl Engine {
             if touched.is_empty() && next == rx.len() {
                 // The only one with packets: it need not be locked again.
                 let may_delay_acks = may_delay_acks && completions > 0;
-                self.finish(qp, machine, host, clock, may_delay_acks.then_some(delayed_acks));
+                self.finish(qp, &mut machine, &mut host, clock, may_delay_acks.then_some(delayed_acks));
                 break;
             }
             drop(host);
@@ -316,39 +312,37 @@ impl Engine {
         let Progress { tx, touched, delayed_acks, .. } = progress;
         for qp in touched.drain(..) {
             qp.touched.store(false, Ordering::Relaxed);
-            let machine = qp.machine.lock();
+            let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
             host.terms_changed = true;
-            self.finish(&qp, machine, host, clock, may_delay_acks.then_some(&mut *delayed_acks));
+            self.finish(&qp, &mut machine, &mut host, clock, may_delay_acks.then_some(&mut *delayed_acks));
         }
     }
 
     /// Sends what the arrivals at one queue pair call for. Acknowledgements may wait in `delayed_acks`, if there is one.
-    #[inline(always)] // the host is large, and is not moved then
+    #[inline(always)] // then the fields of the host are known
     fn finish(
         &self,
         qp: &Arc<QpCore>,
-        mut machine: MutexGuard<'_, qp::Qp>,
-        mut host: NicHost<'_, '_>,
+        machine: &mut qp::Qp,
+        host: &mut NicHost<'_, '_>,
         clock: &mut Clock,
         delayed_acks: Option<&mut DelayedAcks>,
     ) {
         if machine.has_replies() {
             match delayed_acks {
                 Some(delayed_acks) if machine.only_acks_wait() => delayed_acks.push(qp),
-                _ => machine.poll_replies(clock.now(), &mut host),
+                _ => machine.poll_replies(clock.now(), host),
             }
         }
         if machine.sends_outstanding() > 0 {
-            machine.poll_requests(clock.now(), &mut host);
+            machine.poll_requests(clock.now(), host);
         }
         host.flush();
-        let (more, terms_changed) = (host.has_more, host.terms_changed);
-        drop(host);
-        if !terms_changed && !more && self.is_settled(qp) {
-            self.arm(qp, &machine);
+        if !host.terms_changed && !host.has_more && self.is_settled(qp) {
+            self.arm(qp, machine);
         } else {
-            self.after(qp, machine, more);
+            self.after(qp, machine, host.has_more);
         }
     }
 
@@ -381,21 +375,20 @@ impl Engine {
         machine.poll_replies(now, &mut host);
         machine.poll_requests(now, &mut host);
         host.flush();
-        let more = host.has_more;
-        self.after(qp, machine, more);
+        self.after(qp, &mut machine, host.has_more);
     }
 
     /// What must be seen to before a queue pair's lock is given up: its next deadline, more to send, a broken CQ.
-    pub(super) fn after(&self, qp: &Arc<QpCore>, mut machine: MutexGuard<'_, qp::Qp>, has_more: bool) {
+    pub(super) fn after(&self, qp: &Arc<QpCore>, machine: &mut qp::Qp, has_more: bool) {
         if qp.overrun.load(Ordering::Relaxed) {
             let mut tx = TxBatch::new();
             machine.fail(EventKind::QpFatal, now(), &mut NicHost::new(self, qp, &mut tx));
         }
-        self.show(qp, &machine);
+        self.show(qp, machine);
         if has_more && self.context_of(qp).push_ready(qp) {
             self.pulse.wake();
         }
-        self.arm(qp, &machine);
+        self.arm(qp, machine);
     }
 
     /// Sees to it that somebody comes back at the queue pair's next deadline.

@@ -101,7 +101,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
     }
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
-    #[inline]
+    #[inline(always)] // mostly there is nothing to hand over
     pub(super) fn flush(&mut self) {
         // What others left in a batch that it shares goes too.
         let any = self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty());
@@ -153,16 +153,14 @@ impl<'a, 'q> NicHost<'a, 'q> {
             return Attempt::Declined;
         }
         let Some(path) = reach(&mut self.reaching, self.qp).path() else { return Attempt::Declined };
-        let payload = segment.payload;
-        let is_sent = segment
-            .headers
-            .with_bytes(payload.len(), |head| path.express(&mut self.guard, route, head, payload));
-        if !is_sent {
-            return Attempt::Declined;
-        }
+        let (payload, len) = (segment.payload, segment.payload.len());
+        let sent = segment.headers.with_bytes(len, |head| {
+            path.express(&mut self.guard, route, head, payload).then_some(head.len() + len)
+        });
+        let Some(bytes) = sent else { return Attempt::Declined };
         self.expressed = true;
         self.qp.tally.express.add(1);
-        self.qp.tally.express_bytes.add((segment.headers.encoded_len() + payload.len()) as u64);
+        self.qp.tally.express_bytes.add(bytes as u64);
         Attempt::Done
     }
 
