@@ -170,18 +170,18 @@ impl Engine {
 
     fn send_delayed_acks(&self, progress: &mut Progress, now: Time) {
         let Progress { tx, delayed_acks, .. } = progress;
-        for qp in delayed_acks.waiting.drain(..) {
+        for qp in &delayed_acks.waiting {
             let mut machine = qp.machine.lock();
             // None: they were piggybacked on a request, and whoever sent that saw to the rest.
             if machine.has_replies() {
-                let mut host = NicHost::new(self, &qp, tx);
+                let mut host = NicHost::new(self, qp, tx);
                 machine.poll_replies(now, &mut host);
                 host.flush();
-                self.after(&qp, &mut machine, host.has_more);
+                self.after(qp, &mut machine, host.has_more);
             }
-            drop(machine);
-            delayed_acks.last = Some(qp);
         }
+        delayed_acks.last = delayed_acks.waiting.pop();
+        delayed_acks.waiting.clear();
     }
 
     /// Gives every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
