@@ -151,7 +151,7 @@ fn right() {
     println!("@slot {}", link.slot());
 
     // The two families have a socket each, so their packets may interleave.
-    let of_family = |p: &RxPacket<'_>| (p.sgid.to_ipv4().is_none(), number_of(p.bytes));
+    let of_family = |p: &RxPacket<'_>| (p.arrival.sgid.to_ipv4().is_none(), number_of(p.bytes));
     let mut numbers = receive_each(&link, 1 + 2 * RUN as usize, of_family);
     numbers.sort_by_key(|(is_ipv6, _)| *is_ipv6);
     let ipv4 = (0..1).chain(0..RUN).map(|number| (false, number));

@@ -3,6 +3,7 @@
 mod link_support;
 
 use ferroce_nic::link::{Link, RxBatch, TxBatch, UdpLink};
+use ferroce_proto::qp::Arrival;
 use link_support::*;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -162,18 +163,12 @@ fn the_nic_may_forward_what_reached_it() {
     let (one, other) = (open(&[addr]), open(&[addr]));
     let mut bytes = packet(0, 77, 256);
     bytes[5..8].copy_from_slice(&[0, 0, 1]);
-    let got = ferroce_nic::link::RxPacket {
-        sgid: gid("127.42.6.9"),
-        dgid: gid(addr),
-        sport: 0xC123,
-        tos: 4,
-        ttl: 60,
-        ring: None,
-        bytes: &bytes,
-    };
+    let (sgid, dgid) = (gid("127.42.6.9"), gid(addr));
+    let arrival = Arrival { sgid, dgid, traffic_class: 4, hop_limit: 60, ring: None };
+    let got = ferroce_nic::link::RxPacket { arrival: &arrival, sport: 0xC123, bytes: &bytes };
     one.port().forward(other.slot(), &got);
-    let seen = receive_each(&other, 1, |p| (p.sgid, p.dgid, p.sport, p.tos, p.ttl, p.bytes.to_vec()));
-    assert_eq!(seen, [(got.sgid, got.dgid, got.sport, got.tos, got.ttl, bytes.clone())]);
+    let seen = receive_each(&other, 1, |p| (*p.arrival, p.sport, p.bytes.to_vec()));
+    assert_eq!(seen, [(arrival, got.sport, bytes.clone())]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod link_support;
 
 use ferroce_nic::link::{Effort, Link, LinkError, RxBatch, TxBatch, UdpConfig, UdpLink};
+use ferroce_proto::qp::Arrival;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{FlowAddrs, ROCE_UDP_PORT, icrc};
 use link_support::*;
@@ -87,7 +88,7 @@ fn the_wildcard_hears_both_families() {
         add(&mut batch, &route(addr, addr, 0), &packet(link.slot(), 0, 64));
     }
     link.send(&mut batch);
-    let mut seen = receive_each(&link, 3, |p| p.dgid.to_ip().to_string());
+    let mut seen = receive_each(&link, 3, |p| p.arrival.dgid.to_ip().to_string());
     seen.sort();
     assert_eq!(seen, addrs);
 }
@@ -102,8 +103,9 @@ fn outer_headers_are_reported() {
         let mut batch = TxBatch::new();
         add(&mut batch, &route, &packet(receiver.slot(), 0, 32));
         sender.send(&mut batch);
-        let got = receive_each(&receiver, 1, |p| (p.sgid, p.dgid, p.tos, p.ttl, p.sport >= 0xC000));
-        assert_eq!(got, [(gid(from), gid(to), 0x68, 7, true)]);
+        let got = receive_each(&receiver, 1, |p| (*p.arrival, p.sport >= 0xC000));
+        let (sgid, dgid) = (gid(from), gid(to));
+        assert_eq!(got, [(Arrival { sgid, dgid, traffic_class: 0x68, hop_limit: 7, ring: None }, true)]);
     }
 }
 
@@ -352,7 +354,7 @@ fn single_packet_rx_may_swell_and_change_its_address() {
     let script = script.chain([("127.0.0.1", 1)]).chain([("127.47.9.2", 1); 20]).chain([("127.0.0.1", 30)]);
     for (to, count) in script {
         let (numbers, dgid) = send(to, count);
-        let seen = receive_each(&link, count as usize, |p| (number_of(p.bytes), p.dgid));
+        let seen = receive_each(&link, count as usize, |p| (number_of(p.bytes), p.arrival.dgid));
         assert_eq!(seen, numbers.map(|n| (n, dgid)).collect::<Vec<_>>());
     }
     assert_eq!(link.counters().bad_icrc, 0);

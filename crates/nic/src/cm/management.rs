@@ -112,11 +112,11 @@ impl ManagementAgent for CmService {
             Ok(()) => {}
             Err(NotGsi::Unexpected(opcode)) => {
                 self.engine.counters.dropped(DropReason::UnexpectedOpcode);
-                return log::drop(format_args!("{opcode:?} to QP1 from {}", rx.sgid));
+                return log::drop(format_args!("{opcode:?} to QP1 from {}", rx.arrival.sgid));
             }
             Err(NotGsi::Qkey) => {
                 self.engine.counters.dropped(DropReason::BadQkey);
-                return log::drop(format_args!("wrong Q_Key to QP1 from {}", rx.sgid));
+                return log::drop(format_args!("wrong Q_Key to QP1 from {}", rx.arrival.sgid));
             }
         }
         let mad = match CmMad::parse(packet.payload) {
@@ -124,25 +124,28 @@ impl ManagementAgent for CmService {
             Err(bad) => {
                 self.managed.lock().cm.count_bad(bad);
                 self.engine.counters.dropped(DropReason::Malformed);
-                return log::drop(format_args!("management datagram from {}: {bad}", rx.sgid));
+                return log::drop(format_args!("management datagram from {}: {bad}", rx.arrival.sgid));
             }
         };
-        if let Destination::Slot(slot) = self.destination(&mad, rx.dgid) {
+        if let Destination::Slot(slot) = self.destination(&mad, rx.arrival.dgid) {
             // That process is alive, so at worst it is slow. This one must not answer for it; the peer will retry.
             self.engine.shared_port.forward(slot, rx);
             return;
         }
         match self.inbound(rx) {
             Some(inbound) => self.manage(|managed| {
-                if let Some(id) = mad.message.introduced().filter(|_| self.is_here(rx.sgid)) {
-                    self.recheck_peer((rx.sgid, id.slot()), managed, now);
-                    self.watch_peer((rx.sgid, id.slot()), now);
+                if let Some(id) = mad.message.introduced().filter(|_| self.is_here(rx.arrival.sgid)) {
+                    self.recheck_peer((rx.arrival.sgid, id.slot()), managed, now);
+                    self.watch_peer((rx.arrival.sgid, id.slot()), now);
                 }
                 managed.cm.handle_message(&inbound, &mad, now);
             }),
             None => {
                 self.engine.counters.dropped(DropReason::WrongAddress);
-                log::drop(format_args!("management datagram from {} to {}: not ours", rx.sgid, rx.dgid));
+                log::drop(format_args!(
+                    "management datagram from {} to {}: not ours",
+                    rx.arrival.sgid, rx.arrival.dgid
+                ));
             }
         }
     }

@@ -146,8 +146,8 @@ impl CmService {
 
     /// The local address that a packet arrived at; `None` if its destination is not, or no longer, an address of this device.
     pub(super) fn inbound(&self, packet: &RxPacket<'_>) -> Option<MadAddressing> {
-        let (sgid_index, mtu) = self.addresses.find(packet.dgid)?;
-        Some(MadAddressing { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
+        let (sgid_index, mtu) = self.addresses.find(packet.arrival.dgid)?;
+        Some(MadAddressing { sgid: packet.arrival.sgid, dgid: packet.arrival.dgid, sgid_index, mtu })
     }
 
     /// The slot of the process of this host that listens to the service of a request; 0 if none is known, or if `message` is no

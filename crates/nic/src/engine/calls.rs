@@ -78,34 +78,32 @@ impl Engine {
             Posting { host: NicHost::alone(self, qp), machine, asked: None, is_plain: true, raw };
         let outcome = fill(&mut posting);
         if !posting.machine.is_quiet() || qp.overrun.load(Ordering::Relaxed) {
-            self.ring(qp, posting);
+            self.ring(qp, &mut posting);
         }
         outcome
     }
 
     /// The doorbell: sends the posted requests.
     #[inline(never)]
-    fn ring(&self, qp: &Arc<QpCore>, posting: Posting<'_>) {
-        let Posting { mut host, mut machine, asked, is_plain, .. } = posting;
+    fn ring(&self, qp: &Arc<QpCore>, posting: &mut Posting<'_>) {
+        let Posting { host, machine, asked, is_plain, .. } = posting;
         // Requests that took a fast path leave only a timer to arm.
-        if is_plain && asked.is_some() && !machine.has_replies() && self.is_settled(qp) {
+        if *is_plain && asked.is_some() && !machine.has_replies() && self.is_settled(qp) {
             host.flush();
-            drop(host);
-            return self.arm(qp, &machine);
+            return self.arm(qp, machine);
         }
         let now = asked.unwrap_or_else(now);
         // Queued requests leave as one batch.
         host.is_last = false;
         if machine.has_unsent() {
-            machine.poll_requests(now, &mut host);
+            machine.poll_requests(now, host);
         }
         // A delayed ACK that no request carried follows the data, in the same system call and often in the same GSO run.
         if machine.has_replies() {
-            machine.poll_replies(now, &mut host);
+            machine.poll_replies(now, host);
         }
         host.flush();
-        let more = host.has_more;
-        self.after(qp, machine, more);
+        self.after(qp, machine, host.has_more);
     }
 
     pub(crate) fn post_recv(&self, qp: &Arc<QpCore>, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
@@ -148,9 +146,9 @@ impl Engine {
         machine.poll_replies(now, &mut host);
         machine.poll_requests(now, &mut host);
         host.flush();
-        let more = host.has_more;
         self.choose_path(qp, &machine);
-        self.after(qp, machine, more);
+        self.after(qp, &mut machine, host.has_more);
+        drop(machine);
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             // The QP starts anew: completions from before the reset would be taken for new ones.
             qp.send_cq.purge(qp.qpn);

@@ -4,9 +4,8 @@ use super::host::NicHost;
 use super::progress::{Clock, DelayedAcks, Progress, ProgressContext};
 use super::{Engine, QpCore};
 use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
-use ferroce_os::lock::MutexGuard;
 use ferroce_os::log;
-use ferroce_proto::qp::{self, Arrival, Attempt, DropReason, Terms};
+use ferroce_proto::qp::{self, Attempt, DropReason, Terms};
 use ferroce_proto::verbs::EventKind;
 use ferroce_proto::wire::{Packet, dest_qpn};
 use ferroce_proto::{Gid, Qpn, Time};
@@ -143,7 +142,7 @@ impl Engine {
             // acknowledgement of a message arrives before the answer to it; perftest's events rely on it.
             let may_delay_acks = for_poller && !self.activity.any_armed();
             // Compared with the system call that received a packet, reading the clock costs nothing.
-            if progress.rx.packet(0).ring.is_none() {
+            if progress.rx.packet(0).arrival.ring.is_none() {
                 clock.now();
             }
             let completions = self.dispatch(progress, &mut clock, may_delay_acks);
@@ -171,21 +170,18 @@ impl Engine {
 
     fn send_delayed_acks(&self, progress: &mut Progress, now: Time) {
         let Progress { tx, delayed_acks, .. } = progress;
-        for qp in delayed_acks.waiting.drain(..) {
+        for qp in &delayed_acks.waiting {
             let mut machine = qp.machine.lock();
             // None left: they were piggybacked on a request, and its sender did the rest.
             if machine.has_replies() {
-                let mut host = NicHost::new(self, &qp, tx);
+                let mut host = NicHost::new(self, qp, tx);
                 machine.poll_replies(now, &mut host);
                 host.flush();
-                let more = host.has_more;
-                drop(host);
-                self.after(&qp, machine, more);
-            } else {
-                drop(machine);
+                self.after(qp, &mut machine, host.has_more);
             }
-            delayed_acks.last = Some(qp);
         }
+        delayed_acks.last = delayed_acks.waiting.pop();
+        delayed_acks.waiting.clear();
     }
 
     /// Hands every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
@@ -205,14 +201,14 @@ impl Engine {
             };
             if qp.is_shut.load(Ordering::Relaxed) {
                 self.counters.dropped(DropReason::WrongState);
-                let from = packet.sgid;
+                let from = packet.arrival.sgid;
                 log::drop(format_args!("the peer of QP {qpn} has not proven its key (from {from})"));
                 continue;
             }
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);
             loop {
-                let terms = machine.receive(&arrival_of(&packet), packet.bytes, || clock.now(), &mut host);
+                let terms = machine.receive(packet.arrival, packet.bytes, || clock.now(), &mut host);
                 host.terms_changed |= terms == Terms::Changed;
                 if next == rx.len() && !self.any_more(rx) {
                     break;
@@ -228,7 +224,7 @@ impl Engine {
             if touched.is_empty() && next == rx.len() {
                 // The only one with packets: it need not be locked again.
                 let may_delay_acks = may_delay_acks && completions > 0;
-                self.finish(qp, machine, host, clock, may_delay_acks.then_some(delayed_acks));
+                self.finish(qp, &mut machine, &mut host, clock, may_delay_acks.then_some(delayed_acks));
                 break;
             }
             drop(host);
@@ -252,17 +248,17 @@ impl Engine {
         touched: &mut Vec<Arc<QpCore>>,
         now: Time,
     ) -> u32 {
-        match (dest_qpn(rx.bytes), rx.ring) {
+        match (dest_qpn(rx.bytes), rx.arrival.ring) {
             // A ring also carries records that are not packets; either way the destination queue pair is gone.
             (Some(qpn), Some(_)) if qpn != Qpn::MULTICAST && qpn != Qpn::GSI => {
-                self.drop_unknown_qp(qpn, rx.sgid)
+                self.drop_unknown_qp(qpn, rx.arrival.sgid)
             }
             _ => {
                 let Some(packet) = self.parse(rx) else { return 0 };
                 match packet.headers.bth.dest_qpn {
                     Qpn::MULTICAST => return self.deliver_to_group(rx, tx, touched, now),
                     Qpn::GSI => self.receive_management(rx, &packet, now),
-                    qpn => self.drop_unknown_qp(qpn, rx.sgid),
+                    qpn => self.drop_unknown_qp(qpn, rx.arrival.sgid),
                 }
             }
         }
@@ -279,7 +275,7 @@ impl Engine {
             Ok(packet) => Some(packet),
             Err(malformed) => {
                 self.counters.dropped(DropReason::Malformed);
-                log::drop(format_args!("malformed packet from {}: {malformed}", rx.sgid));
+                log::drop(format_args!("malformed packet from {}: {malformed}", rx.arrival.sgid));
                 None
             }
         }
@@ -292,17 +288,17 @@ impl Engine {
         touched: &mut Vec<Arc<QpCore>>,
         now: Time,
     ) -> u32 {
-        let members = self.groups.members(rx.dgid);
+        let members = self.groups.members(rx.arrival.dgid);
         if members.is_empty() {
             self.counters.dropped(DropReason::NoSuchQp);
-            log::drop(format_args!("no QP is attached to multicast group {} here", rx.dgid));
+            log::drop(format_args!("no QP is attached to multicast group {} here", rx.arrival.dgid));
         }
         let mut completions = 0;
         for qp in members {
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
             // It is finished with the other queue pairs that were touched, which publishes its terms.
-            let _ = machine.receive(&arrival_of(rx), rx.bytes, || now, &mut host);
+            let _ = machine.receive(rx.arrival, rx.bytes, || now, &mut host);
             completions += host.completions;
             drop(host);
             drop(machine);
@@ -316,39 +312,37 @@ impl Engine {
         let Progress { tx, touched, delayed_acks, .. } = progress;
         for qp in touched.drain(..) {
             qp.touched.store(false, Ordering::Relaxed);
-            let machine = qp.machine.lock();
+            let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
             host.terms_changed = true;
-            self.finish(&qp, machine, host, clock, may_delay_acks.then_some(&mut *delayed_acks));
+            self.finish(&qp, &mut machine, &mut host, clock, may_delay_acks.then_some(&mut *delayed_acks));
         }
     }
 
     /// Sends what the arrivals at one queue pair require. Acknowledgements may wait in `delayed_acks`, if that is given.
-    #[inline(always)] // the host is large, and is not moved then
+    #[inline(always)] // then the fields of the host are known
     fn finish(
         &self,
         qp: &Arc<QpCore>,
-        mut machine: MutexGuard<'_, qp::Qp>,
-        mut host: NicHost<'_, '_>,
+        machine: &mut qp::Qp,
+        host: &mut NicHost<'_, '_>,
         clock: &mut Clock,
         delayed_acks: Option<&mut DelayedAcks>,
     ) {
         if machine.has_replies() {
             match delayed_acks {
                 Some(delayed_acks) if machine.only_acks_wait() => delayed_acks.push(qp),
-                _ => machine.poll_replies(clock.now(), &mut host),
+                _ => machine.poll_replies(clock.now(), host),
             }
         }
         if machine.sends_outstanding() > 0 {
-            machine.poll_requests(clock.now(), &mut host);
+            machine.poll_requests(clock.now(), host);
         }
         host.flush();
-        let (more, terms_changed) = (host.has_more, host.terms_changed);
-        drop(host);
-        if !terms_changed && !more && self.is_settled(qp) {
-            self.arm(qp, &machine);
+        if !host.terms_changed && !host.has_more && self.is_settled(qp) {
+            self.arm(qp, machine);
         } else {
-            self.after(qp, machine, more);
+            self.after(qp, machine, host.has_more);
         }
     }
 
@@ -381,21 +375,20 @@ impl Engine {
         machine.poll_replies(now, &mut host);
         machine.poll_requests(now, &mut host);
         host.flush();
-        let more = host.has_more;
-        self.after(qp, machine, more);
+        self.after(qp, &mut machine, host.has_more);
     }
 
     /// The last steps before a queue pair's lock is released: its next deadline, more to send, a CQ that overran.
-    pub(super) fn after(&self, qp: &Arc<QpCore>, mut machine: MutexGuard<'_, qp::Qp>, has_more: bool) {
+    pub(super) fn after(&self, qp: &Arc<QpCore>, machine: &mut qp::Qp, has_more: bool) {
         if qp.overrun.load(Ordering::Relaxed) {
             let mut tx = TxBatch::new();
             machine.fail(EventKind::QpFatal, now(), &mut NicHost::new(self, qp, &mut tx));
         }
-        self.publish_qp(qp, &machine);
+        self.publish_qp(qp, machine);
         if has_more && self.context_of(qp).push_ready(qp) {
             self.activity.wake();
         }
-        self.arm(qp, &machine);
+        self.arm(qp, machine);
     }
 
     /// Arms the timer for the queue pair's next deadline.
@@ -424,12 +417,6 @@ impl ProgressContext {
         let crowded = now().since_ns(before) > CROWDED_NS;
         self.patience.store(if crowded { YIELDS_AFTER_IN_CROWD } else { YIELDS_AFTER }, Ordering::Relaxed);
     }
-}
-
-/// Where a packet comes from.
-#[inline]
-fn arrival_of(rx: &RxPacket<'_>) -> Arrival {
-    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl, ring: rx.ring }
 }
 
 fn touch(touched: &mut Vec<Arc<QpCore>>, qp: Arc<QpCore>) {

@@ -101,7 +101,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
     }
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
-    #[inline]
+    #[inline(always)] // mostly there is nothing to hand over
     pub(super) fn flush(&mut self) {
         // Packets that others left in the shared batch leave too.
         let any = self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty());
@@ -153,16 +153,15 @@ impl<'a, 'q> NicHost<'a, 'q> {
             return Attempt::Declined;
         }
         let Some(path) = reach(&mut self.reaching, self.qp).path() else { return Attempt::Declined };
-        let payload = segment.payload;
-        let attempt = segment
-            .headers
-            .with_bytes(payload.len(), |head| path.push_packet(&mut self.guard, route, head, payload));
-        if !attempt.is_done() {
-            return Attempt::Declined;
-        }
+        let (payload, len) = (segment.payload, segment.payload.len());
+        let sent = segment.headers.with_bytes(len, |head| {
+            let attempt = path.push_packet(&mut self.guard, route, head, payload);
+            attempt.is_done().then_some(head.len() + len)
+        });
+        let Some(bytes) = sent else { return Attempt::Declined };
         self.used_ring = true;
         self.qp.tally.ring_packets.add(1);
-        self.qp.tally.ring_bytes.add((segment.headers.encoded_len() + payload.len()) as u64);
+        self.qp.tally.ring_bytes.add(bytes as u64);
         Attempt::Done
     }
 

@@ -136,6 +136,7 @@ pub(super) struct DelayedAcks {
 }
 
 impl DelayedAcks {
+    #[inline]
     pub(super) fn push(&mut self, qp: &Arc<QpCore>) {
         let last = self.last.take().filter(|last| Arc::ptr_eq(last, qp));
         self.waiting.push(last.unwrap_or_else(|| qp.clone()));

@@ -10,6 +10,7 @@ use super::batch::{RX_BUFFER_LEN, RxMeta};
 use super::counters::{RunningCounters, add};
 use ferroce_os::clock::now;
 use ferroce_os::lock::Mutex;
+use ferroce_proto::qp::Arrival;
 use ferroce_proto::wire::ICRC_LEN;
 use ferroce_proto::{Gid, Qpn, Time};
 use ferroce_shm::registry::Registry;
@@ -169,7 +170,8 @@ impl SharedPort {
     /// Forwards a received packet to the process in `slot`. The ICRC of the copy is zero: receivers of forwarded packets do
     /// not verify it again.
     pub fn forward(&self, slot: u8, packet: &RxPacket<'_>) {
-        let RxPacket { sgid, dgid, sport, tos, ttl, bytes, .. } = *packet;
+        let &RxPacket { arrival, sport, bytes } = packet;
+        let Arrival { sgid, dgid, traffic_class: tos, hop_limit: ttl, .. } = *arrival;
         let whole = [bytes, &[0; ICRC_LEN]].concat();
         self.forward_run(slot, RxMeta { sgid, dgid, sport, tos, ttl }, whole.len(), &whole);
     }

@@ -20,7 +20,7 @@ use super::link::LocalLink;
 use crate::link::{RxBatch, TxBatch, local_addresses, now};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
-use ferroce_proto::qp::Attempt;
+use ferroce_proto::qp::{Arrival, Attempt};
 use ferroce_proto::verbs::Route;
 use ferroce_shm::{GroupDescriptors, LocalPeer, LocalPeers, NOBODY_FOR_NS, RxRings};
 use std::io;
@@ -157,15 +157,16 @@ impl LocalLink {
 
     /// Drops packets that came through a ring as well. Returns how many packets are left.
     pub(super) fn drop_echoes(&self, rings: &mut RxRings, rx: &mut RxBatch) -> usize {
-        if !self.cast.table.publishes_any() || !rx.packets().any(|packet| packet.dgid.is_multicast()) {
+        if !self.cast.table.publishes_any() || !rx.packets().any(|packet| packet.arrival.dgid.is_multicast())
+        {
             return rx.len();
         }
         // The sender announced its ring before it sent the echo.
         rings.open_new(self.local_peers());
         let before = rx.len();
-        rx.retain(|packet| {
-            let is_twice = packet.dgid.is_multicast() && self.cast.table.is_published(packet.dgid);
-            !(is_twice && rings.is_echo(packet.sgid, packet.sport))
+        rx.retain(|&Arrival { sgid, dgid, .. }, sport| {
+            let is_twice = dgid.is_multicast() && self.cast.table.is_published(dgid);
+            !(is_twice && rings.is_echo(sgid, sport))
         });
         let echoes = before - rx.len();
         self.cast.echoes.fetch_add(echoes as u64, Ordering::Relaxed);

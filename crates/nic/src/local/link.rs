@@ -250,7 +250,7 @@ impl LocalLink {
         let taken = receiver.rings.receive(receiver.quiet > 0, |slot, start, len, meta| {
             // SAFETY: the space is released to the writer in the next `receive`, or when the driver sleeps; both come after the batch was
             // processed. The ring lives at least as long as the link.
-            let packet = unsafe { rx.push_there(start, len, *meta, slot) };
+            let packet = unsafe { rx.push_there(start, len, meta, slot) };
             RendezvousSend::last_len(packet)
         });
         if taken.packets > 0 {

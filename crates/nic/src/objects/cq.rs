@@ -70,12 +70,14 @@ impl Cq {
 
     /// Takes completions, oldest first, and returns how many. If none waits, the calling thread drives the device
     /// for a moment: whoever polls is the NIC.
+    #[inline] // as `poll_into`
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
         self.poll_stamped(out, &mut [])
     }
 
     /// The same, and when each completion was made: see [`Cq::stamp_completions`]. Fills as many stamps as there is room
     /// for.
+    #[inline] // as `poll_into`
     pub fn poll_stamped(&self, out: &mut [Completion], stamps: &mut [Stamp]) -> Result<usize, Error> {
         self.poll_into(out.len(), stamps, |i, completion| out[i] = completion)
     }
@@ -86,7 +88,7 @@ impl Cq {
         self.poll_into(most, &mut [], each)
     }
 
-    #[inline]
+    #[inline(always)] // a poll that finds completions costs little more than they do
     fn poll_into(
         &self,
         most: usize,
@@ -94,18 +96,29 @@ impl Cq {
         mut each: impl FnMut(usize, Completion),
     ) -> Result<usize, Error> {
         let n = self.core.take(most, stamps, &mut each);
-        if n > 0 || most == 0 {
-            let engine = &self.nic.engine;
-            engine.activity.polled();
-            // A program that always finds completions of its own sends would otherwise never receive.
-            if engine.activity.polls_since_drive() >= HITS_PER_DRIVE && self.nic.alive().is_ok() {
-                engine.drive_for_poller(true);
-            }
-            return Ok(n);
+        if n == 0 && most > 0 {
+            return self.drive_and_take(most, stamps, &mut each);
         }
+        let engine = &self.nic.engine;
+        engine.activity.polled();
+        // A program that always finds completions of its own sends would otherwise never receive.
+        if engine.activity.polls_since_drive() >= HITS_PER_DRIVE && self.nic.alive().is_ok() {
+            engine.drive_for_poller(true);
+        }
+        Ok(n)
+    }
+
+    /// A poll that found nothing.
+    #[inline(never)]
+    fn drive_and_take(
+        &self,
+        most: usize,
+        stamps: &mut [Stamp],
+        each: &mut impl FnMut(usize, Completion),
+    ) -> Result<usize, Error> {
         self.nic.alive()?;
         self.nic.engine.drive_for_poller(false);
-        let n = self.core.take(most, stamps, &mut each);
+        let n = self.core.take(most, stamps, each);
         if n == 0 {
             self.core.check_overrun()?;
         }

@@ -17,6 +17,7 @@ impl Qp {
     }
 
     /// Whether only positive ACKs are queued. These may be delayed briefly.
+    #[inline]
     pub fn only_acks_wait(&self) -> bool {
         match &self.machine {
             Machine::Rc(rc) => rc.1.only_acks_wait(),

@@ -40,7 +40,7 @@ pub enum Terms {
 impl Qp {
     /// Handles the bytes of a packet from its BTH to its padding, addressed to this queue pair or a multicast group of
     /// it. The clock is read only if the packet arms a timer or samples the RTT.
-    #[inline(always)] // one caller, and then the view of small messages is never stored
+    #[inline(always)] // then the fast views are never stored
     pub fn receive<H: Host>(
         &mut self,
         arrival: &Arrival,
@@ -48,13 +48,16 @@ impl Qp {
         clock: impl FnOnce() -> Time,
         host: &mut H,
     ) -> Terms {
-        match SendOnly::parse(bytes) {
-            Some(view) => self.receive_request(arrival, &view, clock, host),
-            None => self.receive_other(arrival, bytes, clock, host),
+        if let Some(view) = SendOnly::parse(bytes) {
+            self.receive_request(arrival, &view, clock, host)
+        } else if let Some(view) = WriteMiddle::parse(bytes) {
+            self.receive_request(arrival, &view, clock, host)
+        } else {
+            self.receive_other(arrival, bytes, clock, host)
         }
     }
 
-    /// Handles any packet except a single-packet SEND.
+    /// Handles any packet but those of the fast views.
     #[inline(never)]
     fn receive_other<H: Host>(
         &mut self,
@@ -63,9 +66,6 @@ impl Qp {
         clock: impl FnOnce() -> Time,
         host: &mut H,
     ) -> Terms {
-        if let Some(view) = WriteMiddle::parse(bytes) {
-            return self.receive_request(arrival, &view, clock, host);
-        }
         if let Some(slot) = arrival.ring
             && let Some(view) = RendezvousSend::parse(bytes)
             && host.is_peer(slot)

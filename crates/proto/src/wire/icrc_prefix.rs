@@ -65,14 +65,7 @@ impl IcrcPrefix {
     /// When `transport` is shorter than a BTH.
     #[inline]
     pub fn icrc(&mut self, flow: &FlowAddrs, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
-        let (bth, body) = transport.split_first_chunk().expect("an ICRC begins with a whole BTH");
-        let flow_icrc = self.of_flow(flow, transport.len());
-        if body.len() >= LONG {
-            return flow_icrc.icrc_long(ident, bth, body);
-        }
-        let mut icrc = flow_icrc.start(ident, bth);
-        icrc.update(transport);
-        icrc.finish()
+        self.of_flow(flow, transport.len()).icrc(ident, transport)
     }
 
     /// As [`verify_icrc`](super::verify_icrc).
@@ -82,8 +75,9 @@ impl IcrcPrefix {
         if transport.len() < Bth::LEN {
             return None;
         }
-        let computed = self.icrc(flow, ident_hint, transport);
-        match (computed == *found, flow.is_ipv4()) {
+        let row = self.row(flow, transport.len());
+        let computed = row.icrc(ident_hint, transport);
+        match (computed == *found, row.is_ipv4) {
             (true, true) => Some(ident_hint),
             (true, false) => Some(0),
             (false, true) => {
@@ -106,6 +100,21 @@ pub struct FlowIcrc {
 }
 
 impl FlowIcrc {
+    /// The ICRC of one packet of the flow.
+    ///
+    /// # Panics
+    /// When `transport` is shorter than a BTH.
+    #[inline(always)] // for each packet
+    fn icrc(&self, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
+        let (bth, body) = transport.split_first_chunk().expect("an ICRC begins with a whole BTH");
+        if body.len() >= LONG {
+            return self.icrc_long(ident, bth, body);
+        }
+        let mut icrc = self.start(ident, bth);
+        icrc.update(transport);
+        icrc.finish()
+    }
+
     /// The ICRC of a packet whose BTH and rest need not be contiguous. Fastest for long packets.
     #[inline]
     pub fn icrc_long(&self, ident: u16, bth: &[u8; Bth::LEN], body: &[u8]) -> [u8; ICRC_LEN] {
@@ -150,7 +159,7 @@ impl FlowIcrc {
     }
 
     /// The prefix state for a BTH with this masked byte.
-    #[inline]
+    #[inline(always)] // for each packet
     fn register(&self, ident: u16, variant: u8) -> u32 {
         let mut register = self.register;
         if self.is_ipv4 {

@@ -1,6 +1,6 @@
 //! Packets that have arrived, in the buffers they arrived in.
 
-use ferroce_proto::Gid;
+use ferroce_proto::qp::Arrival;
 pub(crate) use ferroce_shm::RxMeta;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -24,11 +24,19 @@ unsafe impl Send for RxBatch {}
 unsafe impl Sync for RxBatch {}
 
 struct RxEntry {
-    meta: RxMeta,
+    arrival: Arrival,
     at: At,
     len: u32,
-    /// The slot whose ring it lies in.
-    ring: Option<u8>,
+    sport: u16,
+}
+
+impl RxEntry {
+    #[inline(always)] // then it is made where it will lie
+    fn new(meta: &RxMeta, ring: Option<u8>, at: At, len: usize) -> Self {
+        let &RxMeta { sgid, dgid, sport, tos, ttl } = meta;
+        let arrival = Arrival { sgid, dgid, traffic_class: tos, hop_limit: ttl, ring };
+        RxEntry { arrival, at, len: len as u32, sport }
+    }
 }
 
 /// Where the bytes of a packet lie.
@@ -43,18 +51,10 @@ enum At {
 /// One packet of an [`RxBatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxPacket<'a> {
-    /// Where it came from.
-    pub sgid: Gid,
-    /// Where it was sent to.
-    pub dgid: Gid,
+    /// Its addressing.
+    pub arrival: &'a Arrival,
     /// UDP source port; 0 on links without UDP.
     pub sport: u16,
-    /// Traffic class (TOS).
-    pub tos: u8,
-    /// Hop limit (TTL) as it arrived.
-    pub ttl: u8,
-    /// The slot of the process of this host that put it into its ring; `None` if it came over a wire.
-    pub ring: Option<u8>,
     /// BTH to padding. The ICRC was right and is not part of it.
     pub bytes: &'a [u8],
 }
@@ -84,9 +84,9 @@ impl RxBatch {
     pub fn has_more(&self) -> bool {
         self.has_more
     }
-    /// Forgets the packets that do not match.
-    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&RxMeta) -> bool) {
-        self.packets.retain(|packet| keeps(&packet.meta));
+    /// Forgets the packets whose addressing and source port do not match.
+    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&Arrival, u16) -> bool) {
+        self.packets.retain(|packet| keeps(&packet.arrival, packet.sport));
     }
     /// Forgets all packets.
     pub fn clear(&mut self) {
@@ -105,12 +105,8 @@ impl RxBatch {
     pub fn packet(&self, index: usize) -> RxPacket<'_> {
         let p = &self.packets[index];
         RxPacket {
-            sgid: p.meta.sgid,
-            dgid: p.meta.dgid,
-            sport: p.meta.sport,
-            tos: p.meta.tos,
-            ttl: p.meta.ttl,
-            ring: p.ring,
+            arrival: &p.arrival,
+            sport: p.sport,
             bytes: match p.at {
                 At::Here(start) => &self.memory[start as usize..(start + p.len) as usize],
                 // SAFETY: whoever added it promised that the bytes stay until the next `receive`, which needs the batch
@@ -129,10 +125,10 @@ impl RxBatch {
         &mut self,
         start: NonNull<u8>,
         len: usize,
-        meta: RxMeta,
+        meta: &RxMeta,
         slot: u8,
     ) -> &[u8] {
-        self.packets.push(RxEntry { meta, at: At::There(start), len: len as u32, ring: Some(slot) });
+        self.packets.push(RxEntry::new(meta, Some(slot), At::There(start), len));
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
@@ -146,16 +142,17 @@ impl RxBatch {
         &self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
     }
     /// Adds the packet that lies at `range` of buffer `index`.
-    pub(crate) fn push(&mut self, index: usize, range: Range<usize>, meta: RxMeta) {
+    pub(crate) fn push(&mut self, index: usize, range: Range<usize>, meta: &RxMeta) {
         debug_assert!(range.end <= RX_BUFFER_LEN);
         let start = (index * RX_BUFFER_LEN + range.start) as u32;
-        self.packets.push(RxEntry { meta, at: At::Here(start), len: range.len() as u32, ring: None });
+        self.packets.push(RxEntry::new(meta, None, At::Here(start), range.len()));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroce_proto::Gid;
 
     #[test]
     fn packets_keep_their_order_and_bytes() {
@@ -163,8 +160,8 @@ mod tests {
         rx.buffers_from(0)[..4].copy_from_slice(&[1, 2, 3, 4]);
         rx.buffers_from(7)[65_532..].copy_from_slice(&[5, 6, 7, 8]);
         let meta = RxMeta { sgid: Gid::ZERO, dgid: Gid::ZERO, sport: 9, tos: 0, ttl: 64 };
-        rx.push(7, 65_532..65_536, meta);
-        rx.push(0, 1..3, meta);
+        rx.push(7, 65_532..65_536, &meta);
+        rx.push(0, 1..3, &meta);
         let seen: Vec<_> = rx.packets().map(|p| p.bytes.to_vec()).collect();
         assert_eq!(seen, [vec![5, 6, 7, 8], vec![2, 3]]);
         rx.clear();

@@ -125,7 +125,7 @@ impl UdpLink {
                     if ours_or_bad.is_some() {
                         add_alone(&self.counters.rx_packets, 1);
                         add_alone(&self.counters.rx_bytes, range.len() as u64);
-                        rx.push(buffer, range.start..range.end - ICRC_LEN, pending.datagram.meta);
+                        rx.push(buffer, range.start..range.end - ICRC_LEN, &pending.datagram.meta);
                     }
                 }
             }
@@ -193,9 +193,17 @@ impl UdpLink {
         }
     }
 
+    #[inline] // nearly always there is none
     fn forward_run(&self, pending: &mut PendingDatagram, rx: &RxBatch) {
-        let Some(MisroutedRun { slot, bytes }) = pending.misrouted.take() else { return };
-        let Datagram { meta, buffer, segment_len, .. } = pending.datagram;
+        if let Some(run) = pending.misrouted.take() {
+            self.forward_some(&pending.datagram, run, rx);
+        }
+    }
+
+    #[cold]
+    fn forward_some(&self, datagram: &Datagram, run: MisroutedRun, rx: &RxBatch) {
+        let MisroutedRun { slot, bytes } = run;
+        let &Datagram { meta, buffer, segment_len, .. } = datagram;
         add_alone(&self.counters.misdelivered, bytes.len().div_ceil(segment_len) as u64);
         self.port.forward_run(slot, meta, segment_len, &rx.buffer(buffer)[bytes]);
     }

@@ -281,7 +281,7 @@ impl UdpLink {
         }
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, len as u64);
-        rx.push(buffer, 0..len - ICRC_LEN, *meta);
+        rx.push(buffer, 0..len - ICRC_LEN, meta);
         Attempt::Done
     }
 
@@ -313,6 +313,6 @@ impl UdpLink {
         add_alone(&self.counters.forwarded_in, 1);
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, range.len() as u64);
-        rx.push(buffer, range.start..range.end - ICRC_LEN, meta);
+        rx.push(buffer, range.start..range.end - ICRC_LEN, &meta);
     }
 }

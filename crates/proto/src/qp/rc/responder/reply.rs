@@ -149,6 +149,7 @@ impl Responder {
     }
 
     /// Whether only positive ACKs are queued.
+    #[inline]
     pub(crate) fn only_acks_wait(&self) -> bool {
         let is_ack = |r: &Reply| matches!(r, Reply::Ack { syndrome: Syndrome::Ack { .. }, .. });
         // Usually exactly one is queued.
@@ -156,6 +157,7 @@ impl Responder {
     }
 
     /// The queued ACK, if it is the only response and may be piggybacked.
+    #[inline]
     pub(crate) fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         match (self.replies.queue.len(), self.replies.queue.front()) {
             (1, Some(&Reply::Ack { psn, msn, syndrome: syndrome @ Syndrome::Ack { .. } })) => {
