@@ -62,6 +62,8 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ),
     ("crates/nic/src/engine/local_peers.rs", "gets at what the queue pair's lock guards"),
     ("crates/os/src/lock/raw.rs", "a lock that sleeps on a futex"),
+    ("crates/os/src/lock/raw/models.rs", "a cell that loom watches"),
+    ("crates/os/src/lock/kernel.rs", "system calls futex and membarrier"),
     ("crates/nic/src/engine/guarded.rs", "shares what another lock guards"),
     ("crates/shm/src/address_space.rs", "maps, moves and unmaps pages by calling the kernel itself"),
     ("crates/shm/src/memfd_backing.rs", "moves pages of registered memory into a memfd and back"),
