@@ -14,12 +14,13 @@ use super::srq_descriptors::{SrqDescriptors, find_srq};
 use ferroce_os::clock::{coarse_now, now};
 use ferroce_os::interfaces::local_addresses;
 use ferroce_os::lock::{Mutex, RwLock};
+use ferroce_os::sync::{AtomicU64, Ordering, fence};
 use ferroce_proto::wire::pad_of;
 use ferroce_proto::{Gid, PdId, Qpn, RKey, Srqn};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
 /// How long a slot that is no local peer is not looked at again.
@@ -327,7 +328,7 @@ impl LocalPeer {
     #[inline]
     pub fn must_be_woken(&self) -> bool {
         // The packet must be there before we look, or both of us might miss the other.
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let asleep = self.segment.asleep();
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::SeqCst) != 0
     }
