@@ -405,9 +405,15 @@ impl LocalPeers {
         self.uses_memfd
     }
 
-    /// Says whether this NIC sleeps and wants to be woken for packets, and returns what it said before.
+    /// Says whether this NIC sleeps and wants to be woken for packets, and returns what it said before. A packet that its sender
+    /// rings no bell for is in its ring when this returns.
     pub fn set_asleep(&self, asleep: bool) -> bool {
-        self.segment.asleep().swap(asleep.into(), Ordering::SeqCst) != 0
+        let before = self.segment.asleep().swap(asleep.into(), Ordering::SeqCst) != 0;
+        if asleep {
+            // The other half of `must_be_woken`: the look at the rings, which only acquires, must come after the store.
+            fence(Ordering::SeqCst);
+        }
+        before
     }
 
     /// This NIC's multicast memberships.
@@ -554,6 +560,9 @@ impl LocalPeers {
         addresses.gids.contains(&dgid)
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;
 
 fn is_slot(slot: u8) -> bool {
     (registry::FIRST_SLOT..=registry::LAST_SLOT).contains(&slot)

@@ -356,7 +356,6 @@ impl Link for LocalLink {
     fn prepare_sleep(&self) -> Sleep {
         self.sleeps.store(true, Ordering::SeqCst);
         self.local_peers.set_asleep(true);
-        std::sync::atomic::fence(Ordering::SeqCst);
         let Some(mut inbound) = self.inbound.try_lock() else { return Sleep::Pending };
         inbound.rings.open_new(&self.local_peers);
         if inbound.rings.any_ready() {
