@@ -108,6 +108,23 @@ pub(crate) fn miri(ctx: &Context) -> Report {
     libtest::report(job.env("MIRIFLAGS", "-Zmiri-disable-isolation").limit_s(10 * 60).run(ctx))
 }
 
+/// The tests that loom runs in every order of their threads' steps, up to a number of preemptions: those in modules called `models`.
+pub(crate) fn models(ctx: &Context) -> Report {
+    let packages = ["-p", "ferroce-os", "-p", "ferroce-shm", "-p", "ferroce-nic"];
+    // A target folder of its own: the flag is another for every crate, and cargo would throw the other builds away.
+    let job = Job::cargo(["test", "--lib", "--no-fail-fast", "--target-dir", "target/loom"]).args(packages);
+    let job = job.args(["models::", "--", "--show-output"]).env("RUSTFLAGS", "--cfg loom");
+    let ran = job.limit_s(15 * 60).run(ctx);
+    if !ran.success() && ran.lines.iter().any(|line| line.contains("failed to download")) {
+        return Report::skip("loom is not on this machine; download it once with a network: `cargo fetch`");
+    }
+    let mut report = libtest::report(ran);
+    if report.passed == 0 && report.failures.is_empty() {
+        report.failures.push("no test is in a module called `models`".to_owned());
+    }
+    report
+}
+
 pub(crate) fn no_std(ctx: &Context) -> Report {
     let build = ["build", "-p", "ferroce-proto", "--no-default-features"];
     let mut report = Report::of(Job::cargo(build).run(ctx));

@@ -14,7 +14,7 @@ const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 20] = [
+const STEPS: [Step; 21] = [
     Step { name: "layout", tier: Tier::Quick, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", tier: Tier::Quick, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "tools", tier: Tier::Default, run: tools::provide, about: "tshark, scapy, setpriv, valgrind, c++: found or installed" },
@@ -23,6 +23,7 @@ const STEPS: [Step; 20] = [
     Step { name: "test-udp", tier: Tier::Default, run: cargo::test_over_udp, about: "tests that open a NIC once more, without the same-host fabric (full: all of them)" },
     Step { name: "kills", tier: Tier::Full, run: cargo::kills, about: "two thousand processes killed at random moments under traffic" },
     Step { name: "miri", tier: Tier::Full, run: cargo::miri, about: "unit tests of proto in Miri, where a toolchain has it" },
+    Step { name: "models", tier: Tier::Default, run: cargo::models, about: "loom on the ring, the lock, region guards and cached regions: all orders of steps with few preemptions" },
     Step { name: "no-std", tier: Tier::Default, run: cargo::no_std, about: "proto built without the standard library" },
     Step { name: "examples", tier: Tier::Default, run: cargo::examples, about: "every example built" },
     Step { name: "doc", tier: Tier::Default, run: cargo::doc, about: "cargo doc, warnings denied" },

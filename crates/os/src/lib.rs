@@ -9,6 +9,7 @@
 //! | [`lock`] | locks that never allocate |
 //! | [`log`] | `FERROCE_LOG` |
 //! | [`random`] | random numbers, at process exit too |
+//! | [`sync`] | atomics and locks of code that is model-checked |
 
 pub mod clock;
 pub mod eventfd;
@@ -17,5 +18,6 @@ pub mod interfaces;
 pub mod lock;
 pub mod log;
 pub mod random;
+pub mod sync;
 pub mod wait_set;
 pub mod watch;

@@ -6,7 +6,7 @@
 
 use super::segment::{ACCESSES_PER_SLOT, SLOTS, ShmSegment};
 use crate::registry::Registry;
-use std::sync::atomic::Ordering;
+use ferroce_os::sync::{Ordering, spin_loop, yield_now};
 use std::time::Duration;
 
 /// Which word says that an access is under way.
@@ -73,8 +73,8 @@ pub(crate) fn wait_for(segment: &ShmSegment, descriptor: usize, registry: &Regis
         while is_held() {
             looks += 1;
             match looks {
-                ..1000 => std::hint::spin_loop(),
-                1000..2000 => std::thread::yield_now(),
+                ..1000 => spin_loop(),
+                1000..2000 => yield_now(),
                 _ => {
                     if !lives(segment, slot, registry) {
                         clear(segment, slot);

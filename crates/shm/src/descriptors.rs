@@ -255,6 +255,9 @@ impl RegionDescriptors {
     }
 }
 
+#[cfg(all(test, loom))]
+mod models;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,13 +8,13 @@ use super::mapping::Mapping;
 use super::segment::{ECHOES, GROUP_DESCRIPTORS, SLOTS, ShmSegment, allocate, load_gid, store_gid};
 use crate::registry::Registry;
 use ferroce_os::lock::{Mutex, RwLock};
+use ferroce_os::sync::{AtomicU32, AtomicU64, Ordering};
 use ferroce_proto::Gid;
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const FILE: &str = "groups";
 const FILE_LEN: usize = 4096;

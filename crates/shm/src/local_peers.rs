@@ -14,13 +14,14 @@ use super::srq_descriptors::{SrqDescriptors, find_srq};
 use ferroce_os::clock::{coarse_now, now};
 use ferroce_os::interfaces::local_addresses;
 use ferroce_os::lock::{Mutex, RwLock};
+use ferroce_os::sync::{AtomicU64, Ordering, fence};
 use ferroce_proto::qp::Attempt;
 use ferroce_proto::wire::pad_of;
 use ferroce_proto::{Gid, PdId, Qpn, RKey, Srqn};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
 /// How long a slot that is no local peer is not looked at again.
@@ -329,7 +330,7 @@ impl LocalPeer {
     #[inline]
     pub fn must_be_woken(&self) -> bool {
         // The packet must be there before we look, or both of us might miss the other.
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let asleep = self.segment.asleep();
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::SeqCst) != 0
     }
@@ -406,9 +407,15 @@ impl LocalPeers {
         self.uses_memfd
     }
 
-    /// Sets whether this NIC sleeps and must be woken for packets. Returns the previous value.
+    /// Sets whether this NIC sleeps and must be woken for packets. Returns the previous value. A packet whose sender does not wake
+    /// this NIC is in its ring when this returns.
     pub fn set_asleep(&self, asleep: bool) -> bool {
-        self.segment.asleep().swap(asleep.into(), Ordering::SeqCst) != 0
+        let before = self.segment.asleep().swap(asleep.into(), Ordering::SeqCst) != 0;
+        if asleep {
+            // The other half of `must_be_woken`: the look at the rings, which only acquires, must come after the store.
+            fence(Ordering::SeqCst);
+        }
+        before
     }
 
     /// This NIC's multicast memberships.
@@ -555,6 +562,9 @@ impl LocalPeers {
         addresses.gids.contains(&dgid)
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;
 
 fn is_slot(slot: u8) -> bool {
     (registry::FIRST_SLOT..=registry::LAST_SLOT).contains(&slot)

@@ -1,11 +1,16 @@
 //! Memory of a file that several processes see, and memory as large that only one does.
 
 use super::address_space::{self, What};
+use ferroce_os::sync::{AtomicU32, AtomicU64};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+#[cfg(loom)]
+use std::sync::Arc;
+
+#[cfg(loom)]
+mod model;
 
 const SYSTEM_V: u64 = 1 << 32;
 
@@ -55,6 +60,8 @@ impl BackingFile {
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    #[cfg(loom)]
+    shadow: Arc<model::Shadow>,
 }
 
 // SAFETY: the memory belongs to the mapping until it is dropped, and is only touched through atomics and raw copies, which
@@ -81,7 +88,16 @@ impl Mapping {
         let at = unsafe { address_space::map(0, len, &What { rights, how, fd, offset }) };
         let at = at.map_err(io::Error::from_raw_os_error)?;
         let start = NonNull::new(at as *mut u8).ok_or_else(|| io::Error::other("mapped at zero"))?;
-        Ok(Mapping { start, len })
+        Ok(Mapping::at(start, len))
+    }
+
+    fn at(start: NonNull<u8>, len: usize) -> Mapping {
+        Mapping {
+            start,
+            len,
+            #[cfg(loom)]
+            shadow: Arc::default(),
+        }
     }
 
     /// Attaches a System V segment, of which `len` bytes are used.
@@ -95,7 +111,7 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(at.cast::<u8>()).ok_or_else(|| io::Error::other("attached at zero"))?;
-        Ok(Mapping { start, len })
+        Ok(Mapping::at(start, len))
     }
 
     /// The first byte.
@@ -108,16 +124,26 @@ impl Mapping {
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at <= self.len - 4);
+        #[cfg(loom)]
+        return self.shadow.word(at);
+        #[cfg(not(loom))]
         // SAFETY: inside the mapping and aligned, for mappings start at a page; everybody treats it as an atomic.
-        unsafe { AtomicU32::from_ptr(self.start().add(at).cast()) }
+        unsafe {
+            AtomicU32::from_ptr(self.start().add(at).cast())
+        }
     }
 
     /// Eight bytes as an atomic.
     #[inline]
     pub(crate) fn long(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at <= self.len - 8);
+        #[cfg(loom)]
+        return self.shadow.long(at);
+        #[cfg(not(loom))]
         // SAFETY: as above.
-        unsafe { AtomicU64::from_ptr(self.start().add(at).cast()) }
+        unsafe {
+            AtomicU64::from_ptr(self.start().add(at).cast())
+        }
     }
 
     /// Copies bytes in.
@@ -134,6 +160,8 @@ impl Mapping {
     #[inline]
     pub(crate) unsafe fn write_raw(&self, at: usize, from: *const u8, len: usize) {
         assert!(at <= self.len && len <= self.len - at);
+        #[cfg(loom)]
+        self.shadow.write(at, len);
         // SAFETY: inside the mapping, which nobody has a reference into; the caller vouches for the source.
         unsafe {
             let to = self.start().add(at);
@@ -159,6 +187,8 @@ impl Mapping {
     #[inline]
     pub(crate) fn read(&self, at: usize, out: &mut [u8]) {
         assert!(at <= self.len && out.len() <= self.len - at);
+        #[cfg(loom)]
+        self.shadow.read(at, out.len());
         // SAFETY: inside the mapping; `out` is ours.
         unsafe { std::ptr::copy_nonoverlapping(self.start().add(at), out.as_mut_ptr(), out.len()) }
     }

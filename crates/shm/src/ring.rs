@@ -12,9 +12,9 @@
 
 use super::mapping::Mapping;
 use super::segment::RING_LEN;
+use ferroce_os::sync::{AtomicU64, Ordering};
 use ferroce_proto::Gid;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the outer headers would have said.
 pub(crate) const META_LEN: usize = 36;
@@ -321,6 +321,9 @@ fn read_meta(memory: &Mapping, at: usize) -> RxMeta {
     memory.read(at + 4, &mut bytes);
     meta_from_bytes(&bytes)
 }
+
+#[cfg(all(test, loom))]
+mod models;
 
 #[cfg(test)]
 mod tests {

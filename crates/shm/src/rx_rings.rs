@@ -137,7 +137,7 @@ impl RxRings {
 
     #[cold]
     fn open_rings(&mut self, local_peers: &LocalPeers) {
-        for index in 0..SLOTS / 64 {
+        for index in 0..SLOTS.div_ceil(64) {
             let new_senders = local_peers.segment.new_senders(index);
             if new_senders.load(Ordering::Relaxed) == 0 {
                 continue;

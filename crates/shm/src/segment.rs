@@ -14,13 +14,13 @@
 
 use super::mapping::Mapping;
 use crate::registry::Registry;
+use ferroce_os::sync::{AtomicU32, AtomicU64, Ordering};
 use ferroce_proto::Gid;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Another process, and how to tell it from one that has its number by now.
@@ -34,10 +34,10 @@ pub struct Owner {
     pub mark: u64,
 }
 
-/// Slots of a host.
-pub(crate) const SLOTS: usize = 256;
+/// Slots of a host. Loom runs with few of all things, so that it comes to an end.
+pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 256 };
 /// Bytes of one ring: what one queue pair may have in flight by default.
-pub(crate) const RING_LEN: usize = 1 << 20;
+pub(crate) const RING_LEN: usize = if cfg!(loom) { 256 } else { 1 << 20 };
 
 /// Also the version: a segment of another layout is not opened.
 const MAGIC: u64 = 0x0005_6563_6172_7266;
@@ -60,7 +60,7 @@ pub(crate) const ECHOES: usize = 32;
 
 const ACCESSES_AT: usize = 4096;
 /// Accesses that one process may have under way at a time in another's memory: a line of words, less the first two.
-pub(crate) const ACCESSES_PER_SLOT: usize = 14;
+pub(crate) const ACCESSES_PER_SLOT: usize = if cfg!(loom) { 2 } else { 14 };
 const SENDERS_AT: usize = ACCESSES_AT + SLOTS * 64;
 const SENDER_LEN: usize = 128;
 
@@ -174,7 +174,7 @@ impl ShmSegment {
 
     /// A bit for every slot that began to send to the owner and has not been noticed.
     pub(crate) fn new_senders(&self, index: usize) -> &AtomicU64 {
-        self.memory.long(NEW_SENDERS_AT + (index % (SLOTS / 64)) * 8)
+        self.memory.long(NEW_SENDERS_AT + (index % SLOTS.div_ceil(64)) * 8)
     }
 
     /// Changes with the bits, so that one read tells that there is none.
@@ -263,6 +263,19 @@ impl ShmSegment {
     }
 }
 
+#[cfg(all(test, loom))]
+impl ShmSegment {
+    /// A segment that is in no file, all zero; or the same one again, as another process has it.
+    pub(crate) fn model(twin: Option<&ShmSegment>) -> ShmSegment {
+        let mut memory = Mapping::private(TABLES_LEN).expect("memory");
+        if let Some(twin) = twin {
+            memory = memory.with_shadow_of(&twin.memory);
+        }
+        let file = File::open("/dev/null").expect("a file");
+        ShmSegment { memory, file, path: PathBuf::new(), is_own: false }
+    }
+}
+
 impl Drop for ShmSegment {
     fn drop(&mut self) {
         if self.is_own {
@@ -337,5 +350,5 @@ fn process_namespace() -> u64 {
     *NAMESPACE.get_or_init(|| std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino()))
 }
 
-const _: () = assert!(REGIONS_AT.is_multiple_of(4096) && TABLES_LEN.is_multiple_of(4096));
+const _: () = assert!(cfg!(loom) || REGIONS_AT.is_multiple_of(4096) && TABLES_LEN.is_multiple_of(4096));
 const _: () = assert!(ECHOES_AT + ECHOES * 24 <= ACCESSES_AT);

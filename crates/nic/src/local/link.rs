@@ -356,7 +356,6 @@ impl Link for LocalLink {
     fn prepare_sleep(&self) -> Sleep {
         self.sleeps.store(true, Ordering::SeqCst);
         self.local_peers.set_asleep(true);
-        std::sync::atomic::fence(Ordering::SeqCst);
         let Some(mut receiver) = self.receiver.try_lock() else { return Sleep::Pending };
         receiver.rings.open_new(&self.local_peers);
         if receiver.rings.any_ready() {

@@ -7,9 +7,8 @@
 
 use super::region::Region;
 use super::table::RegionTable;
-use ferroce_os::lock::Mutex;
+use ferroce_os::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 use ferroce_proto::LKey;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The owner of a cached region: it has a lock, under which the copy is used.
@@ -114,7 +113,7 @@ impl RegionTable {
         let Some(slot) = self.slot(number) else { return };
         let was_granted = slot.write().as_mut().is_some_and(|region| {
             region.cache_use.is_open = false;
-            std::mem::take(region.cache_use.was_granted.get_mut())
+            region.cache_use.was_granted.swap(false, Ordering::Relaxed)
         });
         if was_granted {
             self.cached_regions.end(number);

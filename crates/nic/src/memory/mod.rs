@@ -23,6 +23,8 @@ mod direct;
 mod external;
 mod guard;
 mod keys;
+#[cfg(all(test, loom))]
+mod models;
 mod on_demand;
 mod region;
 mod rendezvous;

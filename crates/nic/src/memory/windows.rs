@@ -9,7 +9,7 @@
 
 use super::region::{Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
-use ferroce_os::lock::{Mutex, MutexGuard, RwLock};
+use ferroce_os::sync::{Mutex, MutexGuard, RwLock};
 use ferroce_proto::verbs::{Access, MemoryFault, MwBind};
 use ferroce_proto::{LKey, PdId, RKey};
 use ferroce_shm::Pages;

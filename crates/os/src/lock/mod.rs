@@ -7,22 +7,33 @@
 //! ThreadSanitizer, which then sees races where there are none.) A lock whose holder panicked stays usable: the state behind it is whole,
 //! or belongs to a device that is then reported as broken.
 
+#[cfg(not(loom))]
+mod kernel;
+#[cfg(loom)]
+#[path = "kernel_model.rs"]
+mod kernel;
 mod raw;
 
 use parking_lot::lock_api;
 use std::time::{Duration, Instant};
 
+pub use kernel::announce;
 pub use parking_lot::RwLock;
 pub use raw::RawLock;
-pub use raw::announce;
 
 /// How often a lock is tried that may be waited for only so long.
 const RETRY_EVERY: Duration = Duration::from_micros(200);
 
+/// Where loom runs [`RawLock`], everything else keeps away from it: loom's atomics exist only inside of a model.
+#[cfg(loom)]
+type Raw = parking_lot::RawMutex;
+#[cfg(not(loom))]
+type Raw = RawLock;
+
 /// For one holder at a time.
-pub type Mutex<T> = lock_api::Mutex<RawLock, T>;
+pub type Mutex<T> = lock_api::Mutex<Raw, T>;
 /// Who holds a [`Mutex`].
-pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
+pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, Raw, T>;
 
 /// Takes a lock, but waits no longer than this: for the exit of a process, where the holder may be a thread that is gone.
 pub fn lock_within<T>(mutex: &Mutex<T>, patience: Duration) -> Option<MutexGuard<'_, T>> {

@@ -6,8 +6,9 @@
 //! which every thread that gives the lock back is certain to see that somebody sleeps. Where the kernel does not do that,
 //! sleepers look for themselves now and then.
 
+use super::kernel;
+use crate::sync::{AtomicU32, Ordering, spin_loop, yield_now};
 use parking_lot::lock_api::{GuardNoSend, RawMutex};
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -15,6 +16,8 @@ const HELD: u32 = 1;
 /// Rounds of waiting without sleeping: first short ones, then with the processor given to others.
 const SPINS: u32 = 6;
 const YIELDS: u32 = 4;
+/// All of them. One is enough for loom, which tries every order anyway.
+const ROUNDS: u32 = if cfg!(loom) { 1 } else { SPINS + YIELDS };
 /// How long a sleeper sleeps at most: where it is certain to be woken (a lost wake-up shall be a hiccup and not a hang), and where not.
 const LONGEST_SLEEP_NS: i64 = 100_000_000;
 const UNSURE_SLEEP_NS: i64 = 1_000_000;
@@ -28,7 +31,10 @@ pub struct RawLock {
 
 // SAFETY: `state` goes from free to held in one atomic step, and only whoever took that step gives it back.
 unsafe impl RawMutex for RawLock {
+    #[cfg(not(loom))]
     const INIT: RawLock = RawLock { state: AtomicU32::new(FREE), sleepers: AtomicU32::new(0) };
+    #[cfg(loom)]
+    const INIT: RawLock = panic!("loom has no constant atomics");
     type GuardMarker = GuardNoSend;
 
     #[inline]
@@ -47,9 +53,9 @@ unsafe impl RawMutex for RawLock {
     unsafe fn unlock(&self) {
         self.state.store(FREE, Ordering::Release);
         // The processor may look at the sleepers before others see the store; the sleepers' barrier is what orders the two.
-        compiler_fence(Ordering::SeqCst);
+        kernel::light_barrier();
         if self.sleepers.load(Ordering::Relaxed) != 0 {
-            self.wake_one();
+            kernel::wake_one(&self.state);
         }
     }
 }
@@ -57,10 +63,10 @@ unsafe impl RawMutex for RawLock {
 impl RawLock {
     #[cold]
     fn lock_slowly(&self) {
-        for round in 0..SPINS + YIELDS {
+        for round in 0..ROUNDS {
             match round {
-                0..SPINS => (0..1 << round).for_each(|_| std::hint::spin_loop()),
-                _ => std::thread::yield_now(),
+                0..SPINS => (0..1 << round).for_each(|_| spin_loop()),
+                _ => yield_now(),
             }
             if self.try_lock() {
                 return;
@@ -68,49 +74,19 @@ impl RawLock {
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         // From here on: who gave the lock back before the barrier has its store seen below, who does so after it sees the count.
-        let sleep_ns = if barrier_everywhere() { LONGEST_SLEEP_NS } else { UNSURE_SLEEP_NS };
+        let sleep_ns = if kernel::barrier_everywhere() { LONGEST_SLEEP_NS } else { UNSURE_SLEEP_NS };
         while !self.try_lock() {
-            self.sleep(sleep_ns);
+            kernel::sleep_while(&self.state, HELD, sleep_ns);
         }
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
-
-    /// Sleeps while the lock is held, and no longer than so long.
-    fn sleep(&self, most_ns: i64) {
-        let most = libc::timespec { tv_sec: 0, tv_nsec: most_ns };
-        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the word and the time are readable; the call changes neither. Waking for no reason is allowed.
-        unsafe { libc::syscall(libc::SYS_futex, self.state.as_ptr(), op, HELD, &raw const most) };
-    }
-
-    #[cold]
-    fn wake_one(&self) {
-        let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the word is only an address to the call.
-        unsafe { libc::syscall(libc::SYS_futex, self.state.as_ptr(), op, 1) };
-    }
 }
 
-/// Makes every thread of the process pass a memory barrier. Returns whether the kernel supports that.
-fn barrier_everywhere() -> bool {
-    // A process that has not announced it is refused.
-    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
-        || (announce() && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED))
-}
-
-/// Announces to the kernel that locks may have to be waited for. In a process of several threads that takes it a grace
-/// period, 10 to 40 ms on a busy machine. So it is done before there is anything to hold up: a thread that found the lock of a
-/// queue pair taken for the first time would otherwise stop the whole device for so long.
-pub fn announce() -> bool {
-    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
-}
-
-fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: a call without memory of ours.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
+#[cfg(all(test, loom))]
+mod models;
 
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::lock::Mutex;

@@ -75,7 +75,7 @@ impl IcrcPrefix {
         if transport.len() < Bth::LEN {
             return None;
         }
-        let row = self.row(flow, transport.len());
+        let row = self.of_flow(flow, transport.len());
         let computed = row.icrc(ident_hint, transport);
         match (computed == *found, row.is_ipv4) {
             (true, true) => Some(ident_hint),
