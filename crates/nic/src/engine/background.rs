@@ -252,8 +252,13 @@ impl Sleeper {
     fn take_over(&mut self, stop: &AtomicBool) {
         let mut last_work = now();
         // What lies there at once came while the thread stood off for a poller that was gone.
-        if std::mem::take(&mut self.stood_off) && self.engine.drive_in_background(true) {
-            self.gap_credit = GAP_CREDIT;
+        if std::mem::take(&mut self.stood_off) {
+            if self.engine.context.any_ready() {
+                self.engine.context.stop_coalescing();
+            }
+            if self.engine.drive_in_background(true) {
+                self.gap_credit = GAP_CREDIT;
+            }
         }
         let mut is_thorough = !self.is_behind;
         let mut lingers = false;

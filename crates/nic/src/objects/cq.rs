@@ -141,6 +141,7 @@ impl Cq {
         if is_first {
             self.nic.background().wake();
         }
+        self.nic.engine.send_coalesced();
         Ok(())
     }
 
