@@ -25,8 +25,11 @@ use std::thread::JoinHandle;
 
 /// How long the thread stands off from a poller before it checks again, at first and at most.
 const STAND_OFF_MS: std::ops::RangeInclusive<i32> = 1..=4;
-/// How long it goes on polling after it found work: a wake-up costs more than this.
-const LINGER_NS: u64 = 50_000;
+/// How long it goes on polling after work was found, at first (a wake-up costs more than this) and at most, where packets kept
+/// arriving soon after it slept.
+const LINGER_NS: std::ops::RangeInclusive<u64> = 50_000..=200_000;
+/// A yield that takes longer let another thread run: the processor is not this thread's alone.
+const CROWDED_NS: u64 = 50_000;
 /// How many sleeps it does without lingering after lingering lost it the processor. A thread that spins on that processor would get
 /// a whole time slice each time, and packets wake a sleeping thread but not one that waits for the processor.
 const CROWDED_SLEEPS: u32 = 256;
@@ -152,6 +155,8 @@ struct Sleeper {
     crowded: u32,
     /// Evidence that lingering finds nothing.
     vain: u32,
+    /// How long it lingers.
+    linger_ns: u64,
     /// Whether the last step was to stand off from a poller.
     stood_off: bool,
     looked_for_chores: Time,
@@ -174,6 +179,7 @@ impl Sleeper {
             stood_off: false,
             crowded: 0,
             vain: 0,
+            linger_ns: *LINGER_NS.start(),
             looked_for_chores: now(),
             chores_rest_until: Time(0),
         }
@@ -216,8 +222,18 @@ impl Sleeper {
         self.stood_off = true;
     }
 
-    /// Somebody polls, but leaves gaps: wake for packets too, and find out who is first.
+    /// Somebody polls, but leaves gaps: a program that watches its memory, for example. Poll too while the processor is free, else
+    /// wake for packets, and find out who is first.
     fn watch_gaps(&mut self) {
+        let start = now();
+        while self.crowded == 0 && now().since_ns(start) < *LINGER_NS.end() {
+            if self.engine.drive_in_background(true) {
+                self.gap_credit = GAP_CREDIT.min(self.gap_credit + GAP_GAIN);
+                return;
+            }
+            self.yield_processor();
+        }
+        self.crowded = self.crowded.saturating_sub(1);
         let until = now() + u64::from(STAND_OFF_MS.start().unsigned_abs()) * 1_000_000;
         self.engine.activity.going_to_sleep(until.0);
         self.sleep_on(self.fds.len(), *STAND_OFF_MS.start());
@@ -248,12 +264,26 @@ impl Sleeper {
         self.crowded == 0 && (!self.is_behind || is_useful())
     }
 
+    /// Lets others run who wait for this processor.
+    fn yield_processor(&mut self) {
+        let before = now();
+        std::thread::yield_now();
+        if now().since_ns(before) > CROWDED_NS {
+            self.crowded = CROWDED_SLEEPS;
+        }
+    }
+
     /// Nobody polls: drive until no work is left, then sleep until there is some.
     fn take_over(&mut self, stop: &AtomicBool) {
         let mut last_work = now();
         // Packets that wait already arrived while the thread stood off from a poller that was gone.
-        if std::mem::take(&mut self.stood_off) && self.engine.drive_in_background(true) {
-            self.gap_credit = GAP_CREDIT;
+        if std::mem::take(&mut self.stood_off) {
+            if self.engine.context.any_ready() {
+                self.engine.context.stop_coalescing();
+            }
+            if self.engine.drive_in_background(true) {
+                self.gap_credit = GAP_CREDIT;
+            }
         }
         let mut is_thorough = !self.is_behind;
         let mut lingers = false;
@@ -273,18 +303,14 @@ impl Sleeper {
             } else if !is_thorough {
                 // Most packets come where the last ones came, but not all.
                 is_thorough = true;
-            } else if !self.may_linger() || now().since_ns(last_work) > LINGER_NS {
+            } else if !self.may_linger() || now().since_ns(last_work) > self.linger_ns {
                 self.crowded = self.crowded.saturating_sub(1);
                 self.vain = VAIN_LINGERS.min(self.vain + u32::from(lingers));
                 break;
             } else {
                 // Lingering must not keep a core from whoever has work on it.
                 lingers = true;
-                let before = now();
-                std::thread::yield_now();
-                if now().since_ns(before) > LINGER_NS {
-                    self.crowded = CROWDED_SLEEPS;
-                }
+                self.yield_processor();
             }
             let someone_polls =
                 self.engine.activity.polls() != self.seen_polls && !self.engine.activity.any_armed();
@@ -297,15 +323,22 @@ impl Sleeper {
         // After announcing the sleep, check once more: a deadline or work that came before it rang no bell.
         let wait_ns = self.engine.next_deadline_ns().min(deadline).saturating_sub(now().0);
         let stay = stop.load(Ordering::SeqCst);
+        let mut slept_ns = u64::MAX;
         if !stay && wait_ns > 0 {
             let before = now();
             self.sleep_on(self.fds.len(), timeout_of(wait_ns));
-            if now().since_ns(before) < LINGER_NS {
-                // Lingering would have found the packet.
-                self.vain = self.vain.saturating_sub(VAIN_LINGERS / 4);
-            }
+            slept_ns = now().since_ns(before);
         }
         let any_packets = self.fds[1 + self.chores.len()..].iter().any(|fd| fd.revents != 0);
+        if slept_ns < *LINGER_NS.start() {
+            // Lingering would have found it.
+            self.vain = self.vain.saturating_sub(VAIN_LINGERS / 4);
+        }
+        if any_packets {
+            let is_soon = slept_ns < *LINGER_NS.end();
+            let linger_ns = if is_soon { self.linger_ns * 2 } else { self.linger_ns / 2 };
+            self.linger_ns = linger_ns.clamp(*LINGER_NS.start(), *LINGER_NS.end());
+        }
         self.woke_up();
         self.attend_chores();
         // A poller since then is a reason to stand off, but it may be gone, and these packets are here.

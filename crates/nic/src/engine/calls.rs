@@ -87,6 +87,12 @@ impl Engine {
     #[inline(never)]
     fn ring(&self, qp: &Arc<QpCore>, posting: &mut Posting<'_>) {
         let Posting { host, machine, asked, is_plain, .. } = posting;
+        // `asked` is the time of the first packet that this call sent.
+        let is_queued = !*is_plain && asked.is_none() && !qp.overrun.load(Ordering::Relaxed);
+        if is_queued && machine.may_coalesce(host) {
+            self.context_of(qp).push_ready(qp);
+            return;
+        }
         // Requests that took a fast path leave only a timer to arm.
         if *is_plain && asked.is_some() && !machine.has_replies() && self.is_settled(qp) {
             host.flush();
@@ -104,6 +110,14 @@ impl Engine {
         }
         host.flush();
         self.after(qp, machine, host.has_more);
+    }
+
+    /// Sends the requests of a queue pair that wait for more: it is about to change or to go.
+    fn send_coalesced_of(&self, qp: &QpCore, machine: &mut qp::Qp, host: &mut NicHost<'_, '_>) {
+        if qp.ready.load(Ordering::Relaxed) && machine.has_unsent() {
+            machine.poll_requests(now(), host);
+            host.flush();
+        }
     }
 
     pub(crate) fn post_recv(&self, qp: &Arc<QpCore>, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
@@ -141,6 +155,7 @@ impl Engine {
         let now = now();
         let mut machine = qp.machine.lock();
         let mut host = NicHost::alone(self, qp);
+        self.send_coalesced_of(qp, &mut machine, &mut host);
         machine.modify(attr, mask, route, limits, now, &mut host)?;
         // SQD or SQE back to RTS: send what waited.
         machine.poll_replies(now, &mut host);
@@ -162,6 +177,7 @@ impl Engine {
         self.qps.remove(qp.qpn);
         let mut machine = qp.machine.lock();
         let mut host = NicHost::alone(self, qp);
+        self.send_coalesced_of(qp, &mut machine, &mut host);
         machine.poll_replies(now(), &mut host);
         host.flush();
         self.counters.retired.lock().add(&qp.tally);

@@ -109,10 +109,18 @@ impl Engine {
 
     /// Sends delayed acknowledgements and packets: the process or the device is about to end.
     pub(crate) fn settle(&self) {
+        self.send_coalesced();
         if let Some(mut progress) = self.context.lock.try_lock() {
             self.send_delayed_acks(&mut progress, now());
         }
         self.link.flush();
+    }
+
+    /// Sends the requests that wait for more: their program is about to sleep or to end.
+    pub(crate) fn send_coalesced(&self) {
+        if self.context.any_ready() {
+            self.serve_ready(&self.context, None, now());
+        }
     }
 
     fn run(
@@ -125,6 +133,7 @@ impl Engine {
         if !progress.delayed_acks.waiting.is_empty() && progress.is_overdue {
             self.send_delayed_acks(progress, now());
         }
+        let served = context.any_ready() && self.serve_ready(context, Some(&mut progress.tx), now());
         // A program that polls once and finds its completion may be about to answer; after two polls it is not.
         progress.is_overdue = !progress.delayed_acks.waiting.is_empty();
         let effort = if thorough { Effort::Thorough } else { Effort::Quick };
@@ -134,7 +143,7 @@ impl Engine {
         progress.delayed_acks.refresh(self.qps.removals());
         // Reading the clock takes a tenth of an idle poll, and timers are in milliseconds: read it now and then.
         if for_poller && !progress.idle.is_multiple_of(IDLE_POLLS_PER_CLOCK) && !context.any_ready() {
-            return false;
+            return served;
         }
         let mut clock = Clock::default();
         if arrived > 0 {
@@ -158,7 +167,6 @@ impl Engine {
         }
         progress.clockless = 0;
         let now = clock.now();
-        let served = context.any_ready() && self.serve_ready(context, progress, now);
         // While packets wait unread, a passed deadline proves nothing: the answer may be among them.
         let due_ns = context.timers.next_ns();
         if due_ns <= now.0 && (arrived == 0 || now.0 - due_ns > OVERDUE_NS) {
@@ -346,11 +354,12 @@ impl Engine {
         }
     }
 
-    fn serve_ready(&self, context: &ProgressContext, progress: &mut Progress, now: Time) -> bool {
+    /// Lets queue pairs go on sending. Returns whether there were any.
+    fn serve_ready(&self, context: &ProgressContext, mut tx: Option<&mut TxBatch>, now: Time) -> bool {
         let mut served = false;
         for _ in 0..READY_PER_POLL {
             let Some(qp) = context.pop_ready() else { break };
-            self.poll_qp(&qp, &mut progress.tx, now, false);
+            self.poll_qp(&qp, tx.as_deref_mut(), now, false);
             served = true;
         }
         served
@@ -362,13 +371,13 @@ impl Engine {
             let Some(qp) = self.qps.get(qpn) else { continue };
             // Only if the queue pair relies on this entry of the heap; an older one is a leftover.
             let _ = qp.timer_at.compare_exchange(at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
-            self.poll_qp(&qp, &mut progress.tx, now, true);
+            self.poll_qp(&qp, Some(&mut progress.tx), now, true);
         }
     }
 
-    fn poll_qp(&self, qp: &Arc<QpCore>, tx: &mut TxBatch, now: Time, timer: bool) {
+    fn poll_qp(&self, qp: &Arc<QpCore>, tx: Option<&mut TxBatch>, now: Time, timer: bool) {
         let mut machine = qp.machine.lock();
-        let mut host = NicHost::new(self, qp, tx);
+        let mut host = NicHost::with(self, qp, tx);
         if timer {
             machine.handle_timeout(now, &mut host);
         }

@@ -65,8 +65,9 @@ impl<'a, 'q> NicHost<'a, 'q> {
         Self::with(engine, qp, None)
     }
 
+    /// With a batch, or without.
     #[inline]
-    fn with(engine: &'a Engine, qp: &'q QpCore, shared: Option<&'a mut TxBatch>) -> Self {
+    pub(super) fn with(engine: &'a Engine, qp: &'q QpCore, shared: Option<&'a mut TxBatch>) -> Self {
         let guard = RegionGuard::new(&engine.regions);
         let (out, reaching) = (None, None);
         NicHost {
@@ -307,6 +308,13 @@ impl Egress for NicHost<'_, '_> {
 
     fn try_rendezvous(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Attempt {
         Attempt::of(self.send_rendezvous(route, head, payload).is_some())
+    }
+
+    fn coalesces(&mut self) -> bool {
+        // A program that is about to sleep, or a local peer's ring, saves no system call by waiting.
+        self.path().is_none()
+            && !self.engine.activity.any_armed()
+            && self.engine.context_of(self.qp).may_coalesce()
     }
 
     fn large_segment(&mut self) -> Option<u32> {

@@ -14,6 +14,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+/// Requests that leave one by one after a poller left some behind, and they waited for the background thread.
+const UNCOALESCED: u32 = 1024;
+
 /// One progress context.
 pub(super) struct ProgressContext {
     /// Where its packets arrive.
@@ -28,6 +31,8 @@ pub(super) struct ProgressContext {
     pub(super) contentions: AtomicU32,
     /// Polls without arrivals after which a poller yields the processor.
     pub(super) patience: AtomicU32,
+    /// Requests that must not wait for more, because nobody polled for earlier ones that did.
+    uncoalesced: AtomicU32,
 }
 
 impl ProgressContext {
@@ -40,6 +45,7 @@ impl ProgressContext {
             any_ready: AtomicBool::new(false),
             contentions: AtomicU32::new(0),
             patience: AtomicU32::new(YIELDS_AFTER),
+            uncoalesced: AtomicU32::new(0),
         }
     }
 
@@ -49,9 +55,23 @@ impl ProgressContext {
         self.any_ready.load(Ordering::Relaxed)
     }
 
+    /// Whether requests may wait for more while packets are in flight. A lost count does not matter.
+    pub(super) fn may_coalesce(&self) -> bool {
+        let left = self.uncoalesced.load(Ordering::Relaxed);
+        if left > 0 {
+            self.uncoalesced.store(left - 1, Ordering::Relaxed);
+        }
+        left == 0
+    }
+
+    /// The background thread found requests waiting that a poller left behind.
+    pub(super) fn stop_coalescing(&self) {
+        self.uncoalesced.store(UNCOALESCED, Ordering::Relaxed);
+    }
+
     /// Lets a queue pair go on sending later. Returns whether this call put it on the list.
     pub(super) fn push_ready(&self, qp: &Arc<QpCore>) -> bool {
-        let is_new = !qp.ready.swap(true, Ordering::Relaxed);
+        let is_new = !qp.ready.load(Ordering::Relaxed) && !qp.ready.swap(true, Ordering::Relaxed);
         if is_new {
             self.ready.lock().push_back(qp.clone());
             self.any_ready.store(true, Ordering::Relaxed);

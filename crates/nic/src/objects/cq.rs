@@ -154,6 +154,7 @@ impl Cq {
         if is_first {
             self.nic.background().wake();
         }
+        self.nic.engine.send_coalesced();
         Ok(())
     }
 

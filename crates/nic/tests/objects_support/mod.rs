@@ -44,6 +44,11 @@ pub(crate) fn connect(nic: &Nic, qp: &Qp, to: Qpn) {
 
 /// The same to a peer at an address.
 pub(crate) fn connect_at(dgid: Gid, qp: &Qp, to: Qpn) {
+    connect_with(dgid, qp, to, 14);
+}
+
+/// The same with a timeout of 4.096 us times two to the power of `timeout`.
+pub(crate) fn connect_with(dgid: Gid, qp: &Qp, to: Qpn, timeout: u8) {
     use AttrMask as M;
     let attr = QpAttr {
         port: 1,
@@ -53,7 +58,7 @@ pub(crate) fn connect_at(dgid: Gid, qp: &Qp, to: Qpn) {
         max_rd_atomic: 16,
         max_dest_rd_atomic: 16,
         min_rnr_timer: 1,
-        timeout: 14,
+        timeout,
         retry_cnt: 7,
         rnr_retry: 7,
         av: AddressVector { dgid, port: 1, ..AddressVector::default() },

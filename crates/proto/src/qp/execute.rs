@@ -49,7 +49,8 @@ impl Qp {
         }
         let payload = if len == 0 { TxPayload::None } else { payload };
         let is_signaled = signals(wr.flags, self.id.signal_all);
-        let Some(plan) = requester.plan_only(wr.flags, is_signaled, mtu, &self.sq) else {
+        let Some(plan) = requester.plan_only(wr.flags, is_signaled, mtu, &self.sq, || host.coalesces())
+        else {
             return Attempt::Declined;
         };
         let may_carry = requester.may_carry() && len as usize + PiggybackedAck::LEN <= mtu as usize;
@@ -157,6 +158,17 @@ impl Qp {
         match &self.machine {
             Machine::Rc(rc) => rc.0.has_unsent(&self.sq),
             _ => !self.sq.is_empty(),
+        }
+    }
+
+    /// Whether the requests that wait for [`Qp::poll_requests`] may wait for more, to leave in one batch: they are short and
+    /// few, and the peer is about to acknowledge earlier packets.
+    pub fn may_coalesce<H: Host>(&self, host: &mut H) -> bool {
+        match &self.machine {
+            Machine::Rc(rc) if self.attr.state == QpState::Rts => {
+                rc.0.may_coalesce(self.attr.path_mtu.bytes(), &self.sq) && host.coalesces()
+            }
+            _ => false,
         }
     }
 

@@ -216,6 +216,13 @@ pub trait Egress {
         Attempt::Declined
     }
 
+    /// Whether a short request may wait in the send queue while earlier packets are in flight, so that several requests
+    /// leave in one batch. The host then calls [`Qp::poll_requests`](super::Qp::poll_requests) soon, whether or not an
+    /// ACK arrives.
+    fn coalesces(&mut self) -> bool {
+        false
+    }
+
     /// Payload bytes of packets to the peer if they may exceed the path MTU: [`LARGE_SEGMENT`].
     fn large_segment(&mut self) -> Option<u32> {
         None

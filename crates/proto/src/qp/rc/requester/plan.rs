@@ -10,6 +10,11 @@ use crate::ids::Psn;
 use crate::verbs::SendFlags;
 use crate::wire::{PiggybackedAck, Syndrome};
 
+/// Packets in flight from which on short requests may be coalesced. A request and the notification behind it are fewer.
+const BUSY_PACKETS: u32 = 8;
+/// Requests that leave in one batch at the latest.
+const MOST_COALESCED: u64 = 16;
+
 /// The next packets of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -37,7 +42,21 @@ impl Requester {
         self.cur != sq.tail() || self.una.is_before(self.reached)
     }
 
-    /// Plans a single-packet message that is about to be posted. Returns `None` if it must wait in the queue.
+    /// Whether the peer will respond soon although nothing more is sent, and enough is in flight to wait for it.
+    #[inline]
+    fn is_busy(&self) -> bool {
+        let in_flight = self.in_flight();
+        in_flight >= BUSY_PACKETS && self.since_ack_req < in_flight && self.is_undisturbed()
+    }
+
+    /// Whether the unsent requests may wait for more of their kind.
+    pub(crate) fn may_coalesce(&self, mtu: u32, sq: &SendQueue) -> bool {
+        let is_short = sq.get(sq.tail().wrapping_sub(1)).is_some_and(|last| last.len <= mtu);
+        is_short && self.is_busy() && sq.tail() - self.cur < MOST_COALESCED
+    }
+
+    /// Plans a single-packet message that is about to be posted. Returns `None` if it must wait in the queue, or may
+    /// because the host `coalesces`.
     #[inline]
     pub(crate) fn plan_only(
         &self,
@@ -45,11 +64,13 @@ impl Requester {
         is_signaled: bool,
         mtu: u32,
         sq: &SendQueue,
+        coalesces: impl FnOnce() -> bool,
     ) -> Option<Plan> {
         let window = || self.window_packets(mtu);
         let is_next = self.cur == sq.tail() && self.sent == 0 && self.psn == self.high;
         let is_fenced = flags.contains(SendFlags::FENCE) && !self.reads.is_empty();
-        let is_open = self.una == self.psn || self.in_flight() < window();
+        let may_join = || self.in_flight() < window() && !(self.is_busy() && coalesces());
+        let is_open = self.una == self.psn || may_join();
         if !is_next || !self.is_undisturbed() || is_fenced || !is_open || sq.is_full() {
             return None;
         }

@@ -1,0 +1,227 @@
+//! Doorbell coalescing: while packets are in flight, short requests leave in batches, and none is left behind.
+
+mod child_support;
+mod objects_support;
+
+use child_support::Other;
+use ferroce_nic::{CompletionChannel, Config, Cq, LinkChoice, Nic, Pd, Qp};
+use ferroce_proto::verbs::{Access, Payload, RecvWr, SendFlags, SendOp, SendWr, Sge, Transport, WcStatus};
+use ferroce_proto::{LKey, Qpn, RKey};
+use objects_support::{Buffer, completions, connect_at, connect_with, create, gid, init};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Packets in flight from which on requests wait for more.
+const BUSY: usize = 8;
+/// Requests that leave in one batch at the latest.
+const BATCH: usize = 16;
+/// About 1.07 s: longer than the delay of the acknowledgements.
+const TIMEOUT: u8 = 18;
+/// Set in the process that exits.
+const ROLE: &str = "COALESCING_SENDER";
+
+/// The far end: its acknowledgements take long, so packets stay in flight.
+struct Far {
+    _nic: Nic,
+    memory: Buffer,
+    cq: Cq,
+    qp: Qp,
+}
+
+/// The near end.
+struct Near {
+    nic: Nic,
+    pd: Arc<Pd>,
+    cq: Cq,
+    qp: Qp,
+    memory: Buffer,
+}
+
+fn open(address: &str, faults: Option<&str>) -> Nic {
+    let addresses = Some(vec![address.parse().unwrap()]);
+    let faults = faults.map(|faults| faults.parse().unwrap());
+    let config = Config::from_env().unwrap().with(|config| {
+        (config.addresses, config.faults, config.link) = (addresses, faults, LinkChoice::Udp);
+    });
+    Nic::open(config).unwrap()
+}
+
+impl Far {
+    fn new(address: &str) -> Far {
+        let nic = open(address, Some("delay=300ms"));
+        let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(128, None, 0).unwrap());
+        let qp = create(&pd, &cq, Transport::Rc);
+        let memory = Buffer::new(&pd, 4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+        Far { _nic: nic, memory, cq, qp }
+    }
+
+    /// Connects it, with receives posted.
+    fn connect(&self, near: &str, peer: Qpn) {
+        init(&self.qp);
+        for n in 0..32 {
+            self.qp.post_recv(&[RecvWr { wr_id: 0, sges: &[self.memory.sge(n * 8, 8)] }]).unwrap();
+        }
+        connect_at(gid(near), &self.qp, peer);
+    }
+
+    /// Waits for the first `count` words. Nobody polls meanwhile.
+    #[track_caller]
+    fn await_words(&self, count: usize) {
+        let give_up = Instant::now() + Duration::from_secs(10);
+        while self.memory.read(0, count * 8).contains(&0) {
+            assert!(Instant::now() < give_up, "{:?}", self.memory.read(0, count * 8));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Near {
+    fn new(address: &str, channel: Option<&Arc<CompletionChannel>>) -> Near {
+        let nic = open(address, None);
+        let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(128, channel, 0).unwrap());
+        let qp = create(&pd, &cq, Transport::Rc);
+        let memory = Buffer::new(&pd, 4096, Access::LOCAL_WRITE);
+        memory.fill(0, 4096, 7);
+        Near { nic, pd, cq, qp, memory }
+    }
+
+    fn post(&self, n: usize, op: SendOp, sges: &[Sge]) {
+        let payload = Payload::Sges(sges);
+        let wr = SendWr { wr_id: n as u64, op, flags: SendFlags::SIGNALED, payload, ud: None, srq: None };
+        self.qp.post_send(&[wr]).unwrap();
+    }
+
+    /// Writes words one by one, each with a call of its own.
+    fn write(&self, words: std::ops::Range<usize>, to: (u64, RKey)) {
+        for n in words {
+            let op = SendOp::Write { addr: to.0 + n as u64 * 8, rkey: to.1 };
+            self.post(n, op, &[self.memory.sge(n * 8, 8)]);
+        }
+    }
+
+    fn packets(&self) -> usize {
+        self.nic.counters().link.tx_packets as usize
+    }
+}
+
+/// Two connected ends.
+fn pair(net: u8) -> (Near, Far, (u64, RKey)) {
+    let addresses = [1, 2].map(|host| format!("127.91.{net}.{host}"));
+    let (near, far) = (Near::new(&addresses[0], None), Far::new(&addresses[1]));
+    far.connect(&addresses[0], near.qp.qpn());
+    connect_with(gid(&addresses[1]), &near.qp, far.qp.qpn(), TIMEOUT);
+    let to = (far.memory.addr(0), far.memory.mr.rkey());
+    (near, far, to)
+}
+
+#[test]
+fn short_requests_leave_in_batches_while_packets_are_in_flight() {
+    let (near, far, to) = pair(40);
+    for n in 1..=BUSY {
+        near.write(n - 1..n, to);
+        assert_eq!(near.packets(), n, "an idle queue pair sends at once");
+    }
+    near.write(BUSY..BUSY + BATCH - 1, to);
+    assert_eq!(near.packets(), BUSY, "they wait for more");
+    near.write(BUSY + BATCH - 1..BUSY + BATCH, to);
+    assert_eq!(near.packets(), BUSY + BATCH, "a full batch leaves");
+    near.write(BUSY + BATCH..32, to);
+    assert_eq!(near.packets(), BUSY + BATCH);
+    let calls = near.nic.counters().link.tx_calls as usize;
+    assert!(calls <= BUSY + BATCH / 4, "{calls} system calls for {} packets", near.packets());
+    assert_eq!(near.cq.poll(&mut [Default::default()]).unwrap(), 0, "no acknowledgement can be here yet");
+    assert_eq!(near.packets(), 32, "a poll sends what waits");
+    let done = completions(&near.cq, 32);
+    assert!(done.iter().enumerate().all(|(n, c)| c.wr_id == n as u64 && c.status == WcStatus::Success));
+    far.await_words(32);
+}
+
+#[test]
+fn sends_wait_as_writes_do_and_arrive_in_order() {
+    let (near, far, to) = pair(41);
+    for n in 0..BUSY + 4 {
+        near.memory.fill(n * 8, 8, 1 + n as u8);
+        near.post(n, SendOp::Send, &[near.memory.sge(n * 8, 8)]);
+    }
+    assert_eq!(near.packets(), BUSY);
+    // A long request takes the short ones along.
+    near.post(99, SendOp::Write { addr: to.0 + 1024, rkey: to.1 }, &[near.memory.sge(0, 3072)]);
+    assert_eq!(near.packets(), BUSY + 4 + 3);
+    assert_eq!(completions(&near.cq, BUSY + 5).last().unwrap().wr_id, 99);
+    completions(&far.cq, BUSY + 4);
+    let words = far.memory.read(0, (BUSY + 4) * 8);
+    assert!(words.chunks(8).enumerate().all(|(n, word)| word == [1 + n as u8; 8]), "{words:?}");
+}
+
+#[test]
+fn what_waits_leaves_although_nobody_polls() {
+    let (near, far, to) = pair(42);
+    // A poller that goes away: the background thread keeps out of its way at first.
+    assert_eq!(near.cq.poll(&mut [Default::default()]).unwrap(), 0);
+    near.write(0..BUSY + 3, to);
+    far.await_words(BUSY + 3);
+}
+
+#[test]
+fn what_waits_leaves_before_the_program_sleeps() {
+    let (near, far, to) = pair(43);
+    near.write(0..BUSY + 3, to);
+    assert_eq!(near.packets(), BUSY);
+    near.cq.request_notify(false).unwrap();
+    assert_eq!(near.packets(), BUSY + 3, "who asks for a notification is about to sleep");
+    near.write(BUSY + 3..BUSY + 4, to);
+    assert_eq!(near.packets(), BUSY + 4, "nobody polls before the notification");
+    far.await_words(BUSY + 4);
+}
+
+#[test]
+fn a_fault_of_a_request_that_waits_is_reported_in_its_place() {
+    let (near, _far, to) = pair(44);
+    near.write(0..BUSY + 1, to);
+    let sge = near.memory.sge(0, 8);
+    let op = SendOp::Write { addr: to.0, rkey: to.1 };
+    near.post(50, op, &[Sge { lkey: LKey(sge.lkey.0 ^ 1), ..sge }]);
+    near.post(51, op, &[sge]);
+    let done = completions(&near.cq, BUSY + 3);
+    let statuses: Vec<WcStatus> = done.iter().map(|c| c.status).collect();
+    assert!(statuses[..=BUSY].iter().all(|&status| status == WcStatus::Success), "{statuses:?}");
+    assert_eq!(statuses[BUSY + 1..], [WcStatus::LocProtErr, WcStatus::WrFlushErr]);
+}
+
+#[test]
+fn what_waits_leaves_before_the_queue_pair_goes() {
+    let (near, far, to) = pair(45);
+    near.write(0..BUSY + 3, to);
+    assert_eq!(near.packets(), BUSY);
+    let Near { nic, pd, cq, qp, memory } = near;
+    drop(qp);
+    assert_eq!(nic.counters().link.tx_packets as usize, BUSY + 3);
+    far.await_words(BUSY + 3);
+    drop((memory, cq, pd));
+}
+
+/// Not a test: the process that exits right after its last post.
+#[test]
+fn sender() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let numbers: Vec<u64> = role.split(' ').map(|number| number.parse().unwrap()).collect();
+    let near = Near::new("127.91.46.1", None);
+    println!("@has {}", near.qp.qpn().value());
+    std::io::stdin().lines().next();
+    connect_with(gid("127.91.46.2"), &near.qp, Qpn::new(numbers[0] as u32), TIMEOUT);
+    near.write(0..BUSY + 3, (numbers[1], RKey(numbers[2] as u32)));
+    assert_eq!(near.packets(), BUSY);
+    // No destructor runs.
+    std::process::exit(0);
+}
+
+#[test]
+fn what_waits_leaves_when_the_process_exits() {
+    let far = Far::new("127.91.46.2");
+    let role = format!("{} {} {}", far.qp.qpn().value(), far.memory.addr(0), far.memory.mr.rkey().0);
+    let mut sender = Other::start(Other::command("sender").env(ROLE, role));
+    far.connect("127.91.46.1", Qpn::new(sender.line("@has ").parse().unwrap()));
+    sender.tell("go");
+    sender.finish();
+    far.await_words(BUSY + 3);
+}
