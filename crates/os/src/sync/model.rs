@@ -1,7 +1,7 @@
 //! Loom's atomics and locks with the interface of the real ones.
 //!
 //! Loom takes `SeqCst` accesses for acquire and release ones, so it would report races in correct code. Its `SeqCst` fence is complete.
-//! So here a fence stands between a `SeqCst` write of a thread and its next `SeqCst` read, or its next write if that comes before. The
+//! So here a fence stands between a `SeqCst` write of a thread and its next `SeqCst` read, or its next store if that comes before. The
 //! fence orders reads around it as well, which the real accesses need not. A `SeqCst` write with only weaker reads behind it gets none, and
 //! neither does a weaker write before a `SeqCst` read: a model that needs the order fails, as it should.
 
@@ -32,7 +32,9 @@ fn before_read(order: Ordering) {
 }
 
 fn after_write(order: Ordering) {
-    WROTE.with(|wrote| wrote.set(order == Ordering::SeqCst));
+    if order == Ordering::SeqCst {
+        WROTE.with(|wrote| wrote.set(true));
+    }
 }
 
 macro_rules! atomic {
@@ -82,7 +84,7 @@ macro_rules! atomic {
             }
 
             fn update<R>(&self, order: Ordering, run: impl FnOnce(&inner::$name) -> R) -> R {
-                close_write();
+                before_read(order);
                 let outcome = run(&self.0);
                 after_write(order);
                 outcome
