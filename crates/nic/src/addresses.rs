@@ -25,7 +25,7 @@ impl AddressTable {
         self.mtu_wish.map_or(carried, |wish| wish.min(carried))
     }
 
-    /// What programs are told, which use it for every path: what all interfaces that lead out carry. On this host more is possible.
+    /// The MTU that programs get and use for every path: the largest that all external interfaces carry. On this host more is possible.
     pub(crate) fn active_mtu(&self) -> Mtu {
         let entries = self.entries.read();
         let leads_out = |entry: &&GidEntry| entry.up && !entry.address.is_loopback();
@@ -99,9 +99,9 @@ mod tests {
         AddressTable { wanted: None, mtu_wish, entries, watch: None, events }
     }
 
-    /// Programs use the number they are told for all paths: between machines it must fit every wire.
+    /// Programs use this MTU for all paths: between machines it must fit every wire.
     #[test]
-    fn programs_are_told_what_every_wire_carries() {
+    fn the_active_mtu_fits_every_wire() {
         let lo = entry("127.0.0.1", 65_536, true);
         let ethernet = entry("10.1.0.1", 1500, true);
         let jumbo = entry("10.2.0.1", 9000, true);

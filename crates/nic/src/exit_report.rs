@@ -1,14 +1,14 @@
-//! `FERROCE_REPORT`: what a NIC counted in its life, written to a file when it ends.
+//! `FERROCE_REPORT`: the counters of a NIC, written to a file when it closes.
 //!
-//! `ferroce run --explain` sums these up. The file is made when the NIC is opened, so that one that stays empty tells of a
-//! process that had no time to write.
+//! `ferroce run --explain` sums these up. The file is created when the NIC is opened, so an empty file means that the process ended
+//! before it could write.
 
 use crate::engine::Engine;
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Announces a report. A folder that cannot be written is nobody's failure.
+/// Creates the empty file of the report. A folder that cannot be written is not an error.
 pub(crate) fn announce(engine: &Engine) {
     static OPENED: AtomicU32 = AtomicU32::new(0);
     let folder = std::env::var_os("FERROCE_REPORT").filter(|folder| !folder.is_empty());

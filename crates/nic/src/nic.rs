@@ -69,8 +69,8 @@ impl Nic {
         Ok(Nic { inner, events })
     }
 
-    /// Another handle on the same NIC, with a queue of events of its own: it hears of the device, and of the objects
-    /// that are made through it.
+    /// Another handle on the same NIC, with its own event queue: it gets the events of the device, and of the objects that are created
+    /// through it.
     pub fn session(&self) -> Result<Nic, Error> {
         Nic::over(self.inner.clone())
     }
@@ -79,7 +79,7 @@ impl Nic {
         WeakNic(Arc::downgrade(&self.inner))
     }
 
-    /// Tells every session that the device failed. For the modules above, when something went wrong that must not.
+    /// Raises `DeviceFatal` in every session. For the crates above, after an internal error.
     pub fn raise_fatal(&self) {
         self.inner.events.raise(EventKind::DeviceFatal, EventSource::Device);
         self.inner.cm.remove_device();
@@ -205,7 +205,7 @@ impl NicInner {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The way to whole frames, on the interface of the first GID.
+    /// The port for raw frames, on the interface of the first GID.
     pub(crate) fn raw_port(&self) -> Result<Arc<RawPort>, Error> {
         let mut known = self.raw.lock();
         if let Some(port) = known.upgrade() {

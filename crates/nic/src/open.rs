@@ -27,7 +27,7 @@ use ferroce_shm::registry;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// The window is not larger than this by default: more hides no more of a peer's delays.
+/// Largest default send window, in bytes: a larger one hides no more of a peer's delays.
 const MAX_DEFAULT_WINDOW: u32 = 1024 * 1024;
 impl Nic {
     /// Opens the device.
@@ -93,8 +93,8 @@ impl Nic {
     }
 }
 
-/// A window that fits the receive buffer, as far as one can know: the peer's is not ours, but machines of one network
-/// tend to be set up alike. The kernel counts its own overhead in, so half of it is for data.
+/// A send window that fits the receive buffer of the peer, as far as this end can know: machines of one network
+/// tend to be set up alike. The kernel charges its own overhead to the buffer, so half of it is for data.
 fn default_window(half_buffer: u64) -> u32 {
     half_buffer.clamp(64 * 1024, u64::from(MAX_DEFAULT_WINDOW)) as u32
 }

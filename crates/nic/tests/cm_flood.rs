@@ -85,7 +85,7 @@ fn settle(server: &End) {
 }
 
 #[test]
-fn a_flood_of_offers_hurts_nobody() {
+fn a_flood_of_requests_hurts_nobody() {
     const BACKLOG: u32 = 16;
     let (client, server) = (End::new(&["127.43.1.1"]), End::new(&["127.43.1.1"]));
     let listener = server.listener("127.43.1.1:0", BACKLOG);
@@ -155,7 +155,7 @@ fn damaged_and_foreign_datagrams_are_counted_and_dropped() {
 
 /// Programs may let peers in by their address.
 #[test]
-fn an_offer_cannot_claim_to_come_from_elsewhere() {
+fn a_request_cannot_claim_to_come_from_elsewhere() {
     let server = End::new(&["127.43.4.1"]);
     let listener = server.listener("127.43.4.1:0", 8);
     let to = listener.local_addr().unwrap();

@@ -98,7 +98,7 @@ fn victim() {
         }
         other => panic!("no step {other}"),
     }
-    // At once and by itself: a moment later it might answer a repeated message with a plea for patience, which is granted.
+    // Immediately and by itself: a moment later it might answer a retried message with an MRA, which extends the time-out.
     std::process::abort();
 }
 
@@ -128,7 +128,7 @@ fn nothing_is_left(end: &End) {
     assert_eq!(end.nic.counters().queue_pairs.len(), 0);
 }
 
-/// What an end hears for want of a confirmation: silence where nobody answers, or a local peer's refusal.
+/// The event of an end that gets no confirmation: UNREACHABLE where nobody answers, or the REJ of a local peer.
 #[track_caller]
 fn given_up(end: &End, is_shared: bool, reason: RejectReason) {
     match is_shared {
@@ -137,7 +137,7 @@ fn given_up(end: &End, is_shared: bool, reason: RejectReason) {
     }
 }
 
-/// Hears of the end of a connection whose other end is dead, and within seconds, although nobody says anything.
+/// Gets the end of a connection whose other end is dead, within seconds, although no message arrives.
 #[track_caller]
 fn peer_died(end: &End) {
     let start = Instant::now();
@@ -153,7 +153,7 @@ fn addresses(number: u8) -> [(String, String, bool); 2] {
 }
 
 #[test]
-fn killed_while_it_thinks_about_our_offer() {
+fn killed_before_it_accepts() {
     for (own, its, is_shared) in addresses(1) {
         let end = End::new(&[&own]);
         let mut victim = victim_at("got a request", &its, None);
@@ -173,7 +173,7 @@ fn killed_while_it_thinks_about_our_offer() {
 }
 
 #[test]
-fn killed_after_it_took_our_offer() {
+fn killed_after_it_accepted() {
     for (own, its, _) in addresses(2) {
         let end = End::new(&[&own]);
         let mut victim = victim_at("accepted", &its, None);
@@ -190,7 +190,7 @@ fn killed_after_it_took_our_offer() {
 }
 
 #[test]
-fn killed_after_its_offer() {
+fn killed_after_its_request() {
     for (own, its, is_shared) in addresses(3) {
         let end = End::new(&[&own]);
         let listener = end.listener(&format!("{own}:0"), 8);

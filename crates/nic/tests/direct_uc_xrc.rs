@@ -113,7 +113,7 @@ fn wait_until(mut happened: impl FnMut() -> bool) {
 #[test]
 fn direct_and_by_packets_are_the_same() {
     let s = setup(["127.91.8.1", "127.91.8.2"]);
-    // Such memory has no short way.
+    // On-demand memory is never accessed directly.
     let slow = Buffer::new(&s.far_pd, 8192, OPEN | Access::ON_DEMAND);
     let slow_at = slow.addr(0).next_multiple_of(4096);
     let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! The short way of a message in one packet: that it is taken, that it does what the long way does, and that it is not taken where
+//! The fast path of a message in one packet: that it is used, that it has the same effects as the regular path, and that it declines where
 //! anything is out of order. The receive's region is used cached, which ends with the region.
 
 mod objects_support;

@@ -1,4 +1,4 @@
-//! The short way of a WRITE in one piece to a local peer: that it is taken, that it does what the long way does, and that it is not taken
+//! The direct path of a WRITE in one piece to a local peer: that it is used, that it has the same effects as packets, and that it declines
 //! where anything is out of order. Regions are used cached there, which ends with the region.
 
 mod objects_support;
@@ -61,28 +61,28 @@ impl Setup {
         self.to.read((addr - self.to.addr(0)) as usize, len)
     }
 
-    fn short(&self, addr: u64, rkey: RKey, data: Payload<'_>) -> bool {
+    fn try_direct(&self, addr: u64, rkey: RKey, data: Payload<'_>) -> bool {
         self.a.post_send_each(|posting| posting.try_post(&write(addr, rkey, data)).is_done()).unwrap()
     }
 
-    /// By the short way alone.
-    fn short_of(&self, sge: Sge) -> bool {
-        self.short(self.page(), self.to.mr.rkey(), Payload::Sges(from_ref(&sge)))
+    /// On the direct path only.
+    fn write_direct(&self, sge: Sge) -> bool {
+        self.try_direct(self.page(), self.to.mr.rkey(), Payload::Sges(from_ref(&sge)))
     }
 
-    /// By whatever way it takes.
+    /// On any path.
     fn status(&self, sge: Sge) -> WcStatus {
         post(&self.a, 1, SendOp::Write { addr: self.page(), rkey: self.to.mr.rkey() }, &[sge]);
         completions(&self.cq, 1)[0].status
     }
 
-    /// Writes until the short way is open.
+    /// Writes until the direct path is open.
     #[track_caller]
     fn warm_up(&self, sge: Sge) {
         for _ in 0..2 {
             assert_eq!(self.status(sge), WcStatus::Success);
         }
-        assert!(self.short_of(sge), "nothing stands in the way");
+        assert!(self.write_direct(sge), "nothing prevents it");
         assert_eq!(completions(&self.cq, 1)[0].status, WcStatus::Success);
     }
 
@@ -111,7 +111,7 @@ fn both_paths_do_the_same() {
         let wr = write(addr, rkey, Payload::Sges(from_ref(&sge)));
         match long {
             true => s.a.post_send_each(|posting| posting.post(&wr)).unwrap().unwrap(),
-            false => assert!(s.short_of(sge)),
+            false => assert!(s.write_direct(sge)),
         }
         assert_eq!(s.at(addr, 8), [50 + u8::from(long); 8], "there before the call returns");
         assert_eq!((mapped() - before, s.a.counters().performed - performed), (1, 1));
@@ -122,7 +122,7 @@ fn both_paths_do_the_same() {
         Completion { wr_id: 7, opcode: WcOpcode::RdmaWrite, qpn: s.a.qpn(), ..Completion::default() };
     assert_eq!(seen[0], expected);
     // Inline data needs no region; without the flag there is no completion.
-    assert!(s.short(addr + 8, rkey, Payload::Inline(&[3; 20])));
+    assert!(s.try_direct(addr + 8, rkey, Payload::Inline(&[3; 20])));
     assert_eq!(s.at(addr + 8, 21)[19..], [3, 0]);
     assert_eq!(completions(&s.cq, 1)[0], expected);
     let data = Payload::Inline(&[4]);
@@ -153,20 +153,20 @@ fn the_direct_path_declines_what_is_out_of_order() {
     ];
     let before = (s.to.read(0, 5 * 4096), s.near.counters().link.direct_mapped);
     for (addr, rkey, sge, why) in refused {
-        assert!(!s.short(addr, rkey, Payload::Sges(&[sge])), "{why}");
+        assert!(!s.try_direct(addr, rkey, Payload::Sges(&[sge])), "{why}");
     }
-    assert!(!s.short(addr, rkey, Payload::Sges(&[])));
-    assert!(!s.short(addr, rkey, Payload::Inline(&[1; CAP.max_inline_data as usize + 1])));
+    assert!(!s.try_direct(addr, rkey, Payload::Sges(&[])));
+    assert!(!s.try_direct(addr, rkey, Payload::Inline(&[1; CAP.max_inline_data as usize + 1])));
     assert_eq!((s.to.read(0, 5 * 4096), s.near.counters().link.direct_mapped), before);
     assert_eq!(s.cq.poll(&mut [Completion::default()]).unwrap(), 0);
     s.warm_up(s.from.sge(0, 8));
     // The two ends of the connection.
     s.a.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE).unwrap();
-    assert!(!s.short_of(s.from.sge(0, 8)), "it is in ERR");
+    assert!(!s.write_direct(s.from.sge(0, 8)), "it is in ERR");
     s.reconnect();
     s.warm_up(s.from.sge(0, 8));
     s.b.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE).unwrap();
-    assert!(!s.short_of(s.from.sge(0, 8)), "the peer is in ERR");
+    assert!(!s.write_direct(s.from.sge(0, 8)), "the peer is in ERR");
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn nothing_is_overtaken() {
     s.warm_up(s.from.sge(0, 8));
     // No receive is posted: the message stays under way.
     post(&s.a, 1, SendOp::Send, &[s.from.sge(0, 8)]);
-    assert!(!s.short_of(s.from.sge(0, 8)), "a message is under way");
-    assert!(!s.short(s.page(), s.to.mr.rkey(), Payload::Inline(&[1])));
+    assert!(!s.write_direct(s.from.sge(0, 8)), "a message is under way");
+    assert!(!s.try_direct(s.page(), s.to.mr.rkey(), Payload::Inline(&[1])));
 }
 
 #[test]
@@ -195,14 +195,14 @@ fn a_cached_region_ends_with_its_region() {
     let place = Some((moved.as_ptr() as usize, 64, s.from.mr.iova()));
     // SAFETY: the bytes outlive the region, and nobody writes to them.
     unsafe { s.from.mr.modify(None, None, place) }.unwrap();
-    assert!(s.short_of(sge));
+    assert!(s.write_direct(sge));
     assert_eq!(s.at(s.page(), 8), [77; 8], "no byte from where the region was");
     completions(&s.cq, 1);
     s.warm_up(sge);
-    assert!(!s.short_of(Sge { len: 65, ..sge }), "it is shorter now");
+    assert!(!s.write_direct(Sge { len: 65, ..sge }), "it is shorter now");
     // New keys.
     s.from.mr.reregister(None, Some(Access::LOCAL_WRITE)).unwrap();
-    assert!(!s.short_of(sge));
+    assert!(!s.write_direct(sge));
     s.warm_up(s.from.sge(0, 8));
     // Windows keep it where it is.
     let mut bound = Buffer::new(&s.near_pd, 4096, Access::LOCAL_WRITE | Access::MW_BIND);
@@ -217,7 +217,7 @@ fn a_cached_region_ends_with_its_region() {
     let sge = s.from.sge(0, 8);
     s.warm_up(sge);
     s.from.mr.deregister().unwrap();
-    assert!(!s.short_of(sge));
+    assert!(!s.write_direct(sge));
     assert_eq!(s.status(sge), WcStatus::LocProtErr);
 }
 
@@ -233,12 +233,12 @@ fn the_targets_region_may_change() {
     let first = Some((s.to.mr.addr(), 8, s.to.mr.iova()));
     // SAFETY: the same bytes, or the first of them.
     unsafe { s.to.mr.modify(None, None, first) }.unwrap();
-    assert!(!s.short_of(sge), "it is shorter now");
+    assert!(!s.write_direct(sge), "it is shorter now");
     // SAFETY: as above.
     unsafe { s.to.mr.modify(None, None, all) }.unwrap();
     s.warm_up(sge);
     s.to.mr.deregister().unwrap();
-    assert!(!s.short_of(sge));
+    assert!(!s.write_direct(sge));
     assert_eq!(s.status(sge), WcStatus::RemAccessErr);
 }
 

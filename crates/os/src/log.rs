@@ -1,12 +1,12 @@
 //! `FERROCE_LOG`: why a completion failed, a packet was dropped or a call refused, in one sentence each.
 //!
-//! Off by default, and then the sentences are not even put together.
+//! Off by default, and then the sentences are not even formatted.
 
 use std::fmt;
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// What is told.
+/// The topics that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Topics {
     completions: bool,

@@ -1,7 +1,7 @@
-//! Numbers that nobody can guess, at any time.
+//! Unpredictable random numbers, even while the process exits.
 //!
-//! Programs and their libraries use verbs in handlers that run when the process exits, and the NIC itself says goodbye to its peers then. The
-//! thread's own generator is gone by that time: to ask [`rand::rng`] would be a panic. So nothing in the NIC does (clippy.toml).
+//! Programs and their libraries use verbs in exit handlers, and the NIC itself closes its connections then. The thread-local generator is
+//! already destroyed at that time: [`rand::rng`] would panic. So the NIC does not use it (clippy.toml).
 
 use rand::distr::{Distribution, StandardUniform};
 use rand::rngs::StdRng;

@@ -65,7 +65,7 @@ impl WaitSet {
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sleeps until one of them is readable, at most so long, and says whether there are packets. Signals end it, too.
+    /// Sleeps until one of them is readable, for at most `most`. Returns whether there are packets. Signals end the sleep, too.
     pub fn sleep(&self, most: Duration) -> bool {
         let most_ns = libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
         // At most one of those that are entered is of the other kind.
@@ -76,7 +76,7 @@ impl WaitSet {
             libc::syscall(libc::SYS_epoll_pwait2, fd, ready.as_mut_ptr(), 2, &raw const most_ns, none, 0)
         };
         if rc < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
-            // Linux before 5.11 knows milliseconds.
+            // Linux before 5.11 supports only milliseconds.
             let ms = most.as_micros().div_ceil(1000).min(1000) as i32;
             // SAFETY: as above.
             unsafe { libc::epoll_wait(fd, ready.as_mut_ptr(), 2, ms) };

@@ -1,4 +1,4 @@
-//! Address changes, as the kernel announces them: the GID table follows, and programs hear of it.
+//! Address changes, as the kernel announces them: the GID table follows, and programs get an event.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -29,7 +29,7 @@ impl AddressWatch {
         Ok(AddressWatch(socket))
     }
 
-    /// Reads the announcements away. What they say is not looked at: the table is read anew.
+    /// Reads and discards the announcements: the caller reads the whole table again.
     pub fn drain(&self) {
         let mut bytes = [0u8; 8192];
         loop {

@@ -1,21 +1,21 @@
 //! How deregistration waits for local peers that access a region, and never for a dead one.
 //!
-//! Whoever accesses a region of a local peer first writes the number of its descriptor into a word of the local peer's segment that
-//! belongs to its own slot, then looks whether the descriptor is still valid, and clears the word afterwards. Whoever takes a
-//! region away first invalidates its descriptor, then waits until the descriptor's number stands in no word of a living process.
+//! To access a region of a local peer, a process first writes the number of its descriptor into a word of the local peer's segment that
+//! belongs to its own slot, then checks that the descriptor is still valid, and clears the word afterwards. Deregistration first invalidates
+//! the descriptor, then waits until no word of a living process holds the descriptor's number.
 
 use super::segment::{ACCESSES_PER_SLOT, SLOTS, ShmSegment};
 use crate::registry::Registry;
 use ferroce_os::sync::{Ordering, spin_loop, yield_now};
 use std::time::Duration;
 
-/// Which word says that an access is under way.
+/// The word that announces an access in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessToken(usize);
 
-/// Announces an access by `slot` to the region behind `descriptor`, until it is [ended](end). Nothing if all words are
-/// in use. `free` is where the caller found a free word the last time: queue pairs that different threads use do not get in
-/// each other's way.
+/// Announces an access by `slot` to the region behind `descriptor`, until it is [ended](end). Returns `None` if all words
+/// are in use. `free` is where the caller found a free word the last time: so queue pairs that different threads use do not contend for
+/// one word.
 #[inline(always)]
 pub(crate) fn begin(
     segment: &ShmSegment,
@@ -29,7 +29,7 @@ pub(crate) fn begin(
     Some(AccessToken(*free))
 }
 
-/// Announces it in any word but `taken`.
+/// Announces the access in any word other than `taken`.
 #[inline(never)]
 fn another(segment: &ShmSegment, slot: u8, descriptor: usize, taken: usize) -> Option<usize> {
     let mut others = taken + 1..taken + ACCESSES_PER_SLOT;
@@ -38,7 +38,7 @@ fn another(segment: &ShmSegment, slot: u8, descriptor: usize, taken: usize) -> O
 
 #[inline(always)]
 fn occupy(segment: &ShmSegment, slot: u8, descriptor: usize, index: usize) -> bool {
-    // A full barrier: the look at the descriptor's version must come after it.
+    // A full barrier: the descriptor's version must be read after it.
     let word = segment.access(slot, index);
     word.compare_exchange(0, descriptor as u32 + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }

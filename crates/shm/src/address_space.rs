@@ -23,7 +23,7 @@ pub(crate) struct What {
     pub(crate) offset: u64,
 }
 
-/// Maps `len` bytes, at `addr` if `how` says that it must be there.
+/// Maps `len` bytes, at `addr` if `how` requires that address.
 ///
 /// # Safety
 /// With `MAP_FIXED`: whatever was there is gone, and nobody may miss it.

@@ -98,7 +98,7 @@ impl Backlog {
         true
     }
 
-    /// Where `len` bytes in a row are free.
+    /// The offset of `len` contiguous free bytes.
     fn room_for(&mut self, len: usize) -> Option<usize> {
         if self.end.is_some() {
             return (self.tail + len <= self.head).then_some(self.tail);

@@ -1,8 +1,7 @@
-//! Which queue pairs and regions of this process local peers may reach directly.
+//! Which queue pairs and regions of this process local peers may access directly.
 //!
-//! A descriptor says what the checks need to know. It is written by its owner alone and read by anybody: a queue pair's in two
-//! words that change together or not at all as far as anyone can tell (a number is not used again for long), a region's
-//! under a version that changes with it.
+//! A descriptor contains what the checks need. Only its owner writes it, and every local peer reads it. That of a queue pair has two words
+//! that appear to change atomically (a number is not reused for a long time); that of a region has a version that changes with it.
 
 use super::access;
 use super::mapping::BackingFile;
@@ -21,10 +20,10 @@ const OPEN: u64 = 1 << 63;
 const LARGE: u64 = 1 << 62;
 const FETCHES: u64 = 1 << 61;
 const XRC: u64 = 1 << 60;
-/// Places where a region's descriptor may lie, from the one that its key names on.
+/// Indices where a region's descriptor may be, from the one that its key selects on.
 const PROBES: usize = 8;
 
-/// What a local peer must know of a queue pair: of a connection that receives.
+/// A queue pair that receives, as local peers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpDescriptor {
     /// What its peer may do.
@@ -103,7 +102,7 @@ pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<QpDescriptor> {
     })
 }
 
-/// What a local peer must know of a region.
+/// A region, as local peers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionDescriptor {
     /// Its remote key.
@@ -176,7 +175,7 @@ fn probes(rkey: RKey) -> impl Iterator<Item = usize> {
 pub struct PublishedRegion {
     pub(crate) number: usize,
     pub(crate) version: u64,
-    /// What it says.
+    /// Its descriptor.
     pub descriptor: RegionDescriptor,
 }
 

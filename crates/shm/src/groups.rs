@@ -1,8 +1,8 @@
-//! Who listens to which multicast group.
+//! Which NICs are members of which multicast group.
 //!
-//! A NIC publishes its memberships in its segment: a descriptor per group and interface, since a packet to a group is heard on the
-//! interface that it leaves by. A file that all NICs map counts the changes and says which slots may publish a group. So a sender
-//! that knows the members of a group learns from one word that they are still the same, and whose segments it need not look at.
+//! A NIC publishes its memberships in its segment: a descriptor per group and interface, since a packet to a group is received on the
+//! interface that it leaves by. A file that all NICs map counts the changes and has a list of the slots that may publish a group. So a sender
+//! that has cached the members of a group can tell from one word that they are unchanged, and can skip the segments of all others.
 
 use super::mapping::Mapping;
 use super::segment::{ECHOES, GROUP_DESCRIPTORS, SLOTS, ShmSegment, allocate, load_gid, store_gid};
@@ -91,7 +91,7 @@ impl GroupDescriptors {
     }
 
     /// Joins a group with `join`, on these interfaces. It is published as long as the kernel may have packets for it here:
-    /// what is published says which packets come twice.
+    /// receivers use that to recognise duplicates.
     pub fn join(
         &self,
         group: Gid,

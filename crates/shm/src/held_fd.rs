@@ -1,11 +1,11 @@
-//! A descriptor of ours in a process that does not know of it.
+//! A file descriptor of the library in a program that is not aware of it.
 
 use super::address_space::{Errno, last_errno};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// An open file, as long as the program leaves it open: those that become daemons close descriptors that they do not know, and the
-/// number may be another file's by now.
+/// An open file, as long as the program leaves it open: daemons close descriptors that they did not open, and then the number may
+/// belong to another file.
 #[derive(Debug)]
 pub(crate) struct HeldFd {
     fd: ManuallyDrop<OwnedFd>,

@@ -1,7 +1,7 @@
 //! The same-host fabric: how processes of one user find each other, exchange packets and map each other's memory.
 //!
 //! Every NIC has a slot in the [`registry`] and one file in its directory, the *shared segment* of the NIC. The segment holds
-//! what local peers need to know: descriptors of queue pairs, regions, multicast groups and shared receive queues, and one ring of
+//! what local peers need: descriptors of queue pairs, regions, multicast groups and shared receive queues, and one ring of
 //! packets to each peer. A process may die at any instruction: nothing here waits for a live partner, and whoever gets the slot
 //! next removes a segment that was left behind.
 //!

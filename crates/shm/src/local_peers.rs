@@ -24,9 +24,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
-/// How long a slot that is no local peer is not looked at again.
+/// How long a slot is remembered as no local peer.
 pub const NOBODY_FOR_NS: u64 = 20_000_000;
-/// How long the list of the host's addresses is believed.
+/// How long the list of the host's addresses is cached.
 const ADDRESSES_FOR_NS: u64 = 1_000_000_000;
 
 /// How long a process that was seen alive is believed to be, and until the coarse clock ticks. Its memory stays mapped here when it dies, and what is
@@ -471,7 +471,7 @@ impl LocalPeers {
         })
     }
 
-    /// Looks for a local peer and tells it that packets will come.
+    /// Opens the segment of a local peer and announces this sender to it.
     fn open_slot(&self, slot: u8) -> Option<Arc<LocalPeer>> {
         let mut known = self.known[usize::from(slot)].write();
         if let Known::LocalPeer(local_peer) = &*known

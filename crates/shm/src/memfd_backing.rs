@@ -102,7 +102,7 @@ impl MemfdPages {
         self.file.descriptor.raw()
     }
 
-    /// The memfd's inode, by which a local peer knows that what it opened is this.
+    /// The memfd's inode, by which a local peer checks that it opened this one.
     pub(crate) fn inode(&self) -> u64 {
         self.file.descriptor.inode
     }

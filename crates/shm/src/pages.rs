@@ -50,7 +50,7 @@ impl Pages {
         None
     }
 
-    /// What local peers need to know to map them.
+    /// How local peers map them.
     pub fn descriptor(&self) -> BackingFile {
         match &self.0 {
             Kind::Shared(pages) => pages.descriptor(),

@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 
 /// Packets taken from one ring before the next ring is read.
 const PACKETS_PER_RING: usize = 64;
-/// Bytes taken from one ring before its writer is told, at most: it shall not wait for long.
+/// Most bytes taken from one ring before the space is released to its writer, so that the writer does not wait for long.
 const BYTES_PER_RING: u64 = RING_LEN as u64 / 4;
-/// Bytes of rendezvous messages that are fetched before their sender hears of it, at most, per ring.
+/// Most bytes of rendezvous sends that are fetched, per ring, before they are acknowledged.
 const RENDEZVOUS_BYTES_PER_RING: u64 = 512 * 1024;
 
 /// All rings that are read here. One thread reads at a time.
@@ -23,7 +23,7 @@ pub struct RxRings {
     /// The longest packet that a ring may hold; a longer one ends the ring.
     max_packet_len: usize,
     new_senders_seen: u32,
-    /// Where echoes of those came from whose rings are closed, until what they sent by UDP was read.
+    /// The echo sockets of senders whose rings are closed, until all packets that they sent by UDP were read.
     departed: Vec<(Gid, u16)>,
     /// Whether `echo_sockets` may return others than at the last call.
     echoes_changed: bool,
@@ -34,8 +34,8 @@ struct RxRing {
     /// Which life of the slot writes.
     segment: ShmSegment,
     reader: Reader,
-    /// How far the writer was told that we have read.
-    told: u64,
+    /// The read position that was reported to the writer.
+    reported: u64,
 }
 
 /// Packets and bytes that one call took from the rings.
@@ -73,7 +73,7 @@ impl RxRings {
     }
 
     /// Takes packets from all rings, of each only one if `only_one`. `take` gets the slot of the sender, the packet and its outer
-    /// headers, and returns how many bytes the packet names in the memory of its sender. The bytes of a packet stay until the next
+    /// headers, and returns how many bytes in the memory of its sender the packet refers to. The bytes of a packet stay until the next
     /// call of [`Self::release`].
     #[inline]
     pub fn receive(
@@ -97,7 +97,7 @@ impl RxRings {
                 let (start, meta) = ring.reader.take(len, head_len);
                 rendezvous_bytes += u64::from(take(ring.slot, start, len, meta));
                 (taken.packets, taken.bytes) = (taken.packets + 1, taken.bytes + len as u64);
-                if ring.reader.position() - ring.told >= BYTES_PER_RING
+                if ring.reader.position() - ring.reported >= BYTES_PER_RING
                     || rendezvous_bytes >= RENDEZVOUS_BYTES_PER_RING
                 {
                     break;
@@ -118,9 +118,9 @@ impl RxRings {
     pub fn release(&mut self, local_peers: &LocalPeers) {
         self.left.clear();
         for ring in &mut self.rings {
-            if ring.told != ring.reader.position() {
-                ring.told = ring.reader.position();
-                local_peers.segment.consumed(ring.slot).store(ring.told, Ordering::Release);
+            if ring.reported != ring.reader.position() {
+                ring.reported = ring.reader.position();
+                local_peers.segment.consumed(ring.slot).store(ring.reported, Ordering::Release);
             }
         }
     }
@@ -161,9 +161,9 @@ impl RxRings {
         }
         let Ok(memory) = segment.ring_to(local_peers.slot()) else { return };
         let reader = Reader::new(memory, start.load(Ordering::Relaxed));
-        let told = reader.position();
-        local_peers.segment.consumed(slot).store(told, Ordering::Release);
-        self.rings.push(RxRing { slot, segment, reader, told });
+        let reported = reader.position();
+        local_peers.segment.consumed(slot).store(reported, Ordering::Release);
+        self.rings.push(RxRing { slot, segment, reader, reported });
     }
 
     /// Closes the rings of processes that have ended and left nothing in them.

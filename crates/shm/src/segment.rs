@@ -23,7 +23,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Another process, and how to tell it from one that has its number by now.
+/// Another process, with a mark that distinguishes it from a later process with the same ID.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     /// Its number.
@@ -97,8 +97,8 @@ pub(crate) struct ShmSegment {
 }
 
 impl ShmSegment {
-    /// Creates the segment of this slot, whose owner receives at these addresses. What a dead owner of the slot left is marked, so
-    /// that all who still look at it see, and removed.
+    /// Creates the segment of this slot, whose owner receives at these addresses. The segment that a dead owner of the slot left is
+    /// marked as closed, for the processes that still map it, and removed.
     pub(crate) fn create(registry: &Registry, addresses: &[Gid]) -> io::Result<ShmSegment> {
         let path = path_of(registry.directory(), registry.slot());
         retire(&path);
@@ -177,7 +177,7 @@ impl ShmSegment {
         self.memory.long(NEW_SENDERS_AT + (index % SLOTS.div_ceil(64)) * 8)
     }
 
-    /// Changes with the bits, so that one read tells that there is none.
+    /// Changes with the bits, so that one read shows that there are no new ones.
     #[inline]
     pub(crate) fn new_sender_count(&self) -> &AtomicU32 {
         self.memory.word(NEW_SENDERS_AT + 64)
@@ -232,7 +232,7 @@ impl ShmSegment {
         [self.memory.long(at), self.memory.long(at + 8)]
     }
 
-    /// What is said of a socket that echoes leave by: its port, and its address in two words.
+    /// A socket that echoes leave by: its port, and its address in two words.
     pub(crate) fn echo(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
         let at = ECHOES_AT + (index % ECHOES) * 24;
         (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
@@ -308,7 +308,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-/// Marks and removes what a dead process left. The caller knows that it is dead.
+/// Marks and removes the segment of a process that is dead, as the caller has checked.
 pub(crate) fn retire(path: &Path) {
     if let Ok(file) = open_file(path)
         && file.metadata().is_ok_and(|meta| meta.size() >= 4096)

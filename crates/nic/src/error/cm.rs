@@ -23,9 +23,9 @@ pub enum CmRefusal {
     /// There is no way to the destination.
     #[error("no way to {destination}: {source}")]
     Unreachable {
-        /// Where to.
+        /// The destination.
         destination: std::net::IpAddr,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The id has not come so far, or has come too far.

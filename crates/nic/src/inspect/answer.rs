@@ -27,9 +27,9 @@ const QP_BYTES: usize = 768;
 /// Making this many entries takes well under a millisecond.
 const MOST_QPS: usize = 512;
 
-/// What is told of.
+/// What the document describes.
 pub(crate) struct Subject {
-    /// The engine whose counters are told.
+    /// The engine whose counters are reported.
     pub(crate) engine: Arc<Engine>,
     /// What the device can do just now.
     pub(crate) attributes: Box<dyn Fn() -> DeviceAttr + Send>,
@@ -76,7 +76,7 @@ impl Chore for Answerer {
     }
 
     fn attend(&mut self) {
-        // No room for another descriptor, or nobody there after all: the next turn will see.
+        // No room for another descriptor, or nobody there after all: the next call tries again.
         let accept = || self.listener.accept().ok().map(|(stream, _)| stream);
         let askers: Vec<_> = std::iter::from_fn(accept).take(MOST_ANSWERS).collect();
         let Some(buffer_bytes) = askers.iter().map(enlarge_buffer).min() else { return };

@@ -162,7 +162,7 @@ impl Question {
             Ok(bytes) if !bytes.is_empty() => {
                 let mut read = Snapshot::parse(&bytes, slot);
                 if let (Ok(snapshot), Some(seen)) = (&mut read, &self.process) {
-                    // In a container it may know itself by another number than we know it.
+                    // In a container the process may have another process ID than here.
                     snapshot.pid = seen.pid;
                 }
                 Some(read.map_err(|why| InspectError::Garbled { slot, process, why }))

@@ -1,11 +1,11 @@
-//! What a NIC says of itself.
+//! The document in which a NIC describes itself.
 
 use crate::counters::{Counters, QpReport};
 use crate::device_attr::{DEVICE_NAME, DeviceAttr};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Version of the document. A field may be added without a new one; a reader must pass over what it does not know.
+/// Version of the document. A new field does not change it; readers must ignore unknown fields.
 const FORMAT: u32 = 1;
 
 /// The document as it is written.
@@ -66,10 +66,10 @@ pub struct Snapshot {
     pub failed_completions: u64,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, u64>,
-    /// Requests refused, by reason; older devices do not say.
+    /// Requests refused, by reason; empty from older versions.
     #[serde(default)]
     pub refusals: BTreeMap<String, u64>,
-    /// What the connection manager did; older devices do not say.
+    /// Counters of the connection manager; empty from older versions.
     #[serde(default)]
     pub cm: BTreeMap<String, u64>,
     /// What the link did.
@@ -81,7 +81,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads a document and checks that it can be what the NIC in `slot` says.
+    /// Parses a document and checks that the NIC in `slot` can have written it.
     pub(super) fn parse(bytes: &[u8], slot: u8) -> Result<Snapshot, String> {
         let snapshot: Snapshot = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         let foreign = |qp: &&QpReport| qp.qpn >> 16 != u32::from(slot);

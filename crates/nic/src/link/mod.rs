@@ -39,10 +39,10 @@ pub use ferroce_os::interfaces::{LocalAddress, local_addresses};
 pub use shared_port::SharedPort;
 pub use single_packet::SinglePacket;
 pub use udp::{UdpConfig, UdpLink};
-pub(crate) use udp::{is_last_word, management_slot};
+pub(crate) use udp::{is_final_message, management_slot};
 
-/// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host names the slot of the
-/// process that an offer is for. Links may steer by it; zero names no slot.
+/// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host writes the slot of the
+/// process that a connection request is for. Links may steer by it; zero means no slot.
 pub(crate) const SLOT_HINT_AT: usize = 18;
 
 /// Carries packets between NICs.

@@ -5,7 +5,7 @@
 //! full, they go by UDP, and so does every retry.
 
 use super::link::{LocalLink, meta_of};
-use crate::link::{Link, TxBatch, is_last_word, management_slot};
+use crate::link::{Link, TxBatch, is_final_message, management_slot};
 use ferroce_proto::Qpn;
 use ferroce_proto::qp::Attempt;
 use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
@@ -57,7 +57,7 @@ impl LocalLink {
             return Attempt::Declined;
         }
         // The sender of the last message of a connection may exit immediately, and its ring with it, unless the reader has opened it.
-        if is_last_word(packet) && !local_peer.is_settled() {
+        if is_final_message(packet) && !local_peer.is_settled() {
             return Attempt::Declined;
         }
         let attempt = local_peer.push_bytes_now(&meta_of(route), packet);

@@ -139,7 +139,7 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Brings pages of on-demand regions in, as the program advises. What cannot be brought in is told only if the
+    /// Brings pages of on-demand regions in, as the program advises. A page that cannot be brought in is an error only if the
     /// program waits for it.
     pub(crate) fn prefetch(
         &self,

@@ -13,11 +13,11 @@ use std::sync::{Arc, Weak};
 
 /// The owner of a cached region: it has a lock, under which the copy is used.
 pub(crate) trait CacheOwner: Send + Sync {
-    /// Waits until nobody has the lock who had it when this was called.
+    /// Waits until the present holder of the lock has released it.
     fn wait_for_holder(&self);
 }
 
-/// What the table of regions knows of a cache.
+/// The entry of a cache in the table of regions.
 struct Grant {
     /// The number of the region, plus one; zero if there is none.
     region: AtomicU32,

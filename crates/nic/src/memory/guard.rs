@@ -1,7 +1,7 @@
-//! Placing what arrives, packet after packet, with the region held in between.
+//! Placing arriving packets, with the region held between them.
 //!
 //! The packets of a message go to the same region. Giving it up after each means an atomic instruction behind each copy,
-//! which waits until the last byte of the copy is in the cache; so it is held until the row of packets is done. All checks
+//! which waits until the last byte of the copy is in the cache; so it is held until the last packet of the batch. All checks
 //! are made for each packet nevertheless.
 
 use super::access::region;

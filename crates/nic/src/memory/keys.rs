@@ -1,12 +1,12 @@
 //! Keys that cannot be guessed.
 //!
 //! A key is the number of a table slot and a random tag, enciphered with a secret of this NIC. So a key leads to its
-//! slot in a few nanoseconds, but knowing one key, or the lkey of a region, says nothing about any other key.
+//! slot in a few nanoseconds, but one key, or the lkey of a region, reveals nothing about any other key.
 
 use rand::Rng;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bits of a key that number the slot; the rest is the tag that tells generations apart.
+/// Bits of a key that number the slot; the rest is the tag that distinguishes generations.
 pub(super) const SLOT_BITS: u32 = 20;
 const ROUNDS: usize = 6;
 /// Keys whose slot is remembered.

@@ -11,7 +11,7 @@
 //! | `external` | how packets point into regions instead of copying |
 //! | `direct` | operations in the memory of a local peer |
 //! | `across` | copies between processes, by the kernel |
-//! | `guard` | how a row of packets is placed |
+//! | `guard` | how a batch of packets is placed |
 //! | `cached_region` | how a region is used again and again without its lock |
 //! | `copy` | the only place where bytes move |
 

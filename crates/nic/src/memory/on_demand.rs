@@ -1,7 +1,7 @@
 //! Memory that may come and go: copies that fail where a plain one would end the process.
 //!
 //! The kernel copies within our own process (`process_vm_readv` and `process_vm_writev`, always allowed on oneself). It
-//! faults pages in as any access does, and says so where there is none. That costs a system call per packet, so only
+//! faults pages in as any access does, and returns an error where there is none. That costs a system call per packet, so only
 //! regions registered for on-demand paging pay it.
 
 use super::region::{Backing, Span};

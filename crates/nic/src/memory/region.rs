@@ -88,7 +88,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Bytes that the caller knows to be there: of a local peer, or of the device.
+    /// Bytes that are mapped, as the caller guarantees: of a local peer, or of the device.
     pub(crate) fn at(start: usize, len: usize) -> Span {
         Span { start, len, backing: Backing::Mapped }
     }
@@ -135,7 +135,7 @@ impl Region {
         Region::plain(0, 0, PdId(0), Access::empty(), LKey(0), RKey(0))
     }
 
-    /// What [`Region::local`] needs to know of it.
+    /// The part that [`Region::local`] needs.
     pub(super) fn for_local_use(&self) -> Region {
         let plain = Region::plain(self.base, self.len, self.pd, self.access, self.lkey, self.rkey);
         Region { iova: self.iova, backing: self.backing, ..plain }
@@ -171,7 +171,7 @@ impl Region {
 
     /// Bytes `[addr, addr + len)` as work requests name them, or why not. Cannot wrap: lengths are compared, never
     /// end addresses.
-    #[inline(always)] // so are the checks below: who only wants to know whether they pass does not pay for saying why not
+    #[inline(always)] // so are the checks below: a caller that ignores the reason of a fault does not pay for it
     pub(super) fn span(&self, key: u32, addr: u64, len: u64) -> Result<Span, MemoryFault> {
         let outside = MemoryFault::OutOfRange { key, addr, len, start: self.iova, region_len: self.len };
         let offset = addr.checked_sub(self.iova).ok_or(outside)?;

@@ -125,8 +125,8 @@ impl Cq {
         Ok(n)
     }
 
-    /// From now on notes when each completion is made. Costs two looks at the clock per completion, so nothing does it
-    /// unasked. Completions that wait already are stamped with now.
+    /// Stamps every completion from now on with its time. This reads two clocks per completion, so it is off by default. Completions
+    /// that wait already are stamped with the present time.
     pub fn stamp_completions(&self) {
         self.core.stamp();
     }

@@ -27,7 +27,7 @@ impl Nic {
         Ok(Arc::new(Pd { id, nic: self.inner().clone(), events: self.event_queue().clone() }))
     }
 
-    /// The same protection domain, for objects whose events this handle on the device hears.
+    /// The same protection domain, for objects whose events go to this handle of the device.
     pub fn share_pd(&self, pd: &Pd) -> Arc<Pd> {
         Arc::new(Pd { id: pd.id, nic: pd.nic.clone(), events: self.event_queue().clone() })
     }
@@ -42,12 +42,12 @@ impl Pd {
     /// Registers `len` bytes at `addr`; work requests and peers name them from `iova` on. With
     /// [`Access::ZERO_BASED`] the `iova` is ignored and zero.
     ///
-    /// With [`Access::ON_DEMAND`] the bytes need not be mapped, now or later: an access to one that is not fails, and
-    /// its completion says so. All bytes from 0 to `usize::MAX` are the whole address space (implicit on-demand paging).
+    /// With [`Access::ON_DEMAND`] the bytes need not be mapped, now or later: an access to one that is not fails,
+    /// and its completion reports it. All bytes from 0 to `usize::MAX` are the whole address space (implicit on-demand paging).
     ///
     /// # Safety
     /// Unless the region is on demand, the bytes must stay mapped, readable, and writable if any write access is granted, until the region is
-    /// dropped. `owner` is kept until then, and is the way to make sure of it. The NIC reads and writes the bytes at
+    /// dropped. `owner` is kept until then, so it can guarantee that. The NIC reads and writes the bytes at
     /// any time; the program must order its own accesses by completions.
     pub unsafe fn register(
         self: &Arc<Self>,
@@ -84,7 +84,7 @@ impl Pd {
         self.register_range(registration, access, Pages::MustBeThere, owner)
     }
 
-    /// As [`Pd::register`], but brings no page in and looks at none: for ranges most of which are never used, such as
+    /// As [`Pd::register`], but neither brings pages in nor checks them: for ranges most of which are never used, such as
     /// the shared heap of a job.
     ///
     /// # Safety

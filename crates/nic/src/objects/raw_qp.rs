@@ -9,7 +9,7 @@ use ferroce_proto::verbs::{QpCap, Transport};
 use std::sync::Arc;
 
 impl Pd {
-    /// Makes a queue pair for raw packets, in RESET; needs CAP_NET_RAW. It receives what its flows say.
+    /// Makes a queue pair for raw packets, in RESET; needs CAP_NET_RAW. It receives the frames that its flow rules match.
     pub fn create_raw_qp(self: &Arc<Self>, init: &QpInit<'_>) -> Result<Qp, Error> {
         let (raw, mut qp, cap) = self.raw_parts(init)?;
         let queue = RawQueue::new(QueueInit {

@@ -62,7 +62,7 @@ pub fn next_rkey(RKey(key): RKey) -> RKey {
 
 impl Qp {
     /// Binds a window of type 1: posts the request, and returns the key that the window has once it is done. `old` is
-    /// the key that the program knows; no bytes means that the window is closed, for which no region need be named.
+    /// the key that the program has; a length of 0 closes the window and needs no region.
     #[allow(clippy::too_many_arguments)] // the fields of the verb
     pub fn bind_window(
         &self,

@@ -44,8 +44,8 @@ impl Nic {
 }
 
 impl XrcDomain {
-    /// Makes the receiving end of an extended reliable connection, in RESET; `device` hears its events. It has no protection domain and no
-    /// completion queue: each request names a shared receive queue of this domain, which has both.
+    /// Makes the receiving end of an extended reliable connection, in RESET; its events go to `device`. It has no protection domain and no
+    /// completion queue: each request carries the number of a shared receive queue of this domain, which has both.
     pub fn create_target(self: &Arc<Self>, device: &Nic) -> Result<Qp, Error> {
         let nic = device.inner();
         nic.alive()?;

@@ -27,7 +27,7 @@ impl CompletionChannel {
     }
 
     /// Waits for an event and returns the number of the CQ it is for ([`crate::Cq::id`]) with the cookie it was made
-    /// with. Blocks, unless the descriptor was set to non-blocking: then `WouldBlock` says that there is none. A
+    /// with. Blocks, unless the descriptor was set to non-blocking: then it returns `WouldBlock` if there is none. A
     /// signal ends the wait with `Interrupted`.
     pub fn wait(&self) -> std::io::Result<(u32, u64)> {
         loop {

@@ -86,7 +86,7 @@ impl EventQueue {
     }
 }
 
-/// Everybody who hears of the device as a whole.
+/// The queues that get the events of the whole device.
 #[derive(Default)]
 pub(crate) struct EventHub {
     queues: Mutex<Vec<Weak<EventQueue>>>,

@@ -7,7 +7,7 @@ use super::spread::Spread;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A header that a rule looks at.
+/// A header that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowLayer {
     /// Destination (6 bytes), source (6), type (2), VLAN tag (2).
@@ -78,7 +78,7 @@ impl FlowCounts {
 pub struct FlowRule {
     /// What it is for.
     pub kind: FlowKind,
-    /// Rules with smaller numbers are looked at first.
+    /// Rules with smaller numbers are matched first.
     pub priority: u16,
     /// A frame that matches does not go on to rules of larger numbers.
     pub traps: bool,
@@ -126,7 +126,7 @@ impl Installed {
     }
 }
 
-/// Gives a frame to whom the rules say; they are in the order of their priorities.
+/// Delivers a frame to the targets of the rules that match it; the rules are in the order of their priorities.
 pub(super) fn steer(rules: &[Arc<Installed>], frame: &Frame, bytes: &[u8]) {
     let of = |kind: FlowKind| rules.iter().filter(move |r| r.rule.kind == kind && r.matches(frame));
     for sniffer in of(FlowKind::Sniffer) {

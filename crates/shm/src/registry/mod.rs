@@ -58,7 +58,7 @@ pub enum RegistryError {
         path: PathBuf,
         /// What was tried.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The directory could be read or written by somebody else.

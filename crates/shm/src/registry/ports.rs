@@ -56,7 +56,7 @@ struct Claim {
 pub struct Ports {
     directory: PathBuf,
     slot: u8,
-    /// Locks of the slots: tells who is alive.
+    /// Locks of the slots, which show which processes are alive.
     slots: ByteLocks,
     lock: ByteLocks,
     mine: Mutex<HashMap<PortSpace, VecDeque<u16>>>,

@@ -5,10 +5,10 @@ use super::{FIRST_SLOT, LAST_SLOT, LOCK_FILE, ROSTER_BYTE, effective_uid};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Registries that one process looks at when it starts. What is left is looked at by the next.
+/// Registries that one process checks when it starts. The next process checks the rest.
 const MOST_REGISTRIES: usize = 64;
 
-/// How a registry is called, behind its name and a point, while it is being removed.
+/// Prefix of the file extension of a registry while it is being removed.
 const GONE: &str = "gone-";
 
 /// Removes the sockets of slots that nobody holds. Called with the roster locked, so that nobody claims one meanwhile. (A

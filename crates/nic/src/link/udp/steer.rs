@@ -1,9 +1,9 @@
 //! Which of the sockets on one port gets a packet: a classic BPF program that reads the destination QPN.
 //!
 //! The high eight bits of a QPN are the slot of the process that owns it. All processes own QP1, so for its packets the
-//! program reads on: a message of connection management names the communication id of its receiver, whose high eight bits
-//! are the slot too. Offers name a service instead; a sender on this host, which finds the listener in the registry, writes the slot into
-//! reserved bytes of the MAD ([`SLOT_HINT_AT`]). Everything else (offers from elsewhere, strangers' numbers) goes to a
+//! program reads on: a message of connection management contains the communication id of its receiver, whose high eight bits
+//! are the slot too. A REQ contains a service id instead; a sender on this host, which finds the listener in the registry, writes the slot into
+//! reserved bytes of the MAD ([`SLOT_HINT_AT`]). Everything else (requests from other hosts, unknown numbers) goes to a
 //! socket that the kernel picks by hashing the flow.
 
 use crate::link::SLOT_HINT_AT;
@@ -47,7 +47,7 @@ const RETURN_LOADED: u32 = libc::BPF_RET | BPF_A;
 /// Not in the `libc` crate for every C library.
 const BPF_A: u32 = 0x10;
 
-/// The slot that a packet to QP1 names, as the program below finds it; zero if it names none.
+/// The slot in a packet to QP1, as the program below finds it; zero if there is none.
 pub(crate) fn management_slot(packet: &[u8]) -> u8 {
     let byte = |at: u32| packet.get(at as usize).copied().unwrap_or(0);
     match management_attribute(packet) {
@@ -57,8 +57,8 @@ pub(crate) fn management_slot(packet: &[u8]) -> u8 {
     }
 }
 
-/// Whether a packet to QP1 may be the last of its sender, which may end before it can repeat it.
-pub(crate) fn is_last_word(packet: &[u8]) -> bool {
+/// Whether a packet to QP1 may be the last message of its sender, which may exit before it can retry it.
+pub(crate) fn is_final_message(packet: &[u8]) -> bool {
     matches!(management_attribute(packet), REJ | DREQ | DREP | SIDR_REP)
 }
 
@@ -200,11 +200,11 @@ mod tests {
             assert_eq!(run(&program, &management(message, 254)), 1, "{}", message.name());
             assert_eq!(management_slot(&management(message, 254)), 3, "{}", message.name());
         }
-        let offers = [
+        let requests = [
             CmMessage::Req(Req { local_comm_id, ..Req::default() }),
             CmMessage::SidrReq(SidrReq { request_id: local_comm_id, ..SidrReq::default() }),
         ];
-        for message in offers {
+        for message in requests {
             assert_eq!(run(&program, &management(message, 0)), NO_INDEX, "{}", message.name());
             assert_eq!(run(&program, &management(message, 254)), 2, "{}", message.name());
             assert_eq!([0, 254].map(|hint| management_slot(&management(message, hint))), [0, 254]);

@@ -1,4 +1,4 @@
-//! Records that no local peer of ours would write: the receiver asks for packets, or says nothing, and goes on.
+//! Invalid records: the receiver requests packets or drops the record, and continues.
 
 use crate::link::TxBatch;
 use crate::objects::{Cq, Pd, Qp, QpInit};
@@ -133,7 +133,7 @@ fn send(from: &End, to: &End) {
         let give_up = Instant::now() + Duration::from_secs(20);
         let mut one = [Completion::default()];
         while end.cq.poll(&mut one).unwrap() == 0 {
-            // Whoever waits drives itself only, and the other may have something to say.
+            // A poll drives only its own NIC, and the other one may have to send.
             [from, to].iter().for_each(|end| end.nic.inner().engine.drive_for_poller(false));
             assert!(Instant::now() < give_up, "no completion {wr_id}");
         }
@@ -168,7 +168,7 @@ fn source_refs_that_lead_nowhere_are_asked_for_as_packets() {
     }
     assert_eq!(b.qp.core.machine.lock().state(), QpState::Rts);
     send(&a, &b);
-    assert_eq!(a.nic.counters().link.rendezvous_sends, 0, "the descriptor said no");
+    assert_eq!(a.nic.counters().link.rendezvous_sends, 0, "the descriptor forbids it");
 }
 
 #[test]

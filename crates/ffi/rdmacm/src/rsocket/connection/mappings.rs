@@ -17,7 +17,7 @@ use crate::rsocket::wire::{Mapping, Message, RemoteBuffer};
 
 /// Writes in closer succession than this do not wait for an answer in between. An answer takes longer, unless it
 /// comes from another core, and then this core need not yield.
-const AT_ONCE: Duration = Duration::from_micros(2);
+const MAX_GAP: Duration = Duration::from_micros(2);
 
 /// A buffer that the program mapped.
 pub(crate) struct Mapped {
@@ -151,7 +151,7 @@ impl Connection {
     fn let_others_run(&self, started: Instant) {
         // Before it yields: the time of the others is time that it waits.
         let ended = self.shared.lock().mapped_write.replace(Instant::now());
-        if ended.is_some_and(|ended| started.saturating_duration_since(ended) > AT_ONCE) {
+        if ended.is_some_and(|ended| started.saturating_duration_since(ended) > MAX_GAP) {
             std::thread::yield_now();
         }
     }
