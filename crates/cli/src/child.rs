@@ -23,7 +23,7 @@ pub(crate) fn die_with_parent(command: &mut Command, signal: libc::c_int) {
 }
 
 /// A helper process, killed when this value is dropped.
-pub(crate) struct Helper(Child);
+pub(crate) struct Helper(pub(crate) Child);
 
 impl Helper {
     /// Starts the helper.

@@ -1,10 +1,10 @@
 //! Destinations of datagrams.
 
 use crate::error::Error;
+use crate::macros::debug;
 use crate::pd::Pd;
 use ferroce_proto::verbs::{AddressVector, UdTarget};
 use ferroce_proto::{Qkey, Qpn};
-use std::fmt;
 use std::sync::Arc;
 
 /// The address of a datagram queue pair or a multicast group. Cheap to clone.
@@ -33,8 +33,4 @@ impl AddressHandle {
     }
 }
 
-impl fmt::Debug for AddressHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AddressHandle(QP {} at {})", self.qpn, self.vector().dgid.to_ip())
-    }
-}
+debug!(AddressHandle, |this| "AddressHandle(QP {} at {})", this.qpn, this.vector().dgid.to_ip());

@@ -3,12 +3,12 @@
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::in_flight::InFlight;
+use crate::macros::debug;
 use crate::pd::Pd;
 use crate::reactor::{self, Reactor};
 use crate::sleep;
 use ferroce_nic::{AsyncEvent, Config, Counters, DeviceAttr, GidEntry, Nic};
 use ferroce_proto::verbs::Mtu;
-use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -85,8 +85,8 @@ impl Device {
     /// Index of an address in the GID table. The IPv6-mapped form of an IPv4 address is found too.
     pub fn gid_index(&self, address: IpAddr) -> Result<u8, Error> {
         let found = self.gids().iter().position(|e| e.gid == address.into());
-        let missing = ferroce_nic::Error::Invalid { attribute: "address", why: "is not in the GID table" };
-        found.and_then(|i| u8::try_from(i).ok()).ok_or_else(|| Error::in_call("gid_index")(missing))
+        let missing = || Error::invalid("gid_index", "address", "is not in the GID table");
+        found.and_then(|i| u8::try_from(i).ok()).ok_or_else(missing)
     }
 
     /// All counters of the device and of its queue pairs.
@@ -158,11 +158,7 @@ impl Device {
     }
 }
 
-impl fmt::Debug for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Device(slot {})", self.inner.nic.slot())
-    }
-}
+debug!(Device, |this| "Device(slot {})", this.inner.nic.slot());
 
 /// Readable while an asynchronous event is available.
 impl AsFd for Device {

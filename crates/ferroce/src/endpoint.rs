@@ -45,8 +45,14 @@ pub enum BadEndpoint {
 
 const MAGIC: [u8; 4] = *b"fRCE";
 const VERSION: u8 = 1;
-const TRANSPORTS: [Transport; 5] =
-    [Transport::Rc, Transport::Uc, Transport::Ud, Transport::XrcIni, Transport::XrcTgt];
+/// The transports as text. In bytes a transport is its place in this list, counted from 1.
+const TRANSPORTS: [(Transport, &str); 5] = [
+    (Transport::Rc, "rc"),
+    (Transport::Uc, "uc"),
+    (Transport::Ud, "ud"),
+    (Transport::XrcIni, "xrc-ini"),
+    (Transport::XrcTgt, "xrc-tgt"),
+];
 
 impl Endpoint {
     /// Size of the encoding in bytes.
@@ -80,7 +86,7 @@ impl Endpoint {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4] = VERSION;
-        bytes[5] = code(self.transport);
+        bytes[5] = code_and_name(self.transport).0;
         bytes[6] = self.mtu as u8;
         bytes[7] = self.rd_atomic;
         bytes[8..12].copy_from_slice(&self.qpn.value().to_be_bytes());
@@ -99,11 +105,11 @@ impl Endpoint {
         if bytes[4] != VERSION {
             return Err(BadEndpoint::Version(bytes[4]));
         }
-        let transport = TRANSPORTS.into_iter().find(|t| code(*t) == bytes[5]);
+        let transport = usize::from(bytes[5]).checked_sub(1).and_then(|at| TRANSPORTS.get(at));
         let mut gid = Gid::ZERO;
         gid.0.copy_from_slice(&bytes[20..]);
         let endpoint = Endpoint {
-            transport: transport.ok_or(BadEndpoint::Field("transport"))?,
+            transport: transport.ok_or(BadEndpoint::Field("transport"))?.0,
             gid,
             qpn: number("QP number", word(8)).map(Qpn::new)?,
             psn: number("sequence number", word(12)).map(Psn::new)?,
@@ -126,24 +132,10 @@ impl Endpoint {
     }
 }
 
-fn code(transport: Transport) -> u8 {
-    match transport {
-        Transport::Rc => 1,
-        Transport::Uc => 2,
-        Transport::Ud => 3,
-        Transport::XrcIni => 4,
-        Transport::XrcTgt => 5,
-    }
-}
-
-fn name(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Rc => "rc",
-        Transport::Uc => "uc",
-        Transport::Ud => "ud",
-        Transport::XrcIni => "xrc-ini",
-        Transport::XrcTgt => "xrc-tgt",
-    }
+/// The place in `TRANSPORTS`, and the text there.
+fn code_and_name(transport: Transport) -> (u8, &'static str) {
+    let at = TRANSPORTS.iter().position(|(known, _)| *known == transport).unwrap_or(0);
+    (at as u8 + 1, TRANSPORTS[at].1)
 }
 
 /// QP and sequence numbers have 24 bits.
@@ -153,7 +145,7 @@ fn number(field: &'static str, value: u32) -> Result<u32, BadEndpoint> {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let transport = name(self.transport);
+        let (_, transport) = code_and_name(self.transport);
         let Endpoint { qpn, psn, rd_atomic, qkey, .. } = self;
         let (address, mtu) = (self.address(), self.mtu.bytes());
         write!(f, "{transport}/{address}/{qpn}/psn={psn}/mtu={mtu}/rd={rd_atomic}/qkey={qkey}")
@@ -168,8 +160,8 @@ impl FromStr for Endpoint {
         let [transport, address, qpn, psn, mtu, rd, qkey] = fields[..] else {
             return Err(BadEndpoint::NotAnEndpoint);
         };
-        let transport = TRANSPORTS.into_iter().find(|t| name(*t) == transport);
-        let transport = transport.ok_or(BadEndpoint::NotAnEndpoint)?;
+        let transport = TRANSPORTS.iter().find(|(_, name)| *name == transport);
+        let (transport, _) = *transport.ok_or(BadEndpoint::NotAnEndpoint)?;
         let address: IpAddr = address.parse().map_err(|_| BadEndpoint::Field("address"))?;
         let named = |field, text: &str, prefix| {
             let digits = text.strip_prefix(prefix).ok_or(BadEndpoint::Field(field))?;

@@ -82,6 +82,10 @@ impl Error {
         move |source| Error::Call { verb, source }
     }
 
+    pub(crate) fn invalid(verb: &'static str, attribute: &'static str, why: &'static str) -> Error {
+        Error::Call { verb, source: ferroce_nic::Error::Invalid { attribute, why } }
+    }
+
     pub(crate) fn in_post(verb: &'static str) -> impl Fn((usize, ferroce_nic::Error)) -> Error {
         move |(taken, source)| Error::Post { verb, taken, source }
     }

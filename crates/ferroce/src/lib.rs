@@ -55,6 +55,7 @@ mod device;
 mod endpoint;
 mod error;
 mod in_flight;
+mod macros;
 mod memory;
 mod pd;
 mod pending;

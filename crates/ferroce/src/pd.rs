@@ -5,13 +5,13 @@ use crate::cq::Cq;
 use crate::device::Device;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::macros::debug;
 use crate::memory::{Buffer, RegionBuilder};
 use crate::qp::{QpBuilder, Rc, Uc, Ud};
 use crate::srq::Srq;
 use ferroce_nic::Prefetch;
 use ferroce_proto::PdId;
 use ferroce_proto::verbs::{AddressVector, Sge};
-use std::fmt;
 use std::sync::Arc;
 
 /// A protection domain. Regions, windows, queue pairs, shared receive queues and address handles work together only within one
@@ -77,8 +77,4 @@ impl Pd {
     }
 }
 
-impl fmt::Debug for Pd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pd({})", self.id().0)
-    }
-}
+debug!(Pd, |this| "Pd({})", this.id().0);

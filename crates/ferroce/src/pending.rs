@@ -3,10 +3,10 @@
 use crate::cq::Cq;
 use crate::error::{CompletionError, Error, Outcome};
 use crate::in_flight::OutcomeCell;
+use crate::macros::debug;
 use crate::memory::Buffer;
 use ferroce_proto::verbs::{Completion, WcFlags, WcOpcode, WcStatus};
 use ferroce_proto::wire::Grh;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,11 +52,7 @@ impl Pending {
     }
 }
 
-impl fmt::Debug for Pending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pending(on {:?})", self.cq)
-    }
-}
+debug!(Pending, |this| "Pending(on {:?})", this.cq);
 
 /// A completed operation with its buffer.
 #[non_exhaustive]

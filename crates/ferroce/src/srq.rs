@@ -3,13 +3,13 @@
 use crate::device::Device;
 use crate::error::Error;
 use crate::in_flight::Queue;
+use crate::macros::debug;
 use crate::memory::Buffer;
 use crate::pd::Pd;
 use crate::pending::Refused;
 use crate::qp::check_ids;
 use ferroce_nic::SrqAttr;
 use ferroce_proto::verbs::RecvWr;
-use std::fmt;
 use std::sync::Arc;
 
 /// A shared receive queue: several queue pairs take their receives from it. Cheap to clone.
@@ -108,8 +108,4 @@ impl Drop for Discard {
     }
 }
 
-impl fmt::Debug for Srq {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Srq({}, {:?})", self.id(), self.query())
-    }
-}
+debug!(Srq, |this| "Srq({}, {:?})", this.id(), this.query());

@@ -8,6 +8,7 @@ use crate::cq::Cq;
 use crate::device::Device;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::macros::{debug, setters};
 use crate::memory::{Buffer, RemoteRegion};
 use crate::pd::Pd;
 use crate::pending::{Pending, Refused};
@@ -16,7 +17,6 @@ use crate::qp::{QpBuilder, SendHalf, Target, XrcInitiator};
 use crate::srq::Srq;
 use ferroce_proto::verbs::{Access, AttrMask, QpAttr, QpState, SendOp, Transport};
 use ferroce_proto::{Qpn, Srqn};
-use std::fmt;
 use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -47,10 +47,9 @@ impl XrcDomain {
     /// Creates a shared receive queue of up to `depth` receives with up to `sges` scatter/gather entries each. Completions go to
     /// `cq`; regions of `pd` are accessible through it.
     pub fn srq(&self, pd: &Pd, cq: &Cq, depth: u32, sges: u32) -> Result<XrcSrq, Error> {
-        let call = Error::in_call("create_srq");
-        let nic = pd.nic.create_xrc_srq(depth, sges, &self.nic, cq.nic()).map_err(&call)?;
-        let missing = || call(ferroce_nic::Error::Invalid { attribute: "srq", why: "has no XRC number" });
-        let number = nic.number().ok_or_else(missing)?;
+        let nic = pd.nic.create_xrc_srq(depth, sges, &self.nic, cq.nic());
+        let nic = nic.map_err(Error::in_call("create_srq"))?;
+        let number = nic.number().ok_or_else(|| Error::invalid("create_srq", "srq", "has no XRC number"))?;
         Ok(XrcSrq { srq: Srq::new(nic, pd), number, cq: cq.clone() })
     }
 
@@ -60,11 +59,7 @@ impl XrcDomain {
     }
 }
 
-impl fmt::Debug for XrcDomain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "XrcDomain({})", self.nic.id())
-    }
-}
+debug!(XrcDomain, |this| "XrcDomain({})", this.nic.id());
 
 /// A shared receive queue of an XRC domain, made by [`XrcDomain::srq`]. It has all methods of [`Srq`]; owned receives complete
 /// at [`Cq::wait_shared`]. Cheap to clone.
@@ -103,20 +98,13 @@ pub struct XrcTargetBuilder {
 }
 
 impl XrcTargetBuilder {
-    /// Local address; the default is entry 0 of the GID table.
-    pub fn address(mut self, address: IpAddr) -> Self {
-        self.address = Some(address);
-        self
-    }
-    /// Operations that the initiator may execute, as far as regions allow them too; all by default.
-    pub fn access(mut self, access: Access) -> Self {
-        self.settings.access = access;
-        self
-    }
-    /// READs and atomics that the target serves at a time; 16.
-    pub fn rd_atomic(mut self, count: u8) -> Self {
-        self.settings.rd_atomic = count;
-        self
+    setters! {
+        /// Local address; the default is entry 0 of the GID table.
+        address(address: IpAddr) |b| b.address = Some(address);
+        /// Operations that the initiator may execute, as far as regions allow them too; all by default.
+        access(access: Access) |b| b.settings.access = access;
+        /// READs and atomics that the target serves at a time; 16.
+        rd_atomic(count: u8) |b| b.settings.rd_atomic = count;
     }
 
     /// Creates the target in INIT.
@@ -180,11 +168,7 @@ impl XrcTarget {
     }
 }
 
-impl fmt::Debug for XrcTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "XrcTarget({}, {:?})", self.qpn(), self.state())
-    }
-}
+debug!(XrcTarget, |this| "XrcTarget({}, {:?})", this.qpn(), this.state());
 
 impl Pd {
     /// The sending end of an extended reliable connection, whose completions go to `cq`.

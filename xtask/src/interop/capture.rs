@@ -5,10 +5,9 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-/// Block types of the pcapng format.
-const ENHANCED_PACKET: u32 = 6;
-/// Option of a packet block: its two lowest bits say 1 for received, 2 for sent.
-const OPTION_FLAGS: u16 = 2;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::{Block, PcapNgParser};
+
 /// BTH opcodes of RC that answer something; all others of RC are requests.
 const RC_ANSWERS: std::ops::RangeInclusive<u8> = 0x0d..=0x12;
 
@@ -29,7 +28,7 @@ pub(crate) fn count(path: &Path) -> Traffic {
     let mut seen = HashSet::new();
     let bytes = std::fs::read(path).unwrap_or_default();
     for (frame, sent) in packets(&bytes) {
-        let again = request(frame).is_some_and(|key| !seen.insert((sent, key)));
+        let again = request(&frame).is_some_and(|key| !seen.insert((sent, key)));
         let (count, repeated) = if sent {
             (&mut traffic.sent, &mut traffic.resent)
         } else {
@@ -41,33 +40,17 @@ pub(crate) fn count(path: &Path) -> Traffic {
     traffic
 }
 
-/// Every frame of a pcapng file with its direction. The writer is on this machine, so the byte order is ours.
-pub(crate) fn packets(mut bytes: &[u8]) -> Vec<(&[u8], bool)> {
+/// Every frame of a pcapng file, and whether it was sent. The last block of a process that was killed may be cut.
+pub(crate) fn packets(bytes: &[u8]) -> Vec<(Vec<u8>, bool)> {
+    let Ok((mut rest, mut parser)) = PcapNgParser::new(bytes) else { return Vec::new() };
     let mut found = Vec::new();
-    while let (Some(kind), Some(len)) = (word(bytes, 0), word(bytes, 4)) {
-        let len = len as usize;
-        // The last block of a process that was killed may be cut.
-        let Some(block) = bytes.get(..len).filter(|_| len >= 12) else { break };
-        if kind == ENHANCED_PACKET
-            && let Some(size) = word(block, 20)
-            && let Some(frame) = block.get(28..28 + size as usize)
-        {
-            found.push((frame, is_sent(&block[28 + frame.len().next_multiple_of(4)..])));
-        }
-        bytes = &bytes[len..];
+    while let Ok((behind, block)) = parser.next_block(rest) {
+        rest = behind;
+        let Block::EnhancedPacket(packet) = block else { continue };
+        let sent = |option: &EnhancedPacketOption| matches!(option, EnhancedPacketOption::Flags(flags) if flags & 3 == 2);
+        found.push((packet.data.to_vec(), packet.options.iter().any(sent)));
     }
     found
-}
-
-fn is_sent(mut options: &[u8]) -> bool {
-    while let (Some(head), Some(value)) = (word(options, 0), word(options, 4)) {
-        let (code, len) = (head as u16, (head >> 16) as usize);
-        if code == OPTION_FLAGS {
-            return value & 3 == 2;
-        }
-        options = options.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
-    }
-    false
 }
 
 /// What identifies an RC request: destination, sequence number and opcode.
@@ -79,13 +62,14 @@ fn request(frame: &[u8]) -> Option<(u32, u32, u8)> {
     is_request.then(|| (number(5), number(9), bth[0]))
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ENHANCED_PACKET: u32 = 6;
+    const OPTION_FLAGS: u32 = 2;
+    /// A section header: type, length, byte order, version 1.0, and a section whose length is not known.
+    const SECTION: [u32; 7] = [0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28];
 
     /// A packet block around an Ethernet frame with IPv4, UDP and a BTH.
     fn block(opcode: u8, psn: u8, sent: bool) -> Vec<u8> {
@@ -100,13 +84,15 @@ mod tests {
         [ENHANCED_PACKET, len, 0, 0, 0, size, size].iter().for_each(|w| block.extend(w.to_ne_bytes()));
         block.extend(frame);
         let flags = if sent { 2 } else { 1u32 };
-        [4 << 16 | u32::from(OPTION_FLAGS), flags, 0, len].iter().for_each(|w| block.extend(w.to_ne_bytes()));
+        [4 << 16 | OPTION_FLAGS, flags, 0, len].iter().for_each(|w| block.extend(w.to_ne_bytes()));
         block
     }
 
     #[test]
     fn requests_that_come_twice_are_counted() {
-        let blocks = [block(4, 1, true), block(4, 1, true), block(0x11, 1, false), block(0x11, 1, false)];
+        let section: Vec<u8> = SECTION.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let blocks =
+            [section, block(4, 1, true), block(4, 1, true), block(0x11, 1, false), block(0x11, 1, false)];
         let file = std::env::temp_dir().join(format!("ferroce-count-{}.pcapng", std::process::id()));
         std::fs::write(&file, blocks.concat()).unwrap();
         let traffic = count(&file);

@@ -52,10 +52,10 @@ impl Tap {
         self.dumpcap.wait()?;
         let bytes = std::fs::read(&self.file)?;
         std::fs::remove_file(&self.file)?;
-        let mut kept: BTreeMap<String, &[u8]> = BTreeMap::new();
+        let mut kept: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         for (frame, _) in capture::packets(&bytes) {
-            let Some(kind) = kind(frame) else { continue };
-            let place = kept.entry(kind).or_insert(frame);
+            let Some(kind) = kind(&frame) else { continue };
+            let place = kept.entry(kind).or_insert_with(|| frame.clone());
             if frame.len() < place.len() {
                 *place = frame;
             }

@@ -1,15 +1,11 @@
 //! Counts the packets of a pcapng file that may be damaged: a killed program leaves half a block behind.
 
+use pcap_file::PcapError;
+use pcap_file::pcapng::PcapNgReader;
+use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, PACKET_BLOCK, SIMPLE_PACKET_BLOCK};
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::path::Path;
-
-const SECTION_HEADER: u32 = 0x0a0d_0d0a;
-const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// Obsolete packet block, simple packet block, enhanced packet block.
-const PACKET_BLOCKS: [u32; 3] = [2, 3, 6];
-/// Type, length in front, length behind.
-const SMALLEST_BLOCK: u64 = 12;
 
 /// The content of a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,59 +18,30 @@ pub(super) struct Count {
 
 /// Counts the packets of a file.
 pub(super) fn count_packets(path: &Path) -> io::Result<Count> {
-    count(BufReader::new(File::open(path)?))
+    count(File::open(path)?)
 }
 
-fn count(mut source: impl Read) -> io::Result<Count> {
+fn count(source: impl Read) -> io::Result<Count> {
     let mut packets = 0;
-    let mut big_endian = false;
-    loop {
-        let head = read_up_to(&mut source, 8)?;
-        if head.len() < 8 {
-            return Ok(Count { packets, truncated: !head.is_empty() });
+    let counted = PcapNgReader::new(source).and_then(|mut reader| {
+        while let Some(block) = reader.next_raw_block() {
+            let kinds = [PACKET_BLOCK, SIMPLE_PACKET_BLOCK, ENHANCED_PACKET_BLOCK];
+            packets += u64::from(kinds.contains(&block?.type_));
         }
-        let [kind, length] = [&head[..4], &head[4..]].map(|bytes| word(bytes, big_endian));
-        let (length, already) = if kind == SECTION_HEADER || word(&head[..4], true) == SECTION_HEADER {
-            let order = read_up_to(&mut source, 4)?;
-            if order.len() < 4 {
-                break;
-            }
-            big_endian = match (word(&order, false), word(&order, true)) {
-                (BYTE_ORDER, _) => false,
-                (_, BYTE_ORDER) => true,
-                _ => break,
-            };
-            (word(&head[4..], big_endian), 12)
-        } else {
-            (length, 8)
-        };
-        let Some(rest) =
-            u64::from(length).checked_sub(already).filter(|_| u64::from(length) >= SMALLEST_BLOCK)
-        else {
-            break;
-        };
-        if io::copy(&mut (&mut source).take(rest), &mut io::sink())? < rest {
-            break;
-        }
-        packets += u64::from(PACKET_BLOCKS.contains(&kind));
+        Ok(())
+    });
+    match counted {
+        Err(PcapError::IoError(error)) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+        counted => Ok(Count { packets, truncated: counted.is_err() }),
     }
-    Ok(Count { packets, truncated: true })
-}
-
-fn read_up_to(source: &mut impl Read, most: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    source.take(most).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn word(bytes: &[u8], big_endian: bool) -> u32 {
-    let bytes = [bytes[0], bytes[1], bytes[2], bytes[3]];
-    if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+    const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 
     fn block(kind: u32, body: &[u8], big_endian: bool) -> Vec<u8> {
         let bytes = |n: u32| if big_endian { n.to_be_bytes() } else { n.to_le_bytes() };

@@ -5,6 +5,7 @@
 //! not.
 
 use super::Finding;
+use crate::child::Helper;
 use crate::devices::settings;
 use crate::failure::Failure;
 use ferroce::{Device, Outcome, RemoteRegion};
@@ -15,7 +16,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const CHECK: &str = "local link";
@@ -110,7 +111,7 @@ fn meet_local_peer() -> Tried<Ways> {
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["doctor", "--as-local-peer"]).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-    let peer = LocalPeer(command.stderr(Stdio::null()).spawn()?);
+    let peer = Helper(command.stderr(Stdio::null()).spawn()?);
     // Holds the other end of the pair; dropped, so that the end of the peer is detected.
     drop(command);
     let device = Device::open()?;
@@ -126,17 +127,6 @@ fn meet_local_peer() -> Tried<Ways> {
         return Err("what it wrote did not arrive".into());
     }
     Ok(serde_json::from_str(&answer)?)
-}
-
-/// The other process; killed when dropped.
-struct LocalPeer(Child);
-
-impl Drop for LocalPeer {
-    fn drop(&mut self) {
-        // Both fail only if it has already ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Runs as the peer; standard input is the socket to the first process.

@@ -1,10 +1,11 @@
 //! Foreign programs: which are installed, and whether one transfers data through the library.
 
 use super::{Finding, Verdict};
+use crate::child::Helper;
 use std::io::Read;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Programs to try first, and the Debian package of each.
@@ -104,7 +105,12 @@ fn pingpong() -> Result<String, String> {
         command
             .args(["run", "--", "ibv_rc_pingpong", "-g", "0", "-n", "100", "-p", &port.to_string()])
             .args(host);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Side)
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map(|child| Side(Helper(child)))
     };
     let server = side(None).map_err(text)?;
     let deadline = Instant::now() + PATIENCE;
@@ -125,14 +131,16 @@ fn pingpong() -> Result<String, String> {
     }
 }
 
-/// One of the two; killed when dropped.
-struct Side(Child);
+/// One of the two.
+struct Side(Helper);
 
 impl Side {
     /// Its output, if it ended successfully and in time.
-    fn end(mut self, deadline: Instant) -> Result<String, String> {
+    fn end(self, deadline: Instant) -> Result<String, String> {
+        let Side(mut helper) = self;
+        let child = &mut helper.0;
         let status = loop {
-            match self.0.try_wait() {
+            match child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
                 Ok(None) => return Err("ibv_rc_pingpong did not end in time".into()),
@@ -141,8 +149,8 @@ impl Side {
         };
         let (mut out, mut err) = (String::new(), String::new());
         // Both outputs fit into a pipe, so they can be read now.
-        let _ = self.0.stdout.take().map(|mut pipe| pipe.read_to_string(&mut out));
-        let _ = self.0.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
+        let _ = child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut out));
+        let _ = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
         match status.success() {
             true => Ok(out),
             false => Err(format!(
@@ -150,13 +158,5 @@ impl Side {
                 err.trim().lines().last().unwrap_or_default()
             )),
         }
-    }
-}
-
-impl Drop for Side {
-    fn drop(&mut self) {
-        // Both fail only if it has already ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

@@ -249,14 +249,7 @@ pub(crate) fn await_stop(control: &mut Control) -> Result<(), Failure> {
 
 /// A message of the client that does not belong here.
 pub(crate) fn out_of_order(request: &Request) -> Failure {
-    let kind = match request {
-        Request::Run { .. } => "run",
-        Request::Go { .. } => "go",
-        Request::Settle => "settle",
-        Request::Stop => "stop",
-        Request::Bye => "bye",
-    };
-    Failure::new(format!("the client sent {kind:?} out of order"))
+    Failure::new(format!("the client sent {} out of order", word(request)))
 }
 
 fn receive(control: &mut Control) -> Result<Reply, Failure> {
@@ -268,15 +261,12 @@ fn receive(control: &mut Control) -> Result<Reply, Failure> {
 }
 
 fn unexpected(reply: &Reply) -> Failure {
-    let kind = match reply {
-        Reply::Ready { .. } => "ready",
-        Reply::Started => "started",
-        Reply::Settled => "settled",
-        Reply::Report(_) => "report",
-        Reply::Refused { .. } => "refused",
-        Reply::Failed { .. } => "failed",
-    };
-    Failure::new(format!("the server sent {kind:?} out of order"))
+    Failure::new(format!("the server sent {} out of order", word(reply)))
+}
+
+/// The tag of a message, in quotes.
+fn word(message: &impl Serialize) -> String {
+    serde_json::to_value(message).map_or_else(|error| error.to_string(), |message| message["say"].to_string())
 }
 
 /// A peer's text, fit for a terminal.

@@ -2,10 +2,10 @@
 
 use super::connector::OwnedId;
 use crate::error::Error;
+use crate::macros::debug;
 use crate::qp::{Connected, Qp};
 use crate::sleep;
 use ferroce_nic::{CmChannel, CmEvent, CmEventKind};
-use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ impl<T: Connected> Connection<T> {
     /// Disconnects: outstanding work requests complete with a flush error, and the peer gets a disconnect request.
     /// [`ConnectionEvent::Disconnected`] follows when the peer answers.
     pub fn disconnect(&self) -> Result<(), Error> {
-        self.qp.stop()?;
+        self.qp.close()?;
         self.id.0.disconnect().map_err(Error::in_call("disconnect"))
     }
 
@@ -101,8 +101,4 @@ impl<T: Connected> AsFd for Connection<T> {
     }
 }
 
-impl<T: Connected> fmt::Debug for Connection<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connection({} to {})", self.local_addr(), self.peer_addr())
-    }
-}
+debug!(Connection<T> where T: Connected, |this| "Connection({} to {})", this.local_addr(), this.peer_addr());

@@ -3,6 +3,7 @@
 use super::{Connection, failure, next_answer};
 use crate::device::Device;
 use crate::error::Error;
+use crate::macros::setters;
 use crate::qp::{Connected, Qp};
 use ferroce_nic::{CmChannel, CmEvent, CmEventKind, CmId, ConnParam, PortSpace, Secret};
 use std::net::SocketAddr;
@@ -46,29 +47,16 @@ impl Connector {
         Connector { device, to, from: None, private_data, timeout: None, secret: None }
     }
 
-    /// Local address, and local port unless it is 0. The default is the system's choice.
-    pub fn from(mut self, local: SocketAddr) -> Self {
-        self.from = Some(local);
-        self
-    }
-
-    /// Key for mutual authentication. A connection is established only if the listener has the same key. The default is the
-    /// key of `FERROCE_CM_KEY`, if that is set.
-    pub fn secret(mut self, key: Secret) -> Self {
-        self.secret = Some(key);
-        self
-    }
-
-    /// Private data for the listener: at most 56 bytes, 36 with a key.
-    pub fn private_data(mut self, data: &[u8]) -> Self {
-        self.private_data = data.to_vec();
-        self
-    }
-
-    /// Approximate time to wait for an answer, from 0.3 s to 275 s; the default is 69 s.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
+    setters! {
+        /// Local address, and local port unless it is 0. The default is the system's choice.
+        from(local: SocketAddr) |b| b.from = Some(local);
+        /// Key for mutual authentication. A connection is established only if the listener has the same key. The default is the
+        /// key of `FERROCE_CM_KEY`, if that is set.
+        secret(key: Secret) |b| b.secret = Some(key);
+        /// Private data for the listener: at most 56 bytes, 36 with a key.
+        private_data(data: &[u8]) |b| b.private_data = data.to_vec();
+        /// Approximate time to wait for an answer, from 0.3 s to 275 s; the default is 69 s.
+        timeout(timeout: Duration) |b| b.timeout = Some(timeout);
     }
 
     /// Sends the request and waits until the connection is established or rejected. `qp` is in INIT, as created. Post

@@ -4,10 +4,10 @@ use super::connector::OwnedId;
 use super::{Connection, failure, next_answer};
 use crate::device::Device;
 use crate::error::Error;
+use crate::macros::{debug, setters};
 use crate::qp::{Connected, Qp};
 use crate::sleep;
 use ferroce_nic::{CmChannel, CmEvent, CmEventKind, CmTransport, PortSpace, RejectReason, Secret};
-use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -84,17 +84,12 @@ pub struct ListenerBuilder {
 }
 
 impl ListenerBuilder {
-    /// Key for mutual authentication. Requests of peers without the key are rejected and not returned. The default is the key
-    /// of `FERROCE_CM_KEY`, if that is set. With a key, private data has at most 36 bytes in a request and 180 in an answer.
-    pub fn secret(mut self, key: Secret) -> Self {
-        self.secret = Some(key);
-        self
-    }
-
-    /// Most requests that wait to be accepted or rejected; 1024. Further requests are dropped, and their senders retry.
-    pub fn backlog(mut self, requests: u32) -> Self {
-        self.backlog = requests.max(1);
-        self
+    setters! {
+        /// Key for mutual authentication. Requests of peers without the key are rejected and not returned. The default is the key
+        /// of `FERROCE_CM_KEY`, if that is set. With a key, private data has at most 36 bytes in a request and 180 in an answer.
+        secret(key: Secret) |b| b.secret = Some(key);
+        /// Most requests that wait to be accepted or rejected; 1024. Further requests are dropped, and their senders retry.
+        backlog(requests: u32) |b| b.backlog = requests.max(1);
     }
 
     /// Listens on an address, as [`Listener::bind`] does.
@@ -119,11 +114,7 @@ impl AsFd for Listener {
     }
 }
 
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listener({})", self.local_addr())
-    }
-}
+debug!(Listener, |this| "Listener({})", this.local_addr());
 
 /// A connection request. Dropping it rejects it.
 pub struct Request {

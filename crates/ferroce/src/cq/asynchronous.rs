@@ -3,10 +3,10 @@
 use super::Cq;
 use super::dispatch::Waiter;
 use crate::error::Error;
+use crate::macros::debug;
 use crate::pending::{Done, Pending};
 use crate::reactor::{self, Reactor, Readable};
 use ferroce_proto::verbs::Completion;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::os::fd::AsFd;
 use std::pin::pin;
@@ -63,8 +63,7 @@ impl<R: Reactor> AsyncCq<R> {
     /// be awaited again.
     pub async fn settle(&self, pending: &mut Pending) -> Result<Done, Error> {
         if !pending.cq.is(&self.cq) {
-            let why = "completes on another completion queue";
-            return Err(Error::in_call("settle")(ferroce_nic::Error::Invalid { attribute: "pending", why }));
+            return Err(Error::invalid("settle", "pending", "completes on another completion queue"));
         }
         self.until(|| pending.try_settle()).await
     }
@@ -107,8 +106,4 @@ impl<R: Reactor> AsyncCq<R> {
     }
 }
 
-impl<R: Reactor> fmt::Debug for AsyncCq<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AsyncCq({})", self.cq.id())
-    }
-}
+debug!(AsyncCq<R> where R: Reactor, |this| "AsyncCq({})", this.cq.id());

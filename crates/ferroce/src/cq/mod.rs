@@ -15,11 +15,11 @@ pub use asynchronous::AsyncCq;
 
 use crate::device::Device;
 use crate::error::Error;
+use crate::macros::debug;
 use crate::pending::Done;
 use dispatch::Dispatch;
 use ferroce_nic::CompletionChannel;
 use ferroce_proto::verbs::Completion;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -153,11 +153,7 @@ impl Cq {
     }
 }
 
-impl fmt::Debug for Cq {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cq({})", self.id())
-    }
-}
+debug!(Cq, |this| "Cq({})", this.id());
 
 /// The completion channel: readable after a completion that [`Cq::arm`] requested.
 impl AsFd for Cq {

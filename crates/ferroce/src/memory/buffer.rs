@@ -2,10 +2,10 @@
 
 use super::raw::Exclusive;
 use crate::error::Error;
+use crate::macros::debug;
 use crate::pd::Pd;
 use ferroce_proto::qp::MAX_MESSAGE;
 use ferroce_proto::verbs::Sge;
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 /// Headroom in front of the message in bytes. The 40-byte GRH of a datagram ends where the message begins, which is aligned.
@@ -96,8 +96,4 @@ impl DerefMut for Buffer {
     }
 }
 
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer({} of {} bytes)", self.len, self.capacity)
-    }
-}
+debug!(Buffer, |this| "Buffer({} of {} bytes)", this.len, this.capacity);

@@ -3,11 +3,11 @@
 use super::{RemoteRegion, resolve, sge_of};
 use crate::device::Device;
 use crate::error::Error;
+use crate::macros::debug;
 use crate::pd::Pd;
 use ferroce_nic::MemoryRegion;
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::{LKey, RKey};
-use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -22,14 +22,11 @@ pub struct DeviceMemory {
 impl Device {
     /// Allocates zeroed device memory whose first byte is aligned to `align`, a power of two up to 4096. A device has 4 MiB.
     pub fn alloc_device_memory(&self, len: usize, align: usize) -> Result<DeviceMemory, Error> {
-        let call = Error::in_call("alloc_dm");
         if !align.is_power_of_two() {
-            return Err(call(ferroce_nic::Error::Invalid {
-                attribute: "align",
-                why: "is not a power of two",
-            }));
+            return Err(Error::invalid("alloc_dm", "align", "is not a power of two"));
         }
-        let nic = self.nic().alloc_device_memory(len, align.trailing_zeros()).map_err(call)?;
+        let nic = self.nic().alloc_device_memory(len, align.trailing_zeros());
+        let nic = nic.map_err(Error::in_call("alloc_dm"))?;
         Ok(DeviceMemory { nic, device: self.clone() })
     }
 }
@@ -62,25 +59,18 @@ impl DeviceMemory {
         range: impl RangeBounds<u64>,
         access: Access,
     ) -> Result<DeviceRegion, Error> {
-        let call = Error::in_call("reg_dm_mr");
         if !pd.device.is(&self.device) {
-            return Err(call(ferroce_nic::Error::Invalid {
-                attribute: "pd",
-                why: "belongs to another device",
-            }));
+            return Err(Error::invalid("reg_dm_mr", "pd", "belongs to another device"));
         }
         let (offset, len) = resolve(range, self.len() as u64)?;
         let access = access | Access::ZERO_BASED;
-        let region = pd.nic.register_device_memory(&self.nic, offset, len as usize, access).map_err(call)?;
+        let region = pd.nic.register_device_memory(&self.nic, offset, len as usize, access);
+        let region = region.map_err(Error::in_call("reg_dm_mr"))?;
         Ok(DeviceRegion { region: Arc::new(region), pd: pd.clone() })
     }
 }
 
-impl fmt::Debug for DeviceMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DeviceMemory({} bytes)", self.len())
-    }
-}
+debug!(DeviceMemory, |this| "DeviceMemory({} bytes)", this.len());
 
 /// A memory region on device memory. Cheap to clone; it keeps the device memory alive.
 #[derive(Clone)]
@@ -126,8 +116,4 @@ impl DeviceRegion {
     }
 }
 
-impl fmt::Debug for DeviceRegion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DeviceRegion({} bytes, {:?}, rkey {})", self.len(), self.access(), self.rkey())
-    }
-}
+debug!(DeviceRegion, |this| "DeviceRegion({} bytes, {:?}, rkey {})", this.len(), this.access(), this.rkey());

@@ -7,6 +7,7 @@
 use super::RemoteRegion;
 use super::region::{PAGE, Region, RegionBuilder};
 use crate::error::Error;
+use crate::macros::debug;
 use ferroce_nic::{MemoryRegion, Pd};
 use ferroce_proto::verbs::{Access, Sge};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -162,11 +163,7 @@ impl ImplicitRegion {
     }
 }
 
-impl std::fmt::Debug for ImplicitRegion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ImplicitRegion({:?}, rkey {})", self.region.access(), self.region.rkey())
-    }
-}
+debug!(ImplicitRegion, |this| "ImplicitRegion({:?}, rkey {})", this.region.access(), this.region.rkey());
 
 impl crate::pd::Pd {
     /// Registers the whole address space of the process. [`Access::ON_DEMAND`] is implied.

@@ -3,11 +3,11 @@
 use super::raw::Memory;
 use super::{RemoteRegion, resolve, sge_of};
 use crate::error::Error;
+use crate::macros::{debug, setters};
 use crate::pd::Pd;
 use ferroce_nic::{MemoryRegion, Prefetch};
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::{LKey, RKey};
-use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,49 +42,28 @@ impl RegionBuilder {
         RegionBuilder { pd: pd.clone(), len, access: Access::LOCAL_WRITE }
     }
 
-    /// Replaces all access rights; the default is [`Access::LOCAL_WRITE`].
-    pub fn access(mut self, access: Access) -> Self {
-        self.access = access;
-        self
-    }
-    /// Peers may READ.
-    pub fn remote_read(mut self) -> Self {
-        self.access |= Access::REMOTE_READ;
-        self
-    }
-    /// Peers may WRITE.
-    pub fn remote_write(mut self) -> Self {
-        self.access |= Access::REMOTE_WRITE;
-        self
-    }
-    /// Peers may execute atomics.
-    pub fn remote_atomic(mut self) -> Self {
-        self.access |= Access::REMOTE_ATOMIC;
-        self
-    }
-    /// The address of the first byte is 0 in work requests and for peers.
-    pub fn zero_based(mut self) -> Self {
-        self.access |= Access::ZERO_BASED;
-        self
-    }
-    /// Memory windows can be bound to the region.
-    pub fn bind_windows(mut self) -> Self {
-        self.access |= Access::MW_BIND;
-        self
-    }
-    /// On-demand paging: registration brings no page in. The NIC brings each page in on first access;
-    /// [`Region::prefetch`] does so earlier.
-    pub fn on_demand(mut self) -> Self {
-        self.access |= Access::ON_DEMAND;
-        self
+    setters! {
+        /// Replaces all access rights; the default is [`Access::LOCAL_WRITE`].
+        access(access: Access) |b| b.access = access;
+        /// Peers may READ.
+        remote_read() |b| b.access |= Access::REMOTE_READ;
+        /// Peers may WRITE.
+        remote_write() |b| b.access |= Access::REMOTE_WRITE;
+        /// Peers may execute atomics.
+        remote_atomic() |b| b.access |= Access::REMOTE_ATOMIC;
+        /// The address of the first byte is 0 in work requests and for peers.
+        zero_based() |b| b.access |= Access::ZERO_BASED;
+        /// Memory windows can be bound to the region.
+        bind_windows() |b| b.access |= Access::MW_BIND;
+        /// On-demand paging: registration brings no page in. The NIC brings each page in on first access;
+        /// [`Region::prefetch`] does so earlier.
+        on_demand() |b| b.access |= Access::ON_DEMAND;
     }
 
     /// Registers zeroed memory.
     pub fn register(self) -> Result<Region, Error> {
-        let call = Error::in_call("register");
         if self.len == 0 {
-            let why = "a memory region has at least one byte";
-            return Err(call(ferroce_nic::Error::Invalid { attribute: "length", why }));
+            return Err(Error::invalid("register", "length", "a memory region has at least one byte"));
         }
         let memory = match self.access.contains(Access::ON_DEMAND) {
             true => Memory::without_pages(self.len)?,
@@ -213,22 +192,21 @@ impl Region {
     /// Registers again with other access rights. Both keys change, so the old keys are invalid. The region must have no other
     /// clones, because they would keep the old keys.
     pub fn reregister(&mut self, access: Access) -> Result<(), Error> {
-        let call = Error::in_call("reregister");
-        let Some(inner) = Arc::get_mut(&mut self.inner) else {
-            return Err(call(ferroce_nic::Error::Invalid { attribute: "region", why: "has other clones" }));
-        };
-        inner.region.reregister(None, Some(access)).map_err(call)
+        self.alone()?.region.reregister(None, Some(access)).map_err(Error::in_call("reregister"))
     }
 
     /// Moves the region to another protection domain of the same device, as [`Region::reregister`] does.
     pub fn move_to(&mut self, pd: &Pd) -> Result<(), Error> {
-        let call = Error::in_call("reregister");
-        let Some(inner) = Arc::get_mut(&mut self.inner) else {
-            return Err(call(ferroce_nic::Error::Invalid { attribute: "region", why: "has other clones" }));
-        };
-        inner.region.reregister(Some(&pd.nic), None).map_err(call)?;
+        let inner = self.alone()?;
+        inner.region.reregister(Some(&pd.nic), None).map_err(Error::in_call("reregister"))?;
         inner.pd = pd.clone();
         Ok(())
+    }
+
+    /// For changes that other clones would not notice.
+    fn alone(&mut self) -> Result<&mut Inner, Error> {
+        Arc::get_mut(&mut self.inner)
+            .ok_or_else(|| Error::invalid("reregister", "region", "has other clones"))
     }
 
     pub(super) fn nic(&self) -> &MemoryRegion {
@@ -249,15 +227,11 @@ impl Region {
     }
 }
 
-impl fmt::Debug for Region {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Region({} bytes, {:?}, lkey {}, rkey {})",
-            self.len(),
-            self.access(),
-            self.lkey(),
-            self.rkey()
-        )
-    }
-}
+debug!(
+    Region,
+    |this| "Region({} bytes, {:?}, lkey {}, rkey {})",
+    this.len(),
+    this.access(),
+    this.lkey(),
+    this.rkey()
+);

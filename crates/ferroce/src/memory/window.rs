@@ -2,12 +2,12 @@
 
 use super::{Region, RemoteRegion, resolve};
 use crate::error::Error;
+use crate::macros::debug;
 use crate::pd::Pd;
 use ferroce_nic::lock::Mutex;
 use ferroce_nic::{WindowType, next_rkey};
 use ferroce_proto::RKey;
 use ferroce_proto::verbs::{Access, SendFlags, SendOp, SendWr};
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -114,8 +114,7 @@ impl<K: WindowKind> MemoryWindow<K> {
     ) -> Result<(&Region, u64, u64), Error> {
         let (offset, len) = resolve(range, region.len() as u64)?;
         if len == 0 {
-            let why = "a bind opens at least one byte";
-            return Err(Error::in_call("bind_mw")(ferroce_nic::Error::Invalid { attribute: "length", why }));
+            return Err(Error::invalid("bind_mw", "length", "a bind opens at least one byte"));
         }
         Ok((region, offset, len))
     }
@@ -132,8 +131,4 @@ impl<K: WindowKind> Clone for MemoryWindow<K> {
     }
 }
 
-impl<K: WindowKind> fmt::Debug for MemoryWindow<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemoryWindow(type {}, rkey {})", K::NUMBER, self.rkey())
-    }
-}
+debug!(MemoryWindow<K> where K: WindowKind, |this| "MemoryWindow(type {}, rkey {})", K::NUMBER, this.rkey());

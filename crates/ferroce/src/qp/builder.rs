@@ -5,6 +5,7 @@ use super::{Cleanup, Core, Qp, Receives, Reliable, SendHalf, Service};
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::error::Error;
+use crate::macros::setters;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use ferroce_nic::QpInit;
@@ -49,55 +50,27 @@ impl<T: Service> QpBuilder<T> {
         }
     }
 
-    /// Most outstanding sends and most outstanding receives; 128 each.
-    pub fn depth(mut self, sends: u32, recvs: u32) -> Self {
-        (self.cap.max_send_wr, self.cap.max_recv_wr) = (sends, recvs);
-        self
-    }
-    /// Most scatter/gather entries of a send and of a receive; 4 each.
-    pub fn sges(mut self, send: u32, recv: u32) -> Self {
-        (self.cap.max_send_sge, self.cap.max_recv_sge) = (send, recv);
-        self
-    }
-    /// Most bytes of an inline send; 64.
-    pub fn inline(mut self, bytes: u32) -> Self {
-        self.cap.max_inline_data = bytes;
-        self
-    }
-    /// Whether every send produces a completion (the default), or only those with [`SIGNALED`](crate::SendFlags::SIGNALED).
-    pub fn signal_all(mut self, yes: bool) -> Self {
-        self.signal_all = yes;
-        self
-    }
-    /// Local address, which must be in the GID table. Typically that of the socket that connected the peers.
-    pub fn address(mut self, address: IpAddr) -> Self {
-        self.address = Some(address);
-        self
-    }
-    /// Entry of the GID table; 0.
-    pub fn gid_index(mut self, index: u8) -> Self {
-        (self.settings.gid_index, self.address) = (index, None);
-        self
-    }
-    /// Largest path MTU; the default is that of the interface of the address.
-    pub fn mtu(mut self, mtu: Mtu) -> Self {
-        self.settings.mtu = Some(mtu);
-        self
-    }
-    /// First sequence number; random.
-    pub fn psn(mut self, psn: Psn) -> Self {
-        self.settings.psn = psn;
-        self
-    }
-    /// Traffic class (TOS) of its packets; 0.
-    pub fn traffic_class(mut self, class: u8) -> Self {
-        self.settings.traffic_class = class;
-        self
-    }
-    /// Hop limit (TTL) of its packets; 64.
-    pub fn hop_limit(mut self, limit: u8) -> Self {
-        self.settings.hop_limit = limit;
-        self
+    setters! {
+        /// Most outstanding sends and most outstanding receives; 128 each.
+        depth(sends: u32, recvs: u32) |b| (b.cap.max_send_wr, b.cap.max_recv_wr) = (sends, recvs);
+        /// Most scatter/gather entries of a send and of a receive; 4 each.
+        sges(send: u32, recv: u32) |b| (b.cap.max_send_sge, b.cap.max_recv_sge) = (send, recv);
+        /// Most bytes of an inline send; 64.
+        inline(bytes: u32) |b| b.cap.max_inline_data = bytes;
+        /// Whether every send produces a completion (the default), or only those with [`SIGNALED`](crate::SendFlags::SIGNALED).
+        signal_all(yes: bool) |b| b.signal_all = yes;
+        /// Local address, which must be in the GID table. Typically that of the socket that connected the peers.
+        address(address: IpAddr) |b| b.address = Some(address);
+        /// Entry of the GID table; 0.
+        gid_index(index: u8) |b| (b.settings.gid_index, b.address) = (index, None);
+        /// Largest path MTU; the default is that of the interface of the address.
+        mtu(mtu: Mtu) |b| b.settings.mtu = Some(mtu);
+        /// First sequence number; random.
+        psn(psn: Psn) |b| b.settings.psn = psn;
+        /// Traffic class (TOS) of its packets; 0.
+        traffic_class(class: u8) |b| b.settings.traffic_class = class;
+        /// Hop limit (TTL) of its packets; 64.
+        hop_limit(limit: u8) |b| b.settings.hop_limit = limit;
     }
 
     /// Creates the queue pair: a connected one in INIT, where receives can be posted already, a datagram one in RTS.
@@ -140,71 +113,51 @@ impl<T: Service> QpBuilder<T> {
         ];
         match foreign.into_iter().find(|(_, own)| !own) {
             None => Ok(()),
-            Some((attribute, _)) => {
-                let why = "belongs to another device";
-                Err(Error::in_call("create_qp")(ferroce_nic::Error::Invalid { attribute, why }))
-            }
+            Some((attribute, _)) => Err(Error::invalid("create_qp", attribute, "belongs to another device")),
         }
     }
 }
 
 impl<T: Receives> QpBuilder<T> {
-    /// Completion queue of receives; the default is that of sends.
-    pub fn recv_cq(mut self, cq: &Cq) -> Self {
-        self.recv_cq = cq.clone();
-        self
-    }
-    /// Takes receives from a shared receive queue.
-    pub fn srq(mut self, srq: &Srq) -> Self {
-        self.srq = Some(srq.clone());
-        self
+    setters! {
+        /// Completion queue of receives; the default is that of sends.
+        recv_cq(cq: &Cq) |b| b.recv_cq = cq.clone();
+        /// Takes receives from a shared receive queue.
+        srq(srq: &Srq) |b| b.srq = Some(srq.clone());
     }
 }
 
 impl<T: super::Connected> QpBuilder<T> {
-    /// Operations that the peer may execute, as far as regions allow them too; all by default.
-    pub fn access(mut self, access: Access) -> Self {
-        self.settings.access = access;
-        self
+    setters! {
+        /// Operations that the peer may execute, as far as regions allow them too; all by default.
+        access(access: Access) |b| b.settings.access = access;
     }
 }
 
 impl<T: Reliable> QpBuilder<T> {
-    /// Outstanding READs and atomics in each direction; 16.
-    pub fn rd_atomic(mut self, count: u8) -> Self {
-        self.settings.rd_atomic = count;
-        self
-    }
-    /// Time without an acknowledgement before a retry: 4.096 us * 2^n, 0 for infinite; 14 (67 ms).
-    pub fn timeout(mut self, exponent: u8) -> Self {
-        self.settings.timeout = exponent;
-        self
-    }
-    /// Retries without an acknowledgement; 7.
-    pub fn retries(mut self, count: u8) -> Self {
-        self.settings.retry_cnt = count;
-        self
-    }
-    /// Retries after RNR NAKs, 7 for infinite; 7.
-    pub fn rnr_retries(mut self, count: u8) -> Self {
-        self.settings.rnr_retry = count;
-        self
+    setters! {
+        /// Outstanding READs and atomics in each direction; 16.
+        rd_atomic(count: u8) |b| b.settings.rd_atomic = count;
+        /// Time without an acknowledgement before a retry: 4.096 us * 2^n, 0 for infinite; 14 (67 ms).
+        timeout(exponent: u8) |b| b.settings.timeout = exponent;
+        /// Retries without an acknowledgement; 7.
+        retries(count: u8) |b| b.settings.retry_cnt = count;
+        /// Retries after RNR NAKs, 7 for infinite; 7.
+        rnr_retries(count: u8) |b| b.settings.rnr_retry = count;
     }
 }
 
 impl QpBuilder<super::Rc> {
-    /// Time that the peer waits after an RNR NAK, as a code of the RNR timer table; 1 (10 us).
-    pub fn min_rnr_timer(mut self, code: u8) -> Self {
-        self.settings.min_rnr_timer = code;
-        self
+    setters! {
+        /// Time that the peer waits after an RNR NAK, as a code of the RNR timer table; 1 (10 us).
+        min_rnr_timer(code: u8) |b| b.settings.min_rnr_timer = code;
     }
 }
 
 impl QpBuilder<super::Ud> {
-    /// Q_Key that datagrams must carry; 0x11111111.
-    pub fn qkey(mut self, qkey: Qkey) -> Self {
-        self.settings.qkey = qkey;
-        self
+    setters! {
+        /// Q_Key that datagrams must carry; 0x11111111.
+        qkey(qkey: Qkey) |b| b.settings.qkey = qkey;
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Connected, Qp};
 use crate::error::Error;
 use ferroce_nic::{CmId, CmTransport, ConnParam};
-use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, Transport};
+use ferroce_proto::verbs::{QpState, Transport};
 
 impl<T: Connected> Qp<T> {
     /// The parameters of a connection request or an acceptance.
@@ -43,10 +43,5 @@ impl<T: Connected> Qp<T> {
             self.modify(&attr, mask)?;
         }
         Ok(())
-    }
-
-    /// Moves to the error state, which flushes outstanding work requests.
-    pub(crate) fn stop(&self) -> Result<(), Error> {
-        self.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE)
     }
 }

@@ -22,12 +22,12 @@ use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::in_flight::{OWNED, Queue};
+use crate::macros::debug;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use ferroce_proto::qp::QpCounters;
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, Transport};
 use ferroce_proto::{Gid, Qpn};
-use std::fmt;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -229,11 +229,7 @@ impl<T: Service> Clone for Qp<T> {
     }
 }
 
-impl<T: Service> fmt::Debug for Qp<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Qp({:?} {}, {:?})", T::TRANSPORT, self.qpn(), self.state())
-    }
-}
+debug!(Qp<T> where T: Service, |this| "Qp({:?} {}, {:?})", T::TRANSPORT, this.qpn(), this.state());
 
 impl<T: Service> Deref for Qp<T> {
     type Target = SendHalf<T>;
@@ -248,7 +244,7 @@ pub(crate) fn check_ids(verb: &'static str, mut ids: impl Iterator<Item = u64>) 
         None => Ok(()),
         Some(_) => {
             let why = "the highest bit belongs to operations that own their buffer";
-            Err(Error::in_call(verb)(ferroce_nic::Error::Invalid { attribute: "wr_id", why }))
+            Err(Error::invalid(verb, "wr_id", why))
         }
     }
 }

@@ -3,10 +3,10 @@
 use super::{Core, Qp, Receives, check_ids};
 use crate::error::Error;
 use crate::in_flight::{OutcomeCell, Queue};
+use crate::macros::debug;
 use crate::memory::Buffer;
 use crate::pending::{Pending, Refused};
 use ferroce_proto::verbs::{RecvWr, Transport};
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -16,11 +16,7 @@ pub struct RecvHalf<T: Receives> {
     pub(super) transport: PhantomData<T>,
 }
 
-impl<T: Receives> fmt::Debug for RecvHalf<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RecvHalf({:?} {})", T::TRANSPORT, self.core.nic.qpn())
-    }
-}
+debug!(RecvHalf<T> where T: Receives, |this| "RecvHalf({:?} {})", T::TRANSPORT, this.core.nic.qpn());
 
 impl<T: Receives> Clone for RecvHalf<T> {
     fn clone(&self) -> Self {

@@ -4,12 +4,12 @@ use super::{Connected, Core, Rc, Service, Ud, check_ids};
 use crate::address::AddressHandle;
 use crate::error::Error;
 use crate::in_flight::{OutcomeCell, Queue};
+use crate::macros::debug;
 use crate::memory::{Buffer, MemoryWindow, Region, RemoteRegion, Type1, Type2, WindowKind};
 use crate::pending::{Pending, Refused};
 use crate::wr;
 use ferroce_proto::verbs::{Access, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
 use ferroce_proto::{RKey, Srqn};
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -46,11 +46,7 @@ pub(crate) enum Target {
     Srq(Srqn),
 }
 
-impl<T: Service> fmt::Debug for SendHalf<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SendHalf({:?} {})", T::TRANSPORT, self.core.nic.qpn())
-    }
-}
+debug!(SendHalf<T> where T: Service, |this| "SendHalf({:?} {})", T::TRANSPORT, this.core.nic.qpn());
 
 impl<T: Service> Clone for SendHalf<T> {
     fn clone(&self) -> Self {

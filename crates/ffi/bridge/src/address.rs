@@ -1,6 +1,7 @@
 //! Addresses and ports, as the CM table and as sockets represent them.
 
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+use socket2::{SockAddr, SockAddrStorage};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// An address and a port. All zeros: none.
@@ -51,56 +52,26 @@ impl Address {
     /// The pointer is NULL, or leads to an address as long as its family says.
     pub unsafe fn read(from: *const sockaddr) -> Option<Address> {
         // SAFETY: as the caller promises.
-        match c_int_family(unsafe { from.as_ref()? }.sa_family) {
-            AF_INET => {
-                // SAFETY: as the caller promises, for this family. Programs need not align it.
-                let v4 = unsafe { from.cast::<sockaddr_in>().read_unaligned() };
-                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-                Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)).into())
-            }
-            AF_INET6 => {
-                // SAFETY: as above.
-                let v6 = unsafe { from.cast::<sockaddr_in6>().read_unaligned() };
-                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                let port = u16::from_be(v6.sin6_port);
-                Some(SocketAddr::V6(SocketAddrV6::new(ip, port, 0, v6.sin6_scope_id)).into())
-            }
-            _ => None,
-        }
+        let length = match i32::from(unsafe { from.as_ref()? }.sa_family) {
+            AF_INET => size_of::<sockaddr_in>(),
+            AF_INET6 => size_of::<sockaddr_in6>(),
+            _ => return None,
+        };
+        let mut storage = SockAddrStorage::zeroed();
+        // SAFETY: as the caller promises, for this family; the storage is longer. Programs need not align theirs.
+        let address = unsafe {
+            std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut storage).cast(), length);
+            SockAddr::new(storage, length as socklen_t)
+        };
+        address.as_socket().map(Address::from)
     }
 
     /// Writes it for a program: the address and its length; zeros for none.
     pub fn write(self) -> (sockaddr_storage, socklen_t) {
-        // SAFETY: numbers, all of which may be zero.
-        let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
-        let place = &raw mut storage;
-        match self.version {
-            4 => {
-                // SAFETY: numbers again.
-                let mut v4: sockaddr_in = unsafe { std::mem::zeroed() };
-                v4.sin_family = AF_INET as u16;
-                v4.sin_port = self.port.to_be();
-                v4.sin_addr.s_addr = u32::from_ne_bytes([0, 1, 2, 3].map(|i| self.bytes[i]));
-                // SAFETY: the storage is larger than every address, and aligned for all.
-                unsafe { place.cast::<sockaddr_in>().write(v4) };
-                (storage, size_of::<sockaddr_in>() as socklen_t)
-            }
-            6 => {
-                // SAFETY: numbers again.
-                let mut v6: sockaddr_in6 = unsafe { std::mem::zeroed() };
-                v6.sin6_family = AF_INET6 as u16;
-                v6.sin6_port = self.port.to_be();
-                v6.sin6_addr.s6_addr = self.bytes;
-                v6.sin6_scope_id = self.scope;
-                // SAFETY: as above.
-                unsafe { place.cast::<sockaddr_in6>().write(v6) };
-                (storage, size_of::<sockaddr_in6>() as socklen_t)
-            }
-            _ => (storage, 0),
-        }
+        let address = self.to_socket().map(SockAddr::from);
+        let length = address.as_ref().map_or(0, SockAddr::len);
+        let mut storage = address.map_or_else(SockAddrStorage::zeroed, SockAddr::as_storage);
+        // SAFETY: it is one.
+        (*unsafe { storage.view_as() }, length)
     }
-}
-
-fn c_int_family(family: libc::sa_family_t) -> i32 {
-    i32::from(family)
 }

@@ -21,11 +21,17 @@ macro_rules! jump {
 }
 
 /// Exports functions under the names of the C library. Each name is a jump to its function: a symbol that Rust
-/// exports itself would silently lack its version.
+/// exports itself would silently lack its version. Functions without a name have that of the C library already.
 #[macro_export]
 macro_rules! export {
-    ($($name:literal => $function:path,)*) => {
-        $(core::arch::global_asm!(
+    ($($function:ident,)*) => {
+        $($crate::export!(@ stringify!($function), $function);)*
+    };
+    ($($($name:literal)|+ => $function:path,)*) => {
+        $($($crate::export!(@ $name, $function);)+)*
+    };
+    (@ $name:expr, $function:path) => {
+        core::arch::global_asm!(
             ".pushsection .text.exports,\"ax\",@progbits",
             concat!(".globl ", $name),
             concat!(".type ", $name, ",@function"),
@@ -34,6 +40,6 @@ macro_rules! export {
             concat!(".size ", $name, ", .-", $name),
             ".popsection",
             function = sym $function,
-        );)*
+        );
     };
 }

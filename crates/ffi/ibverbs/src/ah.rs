@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid};
 use crate::guard;
-use crate::handle::{Handle, Object, Use};
+use crate::handle::{Handle, Use, object};
 use crate::pd::PdObject;
 use crate::qp::vector;
 use ferroce_nic::AddressHandle;
@@ -20,9 +20,7 @@ pub(crate) struct AhObject {
     _pd: Use,
 }
 
-impl Object for AhObject {
-    type Abi = ibv_ah;
-}
+object!(AhObject, ibv_ah);
 
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Refused> {
     // SAFETY: a domain of ours.
@@ -42,11 +40,8 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
 
 pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     guard::number("ibv_destroy_ah", || {
-        // SAFETY: a handle of ours.
-        unsafe { Handle::<AhObject>::of(ah)? };
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<AhObject>::take(ah) });
-        Ok(())
+        // SAFETY: NULL, or a handle of ours, which the program gives back.
+        unsafe { Handle::<AhObject>::give_back(ah) }
     })
 }
 

@@ -5,7 +5,7 @@ use crate::context::{Context, Target};
 use crate::cq::CqObject;
 use crate::errno::invalid;
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Used, Uses};
+use crate::handle::{Handle, Use, Uses, object};
 use ferroce_nic::{CompletionChannel, EventSource};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,15 +18,7 @@ pub(crate) struct ChannelObject {
     _context: Use,
 }
 
-impl Object for ChannelObject {
-    type Abi = ibv_comp_channel;
-}
-
-impl Used for ChannelObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(ChannelObject, ibv_comp_channel, uses);
 
 pub(crate) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     guard::pointer("ibv_create_comp_channel", || {

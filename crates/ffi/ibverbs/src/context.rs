@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::device::device;
 use crate::errno::{Refused, invalid};
-use crate::handle::{Handle, Object, Uses};
+use crate::handle::{Handle, Uses, object};
 use crate::import::Exports;
 use crate::{cm, ops};
 use ferroce_nic::lock::Mutex;
@@ -55,9 +55,7 @@ impl Drop for CmdFd {
     }
 }
 
-impl Object for Context {
-    type Abi = verbs_context;
-}
+object!(Context, verbs_context);
 
 impl Context {
     /// Opens the device: all contexts of a process share one NIC.

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, busy, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Used, Uses};
+use crate::handle::{Handle, Use, Uses, object};
 use ferroce_nic::FlowCounts;
 use ferroce_nic::lock::Mutex;
 use std::ffi::c_int;
@@ -26,15 +26,7 @@ pub(crate) struct CountersObject {
     _context: Use,
 }
 
-impl Object for CountersObject {
-    type Abi = ibv_counters;
-}
-
-impl Used for CountersObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(CountersObject, ibv_counters, uses);
 
 impl CountersObject {
     /// For a flow that is to count there.

@@ -6,7 +6,7 @@ use crate::channel::ChannelObject;
 use crate::context::{Context, Target};
 use crate::errno::{Refused, invalid};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Used, Uses, store_word};
+use crate::handle::{Handle, Use, Uses, object, store_word};
 use crate::pd::PdObject;
 use ferroce_nic::lock::Mutex;
 use ferroce_nic::{Cq, EventSource, Moderation, Stamp};
@@ -26,15 +26,7 @@ pub(crate) struct CqObject {
     _held: (Use, Option<Use>, Option<Use>),
 }
 
-impl Object for CqObject {
-    type Abi = ibv_cq_ex;
-}
-
-impl Used for CqObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(CqObject, ibv_cq_ex, uses);
 
 /// The parameters of a queue.
 pub(crate) struct CqInit {

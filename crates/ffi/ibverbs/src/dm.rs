@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Used, Uses};
+use crate::handle::{Handle, Use, Uses, object};
 use crate::mr::{MrObject, access};
 use crate::pd::PdObject;
 use ferroce_nic::DeviceMemory;
@@ -20,15 +20,7 @@ pub(crate) struct DmObject {
     _context: Use,
 }
 
-impl Object for DmObject {
-    type Abi = ibv_dm;
-}
-
-impl Used for DmObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(DmObject, ibv_dm, uses);
 
 impl DmObject {
     /// Publishes memory to a program as an object of this context. An import passes the fields of the original.

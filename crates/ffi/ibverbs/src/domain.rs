@@ -8,7 +8,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Lender, Object, Use, Used, Uses};
+use crate::handle::{Handle, Lender, Use, Uses, object};
 use crate::pd::PdObject;
 use std::ffi::c_int;
 
@@ -18,15 +18,7 @@ pub(crate) struct TdObject {
     _context: Use,
 }
 
-impl Object for TdObject {
-    type Abi = ibv_td;
-}
-
-impl Used for TdObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(TdObject, ibv_td, uses);
 
 pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,

@@ -87,75 +87,26 @@ export! {
 // Private functions of the real library, for the libraries of vendors.
 export! {
     "ibv_query_gid_type" => gid::query_gid_type,
-    "__ioctl_final_num_attrs" => private::no_driver,
-    "__verbs_log" => private::nothing,
-    "_verbs_init_and_alloc_context" => private::no_object,
-    "execute_ioctl" => private::no_driver,
-    "ibv_cmd_advise_mr" => private::no_driver,
-    "ibv_cmd_alloc_dm" => private::no_driver,
-    "ibv_cmd_alloc_mw" => private::no_driver,
-    "ibv_cmd_alloc_pd" => private::no_driver,
-    "ibv_cmd_attach_mcast" => private::no_driver,
-    "ibv_cmd_close_xrcd" => private::no_driver,
-    "ibv_cmd_create_ah" => private::no_driver,
-    "ibv_cmd_create_counters" => private::no_driver,
-    "ibv_cmd_create_cq" => private::no_driver,
-    "ibv_cmd_create_cq_ex" => private::no_driver,
-    "ibv_cmd_create_flow" => private::no_driver,
-    "ibv_cmd_create_flow_action_esp" => private::no_driver,
-    "ibv_cmd_create_qp" => private::no_driver,
-    "ibv_cmd_create_qp_ex" => private::no_driver,
-    "ibv_cmd_create_qp_ex2" => private::no_driver,
-    "ibv_cmd_create_rwq_ind_table" => private::no_driver,
-    "ibv_cmd_create_srq" => private::no_driver,
-    "ibv_cmd_create_srq_ex" => private::no_driver,
-    "ibv_cmd_create_wq" => private::no_driver,
-    "ibv_cmd_dealloc_mw" => private::no_driver,
-    "ibv_cmd_dealloc_pd" => private::no_driver,
-    "ibv_cmd_dereg_mr" => private::no_driver,
-    "ibv_cmd_destroy_ah" => private::no_driver,
-    "ibv_cmd_destroy_counters" => private::no_driver,
-    "ibv_cmd_destroy_cq" => private::no_driver,
-    "ibv_cmd_destroy_flow" => private::no_driver,
-    "ibv_cmd_destroy_flow_action" => private::no_driver,
-    "ibv_cmd_destroy_qp" => private::no_driver,
-    "ibv_cmd_destroy_rwq_ind_table" => private::no_driver,
-    "ibv_cmd_destroy_srq" => private::no_driver,
-    "ibv_cmd_destroy_wq" => private::no_driver,
-    "ibv_cmd_detach_mcast" => private::no_driver,
-    "ibv_cmd_free_dm" => private::no_driver,
-    "ibv_cmd_get_context" => private::no_driver,
-    "ibv_cmd_modify_cq" => private::no_driver,
-    "ibv_cmd_modify_flow_action_esp" => private::no_driver,
-    "ibv_cmd_modify_qp" => private::no_driver,
-    "ibv_cmd_modify_qp_ex" => private::no_driver,
-    "ibv_cmd_modify_srq" => private::no_driver,
-    "ibv_cmd_modify_wq" => private::no_driver,
-    "ibv_cmd_open_qp" => private::no_driver,
-    "ibv_cmd_open_xrcd" => private::no_driver,
-    "ibv_cmd_poll_cq" => private::no_driver,
-    "ibv_cmd_post_recv" => private::no_driver,
-    "ibv_cmd_post_send" => private::no_driver,
-    "ibv_cmd_post_srq_recv" => private::no_driver,
-    "ibv_cmd_query_context" => private::no_driver,
-    "ibv_cmd_query_device_any" => private::no_driver,
-    "ibv_cmd_query_mr" => private::no_driver,
-    "ibv_cmd_query_port" => private::no_driver,
-    "ibv_cmd_query_qp" => private::no_driver,
-    "ibv_cmd_query_srq" => private::no_driver,
-    "ibv_cmd_read_counters" => private::no_driver,
-    "ibv_cmd_reg_dm_mr" => private::no_driver,
-    "ibv_cmd_reg_dmabuf_mr" => private::no_driver,
-    "ibv_cmd_reg_mr" => private::no_driver,
-    "ibv_cmd_req_notify_cq" => private::no_driver,
-    "ibv_cmd_rereg_mr" => private::no_driver,
-    "ibv_cmd_resize_cq" => private::no_driver,
-    "ibv_read_ibdev_sysfs_file" => private::no_file,
-    "verbs_init_cq" => private::nothing,
-    "verbs_open_device" => private::no_object,
-    "verbs_register_driver_34" => private::nothing,
-    "verbs_set_ops" => private::nothing,
+    "__ioctl_final_num_attrs" | "execute_ioctl" | "ibv_cmd_advise_mr" | "ibv_cmd_alloc_dm" |
+    "ibv_cmd_alloc_mw" | "ibv_cmd_alloc_pd" | "ibv_cmd_attach_mcast" | "ibv_cmd_close_xrcd" |
+    "ibv_cmd_create_ah" | "ibv_cmd_create_counters" | "ibv_cmd_create_cq" | "ibv_cmd_create_cq_ex" |
+    "ibv_cmd_create_flow" | "ibv_cmd_create_flow_action_esp" | "ibv_cmd_create_qp" | "ibv_cmd_create_qp_ex" |
+    "ibv_cmd_create_qp_ex2" | "ibv_cmd_create_rwq_ind_table" | "ibv_cmd_create_srq" |
+    "ibv_cmd_create_srq_ex" | "ibv_cmd_create_wq" | "ibv_cmd_dealloc_mw" | "ibv_cmd_dealloc_pd" |
+    "ibv_cmd_dereg_mr" | "ibv_cmd_destroy_ah" | "ibv_cmd_destroy_counters" | "ibv_cmd_destroy_cq" |
+    "ibv_cmd_destroy_flow" | "ibv_cmd_destroy_flow_action" | "ibv_cmd_destroy_qp" |
+    "ibv_cmd_destroy_rwq_ind_table" | "ibv_cmd_destroy_srq" | "ibv_cmd_destroy_wq" | "ibv_cmd_detach_mcast" |
+    "ibv_cmd_free_dm" | "ibv_cmd_get_context" | "ibv_cmd_modify_cq" | "ibv_cmd_modify_flow_action_esp" |
+    "ibv_cmd_modify_qp" | "ibv_cmd_modify_qp_ex" | "ibv_cmd_modify_srq" | "ibv_cmd_modify_wq" |
+    "ibv_cmd_open_qp" | "ibv_cmd_open_xrcd" | "ibv_cmd_poll_cq" | "ibv_cmd_post_recv" | "ibv_cmd_post_send" |
+    "ibv_cmd_post_srq_recv" | "ibv_cmd_query_context" | "ibv_cmd_query_device_any" | "ibv_cmd_query_mr" |
+    "ibv_cmd_query_port" | "ibv_cmd_query_qp" | "ibv_cmd_query_srq" | "ibv_cmd_read_counters" |
+    "ibv_cmd_reg_dm_mr" | "ibv_cmd_reg_dmabuf_mr" | "ibv_cmd_reg_mr" | "ibv_cmd_req_notify_cq" |
+    "ibv_cmd_rereg_mr" | "ibv_cmd_resize_cq" => private::no_driver,
+    "__verbs_log" | "verbs_init_cq" | "verbs_register_driver_34" | "verbs_set_ops" |
     "verbs_uninit_context" => private::nothing,
+    "_verbs_init_and_alloc_context" | "verbs_open_device" => private::no_object,
+    "ibv_read_ibdev_sysfs_file" => private::no_file,
 }
 
 // A flag that those libraries read: one byte, false.

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::counters::CountersObject;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use};
+use crate::handle::{Handle, Use, object};
 use crate::qp::QpObject;
 use ferroce_nic::{Flow, FlowFilter, FlowKind, FlowLayer, FlowRule};
 use std::ffi::c_int;
@@ -16,9 +16,7 @@ pub(crate) struct FlowObject {
     _held: Vec<Use>,
 }
 
-impl Object for FlowObject {
-    type Abi = ibv_flow;
-}
+object!(FlowObject, ibv_flow);
 
 /// Offsets of value and mask in a specification, and the bytes of their fields.
 struct Shape {
@@ -161,10 +159,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
 
 pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     guard::number("ibv_destroy_flow", || {
-        // SAFETY: a flow of ours.
-        unsafe { Handle::<FlowObject>::of(flow)? };
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<FlowObject>::take(flow) });
-        Ok(())
+        // SAFETY: NULL, or a flow of ours, which the program gives back.
+        unsafe { Handle::<FlowObject>::give_back(flow) }
     })
 }

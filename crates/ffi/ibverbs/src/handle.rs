@@ -19,6 +19,21 @@ pub(crate) trait Used: Object {
     fn uses(&self) -> &Uses;
 }
 
+/// Declares the C structure of an object and, if others can depend on it, the field that counts them.
+macro_rules! object {
+    ($object:ty, $abi:ty $(, $uses:ident)?) => {
+        impl $crate::handle::Object for $object {
+            type Abi = $abi;
+        }
+        $(impl $crate::handle::Used for $object {
+            fn uses(&self) -> &$crate::handle::Uses {
+                &self.$uses
+            }
+        })?
+    };
+}
+pub(crate) use object;
+
 /// The allocation behind a pointer. Programs access the structure at any time, hence the cell.
 #[repr(C)]
 pub(crate) struct Handle<T: Object> {
@@ -92,6 +107,15 @@ impl<T: Object> Handle<T> {
             (lender.free)(lender.pd, lender.context, place.cast(), RESOURCE_OBJECT);
             handle.object
         }
+    }
+
+    /// Takes it back and drops it.
+    ///
+    /// # Safety
+    /// NULL, or as for [`Handle::take`].
+    pub(crate) unsafe fn give_back(abi: *mut T::Abi) -> Result<(), Refused> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::of(abi).map(|_| drop(Self::take(abi))) }
     }
 }
 

@@ -33,12 +33,13 @@ pub(crate) struct Exports {
 /// All open families of contexts.
 static FAMILIES: Mutex<Vec<Weak<Exports>>> = Mutex::new(Vec::new());
 
-fn inode(fd: RawFd) -> std::io::Result<u64> {
+/// Device and inode of the file that a descriptor leads to.
+pub(crate) fn file_of(fd: RawFd) -> std::io::Result<(u64, u64)> {
     // SAFETY: all zero is a valid answer.
     let mut about: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: room for the answer; a descriptor that is none is refused.
     match unsafe { libc::fstat(fd, &mut about) } {
-        0 => Ok(about.st_ino),
+        0 => Ok((about.st_dev, about.st_ino)),
         _ => Err(std::io::Error::last_os_error()),
     }
 }
@@ -46,7 +47,7 @@ fn inode(fd: RawFd) -> std::io::Result<u64> {
 impl Exports {
     /// For a context that was opened, whose descriptor this is.
     pub(crate) fn found(nic: Nic, cmd_fd: RawFd) -> Result<Arc<Exports>, Refused> {
-        let inode = inode(cmd_fd)?;
+        let (_, inode) = file_of(cmd_fd)?;
         let family = Arc::new(Exports {
             nic,
             inode,
@@ -61,7 +62,7 @@ impl Exports {
     }
 
     fn of_descriptor(cmd_fd: RawFd) -> Result<Arc<Exports>, Refused> {
-        let wanted = inode(cmd_fd)?;
+        let (_, wanted) = file_of(cmd_fd)?;
         let found = FAMILIES.lock().iter().filter_map(Weak::upgrade).find(|family| family.inode == wanted);
         found.ok_or_else(|| match is_name_tag(cmd_fd) {
             true => unsupported("the context is of another process, and so is its NIC"),
@@ -141,11 +142,8 @@ pub(crate) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
 /// Objects that were made in it stay.
 pub(crate) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     guard::quiet("ibv_unimport_pd", || {
-        // SAFETY: a domain of ours.
-        unsafe { PdObject::of(pd)? };
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<PdObject>::take(pd) });
-        Ok(())
+        // SAFETY: NULL, or a domain of ours, which the program gives back.
+        unsafe { Handle::<PdObject>::give_back(pd) }
     });
 }
 
@@ -170,11 +168,8 @@ pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
 
 pub(crate) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     guard::quiet("ibv_unimport_mr", || {
-        // SAFETY: a region of ours.
-        unsafe { Handle::<MrObject>::of(mr)? };
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<MrObject>::take(mr) });
-        Ok(())
+        // SAFETY: NULL, or a region of ours, which the program gives back.
+        unsafe { Handle::<MrObject>::give_back(mr) }
     });
 }
 
@@ -194,10 +189,7 @@ pub(crate) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
 
 pub(crate) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
     guard::quiet("ibv_unimport_dm", || {
-        // SAFETY: device memory of ours.
-        unsafe { Handle::<DmObject>::of(dm)? };
-        // SAFETY: the program gives it back. Regions that it made there keep the memory itself.
-        drop(unsafe { Handle::<DmObject>::take(dm) });
-        Ok(())
+        // SAFETY: NULL, or device memory of ours, which the program gives back. Regions that it made there keep the memory itself.
+        unsafe { Handle::<DmObject>::give_back(dm) }
     });
 }

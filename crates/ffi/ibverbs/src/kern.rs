@@ -64,6 +64,21 @@ pub(crate) struct ib_user_path_rec {
 }
 layout!(ib_user_path_rec, 64, mtu = 48, pkey = 52, numb_path = 56);
 
+/// Copies the fields that both structures have.
+macro_rules! copy {
+    ($to:ident, $from:ident; $($field:ident)+) => {
+        $($to.$field = $from.$field;)+
+    };
+}
+
+/// Copies the fields of a path that have the same type in both structures.
+macro_rules! copy_path {
+    ($to:ident, $from:ident) => {
+        copy!($to, $from; dlid slid flow_label hop_limit traffic_class numb_path pkey sl mtu_selector rate_selector rate
+            packet_life_time_selector packet_life_time preference)
+    };
+}
+
 /// Runs a translation unless a pointer is NULL.
 unsafe fn translate<K, U>(verb: &'static str, kern: *const K, user: *mut U, work: impl FnOnce(&K, &mut U)) {
     guard::quiet(verb, || {
@@ -86,34 +101,9 @@ pub(crate) unsafe extern "C" fn copy_qp_attr_from_kern(
     kern: *const ib_uverbs_qp_attr,
 ) {
     let work = |kern: &ib_uverbs_qp_attr, user: &mut ibv_qp_attr| {
-        *user = ibv_qp_attr {
-            qp_state: user.qp_state,
-            cur_qp_state: kern.cur_qp_state,
-            path_mtu: kern.path_mtu,
-            path_mig_state: kern.path_mig_state,
-            qkey: kern.qkey,
-            rq_psn: kern.rq_psn,
-            sq_psn: kern.sq_psn,
-            dest_qp_num: kern.dest_qp_num,
-            qp_access_flags: kern.qp_access_flags,
-            cap: kern.cap,
-            ah_attr: kern.ah_attr,
-            alt_ah_attr: kern.alt_ah_attr,
-            pkey_index: kern.pkey_index,
-            alt_pkey_index: kern.alt_pkey_index,
-            en_sqd_async_notify: kern.en_sqd_async_notify,
-            sq_draining: kern.sq_draining,
-            max_rd_atomic: kern.max_rd_atomic,
-            max_dest_rd_atomic: kern.max_dest_rd_atomic,
-            min_rnr_timer: kern.min_rnr_timer,
-            port_num: kern.port_num,
-            timeout: kern.timeout,
-            retry_cnt: kern.retry_cnt,
-            rnr_retry: kern.rnr_retry,
-            alt_port_num: kern.alt_port_num,
-            alt_timeout: kern.alt_timeout,
-            rate_limit: user.rate_limit,
-        };
+        copy!(user, kern; cur_qp_state path_mtu path_mig_state qkey rq_psn sq_psn dest_qp_num qp_access_flags cap ah_attr
+            alt_ah_attr pkey_index alt_pkey_index en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic
+            min_rnr_timer port_num timeout retry_cnt rnr_retry alt_port_num alt_timeout);
     };
     // SAFETY: the program's structures.
     unsafe { translate("ibv_copy_qp_attr_from_kern", kern, user, work) }
@@ -124,27 +114,10 @@ pub(crate) unsafe extern "C" fn copy_path_rec_from_kern(
     kern: *const ib_user_path_rec,
 ) {
     let work = |kern: &ib_user_path_rec, user: &mut ibv_sa_path_rec| {
-        *user = ibv_sa_path_rec {
-            dgid: ibv_gid { raw: kern.dgid },
-            sgid: ibv_gid { raw: kern.sgid },
-            dlid: kern.dlid,
-            slid: kern.slid,
-            raw_traffic: kern.raw_traffic as i32,
-            flow_label: kern.flow_label,
-            hop_limit: kern.hop_limit,
-            traffic_class: kern.traffic_class,
-            reversible: kern.reversible as i32,
-            numb_path: kern.numb_path,
-            pkey: kern.pkey,
-            sl: kern.sl,
-            mtu_selector: kern.mtu_selector,
-            mtu: kern.mtu as u8,
-            rate_selector: kern.rate_selector,
-            rate: kern.rate,
-            packet_life_time_selector: kern.packet_life_time_selector,
-            packet_life_time: kern.packet_life_time,
-            preference: kern.preference,
-        };
+        (user.dgid.raw, user.sgid.raw) = (kern.dgid, kern.sgid);
+        (user.raw_traffic, user.reversible) = (kern.raw_traffic as i32, kern.reversible as i32);
+        user.mtu = kern.mtu as u8;
+        copy_path!(user, kern);
     };
     // SAFETY: the program's structures.
     unsafe { translate("ibv_copy_path_rec_from_kern", kern, user, work) }
@@ -155,27 +128,10 @@ pub(crate) unsafe extern "C" fn copy_path_rec_to_kern(
     user: *const ibv_sa_path_rec,
 ) {
     let work = |user: &ibv_sa_path_rec, kern: &mut ib_user_path_rec| {
-        *kern = ib_user_path_rec {
-            dgid: user.dgid.raw,
-            sgid: user.sgid.raw,
-            dlid: user.dlid,
-            slid: user.slid,
-            raw_traffic: user.raw_traffic as u32,
-            flow_label: user.flow_label,
-            reversible: user.reversible as u32,
-            mtu: user.mtu.into(),
-            pkey: user.pkey,
-            hop_limit: user.hop_limit,
-            traffic_class: user.traffic_class,
-            numb_path: user.numb_path,
-            sl: user.sl,
-            mtu_selector: user.mtu_selector,
-            rate_selector: user.rate_selector,
-            rate: user.rate,
-            packet_life_time_selector: user.packet_life_time_selector,
-            packet_life_time: user.packet_life_time,
-            preference: user.preference,
-        };
+        (kern.dgid, kern.sgid) = (user.dgid.raw, user.sgid.raw);
+        (kern.raw_traffic, kern.reversible) = (user.raw_traffic as u32, user.reversible as u32);
+        kern.mtu = user.mtu.into();
+        copy_path!(kern, user);
     };
     // SAFETY: the program's structures.
     unsafe { translate("ibv_copy_path_rec_to_kern", user, kern, work) }

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use};
+use crate::handle::{Handle, Use, object};
 use crate::pd::PdObject;
 use ferroce_nic::MemoryRegion;
 use ferroce_nic::lock::Mutex;
@@ -20,9 +20,7 @@ pub(crate) struct MrObject {
     _on: Option<Use>,
 }
 
-impl Object for MrObject {
-    type Abi = ibv_mr;
-}
+object!(MrObject, ibv_mr);
 
 /// Access flags of a program. Unknown optional flags are ignored, as the specification requires.
 pub(crate) fn access(flags: u32) -> Result<Access, Refused> {

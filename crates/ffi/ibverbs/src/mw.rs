@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::errno::{Refused, invalid};
 use crate::guard;
-use crate::handle::{Handle, Object, Use};
+use crate::handle::{Handle, Use, object};
 use crate::mr::{MrObject, access};
 use crate::pd::PdObject;
 use crate::qp::QpObject;
@@ -18,9 +18,7 @@ pub(crate) struct MwObject {
     _pd: Use,
 }
 
-impl Object for MwObject {
-    type Abi = ibv_mw;
-}
+object!(MwObject, ibv_mw);
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw {
     guard::pointer("ibv_alloc_mw", || {
@@ -41,11 +39,8 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
 /// Invalidates the window, if it is bound.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     guard::number("ibv_dealloc_mw", || {
-        // SAFETY: a window of ours.
-        unsafe { Handle::<MwObject>::of(mw)? };
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<MwObject>::take(mw) });
-        Ok(())
+        // SAFETY: NULL, or a window of ours, which the program gives back.
+        unsafe { Handle::<MwObject>::give_back(mw) }
     })
 }
 

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::domain::Parent;
 use crate::errno::Refused;
 use crate::guard;
-use crate::handle::{Handle, Lender, Object, Use, Used, Uses};
+use crate::handle::{Handle, Lender, Use, Uses, object};
 use ferroce_nic::Pd;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -19,15 +19,7 @@ pub(crate) struct PdObject {
     parent: Option<Parent>,
 }
 
-impl Object for PdObject {
-    type Abi = ibv_pd;
-}
-
-impl Used for PdObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(PdObject, ibv_pd, uses);
 
 impl PdObject {
     fn new(pd: Arc<Pd>, owner: &Context, parent: Option<Parent>) -> PdObject {

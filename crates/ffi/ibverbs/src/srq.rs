@@ -6,7 +6,7 @@ use crate::context::{Context, Target};
 use crate::cq::CqObject;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Used, Uses};
+use crate::handle::{Handle, Use, Uses, object};
 use crate::pd::PdObject;
 use crate::xrcd::XrcdObject;
 use ferroce_nic::{EventSource, Srq};
@@ -27,15 +27,7 @@ struct Held {
     _xrc: Option<(Use, Use)>,
 }
 
-impl Object for SrqObject {
-    type Abi = ibv_srq;
-}
-
-impl Used for SrqObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(SrqObject, ibv_srq, uses);
 
 pub(crate) unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     guard::pointer("ibv_create_srq", || {

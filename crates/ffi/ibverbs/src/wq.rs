@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::cq::CqObject;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Used, Uses, store_word};
+use crate::handle::{Handle, Use, Uses, object, store_word};
 use crate::pd::PdObject;
 use crate::recv::{post_list, post_with};
 use ferroce_nic::{MAX_SPREAD, WorkQueue, WqState};
@@ -19,15 +19,7 @@ pub(crate) struct WqObject {
     _held: [Use; 3],
 }
 
-impl Object for WqObject {
-    type Abi = ibv_wq;
-}
-
-impl Used for WqObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(WqObject, ibv_wq, uses);
 
 pub(crate) unsafe extern "C" fn create_wq(
     context: *mut ibv_context,
@@ -115,15 +107,7 @@ pub(crate) struct TableObject {
     _held: Vec<Use>,
 }
 
-impl Object for TableObject {
-    type Abi = ibv_rwq_ind_table;
-}
-
-impl Used for TableObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(TableObject, ibv_rwq_ind_table, uses);
 
 pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     context: *mut ibv_context,

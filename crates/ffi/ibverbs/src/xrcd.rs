@@ -4,10 +4,10 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Used, Uses};
+use crate::handle::{Handle, Use, Uses, object};
+use crate::import::file_of;
 use ferroce_nic::{XrcDomain, XrcKey};
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// An XRC domain, from one `ibv_open_xrcd`.
@@ -17,15 +17,7 @@ pub(crate) struct XrcdObject {
     _context: Use,
 }
 
-impl Object for XrcdObject {
-    type Abi = ibv_xrcd;
-}
-
-impl Used for XrcdObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(XrcdObject, ibv_xrcd, uses);
 
 impl XrcdObject {
     /// The domain behind a pointer, which must have been opened in this context.
@@ -76,7 +68,7 @@ const NO_DOMAIN: Refused = Refused::Errno(libc::EAGAIN, "no process has a domain
 
 /// The domain of a file: an existing or a new one, depending on the flags.
 fn of_file(owner: &Context, fd: c_int, oflags: c_int) -> Result<Arc<XrcDomain>, Refused> {
-    let key = inode(fd)?;
+    let key: XrcKey = file_of(fd)?;
     let (domain, is_new) = match oflags & libc::O_CREAT {
         0 => (owner.nic.find_xrc_domain(key).ok_or(NO_DOMAIN)?, false),
         _ => owner.nic.open_xrc_domain(key)?,
@@ -85,17 +77,6 @@ fn of_file(owner: &Context, fd: c_int, oflags: c_int) -> Result<Arc<XrcDomain>, 
         return Err(invalid("O_EXCL, but there is a domain of this file"));
     }
     Ok(domain)
-}
-
-fn inode(fd: c_int) -> Result<XrcKey, Refused> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: there is room for the answer; a bad descriptor is an error and nothing else.
-    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
-        return Err(std::io::Error::last_os_error().into());
-    }
-    // SAFETY: the call filled it in.
-    let stat = unsafe { stat.assume_init() };
-    Ok((stat.st_dev, stat.st_ino))
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {

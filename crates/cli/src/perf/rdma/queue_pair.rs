@@ -39,6 +39,17 @@ impl Shape {
     }
 }
 
+/// The same call for a queue pair of any type.
+macro_rules! on_any {
+    ($any:expr, |$qp:ident| $call:expr) => {
+        match $any {
+            QueuePair::Rc($qp) => $call,
+            QueuePair::Uc($qp) => $call,
+            QueuePair::Ud($qp, _) => $call,
+        }
+    };
+}
+
 impl QueuePair {
     /// Makes one.
     pub(super) fn create(pd: &Pd, cq: &Cq, recv_cq: &Cq, shape: &Shape) -> Result<QueuePair, Failure> {
@@ -59,12 +70,7 @@ impl QueuePair {
 
     /// What the other side needs to reach it.
     pub(super) fn endpoint(&self) -> Result<Endpoint, Failure> {
-        match self {
-            QueuePair::Rc(qp) => qp.endpoint(),
-            QueuePair::Uc(qp) => qp.endpoint(),
-            QueuePair::Ud(qp, _) => qp.endpoint(),
-        }
-        .map_err(refused)
+        on_any!(self, |qp| qp.endpoint()).map_err(refused)
     }
 
     /// Connects to the other side; a UD queue pair gets the target for its work requests instead.
@@ -85,40 +91,22 @@ impl QueuePair {
     /// Posts sends.
     #[inline]
     pub(super) fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), Failure> {
-        match self {
-            QueuePair::Rc(qp) => qp.post_send(wrs),
-            QueuePair::Uc(qp) => qp.post_send(wrs),
-            QueuePair::Ud(qp, _) => qp.post_send(wrs),
-        }
-        .map_err(refused)
+        on_any!(self, |qp| qp.post_send(wrs)).map_err(refused)
     }
 
     /// Posts receives.
     #[inline]
     pub(super) fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), Failure> {
-        match self {
-            QueuePair::Rc(qp) => qp.post_recv(wrs),
-            QueuePair::Uc(qp) => qp.post_recv(wrs),
-            QueuePair::Ud(qp, _) => qp.post_recv(wrs),
-        }
-        .map_err(refused)
+        on_any!(self, |qp| qp.post_recv(wrs)).map_err(refused)
     }
 
     /// What it counted.
     pub(super) fn counters(&self) -> QpCounters {
-        match self {
-            QueuePair::Rc(qp) => qp.counters(),
-            QueuePair::Uc(qp) => qp.counters(),
-            QueuePair::Ud(qp, _) => qp.counters(),
-        }
+        on_any!(self, |qp| qp.counters())
     }
 
     /// Bytes that it owns.
     pub(super) fn memory_footprint(&self) -> usize {
-        match self {
-            QueuePair::Rc(qp) => qp.memory_footprint(),
-            QueuePair::Uc(qp) => qp.memory_footprint(),
-            QueuePair::Ud(qp, _) => qp.memory_footprint(),
-        }
+        on_any!(self, |qp| qp.memory_footprint())
     }
 }

@@ -17,7 +17,7 @@ use crate::acks::Acks;
 use crate::context::Context;
 use crate::errno::Refused;
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Used, Uses};
+use crate::handle::{Handle, Use, Uses, object};
 use builder::Builder;
 use ferroce_nic::{EventSource, Qp};
 use std::ffi::c_int;
@@ -45,15 +45,7 @@ struct Held {
     _xrcd: Option<Use>,
 }
 
-impl Object for QpObject {
-    type Abi = ibv_qp_ex;
-}
-
-impl Used for QpObject {
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
-}
+object!(QpObject, ibv_qp_ex, uses);
 
 impl QpObject {
     /// The queue pair behind a pointer.

@@ -2,8 +2,9 @@
 
 use std::ffi::c_int;
 use std::mem::offset_of;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::SocketAddr;
 
+use ferroce_bridge::address;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 use super::errno::{Errno, Outcome};
@@ -84,50 +85,14 @@ impl Address {
 
     /// As Rust has it; `None` for other families than IP.
     pub(crate) fn ip(&self) -> Option<SocketAddr> {
-        let storage = &raw const self.storage;
-        match self.family() {
-            libc::AF_INET => {
-                // SAFETY: the storage is larger than, and aligned for, every kind of address.
-                let v4 = unsafe { &*storage.cast::<sockaddr_in>() };
-                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-                Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
-            }
-            libc::AF_INET6 => {
-                // SAFETY: as above.
-                let v6 = unsafe { &*storage.cast::<sockaddr_in6>() };
-                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                let port = u16::from_be(v6.sin6_port);
-                Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
-            }
-            _ => None,
-        }
+        // SAFETY: the storage is as long as every kind of address.
+        unsafe { address::Address::read((&raw const self.storage).cast()) }?.to_socket()
     }
 }
 
 impl From<SocketAddr> for Address {
     fn from(addr: SocketAddr) -> Self {
-        let mut made = match addr {
-            SocketAddr::V4(_) => Self::unspecified(libc::AF_INET),
-            SocketAddr::V6(_) => Self::unspecified(libc::AF_INET6),
-        };
-        let storage = &raw mut made.storage;
-        match addr {
-            SocketAddr::V4(from) => {
-                // SAFETY: the storage is larger than, and aligned for, every kind of address.
-                let v4 = unsafe { &mut *storage.cast::<sockaddr_in>() };
-                v4.sin_port = from.port().to_be();
-                v4.sin_addr.s_addr = u32::from(*from.ip()).to_be();
-            }
-            SocketAddr::V6(from) => {
-                // SAFETY: as above.
-                let v6 = unsafe { &mut *storage.cast::<sockaddr_in6>() };
-                v6.sin6_port = from.port().to_be();
-                v6.sin6_flowinfo = from.flowinfo();
-                v6.sin6_scope_id = from.scope_id();
-                v6.sin6_addr.s6_addr = from.ip().octets();
-            }
-        }
-        made
+        Self { storage: address::Address::from(addr).write().0 }
     }
 }
 

@@ -4,9 +4,21 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use libc::sockaddr;
-
 use crate::abi::*;
+pub(crate) use crate::address::{bind_addr as rdma_bind_addr, resolve_addr as rdma_resolve_addr};
+pub(crate) use crate::channel::{
+    create_event_channel as rdma_create_event_channel, destroy_event_channel as rdma_destroy_event_channel,
+    migrate_id as rdma_migrate_id,
+};
+pub(crate) use crate::connect::{
+    accept as rdma_accept, connect as rdma_connect, disconnect as rdma_disconnect, reject as rdma_reject,
+};
+pub(crate) use crate::event::{ack_cm_event as rdma_ack_cm_event, get_cm_event as rdma_get_cm_event};
+pub(crate) use crate::id::{create_id as rdma_create_id, destroy_id as rdma_destroy_id};
+pub(crate) use crate::listen::listen as rdma_listen;
+pub(crate) use crate::options::set_option as rdma_set_option;
+pub(crate) use crate::qp::{create_qp as rdma_create_qp, destroy_qp as rdma_destroy_qp};
+pub(crate) use crate::route::resolve_route as rdma_resolve_route;
 pub(crate) use crate::verbs::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_query_device,
 };
@@ -17,44 +29,6 @@ pub(crate) const SEND_INLINE: u32 = 1 << 3;
 pub(crate) const WC_WITH_IMM: u32 = 1 << 1;
 
 unsafe extern "C" {
-    pub(crate) fn rdma_create_event_channel() -> *mut rdma_event_channel;
-    pub(crate) fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
-    pub(crate) fn rdma_create_id(
-        channel: *mut rdma_event_channel,
-        id: *mut *mut rdma_cm_id,
-        context: *mut c_void,
-        ps: u32,
-    ) -> c_int;
-    pub(crate) fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
-    pub(crate) fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
-    pub(crate) fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
-    pub(crate) fn rdma_resolve_addr(
-        id: *mut rdma_cm_id,
-        src: *mut sockaddr,
-        dst: *mut sockaddr,
-        timeout_ms: c_int,
-    ) -> c_int;
-    pub(crate) fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
-    pub(crate) fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int;
-    pub(crate) fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int;
-    pub(crate) fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int;
-    pub(crate) fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
-    pub(crate) fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int;
-    pub(crate) fn rdma_get_cm_event(
-        channel: *mut rdma_event_channel,
-        event: *mut *mut rdma_cm_event,
-    ) -> c_int;
-    pub(crate) fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
-    pub(crate) fn rdma_create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> c_int;
-    pub(crate) fn rdma_destroy_qp(id: *mut rdma_cm_id);
-    pub(crate) fn rdma_set_option(
-        id: *mut rdma_cm_id,
-        level: c_int,
-        name: c_int,
-        value: *mut c_void,
-        length: usize,
-    ) -> c_int;
-
     pub(crate) fn ibv_get_cq_event(
         channel: *mut ibv_comp_channel,
         cq: *mut *mut ibv_cq,

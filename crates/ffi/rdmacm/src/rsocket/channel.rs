@@ -72,8 +72,7 @@ impl Channel {
     }
 
     fn empty() -> Outcome<Self> {
-        // SAFETY: no arguments.
-        let channel = Errno::not_null(unsafe { rdma_create_event_channel() })?;
+        let channel = Errno::not_null(rdma_create_event_channel())?;
         let made = Self { channel, id: ptr::null_mut() };
         set_nonblocking(made.fd())?;
         Ok(made)

@@ -19,33 +19,9 @@ use super::vectors::Vectors;
 use ferroce_bridge::export;
 
 export! {
-    "raccept" => raccept,
-    "rbind" => rbind,
-    "rclose" => rclose,
-    "rconnect" => rconnect,
-    "rfcntl" => rfcntl,
-    "rgetpeername" => rgetpeername,
-    "rgetsockname" => rgetsockname,
-    "rgetsockopt" => rgetsockopt,
-    "riomap" => riomap,
-    "riounmap" => riounmap,
-    "riowrite" => riowrite,
-    "rlisten" => rlisten,
-    "rpoll" => rpoll,
-    "rread" => rread,
-    "rreadv" => rreadv,
-    "rrecv" => rrecv,
-    "rrecvfrom" => rrecvfrom,
-    "rrecvmsg" => rrecvmsg,
-    "rselect" => rselect,
-    "rsend" => rsend,
-    "rsendmsg" => rsendmsg,
-    "rsendto" => rsendto,
-    "rsetsockopt" => rsetsockopt,
-    "rshutdown" => rshutdown,
-    "rsocket" => rsocket,
-    "rwrite" => rwrite,
-    "rwritev" => rwritev,
+    raccept, rbind, rclose, rconnect, rfcntl, rgetpeername, rgetsockname, rgetsockopt, riomap, riounmap,
+    riowrite, rlisten, rpoll, rread, rreadv, rrecv, rrecvfrom, rrecvmsg, rselect, rsend, rsendmsg, rsendto,
+    rsetsockopt, rshutdown, rsocket, rwrite, rwritev,
 }
 
 extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {

@@ -3,11 +3,12 @@
 //! Several threads may wait for the same socket, and the one that takes an event off a descriptor takes it from all.
 //! So each sleeping thread has a *bell*, a descriptor of its own, which is rung when the socket changes.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::pollfd;
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::errno::{Errno, Outcome};
 
@@ -46,12 +47,8 @@ pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
     pub(crate) fn new() -> Outcome<Arc<Self>> {
-        // SAFETY: a new descriptor, which nobody else owns.
-        let fd = unsafe {
-            let fd = Errno::check(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC))?;
-            OwnedFd::from_raw_fd(fd)
-        };
-        Ok(Arc::new(Self(fd)))
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        Ok(Arc::new(Self(fd.map_err(|errno| Errno(errno.raw_os_error()))?)))
     }
 
     /// The calling thread's bell.
@@ -75,16 +72,14 @@ impl Bell {
     }
 
     fn ring(&self) {
-        let one = 1u64;
-        // SAFETY: eight bytes, as an event descriptor takes them. Full means rung already.
-        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+        // Full means rung already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Clears it.
     pub(crate) fn hush(&self) {
-        let mut count = 0u64;
-        // SAFETY: room for eight bytes. Empty means silent already.
-        unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+        // Empty means silent already.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
 
