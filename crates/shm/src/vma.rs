@@ -58,7 +58,7 @@ impl Origin {
         }
     }
 
-    /// SourceRef that the kernel, or `prctl`, gives to ordinary memory.
+    /// Names that the kernel, or `prctl`, gives to ordinary memory.
     fn of_memory(name: &[u8]) -> Origin {
         match name {
             b"" | b"[heap]" => Origin::Memory,

@@ -4,7 +4,6 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Compiles a program of `tests/c`; `None`, with the reason printed, if this machine cannot.
 fn compile(name: &str) -> Option<PathBuf> {
@@ -13,10 +12,10 @@ fn compile(name: &str) -> Option<PathBuf> {
         return None;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
-    // Two tests may want the same program at the same time, and one must not overwrite what the other runs.
-    static COMPILED: AtomicU32 = AtomicU32::new(0);
-    let count = COMPILED.fetch_add(1, Ordering::Relaxed);
-    let program = support::scratch().join(format!("{name}.{count}"));
+    // Two tests may want the same program at the same time, and one must not overwrite what the other runs. A thread has the
+    // name of its test.
+    let thread = std::thread::current();
+    let program = support::scratch().join(format!("{name}.{}", thread.name().unwrap_or("main")));
     let mut cc = Command::new("cc");
     cc.args([
         "-Wall",

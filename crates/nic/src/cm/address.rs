@@ -66,8 +66,10 @@ impl CmId {
         let (scope, weak) = (bound.scope, Arc::downgrade(self));
         let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
         let secret = state.secret.clone();
-        let options =
-            ListenerOptions { datagrams: self.is_datagram(), whole_private_data: state.options.full_private_data };
+        let options = ListenerOptions {
+            datagrams: self.is_datagram(),
+            whole_private_data: state.options.full_private_data,
+        };
         let listener = self.service.manage(|managed| {
             let listener = managed.cm.listen(service, scope, backlog)?;
             managed.cm.set_listener_options(listener, options);

@@ -7,7 +7,7 @@
 
 use super::region::Region;
 use super::table::RegionTable;
-use ferroce_os::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
+use ferroce_os::sync::{AtomicBool, AtomicU32, Mutex, Ordering, fence};
 use ferroce_proto::LKey;
 use std::sync::{Arc, Weak};
 
@@ -67,6 +67,8 @@ impl CachedRegions {
         for owner in ended.iter().filter_map(|grant| grant.owner.upgrade()) {
             owner.wait_for_holder();
         }
+        // An owner that is gone released its last reference after its last access.
+        fence(Ordering::Acquire);
     }
 }
 

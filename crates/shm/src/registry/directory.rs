@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// SourceRef to try for the directory.
+/// Names to try for the directory.
 const NAMES: u32 = 8;
 
 /// Where registries live: shared memory if the machine has it, else this user's runtime directory, else `/tmp`.

@@ -1,4 +1,4 @@
-//! SourceRef the process that has the port when we cannot bind it.
+//! Names the process that has the port when we cannot bind it.
 
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use std::path::Path;
