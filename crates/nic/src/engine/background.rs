@@ -226,12 +226,15 @@ impl Sleeper {
     /// wake for packets, and find out who is first.
     fn watch_gaps(&mut self) {
         let start = now();
+        let mut polls = self.engine.activity.polls();
         while self.crowded == 0 && now().since_ns(start) < *LINGER_NS.end() {
-            if self.engine.drive_in_background(true) {
+            self.yield_processor();
+            let seen = std::mem::replace(&mut polls, self.engine.activity.polls());
+            // Packets that arrive while the poller is there are its own, and so is the progress lock.
+            if polls == seen && self.engine.drive_in_background(true) {
                 self.gap_credit = GAP_CREDIT.min(self.gap_credit + GAP_GAIN);
                 return;
             }
-            self.yield_processor();
         }
         self.crowded = self.crowded.saturating_sub(1);
         let until = now() + u64::from(STAND_OFF_MS.start().unsigned_abs()) * 1_000_000;
