@@ -311,8 +311,10 @@ impl Egress for NicHost<'_, '_> {
     }
 
     fn coalesces(&mut self) -> bool {
-        // A program that is about to sleep, or a local peer's ring, saves no system call by waiting.
-        self.path().is_none()
+        // A request behind one that already waits for its system call, a program that is about to sleep, or a local peer's ring saves
+        // nothing by waiting.
+        self.out.is_none()
+            && self.path().is_none()
             && !self.engine.activity.any_armed()
             && self.engine.context_of(self.qp).may_coalesce()
     }

@@ -235,6 +235,7 @@ mod tests {
 
     /// Bytes of a hostile local peer never panic.
     #[test]
+    #[cfg_attr(miri, ignore = "takes an hour in Miri")]
     fn random_bytes_never_panic() {
         let (mut state, mut taken) = (0x9E37_79B9_7F4A_7C15_u64, 0);
         let mut random = || {

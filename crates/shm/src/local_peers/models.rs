@@ -57,7 +57,8 @@ fn a_receiver_that_falls_asleep_finds_the_packet_or_is_woken() {
     file.set_len(RING_LEN as u64).unwrap();
     ferroce_os::sync::loom::model(move || {
         let (receiver, peer, mut reader) = pair(&registry, &file);
-        let sender = thread::spawn(move || peer.push_bytes_now(&META, &[7; 12]) && peer.must_be_woken());
+        let sender =
+            thread::spawn(move || peer.push_bytes_now(&META, &[7; 12]).is_done() && peer.must_be_woken());
         receiver.set_asleep(true);
         let is_found = reader.look(RING_LEN) != Found::Nothing;
         assert!(sender.join().unwrap() || is_found);
