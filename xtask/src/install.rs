@@ -27,6 +27,9 @@ const FILES: [(&str, &str); 6] = [
     ("libjia.so", "lib/ferroce/libjia.so"),
     ("libjia.a", "lib/ferroce/libjia.a"),
 ];
+/// The second name of a library, for programs that open it without a version, and the file that it links to.
+const LINKS: [(&str, &str); 2] =
+    [("lib/ferroce/libibverbs.so", "libibverbs.so.1"), ("lib/ferroce/librdmacm.so", "librdmacm.so.1")];
 /// What C programs include, and where it goes.
 const HEADERS: [&str; 3] = ["jia.h", "setting.h", "tools.h"];
 
@@ -77,6 +80,12 @@ fn install(built: &Path, headers: &Path, prefix: &Path) -> Result<Vec<PathBuf>, 
             .and_then(|_| std::fs::rename(&fresh, &to));
         copied.map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))?;
         installed.push(to);
+    }
+    for (name, target) in LINKS.map(|(name, target)| (prefix.join(name), target)) {
+        // An earlier installation may have left one.
+        let _ = std::fs::remove_file(&name);
+        std::os::unix::fs::symlink(target, &name).map_err(|error| format!("{}: {error}", name.display()))?;
+        installed.push(name);
     }
     Ok(installed)
 }
@@ -140,12 +149,17 @@ mod tests {
         }
         for _again in 0..2 {
             let installed = install(&built, &built, &prefix).expect("a writable folder");
-            assert_eq!(installed.len(), FILES.len() + HEADERS.len());
+            assert_eq!(installed.len(), FILES.len() + HEADERS.len() + LINKS.len());
         }
-        assert_eq!(
-            std::fs::read_to_string(prefix.join("lib/ferroce/libibverbs.so.1")).expect("a file"),
-            "libibverbs.so"
-        );
+        for (name, built) in [
+            ("libibverbs.so.1", "libibverbs.so"),
+            ("libibverbs.so", "libibverbs.so"),
+            ("librdmacm.so.1", "librdmacm.so"),
+            ("librdmacm.so", "librdmacm.so"),
+        ] {
+            let path = prefix.join("lib/ferroce").join(name);
+            assert_eq!(std::fs::read_to_string(path).expect("a file"), built, "{name}");
+        }
         std::fs::remove_file(built.join("libibverbs.so")).expect("our own file");
         assert!(install(&built, &built, &prefix).is_err_and(|reason| reason.contains("libibverbs.so")));
         std::fs::remove_dir_all(folder).expect("our own folder");

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::figure;
 use crate::process::Job;
 use crate::step::{Context, Report, fail};
 use crate::tools::which;
@@ -126,9 +127,7 @@ fn collect(lines: &[String], dump: &Path) -> Result<Vec<Row>, String> {
         batches.push(counts.map(|count| count / operations));
     }
     let median = |batches: &[[f64; 2]], event: usize| {
-        let mut counts: Vec<f64> = batches.iter().map(|batch| batch[event]).collect();
-        counts.sort_by(f64::total_cmp);
-        counts[counts.len() / 2]
+        figure::median(&mut batches.iter().map(|batch| batch[event]).collect::<Vec<_>>())
     };
     let rows = rows.into_iter().map(|(name, batches)| {
         let (instructions, locked) = (median(&batches, 0), median(&batches, 1));

@@ -1,9 +1,9 @@
 //! The house style as a check. Each rule answers with the offenders, as `file:line: what is wrong`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::layers;
-use crate::source::{code_lines, has_word};
+use crate::source::{code_lines, files_below, has_word};
 use crate::step::{Context, Report};
 
 /// Files that may say `unsafe`, each with the reason it must. Keep it short: this list is what a reviewer reads first.
@@ -14,7 +14,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/cli/src/doctor/network.rs", "tries socket options"),
     ("crates/cli/src/faults.rs", "sets a variable of its own process"),
     ("crates/cli/src/run/namespace.rs", "enters namespaces, and forks to try it first"),
-    ("crates/cli/src/run/user_namespace.rs", "asks whose a namespace is, and enters it"),
+    ("crates/cli/src/run/user_namespace.rs", "asks whose a namespace is"),
     ("crates/cli/src/sockopt.rs", "sets socket options"),
     ("crates/cli/src/signals.rs", "blocks signals and waits for them"),
     ("crates/crc/src/wide.rs", "instructions that not every processor has"),
@@ -35,6 +35,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/ferroce/tests/local.rs", "stops and continues a child"),
     ("crates/ferroce/tests/on_demand.rs", "registers the whole address space"),
     ("crates/ferroce/tests/processes.rs", "forks"),
+    ("crates/ferroce/tests/region_sizes.rs", "maps and registers memory, and stops a child"),
     ("crates/ferroce/tests/shared_memory.rs", "maps and registers memory of many kinds, and stops a child"),
     ("crates/ferroce/tests/waiting.rs", "polls descriptors as a program would"),
     ("crates/ffi/shim/src/next.rs", "asks the loader for libc's functions"),
@@ -44,6 +45,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/engine/background.rs", "sleeps on descriptors"),
     ("crates/os/src/wait_set.rs", "sleeps on descriptors"),
     ("crates/nic/src/engine/outgoing.rs", "promises that what packets point to is held until they are sent"),
+    ("crates/os/src/thread.rs", "blocks the signals of new threads"),
     ("crates/os/src/eventfd.rs", "makes, reads and writes event descriptors"),
     ("crates/nic/src/exit.rs", "registers what runs at exit"),
     ("crates/os/src/fork.rs", "registers what runs in a forked child"),
@@ -70,6 +72,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/shm/src/memfd_backing/memfd.rs", "makes memfds, maps them over pages, and maps pages over them"),
     ("crates/shm/src/memfd_backing/tests.rs", "maps, shares and unmaps memory, and forks"),
     ("crates/shm/src/memfd_backing/tests/huge.rs", "maps and unmaps huge pages"),
+    ("crates/shm/src/memfd_backing/tests/pieces.rs", "seals memory, and copies a descriptor"),
     ("crates/shm/src/memfd_backing/tests/refusals.rs", "maps, protects and seals memory"),
     ("crates/shm/src/backlog.rs", "keeps packets that lie in pieces"),
     ("crates/nic/src/local/reach.rs", "puts a message into a ring from the region that it lies in"),
@@ -101,6 +104,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/write_direct.rs", "registers memory anew, and keeps it alive"),
     ("crates/nic/tests/send_fast_path.rs", "registers memory anew"),
     ("crates/nic/tests/inspect.rs", "forks"),
+    ("crates/nic/tests/cm_killed.rs", "kills itself"),
     ("crates/nic/tests/link_bench.rs", "reads how much processor time a thread used"),
     ("crates/nic/tests/link_namespaces.rs", "listens on a raw socket"),
     ("crates/nic/tests/link_processes.rs", "misdirects packets on purpose, and polls"),
@@ -115,6 +119,11 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
 
 /// Folders all of whose files may: where every argument is a pointer of a C program, a list of files is useless.
 const UNSAFE_FOLDERS: &[(&str, &str)] = &[("crates/ffi/", "the C boundary")];
+
+/// Crates that run inside foreign programs, and the file that starts their threads.
+const LIBRARIES: [&str; 6] =
+    ["crates/os/", "crates/shm/", "crates/nic/", "crates/ferroce/", "crates/dsm/", "crates/ffi/"];
+const SPAWNS: &str = "crates/os/src/thread.rs";
 
 /// Folders whose Rust files are ours.
 const FOLDERS: [&str; 5] = ["crates", "xtask", "fuzz", "examples", "tests"];
@@ -169,7 +178,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
 }
 
 fn check_file(file: &File) -> Vec<String> {
-    let rules = [too_long, std_in_proto, unlisted_unsafe, unfinished, empty_name, no_heading];
+    let rules = [too_long, std_in_proto, unlisted_unsafe, open_thread, unfinished, empty_name, no_heading];
     rules.iter().flat_map(|rule| rule(file)).collect()
 }
 
@@ -211,6 +220,25 @@ fn unlisted_unsafe(file: &File) -> Vec<String> {
         |line| has_word(line, "unsafe"),
         "`unsafe` in a file that xtask/src/layout.rs does not list",
     )
+}
+
+/// A thread of a library must not receive the program's signals.
+fn open_thread(file: &File) -> Vec<String> {
+    let is_library =
+        LIBRARIES.iter().any(|folder| file.path.starts_with(folder)) && file.path.contains("/src/");
+    let may = file.path == SPAWNS || file.path.ends_with("/tests.rs") || file.path.contains("/tests/");
+    if !is_library || may || file.path.ends_with("/models.rs") {
+        return Vec::new();
+    }
+    let starts = |line: &str| {
+        let line = line.replace("ferroce_os::thread::", "");
+        line.contains("thread::spawn") || line.contains("thread::Builder")
+    };
+    let shipped = file.code.iter().take(shipped_lines(&file.code)).enumerate();
+    let found = shipped.filter(|(_, line)| starts(line));
+    found
+        .map(|(at, _)| format!("{}:{}: a thread without `ferroce_os::thread::spawn`", file.path, at + 1))
+        .collect()
 }
 
 /// An unused permission will be used without review one day.
@@ -284,20 +312,11 @@ fn no_heading(file: &File) -> Vec<String> {
 
 fn read_all(root: &Path) -> std::io::Result<Vec<File>> {
     let mut files = Vec::new();
-    let mut folders: Vec<PathBuf> =
-        FOLDERS.iter().map(|folder| root.join(folder)).filter(|folder| folder.is_dir()).collect();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder)? {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if path.is_dir() {
-                if !GENERATED.contains(&name) {
-                    folders.push(path);
-                }
-            } else if name.ends_with(".rs") {
-                let shown = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-                files.push(File::new(shown, std::fs::read_to_string(&path)?));
-            }
+    for folder in FOLDERS.iter().map(|folder| root.join(folder)).filter(|folder| folder.is_dir()) {
+        let paths = files_below(&folder, &GENERATED)?;
+        for path in paths.iter().filter(|path| path.extension().is_some_and(|ext| ext == "rs")) {
+            let shown = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+            files.push(File::new(shown, std::fs::read_to_string(path)?));
         }
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -323,6 +342,7 @@ mod tests {
         let cases = [
             ("crates/nic/src/a.rs", "//! x\nfn f() { unsafe { g() } }\n", "crates/nic/src/a.rs:2: `unsafe`"),
             ("crates/proto/src/a.rs", "//! x\n\nuse std::vec;\n", "crates/proto/src/a.rs:3: `std::`"),
+            ("crates/nic/src/a.rs", "//! x\nthread::spawn(f);\n", "crates/nic/src/a.rs:2: a thread without"),
             ("crates/nic/src/a.rs", "//! x\nmod conn_manager;\n", "crates/nic/src/a.rs:2: a module name"),
             ("crates/nic/tests/common/mod.rs", "", "crates/nic/tests/common/mod.rs:1: a file name"),
             ("crates/nic/src/a.rs", "use x;\n", "crates/nic/src/a.rs:1: does not start"),

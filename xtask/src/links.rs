@@ -2,25 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::source::files_below;
+
 /// Pages of the repository's root that are checked, besides everything below docs/.
 const PAGES: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
 
 /// Returns every broken link as `page:line: what is wrong`.
 pub(crate) fn broken(root: &Path) -> Vec<String> {
     let mut pages: Vec<PathBuf> = PAGES.iter().map(|page| root.join(page)).collect();
-    collect(&root.join("docs"), &mut pages);
+    let docs = files_below(&root.join("docs"), &[]).unwrap_or_default();
+    pages.extend(docs.into_iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")));
     pages.sort();
     pages.iter().flat_map(|page| broken_in(root, page)).collect()
-}
-
-fn collect(folder: &Path, pages: &mut Vec<PathBuf>) {
-    for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-        if path.is_dir() {
-            collect(&path, pages);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
-            pages.push(path);
-        }
-    }
 }
 
 fn broken_in(root: &Path, page: &Path) -> Vec<String> {

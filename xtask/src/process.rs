@@ -196,6 +196,15 @@ impl Ran {
     }
 }
 
+/// Runs a short command without its output; what it wrote to standard error if it fails.
+pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Err(format!("{} did not start: {error}", command.get_program().display())),
+    }
+}
+
 /// Kill a process and all below it. The list is made first: once a parent is dead its children belong to init.
 pub(crate) fn kill_tree(root: u32) {
     let parents = parents();

@@ -1,5 +1,12 @@
 //! What all commands that run a table of cases can be asked for.
 
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use crate::programs::verdict::Row;
+use crate::step::fail;
+
 /// How the command line spells a value: `TwoHosts` is `two-hosts`.
 pub(crate) fn name_of(value: impl clap::ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
@@ -17,4 +24,31 @@ pub(crate) struct Selection {
     /// List the cases and stop.
     #[arg(long)]
     pub(crate) list: bool,
+}
+
+impl Selection {
+    /// A line for each row that is there; to standard error, so that JSON stays JSON.
+    pub(crate) fn announce(&self, row: &Row) {
+        if !self.json || row.is_failure() {
+            eprintln!("{}", row.line());
+        }
+    }
+
+    /// Prints all rows in the form that was asked for.
+    pub(crate) fn close(
+        &self,
+        rows: Result<Vec<Row>, String>,
+        to_json: fn(&[Row]) -> Value,
+        to_text: fn(&[Row]) -> String,
+    ) -> ExitCode {
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(reason) => return fail(&reason),
+        };
+        match self.json {
+            true => println!("{}", to_json(&rows)),
+            false => print!("{}", to_text(&rows)),
+        }
+        if rows.iter().any(Row::is_failure) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
 }

@@ -1,91 +1,64 @@
-//! Rust source with comments and literals blanked, so that a rule about code does not fire on prose.
-//!
-//! Not a parser: it knows just enough of the lexical grammar to find where code ends. Lines stay lines, so an offender can
-//! be named by its number.
+//! Source files, and Rust with comments and literals blanked, so that a rule about code does not fire on prose. Lines stay lines, so an
+//! offender can be named by its number.
 
-/// Code of each line; comments are gone, strings and characters are empty.
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// All files below a folder, except in folders with these names; not in order.
+pub(crate) fn files_below(folder: &Path, left_out: &[&str]) -> std::io::Result<Vec<PathBuf>> {
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            match path.is_dir() {
+                false => files.push(path),
+                true if path.is_symlink() || left_out.iter().any(|name| path.ends_with(name)) => {}
+                true => folders.push(path),
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Code of each line; comments and literals are blanks. Text that is not Rust stays as it is.
 pub(crate) fn code_lines(text: &str) -> Vec<String> {
-    let chars: Vec<char> = text.chars().collect();
-    let mut code = String::with_capacity(text.len());
-    let mut at = 0;
-    while at < chars.len() {
-        let end = literal_or_comment(&chars, at, code.chars().next_back());
-        if end == at {
-            code.push(chars[at]);
-            at += 1;
-        } else {
-            // A comment in the middle of a line still separates two words.
-            code.push(' ');
-            code.extend(chars[at..end].iter().filter(|&&c| c == '\n'));
-            at = end;
+    let mut code: Vec<u8> = text.bytes().map(|byte| if byte == b'\n' { byte } else { b' ' }).collect();
+    match text.parse() {
+        Ok(tokens) => copy_all(tokens, text, &mut code),
+        Err(_) => code.copy_from_slice(text.as_bytes()),
+    }
+    String::from_utf8_lossy(&code).lines().map(str::to_owned).collect()
+}
+
+fn copy_all(tokens: TokenStream, text: &str, code: &mut [u8]) {
+    for token in tokens {
+        match token {
+            TokenTree::Literal(_) => {}
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::Brace => ("{", "}"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::None => ("", ""),
+                };
+                if copy(open, group.span_open().byte_range(), text, code) {
+                    copy(close, group.span_close().byte_range(), text, code);
+                    copy_all(group.stream(), text, code);
+                }
+            }
+            word => drop(copy(&word.to_string(), word.span().byte_range(), text, code)),
         }
     }
-    code.lines().map(str::to_owned).collect()
 }
 
-/// Where the comment or literal that begins at `at` ends; `at` itself where none does.
-fn literal_or_comment(chars: &[char], at: usize, before: Option<char>) -> usize {
-    let next = chars.get(at + 1).copied();
-    match chars[at] {
-        '/' if next == Some('/') => find(chars, at, |rest| rest[0] == '\n'),
-        '/' if next == Some('*') => block_comment(chars, at),
-        '"' => string(chars, at + 1),
-        '\'' => character(chars, at),
-        'r' if !before.is_some_and(|c| is_word(c) && !matches!(c, 'b' | 'c')) => raw_string(chars, at),
-        _ => at,
+/// Copies a token, unless something else is there: the tokens of a doc comment have its place, but another text.
+fn copy(token: &str, at: Range<usize>, text: &str, code: &mut [u8]) -> bool {
+    let is_there = text.get(at.clone()) == Some(token);
+    if is_there {
+        code[at].copy_from_slice(token.as_bytes());
     }
-}
-
-fn find(chars: &[char], from: usize, hit: impl Fn(&[char]) -> bool) -> usize {
-    (from..chars.len()).find(|&at| hit(&chars[at..])).unwrap_or(chars.len())
-}
-
-fn block_comment(chars: &[char], at: usize) -> usize {
-    let mut depth = 0;
-    let mut at = at;
-    while at < chars.len() {
-        match chars[at..] {
-            ['/', '*', ..] => (depth, at) = (depth + 1, at + 2),
-            ['*', '/', ..] => (depth, at) = (depth - 1, at + 2),
-            _ => at += 1,
-        }
-        if depth == 0 {
-            return at;
-        }
-    }
-    at
-}
-
-fn string(chars: &[char], at: usize) -> usize {
-    let mut at = at;
-    while at < chars.len() {
-        match chars[at] {
-            '\\' => at += 2,
-            '"' => return at + 1,
-            _ => at += 1,
-        }
-    }
-    chars.len()
-}
-
-/// `'x'` and `'\n'` are literals, `'a` is a lifetime.
-fn character(chars: &[char], at: usize) -> usize {
-    match chars[at + 1..] {
-        ['\\', _, ..] => (find(chars, at + 3, |rest| rest[0] == '\'') + 1).min(chars.len()),
-        [_, '\'', ..] => at + 3,
-        _ => at,
-    }
-}
-
-/// `r"..."`, `r#"..."#`; `r#name` is a word.
-fn raw_string(chars: &[char], at: usize) -> usize {
-    let hashes = chars[at + 1..].iter().take_while(|&&c| c == '#').count();
-    if chars.get(at + 1 + hashes) != Some(&'"') {
-        return at;
-    }
-    let closes =
-        |rest: &[char]| rest[0] == '"' && rest.len() > hashes && rest[1..=hashes].iter().all(|&c| c == '#');
-    (find(chars, at + 2 + hashes, closes) + 1 + hashes).min(chars.len())
+    is_there
 }
 
 /// Whether `word` stands in `line` as a word of its own; `word` may end in punctuation (`std::`, `todo!`).

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::process::Ran;
+use crate::programs::verdict::Row;
 use crate::screen::Screen;
 use crate::tools::Tools;
 
@@ -61,6 +62,15 @@ impl Context {
     /// Whether what only repeats is wanted too.
     pub(crate) fn is_full(&self) -> bool {
         self.tier == Tier::Full
+    }
+
+    /// Shows each of so many rows as it comes.
+    pub(crate) fn progress(&self, total: usize) -> impl FnMut(&Row) {
+        let mut done = 0;
+        move |row| {
+            done += 1;
+            self.screen.borrow_mut().line(&format!("[{done}/{total}] {}", row.line()));
+        }
     }
 
     pub(crate) fn tools(&self) -> &Tools {

@@ -152,6 +152,11 @@ fn apt(args: &[&str]) -> Job {
     Job::new("apt-get").args(args).args(patience).env("DEBIAN_FRONTEND", "noninteractive")
 }
 
+/// Why a row cannot run without something that this package brings.
+pub(crate) fn not_installed(what: &str, package: &str) -> String {
+    format!("{what} is not installed; install it: `sudo apt-get install -y {package}`")
+}
+
 /// Where a program lies. The administrator's folders count: `PATH` of a plain user often lacks them.
 pub fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -3,7 +3,7 @@
 
 use crate::devices::{DEVICE, PORT, settings};
 use crate::failure::Failure;
-use crate::table::{Align, Table};
+use crate::table::{self, Align, Column};
 use ferroce_nic::GidEntry;
 use serde::Serialize;
 
@@ -47,31 +47,19 @@ fn rows(entries: &[GidEntry]) -> Vec<Row<'_>> {
 }
 
 fn to_text(rows: &[Row<'_>]) -> String {
-    let mut table = Table::new(&[
-        ("DEV", Align::Left),
-        ("PORT", Align::Right),
-        ("INDEX", Align::Right),
-        ("GID", Align::Left),
-        ("IPv4/IPv6", Align::Left),
-        ("VER", Align::Left),
-        ("DEV", Align::Left),
-    ]);
-    for row in rows {
-        let interface = match row.entry.up {
-            true => row.entry.interface.clone(),
-            false => format!("{} (down)", row.entry.interface),
-        };
-        table.line([
-            row.device.to_owned(),
-            row.port.to_string(),
-            row.index.to_string(),
-            row.entry.gid.to_string(),
-            row.entry.address.to_string(),
-            row.version.to_owned(),
-            interface,
-        ]);
-    }
-    table.render()
+    let columns: [Column<Row<'_>>; 7] = [
+        ("DEV", Align::Left, |row| row.device.to_owned()),
+        ("PORT", Align::Right, |row| row.port.to_string()),
+        ("INDEX", Align::Right, |row| row.index.to_string()),
+        ("GID", Align::Left, |row| row.entry.gid.to_string()),
+        ("IPv4/IPv6", Align::Left, |row| row.entry.address.to_string()),
+        ("VER", Align::Left, |row| row.version.to_owned()),
+        ("DEV", Align::Left, |row| {
+            let GidEntry { interface, up, .. } = row.entry;
+            if *up { interface.clone() } else { format!("{interface} (down)") }
+        }),
+    ];
+    table::of(&columns, rows)
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ enum Command {
     /// Run programs that share memory over several processes and hosts.
     #[command(subcommand)]
     Dsm(dsm::Command),
-    /// Check what works on this machine, what does not, why, and what to do.
+    /// Check what works on this machine, what does not, why, and what to do; or whether a command would use ferroce.
     Doctor(doctor::Args),
     /// Run a program and record its packets to a file for Wireshark.
     Capture(capture::Args),
@@ -78,24 +78,28 @@ enum Command {
 
 /// Runs the command that the arguments of the process name.
 pub fn main() -> ExitCode {
+    let done = |()| ExitCode::SUCCESS;
     // An internal command. It is no clap subcommand, since clap would suggest it for a mistyped one.
-    if std::env::args_os().nth(1).is_some_and(|word| word == perf::PEER_COMMAND) {
-        return perf::run_peer().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
-    }
-    let outcome = match CommandLine::parse().command {
-        Command::Devices(args) => devices::run(&args),
-        Command::Gids(args) => gids::run(&args),
-        Command::Counters(args) => counters::run(&args),
-        Command::Perf(args) => perf::run(*args),
-        Command::Run(args) => return run::run(&args).unwrap_or_else(|failure| failure.report()),
-        Command::Dsm(command) => return dsm::run(command).unwrap_or_else(|failure| failure.report()),
-        Command::Doctor(args) => return doctor::run(&args).unwrap_or_else(|failure| failure.report()),
-        Command::Capture(args) => return capture::run(&args).unwrap_or_else(|failure| failure.report()),
+    let outcome = if std::env::args_os().nth(1).is_some_and(|word| word == perf::PEER_COMMAND) {
+        perf::run_peer().map(done)
+    } else {
+        match CommandLine::parse().command {
+            Command::Devices(args) => devices::run(&args).map(done),
+            Command::Gids(args) => gids::run(&args).map(done),
+            Command::Counters(args) => counters::run(&args).map(done),
+            Command::Perf(args) => perf::run(*args).map(done),
+            Command::Run(args) => run::run(&args),
+            Command::Dsm(command) => dsm::run(command),
+            Command::Doctor(args) => doctor::run(&args),
+            Command::Capture(args) => capture::run(&args),
+        }
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    outcome.unwrap_or_else(|failure| failure.report())
+}
+
+/// How the command line spells a value: `SendLat` is `send-lat`.
+fn name_of(value: impl clap::ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Prints a value as JSON, the form that programs read.

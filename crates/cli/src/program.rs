@@ -3,15 +3,25 @@
 use crate::child;
 use crate::failure::Failure;
 use crate::signals;
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 /// Exit status of a shell for a command that it cannot find.
 pub(crate) const NOT_FOUND: u8 = 127;
 /// Exit status of a shell for a command that it found and cannot run.
 pub(crate) const CANNOT_RUN: u8 = 126;
+
+/// The file that a shell would start for this name.
+pub(crate) fn search(name: &OsStr) -> Option<PathBuf> {
+    if name.as_encoded_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name)).filter(|path| path.exists());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
 
 /// Runs the program to its end. It receives the signals that are sent to us, and dies if we do.
 pub(crate) fn run_to_end(mut command: Command) -> Result<ExitStatus, Failure> {

@@ -9,15 +9,22 @@ pub(crate) enum Align {
     Right,
 }
 
+/// A column of [`of`]: its heading, its alignment, and the cell of a row.
+pub(crate) type Column<R> = (&'static str, Align, fn(&R) -> String);
+
+/// A table with a line for each row, as text.
+pub(crate) fn of<R>(columns: &[Column<R>], rows: &[R]) -> String {
+    let headings: Vec<(&str, Align)> = columns.iter().map(|&(heading, align, _)| (heading, align)).collect();
+    let mut table = Table::new(&headings);
+    rows.iter().for_each(|row| table.line(columns.iter().map(|(.., cell)| cell(row))));
+    table.render()
+}
+
 /// A table that is printed once all of its widths are known.
 pub(crate) struct Table {
     columns: Vec<(String, Align)>,
-    lines: Vec<Line>,
-}
-
-enum Line {
-    Cells(Vec<String>),
-    Gap,
+    /// A line without cells separates two groups.
+    lines: Vec<Vec<String>>,
 }
 
 impl Table {
@@ -31,13 +38,13 @@ impl Table {
     pub(crate) fn line<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let cells: Vec<String> = cells.into_iter().map(Into::into).collect();
         debug_assert!(cells.len() <= self.columns.len(), "more cells than columns");
-        self.lines.push(Line::Cells(cells));
+        self.lines.push(cells);
     }
 
     /// Starts a new group of lines.
     pub(crate) fn gap(&mut self) {
-        if matches!(self.lines.last(), Some(Line::Cells(_))) {
-            self.lines.push(Line::Gap);
+        if self.lines.last().is_some_and(|cells| !cells.is_empty()) {
+            self.lines.push(Vec::new());
         }
     }
 
@@ -52,12 +59,9 @@ impl Table {
             text.push(self.render_line(cells, &widths));
         }
         text.push("─".repeat(widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)));
-        let last = self.lines.iter().rposition(|line| matches!(line, Line::Cells(_))).map_or(0, |at| at + 1);
-        for line in &self.lines[..last] {
-            text.push(match line {
-                Line::Cells(cells) => self.render_line(cells.iter().map(String::as_str), &widths),
-                Line::Gap => String::new(),
-            });
+        let last = self.lines.iter().rposition(|cells| !cells.is_empty()).map_or(0, |at| at + 1);
+        for cells in &self.lines[..last] {
+            text.push(self.render_line(cells.iter().map(String::as_str), &widths));
         }
         text.join("\n")
     }
@@ -68,8 +72,7 @@ impl Table {
             .iter()
             .map(|(heading, _)| heading.lines().map(|line| line.chars().count()).max().unwrap_or(0))
             .collect();
-        for line in &self.lines {
-            let Line::Cells(cells) = line else { continue };
+        for cells in &self.lines {
             for (width, cell) in widths.iter_mut().zip(cells) {
                 *width = (*width).max(cell.chars().count());
             }

@@ -7,16 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use support::{Outcome, ferroce, finish, outcome};
-
-/// Whoever may not run cargo uses what is built (see docs/reference/environment.md).
-fn may_build() -> bool {
-    std::env::var_os("FERROCE_TEST_LIBRARY").is_none()
-}
-
-fn scratch() -> PathBuf {
-    if may_build() { PathBuf::from(env!("CARGO_TARGET_TMPDIR")) } else { std::env::temp_dir() }
-}
+use support::{Outcome, build_library, ferroce, finish, has_compiler, may_build, outcome, scratch};
 
 /// The program of tests/c, compiled by `ferroce dsm cc`. `None`, with the reason printed, if this machine cannot.
 fn program() -> Option<&'static Path> {
@@ -25,16 +16,10 @@ fn program() -> Option<&'static Path> {
 }
 
 fn build() -> Option<PathBuf> {
-    if Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_err() {
-        println!("SKIPPED: cc is missing; it is in the package gcc");
+    if !has_compiler() {
         return None;
     }
-    if may_build() {
-        // A test of a cdylib's user does not make the cdylib.
-        let built =
-            Command::new(env!("CARGO")).args(["build", "--quiet", "--package", "ferroce-jia"]).status();
-        assert!(built.expect("cargo runs").success(), "cargo build --package ferroce-jia");
-    }
+    build_library("ferroce-jia");
     let program = scratch().join(format!("behaviour.{}", std::process::id()));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/behaviour.c");
     let mut cc = ferroce("dsm cc -Wall -Wextra -Werror -D_GNU_SOURCE -o");
@@ -89,6 +74,38 @@ fn a_compiler_may_have_options() {
     let found = outcome(cc.arg(&object).arg(source).env("CC", " cc  -g "));
     assert_eq!(found.code, 0, "{found:?}");
     std::fs::remove_file(object).expect("the compiler made it");
+}
+
+/// As make exports it: CC="ferroce dsm cc".
+#[test]
+fn a_compiler_that_is_this_command_is_not_called() {
+    let Some(program) = program() else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/behaviour.c");
+    let own = env!("CARGO_BIN_EXE_ferroce");
+    let folder = scratch().join(format!("cc.{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder of ours");
+    // A script that calls the command cannot be recognised; it is called once.
+    let script = folder.join("my-cc");
+    std::fs::write(&script, format!("#!/bin/sh\necho wrapped\nexec {own} dsm cc \"$@\"\n")).expect("a file");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("our own file");
+    for (cc, refused, wrapped) in [
+        (format!("{own} dsm cc"), true, 0),
+        (format!("env {own} dsm cc --static"), true, 0),
+        (script.display().to_string(), false, 1),
+    ] {
+        let object = program.with_extension("refused.o");
+        let mut command = ferroce("dsm cc -D_GNU_SOURCE -c -o");
+        let found = outcome(command.arg(&object).arg(&source).env("CC", &cc));
+        assert_eq!((found.code, found.stdout.matches("wrapped").count()), (0, wrapped), "{cc}: {found:?}");
+        assert_eq!(
+            found.stderr.contains("which is this command; cc is used instead"),
+            refused,
+            "{cc}: {found:?}"
+        );
+        std::fs::remove_file(object).expect("the compiler made it");
+    }
+    std::fs::remove_dir_all(folder).expect("our own folder");
 }
 
 #[test]
@@ -256,6 +273,28 @@ fn a_machine_that_ssh_does_not_reach_is_named() {
     assert_eq!(found.code, 255, "{found:?}");
     let sentence = "process 1 did not start on far.test, or was lost there: ssh ended with status 255";
     assert!(found.stderr.contains(sentence), "{found:?}");
+}
+
+#[test]
+fn another_machine_that_fails_is_named_with_its_status() {
+    let hosts = scratch().join(format!("failing.{}", std::process::id()));
+    std::fs::write(&hosts, "far.test\n").expect("a file");
+    let mut command = ferroce("dsm run --meet 127.0.0.1 --ssh /bin/false --hosts");
+    let found = outcome(command.arg(&hosts).arg("true"));
+    std::fs::remove_file(hosts).expect("our own file");
+    assert_eq!(found.code, 1, "{found:?}");
+    let sentence = "process 0, started on far.test by `/bin/false`, ended with status 1.";
+    assert!(found.stderr.contains(sentence), "{found:?}");
+}
+
+#[test]
+fn a_line_that_is_no_host_is_refused() {
+    let found = outcome(&mut ferroce("dsm run --hosts /etc/passwd true"));
+    assert_eq!(found.code, 2, "{found:?}");
+    assert!(
+        found.stderr.contains("/etc/passwd, line 1: ") && found.stderr.contains("is not the name of a host"),
+        "{found:?}"
+    );
 }
 
 #[test]

@@ -122,6 +122,17 @@ fn queue_pairs_depths_lists_and_inline_data() {
 }
 
 #[test]
+fn threads_share_the_messages() {
+    let _turn = one_at_a_time();
+    for (test, transport) in BANDWIDTH_TESTS {
+        let size = if test == "atomic-bw" { 8 } else { 60 };
+        let line = &both_sides(test, &format!("-c {transport} -n 300 -s {size} -T 3 -q 2"))[0];
+        assert_eq!(line["params"]["threads"], 3);
+        check_bandwidth(line, 300);
+    }
+}
+
+#[test]
 fn path_mtu_gid_index_and_duration() {
     let _turn = one_at_a_time();
     for (test, transport) in BANDWIDTH_TESTS {

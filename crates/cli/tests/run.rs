@@ -5,7 +5,7 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use support::{Outcome, ferroce, outcome};
+use support::{Outcome, build_library, ferroce, is_root, outcome};
 
 /// A library that nobody loads here; `ferroce run` only wants to know that it is there.
 fn library(name: &str) -> PathBuf {
@@ -57,11 +57,41 @@ fn a_program_sees_a_device_with_the_gids_of_its_addresses() {
     assert_eq!(found.stdout.lines().collect::<Vec<_>>(), expected, "{found:?}");
 }
 
+/// NCCL and UCX take the PCI address from the real path of `device`; NCCL, UCX and hwloc read the files there.
+#[test]
+fn the_device_is_at_a_pci_address_with_the_attributes_of_one() {
+    build_library("ferroce-shim");
+    let script = "readlink -f /sys/class/infiniband/ferroce0/device && readlink -f /sys/class/infiniband/ferroce0 && \
+                  cd /sys/class/ferroce/fe00:00:00.0 && cat numa_node class vendor device max_link_speed max_link_width local_cpulist && test ! -e subsystem";
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let allowed =
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list").trim();
+    for options in ["", "--no-namespace"] {
+        let mut found = run("pci", options, script);
+        if options.is_empty() && found.stderr.contains("no namespace") {
+            println!("SKIPPED: this machine refuses namespaces; {}", found.stderr);
+            found = run("pci", "--no-namespace", script);
+        }
+        let expected = [
+            "/sys/class/ferroce/fe00:00:00.0",
+            "/sys/class/ferroce/fe00:00:00.0/infiniband/ferroce0",
+            "-1",
+            "0x020000",
+            "0x70ce",
+            "0x0001",
+            "32.0 GT/s PCIe",
+            "16",
+            allowed,
+        ];
+        assert_eq!(found.stdout.lines().collect::<Vec<_>>(), expected, "{options}: {found:?}");
+    }
+}
+
 /// Only within one user namespace may processes of one user reach each other's memory.
 #[test]
 fn programs_of_one_user_share_a_user_namespace() {
     const SHOW: &str = "readlink /proc/self/ns/user";
-    if std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
+    if is_root() {
         println!("SKIPPED: root needs no user namespace; the step `unprivileged` runs this as nobody");
         return;
     }

@@ -6,32 +6,27 @@
 use crate::coherence::Access;
 use crate::error::Error;
 use ferroce::{Region, RegionBuilder};
+use rustix::fs::{self, FallocateFlags, MemfdFlags};
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Anonymous memory of `len` zeroed bytes, which are allocated on access.
 pub(crate) fn anonymous_file(name: &'static std::ffi::CStr, len: usize) -> Result<File, Error> {
-    // SAFETY: the name is a C string; the descriptor is checked below.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(Error::system("memfd_create"));
-    }
-    // SAFETY: a new descriptor without another owner.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(len as u64)
-        .map_err(|source| Error::System { call: "ftruncate of shared memory", source })?;
+    let failed = |call| move |source: std::io::Error| Error::System { call, source };
+    let fd = fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(|e| failed("memfd_create")(e.into()))?;
+    let file = File::from(fd);
+    file.set_len(len as u64).map_err(failed("ftruncate of shared memory"))?;
     Ok(file)
 }
 
 /// Frees the pages of a part of `file`; they read as zeros afterwards, through every mapping.
 pub(crate) fn punch(file: &File, at: usize, len: usize) -> Result<(), Error> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a system call on a descriptor we own.
-    let rc = unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) };
-    if rc == 0 { Ok(()) } else { Err(Error::system("fallocate of shared memory")) }
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let punched = fs::fallocate(file, mode, at as u64, len as u64);
+    punched.map_err(|e| Error::System { call: "fallocate of shared memory", source: e.into() })
 }
 
 /// Whether the system changed a part of a mapping.
@@ -59,10 +54,10 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps for reading and writing, at any address.
     pub(crate) fn anywhere(file: &File, at: usize, len: usize) -> Result<Self, Error> {
-        Self::new(file, at, len, 0, libc::PROT_READ | libc::PROT_WRITE)
+        Self::fixed(file, at, len, 0, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// Maps at one address, which must be free.
+    /// Maps at one address, which must be free; 0 for any.
     pub(crate) fn fixed(
         file: &File,
         at: usize,
@@ -70,10 +65,6 @@ impl Mapping {
         address: usize,
         access: i32,
     ) -> Result<Self, Error> {
-        Self::new(file, at, len, address, access)
-    }
-
-    fn new(file: &File, at: usize, len: usize, address: usize, access: i32) -> Result<Self, Error> {
         let place = if address == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | place;
         // SAFETY: a new mapping that replaces none.

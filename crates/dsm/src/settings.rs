@@ -228,12 +228,9 @@ fn switches(text: &str) -> Option<Vec<(Tuning, bool)>> {
 }
 
 fn bytes(text: &str) -> Option<usize> {
-    let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
-        b'K' => (&text[..text.len() - 1], 10),
-        b'M' => (&text[..text.len() - 1], 20),
-        b'G' => (&text[..text.len() - 1], 30),
-        b'T' => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
+    let (digits, shift) = match "KMGT".find(text.chars().last()?.to_ascii_uppercase()) {
+        Some(unit) => (&text[..text.len() - 1], 10 * (unit + 1)),
+        None => (text, 0),
     };
     digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }

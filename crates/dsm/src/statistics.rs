@@ -32,9 +32,9 @@ counted! {
     read_faults,
     /// Write faults: first writes of a page in an interval.
     write_faults,
-    /// Pages fetched on a fault.
+    /// Fetches, on a fault or at a barrier: the first page of each.
     fetches,
-    /// Pages prefetched with an adjacent page.
+    /// Pages fetched with another one.
     prefetches,
     /// Pages whose changes went home.
     diffs,

@@ -112,3 +112,36 @@ fn only_changed_blocks_are_fetched() {
         Plan { test, size: 3, transport, variables: &[] }.run();
     }
 }
+
+/// Every process writes all words of its own pages over and over, and reads a page of the next process.
+fn faults_of_whole_pages(job: &Job, on: bool) -> u64 {
+    const PAGES: usize = 256;
+    job.barrier().expect("a barrier");
+    job.configure(Tuning::ChangedBlocks, on);
+    let part = Placement::Cyclic { block: PAGES * PAGE, first: 0 };
+    let array = job.shared::<u32>(job.size() as usize * PAGES * WORDS, &part).expect("room");
+    let begin = |rank: u32| (rank % job.size()) as usize * PAGES * WORDS;
+    let before = job.statistics();
+    for round in 1..=60 {
+        let own = begin(job.rank());
+        (own..own + PAGES * WORDS).for_each(|at| array.set(at, round));
+        job.barrier().expect("a barrier");
+        let next = begin(job.rank() + 1);
+        assert_eq!((next..next + WORDS).find(|&at| array.get(at) != round), None, "round {round}");
+        job.barrier().expect("a barrier");
+    }
+    job.statistics().write_faults - before.write_faults
+}
+
+#[test]
+fn whole_pages_at_home_cause_few_faults_for_changed_blocks() {
+    work(|job| {
+        let off = faults_of_whole_pages(job, false);
+        let on = faults_of_whole_pages(job, true);
+        assert!(on <= off + off / 4, "{on} write faults with changed blocks, {off} without");
+    });
+    let test = "whole_pages_at_home_cause_few_faults_for_changed_blocks";
+    for transport in PAGED {
+        Plan { test, size: 2, transport, variables: &[] }.run();
+    }
+}

@@ -112,16 +112,12 @@ impl Device {
 
     /// Waits for an asynchronous event.
     pub fn wait_event(&self) -> Result<AsyncEvent, Error> {
-        self.event_before(None)
+        sleep::next(self.as_fd(), None, || Ok(self.try_event()))
     }
 
     /// Waits for an asynchronous event. Returns [`Error::TimedOut`] after `timeout`.
     pub fn wait_event_timeout(&self, timeout: Duration) -> Result<AsyncEvent, Error> {
-        self.event_before(Some(Instant::now() + timeout))
-    }
-
-    fn event_before(&self, deadline: Option<Instant>) -> Result<AsyncEvent, Error> {
-        sleep::next(self.as_fd(), deadline, || Ok(self.try_event()))
+        sleep::next(self.as_fd(), Some(Instant::now() + timeout), || Ok(self.try_event()))
     }
 
     /// Waits for an asynchronous event in a task. If the future is dropped, no event is lost.

@@ -4,6 +4,7 @@
 //! work request is the key. Dropping the [`Pending`](crate::Pending), the queue pair or the waiting task therefore never
 //! frees memory that the NIC still uses.
 
+use crate::device::Device;
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::pending::{Done, Refused};
@@ -46,7 +47,7 @@ struct Entries {
 
 impl InFlight {
     /// Stores a buffer and returns the `wr_id` for its work request.
-    pub(crate) fn add(&self, buffer: Buffer, queue: Queue, outcome: Option<Arc<OutcomeCell>>) -> u64 {
+    fn add(&self, buffer: Buffer, queue: Queue, outcome: Option<Arc<OutcomeCell>>) -> u64 {
         let mut entries = self.entries.lock();
         // Distinguishes successive users of a slot: a late completion of an earlier one must not free the current one.
         entries.serial = entries.serial.wrapping_add(1) & 0x7fff_ffff;
@@ -63,7 +64,7 @@ impl InFlight {
     }
 
     /// Returns the buffer of a work request that the NIC refused.
-    pub(crate) fn take_back(&self, wr_id: u64, error: Error) -> Result<(), Refused> {
+    fn take_back(&self, wr_id: u64, error: Error) -> Result<(), Refused> {
         match self.remove(wr_id) {
             Some(Entry { buffer, .. }) => Err(Refused { error: error.into(), buffer }),
             // Unreachable: only the caller has the number, and the NIC refused it.
@@ -96,6 +97,24 @@ impl InFlight {
         for outcome in lost.iter().filter_map(|e| e.outcome.as_ref()) {
             outcome.close();
         }
+    }
+}
+
+impl Device {
+    /// Moves a buffer to the NIC and posts its work request under the given `wr_id`. A refused post returns the buffer.
+    pub(crate) fn post_owned(
+        &self,
+        verb: &'static str,
+        buffer: Buffer,
+        queue: Queue,
+        outcome: Option<Arc<OutcomeCell>>,
+        post: impl FnOnce(u64) -> Result<(), (usize, ferroce_nic::Error)>,
+    ) -> Result<(), Refused> {
+        if let Err(error) = self.check_ours(verb) {
+            return Err(Refused { error: error.into(), buffer });
+        }
+        let wr_id = self.in_flight().add(buffer, queue, outcome);
+        post(wr_id).or_else(|refused| self.in_flight().take_back(wr_id, Error::in_post(verb)(refused)))
     }
 }
 

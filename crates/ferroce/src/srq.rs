@@ -74,15 +74,10 @@ impl Srq {
     }
 
     fn post_owned(&self, buffer: Buffer, datagram: bool) -> Result<(), Refused> {
-        let device = &self.inner.pd.device;
-        if let Err(error) = device.check_ours("post_srq_recv") {
-            return Err(Refused { error: error.into(), buffer });
-        }
         let sges = [buffer.incoming(datagram)];
-        let wr_id = device.in_flight().add(buffer, Queue::Srq(self.id()), None);
-        let posted = self.inner.nic.post_recv(&[RecvWr { wr_id, sges: &sges }]);
-        posted
-            .or_else(|refused| device.in_flight().take_back(wr_id, Error::in_post("post_srq_recv")(refused)))
+        self.inner.pd.device.post_owned("post_srq_recv", buffer, Queue::Srq(self.id()), None, |wr_id| {
+            self.inner.nic.post_recv(&[RecvWr { wr_id, sges: &sges }])
+        })
     }
 
     /// Arms the limit event. It is raised once, when fewer than `limit` receives are left.

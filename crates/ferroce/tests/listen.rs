@@ -164,7 +164,7 @@ fn refusals_say_why() {
         assert!(matches!(refused, Error::Connect(ConnectError::Rejected { .. })), "{refused}");
 
         let again = Listener::bind(&here, to).unwrap_err();
-        assert!(matches!(again.refusal(), Some(Refusal::Cm(CmRefusal::AddressInUse))), "{again}");
+        assert!(matches!(again.refusal(), Some(Refusal::Cm(CmRefusal::AddressInUse(_)))), "{again}");
         drop(listener);
         let refused = Connector::new(&here, to).connect(&qp).unwrap_err();
         let Error::Connect(ConnectError::Rejected { reason, .. }) = refused else { panic!("{refused}") };

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// Versions in the order in which they came; each contains the one before it. Programs ask for them by name.
-const CHAIN: [&str; 12] = [
+const CHAIN: [&str; 16] = [
     "IBVERBS_1.0",
     "IBVERBS_1.1",
     "IBVERBS_1.5",
@@ -18,6 +18,10 @@ const CHAIN: [&str; 12] = [
     "IBVERBS_1.12",
     "IBVERBS_1.13",
     "IBVERBS_1.14",
+    "IBVERBS_1.15",
+    "IBVERBS_1.16",
+    "IBVERBS_1.17",
+    "IBVERBS_1.18",
 ];
 
 fn main() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Versions in the order in which they came; each contains the one before it. Programs ask for them by name.
-const CHAIN: [&str; 4] = ["RDMACM_1.0", "RDMACM_1.1", "RDMACM_1.2", "RDMACM_1.3"];
+const CHAIN: [&str; 6] = ["RDMACM_1.0", "RDMACM_1.1", "RDMACM_1.2", "RDMACM_1.3", "RDMACM_1.4", "RDMACM_1.5"];
 /// The symbols that libibverbs exports.
 const VERBS: &str = "../ibverbs/symbols.txt";
 

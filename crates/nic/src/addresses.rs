@@ -2,11 +2,32 @@
 
 use crate::gids::{self, GidEntry};
 use crate::queues::{EventHub, EventSource};
+use ferroce_os::interfaces::open_udp;
 use ferroce_os::lock::RwLock;
 use ferroce_os::watch::AddressWatch;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::{EventKind, Mtu};
+use ferroce_proto::wire::ROCE_UDP_PORT;
+use socket2::Socket;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
+
+/// The address from which the system sends to `to`, or its reason why it cannot. Rules of the routing table may depend on the sender:
+/// `from` chooses it. Sends nothing.
+pub(crate) fn source_towards(from: Option<IpAddr>, to: IpAddr, scope_id: u32) -> io::Result<IpAddr> {
+    let at = |address: IpAddr, port| match address {
+        IpAddr::V4(_) => SocketAddr::new(address, port),
+        IpAddr::V6(address) => SocketAddrV6::new(address, port, 0, scope_id).into(),
+    };
+    let socket = Socket::from(open_udp(to.is_ipv4())?);
+    if let Some(from) = from {
+        socket.bind(&at(from, 0).into())?;
+    }
+    socket.connect(&at(to, ROCE_UDP_PORT).into())?;
+    let chosen = socket.local_addr()?.as_socket().map_or(to, |chosen| chosen.ip());
+    Ok(chosen.to_canonical())
+}
 
 /// The GID table and what keeps it true.
 pub(crate) struct AddressTable {

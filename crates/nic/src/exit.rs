@@ -13,11 +13,12 @@ extern "C" fn at_exit() {
     for (born, engine) in open.iter() {
         if let Some(engine) = engine.upgrade().filter(|_| born.is_current()) {
             engine.close_connections();
-            engine.settle();
+            let contexts = engine.device.contexts();
+            contexts.iter().for_each(|context| context.settle());
             crate::exit_report::write(&engine);
             crate::link::flush_captures();
             // Dropping an engine here would join threads that the dying process may have stopped already.
-            std::mem::forget(engine);
+            contexts.into_iter().chain([engine]).for_each(std::mem::forget);
         }
     }
 }

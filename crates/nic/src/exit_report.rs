@@ -17,12 +17,12 @@ pub(crate) fn announce(engine: &Engine) {
     let number = OPENED.fetch_add(1, Ordering::Relaxed);
     let file = folder.join(format!("{}-{number}.json", std::process::id()));
     let _ = std::fs::write(&file, "");
-    let _ = engine.counters.report.set(file);
+    let _ = engine.device.counters.report.set(file);
 }
 
 /// Writes the report.
 pub(crate) fn write(engine: &Engine) {
-    let Some(file) = engine.counters.report.get() else { return };
+    let Some(file) = engine.device.counters.report.get() else { return };
     let (counters, _) = engine.report(usize::MAX);
     let live: u64 = counters.queue_pairs.iter().map(|qp| qp.retransmitted).sum();
     let command = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
@@ -31,7 +31,7 @@ pub(crate) fn write(engine: &Engine) {
         "command": command.trim_end(),
         "completions": counters.completions,
         "failed_completions": counters.failed_completions,
-        "retransmitted": live + engine.counters.retransmitted.load(Ordering::Relaxed),
+        "retransmitted": live + engine.device.counters.retransmitted.load(Ordering::Relaxed),
         "drops": counters.drops,
         "link": counters.link,
     });

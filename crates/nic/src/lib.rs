@@ -29,6 +29,7 @@
 mod addresses;
 mod cm;
 mod config;
+mod contexts;
 mod counters;
 mod device_attr;
 mod device_memory;
@@ -47,6 +48,7 @@ mod objects;
 mod open;
 mod poller_activity;
 mod queues;
+mod quota;
 mod raw;
 mod shared;
 mod xrc;
@@ -74,5 +76,6 @@ pub use objects::{
 };
 pub use open::gid_table;
 pub use queues::{AsyncEvent, CompletionChannel, EventSource, MAX_SRQ_WR, Moderation, SrqAttr, Stamp};
+pub use quota::MAX_OBJECTS;
 pub use raw::{Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule, HashFields, MAX_SPREAD, RxHash};
 pub use xrc::{XrcDomain, XrcKey};

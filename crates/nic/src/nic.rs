@@ -1,22 +1,24 @@
 //! The device: what its objects are made of, and what it can be asked.
 
-use crate::addresses::AddressTable;
+use crate::addresses::{AddressTable, source_towards};
 use crate::cm::{CmChannel, CmId, CmService};
+use crate::config::Config;
+use crate::contexts::{Context, MoreContexts};
 use crate::counters::Counters;
 use crate::device_attr::{DeviceAttr, GID_TABLE_LEN, MAX_RD_ATOMIC};
 use crate::device_memory::{Budget, DeviceMemory};
-use crate::engine::{Background, Engine};
+use crate::engine::{Background, Engine, QpQueues};
 use crate::error::Error;
 use crate::exit_report;
 use crate::gids::GidEntry;
 use crate::link::now;
 use crate::queues::{AsyncEvent, CompletionChannel, EventHub, EventQueue, EventSource};
+use crate::quota::Quotas;
 use crate::raw::RawPort;
 use crate::xrc::XrcDomains;
 use ferroce_os::fork::Generation;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
-use ferroce_proto::cc::Share;
 use ferroce_proto::cm::{CmCounters, PortSpace};
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
@@ -26,13 +28,17 @@ use std::sync::{Arc, Weak};
 
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct NicInner {
+    /// The first progress context.
     pub(crate) engine: Arc<Engine>,
+    /// The others.
+    pub(crate) more: MoreContexts,
+    /// What it was opened with.
+    pub(crate) config: Config,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
-    /// Bytes that all of them may have in flight together.
-    pub(crate) share: Arc<Share>,
     pub(crate) xrc_domains: XrcDomains,
     pub(crate) device_memory: Budget,
+    pub(crate) quotas: Quotas,
     pub(crate) raw: Mutex<Weak<RawPort>>,
     pub(crate) table: Arc<AddressTable>,
     pub(crate) events: Arc<EventHub>,
@@ -247,6 +253,14 @@ impl NicInner {
                 why: "source and destination GID are not of the same IP version",
             });
         }
+        let is_here = entries.iter().any(|entry| entry.gid == vector.dgid);
+        if !is_here && !vector.dgid.is_multicast() {
+            // As Linux does when it looks for the MAC address.
+            let find = |from| source_towards(from, vector.dgid.to_ip(), source.if_index);
+            find(None)
+                .or_else(|error| find(Some(source.address)).map_err(|_| error))
+                .map_err(Error::system("finding a route to the destination"))?;
+        }
         Ok(Route {
             sgid: source.gid,
             dgid: vector.dgid,
@@ -257,22 +271,38 @@ impl NicInner {
         })
     }
 
-    /// The background thread.
-    pub(crate) fn background(&self) -> &Background {
-        self.background.as_ref().expect("there until the device is dropped")
+    /// A progress context by number; the first one if there is none.
+    #[inline]
+    pub(crate) fn context(&self, index: u32) -> &Arc<Engine> {
+        self.more.get(index).map_or(&self.engine, |context| &context.engine)
+    }
+
+    /// The progress context for a queue pair with these completion queues.
+    pub(crate) fn context_for(&self, queues: &QpQueues) -> &Arc<Engine> {
+        self.context(self.more.assign([&queues.recv_cq, &queues.send_cq], |index| self.open_context(index)))
+    }
+
+    /// The first progress context, for a queue pair with these completion queues.
+    pub(crate) fn first_context_for(&self, queues: &QpQueues) -> &Arc<Engine> {
+        [&queues.recv_cq, &queues.send_cq].iter().for_each(|cq| self.more.enter_first(cq));
+        &self.engine
     }
 }
 
 impl Drop for NicInner {
     fn drop(&mut self) {
         let background = self.background.take();
+        let more: Vec<Context> = std::mem::take(&mut self.more).into_all().collect();
         if self.alive().is_ok() {
             self.engine.close_connections();
             drop(background);
-            self.engine.settle();
+            let (backgrounds, engines): (Vec<_>, Vec<_>) =
+                more.into_iter().map(|context| (context.background, context.engine)).unzip();
+            drop(backgrounds);
+            engines.iter().chain([&self.engine]).for_each(|engine| engine.settle());
             exit_report::write(&self.engine);
-        } else if let Some(background) = background {
-            background.forget();
+        } else {
+            more.into_iter().map(|context| context.background).chain(background).for_each(Background::forget);
         }
     }
 }

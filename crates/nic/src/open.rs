@@ -3,9 +3,10 @@
 use crate::addresses::AddressTable;
 use crate::cm::CmService;
 use crate::config::{Config, LinkChoice};
+use crate::contexts::{Context, MoreContexts};
 use crate::device_attr::DeviceAttr;
 use crate::device_memory::Budget;
-use crate::engine::{Background, Chore, Engine};
+use crate::engine::{Background, Chore, DeviceState, Engine};
 use crate::error::Error;
 use crate::follow::FollowAddresses;
 use crate::gids::{self, GidEntry};
@@ -15,6 +16,7 @@ use crate::local::{LocalLink, LocalPeers};
 use crate::nic::{Nic, NicInner};
 use crate::poller_activity::PollerActivity;
 use crate::queues::{EventHub, EventSource};
+use crate::quota::Quotas;
 use crate::xrc::XrcDomains;
 use crate::{exit, exit_report};
 use ferroce_os::fork::Generation;
@@ -29,6 +31,10 @@ use std::sync::atomic::AtomicU32;
 
 /// Largest default send window, in bytes: a larger one hides no more of a peer's delays.
 const MAX_DEFAULT_WINDOW: u32 = 1024 * 1024;
+
+/// With so many slots of the host taken, the others are left to processes that have none yet.
+const SLOTS_FOR_CONTEXTS: usize = 128;
+
 impl Nic {
     /// Opens the device.
     pub fn open(config: Config) -> Result<Nic, Error> {
@@ -36,21 +42,19 @@ impl Nic {
         // First of all: a process that has only one thread yet need not wait for it.
         ferroce_os::lock::announce();
         let entries = gids::read(config.addresses.as_deref())?;
-        let ways = open_ways(&config)?;
-        Self::with_ways(&config, ways, entries, born)
+        let links = open_links(&config, None)?;
+        Self::with_links(config, links, entries, born)
     }
 
-    fn with_ways(
-        config: &Config,
-        ways: Ways,
+    fn with_links(
+        config: Config,
+        links: Links,
         entries: Vec<GidEntry>,
         born: Generation,
     ) -> Result<Nic, Error> {
         let events = Arc::new(EventHub::default());
-        let activity =
-            Arc::new(PollerActivity::new().map_err(Error::system("creating an event descriptor"))?);
-        let engine =
-            Arc::new(Engine::new(ways.link, ways.wire, ways.shared_port, ways.local_peers, activity));
+        let device = Arc::new(DeviceState::new(links.local_peers.as_deref()));
+        let engine = new_engine(&config, links, device, 0)?;
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
             mtu_wish: config.mtu,
@@ -64,9 +68,7 @@ impl Nic {
         let cm = CmService::start(engine.clone(), ports, table.clone(), config.cm_secret.clone(), born);
         exit::remember(&engine);
         exit_report::announce(&engine);
-        let half_buffer = engine.link.counters().rcvbuf_bytes / 2;
-        let window_bytes = config.window_bytes.unwrap_or_else(|| default_window(half_buffer));
-        let share = Share::new(u32::try_from(half_buffer).unwrap_or(u32::MAX).max(window_bytes));
+        let window_bytes = window_of(&config, half_buffer_of(&*engine.link));
         let attributes = {
             let table = table.clone();
             move || DeviceAttr::of(&table, window_bytes)
@@ -78,10 +80,12 @@ impl Nic {
         let background = Some(start_background(&engine, chores, &cm, &events)?);
         Nic::over(Arc::new(NicInner {
             engine,
+            more: MoreContexts::new(&config),
+            config,
             window_bytes,
-            share,
             xrc_domains: XrcDomains::default(),
             device_memory: Budget::default(),
+            quotas: Quotas::default(),
             raw: Mutex::default(),
             table,
             events,
@@ -93,8 +97,53 @@ impl Nic {
     }
 }
 
+impl NicInner {
+    /// Opens the progress context of this number.
+    pub(crate) fn open_context(&self, index: usize) -> Result<Context, Error> {
+        let first = &self.engine;
+        if first.shared_port.registry().slots_held() >= SLOTS_FOR_CONTEXTS {
+            return Err(Error::Exhausted {
+                what: "slots for progress contexts",
+                limit: SLOTS_FOR_CONTEXTS as u64,
+            });
+        }
+        let links = open_links(&self.config, Some(first))?;
+        let engine = new_engine(&self.config, links, first.device.clone(), index)?;
+        let background = start_background(&engine, Vec::new(), &self.cm, &self.events)?;
+        Ok(Context { background, engine })
+    }
+}
+
+/// A progress context of this device.
+fn new_engine(
+    config: &Config,
+    links: Links,
+    device: Arc<DeviceState>,
+    context: usize,
+) -> Result<Arc<Engine>, Error> {
+    let activity = PollerActivity::new(device.armed.clone(), context);
+    let activity = Arc::new(activity.map_err(Error::system("creating an event descriptor"))?);
+    let half_buffer = half_buffer_of(&*links.link);
+    let share = u32::try_from(half_buffer).unwrap_or(u32::MAX).max(window_of(config, half_buffer));
+    let Links { link, wire, shared_port, local_peers } = links;
+    let share = Share::new(share);
+    let engine = Engine::new(link, wire, shared_port, local_peers, activity, device.clone(), share);
+    let engine = Arc::new(engine);
+    device.add_context(&engine);
+    Ok(engine)
+}
+
+/// Half of the receive buffer: the kernel charges its own overhead to it.
+fn half_buffer_of(link: &dyn Link) -> u64 {
+    link.counters().rcvbuf_bytes / 2
+}
+
+fn window_of(config: &Config, half_buffer: u64) -> u32 {
+    config.window_bytes.unwrap_or_else(|| default_window(half_buffer))
+}
+
 /// A send window that fits the receive buffer of the peer, as far as this end can know: machines of one network
-/// tend to be set up alike. The kernel charges its own overhead to the buffer, so half of it is for data.
+/// tend to be set up alike.
 fn default_window(half_buffer: u64) -> u32 {
     half_buffer.clamp(64 * 1024, u64::from(MAX_DEFAULT_WINDOW)) as u32
 }
@@ -131,17 +180,18 @@ pub fn gid_table(config: &Config) -> Result<Vec<GidEntry>, Error> {
     gids::read(config.addresses.as_deref())
 }
 
-/// How packets leave and arrive, and the same-host fabric if that is part of it.
-struct Ways {
+/// The links of one progress context, and the processes of this host that it shares memory with.
+struct Links {
     link: Arc<dyn Link>,
-    /// The link without the fabric.
+    /// The link without shared memory.
     wire: Arc<dyn Link>,
     shared_port: Arc<SharedPort>,
     local_peers: Option<Arc<LocalPeers>>,
 }
 
-/// Opens the link, with what was asked for around it.
-fn open_ways(config: &Config) -> Result<Ways, Error> {
+/// Opens the links of a progress context: UDP, with faults and capture as configured, and shared memory with processes of this host. A further
+/// context has shared memory only if the first one has.
+fn open_links(config: &Config, first: Option<&Arc<Engine>>) -> Result<Links, Error> {
     let capture = config.capture.as_deref().map(Capture::create).transpose();
     let udp = Arc::new(UdpLink::open(&UdpConfig {
         bind: config.addresses.clone(),
@@ -151,7 +201,7 @@ fn open_ways(config: &Config) -> Result<Ways, Error> {
         ..UdpConfig::default()
     })?);
     let shared_port = udp.port().clone();
-    let over_wire = |wire: Arc<dyn Link>| Ways {
+    let over_wire = |wire: Arc<dyn Link>| Links {
         link: wire.clone(),
         wire,
         shared_port: shared_port.clone(),
@@ -160,14 +210,17 @@ fn open_ways(config: &Config) -> Result<Ways, Error> {
     if let Some(faults) = &config.faults {
         return Ok(over_wire(Arc::new(Faulty::new(udp, *faults))));
     }
-    if config.link == LinkChoice::Udp || config.capture.is_some() {
+    let has_no_fabric = first.is_some_and(|first| first.local_peers.is_none());
+    if config.link == LinkChoice::Udp || config.capture.is_some() || has_no_fabric {
         return Ok(over_wire(udp));
     }
-    match LocalLink::open(udp.clone(), config.memfd) {
+    let first_peers = first.and_then(|first| first.local_peers.as_deref());
+    match LocalLink::open(udp.clone(), config.memfd, first_peers) {
         Ok(local) => {
             let local_peers = Some(local.local_peers().clone());
-            Ok(Ways { link: Arc::new(local), wire: udp, shared_port, local_peers })
+            Ok(Links { link: Arc::new(local), wire: udp, shared_port, local_peers })
         }
+        Err(why) if first.is_some() => Err(Error::system("sharing memory with processes of this host")(why)),
         Err(why) => {
             log::choice(format_args!(
                 "UDP to processes of this host too: no shared memory with them ({why})"

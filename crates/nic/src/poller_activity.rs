@@ -9,16 +9,53 @@ use ferroce_os::eventfd::EventFd;
 use ferroce_os::wait_set::WaitSet;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+/// Most progress contexts of one NIC: each takes one of the 254 slots of its user.
+pub(crate) const MAX_CONTEXTS: usize = 16;
+
+/// How many CQs of each progress context are armed, or interrupt-driven.
+#[derive(Default)]
+pub(crate) struct ArmedCqs([ArmedInContext; MAX_CONTEXTS]);
+
+#[derive(Default)]
+#[repr(align(128))] // no cache line shared with another object that another core writes
+struct ArmedInContext(AtomicUsize);
+
+impl ArmedCqs {
+    /// Makes the background threads of these contexts, a bit each, wake for packets from now on. Returns whether the caller must wake them: one
+    /// of them did not do so before.
+    #[must_use]
+    pub(crate) fn armed(&self, contexts: u32) -> bool {
+        // Not `any`: it would stop at the first that was 0 and leave the others uncounted.
+        self.of(contexts).filter(|armed| armed.0.fetch_add(1, Ordering::SeqCst) == 0).count() > 0
+    }
+
+    pub(crate) fn disarmed(&self, contexts: u32) {
+        self.of(contexts).for_each(|armed| {
+            armed.0.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+
+    fn any(&self, context: usize) -> bool {
+        self.0[context].0.load(Ordering::SeqCst) > 0
+    }
+
+    fn of(&self, contexts: u32) -> impl Iterator<Item = &ArmedInContext> {
+        self.0.iter().enumerate().filter(move |(index, _)| contexts >> index & 1 == 1).map(|(_, armed)| armed)
+    }
+}
 
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct PollerActivity {
     polls: AtomicU64,
     /// What `polls` was when a poller last drove.
     driven_at: AtomicU64,
-    armed: AtomicUsize,
+    armed: Arc<ArmedCqs>,
+    /// The number of its progress context.
+    context: usize,
     /// Threads of the application that sleep for packets.
     in_front: AtomicUsize,
     /// The background thread sleeps and will not wake by itself before `sleeps_until`.
@@ -30,11 +67,12 @@ pub(crate) struct PollerActivity {
 }
 
 impl PollerActivity {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(armed: Arc<ArmedCqs>, context: usize) -> io::Result<Self> {
         Ok(PollerActivity {
             polls: AtomicU64::new(0),
             driven_at: AtomicU64::new(0),
-            armed: AtomicUsize::new(0),
+            armed,
+            context,
             in_front: AtomicUsize::new(0),
             asleep: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(u64::MAX),
@@ -64,18 +102,9 @@ impl PollerActivity {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Makes the background thread wake for packets from now on. Returns whether the caller must wake it: it did not do so before.
-    #[must_use]
-    pub(crate) fn armed(&self) -> bool {
-        self.armed.fetch_add(1, Ordering::SeqCst) == 0
-    }
-
-    pub(crate) fn disarmed(&self) {
-        self.armed.fetch_sub(1, Ordering::SeqCst);
-    }
-
+    /// Whether a CQ with queue pairs in this context is armed.
     pub(crate) fn any_armed(&self) -> bool {
-        self.armed.load(Ordering::SeqCst) > 0
+        self.armed.any(self.context)
     }
 
     /// Wakes the background thread if it sleeps.

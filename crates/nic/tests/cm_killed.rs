@@ -6,7 +6,7 @@
 mod child_support;
 mod cm_support;
 
-use child_support::Other;
+use child_support::{Other, stop_process};
 use cm_support::{End, PATIENCE, advance, param, wait_until};
 use ferroce_nic::{CmEventKind, CmId, CmTransport, PortSpace, Qp, RejectReason};
 use ferroce_proto::verbs::QpState;
@@ -20,9 +20,9 @@ const STEP: &str = "CM_KILLED_STEP";
 const ADDRESS: &str = "CM_KILLED_ADDRESS";
 const PEER: &str = "CM_KILLED_PEER";
 
-/// Half a second of patience with the dead: 67 ms, eight times.
+/// A second of patience with the dead: 67 ms, sixteen times.
 fn impatient(id: &CmId) {
-    id.set_options(|options| (options.response_timeout, options.max_retries) = (Some(14), Some(7)));
+    id.set_options(|options| (options.response_timeout, options.max_retries) = (Some(14), Some(15)));
 }
 
 /// Requests a connection to `to`.
@@ -69,6 +69,13 @@ fn victim() {
     match step.as_str() {
         "got a request" => std::mem::forget(end.next(CmEventKind::ConnectRequest)),
         "accepted" => kept.push(take(&end)),
+        "accepted a stopped peer" => {
+            let (request, qp) = (end.next(CmEventKind::ConnectRequest), end.qp());
+            stop_process(u32::from_ne_bytes(*request.conn.private_data.first_chunk().unwrap()));
+            advance(&request.id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
+            request.id.accept(&param(&qp, b"")).unwrap();
+            kept.push((request.id, qp));
+        }
         "requests" => kept.push(request(&end, to.unwrap())),
         "was answered" => {
             kept.push(request(&end, to.unwrap()));
@@ -99,7 +106,22 @@ fn victim() {
         other => panic!("no step {other}"),
     }
     // Immediately and by itself: a moment later it might answer a retried message with an MRA, which extends the time-out.
-    std::process::abort();
+    // SAFETY: sends a signal to this process.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
+/// Not a test: a process that is stopped while it waits for the answer to its request.
+#[test]
+fn stopped_requester() {
+    let Some(to) = std::env::var(PEER).ok().filter(|_| std::env::var(STEP).is_err()) else { return };
+    let end = End::new(&["127.45.10.1"]);
+    let (id, qp) = (end.routed(PortSpace::Tcp, to.parse().unwrap()), end.qp());
+    advance(&id, &qp, &[QpState::Init]);
+    id.connect(CmTransport::Rc, &param(&qp, &std::process::id().to_ne_bytes())).unwrap();
+    let connection = (id, qp);
+    confirm(&end, &connection);
+    peer_died(&end);
+    println!("noticed");
 }
 
 fn victim_at(step: &str, address: &str, peer: Option<SocketAddr>) -> Other {
@@ -113,7 +135,7 @@ fn victim_at(step: &str, address: &str, peer: Option<SocketAddr>) -> Other {
 
 fn await_death(mut victim: Other) {
     let status = victim.process.wait().unwrap();
-    assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
+    assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
 }
 
 #[track_caller]
@@ -187,6 +209,17 @@ fn killed_after_it_accepted() {
         drop(connection);
         nothing_is_left(&end);
     }
+}
+
+/// Its answer arrives when it is dead.
+#[test]
+fn killed_before_its_answer_arrives() {
+    let mut victim = victim_at("accepted a stopped peer", "127.45.10.2", None);
+    let mut requester = Other::start(Other::command("stopped_requester").env(PEER, victim.line("listens ")));
+    await_death(victim);
+    requester.signal("CONT");
+    requester.line("noticed");
+    requester.finish();
 }
 
 #[test]

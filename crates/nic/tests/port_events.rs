@@ -1,14 +1,18 @@
-//! The interface of the device's only address goes down and comes up again, in a network namespace of its own: the port's events, and traffic after them.
+//! The interface of the device's only address goes down and comes up again, in a network namespace of its own: the port's events, and traffic after
+//! them. And a destination that no route leads to.
 //!
 //! Needs `unshare` and `ip` and the right to make user namespaces; says so loudly where it cannot run.
 
 mod objects_support;
 
-use ferroce_nic::{EventSource, Nic};
-use ferroce_proto::verbs::{EventKind, RecvWr, SendOp, Transport, WcStatus};
-use objects_support::{completions, open, pair, post};
+use ferroce_nic::{Cq, Error, EventSource, Nic, Pd};
+use ferroce_proto::verbs::{
+    AddressVector, AttrMask, EventKind, QpAttr, QpState, RecvWr, SendOp, Transport, WcStatus,
+};
+use objects_support::{completions, create, gid, init, open, pair, post};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Set in the process that is in the namespace only.
@@ -53,6 +57,21 @@ fn expect(nic: &Nic, kinds: &[EventKind]) {
     }
 }
 
+/// Nobody leads to the GID: the system's reason, when a queue pair is connected and when an address handle is created.
+fn unreachable(pd: &Arc<Pd>, cq: &Cq) {
+    let av = AddressVector { dgid: gid("192.0.2.9"), hop_limit: 64, ..AddressVector::default() };
+    let qp = create(pd, cq, Transport::Rc);
+    init(&qp);
+    let attr = QpAttr { state: QpState::Rtr, av, ..QpAttr::default() };
+    use AttrMask as M;
+    let mask =
+        M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    for refused in [qp.modify(&attr, mask), pd.create_address_handle(&av).map(drop)] {
+        let Err(Error::System { source, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(source.raw_os_error(), Some(libc::ENETUNREACH));
+    }
+}
+
 fn inside() {
     ip("link set lo up");
     ip("link add left type veth peer name right");
@@ -74,6 +93,7 @@ fn inside() {
         post(&a, 2, SendOp::Send, &[]);
         assert!(completions(&cq, 2).iter().all(|completion| completion.status == WcStatus::Success));
     }
+    unreachable(&pd, &cq);
     // What happens to an interface that no address of the device is on is none of its business.
     ip("link set right down");
     ip("link set right up");

@@ -2,12 +2,12 @@
 
 mod objects_support;
 
-use ferroce_nic::{Cq, Error, MAX_DM, MemoryRegion, Nic, Pd, Prefetch, Qp};
+use ferroce_nic::{Cq, Error, MAX_DM, MemoryRegion, Nic, Pd, Prefetch, Qp, QpInit};
 use ferroce_proto::RKey;
 use ferroce_proto::verbs::{
     Access, AtomicOp, FlushWhat, MemoryFault, RecvWr, SendOp, Sge, Transport, WcOpcode, WcStatus,
 };
-use objects_support::{Buffer, completions, open, pair, post};
+use objects_support::{Buffer, CAP, completions, connect, create, open, pair, post};
 use std::sync::Arc;
 
 struct Setup {
@@ -343,4 +343,62 @@ fn device_memory_is_finite() {
     assert!(matches!(s.nic.alloc_device_memory(1, 0), Err(Error::Exhausted { .. })));
     drop((half, rest));
     assert!(s.nic.alloc_device_memory(MAX_DM, 0).is_ok());
+}
+
+/// Programs register empty buffers, and name them in operations that move nothing.
+#[test]
+fn a_region_of_no_bytes_serves_operations_of_no_bytes() {
+    let mut s = setup("127.91.3.20");
+    let page = Pages::map(4096);
+    for addr in [page.addr, page.addr + 100] {
+        // SAFETY: nothing is registered.
+        let empty = unsafe { s.pd.register(addr, 0, addr as u64, OPEN, None) }.unwrap();
+        let nothing = empty.sge(0, 0);
+        let (addr, rkey) = (addr as u64, empty.rkey());
+        s.b.post_recv(&[RecvWr { wr_id: 7, sges: &[nothing] }]).unwrap();
+        post(&s.a, 1, SendOp::Send, &[nothing]);
+        assert!(completions(&s.cq, 2).iter().all(|c| c.status == WcStatus::Success));
+        assert_eq!(s.status(SendOp::Write { addr, rkey }, nothing), WcStatus::Success);
+        assert_eq!(s.status(SendOp::Read { addr, rkey }, nothing), WcStatus::Success);
+        assert_eq!(s.write(addr, rkey, 1), WcStatus::RemAccessErr, "it has no byte");
+        s.reconnect();
+    }
+}
+
+/// The memory of receives belongs to the domain of their queue, that of WRITEs to the domain of the queue pair.
+#[test]
+fn a_queue_pair_uses_a_shared_receive_queue_of_another_domain() {
+    let nic = open("127.91.3.21");
+    let (pd, other) = (nic.alloc_pd().unwrap(), nic.alloc_pd().unwrap());
+    let cq = nic.create_cq(64, None, 0).unwrap();
+    let srq = other.create_srq(4, 1).unwrap();
+    let init = QpInit {
+        transport: Transport::Rc,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: Some(&srq),
+        cap: CAP,
+        signal_all: false,
+    };
+    let connected = || {
+        let (a, b) = (create(&pd, &cq, Transport::Rc), pd.create_qp(&init).unwrap());
+        connect(&nic, &a, b.qpn());
+        connect(&nic, &b, a.qpn());
+        (a, b)
+    };
+    let (from, to) = (Buffer::new(&pd, 64, OPEN), Buffer::new(&other, 64, OPEN));
+    from.fill(0, 64, 5);
+    let (a, _b) = connected();
+    srq.post_recv(&[RecvWr { wr_id: 7, sges: &[to.sge(0, 64)] }]).unwrap();
+    post(&a, 1, SendOp::Send, &[from.sge(0, 64)]);
+    assert!(completions(&cq, 2).iter().all(|c| c.status == WcStatus::Success));
+    assert_eq!(to.read(0, 64), vec![5; 64]);
+    post(&a, 2, SendOp::Write { addr: to.addr(0), rkey: to.mr.rkey() }, &[from.sge(0, 8)]);
+    assert_eq!(completions(&cq, 1)[0].status, WcStatus::RemAccessErr, "not the queue pair's domain");
+    let (a, _b) = connected();
+    srq.post_recv(&[RecvWr { wr_id: 8, sges: &[from.sge(0, 64)] }]).unwrap();
+    post(&a, 3, SendOp::Send, &[from.sge(0, 64)]);
+    let failed = completions(&cq, 2);
+    let of = |wr_id| failed.iter().find(|c| c.wr_id == wr_id).unwrap().status;
+    assert_eq!((of(8), of(3)), (WcStatus::LocProtErr, WcStatus::RemOpErr), "not the receive queue's domain");
 }

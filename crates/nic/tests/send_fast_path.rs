@@ -55,7 +55,7 @@ impl Setup {
 
     /// By whatever way it takes.
     fn long(&self, wr: SendWr<'_>) {
-        self.a.post_send_each(|posting| posting.post(&wr)).unwrap().unwrap();
+        self.a.post_send_each(|posting| posting.post(|| wr)).unwrap().unwrap();
     }
 
     fn receive(&self, sge: Sge) {

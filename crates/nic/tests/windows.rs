@@ -159,7 +159,7 @@ fn a_bind_that_may_not_be_fails() {
         ("another domain's region", over(&foreign)),
         ("another domain's window", MwBind { window: foreign_window.number(), ..good }),
         ("past the end", MwBind { len: 4097, ..good }),
-        ("a key that is not the window's", MwBind { rkey: RKey(rkey.0 ^ 0x100), ..good }),
+        ("no bytes", MwBind { len: 0, ..good }),
         ("no window", MwBind { window: u32::MAX, ..good }),
     ];
     for (what, bind) in cases {
@@ -169,6 +169,20 @@ fn a_bind_that_may_not_be_fails() {
     let read_only = window.bind(rkey, &read_only.mr, read_only.addr(0), 10, Access::REMOTE_READ);
     assert_eq!(s.bind_status(read_only), WcStatus::Success, "reading needs no LOCAL_WRITE");
     assert_eq!(s.bind_status(good), WcStatus::MwBindErr, "bound already");
+}
+
+/// Programs derive the new key from any key at hand, such as the region's.
+#[test]
+fn a_bind_takes_the_low_eight_bits_of_the_key() {
+    let s = setup("127.91.2.12");
+    let window = s.pd.alloc_window(WindowType::Two).unwrap();
+    let RKey(before) = window.rkey();
+    let given = RKey(!before & !0xff | 0x5a);
+    let bind = window.bind(given, &s.to.mr, s.to.addr(0), 10, Access::REMOTE);
+    assert_eq!(s.bind_status(bind), WcStatus::Success);
+    assert_eq!(window.rkey(), RKey(before & !0xff | 0x5a));
+    assert_eq!(s.write_status(s.to.addr(0), window.rkey(), 10), WcStatus::Success);
+    assert_eq!(s.write_status(s.to.addr(0), given, 10), WcStatus::RemAccessErr);
 }
 
 #[test]

@@ -6,8 +6,8 @@ mod objects_support;
 use ferroce_nic::{Cq, MemoryRegion, Nic, Pd, Qp, WindowType, next_rkey};
 use ferroce_proto::RKey;
 use ferroce_proto::verbs::{
-    Access, AttrMask, Completion, Payload, QpAttr, QpState, SendFlags, SendOp, SendWr, Sge, Transport,
-    WcOpcode, WcStatus,
+    Access, AttrMask, Completion, Payload, QpAttr, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge,
+    Transport, WcOpcode, WcStatus,
 };
 use objects_support::{Buffer, CAP, completions, connect, create, open, post};
 use std::slice::from_ref;
@@ -110,7 +110,7 @@ fn both_paths_do_the_same() {
         let (before, performed) = (mapped(), s.a.counters().performed);
         let wr = write(addr, rkey, Payload::Sges(from_ref(&sge)));
         match long {
-            true => s.a.post_send_each(|posting| posting.post(&wr)).unwrap().unwrap(),
+            true => s.a.post_send_each(|posting| posting.post(|| wr)).unwrap().unwrap(),
             false => assert!(s.write_direct(sge)),
         }
         assert_eq!(s.at(addr, 8), [50 + u8::from(long); 8], "there before the call returns");
@@ -275,4 +275,26 @@ fn deregistration_waits_for_the_owner_of_the_cache() {
         assert!(s.at(s.page(), LONG).iter().all(|byte| *byte == 1), "bytes from after deregistration");
         s.reconnect();
     }
+}
+
+/// A WRITE with immediate that is one packet of the path MTU takes a receive, which completes with the error (IBA 11.6.2). The first packet of
+/// a longer one is refused before a receive is taken. Both links do the same, although a ring carries larger packets.
+#[test]
+fn an_invalid_key_and_an_immediate_leave_receives_alike_on_both_links() {
+    let [near, far] = ["127.91.4.40", "127.91.4.41"].map(open);
+    let [near_pd, far_pd] = [&near, &far].map(|nic| nic.alloc_pd().unwrap());
+    let [cq, far_cq] = [&near, &far].map(|nic| nic.create_cq(64, None, 0).unwrap());
+    let from = Buffer::new(&near_pd, 4096, Access::LOCAL_WRITE);
+    let statuses = |len| {
+        let (a, b) = (create(&near_pd, &cq, Transport::Rc), create(&far_pd, &far_cq, Transport::Rc));
+        connect(&far, &a, b.qpn());
+        connect(&near, &b, a.qpn());
+        b.post_recv(&[1, 2].map(|wr_id| RecvWr { wr_id, sges: &[] })).unwrap();
+        post(&a, 1, SendOp::WriteImm { addr: 0, rkey: RKey(77), imm: 5 }, &[from.sge(0, len)]);
+        assert_eq!(completions(&cq, 1)[0].status, WcStatus::RemAccessErr);
+        let received = completions(&far_cq, 2);
+        [received[0].status, received[1].status]
+    };
+    assert_eq!(statuses(1024), [WcStatus::LocAccessErr, WcStatus::WrFlushErr]);
+    assert_eq!(statuses(1025), [WcStatus::WrFlushErr; 2]);
 }

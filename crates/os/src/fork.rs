@@ -7,9 +7,19 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn before() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+}
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::SeqCst);
+}
+
+/// How often this process has forked since [`Generation::current`] was first asked for, not counting what bypasses libc.
+pub fn count() -> u32 {
+    FORKS.load(Ordering::SeqCst)
 }
 
 /// Which process this is, counted in forks since the first device was opened.
@@ -20,9 +30,9 @@ impl Generation {
     /// The generation of the calling process.
     pub fn current() -> Self {
         static HOOK: Once = Once::new();
-        // SAFETY: registers a handler that only bumps an atomic, which is allowed in a forked child.
+        // SAFETY: registers handlers that only bump an atomic, which is allowed in a forked child.
         HOOK.call_once(|| unsafe {
-            libc::pthread_atfork(None, None, Some(in_child));
+            libc::pthread_atfork(Some(before), None, Some(in_child));
         });
         Generation(GENERATION.load(Ordering::SeqCst))
     }

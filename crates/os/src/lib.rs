@@ -10,6 +10,7 @@
 //! | [`log`] | `FERROCE_LOG` |
 //! | [`random`] | random numbers, at process exit too |
 //! | [`sync`] | atomics and locks of code that is model-checked |
+//! | [`thread`] | threads that no signal of the program reaches |
 
 pub mod clock;
 pub mod eventfd;
@@ -19,5 +20,6 @@ pub mod lock;
 pub mod log;
 pub mod random;
 pub mod sync;
+pub mod thread;
 pub mod wait_set;
 pub mod watch;

@@ -281,7 +281,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-tables-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let segment = Arc::new(ShmSegment::create(&registry, &[], None).unwrap());
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
         let numbers: Vec<usize> = (1..=500).map(|key| table.publish(&descriptor(key)).unwrap()).collect();
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
@@ -323,7 +323,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-accesses-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let segment = Arc::new(ShmSegment::create(&registry, &[], None).unwrap());
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
         let number = table.publish(&descriptor(1)).unwrap();
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();

@@ -206,7 +206,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-groups-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registries = [(); 2].map(|()| Registry::open(&base).unwrap());
-        let segments = registries.each_ref().map(|r| Arc::new(ShmSegment::create(r, &[]).unwrap()));
+        let segments = registries.each_ref().map(|r| Arc::new(ShmSegment::create(r, &[], None).unwrap()));
         let [here, there] =
             [0, 1].map(|n| GroupDescriptors::open(&registries[n], segments[n].clone()).unwrap());
         let seen = ShmSegment::open(registries[0].directory(), registries[0].slot()).unwrap();

@@ -39,11 +39,16 @@ const NOWHERE: Gid = Gid::ZERO;
 const EVERY_V4: Gid = Gid::from_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 const EVERY_V6: Gid = Gid([0xff; 16]);
 
-/// Another NIC of this user on this host.
+/// A progress context of a NIC of this user on this host.
 #[derive(Debug)]
 pub struct LocalPeer {
     slot: u8,
     segment: ShmSegment,
+    /// The segment in which its NIC publishes regions and shared receive queues; mapped once more if it is the same, so that the fast path
+    /// need not choose.
+    tables: ShmSegment,
+    /// It belongs to this very NIC.
+    is_self: bool,
     /// The slot of this NIC.
     own_slot: u8,
     registry: Arc<Registry>,
@@ -104,10 +109,10 @@ impl LocalPeer {
         self.slot
     }
 
-    /// Whether it is this very NIC.
+    /// Whether it belongs to this very NIC.
     #[inline(always)]
     pub fn is_self(&self) -> bool {
-        self.slot == self.own_slot
+        self.is_self
     }
 
     /// Its process, if this one can name it.
@@ -128,18 +133,18 @@ impl LocalPeer {
 
     /// What it publishes under this key. Only good once an access is announced and the region found [published](Self::still_publishes) still.
     pub fn find_region(&self, rkey: RKey) -> Option<PublishedRegion> {
-        find_region(&self.segment, rkey)
+        find_region(&self.tables, rkey)
     }
 
     /// The protection domain of the XRC shared receive queue that it publishes under this number.
     pub fn find_srq(&self, number: Srqn, domain: u32) -> Option<PdId> {
-        find_srq(&self.segment, number, domain)
+        find_srq(&self.tables, number, domain)
     }
 
     /// Whether it publishes a region still, unchanged.
     #[inline(always)]
     pub fn still_publishes(&self, region: &PublishedRegion) -> bool {
-        region.is_valid(&self.segment)
+        region.is_valid(&self.tables)
     }
 
     /// Whether it listens to a multicast group on an interface. Only good if nothing changes meanwhile.
@@ -151,23 +156,23 @@ impl LocalPeer {
     /// is where the caller found room the last time.
     #[inline(always)]
     pub fn begin_access(&self, region: &PublishedRegion, free: &mut usize) -> Option<AccessToken> {
-        access::begin(&self.segment, self.own_slot, region.number, free)
+        access::begin(&self.tables, self.own_slot, region.number, free)
     }
 
     /// The access is done.
     #[inline]
     pub fn end_access(&self, token: AccessToken) {
-        access::end(&self.segment, self.own_slot, token);
+        access::end(&self.tables, self.own_slot, token);
     }
 
     /// Maps a region, if it can be.
     pub fn map(&self, region: &PublishedRegion) -> Option<RegionMapping> {
-        self.mappings.open(&self.segment, region)
+        self.mappings.open(&self.tables, region)
     }
 
     /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
     pub fn unmap_stale(&self) {
-        self.mappings.clear(&self.segment, self.lives());
+        self.mappings.clear(&self.tables, self.lives());
     }
 
     /// Sends a packet in pieces.
@@ -353,7 +358,7 @@ struct Addresses {
     gids: Vec<Gid>,
 }
 
-/// What a NIC has of the same-host fabric: its own segment, and its local peers.
+/// What a progress context of a NIC has of the same-host fabric: its own segment, and its local peers.
 pub struct LocalPeers {
     pub(crate) segment: Arc<ShmSegment>,
     pub(crate) registry: Arc<Registry>,
@@ -366,11 +371,12 @@ pub struct LocalPeers {
 }
 
 impl LocalPeers {
-    /// The part of a NIC that receives at `addresses`; the wildcard stands for all of its kind.
+    /// The part of a NIC that receives at `addresses`; the wildcard stands for all of its kind. The first part publishes the NIC's regions.
     pub fn open(
         registry: Arc<Registry>,
         uses_memfd: bool,
         addresses: impl Iterator<Item = IpAddr>,
+        first: Option<&LocalPeers>,
     ) -> io::Result<LocalPeers> {
         retire_the_dead(&registry);
         let addresses: Vec<Gid> = addresses
@@ -379,7 +385,7 @@ impl LocalPeers {
                 address => Gid::from_ip(address),
             })
             .collect();
-        let segment = Arc::new(ShmSegment::create(&registry, &addresses)?);
+        let segment = Arc::new(ShmSegment::create(&registry, &addresses, first.map(LocalPeers::slot))?);
         Ok(LocalPeers {
             segment,
             registry,
@@ -500,7 +506,11 @@ impl LocalPeers {
         let addresses =
             (0..ADDRESSES).map(|index| segment.address(index)).take_while(|a| *a != NOWHERE).collect();
         let own = self.slot();
-        access::attach(&segment, own, self.segment.instance());
+        let tables = match segment.tables_slot() {
+            other if other != slot => ShmSegment::open(self.registry.directory(), other)?,
+            _ => segment.twin()?,
+        };
+        access::attach(&tables, own, self.segment.instance());
         let out = self.ring_to(slot)?;
         {
             let mut out = out.lock();
@@ -517,7 +527,9 @@ impl LocalPeers {
             own_slot: own,
             registry: self.registry.clone(),
             instance: segment.instance(),
+            is_self: segment.tables_slot() == self.segment.tables_slot(),
             segment,
+            tables,
             out,
             waiting: AtomicUsize::new(0),
             seen_ns: AtomicU64::new(0),

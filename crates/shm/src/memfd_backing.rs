@@ -4,6 +4,8 @@
 //! memory again, with what they hold. No store of another thread is lost either way; `write_protect` says how, and where
 //! not. Stores of a *local peer* arrive until the restoration and not after it: deregistration must wait for them first.
 //!
+//! Pages move piece by piece. What the kernel refuses to move ends the file, and the pieces before stay in it.
+//!
 //! Only ordinary memory is moved into a memfd, and private huge pages, into a file of huge pages of the same length. What the kernel knows of a mapping beyond that is lost, and does not come back: `mlock`, `madvise`
 //! (`MADV_DONTFORK`, `MADV_HUGEPAGE`...), memory policies, protection keys, names, growing downwards. A mapping that was one
 //! is several afterwards, so that the program's own `mremap` of the whole may fail (that of glibc's `realloc`
@@ -14,10 +16,10 @@
 //!
 //! The program must not unmap or remap the pages during these calls; before and after, it may.
 
-use super::address_space::{Errno, populate};
+use super::address_space::Errno;
 use super::vma::{self, Origin, Vma};
 use super::write_protect::{Means, is_own_stack};
-use ferroce_os::fork::Generation;
+use ferroce_os::fork::{self, Generation};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,20 +32,20 @@ mod memfd;
 #[cfg(test)]
 mod tests;
 
-use memfd::Memfd;
-pub(crate) use memfd::{huge_pages, memory_device, page_len};
+use memfd::{Memfd, PrivateCopy};
+pub(crate) use memfd::{huge_pages, is_strict, memory_device, page_len};
 
-/// What one registration may move. Twice that much is in use for a moment, and all of it is copied.
-pub(crate) const MAX_BACKED: usize = 64 << 20;
+/// What one registration moves at most: all of it may have to be copied, which takes half a second per GiB, and again at deregistration.
+pub(crate) const MAX_BACKED: usize = 4 << 30;
 
-/// Why memory was not in a memfd. It is then as it was before.
+/// Why memory, or the end of it, is not in a memfd. It is then as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WhyNot {
     /// The region lies within one page, or across two without filling either.
     #[error("no whole page lies inside the region")]
     NoWholePage,
     /// More than [`MAX_BACKED`].
-    #[error("the region is larger than {} MiB", MAX_BACKED >> 20)]
+    #[error("the region is larger than {} GiB", MAX_BACKED >> 30)]
     TooLarge,
     /// Shared, of a file, the stack, not for reading and writing, with a gap, or partly in a memfd already.
     #[error("not all of it is private memory without a file, readable and writable, and not the stack")]
@@ -53,27 +55,39 @@ pub(crate) enum WhyNot {
     Refused(Errno),
 }
 
+impl WhyNot {
+    fn of(errno: Errno) -> WhyNot {
+        if errno == libc::EDEADLK { WhyNot::NotPlainMemory } else { WhyNot::Refused(errno) }
+    }
+}
+
 /// Pages of this process that lie in a memfd, so that a local peer can map them too.
 #[derive(Debug)]
 pub(crate) struct MemfdPages {
     file: Memfd,
     pages: Range<usize>,
+    /// Why these are not all pages that were asked for.
+    rest: Option<WhyNot>,
     means: Means,
     process: Generation,
+    /// How often the process had forked when they moved in. Children that were forked later have them too.
+    forks: u32,
 }
 
 impl MemfdPages {
-    /// Moves the whole pages inside `[addr, addr + len)`. If they lie inside what is moved into a memfd already, that is shared, and
-    /// so may begin before `addr`.
+    /// Moves the whole pages inside `[addr, addr + len)`, or the first of them; [`Self::rest`] says why. If they lie inside what is
+    /// moved into a memfd already, that is shared, and so may begin before `addr`.
     pub(crate) fn move_in(addr: usize, len: usize) -> Result<Arc<MemfdPages>, WhyNot> {
         MemfdPages::move_in_with(addr, len, Means::Everyone)
     }
 
     fn move_in_with(addr: usize, len: usize, most: Means) -> Result<Arc<MemfdPages>, WhyNot> {
-        let (page, pages) = match huge_page(&whole_pages(addr, len, page_len())?) {
+        let (page, mut pages) = match huge_page(&whole_pages(addr, len, page_len())?) {
             Some(page) => (page, whole_pages(addr, len, page)?),
             None => (page_len(), whole_pages(addr, len, page_len())?),
         };
+        let too_large = (pages.len() > MAX_BACKED).then_some(WhyNot::TooLarge);
+        pages.end = pages.end.min(pages.start + MAX_BACKED / page * page);
         let table = table();
         let mut ranges = match table.look(&pages) {
             Ok(holder) => return Ok(holder),
@@ -85,16 +99,22 @@ impl MemfdPages {
             return Err(WhyNot::NotPlainMemory);
         }
         let file = Memfd::new(pages.len(), page).map_err(WhyNot::Refused)?;
-        let means = file.take_in(&pages, most).map_err(|errno| match errno {
-            libc::EDEADLK => WhyNot::NotPlainMemory,
-            errno => WhyNot::Refused(errno),
-        })?;
-        // Spares the data path its page faults; an error here would be one there as well.
-        let _ = populate(&pages, libc::MADV_POPULATE_WRITE);
-        let backed = Arc::new(MemfdPages { file, pages, means, process: table.process });
-        let (pages, device, holder) = (backed.pages.clone(), backed.device(), Arc::downgrade(&backed));
-        ranges.insert((pages.start, backed.inode()), Entry { pages, device, holder });
-        Ok(backed)
+        let key = (pages.start, file.descriptor.inode);
+        ranges.insert(key, &pages, file.descriptor.device);
+        drop(ranges);
+        let forks = fork::count();
+        let moved = table.take_in(&file, &pages, most);
+        let backed = moved.map(|(pages, means, refused)| {
+            let rest = refused.or(too_large);
+            Arc::new(MemfdPages { file, pages, rest, means, process: table.process, forks })
+        });
+        let mut ranges = table.ranges.lock();
+        match &backed {
+            Ok(backed) => ranges.complete(key, backed),
+            Err(_) => ranges.remove(key),
+        }
+        table.settled.notify_all();
+        backed
     }
 
     /// The memfd. It cannot change its length, so that a local peer that maps it need not fear SIGBUS.
@@ -122,6 +142,11 @@ impl MemfdPages {
         self.pages.len()
     }
 
+    /// Why only the first of the pages are in the memfd, if so.
+    pub(crate) fn rest(&self) -> Option<WhyNot> {
+        self.rest
+    }
+
     /// Whether stores of other threads were held back while the pages moved in. If not, one may have been lost.
     pub(crate) fn held_stores_back(&self) -> bool {
         self.means != Means::Nothing
@@ -137,50 +162,102 @@ impl Drop for MemfdPages {
             return;
         }
         let table = table();
-        let mut ranges = table.ranges.lock();
-        if self.file.descriptor.is_open() {
-            let found = vma::mappings(&self.pages).unwrap_or_default();
-            for mapping in found.iter().filter(|mapping| self.file.is_in(mapping, self.pages.start)) {
-                let _ = self.file.give_back(mapping, &self.pages, self.means);
+        let found = vma::mappings(&self.pages).unwrap_or_default();
+        for mapping in found.iter().filter(|mapping| self.file.is_in(mapping, self.pages.start)) {
+            let _ = self.give_back(mapping, table);
+        }
+        table.ranges.lock().remove((self.pages.start, self.file.descriptor.inode));
+        table.settled.notify_all();
+    }
+}
+
+impl MemfdPages {
+    /// Makes private memory of what a mapping still shows.
+    fn give_back(&self, mapping: &Vma, table: &Table) -> Result<(), Errno> {
+        let shown = mapping.pages.start.max(self.pages.start)..mapping.pages.end.min(self.pages.end);
+        let mut copy = PrivateCopy::new(&self.file, shown.len())?;
+        for piece in self.file.pieces(&shown) {
+            let _alone = table.exchange.lock();
+            if !self.file.descriptor.is_open() {
+                return Err(libc::EBADF);
+            }
+            let offset = piece.start - self.pages.start;
+            self.file.give_back(&piece, offset, mapping, &mut copy, self.means)?;
+            // A child that was forked since then has the file's pages. A local peer may read them and discards what it read.
+            if self.file.may_have_holes() && fork::count() == self.forks {
+                self.file.release(offset, piece.len());
             }
         }
-        ranges.remove(&(self.pages.start, self.file.descriptor.inode));
-        table.restored.notify_all();
+        Ok(())
     }
 }
 
 /// What is moved into a memfd in this process.
 struct Table {
     process: Generation,
-    /// By start and inode: the program may map anew what is moved into a memfd and register it again while the old one lives.
     ranges: Mutex<Ranges>,
-    restored: Condvar,
+    /// Pages have moved in, or back.
+    settled: Condvar,
+    /// One thread at a time exchanges pages: two might wait for each other, if each had the other's stack.
+    exchange: Mutex<()>,
 }
 
-type Ranges = BTreeMap<(usize, u64), Entry>;
+/// By start and inode: the program may map anew what is moved into a memfd and register it again while the old one lives.
+#[derive(Default)]
+struct Ranges {
+    entries: BTreeMap<Key, Entry>,
+    /// Bytes of the longest entry that there ever was.
+    longest: usize,
+}
+
+type Key = (usize, u64);
 
 struct Entry {
     pages: Range<usize>,
     device: u64,
+    /// Nobody while the pages move in or back.
     holder: Weak<MemfdPages>,
 }
 
+impl Ranges {
+    /// Pages that are about to move in.
+    fn insert(&mut self, key: Key, pages: &Range<usize>, device: u64) {
+        self.longest = self.longest.max(pages.len());
+        self.entries.insert(key, Entry { pages: pages.clone(), device, holder: Weak::new() });
+    }
+
+    /// They have moved in.
+    fn complete(&mut self, key: Key, backed: &Arc<MemfdPages>) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            (entry.pages, entry.holder) = (backed.pages.clone(), Arc::downgrade(backed));
+        }
+    }
+
+    fn remove(&mut self, key: Key) {
+        self.entries.remove(&key);
+    }
+
+    /// Those that have one of these pages.
+    fn overlapping(&self, pages: &Range<usize>) -> impl Iterator<Item = (u64, &Entry)> + Clone {
+        let (start, first) = (pages.start, (pages.start.saturating_sub(self.longest), 0));
+        let near = self.entries.range(first..(pages.end, 0));
+        near.filter(move |(_, entry)| entry.pages.end > start).map(|((_, inode), entry)| (*inode, entry))
+    }
+}
+
 impl Table {
-    /// Who has all these pages already; otherwise the table, with no restoration of any of them under way.
+    /// Who has all these pages already; otherwise the table, with none of them on the way in or back.
     fn look(&self, pages: &Range<usize>) -> Result<Arc<MemfdPages>, MutexGuard<'_, Ranges>> {
         let mut ranges = self.ranges.lock();
         loop {
-            let first = (pages.start.saturating_sub(MAX_BACKED), 0);
-            let mut near = ranges
-                .range(first..(pages.end, 0))
-                .filter(|(_, entry)| entry.pages.end > pages.start)
-                .map(|((_, inode), entry)| (*inode, entry));
-            let has_gone = |entry: &Entry| entry.holder.strong_count() == 0;
-            if near.clone().any(|(_, entry)| has_gone(entry)) {
-                self.restored.wait(&mut ranges);
+            let mut near = ranges.overlapping(pages);
+            if near.clone().any(|(_, entry)| entry.holder.strong_count() == 0) {
+                drop(near);
+                self.settled.wait(&mut ranges);
                 continue;
             }
             let Some((_, entry)) = near.find(|(inode, entry)| entry.has(pages, *inode)) else {
+                drop(near);
                 break Err(ranges);
             };
             // Upgraded only to be handed out: the last holder must not be dropped here, under the lock.
@@ -188,6 +265,32 @@ impl Table {
                 break Ok(holder);
             }
         }
+    }
+
+    /// Moves pages in, in the end perhaps only the first pieces of them. Returns which, how stores were held back, and why not all.
+    fn take_in(
+        &self,
+        file: &Memfd,
+        pages: &Range<usize>,
+        most: Means,
+    ) -> Result<(Range<usize>, Means, Option<WhyNot>), WhyNot> {
+        let mut means = Means::Everyone;
+        for piece in file.pieces(pages) {
+            let offset = piece.start - pages.start;
+            let moved = file.prepare(&piece, offset).and_then(|prepared| {
+                let _alone = self.exchange.lock();
+                file.take_in(&piece, offset, prepared, most)
+            });
+            match moved {
+                Ok(used) => means = means.max(used),
+                Err(errno) if piece.start == pages.start => return Err(WhyNot::of(errno)),
+                Err(errno) => {
+                    file.release(offset, pages.end - piece.start);
+                    return Ok((pages.start..piece.start, means, Some(WhyNot::of(errno))));
+                }
+            }
+        }
+        Ok((pages.clone(), means, None))
     }
 }
 
@@ -211,8 +314,8 @@ fn table() -> &'static Table {
     if let Some(table) = unsafe { found.as_ref() }.filter(|table| table.process == process) {
         return table;
     }
-    let ranges = Mutex::default();
-    let fresh = Box::into_raw(Box::new(Table { process, ranges, restored: Condvar::new() }));
+    let (ranges, settled, exchange) = (Mutex::default(), Condvar::new(), Mutex::default());
+    let fresh = Box::into_raw(Box::new(Table { process, ranges, settled, exchange }));
     match TABLE.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: `fresh` was just made, and is never freed now that it is stored.
         Ok(_) => unsafe { &*fresh },
@@ -237,7 +340,6 @@ fn whole_pages(addr: usize, len: usize, page: usize) -> Result<Range<usize>, Why
     let end = addr.checked_add(len).ok_or(WhyNot::NoWholePage)? & !(page - 1);
     match end.checked_sub(start) {
         None | Some(0) => Err(WhyNot::NoWholePage),
-        Some(len) if len > MAX_BACKED => Err(WhyNot::TooLarge),
         Some(_) => Ok(start..end),
     }
 }

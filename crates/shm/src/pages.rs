@@ -28,6 +28,12 @@ impl Pages {
                         "a store to the {len} bytes at {base:#x} may have been lost: no userfaultfd"
                     ));
                 }
+                if let Some(why) = pages.rest() {
+                    let first = pages.len();
+                    log::choice(format_args!(
+                        "local peers map the first {first} of the {len} bytes at {base:#x}: {why}"
+                    ));
+                }
                 return Some(Pages(Kind::Memfd(pages)));
             }
             Err(why) => why,

@@ -11,6 +11,7 @@ use ferroce_os::lock::Mutex;
 use ferroce_proto::verbs::Access;
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -35,6 +36,12 @@ impl RegionMapping {
         let offset = at.wrapping_sub(self.start);
         let is_inside = offset <= self.len && len <= self.len - offset;
         is_inside.then(|| self.memory.start() as usize + offset)
+    }
+
+    /// Which of `len` bytes of the local peer are mapped, counted from the first, and the address here of the first mapped one.
+    pub fn part(&self, at: usize, len: usize) -> Option<(Range<usize>, usize)> {
+        let (start, end) = (self.start.max(at), (self.start + self.len).min(at.checked_add(len)?));
+        (start < end).then(|| (start - at..end - at, self.address_of(start)))
     }
 }
 
@@ -151,7 +158,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-mappings-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let segment = Arc::new(ShmSegment::create(&registry, &[], None).unwrap());
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), true);
         let bytes = [vec![1_u8; 1 << 16], vec![2_u8; 1 << 16]];
         let [first, second] = [0, 1].map(|n| publish(&table, &bytes[n], n as u32 + 1));

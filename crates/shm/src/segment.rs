@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0        head: magic, instance, process, namespace, where the instance lies in the owner's memory, closed, asleep, bits of new senders,
-//!          addresses, source ports of echoes
+//!          addresses, source ports of echoes, the slot whose segment has the tables of regions and shared receive queues
 //! 4 KiB    accesses under way: one line per slot
 //! 20 KiB   senders: per slot, two lines: the instance that sends to us and its start; how far we have read
 //! 52 KiB   table of queue pairs
@@ -21,6 +21,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Another process, with a mark that distinguishes it from a later process with the same ID.
@@ -40,12 +41,13 @@ pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 256 };
 pub(crate) const RING_LEN: usize = if cfg!(loom) { 256 } else { 1 << 20 };
 
 /// Also the version: a segment of another layout is not opened.
-const MAGIC: u64 = 0x0005_6563_6172_7266;
+const MAGIC: u64 = 0x0006_6563_6172_7266;
 
 const INSTANCE_AT: usize = 8;
 const PROCESS_AT: usize = 16;
 const NAMESPACE_AT: usize = 24;
 const MARK_AT: usize = 32;
+const TABLES_SLOT_AT: usize = 40;
 /// Lines of their own, for they are written while others read the rest.
 const CLOSED_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
@@ -91,15 +93,19 @@ const WHOLE_LEN: usize = TABLES_LEN + SLOTS * RING_LEN;
 #[derive(Debug)]
 pub(crate) struct ShmSegment {
     memory: Mapping,
-    file: File,
+    file: Arc<File>,
     path: PathBuf,
     is_own: bool,
 }
 
 impl ShmSegment {
-    /// Creates the segment of this slot, whose owner receives at these addresses. The segment that a dead owner of the slot left is
-    /// marked as closed, for the processes that still map it, and removed.
-    pub(crate) fn create(registry: &Registry, addresses: &[Gid]) -> io::Result<ShmSegment> {
+    /// Creates the segment of this slot, whose owner receives at these addresses. Its regions are published in `tables_slot` if that is another. The segment
+    /// that a dead owner of the slot left is marked as closed, for the processes that still map it, and removed.
+    pub(crate) fn create(
+        registry: &Registry,
+        addresses: &[Gid],
+        tables_slot: Option<u8>,
+    ) -> io::Result<ShmSegment> {
         let path = path_of(registry.directory(), registry.slot());
         retire(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -107,12 +113,16 @@ impl ShmSegment {
         let memory = made.inspect_err(|_| {
             let _ = std::fs::remove_file(&path);
         })?;
-        let segment = ShmSegment { memory, file, path, is_own: true };
+        let segment = ShmSegment { memory, file: Arc::new(file), path, is_own: true };
         segment.memory.long(INSTANCE_AT).store(ferroce_os::random::number::<u64>() | 1, Ordering::Relaxed);
         segment.memory.word(PROCESS_AT).store(std::process::id(), Ordering::Relaxed);
         segment.memory.long(NAMESPACE_AT).store(process_namespace(), Ordering::Relaxed);
         let mark_at = segment.memory.start().addr() + INSTANCE_AT;
         segment.memory.long(MARK_AT).store(mark_at as u64, Ordering::Relaxed);
+        segment
+            .memory
+            .word(TABLES_SLOT_AT)
+            .store(tables_slot.unwrap_or(registry.slot()).into(), Ordering::Relaxed);
         for (index, &address) in addresses.iter().take(ADDRESSES).enumerate() {
             store_gid(segment.address_words(index), address);
         }
@@ -135,16 +145,27 @@ impl ShmSegment {
             return Err(io::Error::other("of another version, or half made"));
         }
         let memory = Mapping::new(&file, 0, TABLES_LEN, true)?;
-        let segment = ShmSegment { memory, file, path, is_own: false };
+        let segment = ShmSegment { memory, file: Arc::new(file), path, is_own: false };
         if segment.memory.long(0).load(Ordering::Acquire) != MAGIC || segment.is_closed() {
             return Err(io::Error::other("of another version, half made, or left"));
         }
         Ok(segment)
     }
 
+    /// The same segment, mapped once more.
+    pub(crate) fn twin(&self) -> io::Result<ShmSegment> {
+        let memory = Mapping::new(&self.file, 0, TABLES_LEN, true)?;
+        Ok(ShmSegment { memory, file: self.file.clone(), path: self.path.clone(), is_own: false })
+    }
+
     /// Which life of the slot this is: never zero.
     pub(crate) fn instance(&self) -> u64 {
         self.memory.long(INSTANCE_AT).load(Ordering::Relaxed)
+    }
+
+    /// The slot of the segment that has the tables of the owner's regions and shared receive queues.
+    pub(crate) fn tables_slot(&self) -> u8 {
+        self.memory.word(TABLES_SLOT_AT).load(Ordering::Relaxed) as u8
     }
 
     /// The process, if this one can name it: process numbers mean something only within their namespace.
@@ -272,7 +293,7 @@ impl ShmSegment {
             memory = memory.with_shadow_of(&twin.memory);
         }
         let file = File::open("/dev/null").expect("a file");
-        ShmSegment { memory, file, path: PathBuf::new(), is_own: false }
+        ShmSegment { memory, file: Arc::new(file), path: PathBuf::new(), is_own: false }
     }
 }
 

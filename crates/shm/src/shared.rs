@@ -10,7 +10,7 @@
 use super::address_space::{Errno, last_errno};
 use super::held_fd::{HeldFd, identity, leave_rest_to_program, stat};
 use super::mapping::{BackingFile, FileSource, sysv_len};
-use super::memfd_backing::{huge_pages, memory_device, page_len};
+use super::memfd_backing::{huge_pages, is_strict, memory_device, page_len};
 use super::vma::{self, Origin, Vma};
 use super::write_protect::own;
 use ferroce_os::lock::Mutex;
@@ -196,11 +196,6 @@ fn seal(fd: RawFd) -> Result<(), WhyNot> {
         }
     }
     Err(WhyNot::MayShrink)
-}
-
-/// Whether a page that is used for the first time may be refused, which is a signal.
-fn is_strict() -> bool {
-    fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim_ascii() == b"2")
 }
 
 /// A copy of a descriptor that the program has.

@@ -72,7 +72,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-srqs-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let segment = Arc::new(ShmSegment::create(&registry, &[], None).unwrap());
         let table = SrqDescriptors::new(segment.clone());
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         // All of them want the same place, and one more than there is room for.

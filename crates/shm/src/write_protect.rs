@@ -17,8 +17,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// How stores are held back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How stores are held back, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Means {
     /// Those of threads, and those of the kernel in system calls.
     Everyone,

@@ -40,7 +40,7 @@ impl QpSetup<'_> {
             pd: self.pd,
             cap: self.cap,
             signal_all: self.signal_all,
-            shared_recv: self.srq.is_some(),
+            shared_recv: self.srq.as_ref().map(|_| self.pd),
             port_mtu: self.port_mtu,
             congestion,
         })
@@ -74,7 +74,7 @@ impl QueuePair {
         self.with(|qp, now, host| {
             let sent = qp.counters().tx_packets;
             // The NIC's next step sends queued requests.
-            let _ = qp.post_send(&wr.borrow(), || now, host)?;
+            let _ = qp.post_send(|| wr.borrow(), || now, host)?;
             if qp.counters().tx_packets > sent {
                 // A request was sent: delayed ACKs need not wait any longer.
                 qp.poll_replies(now, host);

@@ -22,10 +22,16 @@ fn needs(programs: &[&str], packages: &str) -> Result<(), String> {
 /// The program that follows as so many processes of mpirun.
 pub(super) fn mpirun(processes: u32) -> Result<Command, String> {
     needs(&["mpirun"], "openmpi-bin")?;
-    let mut command = Command::new("mpirun");
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    let mut command = mpirun_as_root();
     command.args(["-n", &processes.to_string(), "--oversubscribe", "--bind-to", "none"]);
     Ok(command)
+}
+
+/// mpirun, which refuses to run as root otherwise.
+pub(super) fn mpirun_as_root() -> Command {
+    let mut command = Command::new("mpirun");
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command
 }
 
 /// A cluster of this machine. It lives as long as this value.

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use crate::programs::verdict::Row;
 use crate::selection::Selection;
-use crate::step::{Context, Report, fail};
+use crate::step::{Context, Report};
 pub use matrix::TRANSPORTS;
 
 /// The command `cargo xtask dsm`.
@@ -35,34 +35,16 @@ pub(crate) fn run(ctx: &Context, args: &Selection) -> ExitCode {
         eprintln!("nothing matches; `cargo xtask dsm --list` names the runs");
         return ExitCode::from(2);
     }
-    let announce = |row: &Row| {
-        if !args.json || row.is_failure() {
-            eprintln!("{}", row.line());
-        }
-    };
-    match programs::build(ctx).and_then(|built| matrix::run_all(runs, &built, announce)) {
-        Ok(rows) => {
-            match args.json {
-                true => println!("{}", matrix::to_json(&rows)),
-                false => print!("{}", matrix::to_text(&rows)),
-            }
-            let failed = rows.iter().any(Row::is_failure);
-            if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-        }
-        Err(reason) => fail(&reason),
-    }
+    let announce = |row: &Row| args.announce(row);
+    let rows = programs::build(ctx).and_then(|built| matrix::run_all(runs, &built, announce));
+    args.close(rows, matrix::to_json, matrix::to_text)
 }
 
 /// The step of `cargo xtask test`.
 pub(crate) fn check(ctx: &Context) -> Report {
     let mut runs = matrix::runs(&[]);
     runs.retain(|run| ctx.is_full() || !run.is_variation());
-    let (total, mut done) = (runs.len(), 0);
-    let rows = programs::build(ctx).and_then(|built| {
-        matrix::run_all(runs, &built, |row| {
-            done += 1;
-            ctx.screen.borrow_mut().line(&format!("[{done}/{total}] {}", row.line()));
-        })
-    });
+    let tell = ctx.progress(runs.len());
+    let rows = programs::build(ctx).and_then(|built| matrix::run_all(runs, &built, tell));
     rows.map_or_else(Report::fail, |rows| matrix::to_report(&rows))
 }

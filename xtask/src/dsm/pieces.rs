@@ -3,12 +3,14 @@
 //! The example `figures` of crates/dsm measures ours and the bare ones in one run, taking turns; `programs/mpi/barrier.c` is the peer
 //! of the barrier. Whole runs take turns, too, and medians of their medians are compared.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use super::launchers;
 use super::second_host::SecondHost;
 use crate::process::Job;
 use crate::selection::name_of;
@@ -67,49 +69,30 @@ impl Piece {
     pub(super) fn command(self, folder: &Path, second: &mut Option<SecondHost>) -> Result<Command, String> {
         let mut example = Command::new(folder.join("figures"));
         match self {
-            Piece::Local => {
-                example.arg("local");
-                return Ok(example);
-            }
-            Piece::Eight => {
-                example.args(["rdma", "8"]).env("FERROCE_LINK", "udp");
-                return Ok(example);
-            }
-            Piece::TwoHostsSignal => {
-                example.env("FERROCE_DSM_FAULTS", "signal");
-            }
-            _ => {}
-        }
-        if self == Piece::MpiShared {
-            return Ok(mpirun(folder, &["--mca", "btl", "self,vader"]));
-        }
-        let host = match second.take() {
-            Some(host) => host,
-            None => SecondHost::make(folder)?,
-        };
-        let host = second.insert(host);
-        Ok(match self {
+            Piece::Local => example.arg("local"),
+            Piece::Eight => example.args(["rdma", "8"]).env("FERROCE_LINK", "udp"),
+            Piece::MpiShared => return Ok(mpirun(folder, ["--mca", "btl", "self,vader"])),
             Piece::MpiTcp => {
-                mpirun(folder, &host.options_of_mpirun()?.iter().map(String::as_str).collect::<Vec<_>>())
+                return Ok(mpirun(folder, SecondHost::in_slot(second, folder)?.options_of_mpirun()?));
             }
-            _ => {
+            Piece::TwoHosts | Piece::TwoHostsSignal | Piece::TwoHostsNarrow | Piece::LocalPeers => {
+                let host = SecondHost::in_slot(second, folder)?;
                 if self == Piece::TwoHostsNarrow {
                     example = host.narrowed(&folder.join("figures"));
                 }
-                match self {
-                    Piece::LocalPeers => example.args(["auto", "3"]),
-                    _ => example.arg("rdma"),
-                };
-                example.args(host.options_of_figures());
-                example
+                if self == Piece::TwoHostsSignal {
+                    example.env("FERROCE_DSM_FAULTS", "signal");
+                }
+                let what: &[&str] = if self == Piece::LocalPeers { &["auto", "3"] } else { &["rdma"] };
+                example.args(what).args(host.options_of_figures())
             }
-        })
+        };
+        Ok(example)
     }
 }
 
-fn mpirun(folder: &Path, options: &[&str]) -> Command {
-    let mut command = Command::new("mpirun");
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+fn mpirun(folder: &Path, options: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    let mut command = launchers::mpirun_as_root();
     command.args(["-n", "2", "--bind-to", "none", "--mca", "pml", "ob1"]).args(options);
     command.arg(folder.join("mpi-barrier"));
     command

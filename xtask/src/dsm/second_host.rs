@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::process::succeed;
+
 /// Ends of the cable. All addresses are from a range kept for tests.
 const HERE: &str = "198.18.7.1";
 const THERE: &str = "198.18.7.2";
@@ -22,7 +24,7 @@ pub(super) struct SecondHost {
 
 impl SecondHost {
     /// Makes it; files go to `folder`.
-    pub(super) fn make(folder: &Path) -> Result<SecondHost, String> {
+    fn make(folder: &Path) -> Result<SecondHost, String> {
         let keeper = Command::new("unshare")
             .args(["-n", "sleep", "1000"])
             .stdin(Stdio::null())
@@ -32,12 +34,17 @@ impl SecondHost {
         let host = SecondHost { keeper, ssh: folder.join("ssh-stand-in"), hosts: folder.join("two-hosts") };
         let script =
             format!("#!/bin/sh\nfor word; do line=$word; done\nexec nsenter -t {id} -n sh -c \"$line\"\n");
-        let list = format!("localhost 2\n{THERE} 2\n");
-        for (path, text) in [(&host.ssh, script), (&host.hosts, list)] {
-            std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-        }
+        write(&host.ssh, &script)?;
         host.lay_cable()?;
         Ok(host)
+    }
+
+    /// The one in `slot`, made if there is none.
+    pub(super) fn in_slot<'a>(slot: &'a mut Option<Self>, folder: &Path) -> Result<&'a Self, String> {
+        if slot.is_none() {
+            *slot = Some(SecondHost::make(folder)?);
+        }
+        slot.as_ref().ok_or_else(|| "no second host".to_owned())
     }
 
     /// The keeper has its namespace a moment after it has started, so the first step is tried again until it has.
@@ -54,23 +61,19 @@ impl SecondHost {
                 ip addr add {THERE}/24 dev dsm1
                 ip link set dsm1 mtu 9000 up'"
         );
-        let output = Command::new("timeout").args(["10", "sh", "-c", &script]).output();
-        let output = output.map_err(|error| format!("sh did not start: {error}"))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!("no second host: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        }
+        succeed(Command::new("timeout").args(["10", "sh", "-c", &script]))
+            .map_err(|why| format!("no second host: {why}"))
     }
 
     /// Options of `ferroce dsm run` that start half of the processes there.
-    pub(super) fn options(&self) -> Vec<String> {
+    pub(super) fn options(&self, processes: u32) -> Result<Vec<String>, String> {
+        let half = processes.div_ceil(2);
+        write(&self.hosts, &format!("localhost {half}\n{THERE} {half}\n"))?;
         let ssh = format!("sh {}", self.ssh.display());
         let hosts = self.hosts.display().to_string();
-        vec!["--hosts".into(), hosts, "--meet".into(), HERE.into(), "--ssh".into(), ssh]
+        Ok(vec!["--hosts".into(), hosts, "--meet".into(), HERE.into(), "--ssh".into(), ssh])
     }
-}
 
-impl SecondHost {
     /// Arguments of the example `figures` that start its second process there.
     pub(super) fn options_of_figures(&self) -> Vec<String> {
         let id = self.keeper.id().to_string();
@@ -99,7 +102,7 @@ impl SecondHost {
         let id = self.keeper.id();
         // mpirun gives the words of the command one by one, behind the host's name.
         let script = format!("#!/bin/sh\nshift\nexec nsenter -t {id} -n sh -c \"$*\"\n");
-        std::fs::write(&agent, script).map_err(|error| format!("{}: {error}", agent.display()))?;
+        write(&agent, &script)?;
         let mut words = vec!["--host".to_owned(), format!("{HERE}:1,{THERE}:1")];
         let settings = [
             ("plm_rsh_agent", format!("sh {}", agent.display())),
@@ -112,6 +115,10 @@ impl SecondHost {
         }
         Ok(words)
     }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 impl Drop for SecondHost {

@@ -221,11 +221,8 @@ fn command(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<
             command.env("FERROCE_DSM_SWITCHES", "tree,changed-blocks").env("FERROCE_DSM_FAULTS", "signal");
         }
         Circumstance::TwoHosts => {
-            let host = match company.second.take() {
-                Some(host) => host,
-                None => SecondHost::make(&args.folder)?,
-            };
-            command.args(company.second.insert(host).options());
+            let host = SecondHost::in_slot(&mut company.second, &args.folder)?;
+            command.args(host.options(request.processes)?);
         }
     }
     command.arg(args.folder.join(request.program)).args(request.arguments.split_whitespace());

@@ -2,14 +2,8 @@
 //!
 //! Nothing but RoCE goes between the two ends, except where perftest agrees on its parameters by TCP first.
 
-use std::time::{Duration, Instant};
-
-use super::Failure;
-use super::ends::{ASIDE, End, LISTEN_LIMIT};
-use super::guest::Guest;
 use super::matrix::{Direction, Ip};
 use super::namespace::{GUEST_V4, GUEST_V6, HOST_V4, HOST_V6};
-use crate::programs::rdmacm::listens;
 
 /// The fixed port of some programs.
 const FIXED_PORT: u16 = 7174;
@@ -43,32 +37,6 @@ impl Lines {
     /// Where the server listens.
     pub(crate) fn port(&self, port: u16) -> u16 {
         if self.server.contains("{port}") { port } else { FIXED_PORT }
-    }
-}
-
-/// Waits for a listener at the port of the connection manager, up to a limit.
-pub(crate) fn wait_for_listener(
-    guest: &Guest,
-    end: End,
-    port: u16,
-    mut ended: impl FnMut() -> bool,
-) -> Result<(), Failure> {
-    match end {
-        End::Guest => {
-            let tries = LISTEN_LIMIT.as_millis() / 100;
-            let script = format!(
-                "i=0; until rdma resource show cm_id | grep -q 'LISTEN.*:{port} '; do \
-                 i=$((i+1)); [ $i -gt {tries} ] && break; usleep 100000; done"
-            );
-            guest.run(ASIDE, &script, LISTEN_LIMIT * 4).map(drop)
-        }
-        End::Host => {
-            let started = Instant::now();
-            while !listens(port) && started.elapsed() < LISTEN_LIMIT && !ended() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Ok(())
-        }
     }
 }
 

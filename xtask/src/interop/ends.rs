@@ -5,9 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Failure;
-use super::guest::Guest;
+use super::guest::{Ended, Guest};
 use super::matrix::{Case, Ip};
 use super::namespace::{HOST_V4, HOST_V6};
+use crate::programs::{rdmacm, session};
 
 /// Commands in the guest run here, and questions about them there.
 pub(crate) const WORK: usize = 0;
@@ -18,14 +19,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 /// 134 ms, short enough for many losses and long enough for an emulated processor.
 const KERNEL_TIMER: [&str; 2] = ["-T", "15"];
 /// Until a server listens.
-pub(crate) const LISTEN_LIMIT: Duration = Duration::from_secs(30);
-
-/// What a program left behind.
-pub(crate) struct Ended {
-    /// The exit status, 128 + n after signal n, as a shell reports it.
-    pub(crate) status: i32,
-    pub(crate) text: String,
-}
+const LISTEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// How programs run on ferroce.
 pub(crate) struct Host {
@@ -96,8 +90,7 @@ pub(crate) fn wait(child: &mut Child, limit: Duration, log: &Path) -> Result<End
 /// A command in the guest, bounded there as well.
 pub(crate) fn in_guest(guest: &Guest, words: &[String]) -> Result<Ended, Failure> {
     let command = format!("timeout -s KILL {} {}", LIMIT.as_secs(), words.join(" "));
-    let answer = guest.run(WORK, &command, LIMIT + Duration::from_secs(20))?;
-    Ok(Ended { status: answer.status, text: answer.text })
+    guest.run(WORK, &command, LIMIT + Duration::from_secs(20))
 }
 
 /// The command line of a case at one end.
@@ -140,39 +133,38 @@ pub(crate) enum End {
 }
 
 /// Waits for a listener at the port, up to a limit; after it, the client reports what is wrong.
-pub(crate) fn wait_for_listener(
+pub(crate) fn wait_for_server(
     guest: &Guest,
+    case: &Case,
     end: End,
     port: u16,
-    ended: impl FnMut() -> bool,
+    mut ended: impl FnMut() -> bool,
 ) -> Result<(), Failure> {
+    let port = case.cm.as_ref().map_or(port, |lines| lines.port(port));
     match end {
         End::Guest => {
-            let tries = LISTEN_LIMIT.as_millis() / 50;
+            let (is_listening, pause_ms) = match &case.cm {
+                Some(_) => (format!("rdma resource show cm_id | grep -q 'LISTEN.*:{port} '"), 100),
+                None => (tcp_listens(port), 50),
+            };
+            let tries = LISTEN_LIMIT.as_millis() / pause_ms;
             let script = format!(
-                "i=0; until grep -q ':{port:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6; do \
-                 i=$((i+1)); [ $i -gt {tries} ] && break; usleep 50000; done"
+                "i=0; until {is_listening}; do i=$((i+1)); [ $i -gt {tries} ] && break; usleep {pause_ms}000; done"
             );
-            guest.run(ASIDE, &script, LISTEN_LIMIT * 4).map(drop)
+            guest.run(ASIDE, &script, LISTEN_LIMIT * 4)?;
         }
-        End::Host => wait_on_host(port, ended),
-    }
-}
-
-fn wait_on_host(port: u16, mut ended: impl FnMut() -> bool) -> Result<(), Failure> {
-    let started = Instant::now();
-    while !is_listening(port) && started.elapsed() < LISTEN_LIMIT && !ended() {
-        std::thread::sleep(Duration::from_millis(5));
+        End::Host => {
+            let is_listening = if case.cm.is_some() { rdmacm::listens } else { session::is_listening };
+            let started = Instant::now();
+            while !is_listening(port) && started.elapsed() < LISTEN_LIMIT && !ended() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
     }
     Ok(())
 }
 
-/// /proc/net/tcp shows the network namespace of the reader; state 0A is LISTEN.
-fn is_listening(port: u16) -> bool {
-    let table = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
-    let suffix = format!(":{port:04X}");
-    [table("/proc/net/tcp"), table("/proc/net/tcp6")].concat().lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next().is_some_and(|local| local.ends_with(&suffix)) && fields.nth(1) == Some("0A")
-    })
+/// Asks in the guest whether a TCP port has a listener: state 0A.
+pub(crate) fn tcp_listens(port: u16) -> String {
+    format!("grep -q ':{port:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6")
 }

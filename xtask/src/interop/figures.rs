@@ -7,6 +7,7 @@ use crate::figure::{self, median};
 use std::time::Duration;
 
 use super::Failure;
+use super::ends::tcp_listens;
 use super::guest::Guest;
 use super::namespace::GUEST_V4;
 
@@ -67,7 +68,7 @@ impl Device {
         };
         // The default timer of 67 ms is short for an emulated processor on a busy host.
         let end = format!("{environment} timeout -s KILL 100 {command} -F -m 1024 -u 18 -p {port} {device}");
-        let listening = format!("grep -q ':{port:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6");
+        let listening = tcp_listens(port);
         format!(
             "{end} > /tmp/server 2>&1 & i=0; until {listening} || [ $i -gt 200 ]; do usleep 50000; i=$((i+1)); done; \
              {end} {GUEST_V4}; wait"

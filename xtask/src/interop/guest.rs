@@ -33,8 +33,9 @@ pub(crate) struct Guest {
     dir: PathBuf,
 }
 
-/// The output of a command in the guest.
-pub(crate) struct Answer {
+/// What a command left behind, in the guest or on the host.
+pub(crate) struct Ended {
+    /// The exit status, 128 + n after signal n, as a shell reports it.
     pub(crate) status: i32,
     pub(crate) text: String,
 }
@@ -64,7 +65,7 @@ impl Guest {
     }
 
     /// Runs a line of shell in the guest. Two callers on one channel wait for each other.
-    pub(crate) fn run(&self, channel: usize, command: &str, limit: Duration) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self, channel: usize, command: &str, limit: Duration) -> Result<Ended, Failure> {
         let mut channel =
             self.channels[channel].lock().map_err(|_| Failure::Broken("a channel broke".into()))?;
         channel
@@ -108,7 +109,7 @@ impl Drop for Guest {
 }
 
 impl Channel {
-    fn run(&mut self, command: &str, limit: Duration) -> std::io::Result<Answer> {
+    fn run(&mut self, command: &str, limit: Duration) -> std::io::Result<Ended> {
         self.requests += 1;
         let token = format!("@ferroce-{}", self.requests);
         writeln!(self.stream.get_mut(), "{token} {command}")?;
@@ -125,7 +126,7 @@ impl Channel {
             {
                 text.truncate(begin);
                 let status = status.parse().map_err(std::io::Error::other)?;
-                return Ok(Answer { status, text: String::from_utf8_lossy(&text).trim().to_owned() });
+                return Ok(Ended { status, text: String::from_utf8_lossy(&text).trim().to_owned() });
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::Failure;
+use crate::source::files_below;
 
 /// What the guest needs. The checksums come first: rdma_rxe asks the crypto interface for crc32 by name, which no module
 /// dependency says.
@@ -27,8 +28,10 @@ const WANTED: [&str; 15] = [
 
 /// The files to load, each after those it depends on.
 pub(crate) fn in_order(sysroot: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let mut files = BTreeMap::new();
-    collect(&sysroot.join("lib/modules"), &mut files)?;
+    let all = files_below(&sysroot.join("lib/modules"), &[])?.into_iter();
+    let modules = all.filter(|path| path.extension().is_some_and(|extension| extension == "ko"));
+    let name = |path: &Path| path.file_stem().map(|stem| file_name(&stem.to_string_lossy()));
+    let files = modules.filter_map(|path| Some((name(&path)?, path))).collect();
     let mut order = Vec::new();
     for name in WANTED {
         // What a kernel has built in is no file.
@@ -61,18 +64,6 @@ fn depends(module: &[u8]) -> Vec<String> {
 /// Files are named with dashes or underscores as their authors liked; the kernel knows underscores only.
 fn file_name(name: &str) -> String {
     name.replace('-', "_")
-}
-
-fn collect(dir: &Path, files: &mut BTreeMap<String, PathBuf>) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() && !path.is_symlink() {
-            collect(&path, files)?;
-        } else if let Some(stem) = path.to_str().and_then(|p| p.strip_suffix(".ko")) {
-            files.insert(file_name(stem.rsplit('/').next().unwrap_or_default()), path.clone());
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::Failure;
-use crate::process::Job;
+use crate::process::{Job, succeed};
 use crate::step::{Context, is_root};
 use crate::tools::which;
 
@@ -47,9 +47,6 @@ pub(crate) fn set_up() -> Result<(), Failure> {
          ip neigh replace {GUEST_V4} lladdr {GUEST_MAC} dev {TAP} nud permanent; \
          ip -6 neigh replace {GUEST_V6} lladdr {GUEST_MAC} dev {TAP} nud permanent"
     );
-    let output = Command::new("sh").args(["-c", &script]).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(Failure::Broken(format!("the tap device: {}", String::from_utf8_lossy(&output.stderr).trim())))
+    succeed(Command::new("sh").args(["-c", &script]))
+        .map_err(|why| Failure::Broken(format!("the tap device: {why}")))
 }

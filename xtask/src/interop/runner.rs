@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::capture::{self, Traffic};
-use super::cm;
-use super::ends::{ASIDE, End, Ended, Host, LIMIT, in_guest, wait, wait_for_listener, words};
-use super::guest::Guest;
+use super::ends::{ASIDE, End, Host, LIMIT, in_guest, wait, wait_for_server, words};
+use super::guest::{Ended, Guest};
 use super::matrix::{Case, Direction, Ip};
 use super::namespace::{GUEST_V4, HOST_V4};
 use crate::selection::name_of;
@@ -211,19 +210,6 @@ fn patience(case: &Case, client_status: i32) -> Duration {
         0 => 20,
         _ => 3,
     })
-}
-
-fn wait_for_server(
-    guest: &Guest,
-    case: &Case,
-    end: End,
-    port: u16,
-    ended: impl FnMut() -> bool,
-) -> Result<(), Failure> {
-    match &case.cm {
-        Some(lines) => cm::wait_for_listener(guest, end, lines.port(port), ended),
-        None => wait_for_listener(guest, end, port, ended),
-    }
 }
 
 /// Whether the kernel's own requests were never completed although they are unreliable: nobody answers those, so nothing that the other

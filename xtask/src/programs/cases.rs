@@ -3,6 +3,8 @@
 //! A line is what a person would type; `{v4}` and `{v6}` stand for the index of a GID of that kind. The harness adds the
 //! port, the number of iterations and, for clients, the server's address.
 
+use std::time::Duration;
+
 /// One row of the table.
 pub(crate) struct Case {
     /// The command line; also the case's name.
@@ -167,20 +169,23 @@ impl Case {
 
     /// How long it may take on a machine that does ten other things: perftest's latency tests calibrate the clock for every size,
     /// spinning, which alone is a quarter of a second on an idle core.
-    pub(crate) fn limit_s(&self) -> u64 {
-        if self.line.contains(" -a") { 400 } else { 120 }
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_secs(if self.line.contains(" -a") { 400 } else { 120 })
     }
 }
 
 impl Proof {
-    /// Whether this output shows success; if not, what is missing.
-    pub(crate) fn missing_in(&self, output: &str) -> Option<String> {
+    /// Fails with what is missing, unless this output shows success.
+    pub(crate) fn check(&self, output: &str) -> Result<(), String> {
         match *self {
-            Says(text) => (!output.contains(text)).then(|| format!("the output lacks {text:?}")),
-            Rows(wanted) => {
-                let found = output.lines().filter(|line| is_figures(line)).count();
-                (found < wanted).then(|| format!("{found} rows of figures, at least {wanted} expected"))
-            }
+            Says(text) if output.contains(text) => Ok(()),
+            Says(text) => Err(format!("the output lacks {text:?}")),
+            Rows(wanted) => match output.lines().filter(|line| is_figures(line)).count() {
+                found if found < wanted => {
+                    Err(format!("{found} rows of figures, at least {wanted} expected"))
+                }
+                _ => Ok(()),
+            },
         }
     }
 }
@@ -214,8 +219,8 @@ mod tests {
             " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
         ));
         let output = format!("header\n{bandwidth}\n");
-        assert_eq!(Rows(1).missing_in(&output), None);
-        assert!(Rows(2).missing_in(&output).is_some());
-        assert!(Says("nothing").missing_in(&output).is_some());
+        assert_eq!(Rows(1).check(&output), Ok(()));
+        assert!(Rows(2).check(&output).is_err());
+        assert!(Says("nothing").check(&output).is_err());
     }
 }

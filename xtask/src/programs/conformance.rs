@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::session::Launcher;
+use crate::process::succeed;
 
 /// Modules that ask for no vendor's hardware, with the number of their tests; the longest first, so that two workers end
 /// at about the same time.
@@ -49,11 +51,8 @@ pub(crate) type Outcomes = BTreeMap<String, (String, String)>;
 /// Copies the suite to where it can be unpacked. Done by the parent, once.
 pub(crate) fn unpack(into: &Path) -> Result<(), String> {
     let script = "rm -rf \"$2\" && mkdir -p \"$2\" && cp -r \"$1\" \"$2/tests\" && gunzip \"$2\"/tests/*.gz";
-    let output = std::process::Command::new("sh").args(["-c", script, "sh", SOURCE]).arg(into).output();
-    let output = output.map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        return Err(format!("{SOURCE}: {}", String::from_utf8_lossy(&output.stderr).trim()));
-    }
+    succeed(Command::new("sh").args(["-c", script, "sh", SOURCE]).arg(into))
+        .map_err(|why| format!("{SOURCE}: {why}"))?;
     std::fs::write(into.join("conformance.py"), RUNNER).map_err(|error| error.to_string())
 }
 

@@ -80,9 +80,7 @@ fn meet(
         let outcome = client.finish(manner.limit);
         tails.extend(client.tail());
         outcome?;
-        if let Some(missing) = case.proof.missing_in(&client.output()) {
-            return Err(missing);
-        }
+        case.proof.check(&client.output())?;
         (manner.check)()?;
     }
     if case.end == End::Stays { Ok(()) } else { server.finish_soon() }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::session::{Launcher, Program, is_listening};
 use super::worker::answer;
-use crate::tools::which;
+use crate::tools::{not_installed, which};
 
 /// One row: what is run, and what shows success.
 pub(crate) struct Case {
@@ -134,9 +134,7 @@ impl Case {
 /// Why a row cannot be run here.
 pub(crate) fn obstacle(name: &str) -> Option<String> {
     let (program, package) = CASES.iter().find(|case| case.name == name)?.needs();
-    which(program)
-        .is_none()
-        .then(|| format!("{program} is not installed; install it: `sudo apt-get install -y {package}`"))
+    which(program).is_none().then(|| not_installed(program, package))
 }
 
 /// The job of a worker.
@@ -144,12 +142,11 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     let Some(at) = CASES.iter().position(|case| case.name == name) else {
         return answer(Err(format!("no case {name}")), Vec::new());
     };
-    let explaining = Launcher {
-        ferroce: launcher.ferroce.clone(),
-        options: vec!["--explain".to_owned()],
-        logs: launcher.logs.clone(),
+    let session = Session {
+        launcher: launcher.with(&["--explain"]),
+        name,
+        port: FIRST_PORT + at as u16 * PORTS_PER_CASE,
     };
-    let session = Session { launcher: explaining, name, port: FIRST_PORT + at as u16 * PORTS_PER_CASE };
     let mut tails = Vec::new();
     let outcome = match CASES[at].kind {
         Alone(line, says) => session.alone(line, says, &mut tails),
@@ -194,22 +191,11 @@ impl Session<'_> {
         client: &str,
         tails: &mut Vec<String>,
     ) -> Result<[String; 2], String> {
-        let mut server = self.launcher.start(&format!("{} server", self.name), &words(server))?;
-        let listening = server.wait_until(LIMIT, "listening", ready);
-        let mut client = match listening {
-            Ok(()) => self.launcher.start(&format!("{} client", self.name), &words(client))?,
-            Err(reason) => {
-                tails.extend(server.tail());
-                return Err(reason);
-            }
-        };
-        let outcome = client
-            .finish(LIMIT)
-            .and_then(|()| server.finish_soon())
-            .and_then(|()| carried(&client, 1))
-            .and_then(|()| opened(&server));
-        tails.extend(server.tail().into_iter().chain(client.tail()));
-        outcome.map(|()| [server.output(), client.output()])
+        let words = [&words(server)[..], &words(client)];
+        let [server, client] = self.launcher.pair(self.name, words, ready, LIMIT, tails)?;
+        carried(&client, 1)?;
+        opened(&server)?;
+        Ok([server, client])
     }
 
     fn ucx(&self, tls: &str, test: &str, sizes: &[u32], tails: &mut Vec<String>) -> Result<(), String> {
@@ -263,7 +249,7 @@ impl Session<'_> {
             return Err("the program did not say that its checks held".to_owned());
         }
         // 2 MiB and 1 MiB went round the ring alone, in packets of 4 KiB at most.
-        carried(&run, 768 * u64::from(ranks))
+        carried(&run.output(), 768 * u64::from(ranks))
     }
 
     fn qperf(&self, options: &str, tests: &[&str], tails: &mut Vec<String>) -> Result<(), String> {
@@ -331,11 +317,10 @@ fn is_measured(output: &str, test: &str) -> bool {
 }
 
 /// `ferroce run --explain` must say that the device did so much: packets, and one-sided operations without any.
-fn carried(program: &Program, at_least: u64) -> Result<(), String> {
-    let done = work_done(&program.output());
-    match done >= at_least {
-        true => Ok(()),
-        false => Err(format!(
+fn carried(output: &str, at_least: u64) -> Result<(), String> {
+    match work_done(output) {
+        done if done >= at_least => Ok(()),
+        done => Err(format!(
             "ferroce sent {done} packets or did that many operations, at least {at_least} expected"
         )),
     }
@@ -343,8 +328,8 @@ fn carried(program: &Program, at_least: u64) -> Result<(), String> {
 
 /// It must say that the device was opened. What a server of one-sided operations does with it may be nothing: on one host
 /// the client does everything.
-fn opened(program: &Program) -> Result<(), String> {
-    match program.output().contains(" packets sent, ") {
+fn opened(output: &str) -> Result<(), String> {
+    match output.contains(" packets sent, ") {
         true => Ok(()),
         false => Err("the server did not open the device".to_owned()),
     }

@@ -39,8 +39,8 @@ use serde_json::Value;
 use crate::hugepages::HugePages;
 use crate::process::Job as Process;
 use crate::selection::Selection;
-use crate::step::{Context, Report, fail};
-use crate::tools::{apt_install, which};
+use crate::step::{Context, Report};
+use crate::tools::{apt_install, not_installed, which};
 use crate::unprivileged::target_dir;
 use pool::Job;
 use verdict::Row;
@@ -102,24 +102,9 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     let mut installed = Report::default();
     provide(ctx, &mut installed);
     let ferroce = args.ferroce.clone().map_or_else(|| build(ctx), Ok);
-    let rows = match ferroce
-        .and_then(|ferroce| run_all(ctx, jobs, &ferroce, |row| announce(row, args.selection.json)))
-    {
-        Ok(rows) => rows,
-        Err(reason) => return fail(&reason),
-    };
-    match args.selection.json {
-        true => println!("{}", verdict::to_json(&rows)),
-        false => print!("{}", verdict::to_text(&rows)),
-    }
-    if rows.iter().any(Row::is_failure) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-/// A line for each job that ended; to standard error, so that JSON stays JSON.
-fn announce(row: &Row, quiet: bool) {
-    if !quiet || row.is_failure() {
-        eprintln!("{}", row.line());
-    }
+    let announce = |row: &Row| args.selection.announce(row);
+    let rows = ferroce.and_then(|ferroce| run_all(ctx, jobs, &ferroce, announce));
+    args.selection.close(rows, verdict::to_json, verdict::to_text)
 }
 
 /// The step of `cargo xtask test`.
@@ -128,14 +113,8 @@ pub(crate) fn check(ctx: &Context) -> Report {
     provide(ctx, &mut report);
     let mut jobs = jobs(&[]);
     jobs.retain(|job| ctx.is_full() || !variations::is_variation(job));
-    let total = jobs.len();
-    let mut done = 0;
-    let rows = build(ctx).and_then(|ferroce| {
-        run_all(ctx, jobs, &ferroce, |row| {
-            done += 1;
-            ctx.screen.borrow_mut().line(&format!("[{done}/{total}] {}", row.line()));
-        })
-    });
+    let tell = ctx.progress(jobs.len());
+    let rows = build(ctx).and_then(|ferroce| run_all(ctx, jobs, &ferroce, tell));
     match rows {
         Err(reason) => report.failures.push(reason),
         Ok(rows) => verdict::into_report(&rows, &mut report),
@@ -164,14 +143,13 @@ pub(crate) fn check_over_udp(ctx: &Context) -> Report {
 
 /// Everything there is, as far as the filter lets it through.
 fn jobs(filter: &[String]) -> Vec<Job> {
-    let modules =
-        conformance::MODULES.iter().map(|(name, _)| Job { kind: "pyverbs", name: (*name).to_owned() });
-    let cases = cases::CASES.iter().map(|case| Job { kind: "case", name: case.line.to_owned() });
-    let trials = trials::names().into_iter().map(|name| Job { kind: "trial", name: name.to_owned() });
-    let rdmacm = rdmacm::CASES.iter().map(|case| Job { kind: "rdmacm", name: case.name.to_owned() });
-    let rsockets = rsockets::CASES.iter().map(|case| Job { kind: "rsockets", name: case.name.to_owned() });
-    let middleware =
-        middleware::CASES.iter().map(|case| Job { kind: "middleware", name: case.name.to_owned() });
+    let of = |kind: &'static str| move |name: &'static str| Job { kind, name: name.to_owned() };
+    let modules = conformance::MODULES.iter().map(|(name, _)| *name).map(of("pyverbs"));
+    let cases = cases::CASES.iter().map(|case| case.line).map(of("case"));
+    let trials = trials::names().into_iter().map(of("trial"));
+    let rdmacm = rdmacm::CASES.iter().map(|case| case.name).map(of("rdmacm"));
+    let rsockets = rsockets::CASES.iter().map(|case| case.name).map(of("rsockets"));
+    let middleware = middleware::CASES.iter().map(|case| case.name).map(of("middleware"));
     let all = modules.chain(trials).chain(middleware).chain(rdmacm).chain(rsockets).chain(cases);
     all.filter(|job| {
         filter.is_empty() || filter.iter().any(|part| job.name.contains(part.as_str()) || job.kind == part)
@@ -219,7 +197,9 @@ fn run_all(
     }
     let (send, receive) = mpsc::channel::<(Job, Value)>();
     std::thread::scope(|scope| {
-        scope.spawn(|| pool::run(possible, ferroce, &logs, &send_owned(send)));
+        let logs = &logs;
+        // The sender moves into the thread, so that the channel closes when the work is done.
+        scope.spawn(move || pool::run(possible, ferroce, logs, &send));
         for (job, answer) in receive {
             let fresh = verdict::rows_of(&job, &answer);
             fresh.iter().for_each(&mut told);
@@ -229,20 +209,14 @@ fn run_all(
     Ok(rows)
 }
 
-/// Moves the sender into the thread, so that the channel closes when the work is done.
-fn send_owned<T>(sender: T) -> T {
-    sender
-}
-
 /// Why a job cannot run on this machine.
 fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<String> {
     if let Err(reason) = network {
         return Some(reason.clone());
     }
-    let install = |package: &str| format!("not installed; install it: `sudo apt-get install -y {package}`");
     match job.kind {
         "pyverbs" if !Path::new(conformance::SOURCE).exists() => {
-            Some(format!("rdma-core is {}", install("rdma-core python3-pyverbs")))
+            Some(not_installed("rdma-core", "rdma-core python3-pyverbs"))
         }
         "middleware" => middleware::obstacle(&job.name),
         "case" | "trial" => {
@@ -253,7 +227,7 @@ fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<S
             };
             let package = if program.starts_with("ib_") { "perftest" } else { "ibverbs-utils" };
             if which(program).is_none() {
-                return Some(format!("{program} is {}", install(package)));
+                return Some(not_installed(program, package));
             }
             (job.name.starts_with("as nobody") && !trials::reachable_by_nobody(ferroce)).then(|| {
                 format!(

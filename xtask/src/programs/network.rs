@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::process::succeed;
 use crate::step::is_root;
 
 /// The interface of the test network.
@@ -35,15 +36,8 @@ pub fn inside(program: &Path) -> Command {
 
 /// Whether such a network can be made here; if not, why.
 pub fn check() -> Result<(), String> {
-    let output =
-        inside(Path::new("true")).output().map_err(|error| format!("unshare did not start: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!(
-            "no network namespace can be made here: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        )),
-    }
+    succeed(&mut inside(Path::new("true")))
+        .map_err(|why| format!("no network namespace can be made here: {why}"))
 }
 
 /// Where GIDs of each kind stand in the table.

@@ -2,7 +2,6 @@
 //!
 //! A server is ready when its port stands in ferroce's own table as listened to; there is no socket of the kernel to look for.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,7 +10,7 @@ use super::cases::Proof::{self, Rows, Says};
 use super::conversation::{self, Case, End, Manner, case};
 use super::session::{Launcher, Program};
 use super::worker::answer;
-use crate::tools::which;
+use crate::tools::{not_installed, which};
 
 use End::{Follows, InGroup, Stays};
 
@@ -80,9 +79,7 @@ const FIXED_PORT: u16 = 7174;
 pub(crate) fn obstacle(name: &str) -> Option<String> {
     let program = name.split(' ').next()?;
     let package = if program.starts_with("ib_") { "perftest" } else { "rdmacm-utils" };
-    which(program)
-        .is_none()
-        .then(|| format!("{program} is not installed; install it: `sudo apt-get install -y {package}`"))
+    which(program).is_none().then(|| not_installed(program, package))
 }
 
 /// The job of a worker.
@@ -115,11 +112,8 @@ pub(crate) fn listens(port: u16) -> bool {
     let folders = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     folders
         .filter(|folder| folder.file_name().to_str().is_some_and(is_ours))
-        .any(|folder| is_listed(&read(&folder.path().join("ports")), port))
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
+        .filter_map(|folder| std::fs::read_to_string(folder.path().join("ports")).ok())
+        .any(|table| is_listed(&table, port))
 }
 
 /// A line is: slot, port space, first and last port, addresses, use.

@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::cases::Proof::{self, Says};
 use super::conversation::{self, Case, End, Manner, case};
 use super::rdmacm::listens;
-use super::session::{Launcher, is_listening};
+use super::session::{Launcher, is_bound, is_listening};
 use super::worker::answer;
-use crate::tools::which;
+use crate::tools::{not_installed, which};
 
 use End::{Follows, Stays};
 
@@ -102,17 +102,14 @@ fn preload() -> Option<&'static str> {
 
 /// Why a row cannot be run here.
 pub(crate) fn obstacle(name: &str) -> Option<String> {
-    let missing = |what: &str, package: &str| {
-        format!("{what} is not installed; install it: `sudo apt-get install -y {package}`")
-    };
     let mut words = name.split(' ');
     let first = words.next()?;
     if first == "{preload}" && preload().is_none() {
-        return Some(missing("librspreload", "librdmacm1"));
+        return Some(not_installed("librspreload", "librdmacm1"));
     }
     let (program, package) =
         if first == "{preload}" { (words.next()?, "iperf3") } else { (first, "rdmacm-utils") };
-    which(program).is_none().then(|| missing(program, package))
+    which(program).is_none().then(|| not_installed(program, package))
 }
 
 /// The job of a worker.
@@ -168,14 +165,6 @@ impl Files {
         let read = |path: &str| std::fs::read(path).map_err(|error| format!("{path}: {error}"));
         if read(&self.file)? == read(&self.copy)? { Ok(()) } else { Err("the copy differs".to_owned()) }
     }
-}
-
-/// Whether a UDP socket of our network namespace has this port.
-fn is_bound(port: u16) -> bool {
-    let wanted = format!(":{port:04X}");
-    let is_it = |line: &str| line.split_whitespace().nth(1).is_some_and(|local| local.ends_with(&wanted));
-    let tables = ["/proc/self/net/udp", "/proc/self/net/udp6"];
-    tables.iter().any(|table| std::fs::read_to_string(table).unwrap_or_default().lines().any(is_it))
 }
 
 #[cfg(test)]

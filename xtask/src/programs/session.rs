@@ -35,6 +35,31 @@ impl Launcher {
         command.arg("run").args(&self.options).arg("--").args(words);
         Program::of(command, &self.logs, name)
     }
+
+    /// The same with other options of `ferroce run`.
+    pub(crate) fn with(&self, options: &[&str]) -> Launcher {
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        Launcher { ferroce: self.ferroce.clone(), options, logs: self.logs.clone() }
+    }
+
+    /// Runs a server and, once it is ready, a client. Returns their outputs; both must end well. `tails` takes their last lines.
+    pub(crate) fn pair(
+        &self,
+        name: &str,
+        [server, client]: [&[String]; 2],
+        ready: impl Fn(&Program) -> bool,
+        limit: Duration,
+        tails: &mut Vec<String>,
+    ) -> Result<[String; 2], String> {
+        let mut server = self.start(&format!("{name} server"), server)?;
+        let started = server
+            .wait_until(limit, "listening", ready)
+            .and_then(|()| self.start(&format!("{name} client"), client));
+        let mut client = started.inspect_err(|_| tails.extend(server.tail()))?;
+        let outcome = client.finish(limit).and_then(|()| server.finish_soon());
+        tails.extend(server.tail().into_iter().chain(client.tail()));
+        outcome.map(|()| [server.output(), client.output()])
+    }
 }
 
 fn file_name(name: &str) -> String {
@@ -132,17 +157,25 @@ impl Drop for Program {
 
 /// Whether this TCP port of our network namespace has a listener.
 pub fn is_listening(port: u16) -> bool {
-    let wanted = format!(":{port:04X}");
-    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-    tables
-        .iter()
-        .any(|table| listens_in(&std::fs::read_to_string(Path::new(table)).unwrap_or_default(), &wanted))
+    sockets("tcp").any(|table| has_socket(&table, port, Some("0A")))
 }
 
-fn listens_in(table: &str, wanted: &str) -> bool {
+/// Whether a UDP socket of our network namespace has this port.
+pub(crate) fn is_bound(port: u16) -> bool {
+    sockets("udp").any(|table| has_socket(&table, port, None))
+}
+
+fn sockets(protocol: &str) -> impl Iterator<Item = String> {
+    let tables = [format!("/proc/self/net/{protocol}"), format!("/proc/self/net/{protocol}6")];
+    tables.into_iter().map(|table| std::fs::read_to_string(table).unwrap_or_default())
+}
+
+fn has_socket(table: &str, port: u16, state: Option<&str>) -> bool {
+    let wanted = format!(":{port:04X}");
     table.lines().skip(1).any(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        words.get(1).is_some_and(|local| local.ends_with(wanted)) && words.get(3) == Some(&"0A")
+        let is_there = words.get(1).is_some_and(|local| local.ends_with(&wanted));
+        is_there && state.is_none_or(|state| words.get(3) == Some(&state))
     })
 }
 
@@ -153,8 +186,9 @@ mod tests {
     #[test]
     fn listening_ports_are_seen() {
         let table = "  sl  local_address rem_address   st\n   0: 00000000:4853 00000000:0000 0A 0\n   1: 0100007F:1234 00000000:0000 01 0\n";
-        assert!(listens_in(table, ":4853"));
-        assert!(!listens_in(table, ":1234"), "connected, not listening");
+        assert!(has_socket(table, 0x4853, Some("0A")));
+        assert!(!has_socket(table, 0x1234, Some("0A")), "connected, not listening");
+        assert!(has_socket(table, 0x1234, None));
     }
 
     #[test]

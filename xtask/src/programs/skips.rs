@@ -40,6 +40,7 @@ mod tests {
         text + "\n| module | tests |\n|---|---:|\n"
             + &MODULES.iter().map(|(module, tests)| format!("| {module} | {tests} |\n")).collect::<String>()
             + REFUSED
+            + CHOICES
     }
 
     /// Calls in the manual pages that no test of the suite covers.
@@ -49,6 +50,23 @@ mod tests {
         memory of either. In ferroce each process has its own NIC, which checks keys and copies bytes in its own memory. The owner's NIC\n\
         would have to check and copy for each request that names an imported region, and outlive the owner. That needs one NIC for\n\
         both processes, a daemon, which ferroce does not have.\n";
+
+    /// What no test of the suite covers, and the manual pages leave open.
+    const CHOICES: &str = "\n## Where the manual leaves a choice\n\n\
+        No test of the suite covers these. ferroce does what Linux's drivers (mlx5, rxe) and connection manager do:\n\n\
+        | case | result |\n\
+        |---|---|\n\
+        | key of a bind of a type 2 memory window | the low 8 bits become those of the window's key, the other 24 are ignored |\n\
+        | bind of 0 bytes, type 2 | MW_BIND_ERR (IBA o10-37.2.40); for type 1 it closes the window |\n\
+        | region of 0 bytes | registered; operations of 0 bytes may name it. Linux refuses one that starts at a page |\n\
+        | shared receive queue of another protection domain | accepted; receives are checked against the domain of the queue |\n\
+        | datagram longer than the active MTU of the port | LOC_LEN_ERR, also where its path carries more |\n\
+        | WRITE with immediate and a bad rkey | one packet of the path MTU: the receive completes with LOC_ACCESS_ERR (IBA 11.6.2); more: it is flushed |\n\
+        | more objects than `ibv_query_device` states | ENOMEM |\n\
+        | `ibv_advise_mr` on a region without on-demand paging | ENOENT |\n\
+        | queue pair or address handle to a GID without a route | the reason of the routing table: ENETUNREACH, EHOSTUNREACH |\n\
+        | pointer to a destroyed or foreign object, or overwritten `handle` | EINVAL from the verb that destroys it. Other verbs do not check |\n\
+        | completion counters, DMA handles, dma-buf of device memory | EOPNOTSUPP |\n";
 
     #[test]
     fn conformance_page_tells_of_every_skip() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::session::{Launcher, Program};
-use super::worker::answer;
+use super::worker::{answer, judged};
 use crate::step::is_root;
 
 /// A trial: its name, options of `ferroce run`, a shell script to run below it, and what must come of it.
@@ -66,7 +66,7 @@ const TRIALS: &[Trial] = &[
     Trial { name: "sysfs and device node, shim", options: &["--no-namespace"], status: 0, says: "RoCE v2",
         script: "cat /sys/class/infiniband/ferroce0/ports/1/gid_attrs/types/0 && ls -lL /dev/infiniband/uverbs0 | grep ^c" },
     Trial { name: "sysfs from Python, shim", options: &["--no-namespace"], status: 0, says: "['ferroce0']",
-        script: "/usr/bin/python3 -c 'import os; p = \"/sys/class/infiniband\"; print(os.listdir(p)); assert os.path.realpath(p + \"/ferroce0\") == p + \"/ferroce0\"; open(p + \"/ferroce0/ports/1/gids/0\").read()'" },
+        script: "/usr/bin/python3 -c 'import os; p = \"/sys/class/infiniband\"; print(os.listdir(p)); assert os.path.realpath(p + \"/ferroce0\").endswith(\"/fe00:00:00.0/infiniband/ferroce0\"); open(p + \"/ferroce0/ports/1/gids/0\").read()'" },
     Trial { name: "children", options: &[], script: "sh -c 'sh -c ibv_devices'", status: 0, says: "ferroce0" },
     Trial { name: "children, shim", options: &["--no-namespace"], script: "sh -c 'sh -c ibv_devices'", status: 0, says: "ferroce0" },
     Trial { name: "run inside run", options: &[], script: "\"$FERROCE\" run -- ibv_devices", status: 0, says: "ferroce0" },
@@ -107,26 +107,20 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
 const LIMIT: Duration = Duration::from_secs(40);
 
 fn start(launcher: &Launcher, name: &str, options: &[&str], script: &str) -> Result<Program, String> {
-    let options = options.iter().map(|option| (*option).to_owned()).collect();
     let script = format!("FERROCE='{}'; {script}", launcher.ferroce.display());
-    let special = Launcher { ferroce: launcher.ferroce.clone(), options, logs: launcher.logs.clone() };
-    special.start(&format!("run {name}"), &["sh".to_owned(), "-c".to_owned(), script])
+    let words = ["sh".to_owned(), "-c".to_owned(), script];
+    launcher.with(options).start(&format!("run {name}"), &words)
 }
 
 fn scripted(launcher: &Launcher, trial: &Trial) -> Value {
-    let mut program = match start(launcher, trial.name, trial.options, trial.script) {
-        Ok(program) => program,
-        Err(reason) => return answer(Err(reason), Vec::new()),
-    };
-    let outcome = program.status(LIMIT).and_then(|status| {
-        let found = shell_status(status);
+    judged(start(launcher, trial.name, trial.options, trial.script), |program| {
+        let found = shell_status(program.status(LIMIT)?);
         match program.output().contains(trial.says) {
             _ if found != trial.status => Err(format!("exit status {found}, expected {}", trial.status)),
             false => Err(format!("the output lacks {:?}", trial.says)),
             true => Ok(()),
         }
-    });
-    answer(outcome, program.tail())
+    })
 }
 
 fn shell_status(status: std::process::ExitStatus) -> i32 {
@@ -139,38 +133,28 @@ fn capture(launcher: &Launcher) -> Value {
     let file = launcher.logs.join("trial.pcapng");
     let _ = std::fs::remove_file(&file);
     let path = file.display().to_string();
-    let mut program = match start(launcher, "--capture", &["--capture", &path], transfer!("21006")) {
-        Ok(program) => program,
-        Err(reason) => return answer(Err(reason), Vec::new()),
-    };
-    let outcome = program.finish(LIMIT).and_then(|()| {
+    judged(start(launcher, "--capture", &["--capture", &path], transfer!("21006")), |program| {
+        program.finish(LIMIT)?;
         let long = std::fs::metadata(&file).map_or(0, |meta| meta.len());
-        let output = program.output();
-        match output.contains("packets in") && long > 1000 {
+        match program.output().contains("packets in") && long > 1000 {
             true => Ok(()),
             false => Err(format!("{path} has {long} bytes")),
         }
-    });
-    answer(outcome, program.tail())
+    })
 }
 
 /// A signal that reaches only the waiting parent must reach the program.
 fn signal(launcher: &Launcher) -> Value {
     let script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
-    let mut program = match start(launcher, "signal passed on", &["--explain"], script) {
-        Ok(program) => program,
-        Err(reason) => return answer(Err(reason), Vec::new()),
-    };
-    let outcome =
-        program.wait_until(LIMIT, "ready", |program| program.output().contains("ready")).and_then(|()| {
-            let _ = Command::new("kill").args(["-TERM", &program.id().to_string()]).status();
-            let found = shell_status(program.status(LIMIT)?);
-            match found == 3 && program.output().contains("caught") {
-                true => Ok(()),
-                false => Err(format!("exit status {found}, expected 3 and the word \"caught\"")),
-            }
-        });
-    answer(outcome, program.tail())
+    judged(start(launcher, "signal passed on", &["--explain"], script), |program| {
+        program.wait_until(LIMIT, "ready", |program| program.output().contains("ready"))?;
+        let _ = Command::new("kill").args(["-TERM", &program.id().to_string()]).status();
+        let found = shell_status(program.status(LIMIT)?);
+        match found == 3 && program.output().contains("caught") {
+            true => Ok(()),
+            false => Err(format!("exit status {found}, expected 3 and the word \"caught\"")),
+        }
+    })
 }
 
 /// "No root" is a promise: the same transfer as a user without rights.
@@ -189,16 +173,12 @@ fn nobody(launcher: &Launcher, option: &str) -> Value {
     // Not below `ferroce run`, which the script starts itself.
     let mut command = Command::new("sh");
     command.args(["-c", &format!("FERROCE='{}'; {script}", launcher.ferroce.display())]);
-    let mut program = match Program::of(command, &launcher.logs, &format!("as nobody {option}")) {
-        Ok(program) => program,
-        Err(reason) => return answer(Err(reason), Vec::new()),
-    };
-    let outcome = program.finish(LIMIT).and_then(|()| {
+    judged(Program::of(command, &launcher.logs, &format!("as nobody {option}")), |program| {
+        program.finish(LIMIT)?;
         let output = program.output();
         let missing = ["65534", "ACTIVE", "iters in"].into_iter().find(|text| !output.contains(text));
         missing.map_or(Ok(()), |text| Err(format!("the output lacks {text:?}")))
-    });
-    answer(outcome, program.tail())
+    })
 }
 
 /// Whether user 65534 could run the command at all: a clone below /root cannot be entered.

@@ -4,7 +4,7 @@
 
 use std::io::{BufRead, Write};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use super::network;
 use super::pool::is_over_udp;
 use super::rdmacm;
 use super::rsockets;
-use super::session::{Launcher, is_listening};
+use super::session::{Launcher, Program, is_listening};
 use super::{Setup, trials};
 use crate::step::fail;
 
@@ -51,6 +51,17 @@ pub(crate) fn answer(outcome: Result<(), String>, tails: Vec<String>) -> Value {
     match outcome {
         Ok(()) => json!({"verdict": "pass"}),
         Err(reason) => json!({"verdict": "fail", "reason": reason, "tail": tails}),
+    }
+}
+
+/// What a program came to, by `judge`; with its last lines.
+pub(crate) fn judged(
+    program: Result<Program, String>,
+    judge: impl FnOnce(&mut Program) -> Result<(), String>,
+) -> Value {
+    match program {
+        Ok(mut program) => answer(judge(&mut program), program.tail()),
+        Err(reason) => answer(Err(reason), Vec::new()),
     }
 }
 
@@ -106,58 +117,37 @@ fn case_job(launcher: &Launcher, name: &str, gids: &network::GidIndices) -> Valu
 }
 
 fn alone(launcher: &Launcher, case: &Case, words: &[String]) -> Value {
-    let limit = Duration::from_secs(case.limit_s());
-    let mut program = match launcher.start(case.line, words) {
-        Ok(program) => program,
-        Err(reason) => return answer(Err(reason), Vec::new()),
-    };
-    let outcome =
-        program.finish(limit).and_then(|()| case.proof.missing_in(&program.output()).map_or(Ok(()), Err));
-    answer(outcome, program.tail())
+    judged(launcher.start(case.line, words), |program| {
+        program.finish(case.limit())?;
+        case.proof.check(&program.output())
+    })
 }
 
 fn pair(launcher: &Launcher, case: &Case, mut words: Vec<String>, port: u16) -> Value {
-    let limit = Duration::from_secs(case.limit_s());
     words.extend(case.additions(port));
-    let mut server = match launcher.start(&format!("{} server", case.line), &words) {
-        Ok(server) => server,
-        Err(reason) => return answer(Err(reason), Vec::new()),
-    };
-    if let Err(reason) = server.wait_until(limit, "listening", |_| is_listening(port)) {
-        return answer(Err(reason), server.tail());
-    }
-    words.push("127.0.0.1".to_owned());
-    let mut client = match launcher.start(&format!("{} client", case.line), &words) {
-        Ok(client) => client,
-        Err(reason) => return answer(Err(reason), server.tail()),
-    };
-    let outcome = client.finish(limit).and_then(|()| server.finish_soon());
-    let outcome = outcome.and_then(|()| case.proof.missing_in(&client.output()).map_or(Ok(()), Err));
-    answer(outcome, server.tail().into_iter().chain(client.tail()).collect())
+    let client: Vec<String> = words.iter().cloned().chain(["127.0.0.1".to_owned()]).collect();
+    let mut tails = Vec::new();
+    let ready = |_: &Program| is_listening(port);
+    let ended = launcher.pair(case.line, [&words, &client], ready, case.limit(), &mut tails);
+    answer(ended.and_then(|[_, client]| case.proof.check(&client)), tails)
 }
 
 /// Its output goes to a file, where libc would keep lines back; so it runs with lines let go.
 fn watch(launcher: &Launcher, case: &Case, words: &[String]) -> Value {
-    let limit = Duration::from_secs(case.limit_s());
     let mut line: Vec<String> = ["stdbuf", "-oL"].map(str::to_owned).into();
     line.extend_from_slice(words);
-    let mut program = match launcher.start(case.line, &line) {
-        Ok(program) => program,
-        Err(reason) => return answer(Err(reason), Vec::new()),
-    };
-    let mut outcome =
-        program.wait_until(limit, "watching", |program| program.output().contains("async event FD"));
-    if outcome.is_ok() {
+    judged(launcher.start(case.line, &line), |program| {
+        program
+            .wait_until(case.limit(), "watching", |program| program.output().contains("async event FD"))?;
         let change = |what: &str| {
             Command::new("ip").args(["addr", what, network::SPARE, "dev", network::INTERFACE]).status()
         };
         let _ = change("add");
-        outcome = program.wait_until(limit, "told of the event", |program| {
-            case.proof.missing_in(&program.output()).is_none()
-        });
+        let told = |program: &Program| case.proof.check(&program.output()).is_ok();
+        let outcome = program.wait_until(case.limit(), "told of the event", told);
         let _ = change("del");
-    }
-    answer(outcome, program.tail())
+        outcome
+    })
 }
 
 #[cfg(test)]

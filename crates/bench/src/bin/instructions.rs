@@ -68,7 +68,7 @@ impl Parked {
         PARKED.store(0, Ordering::SeqCst);
         // SAFETY: the handler makes one system call and touches atomics.
         unsafe {
-            libc::signal(libc::SIGUSR1, wait_for_the_end_of_the_pipe as *const () as libc::sighandler_t)
+            libc::signal(libc::SIGTRAP, wait_for_the_end_of_the_pipe as *const () as libc::sighandler_t)
         };
         let process = std::process::id() as libc::pid_t;
         let tasks = std::fs::read_dir("/proc/self/task").expect("the list of threads");
@@ -78,7 +78,7 @@ impl Parked {
         for &thread in &others {
             until(|| sleeps_in_poll(thread));
             // SAFETY: sends a signal to a thread of this process.
-            unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR1) };
+            unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGTRAP) };
         }
         until(|| PARKED.load(Ordering::SeqCst) == others.len());
         Parked(writer)

@@ -9,7 +9,7 @@ use xtask::dsm::programs::named;
 use xtask::dsm::worker::{Circumstance, Worker};
 use xtask::figure::median;
 
-use super::seconds_of;
+use super::seconds;
 
 const ROUNDS: usize = 5;
 /// Large enough that losses cost more than the start.
@@ -160,7 +160,7 @@ pub(super) fn measure(worker: &mut Worker, mpi: bool) -> Result<Goals, String> {
         }
         for (circumstance, times) in [Circumstance::Wire, Circumstance::Loss].into_iter().zip(&mut sor) {
             let program = named("sor").ok_or("no sor")?;
-            times.push(1e6 * seconds_of(worker, program, 2, "rdma", circumstance, LOSSY)?);
+            times.push(1e6 * seconds(worker, program, 2, ("rdma", circumstance), LOSSY)?);
         }
     }
     let mut figure = |(piece, name): Source| {

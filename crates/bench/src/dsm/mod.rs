@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `goals` | single operations against bare ones and Open MPI, and every switch off and on |
+//! | `two_hosts` | two processes on two hosts against one |
 //! | `times` | the shortest run and the median |
 //! | `plot` | the picture of docs/figures/dsm-figures.md |
 //!
@@ -12,6 +13,7 @@
 mod goals;
 mod plot;
 mod times;
+mod two_hosts;
 
 use std::path::Path;
 
@@ -70,8 +72,11 @@ impl Comparison {
 #[derive(clap::Args, Clone, Copy)]
 pub(crate) struct Options {
     /// Measure only single operations against bare ones and Open MPI, in under a minute; writes nothing.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "two_hosts")]
     pieces: bool,
+    /// Measure only two processes on two hosts against one, in a few minutes; writes nothing.
+    #[arg(long)]
+    two_hosts: bool,
     #[command(flatten)]
     format: Json,
 }
@@ -85,11 +90,14 @@ pub(crate) fn bench(options: Options) -> Result<(), String> {
     let (json, page) = if options.pieces {
         let ratios = goals::measure(&mut Worker::start(&built)?, mpi)?;
         (goals::to_json(&ratios), goals::to_markdown(&ratios))
+    } else if options.two_hosts {
+        let rows = two_hosts::measure(&mut Worker::start(&built)?)?;
+        (two_hosts::to_json(&rows), two_hosts::to_markdown(&rows))
     } else {
-        let (ups, ratios, comparisons) = measure(&built, mpi)?;
-        let page = to_markdown(&load, &ups, &ratios, &comparisons);
-        write(&ctx.root.join("docs/figures"), &page, &plot::bars(&comparisons))?;
-        (to_json(&ups, &ratios, &comparisons), page)
+        let measured = measure(&built, mpi)?;
+        let page = to_markdown(&load, &measured);
+        write(&ctx.root.join("docs/figures"), &page, &plot::bars(&measured.comparisons))?;
+        (to_json(&measured), page)
     };
     println!("{}", if options.format.json { json.to_string() } else { page });
     Ok(())
@@ -103,7 +111,13 @@ fn write(docs: &Path, page: &str, picture: &str) -> Result<(), String> {
     Ok(())
 }
 
-type Measured = (Vec<SpeedUp>, Goals, Vec<Comparison>);
+/// All figures of the page.
+struct Measured {
+    ups: Vec<SpeedUp>,
+    two_hosts: Vec<two_hosts::Row>,
+    ratios: Goals,
+    comparisons: Vec<Comparison>,
+}
 
 fn measure(built: &Built, mpi: bool) -> Result<Measured, String> {
     let mut worker = Worker::start(built)?;
@@ -118,26 +132,16 @@ fn measure(built: &Built, mpi: bool) -> Result<Measured, String> {
         .filter_map(|program| Some((program, program.compared?)))
         .map(|(program, arguments)| compare(&mut worker, program, arguments))
         .collect();
-    Ok((ups, ratios, comparisons))
+    let two_hosts = two_hosts::measure(&mut worker)?;
+    Ok(Measured { ups, two_hosts, ratios, comparisons })
 }
 
+/// The time that a program measures itself, in seconds.
 fn seconds(
     worker: &mut Worker,
     program: &Program,
     processes: u32,
-    transport: &str,
-    arguments: &str,
-) -> Result<f64, String> {
-    seconds_of(worker, program, processes, transport, Circumstance::Wire, arguments)
-}
-
-/// The time that a program measures itself, in seconds.
-fn seconds_of(
-    worker: &mut Worker,
-    program: &Program,
-    processes: u32,
-    transport: &str,
-    circumstance: Circumstance,
+    (transport, circumstance): (&str, Circumstance),
     arguments: &str,
 ) -> Result<f64, String> {
     let request =
@@ -161,9 +165,9 @@ fn speed_up(
     let (mut one, mut two, mut with_copy) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         eprintln!("{} {arguments}: round {} of {ROUNDS}", program.name, round + 1);
-        one.push(seconds(worker, program, 1, "local", arguments)?);
-        two.push(seconds(worker, program, 2, "local", arguments)?);
-        with_copy.push(seconds_of(worker, program, 1, "local", Circumstance::WithCopy, arguments)?);
+        one.push(seconds(worker, program, 1, ("local", Circumstance::Wire), arguments)?);
+        two.push(seconds(worker, program, 2, ("local", Circumstance::Wire), arguments)?);
+        with_copy.push(seconds(worker, program, 1, ("local", Circumstance::WithCopy), arguments)?);
     }
     let (ratio, limit) = (ratio_by_round(&one, &two), 2.0 * ratio_by_round(&one, &with_copy));
     let [one, two] = [one, two].map(|runs| Times::of(runs).ok_or("no rounds"));
@@ -180,7 +184,7 @@ fn compare(worker: &mut Worker, program: &'static Program, arguments: &'static s
             round + 1
         );
         for (transport, figures) in &mut all {
-            match seconds(worker, program, 2, transport, arguments) {
+            match seconds(worker, program, 2, (transport, Circumstance::Wire), arguments) {
                 Ok(figure) => figures.push(figure),
                 Err(reason) => eprintln!("  {reason}"),
             }
@@ -192,7 +196,8 @@ fn compare(worker: &mut Worker, program: &'static Program, arguments: &'static s
     Comparison { program: program.name, arguments, times: times.collect() }
 }
 
-fn to_json(ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> Value {
+fn to_json(measured: &Measured) -> Value {
+    let Measured { ups, two_hosts, ratios, comparisons } = measured;
     let ups = ups.iter().map(|up| {
         json!({"program": up.program, "arguments": up.arguments, "one": up.one.to_json(), "two": up.two.to_json(), "ratio": up.ratio, "two_unrelated": up.limit, "goal": up.goal})
     });
@@ -201,7 +206,7 @@ fn to_json(ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> Value
         json!({"program": row.program, "arguments": row.arguments, "times": times.collect::<Value>()})
     });
     let (ups, comparisons): (Vec<_>, Vec<_>) = (ups.collect(), comparisons.collect());
-    json!({"speed_up": ups, "pieces": goals::to_json(ratios), "transports": comparisons})
+    json!({"speed_up": ups, "two_hosts": two_hosts::to_json(two_hosts), "pieces": goals::to_json(ratios), "transports": comparisons})
 }
 
 const HEAD: &str = "# Figures: the shared memory
@@ -249,7 +254,8 @@ fn load() -> String {
     format!("Before the run the load of the machine was {load}, on {cores} cores.")
 }
 
-fn to_markdown(load: &str, ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> String {
+fn to_markdown(load: &str, measured: &Measured) -> String {
+    let Measured { ups, two_hosts, ratios, comparisons } = measured;
     let mut text = HEAD.replace("LOAD", load);
     for up in ups {
         let ratio = up.ratio;
@@ -265,6 +271,7 @@ fn to_markdown(load: &str, ups: &[SpeedUp], ratios: &Goals, comparisons: &[Compa
             up.limit
         );
     }
+    text += &two_hosts::to_markdown(two_hosts);
     text += PIECES;
     text += &goals::to_markdown(ratios);
     text += MIDDLE;
@@ -316,8 +323,13 @@ mod tests {
             goal,
         };
         assert_eq!(ratio_by_round(&[4.0, 9.0, 2.0], &[2.0, 1.0, 2.0]), 2.0);
-        let ups = [up("mm", 2.0, 1.0, 1.9, 1.8), up("lu", 0.001, 0.001, 1.1, 1.5)];
-        let text = to_markdown("Nothing else ran.", &ups, &goals::tests::examples(), &examples());
+        let measured = Measured {
+            ups: vec![up("mm", 2.0, 1.0, 1.9, 1.8), up("lu", 0.001, 0.001, 1.1, 1.5)],
+            two_hosts: two_hosts::tests::examples(),
+            ratios: goals::tests::examples(),
+            comparisons: examples(),
+        };
+        let text = to_markdown("Nothing else ran.", &measured);
         assert!(text.contains("| at most 1.5: reached |"), "{text}");
         assert!(text.contains("explain them. Nothing else ran.\n"), "{text}");
         assert!(

@@ -15,7 +15,7 @@ use xtask::programs::session::Program;
 use xtask::programs::{Setup, network};
 
 use super::table::{Link, Source, Unit, Way, rows, sources};
-use crate::sides::{converse, on_core_of, talk};
+use crate::sides::{converse, on_core_of};
 
 /// A run that takes longer hangs; a busy machine needs several times as long as a quiet one.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -87,42 +87,27 @@ impl Runner<'_> {
     }
 
     fn measure(&mut self, source: &Source) -> Result<f64, String> {
-        let (output, figure) = match source.way {
+        // One for each client.
+        let outputs = match source.way {
             Way::Perftest(line, link) => {
                 let port = self.take_port();
-                let side = |host: Option<&str>| {
+                self.talk(port, |host| {
                     let mut command = on_core_of(host, &self.args.setup.ferroce);
                     self.add_perftest(&mut command, line, link, port, host);
                     command
-                };
-                let output = self.talk(port, side)?;
-                let figure = perftest_figure(&output, source.unit);
-                (output, figure)
+                })?
             }
             Way::Crowd(line, link, pairs) => self.crowd(line, link, pairs)?,
-            Way::Ucx(_) | Way::UcxTcp(_) => {
-                let output = self.ucx(source.way)?;
-                let figure = ucx_figure(&output, source.unit);
-                (output, figure)
-            }
-            Way::BarePingPong => {
-                let output = self.pingpong()?;
-                let figure = output.trim().parse::<f64>().ok().map(|ns| ns * 1e-3);
-                (output, figure)
-            }
-            Way::BareUdp => {
-                let output = self.bare_udp()?;
-                let figure = figure::of_own_perf(&output, ["latency", "median_ns"]).map(|ns| ns * 1e-3);
-                (output, figure)
-            }
-            Way::Iperf3 => {
-                let output = self.iperf3()?;
-                let figure = figure::of_iperf3(&output);
-                (output, figure)
-            }
+            Way::Ucx(test) => self.ucx(test, "sm,self")?,
+            Way::UcxTcp(test) => self.ucx(test, "tcp,self")?,
+            Way::BarePingPong => self.pingpong()?,
+            Way::BareUdp => self.bare_udp()?,
+            Way::Threads(line, link, threads) => self.threads(line, link, threads)?,
+            Way::Iperf3(bytes) => self.iperf3(bytes)?,
         };
-        let good = figure.filter(|figure| figure.is_finite() && *figure > 0.0);
-        good.ok_or_else(|| format!("no figure in\n{output}"))
+        let total: Option<f64> = outputs.iter().map(|output| figure_in(source, output)).sum();
+        let good = total.filter(|figure| figure.is_finite() && *figure > 0.0);
+        good.ok_or_else(|| format!("no figure in\n{}", outputs.concat()))
     }
 
     fn take_port(&mut self) -> u16 {
@@ -130,40 +115,26 @@ impl Runner<'_> {
         self.next_port
     }
 
-    fn talk(&self, port: u16, side: impl Fn(Option<&str>) -> Command) -> Result<String, String> {
-        talk(&self.args.setup.logs, "fabric", port, LIMIT, side)
+    fn talk(&self, port: u16, side: impl Fn(Option<&str>) -> Command) -> Result<Vec<String>, String> {
+        converse(&self.args.setup.logs, "fabric", &[port], LIMIT, |_, host| side(host))
     }
 
     fn add_perftest(&self, command: &mut Command, line: &str, link: Link, port: u16, host: Option<&str>) {
         command.args(["run", "--"]).args(line.split_whitespace());
         command.args(["-F", "-x", &self.gid.to_string(), "-p", &port.to_string()]).args(host);
-        // Neither may come from the shell that started us: the rows say what they measure.
-        command.env_remove("FERROCE_LINK").env_remove("FERROCE_FAULTS");
-        if link != Link::Local {
-            command.env("FERROCE_LINK", "udp");
-        }
-        if link == Link::LossyUdp {
-            command.env("FERROCE_FAULTS", "loss=1%");
-        }
+        set_link(command, link);
     }
 
-    fn crowd(&mut self, line: &str, link: Link, pairs: u16) -> Result<(String, Option<f64>), String> {
+    fn crowd(&mut self, line: &str, link: Link, pairs: u16) -> Result<Vec<String>, String> {
         let ports: Vec<u16> = (0..pairs).map(|_| self.take_port()).collect();
-        let output = converse(&self.args.setup.logs, "fabric crowd", &ports, LIMIT, |port, host| {
+        converse(&self.args.setup.logs, "fabric crowd", &ports, LIMIT, |port, host| {
             let mut command = Command::new(&self.args.setup.ferroce);
             self.add_perftest(&mut command, line, link, port, host);
             command
-        })?;
-        let total = output.iter().map(|output| perftest_figure(output, Unit::MibPerSecond)).sum();
-        Ok((output.concat(), total))
+        })
     }
 
-    fn ucx(&mut self, way: Way) -> Result<String, String> {
-        let (test, transports) = match way {
-            Way::Ucx(test) => (test, "sm,self"),
-            Way::UcxTcp(test) => (test, "tcp,self"),
-            other => return Err(format!("{other:?} is not UCX's")),
-        };
+    fn ucx(&mut self, test: &str, transports: &str) -> Result<Vec<String>, String> {
         let port = self.take_port();
         self.talk(port, |host| {
             let mut command = on_core_of(host, "ucx_perftest");
@@ -175,15 +146,15 @@ impl Runner<'_> {
         })
     }
 
-    fn pingpong(&self) -> Result<String, String> {
+    fn pingpong(&self) -> Result<Vec<String>, String> {
         let program =
             self.args.pingpong.as_ref().ok_or("the program could not be built: no C compiler `cc`")?;
         let mut program = Program::of(Command::new(program), &self.args.setup.logs, "fabric pingpong")?;
         program.finish(LIMIT)?;
-        Ok(program.output())
+        Ok(vec![program.output()])
     }
 
-    fn bare_udp(&mut self) -> Result<String, String> {
+    fn bare_udp(&mut self) -> Result<Vec<String>, String> {
         let port = self.take_port();
         self.talk(port, |host| {
             let mut command = on_core_of(host, &self.args.setup.ferroce);
@@ -195,17 +166,56 @@ impl Runner<'_> {
         })
     }
 
-    fn iperf3(&mut self) -> Result<String, String> {
+    fn threads(&mut self, line: &str, link: Link, threads: u16) -> Result<Vec<String>, String> {
+        let port = self.take_port();
+        self.talk(port, |host| {
+            let mut command = Command::new(&self.args.setup.ferroce);
+            command.arg("perf").args(line.split_whitespace());
+            command
+                .args(["-D", "1", "--json", "-p", &port.to_string(), "-T", &threads.to_string()])
+                .args(host);
+            set_link(&mut command, link);
+            command
+        })
+    }
+
+    fn iperf3(&mut self, bytes: u32) -> Result<Vec<String>, String> {
         let port = self.take_port();
         self.talk(port, |host| {
             let mut command = on_core_of(host, "iperf3");
             command.args(["-p", &port.to_string()]);
             match host {
-                Some(host) => command.args(["-t", "1", "--json", "-c", host]),
+                Some(host) => command.args(["-t", "1", "-l", &bytes.to_string(), "--json", "-c", host]),
                 None => command.args(["-s", "-1"]),
             };
             command
         })
+    }
+}
+
+/// Neither variable may come from the shell that started us: the rows say what they measure.
+fn set_link(command: &mut Command, link: Link) {
+    command.env_remove("FERROCE_LINK").env_remove("FERROCE_FAULTS");
+    if link != Link::Local {
+        command.env("FERROCE_LINK", "udp");
+    }
+    if link == Link::LossyUdp {
+        command.env("FERROCE_FAULTS", "loss=1%");
+    }
+}
+
+/// The figure in the output of one client.
+fn figure_in(source: &Source, output: &str) -> Option<f64> {
+    match source.way {
+        Way::Perftest(..) | Way::Crowd(..) => perftest_figure(output, source.unit),
+        Way::Ucx(_) | Way::UcxTcp(_) => ucx_figure(output, source.unit),
+        Way::BarePingPong => output.trim().parse::<f64>().ok().map(|ns| ns * 1e-3),
+        Way::BareUdp => figure::of_own_perf(output, ["latency", "median_ns"]).map(|ns| ns * 1e-3),
+        Way::Threads(..) => figure::of_own_perf(output, ["bandwidth", "million_messages_per_s"]),
+        Way::Iperf3(bytes) => figure::of_iperf3(output).map(|mib| match source.unit {
+            Unit::MillionPerSecond => mib * 1.048_576 / f64::from(bytes),
+            _ => mib,
+        }),
     }
 }
 

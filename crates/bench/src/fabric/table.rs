@@ -52,8 +52,10 @@ pub(crate) enum Way {
     BarePingPong,
     /// Two spinning UDP sockets, by `ferroce perf`.
     BareUdp,
-    /// One TCP stream.
-    Iperf3,
+    /// `ferroce perf` with this many threads on each side, not pinned.
+    Threads(&'static str, Link, u16),
+    /// One TCP stream, written in pieces of so many bytes.
+    Iperf3(u32),
 }
 
 /// One measurement of a round; several rows may use it.
@@ -79,12 +81,12 @@ pub(crate) struct Row {
 
 use Link::{Local, LossyUdp, Udp};
 use Unit::{MibPerSecond, Microseconds, MillionPerSecond};
-use Way::{BarePingPong, BareUdp, Crowd, Iperf3, Perftest, Ucx, UcxTcp};
+use Way::{BarePingPong, BareUdp, Crowd, Iperf3, Perftest, Threads, Ucx, UcxTcp};
 
 /// Each takes about half a second on a quiet machine.
 #[rustfmt::skip]
 mod sources {
-    use super::{BarePingPong, BareUdp, Crowd, Iperf3, Local, LossyUdp, MibPerSecond, Microseconds, MillionPerSecond, Perftest, Source, Udp, Ucx, UcxTcp};
+    use super::{BarePingPong, BareUdp, Crowd, Iperf3, Local, LossyUdp, MibPerSecond, Microseconds, MillionPerSecond, Perftest, Source, Threads, Udp, Ucx, UcxTcp};
 
     pub(super) static BARE: Source = Source { name: "bare shared-memory ping-pong", way: BarePingPong, unit: Microseconds };
     pub(super) static WRITE_LAT: Source = Source { name: "ib_write_lat 8 B, local", way: Perftest("ib_write_lat -s 8 -n 200000", Local), unit: Microseconds };
@@ -105,9 +107,26 @@ mod sources {
     pub(super) static UDP_BARE: Source = Source { name: "bare spinning UDP ping-pong", way: BareUdp, unit: Microseconds };
     pub(super) static TCP_TAG_LAT: Source = Source { name: "UCX tag latency 8 B, tcp", way: UcxTcp("tag_lat -s 8 -n 20000 -w 1000"), unit: Microseconds };
     pub(super) static TCP_TAG_1M: Source = Source { name: "UCX tag bandwidth 1 MiB, tcp", way: UcxTcp("tag_bw -s 1048576 -n 1500 -w 100"), unit: MibPerSecond };
-    pub(super) static TCP: Source = Source { name: "iperf3, one TCP stream", way: Iperf3, unit: MibPerSecond };
+    pub(super) static TCP: Source = Source { name: "iperf3, one TCP stream", way: Iperf3(131_072), unit: MibPerSecond };
     pub(super) static UDP_WRITE_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP", way: Perftest("ib_write_bw -s 1048576 -n 2000 -N", Udp), unit: MibPerSecond };
     pub(super) static UDP_LOSSY_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP, 1 % loss", way: Perftest("ib_write_bw -s 1048576 -n 2000 -N", LossyUdp), unit: MibPerSecond };
+    // As programs post by default: one request per call.
+    pub(super) static SEND_RATE: Source = Source { name: "ib_send_bw 64 B, local", way: Perftest("ib_send_bw -s 64 -n 1000000", Local), unit: MillionPerSecond };
+    pub(super) static TAG_RATE: Source = Source { name: "UCX tag rate 64 B", way: Ucx("tag_bw -s 64 -n 2000000 -w 10000"), unit: MillionPerSecond };
+    pub(super) static UDP_WRITE_64: Source = Source { name: "ib_write_bw 64 B, UDP", way: Perftest("ib_write_bw -s 64 -n 500000", Udp), unit: MillionPerSecond };
+    pub(super) static UDP_SEND_64: Source = Source { name: "ib_send_bw 64 B, UDP", way: Perftest("ib_send_bw -s 64 -n 500000", Udp), unit: MillionPerSecond };
+    pub(super) static TCP_64: Source = Source { name: "iperf3, writes of 64 B", way: Iperf3(64), unit: MillionPerSecond };
+    pub(super) static UDP_WRITE_4K: Source = Source { name: "ib_write_bw 4 KiB, UDP", way: Perftest("ib_write_bw -s 4096 -n 300000", Udp), unit: MibPerSecond };
+    pub(super) static TCP_4K: Source = Source { name: "iperf3, writes of 4 KiB", way: Iperf3(4096), unit: MibPerSecond };
+    pub(super) static UDP_WRITE_64K: Source = Source { name: "ib_write_bw 64 KiB, UDP", way: Perftest("ib_write_bw -s 65536 -n 30000", Udp), unit: MibPerSecond };
+    pub(super) static UDP_READ_64K: Source = Source { name: "ib_read_bw 64 KiB, UDP", way: Perftest("ib_read_bw -s 65536 -n 30000", Udp), unit: MibPerSecond };
+    pub(super) static TCP_64K: Source = Source { name: "iperf3, writes of 64 KiB", way: Iperf3(65_536), unit: MibPerSecond };
+    pub(super) static UDP_WRITE_LAT: Source = Source { name: "ib_write_lat 8 B, UDP", way: Perftest("ib_write_lat -s 8 -n 20000", Udp), unit: Microseconds };
+    // Goals of the threads are for sixteen cores; on two, eight threads must not be slower than one.
+    pub(super) static THREAD_1: Source = Source { name: "SEND 64 B, one thread, local", way: Threads("send-bw -s 64", Local, 1), unit: MillionPerSecond };
+    pub(super) static THREADS_8: Source = Source { name: "SEND 64 B, 8 threads, local", way: Threads("send-bw -s 64", Local, 8), unit: MillionPerSecond };
+    pub(super) static UDP_THREAD_1: Source = Source { name: "SEND 64 B, one thread, UDP", way: Threads("send-bw -s 64", Udp, 1), unit: MillionPerSecond };
+    pub(super) static UDP_THREADS_8: Source = Source { name: "SEND 64 B, 8 threads, UDP", way: Threads("send-bw -s 64", Udp, 8), unit: MillionPerSecond };
     // All run at once in the middle of their time, which is what is counted: the sum of their bandwidths is then true.
     pub(super) static ONE_LOCAL: Source = Source { name: "ib_write_bw 64 KiB, one QP, local", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1", Local, 1), unit: MibPerSecond };
     pub(super) static MANY_LOCAL: Source = Source { name: "ib_write_bw 64 KiB, 64 QPs of 8 clients, local", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1 -q 8", Local, 8), unit: MibPerSecond };
@@ -118,7 +137,7 @@ use sources::*;
 
 /// The goal of a latency that may be n times the peer's is 1/n.
 #[rustfmt::skip]
-static ROWS: [Row; 16] = [
+static ROWS: [Row; 25] = [
     Row { id: "write-lat-8/ucx-put", ours: &WRITE_LAT, peer: &PUT_LAT, goal: Some(1.0), note: "" },
     Row { id: "write-lat-8/bare", ours: &WRITE_LAT, peer: &BARE, goal: Some(1.0 / 1.3), note: "aim: no worse than 1.3 ×" },
     Row { id: "read-lat-8/bare", ours: &READ_LAT, peer: &BARE, goal: Some(0.5), note: "no worse than 2 ×" },
@@ -132,9 +151,18 @@ static ROWS: [Row; 16] = [
     Row { id: "udp-send-lat-8/ucx-tcp", ours: &UDP_SEND_LAT, peer: &TCP_TAG_LAT, goal: None, note: "" },
     Row { id: "udp-write-bw-1m/tcp", ours: &UDP_WRITE_1M, peer: &TCP, goal: Some(1.2), note: "" },
     Row { id: "udp-write-bw-1m/ucx-tcp", ours: &UDP_WRITE_1M, peer: &TCP_TAG_1M, goal: None, note: "" },
+    Row { id: "send-rate-64/ucx-tag", ours: &SEND_RATE, peer: &TAG_RATE, goal: Some(1.5), note: "" },
+    Row { id: "udp-write-64/tcp", ours: &UDP_WRITE_64, peer: &TCP_64, goal: Some(0.7), note: "" },
+    Row { id: "udp-send-64/tcp", ours: &UDP_SEND_64, peer: &TCP_64, goal: None, note: "" },
+    Row { id: "udp-write-4k/tcp", ours: &UDP_WRITE_4K, peer: &TCP_4K, goal: Some(0.9), note: "" },
+    Row { id: "udp-write-64k/tcp", ours: &UDP_WRITE_64K, peer: &TCP_64K, goal: Some(0.9), note: "" },
+    Row { id: "udp-read-64k/write", ours: &UDP_READ_64K, peer: &UDP_WRITE_64K, goal: Some(0.9), note: "" },
+    Row { id: "udp-write-lat-8/send", ours: &UDP_WRITE_LAT, peer: &UDP_SEND_LAT, goal: Some(1.0 / 1.5), note: "no worse than 1.5 ×" },
     Row { id: "udp-loss-1/no-loss", ours: &UDP_LOSSY_1M, peer: &UDP_WRITE_1M, goal: Some(0.7), note: "" },
     Row { id: "qps-64/one-qp", ours: &MANY_LOCAL, peer: &ONE_LOCAL, goal: Some(1.0), note: "" },
     Row { id: "udp-qps-64/one-qp", ours: &MANY_UDP, peer: &ONE_UDP, goal: Some(1.0), note: "" },
+    Row { id: "threads-8/one-thread", ours: &THREADS_8, peer: &THREAD_1, goal: Some(1.0), note: "6 × on sixteen cores" },
+    Row { id: "udp-threads-8/one-thread", ours: &UDP_THREADS_8, peer: &UDP_THREAD_1, goal: Some(1.0), note: "6 × on sixteen cores" },
 ];
 
 /// The rows with one of the words in a name; all rows for an empty filter.
@@ -183,7 +211,7 @@ mod tests {
             |filter: &[&str]| rows(&filter.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).len();
         assert_eq!(
             [count(&[]), count(&["iperf3"]), count(&["qps-64"]), count(&["nothing"])],
-            [ROWS.len(), 1, 2, 0]
+            [ROWS.len(), 5, 2, 0]
         );
         assert_eq!(sources(&rows(&["bare shared".to_owned()])).len(), 4);
     }

@@ -3,16 +3,17 @@
 use pcap_file::PcapError;
 use pcap_file::pcapng::PcapNgReader;
 use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, PACKET_BLOCK, SIMPLE_PACKET_BLOCK};
+use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 /// The content of a file.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Count {
     /// Whole packets.
     pub(super) packets: u64,
-    /// The last block is incomplete or malformed.
+    /// The last block is incomplete, as after a kill, or malformed.
     pub(super) truncated: bool,
 }
 

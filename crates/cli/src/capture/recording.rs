@@ -1,6 +1,7 @@
 //! A recording: the file that a program's processes write their packets to, and its content at the end.
 
-use super::{files, pcapng};
+use super::files;
+use super::pcapng::{self, Count};
 use crate::failure::Failure;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -26,9 +27,8 @@ pub(crate) struct Summary {
 #[derive(Serialize)]
 struct RecordedFile {
     path: PathBuf,
-    packets: u64,
-    /// The file ends in the middle of a packet, as after a kill.
-    truncated: bool,
+    #[serde(flatten)]
+    count: Count,
 }
 
 impl Recording {
@@ -51,7 +51,7 @@ impl Recording {
             let count = pcapng::count_packets(&path)
                 .map_err(|error| Failure::io(format!("cannot read {}", path.display()), error))?;
             summary.packets += count.packets;
-            summary.files.push(RecordedFile { path, packets: count.packets, truncated: count.truncated });
+            summary.files.push(RecordedFile { path, count });
         }
         Ok(summary)
     }
@@ -84,9 +84,9 @@ impl Summary {
         }
         text += ".\n";
         for file in self.files.iter().filter(|_| self.files.len() > 1) {
-            text += &format!("  {:>9}  {}\n", file.packets, file.path.display());
+            text += &format!("  {:>9}  {}\n", file.count.packets, file.path.display());
         }
-        if self.files.iter().any(|file| file.truncated) {
+        if self.files.iter().any(|file| file.count.truncated) {
             text += "  A file ends in the middle of a packet, as after a kill; the packets before it are whole.\n";
         }
         let list: Vec<_> = self.files.iter().map(|file| file.path.display().to_string()).collect();

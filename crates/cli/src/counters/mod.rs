@@ -40,31 +40,24 @@ struct Unanswered {
 }
 
 impl Report {
-    fn ask() -> Report {
+    fn of(answers: impl IntoIterator<Item = Result<Snapshot, InspectError>>) -> Report {
         let mut report = Report { devices: Vec::new(), unanswered: Vec::new() };
-        for answer in inspect::all() {
+        for answer in answers {
             match answer {
                 Ok(snapshot) => report.devices.push(snapshot),
-                Err(error) => report.unanswered.push(Unanswered::from(&error)),
+                Err(error) => {
+                    let pid = if let InspectError::Stopped { pid, .. } = error { Some(pid) } else { None };
+                    report.unanswered.push(Unanswered { pid, why: error.to_string() });
+                }
             }
         }
         report
     }
 }
 
-impl From<&InspectError> for Unanswered {
-    fn from(error: &InspectError) -> Unanswered {
-        let pid = match error {
-            InspectError::Stopped { pid, .. } => Some(*pid),
-            _ => None,
-        };
-        Unanswered { pid, why: error.to_string() }
-    }
-}
-
 /// Shows the counters.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let report = Report::ask();
+    let report = Report::of(inspect::all());
     match args.watch {
         Some(pause) => watch(args, report, pause),
         None if args.json => crate::print_json(&report),
@@ -88,7 +81,7 @@ fn watch(args: &Args, mut report: Report, pause: Duration) -> Result<(), Failure
             Ok(()) => {}
         }
         std::thread::sleep(pause);
-        report = Report::ask();
+        report = Report::of(inspect::all());
     }
 }
 
@@ -112,7 +105,7 @@ mod tests {
     #[test]
     fn a_stopped_process_keeps_its_number() {
         let error = InspectError::Stopped { slot: 4, pid: 77, process: "process 77 (sleep)".into() };
-        let report = Report { devices: Vec::new(), unanswered: vec![Unanswered::from(&error)] };
+        let report = Report::of([Err(error)]);
         let value = serde_json::to_value(&report).expect("JSON");
         assert_eq!(value["unanswered"][0]["pid"], 77);
         assert_eq!(

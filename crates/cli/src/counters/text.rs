@@ -2,7 +2,7 @@
 
 use super::{Report, meaning};
 use crate::sizes::format_size;
-use crate::table::{Align, Table};
+use crate::table::{self, Align, Column, Table};
 use ferroce_nic::QpReport;
 use ferroce_nic::inspect::Snapshot;
 use std::collections::BTreeMap;
@@ -18,35 +18,28 @@ pub(super) fn render(report: &Report, show_zeros: bool) -> String {
 }
 
 fn block(device: &Snapshot, show_zeros: bool) -> String {
-    let shown = |counters: BTreeMap<&str, u64>| -> Vec<(String, u64)> {
-        let some = counters.into_iter().filter(|(_, count)| show_zeros || *count > 0);
-        some.map(|(name, count)| (name.to_owned(), count)).collect()
+    let table = |title, unit, counters: BTreeMap<&str, u64>, meaning| {
+        let shown = counters.into_iter().filter(|(_, count)| show_zeros || *count > 0);
+        counter_table(title, unit, &shown.collect::<Vec<_>>(), meaning)
     };
-    let mut parts = vec![heading(device)];
-    parts.push(match shown(drops(device)) {
-        none if none.is_empty() => "No packet was dropped.".to_owned(),
-        drops => counter_table("dropped because", "packets", &drops, meaning::of_drop),
-    });
-    let refusals = shown(device.refusals.iter().map(|(name, count)| (name.as_str(), *count)).collect());
-    if !refusals.is_empty() {
-        parts.push(counter_table("refused because", "requests", &refusals, meaning::of_refusal));
-    }
-    let cm = shown(device.cm.iter().map(|(name, count)| (name.as_str(), *count)).collect());
-    if !cm.is_empty() {
-        parts.push(counter_table("connection manager", "count", &cm, meaning::of_cm));
-    }
-    let link = device.link.iter().map(|(name, count)| (name.as_str(), *count));
-    let link = shown(link.filter(|(name, _)| !meaning::is_drop(name)).collect());
-    if !link.is_empty() {
-        parts.push(counter_table("link", "count", &link, meaning::of_link));
-    }
+    let dropped = table("dropped because", "packets", drops(device), meaning::of_drop);
+    let mut parts = vec![heading(device), dropped.unwrap_or_else(|| "No packet was dropped.".to_owned())];
+    parts.extend(table("refused because", "requests", by_name(&device.refusals), meaning::of_refusal));
+    parts.extend(table("connection manager", "count", by_name(&device.cm), meaning::of_cm));
+    let mut link = by_name(&device.link);
+    link.retain(|name, _| !meaning::is_drop(name));
+    parts.extend(table("link", "count", link, meaning::of_link));
     if !device.queue_pairs.is_empty() {
-        parts.push(qp_table(&device.queue_pairs));
+        parts.push(table::of(&QP_COLUMNS, &device.queue_pairs));
     }
     if device.queue_pairs_left_out > 0 {
         parts.push(format!("… and {} more queue pairs.", device.queue_pairs_left_out));
     }
     parts.join("\n\n")
+}
+
+fn by_name(counters: &BTreeMap<String, u64>) -> BTreeMap<&str, u64> {
+    counters.iter().map(|(name, count)| (name.as_str(), *count)).collect()
 }
 
 fn heading(device: &Snapshot) -> String {
@@ -78,68 +71,40 @@ fn drops(device: &Snapshot) -> BTreeMap<&str, u64> {
     drops
 }
 
+/// `None` without counters.
 fn counter_table(
     title: &str,
     unit: &str,
-    counters: &[(String, u64)],
+    counters: &[(&str, u64)],
     meaning: fn(&str) -> &'static str,
-) -> String {
+) -> Option<String> {
     let mut table = Table::new(&[(title, Align::Left), (unit, Align::Right), ("meaning", Align::Left)]);
     for (name, count) in counters {
         table.line([printable(name), count.to_string(), meaning(name).to_owned()]);
     }
-    table.render()
+    (!counters.is_empty()).then(|| table.render())
 }
 
-fn qp_table(qps: &[QpReport]) -> String {
-    let right = |heading: &'static str| (heading, Align::Right);
-    let mut table = Table::new(&[
-        ("QP", Align::Left),
-        ("type", Align::Left),
-        ("state", Align::Left),
-        ("peer", Align::Left),
-        ("peer QP", Align::Left),
-        right("sends\nopen"),
-        right("receives\nposted"),
-        right("done\ndirectly"),
-        right("packets\nsent"),
-        right("bytes\nsent"),
-        right("packets\nreceived"),
-        right("bytes\nreceived"),
-        right("packets\nsent again"),
-        right("time-\nouts"),
-        right("RNR\nreceived"),
-    ]);
-    for qp in qps {
-        let (peer, peer_qp) = peer(qp);
-        table.line([
-            format!("{:#08x}", qp.qpn),
-            printable(&qp.transport),
-            printable(&qp.state),
-            peer,
-            peer_qp,
-            qp.sends_outstanding.to_string(),
-            qp.recvs_waiting.to_string(),
-            qp.performed.to_string(),
-            qp.tx_packets.to_string(),
-            qp.tx_bytes.to_string(),
-            qp.rx_packets.to_string(),
-            qp.rx_bytes.to_string(),
-            qp.retransmitted.to_string(),
-            qp.timeouts.to_string(),
-            qp.rnr_received.to_string(),
-        ]);
-    }
-    table.render()
-}
+const QP_COLUMNS: [Column<QpReport>; 15] = [
+    ("QP", Align::Left, |qp| format!("{:#08x}", qp.qpn)),
+    ("type", Align::Left, |qp| printable(&qp.transport)),
+    ("state", Align::Left, |qp| printable(&qp.state)),
+    ("peer", Align::Left, |qp| if has_peer(qp) { printable(&qp.peer) } else { "-".into() }),
+    ("peer QP", Align::Left, |qp| if has_peer(qp) { format!("{:#08x}", qp.peer_qpn) } else { "-".into() }),
+    ("sends\nopen", Align::Right, |qp| qp.sends_outstanding.to_string()),
+    ("receives\nposted", Align::Right, |qp| qp.recvs_waiting.to_string()),
+    ("done\ndirectly", Align::Right, |qp| qp.performed.to_string()),
+    ("packets\nsent", Align::Right, |qp| qp.tx_packets.to_string()),
+    ("bytes\nsent", Align::Right, |qp| qp.tx_bytes.to_string()),
+    ("packets\nreceived", Align::Right, |qp| qp.rx_packets.to_string()),
+    ("bytes\nreceived", Align::Right, |qp| qp.rx_bytes.to_string()),
+    ("packets\nsent again", Align::Right, |qp| qp.retransmitted.to_string()),
+    ("time-\nouts", Align::Right, |qp| qp.timeouts.to_string()),
+    ("RNR\nreceived", Align::Right, |qp| qp.rnr_received.to_string()),
+];
 
-/// Address and queue pair of the peer; dashes where there is none.
-fn peer(qp: &QpReport) -> (String, String) {
-    let connected = qp.peer != "::";
-    match connected {
-        true => (printable(&qp.peer), format!("{:#08x}", qp.peer_qpn)),
-        false => ("-".into(), "-".into()),
-    }
+fn has_peer(qp: &QpReport) -> bool {
+    qp.peer != "::"
 }
 
 fn uptime(ms: u64) -> String {

@@ -1,6 +1,6 @@
 //! The host: shared memory, namespaces, and the kernel's own RDMA.
 
-use super::{Finding, local};
+use super::{Finding, Verdict, local};
 use crate::run::library::Libraries;
 use crate::run::namespace::{self, Files};
 use crate::run::tree::SysTree;
@@ -22,6 +22,11 @@ pub(super) fn before_threads() -> Vec<Finding> {
         Err(refused) => Finding::limited("namespaces", format!("refused ({refused}); a preloaded library shows the files instead"))
             .advise("Some systems let an administrator allow them: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0"),
     }]
+}
+
+/// Whether `ferroce run` uses namespaces here; forks as well.
+pub(super) fn has_namespaces() -> bool {
+    before_threads().iter().all(|finding| finding.verdict == Verdict::Works)
 }
 
 pub(super) fn check() -> Vec<Finding> {

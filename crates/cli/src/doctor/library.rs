@@ -17,24 +17,21 @@ pub(super) fn check() -> Vec<Finding> {
             return vec![Finding::fails("library", failure.what()).advise(advice)];
         }
     };
-    let mut findings =
-        vec![Finding::works("library", libraries.verbs.display().to_string()), symbols(&libraries.verbs)];
-    findings.push(match &libraries.shim {
-        Some(path) => Finding::works("shim", path.display().to_string()),
-        None => Finding::limited(
-            "shim",
-            "no libferroce_shim.so next to the command; needed only where namespaces are refused",
-        )
-        .advise("Build it: cargo build --release"),
-    });
-    findings.push(match &libraries.connections {
-        Some(path) => Finding::works("librdmacm", path.display().to_string()),
-        None => Finding::limited(
-            "librdmacm",
-            "not next to libibverbs; programs that connect by rdma_cm (perftest -R, rping) need it",
-        ),
-    });
-    findings
+    let found = |check, path: &Path| Finding::works(check, path.display().to_string());
+    let shim = "no libferroce_shim.so next to the command; needed only where namespaces are refused";
+    let connections = "not next to libibverbs; programs that connect by rdma_cm (perftest -R, rping) need it";
+    vec![
+        found("library", &libraries.verbs),
+        symbols(&libraries.verbs),
+        match &libraries.shim {
+            Some(path) => found("shim", path),
+            None => Finding::limited("shim", shim).advise("Build it: cargo build --release"),
+        },
+        match &libraries.connections {
+            Some(path) => found("librdmacm", path),
+            None => Finding::limited("librdmacm", connections),
+        },
+    ]
 }
 
 fn symbols(library: &Path) -> Finding {

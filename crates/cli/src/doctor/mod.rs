@@ -9,19 +9,25 @@
 //! | `host` | shared memory, namespaces, the kernel's own RDMA |
 //! | `local` | the way between two processes of this host |
 //! | `programs` | foreign programs: installed, and a transfer through the library |
+//! | `command` | one command: which libraries it would load, by asking the `loader` and reading its headers (`elf`) |
 
+mod command;
+mod elf;
 mod host;
 mod library;
+mod loader;
 mod local;
 mod network;
 mod programs;
 
 use crate::failure::Failure;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Options of `ferroce doctor`.
 #[derive(clap::Parser)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Print as JSON.
     #[arg(long)]
@@ -29,7 +35,16 @@ pub(crate) struct Args {
     /// Run as the second process of the check of the local link.
     #[arg(long, hide = true)]
     as_local_peer: bool,
+    /// Explain instead which libibverbs and librdmacm this command would use. It is not started.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  ferroce doctor                              what works on this machine?
+  ferroce doctor -- ib_write_bw               will this program use ferroce, and if not, why?
+  ferroce doctor -- ./venv/lib/engine.so      the same for an extension module of Python";
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -84,11 +99,33 @@ impl Finding {
     }
 }
 
-/// Runs all checks. The exit status is 1 if one fails.
+/// Runs the checks. The exit status is 1 if one fails.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.as_local_peer {
         return local::run_local_peer().map(|()| ExitCode::SUCCESS);
     }
+    let findings = if args.command.is_empty() { machine() } else { command::check(&args.command) };
+    let fails = findings.iter().filter(|finding| finding.verdict == Verdict::Fails).count();
+    match args.json {
+        true => crate::print_json(&findings)?,
+        false => crate::print_text(&to_text(&findings, fails, &summary(&args.command)))?,
+    }
+    Ok(ExitCode::from(u8::from(fails > 0)))
+}
+
+/// The last line if nothing fails.
+fn summary(command: &[OsString]) -> String {
+    match command {
+        [] => "RDMA programs run here: ferroce run -- COMMAND".to_owned(),
+        words => {
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            format!("Run it: ferroce run -- {}", words.join(" "))
+        }
+    }
+}
+
+/// All checks of this machine.
+fn machine() -> Vec<Finding> {
     // Namespaces first: the check forks, which is safe only with one thread.
     let mut findings = host::before_threads();
     findings.extend(network::check());
@@ -98,15 +135,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let with_library = library.iter().all(|finding| finding.verdict != Verdict::Fails);
     findings.extend(library);
     findings.extend(programs::check(with_library));
-    let fails = findings.iter().filter(|finding| finding.verdict == Verdict::Fails).count();
-    match args.json {
-        true => crate::print_json(&findings)?,
-        false => crate::print_text(&to_text(&findings, fails))?,
-    }
-    Ok(ExitCode::from(u8::from(fails > 0)))
+    findings
 }
 
-fn to_text(findings: &[Finding], fails: usize) -> String {
+fn to_text(findings: &[Finding], fails: usize, good: &str) -> String {
     let width = findings.iter().map(|finding| finding.check.chars().count()).max().unwrap_or(0);
     let mut lines = Vec::new();
     for finding in findings {
@@ -121,7 +153,7 @@ fn to_text(findings: &[Finding], fails: usize) -> String {
     }
     lines.push(String::new());
     lines.push(match fails {
-        0 => "RDMA programs run here: ferroce run -- COMMAND".to_owned(),
+        0 => good.to_owned(),
         1 => "One thing does not work; follow the arrow.".to_owned(),
         _ => format!("{fails} things do not work; follow the arrows."),
     });
@@ -138,7 +170,7 @@ mod tests {
             Finding::works("port", "free"),
             Finding::fails("library", "not there").advise("Build it: cargo build --release"),
         ];
-        let text = to_text(&findings, 1);
+        let text = to_text(&findings, 1, "");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "ok       port     free");
         assert_eq!(lines[1], "FAILS    library  not there");

@@ -70,24 +70,30 @@ fn ipv6(gids: &[GidEntry]) -> Finding {
     }
 }
 
-fn segmentation() -> Finding {
-    match udp_socket().and_then(|socket| sockopt::set_udp_segment(&socket, 1000)) {
-        Ok(()) => Finding::works("sending in batches", "segmentation offload (UDP_SEGMENT)"),
-        Err(error) => Finding::limited(
-            "sending in batches",
-            format!("no UDP_SEGMENT: {error}; large messages cost more time"),
-        ),
+/// `works` if the kernel can do it, else what is missing and what that costs.
+fn offered(
+    check: &'static str,
+    tried: std::io::Result<()>,
+    works: &str,
+    missing: &str,
+    cost: &str,
+) -> Finding {
+    match tried {
+        Ok(()) => Finding::works(check, works),
+        Err(error) => Finding::limited(check, format!("no {missing}: {error}; {cost}")),
     }
 }
 
+fn segmentation() -> Finding {
+    let tried = udp_socket().and_then(|socket| sockopt::set_udp_segment(&socket, 1000));
+    let works = "segmentation offload (UDP_SEGMENT)";
+    offered("sending in batches", tried, works, "UDP_SEGMENT", "large messages cost more time")
+}
+
 fn coalescing() -> Finding {
-    match udp_socket().and_then(|socket| sockopt::set_udp_gro(&socket)) {
-        Ok(()) => Finding::works("receiving in batches", "receive offload (UDP_GRO)"),
-        Err(error) => Finding::limited(
-            "receiving in batches",
-            format!("no UDP_GRO: {error}; large messages cost more time"),
-        ),
-    }
+    let tried = udp_socket().and_then(|socket| sockopt::set_udp_gro(&socket));
+    let works = "receive offload (UDP_GRO)";
+    offered("receiving in batches", tried, works, "UDP_GRO", "large messages cost more time")
 }
 
 /// A program that always picks the first socket: one instruction, return 0.
@@ -105,15 +111,8 @@ fn steering() -> Finding {
         rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
         sockopt::set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, bytes)
     };
-    match attach() {
-        Ok(()) => {
-            Finding::works("sharing the port", "the kernel steers packets to their process (classic BPF)")
-        }
-        Err(error) => Finding::limited(
-            "sharing the port",
-            format!("no BPF steering: {error}; processes forward packets, which is slower"),
-        ),
-    }
+    let works = "the kernel steers packets to their process (classic BPF)";
+    offered("sharing the port", attach(), works, "BPF steering", "processes forward packets, which is slower")
 }
 
 fn udp_socket() -> std::io::Result<UdpSocket> {

@@ -2,9 +2,10 @@
 
 use super::{Finding, Verdict};
 use crate::child::Helper;
+use crate::program::search;
 use std::io::Read;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,13 +34,9 @@ pub(super) fn check(with_library: bool) -> Vec<Finding> {
     findings
 }
 
-fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
-}
-
 fn installed() -> Finding {
-    let (there, missing): (Vec<_>, Vec<_>) = KNOWN.iter().partition(|(program, _)| find(program).is_some());
+    let (there, missing): (Vec<_>, Vec<_>) =
+        KNOWN.iter().partition(|(program, _)| search(program.as_ref()).is_some());
     let names: Vec<&str> = there.iter().map(|(program, _)| *program).collect();
     let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
     let found =
@@ -84,7 +81,7 @@ fn own_transfer() -> Finding {
 
 /// A message between two unmodified programs, through the drop-in library.
 fn library_transfer() -> Finding {
-    if find("ibv_rc_pingpong").is_none() {
+    if search("ibv_rc_pingpong".as_ref()).is_none() {
         return Finding::note(LIBRARY_TRANSFER, "skipped: ibv_rc_pingpong is not installed")
             .advise("On Debian: apt-get install ibverbs-utils");
     }
@@ -105,21 +102,15 @@ fn pingpong() -> Result<String, String> {
         command
             .args(["run", "--", "ibv_rc_pingpong", "-g", "0", "-n", "100", "-p", &port.to_string()])
             .args(host);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map(|child| Side(Helper(child)))
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Helper)
     };
     let server = side(None).map_err(text)?;
     let deadline = Instant::now() + PATIENCE;
     // The server accepts only one connection, so it cannot be probed; the client is started again instead.
     loop {
-        let outcome = side(Some("127.0.0.1")).map_err(text)?.end(deadline);
-        match outcome {
+        match end(side(Some("127.0.0.1")).map_err(text)?, deadline) {
             Ok(output) => {
-                server.end(deadline)?;
+                end(server, deadline)?;
                 let line = output.lines().find(|line| line.contains("usec/iter")).unwrap_or_default();
                 return Ok(line.to_owned());
             }
@@ -131,32 +122,26 @@ fn pingpong() -> Result<String, String> {
     }
 }
 
-/// One of the two.
-struct Side(Helper);
-
-impl Side {
-    /// Its output, if it ended successfully and in time.
-    fn end(self, deadline: Instant) -> Result<String, String> {
-        let Side(mut helper) = self;
-        let child = &mut helper.0;
-        let status = loop {
-            match child.try_wait() {
-                Ok(Some(status)) => break status,
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
-                Ok(None) => return Err("ibv_rc_pingpong did not end in time".into()),
-                Err(error) => return Err(error.to_string()),
-            }
-        };
-        let (mut out, mut err) = (String::new(), String::new());
-        // Both outputs fit into a pipe, so they can be read now.
-        let _ = child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut out));
-        let _ = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
-        match status.success() {
-            true => Ok(out),
-            false => Err(format!(
-                "ibv_rc_pingpong ended with {status}: {}",
-                err.trim().lines().last().unwrap_or_default()
-            )),
+/// The output of one side, if it ended successfully and in time.
+fn end(mut side: Helper, deadline: Instant) -> Result<String, String> {
+    let child = &mut side.0;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+            Ok(None) => return Err("ibv_rc_pingpong did not end in time".into()),
+            Err(error) => return Err(error.to_string()),
+        }
+    };
+    let (mut out, mut err) = (String::new(), String::new());
+    // Both outputs fit into a pipe, so they can be read now.
+    let _ = child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut out));
+    let _ = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
+    match status.success() {
+        true => Ok(out),
+        false => {
+            let last = err.trim().lines().last().unwrap_or_default();
+            Err(format!("ibv_rc_pingpong ended with {status}: {last}"))
         }
     }
 }

@@ -26,12 +26,8 @@ pub(crate) struct Args {
 /// Runs the compiler; the exit status is the compiler's.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (include, library) = (include_folder()?, library(args.r#static)?);
-    // As in make, CC may be a compiler with options.
-    let named = std::env::var_os("CC").unwrap_or_default();
-    let words = named.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let mut words = words.map(OsStr::from_bytes);
-    let mut command = Command::new(words.next().unwrap_or(OsStr::new("cc")));
-    command.args(words).arg("-I").arg(include).args(&args.arguments);
+    let mut command = compiler();
+    command.arg("-I").arg(include).args(&args.arguments);
     match args.r#static {
         true => {
             command.arg(&library).args(["-lpthread", "-ldl"]);
@@ -50,6 +46,27 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     Ok(ExitCode::from(program::exit_code(program::run_to_end(command)?)))
+}
+
+/// The compiler in CC, which as in make may have options, or cc.
+fn compiler() -> Command {
+    let named = std::env::var_os("CC").unwrap_or_default();
+    let words = named.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let mut words: Vec<&OsStr> = words.map(OsStr::from_bytes).collect();
+    if words.iter().any(|word| is_this_command(word)) {
+        eprintln!("ferroce dsm cc: CC is {named:?}, which is this command; cc is used instead.");
+        words.clear();
+    }
+    let mut command = Command::new(words.first().unwrap_or(&OsStr::new("cc")));
+    // A script in CC that calls this command must not be called again.
+    command.args(words.iter().skip(1)).env_remove("CC");
+    command
+}
+
+fn is_this_command(word: &OsStr) -> bool {
+    let own = std::env::current_exe().and_then(|path| path.canonicalize());
+    let named = program::search(word).and_then(|path| path.canonicalize().ok());
+    named.is_some() && named == own.ok()
 }
 
 fn library(archive: bool) -> Result<PathBuf, Failure> {

@@ -6,6 +6,7 @@
 use crate::failure::Failure;
 use ferroce_dsm::MAX_SIZE;
 use std::io::ErrorKind;
+use std::net::Ipv6Addr;
 use std::path::Path;
 
 /// A host to start processes on.
@@ -63,9 +64,7 @@ fn host(words: &[&str]) -> Result<Host, String> {
         Some((user, name)) => (Some(user.to_owned()), name.to_owned()),
         None => (None, name),
     };
-    // A name that begins with a dash would be an option of ssh.
-    let strange = |text: &str| text.is_empty() || text.starts_with('-');
-    if strange(&name) || user.as_deref().is_some_and(strange) {
+    if !is_host(&name) || !user.as_deref().is_none_or(is_word) {
         return Err(format!("{:?} is not the name of a host", words[0]));
     }
     let Some(second) = words.get(1) else {
@@ -73,17 +72,31 @@ fn host(words: &[&str]) -> Result<Host, String> {
     };
     let count = second.strip_prefix("slots=").unwrap_or(second);
     match count.parse::<u32>() {
+        Ok(_) if words.len() > 2 => Err(format!("{:?} follows the number of processes", words[2])),
         Ok(0) => Err("0 processes on a machine".to_owned()),
         Ok(many) if many > MAX_SIZE => {
             Err(format!("{many} processes on a host exceed the maximum of a job, {MAX_SIZE}"))
         }
         Ok(processes) => Ok(Host { name, user, port, processes }),
-        Err(_) if strange(second) || second.contains('=') => {
-            Err(format!("{second:?} is not a number of processes"))
+        Err(_) if !is_word(second) => Err(format!("{second:?} is not a number of processes")),
+        Err(_) if words.len() > 3 => {
+            Err(format!("{:?} is not a host, with a number of processes or a user", words.join(" ")))
         }
         // JIAJIA's form: the second word is the user, the third the password.
         Err(_) => Ok(Host { name, user: Some((*second).to_owned()), port, processes: 1 }),
     }
+}
+
+/// Whether it can be a host: a name of DNS or of ssh's configuration, or an address, with a zone or without.
+fn is_host(name: &str) -> bool {
+    let address = name.split('%').next().unwrap_or_default();
+    is_word(name) || address.parse::<Ipv6Addr>().is_ok()
+}
+
+/// Whether it has the characters of a name. One that begins with a dash would be an option of ssh.
+fn is_word(text: &str) -> bool {
+    let is_named = |letter: char| letter.is_alphanumeric() || "._-+$\\".contains(letter);
+    !text.is_empty() && !text.starts_with('-') && text.chars().all(is_named)
 }
 
 /// `name`, `name:2222`, `[fd00::1]:2222`, `fd00::1`.
@@ -91,8 +104,11 @@ fn name_and_port(word: &str) -> Result<(String, Option<u16>), String> {
     let port = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a port"));
     if let Some(rest) = word.strip_prefix('[') {
         let (name, rest) = rest.split_once(']').ok_or_else(|| format!("{word:?}: a ] is missing"))?;
-        let port = rest.strip_prefix(':').map(port).transpose()?;
-        return Ok((name.to_owned(), port));
+        return match rest.strip_prefix(':') {
+            Some(text) => Ok((name.to_owned(), Some(port(text)?))),
+            None if rest.is_empty() => Ok((name.to_owned(), None)),
+            None => Err(format!("{word:?} is not the name of a host")),
+        };
     }
     match word.split_once(':') {
         Some((name, text)) if !text.contains(':') => Ok((name.to_owned(), Some(port(text)?))),
@@ -177,8 +193,23 @@ mod tests {
             ("a -x", 1),
             ("a cores=2", 1),
             ("a\nb 1025", 2),
+            ("a 2 b", 1),
         ] {
             assert_eq!(parse(text).expect_err(text).0, line, "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_that_are_no_hosts_are_refused_as_such() {
+        for text in ["root:x:0:0:root:/root:/bin/sh", "../machines", "{", "a;b", "me@", "[::1]x", "a,b"] {
+            let why = format!("{text:?} is not the name of a host");
+            assert_eq!(parse(&format!("a\n{text} 2\n")), Err((2, why)));
+        }
+        let (_, why) = parse("this is no host").expect_err("a sentence");
+        assert_eq!(why, "\"this is no host\" is not a host, with a number of processes or a user");
+        for text in ["node-1.example_2", "fe80::1%eth0", "DOM\\ann@a", "[fe80::1%eth0]:22 3", "größe.test"]
+        {
+            assert!(parse(text).is_ok(), "{text}");
         }
     }
 

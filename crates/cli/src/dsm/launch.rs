@@ -5,13 +5,13 @@
 //! do not stop.
 
 use super::options::Run;
-use super::output::{Output, Stream};
-use super::plan::{Location, Plan};
+use super::output::Output;
+use super::plan::Plan;
 use super::{page, remote, statistics};
 use crate::child;
 use crate::failure::Failure;
 use crate::program::{self, CANNOT_RUN};
-use crate::run::library;
+use crate::run::{before, library};
 use crate::signals::{Blocked, Taken};
 use ferroce_dsm::{Departure, Rendezvous, Reporter};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Processes that are started per iteration: starting a thousand takes half a minute.
@@ -64,7 +64,9 @@ pub(crate) fn run(args: &Run) -> Result<ExitCode, Failure> {
     let meeting = Rendezvous::bind_at(plan.size(), plan.meet)
         .map_err(|error| Failure::new(error.to_string()).exit_with(CANNOT_RUN))?;
     let meetings = (0..plan.size()).map(|rank| meeting.environment(rank)).collect();
-    let starter = Starter { args, plan: &plan, meetings, folder: folder()?, library_path: library_path()? };
+    let folder = std::env::current_dir();
+    let folder = folder.map_err(|error| Failure::io("cannot find out the present folder", error))?;
+    let starter = Starter { args, plan: &plan, meetings, folder, library_path: library_path()? };
     let mut job = Job::new(args, plan.size());
     let code = job.watch(&starter, meeting, &blocked)?;
     let records = job.output.finish();
@@ -142,15 +144,18 @@ impl Job {
         blocked.release_in(&mut command);
         let mut child = command.spawn().map_err(|error| program::cannot_start(&command, &error))?;
         if let Some(pipe) = child.stdout.take() {
-            self.output.follow(rank, Stream::Out, pipe);
+            self.output.follow(rank, pipe, |line| {
+                let mut out = io::stdout().lock();
+                out.write_all(line).and_then(|()| out.flush())
+            });
         }
         if let Some(pipe) = child.stderr.take() {
-            self.output.follow(rank, Stream::Err, pipe);
+            self.output.follow(rank, pipe, |line| io::stderr().lock().write_all(line));
         }
         if let Some(pipe) = child.stdin.take() {
             feed(pipe, secret(&starter.meetings[rank as usize]), rank == 0);
         }
-        let host = starter.plan.locations[rank as usize].host().map(|host| host.name.clone());
+        let host = starter.plan.hosts[rank as usize].as_ref().map(|host| host.name.clone());
         let process = Process { rank, child, group, host, told_to_end: None, ended: None, reported: false };
         self.processes.push(process);
         Ok(())
@@ -178,7 +183,7 @@ impl Job {
             self.on_departure(&verdict);
             self.enforce();
         }
-        self.explain();
+        self.explain(&starter.args.ssh);
         Ok(self.code())
     }
 
@@ -229,12 +234,9 @@ impl Job {
 
     /// The rendezvous reports that a process was lost.
     fn on_departure(&mut self, verdict: &Receiver<Departure>) {
-        match verdict.try_recv() {
-            Ok(Departure::Down { .. }) => {
-                self.close();
-                self.term_at.get_or_insert(Instant::now() + PATIENCE);
-            }
-            Ok(Departure::All) | Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+        if let Ok(Departure::Down { .. }) = verdict.try_recv() {
+            self.close();
+            self.term_at.get_or_insert(Instant::now() + PATIENCE);
         }
     }
 
@@ -271,15 +273,20 @@ impl Job {
         ended.filter(|(_, status)| !status.success() && program::exit_code(*status) != STOPPED)
     }
 
-    fn explain(&self) {
+    fn explain(&self, ssh: &str) {
         if self.interrupted.is_some() {
             return;
         }
-        // A process that failed by itself has printed its reason; behind ssh it may not have started at all.
-        let silent =
-            |process: &Process, status: ExitStatus| status.code().is_none() || process.ssh_failed(status);
-        for (process, status) in self.culprits().filter(|(process, status)| silent(process, *status)) {
-            eprintln!("ferroce dsm: process {} {}.", process.rank, process.fate(status));
+        // A process of this host that failed by itself has printed its reason. One of another host may not have started.
+        for (process, status) in self.culprits() {
+            let (rank, fate) = (process.rank, process.fate(status));
+            match &process.host {
+                Some(host) if !process.ssh_failed(status) => {
+                    eprintln!("ferroce dsm: process {rank}, started on {host} by `{ssh}`, {fate}.");
+                }
+                None if status.code().is_some() => {}
+                _ => eprintln!("ferroce dsm: process {rank} {fate}."),
+            }
         }
     }
 
@@ -287,9 +294,8 @@ impl Job {
         if let Some(signal) = self.interrupted {
             return 128 + signal as u8;
         }
-        let codes = |status: ExitStatus| program::exit_code(status);
-        let worst = self.culprits().map(|(_, status)| codes(status)).max();
-        let all = self.processes.iter().filter_map(|process| Some(codes(process.ended?.0)));
+        let worst = self.culprits().map(|(_, status)| program::exit_code(status)).max();
+        let all = self.processes.iter().filter_map(|process| Some(program::exit_code(process.ended?.0)));
         worst.or(all.max()).unwrap_or(0)
     }
 }
@@ -341,16 +347,16 @@ struct Starter<'a> {
 
 impl Starter<'_> {
     fn command(&self, rank: u32) -> Command {
-        let (command, location) = (&self.args.command, &self.plan.locations[rank as usize]);
+        let command = &self.args.command;
         let variables = self.meetings[rank as usize].iter().chain(&self.plan.variables);
-        let (mut started, stdin) = match location {
-            Location::Local => {
+        let (mut started, stdin) = match &self.plan.hosts[rank as usize] {
+            None => {
                 let mut started = Command::new(&command[0]);
                 started.args(&command[1..]).envs(variables.map(|(name, value)| (name, value)));
                 started.env("LD_LIBRARY_PATH", &self.library_path);
                 (started, if rank == 0 { Stdio::inherit() } else { Stdio::null() })
             }
-            Location::Remote(host) => {
+            Some(host) => {
                 let mut all = self.variables_of_ours();
                 all.extend(variables.map(|(name, value)| (name.into(), value.into())));
                 all.retain(|(name, _)| name != remote::SECRET);
@@ -373,28 +379,18 @@ impl Starter<'_> {
     }
 }
 
-fn folder() -> Result<PathBuf, Failure> {
-    std::env::current_dir().map_err(|error| Failure::io("cannot find out the present folder", error))
-}
-
 /// The library's folder, followed by the current value. A program without the library, or with its own, ignores it.
 fn library_path() -> Result<OsString, Failure> {
-    let before = std::env::var_os("LD_LIBRARY_PATH").filter(|value| !value.is_empty());
-    let Some(library) = library::next_to_command(LIBRARY)? else { return Ok(before.unwrap_or_default()) };
-    let mut path = library.parent().unwrap_or(Path::new("/")).as_os_str().to_owned();
-    if let Some(before) = before {
-        path.push(":");
-        path.push(before);
-    }
-    Ok(path)
+    let folder = library::next_to_command(LIBRARY)?;
+    Ok(match folder.as_deref().and_then(Path::parent) {
+        Some(folder) => before(folder.as_os_str(), "LD_LIBRARY_PATH", ":"),
+        None => std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default(),
+    })
 }
 
 fn secret(variables: &[(&'static str, String)]) -> String {
-    variables
-        .iter()
-        .find(|(name, _)| *name == remote::SECRET)
-        .map(|(_, value)| value.clone())
-        .unwrap_or_default()
+    let found = variables.iter().find(|(name, _)| *name == remote::SECRET);
+    found.map(|(_, value)| value.clone()).unwrap_or_default()
 }
 
 /// The first line of input of a remote process, and for process 0 all of our input.

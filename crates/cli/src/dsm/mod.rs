@@ -32,7 +32,8 @@ pub(crate) enum Command {
     Run(options::Run),
     /// Compile a C program against jia.h and libjia.
     ///
-    /// Calls cc, or the compiler in CC, with the folders of the header and of the library before your arguments.
+    /// Calls cc, or the compiler in CC unless that is this command, with the folders of the header and of the library
+    /// before your arguments.
     Cc(compile::Args),
 }
 

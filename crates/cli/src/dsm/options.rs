@@ -37,7 +37,7 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
-/// How processes access each other's memory.
+/// How processes access each other's memory. The processes use the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
     /// One host: all processes map the same memory.
@@ -48,18 +48,6 @@ pub(crate) enum Transport {
     RdmaMsg,
     /// The same messages over plain UDP sockets.
     Udp,
-}
-
-impl Transport {
-    /// The name that the processes use.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Transport::Local => "local",
-            Transport::Rdma => "rdma",
-            Transport::RdmaMsg => "rdma-msg",
-            Transport::Udp => "udp",
-        }
-    }
 }
 
 const EXAMPLES: &str = "\

@@ -5,7 +5,7 @@
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,15 +14,6 @@ use std::time::{Duration, Instant};
 const MARK: &[u8] = "\u{1e}ferroce-dsm-statistics ".as_bytes();
 /// How long a pipe may stay open after its process has ended: a child process may hold it.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// The destination of a line.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
-    /// Standard output.
-    Out,
-    /// Standard error.
-    Err,
-}
 
 /// Takes the lines of all processes.
 pub(crate) struct Output {
@@ -37,19 +28,17 @@ impl Output {
         Output { label, records: Arc::default(), readers: Vec::new() }
     }
 
-    /// Forwards what process `rank` writes to this pipe.
-    pub(crate) fn follow(&mut self, rank: u32, stream: Stream, pipe: impl Read + Send + 'static) {
+    /// Passes what process `rank` writes to this pipe to `write`, line by line.
+    pub(crate) fn follow(
+        &mut self,
+        rank: u32,
+        pipe: impl Read + Send + 'static,
+        write: fn(&[u8]) -> io::Result<()>,
+    ) {
         let label = if self.label { format!("[{rank}] ") } else { String::new() };
         let records = self.records.clone();
-        self.readers.push(std::thread::spawn(move || {
-            forward(BufReader::new(pipe), label.as_bytes(), &records, |line| match stream {
-                Stream::Out => {
-                    let mut out = io::stdout().lock();
-                    out.write_all(line).and_then(|()| out.flush())
-                }
-                Stream::Err => io::stderr().lock().write_all(line),
-            });
-        }));
+        let forward = move || forward(BufReader::new(pipe), label.as_bytes(), &records, write);
+        self.readers.push(std::thread::spawn(forward));
     }
 
     /// Waits for the remaining output; returns the records of the processes.

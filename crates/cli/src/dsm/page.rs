@@ -138,22 +138,16 @@ fn timeline(page: &mut String, records: &[Value]) {
 
 /// How often each page was transferred: fetched or changed, by all processes together.
 fn heat_map(page: &mut String, records: &[Value]) {
-    let mut heat: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    for entry in records.iter().flat_map(|process| process["pages"].as_array().into_iter().flatten()) {
-        if let (Some(at), Some(fetched), Some(changed)) =
-            (entry[0].as_u64(), entry[1].as_u64(), entry[2].as_u64())
-        {
-            let cell = heat.entry(at).or_default();
-            *cell = (cell.0 + fetched, cell.1 + changed);
-        }
-    }
-    let Some((&last, _)) = heat.last_key_value() else {
+    let entries = records.iter().flat_map(|process| process["pages"].as_array().into_iter().flatten());
+    let numbers = |entry: &Value| Some([entry[0].as_u64()?, entry[1].as_u64()?, entry[2].as_u64()?]);
+    let pages: Vec<[u64; 3]> = entries.filter_map(numbers).collect();
+    let Some(last) = pages.iter().map(|[at, ..]| *at).max() else {
         page.push_str("<p>None: the processes share memory, or did not count.</p>\n");
         return;
     };
     let pages_per_cell = (last + 1).div_ceil(MOST_CELLS).max(1);
     let mut cells: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    for (at, (fetched, changed)) in heat {
+    for [at, fetched, changed] in pages {
         let cell = cells.entry(at / pages_per_cell).or_default();
         *cell = (cell.0 + fetched, cell.1 + changed);
     }

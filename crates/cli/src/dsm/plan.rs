@@ -3,36 +3,18 @@
 use super::hosts::{self, Host};
 use super::options::Run;
 use crate::failure::Failure;
+use crate::name_of;
 use ferroce_dsm::MAX_SIZE;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 /// Processes without a hosts file and without -n.
 const FEW: u32 = 2;
 
-/// Where a process runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Location {
-    /// This host.
-    Local,
-    /// Another host.
-    Remote(Host),
-}
-
-impl Location {
-    /// The other host, if it is one.
-    pub(crate) fn host(&self) -> Option<&Host> {
-        match self {
-            Location::Remote(host) => Some(host),
-            Location::Local => None,
-        }
-    }
-}
-
 /// The whole job, before anything has started.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// By rank.
-    pub(crate) locations: Vec<Location>,
+    /// The host of each rank; `None`: this one.
+    pub(crate) hosts: Vec<Option<Host>>,
     /// The address of the rendezvous.
     pub(crate) meet: SocketAddr,
     /// Variables of all processes, in addition to those of the rendezvous.
@@ -45,7 +27,7 @@ impl Plan {
     /// Builds the plan from the options.
     pub(crate) fn of(args: &Run) -> Result<Plan, Failure> {
         let mut plan = Plan {
-            locations: vec![Location::Local; args.processes.unwrap_or(FEW) as usize],
+            hosts: vec![None; args.processes.unwrap_or(FEW) as usize],
             meet: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             variables: Vec::new(),
             notes: Vec::new(),
@@ -58,7 +40,7 @@ impl Plan {
                     path.display()
                 ));
             }
-            plan.locations = deal(&list.hosts, args.processes);
+            plan.hosts = deal(&list.hosts, args.processes);
             if plan.size() > MAX_SIZE {
                 let (all, path) = (plan.size(), path.display());
                 return Err(Failure::usage(format!(
@@ -69,11 +51,11 @@ impl Plan {
             plan.variables = hosts::settings_next_to(path)?;
             // A variable of the user has priority over a file.
             plan.variables.retain(|(name, _)| std::env::var_os(name).is_none());
-            plan.meet = SocketAddr::new(meeting_address(args.meet, &plan.locations)?, 0);
+            plan.meet = SocketAddr::new(meeting_address(args.meet, &plan.hosts)?, 0);
         }
         if let Some(transport) = args.transport {
             plan.variables.retain(|(name, _)| *name != "FERROCE_DSM_TRANSPORT");
-            plan.variables.push(("FERROCE_DSM_TRANSPORT", transport.name().to_owned()));
+            plan.variables.push(("FERROCE_DSM_TRANSPORT", name_of(transport)));
         }
         if args.stat.is_some() {
             plan.variables.push(("FERROCE_DSM_STAT", "1".to_owned()));
@@ -83,17 +65,17 @@ impl Plan {
 
     /// Number of processes.
     pub(crate) fn size(&self) -> u32 {
-        self.locations.len() as u32
+        self.hosts.len() as u32
     }
 }
 
 /// Assigns processes to the hosts round-robin, and starts over at the end of the list.
-fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Location> {
-    let locations = hosts.iter().flat_map(|host| {
-        let location = if is_here(host) { Location::Local } else { Location::Remote(host.clone()) };
-        std::iter::repeat_n(location, host.processes as usize)
+fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Option<Host>> {
+    let of_each = hosts.iter().flat_map(|host| {
+        let other = (!is_here(host)).then(|| host.clone());
+        std::iter::repeat_n(other, host.processes as usize)
     });
-    let all: Vec<Location> = locations.collect();
+    let all: Vec<Option<Host>> = of_each.collect();
     let wanted = processes.map_or(all.len(), |processes| processes as usize);
     all.iter().cycle().take(wanted).cloned().collect()
 }
@@ -113,24 +95,20 @@ fn is_own_name(name: &str) -> bool {
 
 /// The first host that is really another one: a port of this host may be a container, which reaches every address of
 /// it.
-fn farthest(locations: &[Location]) -> Option<&Host> {
-    let mut others = locations.iter().filter_map(Location::host);
+fn farthest(hosts: &[Option<Host>]) -> Option<&Host> {
+    let mut others = hosts.iter().flatten();
     others.clone().find(|host| !is_own_name(&host.name)).or_else(|| others.next())
 }
 
 /// The address that other hosts use for this one: the source address of packets to the first of them.
-fn meeting_address(given: Option<IpAddr>, locations: &[Location]) -> Result<IpAddr, Failure> {
+fn meeting_address(given: Option<IpAddr>, hosts: &[Option<Host>]) -> Result<IpAddr, Failure> {
     if let Some(address) = given {
         return Ok(address);
     }
-    let Some(host) = farthest(locations) else { return Ok(Ipv4Addr::LOCALHOST.into()) };
+    let Some(host) = farthest(hosts) else { return Ok(Ipv4Addr::LOCALHOST.into()) };
     let found = (host.name.as_str(), 9).to_socket_addrs().and_then(|mut all| {
         let target = all.next().ok_or(std::io::ErrorKind::NotFound)?;
-        let any: SocketAddr = if target.is_ipv4() {
-            (Ipv4Addr::UNSPECIFIED, 0).into()
-        } else {
-            (std::net::Ipv6Addr::UNSPECIFIED, 0).into()
-        };
+        let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         // Connecting a UDP socket sends nothing; it only chooses a route.
         let socket = UdpSocket::bind(any)?;
         socket.connect(target)?;
@@ -153,10 +131,10 @@ mod tests {
     #[test]
     fn processes_are_distributed_round_robin() {
         let hosts = [host("localhost", 1), host("far.test", 2)];
-        let far = Location::Remote(hosts[1].clone());
-        assert_eq!(deal(&hosts, None), [Location::Local, far.clone(), far.clone()]);
-        assert_eq!(deal(&hosts, Some(2)), [Location::Local, far.clone()]);
-        assert_eq!(deal(&hosts, Some(5)), [Location::Local, far.clone(), far.clone(), Location::Local, far]);
+        let far = Some(hosts[1].clone());
+        assert_eq!(deal(&hosts, None), [None, far.clone(), far.clone()]);
+        assert_eq!(deal(&hosts, Some(2)), [None, far.clone()]);
+        assert_eq!(deal(&hosts, Some(5)), [None, far.clone(), far.clone(), None, far]);
     }
 
     #[test]
@@ -164,12 +142,9 @@ mod tests {
         let port = Host { port: Some(2222), ..host("localhost", 1) };
         let user = Host { user: Some("ann".into()), ..host("127.0.0.1", 1) };
         let hosts = [host("localhost", 1), port.clone(), user.clone()];
-        assert_eq!(
-            deal(&hosts, None),
-            [Location::Local, Location::Remote(port.clone()), Location::Remote(user)]
-        );
+        assert_eq!(deal(&hosts, None), [None, Some(port.clone()), Some(user)]);
         let far = Host { port: Some(2222), ..host("far.test", 1) };
-        let [port, there] = [port, far.clone()].map(Location::Remote);
+        let [port, there] = [port, far.clone()].map(Some);
         let meeting = meeting_address(None, std::slice::from_ref(&port));
         assert!(meeting.is_ok_and(|address| address.is_loopback()));
         assert_eq!(farthest(&[port, there]), Some(&far));
@@ -177,8 +152,8 @@ mod tests {
 
     #[test]
     fn this_machine_needs_no_route() {
-        assert_eq!(meeting_address(None, &[Location::Local]), Ok(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(meeting_address(None, &[None]), Ok(Ipv4Addr::LOCALHOST.into()));
         let given = "192.0.2.1".parse().expect("an address");
-        assert_eq!(meeting_address(Some(given), &[Location::Remote(host("x", 1))]), Ok(given));
+        assert_eq!(meeting_address(Some(given), &[Some(host("x", 1))]), Ok(given));
     }
 }

@@ -3,15 +3,8 @@
 use crate::table::{Align, Table};
 use serde_json::Value;
 
-/// A column: its heading, and the figure of a process.
-type Column = (&'static str, fn(&Value) -> Figure);
-
-/// A value that can be printed and added up.
-enum Figure {
-    Count(u64),
-    Bytes(u64),
-    Time(u64),
-}
+/// A column: its heading, how its figures are printed, and the figure of a process.
+type Column = (&'static str, fn(u64) -> String, fn(&Value) -> u64);
 
 fn counter(process: &Value, name: &str) -> u64 {
     process["counters"][name].as_u64().unwrap_or(0)
@@ -29,44 +22,25 @@ pub(super) fn computing_ns(process: &Value) -> u64 {
 
 /// The columns, in order.
 const COLUMNS: [Column; 15] = [
-    ("read\nfaults", |p| Figure::Count(counter(p, "read_faults"))),
-    ("write\nfaults", |p| Figure::Count(counter(p, "write_faults"))),
-    ("pages\nfetched", |p| Figure::Count(counter(p, "fetches"))),
-    ("pre-\nfetched", |p| Figure::Count(counter(p, "prefetches"))),
-    ("bytes\nfetched", |p| Figure::Bytes(counter(p, "fetched_bytes"))),
-    ("diffs", |p| Figure::Count(counter(p, "diffs"))),
-    ("bytes\nof diffs", |p| Figure::Bytes(counter(p, "diff_bytes"))),
-    ("messages", |p| Figure::Count(counter(p, "messages"))),
-    ("locks", |p| Figure::Count(counter(p, "locks"))),
-    ("barriers", |p| Figure::Count(counter(p, "barriers"))),
-    ("wait for\nfaults", |p| Figure::Time(counter(p, "fault_ns"))),
-    ("wait for\nlocks", |p| Figure::Time(counter(p, "lock_wait_ns"))),
-    ("wait for\nbarriers", |p| Figure::Time(counter(p, "barrier_wait_ns"))),
-    ("own\nwork", |p| Figure::Time(computing_ns(p))),
-    ("time", |p| Figure::Time(p["took_ns"].as_u64().unwrap_or(0))),
+    ("read\nfaults", count, |p| counter(p, "read_faults")),
+    ("write\nfaults", count, |p| counter(p, "write_faults")),
+    ("pages\nfetched", count, |p| counter(p, "fetches")),
+    ("pre-\nfetched", count, |p| counter(p, "prefetches")),
+    ("bytes\nfetched", rounded, |p| counter(p, "fetched_bytes")),
+    ("diffs", count, |p| counter(p, "diffs")),
+    ("bytes\nof diffs", rounded, |p| counter(p, "diff_bytes")),
+    ("messages", count, |p| counter(p, "messages")),
+    ("locks", count, |p| counter(p, "locks")),
+    ("barriers", count, |p| counter(p, "barriers")),
+    ("wait for\nfaults", duration, |p| counter(p, "fault_ns")),
+    ("wait for\nlocks", duration, |p| counter(p, "lock_wait_ns")),
+    ("wait for\nbarriers", duration, |p| counter(p, "barrier_wait_ns")),
+    ("own\nwork", duration, computing_ns),
+    ("time", duration, |p| p["took_ns"].as_u64().unwrap_or(0)),
 ];
 
-impl Figure {
-    fn value(&self) -> u64 {
-        let (Figure::Count(value) | Figure::Bytes(value) | Figure::Time(value)) = self;
-        *value
-    }
-
-    fn with(&self, value: u64) -> Figure {
-        match self {
-            Figure::Count(_) => Figure::Count(value),
-            Figure::Bytes(_) => Figure::Bytes(value),
-            Figure::Time(_) => Figure::Time(value),
-        }
-    }
-
-    fn show(&self) -> String {
-        match *self {
-            Figure::Count(count) => count.to_string(),
-            Figure::Bytes(bytes) => rounded(bytes),
-            Figure::Time(ns) => duration(ns),
-        }
-    }
+fn count(number: u64) -> String {
+    number.to_string()
 }
 
 /// Bytes with about three digits.
@@ -92,18 +66,15 @@ pub(super) fn duration(ns: u64) -> String {
 
 /// The headings, a row for each process, and the total.
 pub(super) fn rows(records: &[Value]) -> (Vec<&'static str>, Vec<Vec<String>>) {
-    let headings = std::iter::once("process").chain(COLUMNS.iter().map(|(heading, _)| *heading));
-    let row = |process: &Value| {
-        let name = process["rank"].to_string();
-        std::iter::once(name).chain(COLUMNS.iter().map(|(_, figure)| figure(process).show())).collect()
+    let headings = std::iter::once("process").chain(COLUMNS.iter().map(|(heading, ..)| *heading));
+    let row = |name: String, processes: &[Value]| {
+        let cell = |(_, show, figure): &Column| show(processes.iter().map(figure).sum());
+        std::iter::once(name).chain(COLUMNS.iter().map(cell)).collect()
     };
-    let mut rows: Vec<Vec<String>> = records.iter().map(row).collect();
+    let of_one = |process: &Value| row(process["rank"].to_string(), std::slice::from_ref(process));
+    let mut rows: Vec<Vec<String>> = records.iter().map(of_one).collect();
     if records.len() > 1 {
-        let sum = |(_, figure): &Column| {
-            let all = records.iter().map(|process| figure(process).value()).sum();
-            figure(&records[0]).with(all).show()
-        };
-        rows.push(std::iter::once("all".to_owned()).chain(COLUMNS.iter().map(sum)).collect());
+        rows.push(row("all".to_owned(), records));
     }
     (headings.collect(), rows)
 }

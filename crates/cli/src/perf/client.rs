@@ -5,7 +5,7 @@ use super::baseline::{tcp, udp, udp_stream};
 use super::control::Control;
 use super::handshake::{self, Request};
 use super::measure::{Budget, Measurement};
-use super::params::Params;
+use super::params::{Params, Transport};
 use super::rdma;
 use super::test::{Operation, Test};
 use crate::failure::Failure;
@@ -47,7 +47,7 @@ impl Client {
 
     /// Largest datagram message on the path to the server.
     pub(crate) fn path_mtu(&self) -> Result<u64, Failure> {
-        Ok(self.local.path_mtu(&self.control)?.bytes().into())
+        Ok(self.local.path_mtu(&self.control, Transport::Ud)?.bytes().into())
     }
 
     /// Ends the session; ignores a server that has already ended.

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use serde::{Serialize, de::DeserializeOwned};
+use socket2::Socket;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,15 +19,12 @@ const LONGEST_LINE: usize = 8 << 20;
 
 /// The channel.
 pub(crate) struct Control {
-    stream: Stream,
+    stream: Socket,
+    /// Whether both sides are on this machine by construction.
+    pub(crate) is_pair: bool,
     received: Vec<u8>,
     local: SocketAddr,
     peer: SocketAddr,
-}
-
-enum Stream {
-    Tcp(TcpStream),
-    Pair(UnixStream),
 }
 
 impl Control {
@@ -39,19 +37,15 @@ impl Control {
         sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(5))?;
         sockopt::set_tcp_keepcnt(&stream, 4)?;
         let (local, peer) = (canonical(stream.local_addr()?), canonical(stream.peer_addr()?));
-        Ok(Control { stream: Stream::Tcp(stream), received: Vec::new(), local, peer })
+        Ok(Control { stream: stream.into(), is_pair: false, received: Vec::new(), local, peer })
     }
 
     /// Over a socket pair: both sides are on this machine and meet on its loopback address.
     pub(crate) fn over_pair(stream: UnixStream) -> io::Result<Control> {
         stream.set_write_timeout(Some(STEP_TIMEOUT))?;
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        Ok(Control { stream: Stream::Pair(stream), received: Vec::new(), local: loopback, peer: loopback })
-    }
-
-    /// Whether both sides are on this machine by construction.
-    pub(crate) fn is_pair(&self) -> bool {
-        matches!(self.stream, Stream::Pair(_))
+        let (stream, local, peer) = (stream.into(), loopback, loopback);
+        Ok(Control { stream, is_pair: true, received: Vec::new(), local, peer })
     }
 
     /// Our address on the path to the peer, with another port.
@@ -69,11 +63,7 @@ impl Control {
         let mut line = serde_json::to_vec(message)
             .map_err(|error| Failure::io("cannot write a message as JSON", error))?;
         line.push(b'\n');
-        let sent = match &mut self.stream {
-            Stream::Tcp(stream) => stream.write_all(&line),
-            Stream::Pair(stream) => stream.write_all(&line),
-        };
-        sent.map_err(|error| match error.kind() {
+        self.stream.write_all(&line).map_err(|error| match error.kind() {
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => peer_left(),
             _ => Failure::io("cannot send to the other side", error),
         })
@@ -129,15 +119,12 @@ impl Control {
     fn read_some(&mut self, left: Option<Duration>) -> Result<(), Failure> {
         let silent =
             || Failure::new("the other side did not answer in time").advise("Check that it still runs");
-        if left.is_some_and(|left| left.is_zero()) {
+        // The kernel would take less than a microsecond for no limit at all.
+        if left.is_some_and(|left| left.as_micros() == 0) {
             return Err(silent());
         }
         let mut bytes = [0; 16384];
-        let read = match &mut self.stream {
-            Stream::Tcp(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(&mut bytes)),
-            Stream::Pair(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(&mut bytes)),
-        };
-        match read {
+        match self.stream.set_read_timeout(left).and_then(|()| self.stream.read(&mut bytes)) {
             Ok(0) => Err(peer_left()),
             Ok(n) => {
                 self.received.extend_from_slice(&bytes[..n]);
@@ -155,10 +142,7 @@ impl Control {
 
 impl AsFd for Control {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.stream {
-            Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Pair(stream) => stream.as_fd(),
-        }
+        self.stream.as_fd()
     }
 }
 

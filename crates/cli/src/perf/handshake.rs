@@ -167,16 +167,11 @@ pub(crate) fn go(control: &mut Control, offer: Offer) -> Result<(), Failure> {
 
 /// Client: ends the traffic.
 pub(crate) fn stop(control: &mut Control) -> Result<Report, Failure> {
-    request_stop(control)?;
+    control.send(&Request::Stop)?;
     await_report(control)
 }
 
-/// Client: reports that its traffic is over.
-pub(crate) fn request_stop(control: &mut Control) -> Result<(), Failure> {
-    control.send(&Request::Stop)
-}
-
-/// Client: takes the answer to that.
+/// Client: takes the answer to [`Request::Stop`].
 pub(crate) fn await_report(control: &mut Control) -> Result<Report, Failure> {
     match receive(control)? {
         Reply::Report(report) => Ok(report),
@@ -184,12 +179,7 @@ pub(crate) fn await_report(control: &mut Control) -> Result<Report, Failure> {
     }
 }
 
-/// Client: asks for a break.
-pub(crate) fn request_break(control: &mut Control) -> Result<(), Failure> {
-    control.send(&Request::Settle)
-}
-
-/// Client: takes the answer to that.
+/// Client: takes the answer to [`Request::Settle`].
 pub(crate) fn await_settled(control: &mut Control) -> Result<(), Failure> {
     match receive(control)? {
         Reply::Settled => Ok(()),
@@ -207,13 +197,8 @@ pub(crate) fn ready(control: &mut Control, offer: Offer) -> Result<Offer, Failur
     control.send(&Reply::Ready { offer })?;
     match control.receive(Some(STEP_TIMEOUT))? {
         Request::Go { offer } => Ok(offer),
-        other => Err(out_of_order(&other)),
+        other => Err(out_of_order("client", &other)),
     }
-}
-
-/// Server: the traffic may begin.
-pub(crate) fn started(control: &mut Control) -> Result<(), Failure> {
-    control.send(&Reply::Started)
 }
 
 /// How the traffic goes on.
@@ -230,26 +215,16 @@ pub(crate) fn await_pause(control: &mut Control) -> Result<Pause, Failure> {
     match control.receive(None)? {
         Request::Settle => Ok(Pause::Break),
         Request::Stop => Ok(Pause::End),
-        other => Err(out_of_order(&other)),
+        other => Err(out_of_order("client", &other)),
     }
-}
-
-/// Server: the break may end.
-pub(crate) fn settled(control: &mut Control) -> Result<(), Failure> {
-    control.send(&Reply::Settled)
 }
 
 /// Server: waits for the end of the traffic.
 pub(crate) fn await_stop(control: &mut Control) -> Result<(), Failure> {
     match control.receive(None)? {
         Request::Stop => Ok(()),
-        other => Err(out_of_order(&other)),
+        other => Err(out_of_order("client", &other)),
     }
-}
-
-/// A message of the client that does not belong here.
-pub(crate) fn out_of_order(request: &Request) -> Failure {
-    Failure::new(format!("the client sent {} out of order", word(request)))
 }
 
 fn receive(control: &mut Control) -> Result<Reply, Failure> {
@@ -261,12 +236,13 @@ fn receive(control: &mut Control) -> Result<Reply, Failure> {
 }
 
 fn unexpected(reply: &Reply) -> Failure {
-    Failure::new(format!("the server sent {} out of order", word(reply)))
+    out_of_order("server", reply)
 }
 
-/// The tag of a message, in quotes.
-fn word(message: &impl Serialize) -> String {
-    serde_json::to_value(message).map_or_else(|error| error.to_string(), |message| message["say"].to_string())
+/// A message of this side that does not belong here.
+pub(crate) fn out_of_order(side: &str, message: &impl Serialize) -> Failure {
+    let message = serde_json::to_value(message).unwrap_or_default();
+    Failure::new(format!("the {side} sent {} out of order", message["say"]))
 }
 
 /// A peer's text, fit for a terminal.

@@ -22,6 +22,7 @@ pub(crate) mod suite;
 mod test;
 
 pub(crate) use options::Args;
+pub(crate) use stats::Bandwidth;
 pub(crate) use suite::run_peer;
 pub(crate) use test::Test;
 

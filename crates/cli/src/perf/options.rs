@@ -68,6 +68,7 @@ Examples:
   ferroce perf send-lat                     server of one test, on one machine …
   ferroce perf send-lat 192.0.2.7 -s 64     … and its client on another
   ferroce perf write-bw 192.0.2.7 -a -q 4   all sizes, four queue pairs
+  ferroce perf send-bw 192.0.2.7 -T 4       four threads on each side
   ferroce perf read-bw 192.0.2.7 -s 1M -D 10 -t 64
   ferroce perf tcp-bw 192.0.2.7 -s 1M       the same wire with a socket, to compare
 
@@ -93,56 +94,49 @@ pub(crate) struct SuiteArgs {
     pub(crate) faults: FaultArgs,
 }
 
-/// One test between two machines.
-#[derive(Subcommand)]
-pub(crate) enum TestCommand {
-    /// SEND ping-pong: half a round trip.
-    SendLat(TestArgs),
-    /// WRITE ping-pong, the target polls its memory: half a round trip.
-    WriteLat(TestArgs),
-    /// READ: a whole round trip.
-    ReadLat(TestArgs),
-    /// Fetch and add: a whole round trip.
-    AtomicLat(TestArgs),
-    /// SEND bandwidth and message rate.
-    SendBw(TestArgs),
-    /// WRITE bandwidth and message rate.
-    WriteBw(TestArgs),
-    /// READ bandwidth and message rate.
-    ReadBw(TestArgs),
-    /// Fetch-and-add rate.
-    AtomicBw(TestArgs),
-    /// TCP ping-pong, to compare with send-lat.
-    TcpLat(TestArgs),
-    /// TCP request and reply, to compare with read-lat.
-    TcpRr(TestArgs),
-    /// TCP stream, to compare with the bandwidths.
-    TcpBw(TestArgs),
-    /// UDP ping-pong, both sides spinning, to compare with send-lat.
-    UdpLat(TestArgs),
-    /// UDP stream in packets like those of a WRITE: the limit of this machine's sockets.
-    UdpBw(TestArgs),
+/// The subcommands of single tests, named as [`Test`] names them.
+macro_rules! test_commands {
+    ($($(#[$doc:meta])* $test:ident)+) => {
+        /// One test between two machines.
+        #[derive(Subcommand)]
+        pub(crate) enum TestCommand { $($(#[$doc])* $test(TestArgs)),+ }
+
+        impl TestCommand {
+            /// The test and its options.
+            pub(crate) fn split(self) -> (Test, TestArgs) {
+                match self { $(TestCommand::$test(args) => (Test::$test, args)),+ }
+            }
+        }
+    };
 }
 
-impl TestCommand {
-    /// The test and its options.
-    pub(crate) fn split(self) -> (Test, TestArgs) {
-        match self {
-            TestCommand::SendLat(args) => (Test::SendLat, args),
-            TestCommand::WriteLat(args) => (Test::WriteLat, args),
-            TestCommand::ReadLat(args) => (Test::ReadLat, args),
-            TestCommand::AtomicLat(args) => (Test::AtomicLat, args),
-            TestCommand::SendBw(args) => (Test::SendBw, args),
-            TestCommand::WriteBw(args) => (Test::WriteBw, args),
-            TestCommand::ReadBw(args) => (Test::ReadBw, args),
-            TestCommand::AtomicBw(args) => (Test::AtomicBw, args),
-            TestCommand::TcpLat(args) => (Test::TcpLat, args),
-            TestCommand::TcpRr(args) => (Test::TcpRr, args),
-            TestCommand::TcpBw(args) => (Test::TcpBw, args),
-            TestCommand::UdpLat(args) => (Test::UdpLat, args),
-            TestCommand::UdpBw(args) => (Test::UdpBw, args),
-        }
-    }
+test_commands! {
+    /// SEND ping-pong: half a round trip.
+    SendLat
+    /// WRITE ping-pong, the target polls its memory: half a round trip.
+    WriteLat
+    /// READ: a whole round trip.
+    ReadLat
+    /// Fetch and add: a whole round trip.
+    AtomicLat
+    /// SEND bandwidth and message rate.
+    SendBw
+    /// WRITE bandwidth and message rate.
+    WriteBw
+    /// READ bandwidth and message rate.
+    ReadBw
+    /// Fetch-and-add rate.
+    AtomicBw
+    /// TCP ping-pong, to compare with send-lat.
+    TcpLat
+    /// TCP request and reply, to compare with read-lat.
+    TcpRr
+    /// TCP stream, to compare with the bandwidths.
+    TcpBw
+    /// UDP ping-pong, both sides spinning, to compare with send-lat.
+    UdpLat
+    /// UDP stream in packets like those of a WRITE: the limit of this machine's sockets.
+    UdpBw
 }
 
 /// Options of one test. All are optional, so that a server can tell explicit values from defaults.
@@ -165,6 +159,10 @@ pub(crate) struct TestArgs {
     /// Queue pairs.
     #[arg(short, long = "qp", value_name = "COUNT")]
     pub(crate) qps: Option<u32>,
+    /// Threads of each side, each with completion queues and queue pairs (-q) of its own. The result is the sum; without -n or -D, two
+    /// seconds are measured.
+    #[arg(short = 'T', long, value_name = "COUNT")]
+    pub(crate) threads: Option<u32>,
     /// Messages in flight per queue pair [default: 128, fewer from 128 KiB on].
     #[arg(short, long, value_name = "COUNT")]
     pub(crate) tx_depth: Option<u32>,
@@ -247,6 +245,7 @@ impl TestArgs {
             transport: self.transport.unwrap_or(base.transport),
             size,
             queue_pairs: self.qps.unwrap_or(base.queue_pairs),
+            threads: self.threads.unwrap_or(base.threads),
             tx_depth: self.tx_depth.unwrap_or_else(|| base.tx_depth.max(post_list.min(128))),
             inline: self.inline.unwrap_or(base.inline),
             events: self.events,
@@ -267,6 +266,7 @@ impl TestArgs {
     fn rdma_option(&self) -> Option<&'static str> {
         let given = [
             ("-q", self.qps.is_some()),
+            ("-T", self.threads.is_some()),
             ("-t", self.tx_depth.is_some()),
             ("-I", self.inline.is_some()),
             ("-e", self.events),
@@ -301,7 +301,11 @@ impl TestArgs {
     pub(crate) fn budget(&self, test: Test) -> Budget {
         let limit = match (self.duration, self.iterations) {
             (Some(seconds), _) => Limit::Time(Duration::from_secs(seconds)),
-            (None, Some(count)) => Limit::Messages(count),
+            (None, Some(count)) => Limit::Messages(count.div_ceil(self.threads.unwrap_or(1).max(1).into())),
+            // So that the threads measure at the same time.
+            (None, None) if self.threads.is_some_and(|threads| threads > 1) => {
+                Limit::Time(Duration::from_secs(2))
+            }
             (None, None) => Limit::Messages(if test.is_bandwidth() { 5000 } else { 1000 }),
         };
         let warm_up = if self.like_perftest { Duration::ZERO } else { Duration::from_millis(20) };
@@ -324,6 +328,7 @@ impl TestArgs {
         for (option, differs) in [
             ("-s", differs(self.size, asked.size)),
             ("-q", differs(self.qps, asked.queue_pairs)),
+            ("-T", differs(self.threads, asked.threads)),
             ("-t", differs(self.tx_depth, asked.tx_depth)),
             ("-I", differs(self.inline, asked.inline)),
             ("-e", self.events && !asked.events),
@@ -374,6 +379,7 @@ mod tests {
             transport: Transport::Uc,
             size: 1 << 20,
             queue_pairs: 4,
+            threads: 1,
             tx_depth: 64,
             inline: 32,
             events: true,
@@ -412,7 +418,7 @@ mod tests {
     fn sockets_have_no_rdma_options() {
         let options =
             "-q 1,-t 1,-I 0,-e,-b,-l 1,-c rc,-m 1024,-Q 1,--like-perftest,-x 3,--loss 1%,--delay 1ms";
-        for test in Test::ALL.into_iter().filter(|test| test.is_baseline()) {
+        for test in Test::all().filter(|test| test.is_baseline()) {
             for option in options.split(',') {
                 let refusal = params(&format!("perf {} {option}", test.name())).expect_err(option);
                 assert!(refusal.what().contains("plain socket"), "{option}: {}", refusal.what());

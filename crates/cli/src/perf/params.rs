@@ -1,6 +1,7 @@
 //! The parameters of one test, and their valid combinations.
 
 use super::test::{Operation, Test};
+use crate::name_of;
 use crate::sizes::format_size;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -19,17 +20,6 @@ pub(crate) enum Transport {
     Ud,
 }
 
-impl Transport {
-    /// The name on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Transport::Rc => "rc",
-            Transport::Uc => "uc",
-            Transport::Ud => "ud",
-        }
-    }
-}
-
 /// One test at one size. The client chooses them, and the server checks them before it allocates anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,8 +30,10 @@ pub(crate) struct Params {
     pub(crate) transport: Transport,
     /// Bytes per message.
     pub(crate) size: u64,
-    /// Queue pairs.
+    /// Queue pairs, of each thread.
     pub(crate) queue_pairs: u32,
+    /// Threads of each side, each with its own connection, completion queues and queue pairs.
+    pub(crate) threads: u32,
     /// Messages in flight per queue pair.
     pub(crate) tx_depth: u32,
     /// Messages up to this size are copied at posting.
@@ -71,6 +63,7 @@ pub(crate) const MAX_UDP_SIZE: u64 = 65_507;
 /// The UDP stream sends packets with this much of a message.
 pub(crate) const UDP_STREAM_UNIT: u64 = 4096;
 const MAX_QUEUE_PAIRS: u32 = 16_384;
+const MAX_THREADS: u32 = 64;
 const MAX_DEPTH: u32 = 8192;
 const MAX_INLINE: u32 = 1024;
 /// Maximum number of completions in the queue of one side.
@@ -102,6 +95,7 @@ impl Params {
             transport: Transport::Rc,
             size,
             queue_pairs: if test == Test::Qps { 10_000 } else { 1 },
+            threads: 1,
             tx_depth: match test {
                 Test::Qps => QPS_DEPTH,
                 _ if queues_many => (POSTED_BYTES / size.max(1)).clamp(4, 128) as u32,
@@ -127,6 +121,7 @@ impl Params {
             _ => {}
         }
         within("the number of queue pairs (-q)", self.queue_pairs.into(), 1, MAX_QUEUE_PAIRS.into())?;
+        within("the number of threads (-T)", self.threads.into(), 1, MAX_THREADS.into())?;
         within("the depth (-t)", self.tx_depth.into(), 1, MAX_DEPTH.into())?;
         within("the inline size (-I)", self.inline.into(), 0, MAX_INLINE.into())?;
         within("the post list (-l)", self.post_list.into(), 1, self.tx_depth.into())?;
@@ -135,10 +130,11 @@ impl Params {
         if let Some(mtu) = self.mtu.filter(|mtu| !MTUS.contains(mtu)) {
             return Err(format!("{mtu} is not a path MTU (-m); use 256, 512, 1024, 2048 or 4096"));
         }
-        if self.size * u64::from(self.queue_pairs) * 2 > MAX_MEMORY {
+        let queue_pairs = u64::from(self.queue_pairs) * u64::from(self.threads);
+        if self.size * queue_pairs * 2 > MAX_MEMORY {
             return Err(format!(
                 "{} queue pairs with messages of {} need more than {} of buffers",
-                self.queue_pairs,
+                queue_pairs,
                 format_size(self.size),
                 format_size(MAX_MEMORY)
             ));
@@ -174,7 +170,7 @@ impl Params {
 
     fn check_rdma(&self) -> Result<(), String> {
         let name = self.test.name();
-        let transport = self.transport.name();
+        let transport = name_of(self.transport);
         match (self.test.operation(), self.transport) {
             (Operation::Read, Transport::Uc | Transport::Ud) => {
                 return Err(format!(
@@ -235,6 +231,7 @@ impl Params {
         let name = self.test.name();
         for (wrong, option) in [
             (self.queue_pairs != 1, "several queue pairs (-q)"),
+            (self.threads != 1, "several threads (-T)"),
             // A list makes the depth greater.
             (self.post_list != 1, "a post list (-l)"),
             (self.tx_depth != 1, "a depth (-t)"),
@@ -266,7 +263,7 @@ mod tests {
 
     #[test]
     fn defaults_are_allowed() {
-        for test in Test::ALL.into_iter().chain([Test::Qps]) {
+        for &test in Test::value_variants() {
             assert_eq!(Params::defaults(test).check(), Ok(()), "{}", test.name());
         }
     }

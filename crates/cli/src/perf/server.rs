@@ -31,10 +31,16 @@ pub(crate) fn serve(
                     refusal = Some(reason.clone());
                     control.send(&Reply::Refused { reason })?;
                 }
-                Ok(()) => serve_test(control, &params, local)?,
+                Ok(()) => {
+                    // Reports a failure to the client; if that fails, too, our own is still the one to return.
+                    let report = serve_test(control, &params, local).inspect_err(|failure| {
+                        let _ = control.send(&Reply::Failed { reason: failure.what().to_owned() });
+                    })?;
+                    control.send(&Reply::Report(report))?;
+                }
             },
             Request::Bye => return Ok(()),
-            other => return Err(handshake::out_of_order(&other)),
+            other => return Err(handshake::out_of_order("client", &other)),
         }
     }
 }
@@ -42,19 +48,7 @@ pub(crate) fn serve(
 /// Idle time that a server of a single test allows its client between two sizes.
 pub(crate) const IDLE: Option<Duration> = Some(STEP_TIMEOUT);
 
-fn serve_test(control: &mut Control, params: &Params, local: &rdma::Local) -> Result<(), Failure> {
-    let outcome = serve_prepared(control, params, local);
-    match outcome {
-        Ok(report) => control.send(&Reply::Report(report)),
-        Err(failure) => {
-            // Reports the failure to the client; if that fails, too, our own failure is still the one to return.
-            let _ = control.send(&Reply::Failed { reason: failure.what().to_owned() });
-            Err(failure)
-        }
-    }
-}
-
-fn serve_prepared(control: &mut Control, params: &Params, local: &rdma::Local) -> Result<Report, Failure> {
+fn serve_test(control: &mut Control, params: &Params, local: &rdma::Local) -> Result<Report, Failure> {
     local.prepare(params)?;
     let _pinned = local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
     match params.test.operation() {

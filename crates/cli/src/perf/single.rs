@@ -15,6 +15,7 @@ use crate::table::{Align, Table};
 use serde::Serialize;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
 
 /// Result at one size.
 #[derive(Serialize)]
@@ -37,9 +38,42 @@ pub(crate) fn run(test: Test, args: &TestArgs) -> Result<(), Failure> {
 }
 
 fn run_client(test: Test, args: &TestArgs, params: &Params, host: &str) -> Result<(), Failure> {
+    let local = Local::new(None, args.gid_index);
+    let lines = if params.threads > 1 {
+        local.prepare(params)?;
+        let others = (1..params.threads).map(|_| local.beside()).collect::<Result<Vec<_>, _>>()?;
+        let threads = std::thread::scope(|scope| {
+            // The server accepts the others once the first has said how many there are.
+            let others: Vec<_> = others
+                .into_iter()
+                .map(|local| scope.spawn(move || measure(test, args, params, host, local)))
+                .collect();
+            let first = measure(test, args, params, host, local)?;
+            let joined = others.into_iter().map(|other| other.join().unwrap_or_else(|_| Err(panicked())));
+            std::iter::once(Ok(first)).chain(joined).collect::<Result<Vec<_>, _>>()
+        })?;
+        summed(threads)
+    } else {
+        measure(test, args, params, host, local)?
+    };
+    if args.json { crate::print_json(&lines) } else { crate::print_text(&render(test, &lines)) }
+}
+
+fn panicked() -> Failure {
+    Failure::new("a thread of the test panicked")
+}
+
+/// Runs one thread's part of the test at every size.
+fn measure(
+    test: Test,
+    args: &TestArgs,
+    params: &Params,
+    host: &str,
+    local: Local,
+) -> Result<Vec<Line>, Failure> {
     let control = Control::over_tcp(connect(test, host, args.port)?)
         .map_err(|error| Failure::io(format!("cannot use the connection to {host}"), error))?;
-    let mut client = Client::new(control, Local::new(None, args.gid_index))?;
+    let mut client = Client::new(control, local)?;
     let mut lines = Vec::new();
     let path_mtu = if params.transport == Transport::Ud { client.path_mtu()? } else { 0 };
     for size in args.sizes(params, path_mtu) {
@@ -51,7 +85,19 @@ fn run_client(test: Test, args: &TestArgs, params: &Params, host: &str) -> Resul
         lines.push(Line { params, latency, bandwidth });
     }
     client.leave();
-    if args.json { crate::print_json(&lines) } else { crate::print_text(&render(test, &lines)) }
+    Ok(lines)
+}
+
+/// The sums of what the threads found, for each size.
+fn summed(threads: Vec<Vec<Line>>) -> Vec<Line> {
+    let mut threads: Vec<_> = threads.into_iter().map(Vec::into_iter).collect();
+    let mut sums = Vec::new();
+    loop {
+        let lines: Vec<Line> = threads.iter_mut().filter_map(Iterator::next).collect();
+        let bandwidth = Bandwidth::sum(lines.iter().filter_map(|line| line.bandwidth));
+        let Some(first) = lines.into_iter().next() else { return sums };
+        sums.push(Line { bandwidth, ..first });
+    }
 }
 
 fn connect(test: Test, host: &str, port: u16) -> Result<TcpStream, Failure> {
@@ -102,14 +148,21 @@ fn run_server(test: Test, args: &TestArgs) -> Result<(), Failure> {
         if port == super::options::DEFAULT_PORT { String::new() } else { format!(" -p {port}") };
     eprintln!("ferroce perf: waiting for a client. On the other machine:");
     eprintln!("  ferroce perf {} {}{port_option}", test.name(), host_name());
-    let mut control = await_client(&listener)?;
-    drop(listener);
+    let mut control = await_client(&listener, None)?;
     let local = Local::new(None, args.gid_index);
     let mut served: Vec<Params> = Vec::new();
-    server::serve(&mut control, &local, server::IDLE, |asked| {
-        args.agrees_with(test, asked)?;
-        served.push(asked.clone());
-        Ok(())
+    std::thread::scope(|scope| {
+        let mut listener = Some(listener);
+        server::serve(&mut control, &local, server::IDLE, |asked| {
+            args.agrees_with(test, asked)?;
+            served.push(asked.clone());
+            if let Some(listener) = listener.take().filter(|_| asked.threads > 1) {
+                let others = (1..asked.threads).map(|_| local.beside()).collect::<Result<Vec<_>, _>>();
+                let others = others.map_err(|failure| failure.what().to_owned())?;
+                scope.spawn(move || serve_others(scope, test, args, &listener, others));
+            }
+            Ok(())
+        })
     })?;
     if args.json {
         return crate::print_json(&serde_json::json!({ "served": served }));
@@ -118,9 +171,36 @@ fn run_server(test: Test, args: &TestArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits for a valid client; ignores port scans.
-fn await_client(listener: &TcpListener) -> Result<Control, Failure> {
+/// Serves the other threads of a client.
+fn serve_others<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    test: Test,
+    args: &'scope TestArgs,
+    listener: &TcpListener,
+    others: Vec<Local>,
+) {
+    for local in others {
+        let control = match await_client(listener, Some(STEP_TIMEOUT)) {
+            Ok(control) => control,
+            Err(failure) => return eprintln!("ferroce perf: {}.", failure.what()),
+        };
+        scope.spawn(move || {
+            let mut control = control;
+            let agrees = |asked: &Params| args.agrees_with(test, asked);
+            if let Err(failure) = server::serve(&mut control, &local, server::IDLE, agrees) {
+                eprintln!("ferroce perf: {}.", failure.what());
+            }
+        });
+    }
+}
+
+/// Waits for a valid client, at most so long; ignores port scans.
+fn await_client(listener: &TcpListener, most: Option<Duration>) -> Result<Control, Failure> {
+    let give_up = most.map(|most| Instant::now() + most);
     loop {
+        if let Some(give_up) = give_up {
+            await_connection(listener, give_up)?;
+        }
         let (stream, from) =
             listener.accept().map_err(|error| Failure::io("cannot accept a client", error))?;
         let from = canonical(from).ip();
@@ -134,6 +214,18 @@ fn await_client(listener: &TcpListener) -> Result<Control, Failure> {
             }
             Err(failure) => eprintln!("ferroce perf: not served {from}: {}.", failure.what()),
         }
+    }
+}
+
+/// Waits until somebody connects.
+fn await_connection(listener: &TcpListener, give_up: Instant) -> Result<(), Failure> {
+    let left = give_up.saturating_duration_since(Instant::now());
+    let timeout = rustix::event::Timespec::try_from(left).ok();
+    let mut fds = [rustix::event::PollFd::new(listener, rustix::event::PollFlags::IN)];
+    match rustix::event::poll(&mut fds, timeout.as_ref()) {
+        Ok(0) => Err(Failure::new("the other threads of the client did not connect")),
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::io("cannot wait for a client", error)),
     }
 }
 

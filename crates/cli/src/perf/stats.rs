@@ -184,6 +184,18 @@ impl Bandwidth {
         Bandwidth { lost: self.lost, ..both }
     }
 
+    /// What several threads moved at the same time.
+    pub(crate) fn sum(threads: impl IntoIterator<Item = Bandwidth>) -> Option<Bandwidth> {
+        threads.into_iter().reduce(|a, b| Bandwidth {
+            messages: a.messages + b.messages,
+            bytes: a.bytes + b.bytes,
+            elapsed_ns: a.elapsed_ns.max(b.elapsed_ns),
+            gigabytes_per_s: a.gigabytes_per_s + b.gigabytes_per_s,
+            million_messages_per_s: a.million_messages_per_s + b.million_messages_per_s,
+            lost: a.lost.zip(b.lost).map(|(a, b)| a + b),
+        })
+    }
+
     /// The round with the median rate, which one disturbed round does not change.
     pub(crate) fn median(mut rounds: Vec<Bandwidth>) -> Option<Bandwidth> {
         rounds.sort_by(|a, b| a.million_messages_per_s.total_cmp(&b.million_messages_per_s));

@@ -1,37 +1,39 @@
 //! The tests, and what each measures.
 
+use crate::name_of;
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// One test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// One test. The order is that of the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Test {
-    /// SEND ping-pong.
-    SendLat,
-    /// WRITE ping-pong; the receiver polls its memory.
-    WriteLat,
-    /// READ, one at a time.
-    ReadLat,
-    /// Fetch and add, one at a time.
-    AtomicLat,
-    /// Many SENDs in flight.
-    SendBw,
-    /// Many WRITEs in flight.
-    WriteBw,
-    /// Many READs in flight.
-    ReadBw,
-    /// Many fetch-and-adds in flight.
-    AtomicBw,
     /// TCP ping-pong.
     TcpLat,
-    /// Small TCP request, reply of the message size: what a READ replaces.
-    TcpRr,
     /// TCP stream.
     TcpBw,
+    /// Small TCP request, reply of the message size: what a READ replaces.
+    TcpRr,
     /// UDP ping-pong, both sides spinning.
     UdpLat,
     /// UDP stream, in packets like those of a WRITE.
     UdpBw,
+    /// SEND ping-pong.
+    SendLat,
+    /// Many SENDs in flight.
+    SendBw,
+    /// WRITE ping-pong; the receiver polls its memory.
+    WriteLat,
+    /// Many WRITEs in flight.
+    WriteBw,
+    /// READ, one at a time.
+    ReadLat,
+    /// Many READs in flight.
+    ReadBw,
+    /// Fetch and add, one at a time.
+    AtomicLat,
+    /// Many fetch-and-adds in flight.
+    AtomicBw,
     /// Very many queue pairs; its result is neither a latency nor a bandwidth.
     Qps,
 }
@@ -54,41 +56,14 @@ pub(crate) enum Operation {
 }
 
 impl Test {
-    /// All tests with a latency or a bandwidth, in the order in which they are listed.
-    pub(crate) const ALL: [Test; 13] = [
-        Test::TcpLat,
-        Test::TcpBw,
-        Test::TcpRr,
-        Test::UdpLat,
-        Test::UdpBw,
-        Test::SendLat,
-        Test::SendBw,
-        Test::WriteLat,
-        Test::WriteBw,
-        Test::ReadLat,
-        Test::ReadBw,
-        Test::AtomicLat,
-        Test::AtomicBw,
-    ];
+    /// All tests with a latency or a bandwidth.
+    pub(crate) fn all() -> impl Iterator<Item = Test> {
+        Test::value_variants().iter().copied().filter(|test| *test != Test::Qps)
+    }
 
     /// The name on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Test::SendLat => "send-lat",
-            Test::WriteLat => "write-lat",
-            Test::ReadLat => "read-lat",
-            Test::AtomicLat => "atomic-lat",
-            Test::SendBw => "send-bw",
-            Test::WriteBw => "write-bw",
-            Test::ReadBw => "read-bw",
-            Test::AtomicBw => "atomic-bw",
-            Test::TcpLat => "tcp-lat",
-            Test::TcpRr => "tcp-rr",
-            Test::TcpBw => "tcp-bw",
-            Test::UdpLat => "udp-lat",
-            Test::UdpBw => "udp-bw",
-            Test::Qps => "qps",
-        }
+    pub(crate) fn name(self) -> String {
+        name_of(self)
     }
 
     /// What moves the bytes.
@@ -105,10 +80,8 @@ impl Test {
 
     /// Whether the result is a bandwidth rather than a latency.
     pub(crate) fn is_bandwidth(self) -> bool {
-        matches!(
-            self,
-            Test::SendBw | Test::WriteBw | Test::ReadBw | Test::AtomicBw | Test::TcpBw | Test::UdpBw
-        )
+        use Test::{AtomicBw, ReadBw, SendBw, TcpBw, UdpBw, WriteBw};
+        matches!(self, SendBw | WriteBw | ReadBw | AtomicBw | TcpBw | UdpBw)
     }
 
     /// Whether it uses sockets only, as something to compare with.
@@ -137,7 +110,7 @@ mod tests {
 
     #[test]
     fn names_on_the_wire_are_those_of_the_command_line() {
-        for test in Test::ALL.into_iter().chain([Test::Qps]) {
+        for &test in Test::value_variants() {
             assert_eq!(serde_json::to_value(test).expect("a name"), test.name());
         }
     }

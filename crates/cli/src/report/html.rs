@@ -2,7 +2,7 @@
 
 use super::plots;
 use super::sections::{machine, method};
-use crate::perf::suite::{Headline, ROWS, Results, Row, microseconds, rate, ratio};
+use crate::perf::suite::{HEADINGS, Headline, ROWS, Results, Row};
 use crate::sizes::format_size;
 use crate::svg::escape;
 use std::fmt::Write;
@@ -78,17 +78,8 @@ fn figure(page: &mut String, title: &str, picture: Option<String>, caption: &str
 
 fn table(page: &mut String, results: &Results) {
     page.push_str("<div class=\"wide\"><table>\n<thead><tr><th>size</th><th></th>");
-    for heading in [
-        "median<br>µs",
-        "p99<br>µs",
-        "p99.9<br>µs",
-        "× TCP<br>latency",
-        "bandwidth<br>GB/s",
-        "rate<br>M msg/s",
-        "× TCP<br>rate",
-        "samples",
-        "messages",
-    ] {
+    for heading in HEADINGS.into_iter().chain(["samples", "messages"]) {
+        let heading = heading.replace('\n', "<br>");
         let _ = write!(page, "<th scope=\"col\">{heading}</th>");
     }
     page.push_str("</tr></thead>\n");
@@ -114,29 +105,16 @@ fn table(page: &mut String, results: &Results) {
 }
 
 fn table_row(results: &Results, row: &Row, size: u64) -> Option<String> {
-    let latency_cell = results.cell(row.latency, size);
-    let bandwidth_cell = row.bandwidth.and_then(|test| results.cell(test, size));
-    latency_cell.or(bandwidth_cell)?;
+    let failed = |error: &str| format!("<span class=\"failed\" title=\"{}\">failed</span>", escape(error));
+    let figures = row.figures(results, size, failed)?;
+    let samples = results.latency(row.latency, size).map(|latency| latency.samples);
+    let bandwidth = row.bandwidth.and_then(|test| results.bandwidth(test, size));
+    let counts = [samples, bandwidth.map(|bandwidth| bandwidth.messages)];
+    let counts = counts.map(|count| count.map_or(String::new(), |count| count.to_string()));
     let mut html = format!("<th scope=\"row\">{}</th>", escape(row.label));
-    let mut cell = |words: String| {
+    for words in figures.into_iter().chain(counts) {
         let _ = write!(html, "<td>{words}</td>");
-    };
-    let error = |cell: Option<&crate::perf::suite::Cell>| {
-        let error = cell.and_then(|cell| cell.error.as_deref())?;
-        Some(format!("<span class=\"failed\" title=\"{}\">failed</span>", escape(error)))
-    };
-    let latency = latency_cell.and_then(|cell| cell.latency.as_ref());
-    cell(error(latency_cell).unwrap_or_else(|| microseconds(latency.map(|l| l.median_ns))));
-    cell(microseconds(latency.and_then(|l| l.p99_ns)));
-    cell(microseconds(latency.and_then(|l| l.p999_ns)));
-    cell(ratio(results.speed_up(row.latency, size)));
-    let bandwidth = bandwidth_cell.and_then(|cell| cell.bandwidth.as_ref());
-    let of_bandwidth = |words: String| if row.bandwidth.is_some() { words } else { String::new() };
-    cell(error(bandwidth_cell).unwrap_or_else(|| of_bandwidth(rate(bandwidth.map(|b| b.gigabytes_per_s)))));
-    cell(of_bandwidth(rate(bandwidth.map(|b| b.million_messages_per_s))));
-    cell(ratio(row.bandwidth.and_then(|test| results.speed_up(test, size))));
-    cell(latency.map_or(String::new(), |l| l.samples.to_string()));
-    cell(bandwidth.map_or(String::new(), |b| b.messages.to_string()));
+    }
     Some(html)
 }
 

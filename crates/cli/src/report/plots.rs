@@ -1,84 +1,73 @@
 //! Which lines the two plots have.
 
 use super::line_plot::{Marker, Plot, Series};
-use crate::perf::Test;
 use crate::perf::suite::{Results, microseconds, rate};
+use crate::perf::{Bandwidth, Test};
 use crate::sizes::format_size;
 
 /// Latency against size.
 pub(super) fn latency(results: &Results) -> Plot {
-    let series = |name, class, marker, test| Series {
-        name,
-        class,
-        marker,
-        points: latency_points(results, name, test),
+    let lines = [
+        ("TCP", "tcp", Marker::Square, Test::TcpLat),
+        ("TCP request/reply", "tcp-rr", Marker::Ring, Test::TcpRr),
+        ("UDP, spinning", "udp", Marker::Cross, Test::UdpLat),
+        ("RC send", "send", Marker::Circle, Test::SendLat),
+        ("RC write", "write", Marker::Triangle, Test::WriteLat),
+        ("RC read", "read", Marker::Wedge, Test::ReadLat),
+        ("RC atomic", "atomic", Marker::Diamond, Test::AtomicLat),
+    ];
+    let point = |test, size| {
+        let latency = results.latency(test, size)?;
+        let times = [Some(latency.median_ns), latency.p99_ns, latency.p999_ns].map(microseconds);
+        let [median, p99, p999] = times;
+        Some((latency.median_ns, format!("median {median} µs, p99 {p99} µs, p99.9 {p999} µs")))
     };
     Plot {
         description: "Latency against message size, logarithmic on both axes; the table below holds every figure.",
         axis: "latency, median",
         label: time_label,
-        series: vec![
-            series("TCP", "tcp", Marker::Square, Test::TcpLat),
-            series("TCP request/reply", "tcp-rr", Marker::Ring, Test::TcpRr),
-            series("UDP, spinning", "udp", Marker::Cross, Test::UdpLat),
-            series("RC send", "send", Marker::Circle, Test::SendLat),
-            series("RC write", "write", Marker::Triangle, Test::WriteLat),
-            series("RC read", "read", Marker::Wedge, Test::ReadLat),
-            series("RC atomic", "atomic", Marker::Diamond, Test::AtomicLat),
-        ],
+        series: series(results, &lines, point),
     }
 }
 
 /// Bandwidth against size.
 pub(super) fn bandwidth(results: &Results) -> Plot {
-    let series = |name, class, marker, test| Series {
-        name,
-        class,
-        marker,
-        points: bandwidth_points(results, name, test),
+    let lines = [
+        ("TCP stream", "tcp", Marker::Square, Test::TcpBw),
+        ("UDP stream", "udp", Marker::Cross, Test::UdpBw),
+        ("RC send", "send", Marker::Circle, Test::SendBw),
+        ("RC write", "write", Marker::Triangle, Test::WriteBw),
+        ("RC read", "read", Marker::Wedge, Test::ReadBw),
+        ("RC atomic", "atomic", Marker::Diamond, Test::AtomicBw),
+    ];
+    let point = |test, size| {
+        let Bandwidth { gigabytes_per_s, million_messages_per_s, .. } = results.bandwidth(test, size)?;
+        let [gigabytes, messages] =
+            [*gigabytes_per_s, *million_messages_per_s].map(|value| rate(Some(value)));
+        Some((gigabytes_per_s * 1e9, format!("{gigabytes} GB/s, {messages} million messages per second")))
     };
     Plot {
         description: "Bandwidth against message size, logarithmic on both axes; the table below holds every figure.",
         axis: "bandwidth",
         label: rate_label,
-        series: vec![
-            series("TCP stream", "tcp", Marker::Square, Test::TcpBw),
-            series("UDP stream", "udp", Marker::Cross, Test::UdpBw),
-            series("RC send", "send", Marker::Circle, Test::SendBw),
-            series("RC write", "write", Marker::Triangle, Test::WriteBw),
-            series("RC read", "read", Marker::Wedge, Test::ReadBw),
-            series("RC atomic", "atomic", Marker::Diamond, Test::AtomicBw),
-        ],
+        series: series(results, &lines, point),
     }
 }
 
-fn latency_points(results: &Results, name: &str, test: Test) -> Vec<(u64, f64, String)> {
-    let point = |size: u64| {
-        let latency = results.latency(test, size)?;
-        let words = format!(
-            "{name}, {}: median {} µs, p99 {} µs, p99.9 {} µs",
-            format_size(size),
-            microseconds(Some(latency.median_ns)),
-            microseconds(latency.p99_ns),
-            microseconds(latency.p999_ns)
-        );
-        Some((size, latency.median_ns, words))
+/// The lines of a plot: name, style class, marker and test of each. `point` is the value at a size, in words as well.
+fn series(
+    results: &Results,
+    lines: &[(&'static str, &'static str, Marker, Test)],
+    point: impl Fn(Test, u64) -> Option<(f64, String)>,
+) -> Vec<Series> {
+    let line = |&(name, class, marker, test): &(&'static str, &'static str, Marker, Test)| {
+        let point = |size: u64| {
+            let (value, words) = point(test, size)?;
+            Some((size, value, format!("{name}, {}: {words}", format_size(size))))
+        };
+        Series { name, class, marker, points: results.sizes().into_iter().filter_map(point).collect() }
     };
-    results.sizes().into_iter().filter_map(point).collect()
-}
-
-fn bandwidth_points(results: &Results, name: &str, test: Test) -> Vec<(u64, f64, String)> {
-    let point = |size: u64| {
-        let bandwidth = results.bandwidth(test, size)?;
-        let words = format!(
-            "{name}, {}: {} GB/s, {} million messages per second",
-            format_size(size),
-            rate(Some(bandwidth.gigabytes_per_s)),
-            rate(Some(bandwidth.million_messages_per_s))
-        );
-        Some((size, bandwidth.gigabytes_per_s * 1e9, words))
-    };
-    results.sizes().into_iter().filter_map(point).collect()
+    lines.iter().map(line).collect()
 }
 
 fn time_label(ns: f64) -> String {

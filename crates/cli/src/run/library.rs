@@ -2,9 +2,16 @@
 //!
 //! They are next to the command: in a source tree cargo puts both into one folder; an installation has `bin/ferroce`
 //! and `lib/ferroce/`. Cargo cannot name a file `libibverbs.so.1`, so the loader needs a link with that name.
+//!
+//! Programs ask for the libraries in three ways. Linked programs need `libibverbs.so.1`. NCCL opens `libibverbs.so`
+//! first. A wheel may contain its own copy with another name, which it finds by its RPATH; symbols of the preloaded
+//! library come before those of the copy.
 
 use crate::failure::Failure;
 use crate::program::NOT_FOUND;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 /// Path of another library file, or of a folder with the libraries.
@@ -15,6 +22,8 @@ pub(crate) const VERBS: &str = "libibverbs.so.1";
 const CONNECTIONS: &str = "librdmacm.so.1";
 /// Redirects file names where namespaces are refused.
 const SHIM: &str = "libferroce_shim.so";
+/// The values of the loader's `$LIB`, as folders: `lib`, `lib64`, and Debian's `lib/x86_64-linux-gnu`.
+const LIB_FOLDERS: [&str; 4] = ["lib", "lib64", "x86_64-linux-gnu", "aarch64-linux-gnu"];
 
 /// The libraries that were found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,17 +47,29 @@ impl Libraries {
         }
     }
 
-    /// Names that the loader searches for, and the files behind them.
-    pub(crate) fn links(&self) -> Vec<(&'static str, &Path)> {
-        let mut links = vec![(VERBS, self.verbs.as_path())];
-        links.extend(self.connections.as_deref().map(|path| (CONNECTIONS, path)));
-        links.extend(self.shim.as_deref().map(|path| (SHIM, path)));
-        links
+    /// Makes a folder in which the loader finds the libraries by every name that programs ask for.
+    pub(crate) fn make_in(&self, folder: &Path) -> io::Result<()> {
+        std::fs::create_dir(folder)?;
+        for (name, file) in
+            [(VERBS, Some(&self.verbs)), (CONNECTIONS, self.connections.as_ref()), (SHIM, self.shim.as_ref())]
+        {
+            let Some(file) = file else { continue };
+            symlink(file, folder.join(name))?;
+            if let Some(unversioned) = name.strip_suffix(".1") {
+                symlink(file, folder.join(unversioned))?;
+            }
+        }
+        LIB_FOLDERS.into_iter().try_for_each(|name| symlink(".", folder.join(name)))
     }
 
-    /// The shim's name in a folder made from [`Libraries::links`].
-    pub(crate) fn shim_in(folder: &Path) -> PathBuf {
-        folder.join(SHIM)
+    /// The libraries to preload from a folder of [`Libraries::make_in`], as the value of `LD_PRELOAD`.
+    ///
+    /// Only glibc's loader replaces `$LIB`. That of musl finds no such file and ignores the entry; it could not resolve
+    /// the symbols of libraries that are linked with glibc, and would end the program.
+    pub(crate) fn preload(&self, folder: &Path, with_shim: bool) -> OsString {
+        let names = [self.shim.is_some().then_some(SHIM).filter(|_| with_shim), Some(VERBS)];
+        let paths = names.into_iter().flatten().map(|name| folder.join("$LIB").join(name).into_os_string());
+        paths.collect::<Vec<_>>().join(OsStr::new(":"))
     }
 }
 

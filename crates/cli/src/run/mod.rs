@@ -34,6 +34,12 @@ const ADDRESS_VARIABLE: &str = "FERROCE_ADDR";
 const LINK_VARIABLE: &str = "FERROCE_LINK";
 /// The variable with the folder of the device's files, for the shim.
 const SHIM_VARIABLE: &str = "FERROCE_SHIM";
+/// A program with gcc's AddressSanitizer ends if another library than the sanitizer's is loaded first. That check is for
+/// libraries that hide functions of the sanitizer; ours hide none.
+const ASAN_OPTION: &str = "verify_asan_link_order=0";
+/// NCCL 2.28 calls its GPU-initiated networking through a pointer of -1 if no device has the mlx5 provider and this variable does not choose
+/// a kind. 2 is the kind that works on every device.
+const NCCL_GIN: (&str, &str) = ("NCCL_GIN_TYPE", "2");
 
 /// Options of `ferroce run`.
 #[derive(Parser)]
@@ -73,7 +79,8 @@ enum LinkChoice {
 
 const EXAMPLES: &str = "\
 The program finds an RDMA device called ferroce0. It needs no rebuild, no hardware, no kernel module and no root:
-ferroce's libibverbs.so.1 takes the place of the system's, in the program and in all that it starts.
+ferroce's libibverbs takes the place of the system's, and of a copy that the program brings along, in the program and in all
+that it starts.
 
 Examples:
   ferroce run -- ibv_devinfo                             is there a device?
@@ -84,8 +91,8 @@ Examples:
   ferroce run --explain -- ./my_program                  why did my completion fail?
 
 The exit status is the program's: 128 + n if signal n ended it, 127 if it (or the library) was not found, 126 if it could
-not be started. `ferroce doctor` says what works on this machine. A setuid program ignores the library path; run it
-without that bit.";
+not be started. `ferroce doctor` says what works on this machine, `ferroce doctor -- COMMAND` whether a program would use
+ferroce. A setuid program ignores LD_LIBRARY_PATH and LD_PRELOAD, or runs without its rights; run a copy without that bit.";
 
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
@@ -112,7 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     recording.iter().for_each(|recording| recording.apply_to(&mut command));
 
     // Replace this process by the program, unless there is work at the end.
-    if recording.is_none() && reports.is_none() && stage.folder.is_none() {
+    if recording.is_none() && reports.is_none() && stage.shown.is_none() {
         return Err(program::become_it(command));
     }
     let code = program::exit_code(program::run_to_end(command)?);
@@ -139,15 +146,9 @@ fn gids(args: &Args) -> Result<Vec<ferroce_nic::GidEntry>, Failure> {
 
 /// Refuses a missing program before it makes a namespace: a mistyped name is the most frequent error.
 fn require_program(name: &OsStr) -> Result<(), Failure> {
-    let path = Path::new(name);
-    let found = match path.components().count() > 1 || name.as_encoded_bytes().contains(&b'/') {
-        true => path.exists(),
-        false => std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-            .any(|folder| folder.join(path).exists()),
-    };
-    match found {
-        true => Ok(()),
-        false => Err(Failure::new(format!("the program {} does not exist", path.display()))
+    match program::search(name) {
+        Some(_) => Ok(()),
+        None => Err(Failure::new(format!("the program {} does not exist", Path::new(name).display()))
             .exit_with(NOT_FOUND)
             .advise("Check the name, or give its path; perftest's are in the package perftest, ibv_* in ibverbs-utils")),
     }
@@ -156,9 +157,11 @@ fn require_program(name: &OsStr) -> Result<(), Failure> {
 /// How the program is given its libraries and files.
 struct Stage {
     /// Where the loader finds the libraries by their right names.
-    libraries: PathBuf,
+    folder: PathBuf,
+    /// What the loader preloads.
+    preload: OsString,
     /// The files that the shim provides, where there is no namespace.
-    folder: Option<PrivateFolder>,
+    shown: Option<PrivateFolder>,
 }
 
 impl Stage {
@@ -166,7 +169,10 @@ impl Stage {
         let why = match no_namespace {
             true => None,
             false => match namespace::enter(files) {
-                Ok(libraries) => return Ok(Stage { libraries, folder: None }),
+                Ok(folder) => {
+                    let preload = files.libraries.preload(&folder, false);
+                    return Ok(Stage { folder, preload, shown: None });
+                }
                 Err(refused) => Some(refused),
             },
         };
@@ -178,45 +184,53 @@ impl Stage {
                 why.map_or(String::new(), |why| format!("no namespace ({why}), and "))
             );
         }
-        let folder = PrivateFolder::make()?;
-        let files = fill(folder.path(), files).map_err(|error| {
-            Failure::io(format!("cannot write to {}", folder.path().display()), error).exit_with(CANNOT_RUN)
+        let shown = PrivateFolder::make()?;
+        let folder = fill(shown.path(), files).map_err(|error| {
+            Failure::io(format!("cannot write to {}", shown.path().display()), error).exit_with(CANNOT_RUN)
         })?;
-        Ok(Stage { libraries: files, folder: Some(folder) })
+        let preload = files.libraries.preload(&folder, true);
+        Ok(Stage { folder, preload, shown: Some(shown) })
     }
 
     fn apply_to(&self, command: &mut Command) {
-        command.env("LD_LIBRARY_PATH", before(self.libraries.as_os_str(), "LD_LIBRARY_PATH", ":"));
-        if let Some(folder) = &self.folder {
-            let shim = Libraries::shim_in(&self.libraries);
-            if shim.exists() {
-                command.env("LD_PRELOAD", before(shim.as_os_str(), "LD_PRELOAD", " "));
-            }
-            command.env(SHIM_VARIABLE, folder.path());
+        command.env("LD_LIBRARY_PATH", before(self.folder.as_os_str(), "LD_LIBRARY_PATH", ":"));
+        // A library that the user preloads to observe verbs must be found before ours.
+        command.env("LD_PRELOAD", after(&self.preload, "LD_PRELOAD", ":"));
+        command.env("ASAN_OPTIONS", before(OsStr::new(ASAN_OPTION), "ASAN_OPTIONS", ":"));
+        if std::env::var_os(NCCL_GIN.0).is_none() {
+            command.env(NCCL_GIN.0, NCCL_GIN.1);
         }
+        command.envs(self.shown.iter().map(|shown| (SHIM_VARIABLE, shown.path())));
     }
 }
 
 /// Fills a private folder with the files for the shim; returns the folder of the libraries.
 fn fill(folder: &Path, files: &Files<'_>) -> std::io::Result<PathBuf> {
     let below = |path: &str| folder.join(path.trim_start_matches('/'));
-    files.sys.make_in(&below(tree::SYS))?;
+    files.sys.make_in(&below(tree::CLASSES))?;
     tree::make_node_in(&below(tree::DEV))?;
     let libraries = folder.join("lib");
-    std::fs::create_dir(&libraries)?;
-    for (name, file) in files.libraries.links() {
-        std::os::unix::fs::symlink(file, libraries.join(name))?;
-    }
+    files.libraries.make_in(&libraries)?;
     Ok(libraries)
 }
 
 /// `first`, followed by the current value of the variable.
-fn before(first: &OsStr, variable: &str, separator: &str) -> OsString {
+pub(crate) fn before(first: &OsStr, variable: &str, separator: &str) -> OsString {
     let mut value = first.to_owned();
     if let Some(rest) = std::env::var_os(variable).filter(|rest| !rest.is_empty()) {
         value.push(separator);
         value.push(rest);
     }
+    value
+}
+
+/// The current value of the variable, followed by `last`.
+fn after(last: &OsStr, variable: &str, separator: &str) -> OsString {
+    let mut value = std::env::var_os(variable).unwrap_or_default();
+    if !value.is_empty() {
+        value.push(separator);
+    }
+    value.push(last);
     value
 }
 

@@ -7,21 +7,14 @@
 //! (`user_namespace`).
 
 use super::library::Libraries;
-use super::tree::{self, SysTree};
+use super::tree::{self, CLASSES, DEV, FERROCE, INFINIBAND, SysTree};
 use super::user_namespace;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-
-const SYS_CLASS: &str = "/sys/class";
-const DEV_FOLDER: &str = "/dev";
-/// The entry that both folders get.
-const INFINIBAND: &str = "infiniband";
-/// The entry where the loader finds the libraries by name; in /dev, which we fill ourselves.
-const FERROCE: &str = "ferroce";
 
 /// The files that a program needs before it starts.
 pub(crate) struct Files<'a> {
@@ -30,20 +23,17 @@ pub(crate) struct Files<'a> {
 }
 
 /// Why there is no namespace: the refused step, and the error of the system.
-#[derive(Debug)]
-pub(crate) struct Refused {
-    step: &'static str,
-    error: io::Error,
-}
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refused(String);
 
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.step, self.error)
+        f.write_str(&self.0)
     }
 }
 
 fn refused<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Refused {
-    move |error| Refused { step, error: error.into() }
+    move |error| Refused(format!("{step}: {}", error.into()))
 }
 
 /// Moves this process into a prepared namespace; returns the folder of the libraries. The process must have one
@@ -89,13 +79,12 @@ fn mount_files(files: &Files<'_>) -> Result<PathBuf, Refused> {
     // Later mounts of the system appear here; our mounts do not appear there.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", slave).map_err(refused("mount namespace"))?;
-    let sys = Path::new(SYS_CLASS);
+    let sys = Path::new(CLASSES);
     cover(sys, |folder| files.sys.make_in(folder)).map_err(refused("covering /sys/class"))?;
-    let libraries = Path::new(DEV_FOLDER).join(FERROCE);
-    let dev = cover(Path::new(DEV_FOLDER), |folder| {
+    let libraries = Path::new(DEV).join(FERROCE);
+    let dev = cover(Path::new(DEV), |folder| {
         tree::make_node_in(folder)?;
-        std::fs::create_dir(&libraries)?;
-        files.libraries.links().into_iter().try_for_each(|(name, file)| symlink(file, libraries.join(name)))
+        files.libraries.make_in(&libraries)
     });
     match dev {
         Ok(()) => Ok(libraries),
@@ -107,22 +96,19 @@ fn mount_files(files: &Files<'_>) -> Result<PathBuf, Refused> {
     }
 }
 
-/// Covers `folder` with a file system that shows its entries, and lets `fill` create ours in its subfolder
-/// `infiniband`.
+/// Covers `folder` with a file system that shows its entries, and lets `fill` create ours there.
 fn cover(folder: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let below = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let entries: Vec<_> = std::fs::read_dir(folder)?.collect::<io::Result<_>>()?;
     rustix::mount::mount("ferroce", folder, "tmpfs", MountFlags::NOSUID, Some(c"mode=0755,size=4m"))?;
     let fill_folder = || -> io::Result<()> {
         let below = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
-        // It exists already if a program below `ferroce run` starts `ferroce run`.
+        // They exist already if a program below `ferroce run` starts `ferroce run`.
         let ours = [INFINIBAND, FERROCE];
         for entry in entries.iter().filter(|entry| ours.iter().all(|own| entry.file_name() != *own)) {
             show(&below.join(entry.file_name()), &folder.join(entry.file_name()), entry.file_type()?)?;
         }
-        let own = folder.join(INFINIBAND);
-        std::fs::create_dir(&own)?;
-        fill(&own)
+        fill(folder)
     };
     fill_folder().inspect_err(|_| {
         let _ = rustix::mount::unmount(folder, UnmountFlags::DETACH);
@@ -154,62 +140,39 @@ fn unshare(flags: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Runs `what` in a child and returns its result.
+/// Runs `what` in a child and returns its result, which comes through a pipe.
 fn rehearse(what: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
-    let (reader, writer) = io::pipe().map_err(refused("a pipe"))?;
+    let (mut reader, mut writer) = io::pipe().map_err(refused("a pipe"))?;
     // SAFETY: this process has one thread, so the child has all of its memory in a consistent state.
     match unsafe { libc::fork() } {
         -1 => Err(refused("fork")(io::Error::last_os_error())),
         0 => {
             drop(reader);
-            let report = what().err().map(|refused| Report::of(&refused)).unwrap_or_default();
-            let sent = io::Write::write_all(&mut &writer, &report.0);
+            let result = what().err().map_or(DONE.to_owned(), |refused| refused.0);
+            let sent = writer.write_all(result.as_bytes());
             // SAFETY: ends the child without running what the parent registered for its own end.
             unsafe { libc::_exit(i32::from(sent.is_err())) }
         }
         child => {
             drop(writer);
-            let mut report = Report::default();
-            let read = io::Read::read_exact(&mut &reader, &mut report.0);
+            let mut result = String::new();
+            let read = reader.read_to_string(&mut result);
             // SAFETY: waits for our own child; no status is wanted, so nothing is written.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             read.map_err(refused("trying a namespace"))?;
-            report.refusal().map_or(Ok(()), Err)
+            received(result)
         }
     }
 }
 
-/// A refusal in a pipe: the number of the step and the system's error; zeros for success.
-#[derive(Default)]
-struct Report([u8; 8]);
+/// What the child of [`rehearse`] writes on success.
+const DONE: &str = "done";
 
-/// Every step that can be refused, indexed by its number.
-const STEPS: [&str; 8] = [
-    "user namespace",
-    "user namespace, groups",
-    "user namespace, group",
-    "user namespace, user",
-    "mount namespace",
-    "covering /sys/class",
-    "covering /dev",
-    "a namespace",
-];
-
-impl Report {
-    fn of(refused: &Refused) -> Report {
-        let step = STEPS.iter().position(|step| *step == refused.step).unwrap_or(STEPS.len() - 1);
-        let error = refused.error.raw_os_error().unwrap_or(libc::EIO);
-        let mut report = Report::default();
-        report.0[..4].copy_from_slice(&(step as u32 + 1).to_ne_bytes());
-        report.0[4..].copy_from_slice(&error.to_ne_bytes());
-        report
-    }
-
-    fn refusal(&self) -> Option<Refused> {
-        let number = |at: usize| -> [u8; 4] { self.0[at..at + 4].try_into().expect("four bytes") };
-        let step = (u32::from_ne_bytes(number(0)) as usize).checked_sub(1)?;
-        let error = io::Error::from_raw_os_error(i32::from_ne_bytes(number(4)));
-        Some(Refused { step: STEPS.get(step).copied().unwrap_or("a namespace"), error })
+fn received(result: String) -> Result<(), Refused> {
+    match result.as_str() {
+        "" => Err(refused("trying a namespace")(io::ErrorKind::UnexpectedEof)),
+        DONE => Ok(()),
+        _ => Err(Refused(result)),
     }
 }
 
@@ -219,12 +182,9 @@ mod tests {
 
     #[test]
     fn a_refusal_passes_through_a_pipe() {
-        let error = || io::Error::from_raw_os_error(libc::EPERM);
-        for step in STEPS {
-            let report = Report::of(&Refused { step, error: error() });
-            let back = report.refusal().expect("a refusal");
-            assert_eq!((back.step, back.error.raw_os_error()), (step, Some(libc::EPERM)));
-        }
-        assert!(Report::default().refusal().is_none());
+        let refusal = refused("user namespace")(io::Error::from_raw_os_error(libc::EPERM));
+        assert_eq!(received(refusal.0.clone()), Err(refusal));
+        assert_eq!(received(DONE.to_owned()), Ok(()));
+        assert!(received(String::new()).is_err(), "a child that died reports nothing");
     }
 }

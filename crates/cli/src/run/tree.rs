@@ -2,6 +2,11 @@
 //!
 //! UCX ignores a device without a character device in /dev/infiniband and reads the GID types from sysfs; pyverbs
 //! finds the network interface there. The tree is a snapshot of the GID table at the start.
+//!
+//! As in the kernel's sysfs, the entry of the class is a link to `ADDRESS/infiniband/ferroce0`, and `device` there leads to
+//! `ADDRESS`. Programs take the PCI address from the real path of either (NCCL, UCX, Mooncake). The folder has no
+//! `subsystem`: NCCL would then look for a PCI device below /sys/devices. It attaches a NIC that is none to the first
+//! processor.
 
 use crate::devices::{DEVICE, PORT};
 use ferroce_nic::GidEntry;
@@ -9,12 +14,37 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// The folder of devices in sysfs.
-pub(crate) const SYS: &str = "/sys/class/infiniband";
+/// The classes of sysfs.
+pub(crate) const CLASSES: &str = "/sys/class";
 /// The folder of device nodes.
-pub(crate) const DEV: &str = "/dev/infiniband";
+pub(crate) const DEV: &str = "/dev";
+/// The folder of RDMA devices, in both.
+pub(crate) const INFINIBAND: &str = "infiniband";
+/// The folder of what ferroce needs besides, in both: here the device that the entry of the class leads to.
+pub(crate) const FERROCE: &str = "ferroce";
 /// A device that every user may open; the opened file is never used.
 const NULL: &str = "/dev/null";
+
+/// Address of the device, in a PCI domain that no machine uses. NCCL zeroes the function and, for virtual functions, the
+/// device number: both are zero already.
+const PCI_ADDRESS: &str = "fe00:00:00.0";
+/// A PCI device as it would have to be in order not to limit the NIC.
+const PCI_ATTRIBUTES: [(&str, &str); 12] = [
+    ("numa_node", "-1"),
+    // An Ethernet controller.
+    ("class", "0x020000"),
+    // The lower half of the vendor ID that `ibv_query_device` returns; no vendor of hardware.
+    ("vendor", "0x70ce"),
+    ("device", "0x0001"),
+    ("subsystem_vendor", "0x70ce"),
+    ("subsystem_device", "0x0001"),
+    ("revision", "0x00"),
+    ("enable", "1"),
+    ("max_link_speed", "32.0 GT/s PCIe"),
+    ("max_link_width", "16"),
+    ("current_link_speed", "32.0 GT/s PCIe"),
+    ("current_link_width", "16"),
+];
 
 /// A file to make, below one of the folders above.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,7 +76,15 @@ impl SysTree {
         self.file("node_desc", "ferroce software RDMA NIC");
         self.file("fw_ver", env!("CARGO_PKG_VERSION"));
         self.file("hca_type", "ferroce");
-        self.file("device/numa_node", "-1");
+        self.0.push(("device".to_owned(), Entry::Link(Path::new("../../../").join(PCI_ADDRESS))));
+        PCI_ATTRIBUTES.into_iter().for_each(|(name, text)| self.file(&format!("device/{name}"), text));
+        // The NIC runs on the processors of the program.
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        for (name, field) in [("local_cpus", "Cpus_allowed:"), ("local_cpulist", "Cpus_allowed_list:")] {
+            if let Some(value) = status.lines().find_map(|line| line.strip_prefix(field)) {
+                self.file(&format!("device/{name}"), value.trim());
+            }
+        }
     }
 
     /// The interface of the first GID, which is the one that programs pick.
@@ -68,7 +106,7 @@ impl SysTree {
             ("lid_mask_count", "0"),
             ("sm_lid", "0x0"),
             ("sm_sl", "0"),
-            ("rate", "100 Gb/sec (4X EDR)"),
+            ("rate", "25 Gb/sec (1X EDR)"),
             ("cap_mask", "0x00010000"),
             ("pkeys/0", "0xffff"),
         ];
@@ -86,11 +124,15 @@ impl SysTree {
         self.0.push((name.to_owned(), Entry::File(format!("{text}\n"))));
     }
 
-    /// Makes the files below `folder`, which stands for [`SYS`].
-    pub(crate) fn make_in(&self, folder: &Path) -> io::Result<()> {
+    /// Makes the files below `classes`, which stands for [`CLASSES`].
+    pub(crate) fn make_in(&self, classes: &Path) -> io::Result<()> {
+        let device = Path::new(FERROCE).join(PCI_ADDRESS).join(INFINIBAND).join(DEVICE);
+        std::fs::create_dir_all(classes.join(&device))?;
+        std::fs::create_dir_all(classes.join(INFINIBAND))?;
+        symlink(Path::new("..").join(&device), classes.join(INFINIBAND).join(DEVICE))?;
         for (name, entry) in &self.0 {
-            let path = folder.join(DEVICE).join(name);
-            std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
+            let path = classes.join(&device).join(name);
+            std::fs::create_dir_all(path.parent().unwrap_or(classes))?;
             match entry {
                 Entry::File(text) => std::fs::write(path, text)?,
                 Entry::Link(target) => symlink(target, path)?,
@@ -100,11 +142,11 @@ impl SysTree {
     }
 }
 
-/// Creates the device node below `folder`, which stands for [`DEV`]: a link to a node that every user may open, since
-/// making a node needs privilege.
-pub(crate) fn make_node_in(folder: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    symlink(NULL, folder.join("uverbs0"))
+/// Creates the device node below `dev`, which stands for [`DEV`]: a link to a node that every user may open, since making
+/// a node needs privilege.
+pub(crate) fn make_node_in(dev: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(dev.join(INFINIBAND))?;
+    symlink(NULL, dev.join(INFINIBAND).join("uverbs0"))
 }
 
 #[cfg(test)]
@@ -119,19 +161,22 @@ mod tests {
             ferroce_nic::gid_table(&Config::default().with(|c| c.addresses = addresses)).expect("loopback");
         let folder = std::env::temp_dir().join(format!("ferroce-tree-{}", std::process::id()));
         SysTree::of(&gids, true).make_in(&folder).expect("files of ours");
-        let read = |name: &str| std::fs::read_to_string(folder.join(DEVICE).join(name)).expect("a file");
+        let read = |name: &str| {
+            std::fs::read_to_string(folder.join(INFINIBAND).join(DEVICE).join(name)).expect("a file")
+        };
         assert_eq!(read("ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:7f00:0005\n");
         assert_eq!(read("ports/1/gid_attrs/types/0"), "RoCE v2\n");
         assert_eq!(read("ports/1/gid_attrs/ndevs/0"), "lo\n");
         assert_eq!(read("ports/1/state"), "4: ACTIVE\n");
-        let interfaces = std::fs::read_dir(folder.join(DEVICE).join("device/net")).expect("a folder");
+        let interfaces =
+            std::fs::read_dir(folder.join(INFINIBAND).join(DEVICE).join("device/net")).expect("a folder");
         let names: Vec<_> = interfaces.flatten().map(|entry| entry.file_name()).collect();
         assert_eq!(names, ["lo"]);
         std::fs::remove_dir_all(&folder).expect("our own folder");
 
         SysTree::of(&gids, false).make_in(&folder).expect("files of ours");
         assert!(
-            !folder.join(DEVICE).join("device/net").exists(),
+            !folder.join(INFINIBAND).join(DEVICE).join("device/net").exists(),
             "nobody is led to a librdmacm that cannot work"
         );
         std::fs::remove_dir_all(folder).expect("our own folder");

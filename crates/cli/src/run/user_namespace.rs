@@ -5,8 +5,8 @@
 //! joins the namespace of a running program of the same user, if there is one, instead of making its own.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub(super) fn join(uid: u32, gid: u32) -> Join {
         .filter(|entry| entry.file_name().to_str().is_some_and(is_process))
         .filter_map(|entry| namespace_of(&entry.path(), own.ino(), uid, gid))
         // The process may have ended meanwhile.
-        .any(|namespace| enter(&namespace).is_ok());
+        .any(|namespace| move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User)).is_ok());
     if joined { Join::Joined } else { Join::NoneRunning }
 }
 
@@ -78,12 +78,4 @@ fn parent_of(namespace: &impl AsFd) -> Option<OwnedFd> {
     let fd = unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), NS_GET_PARENT) };
     // SAFETY: a new descriptor without another owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn enter(namespace: &OwnedFd) -> io::Result<()> {
-    // SAFETY: changes only which namespace this thread is in, and the process has one thread.
-    match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWUSER) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

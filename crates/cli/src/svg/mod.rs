@@ -33,29 +33,29 @@ pub fn end(svg: &mut String) {
 }
 
 /// A straight line.
-pub fn line(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {
+pub fn line(svg: &mut String, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
     let _ = writeln!(
         svg,
-        "<line class=\"{class}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>",
-        from.0, from.1, to.0, to.1
+        "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
     );
 }
 
-/// One line of text; `at` is where its baseline begins, unless the class says otherwise.
-pub fn text(svg: &mut String, class: &str, at: (f64, f64), words: &str) {
-    let _ =
-        writeln!(svg, "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", at.0, at.1, escape(words));
+/// One line of text; it begins at this baseline, unless the class says otherwise.
+pub fn text(svg: &mut String, class: &str, (x, y): (f64, f64), words: &str) {
+    let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(words));
 }
 
 /// A filled rectangle that shows `title` under the pointer.
-pub fn rectangle(svg: &mut String, colour: &str, at: (f64, f64), size: (f64, f64), title: &str) {
+pub fn rectangle(
+    svg: &mut String,
+    colour: &str,
+    (x, y): (f64, f64),
+    (width, height): (f64, f64),
+    title: &str,
+) {
     let _ = writeln!(
         svg,
-        "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{:.2}\" fill=\"{colour}\"><title>{}</title></rect>",
-        at.0,
-        at.1,
-        size.0,
-        size.1,
+        "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" height=\"{height:.2}\" fill=\"{colour}\"><title>{}</title></rect>",
         escape(title)
     );
 }

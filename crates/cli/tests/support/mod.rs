@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -17,6 +18,45 @@ pub(crate) fn ferroce(line: &str) -> Command {
     let [.., b, c] = std::process::id().to_be_bytes();
     command.args(line.split_whitespace()).stdin(Stdio::null()).env("FERROCE_ADDR", format!("127.79.{b}.{c}"));
     command
+}
+
+/// A user without rights cannot run cargo here, nor write to its folder; then the libraries are built already.
+pub(crate) fn may_build() -> bool {
+    std::env::var_os("FERROCE_TEST_LIBRARY").is_none()
+}
+
+/// Where tests may write.
+pub(crate) fn scratch() -> PathBuf {
+    if may_build() { PathBuf::from(env!("CARGO_TARGET_TMPDIR")) } else { std::env::temp_dir() }
+}
+
+/// Whether root runs the tests.
+pub(crate) fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// Whether C programs can be compiled here; if not, the reason is printed.
+pub(crate) fn has_compiler() -> bool {
+    let found = Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !found {
+        println!("SKIPPED: cc is missing; it is in the package gcc");
+    }
+    found
+}
+
+/// Builds a library that the command looks for next to itself: a test of a cdylib's user does not make the cdylib.
+pub(crate) fn build_library(package: &str) {
+    if may_build() {
+        let built = Command::new(env!("CARGO")).args(["build", "--quiet", "--package", package]).status();
+        assert!(built.expect("cargo runs").success(), "cargo build --package {package}");
+    }
+}
+
+/// Compiles C with these arguments, in `folder`.
+#[track_caller]
+pub(crate) fn cc(folder: &Path, line: &str) {
+    let found = outcome(Command::new("cc").args(line.split_whitespace()).current_dir(folder));
+    assert_eq!(found.code, 0, "cc {line}: {found:?}");
 }
 
 /// What a command ended with.

@@ -1,10 +1,14 @@
 //! Which sixteenths of a page changed, so that only those are fetched again.
 //!
 //! A copy that another process wrote is closed, but its bytes stay. A notice lists the written blocks. Blocks that no
-//! notice listed since the copy was fetched are still valid. The home takes no part in this.
+//! notice listed since the copy was fetched are still valid. The home of a page takes no part in a fetch. To name the
+//! blocks that it wrote itself, it needs a twin, which costs a write fault, a copy and a comparison per page and
+//! interval. Where that does not help, since most of the page changes or since nobody fetches its blocks, it announces
+//! the whole page for a while, and then tries again.
 
-use super::Step;
 use super::machine::Machine;
+use super::notice::Notice;
+use super::{Run, Step};
 use std::ops::Range;
 
 /// Blocks of a page.
@@ -13,6 +17,15 @@ pub(crate) const BLOCKS: usize = 16;
 const MOST_PIECES: usize = 2;
 /// Missing blocks from which on the whole page is fetched.
 const NEARLY_ALL: u32 = 12;
+
+/// Writes of a home page that are announced whole after naming its blocks did not help: at first, and at most.
+const FEWEST_WHOLE: u8 = 8;
+const MOST_WHOLE: u8 = 128;
+/// How often the blocks of a home page are named at barriers although nobody fetches them.
+const MOST_UNREAD: u8 = 24;
+/// Barriers from one report of fetches to the next, less than [`MOST_UNREAD`], and maximum length of a report.
+const REPORT_EVERY: u8 = 8;
+const MOST_REPORTED: usize = 1 << 14;
 
 /// A set of blocks, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,6 +54,11 @@ impl Blocks {
         Blocks(self.0 & !fewer.0)
     }
 
+    /// Whether fetching these blocks alone is cheaper than fetching the whole page.
+    fn are_few(self) -> bool {
+        self.0.count_ones() < NEARLY_ALL && self.ranges(BLOCKS).len() <= MOST_PIECES
+    }
+
     fn missing(self) -> Blocks {
         Blocks(!self.0)
     }
@@ -59,17 +77,83 @@ impl Blocks {
     }
 }
 
-impl Machine {
-    /// Turns block notices on or off: with them, only written blocks are fetched.
-    pub(crate) fn set_changed_blocks(&mut self, on: bool) {
-        self.changed_blocks = on;
+/// Whether it helps to name the changed blocks of a page that the program writes at home.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Usefulness {
+    /// Writes left to announce whole, and the number at the start.
+    whole_left: u8,
+    whole: u8,
+    /// How often blocks were named since somebody fetched blocks.
+    unread: u8,
+}
+
+impl Usefulness {
+    /// A write is announced whole.
+    pub(super) fn skip(&mut self) {
+        self.whole_left = self.whole_left.saturating_sub(1);
     }
 
+    /// The program changed these blocks.
+    pub(super) fn judge(&mut self, changed: Blocks) {
+        if self.unread >= MOST_UNREAD || !changed.are_few() {
+            self.whole = self.whole.saturating_mul(2).clamp(FEWEST_WHOLE, MOST_WHOLE);
+        } else if !changed.is_empty() {
+            self.whole = 0;
+        }
+        self.whole_left = self.whole;
+    }
+
+    /// A barrier announces less than the whole page.
+    pub(super) fn named(&mut self) {
+        self.unread = self.unread.saturating_add(1);
+    }
+
+    /// Another process fetched blocks of the page.
+    pub(super) fn fetched(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Pages of which this process fetched single blocks. At some barriers it reports them to those who name blocks.
+#[derive(Debug, Default)]
+pub(super) struct BlockFetches {
+    pages: Vec<usize>,
+    barriers: u8,
+}
+
+impl BlockFetches {
+    fn note(&mut self, page: usize) {
+        if self.pages.len() < MOST_REPORTED {
+            self.pages.push(page);
+        }
+    }
+
+    /// Notices of no blocks, at most so many, at every [`REPORT_EVERY`]th barrier.
+    pub(super) fn report(&mut self, most: usize) -> Vec<Notice> {
+        self.barriers = (self.barriers + 1) % REPORT_EVERY;
+        if self.barriers != 0 {
+            return Vec::new();
+        }
+        let mut pages = std::mem::take(&mut self.pages);
+        pages.sort_unstable();
+        pages.dedup();
+        let notice = |run| Notice { run, kept: false, blocks: Blocks::NONE };
+        Run::of(pages).into_iter().take(most).map(notice).collect()
+    }
+}
+
+impl Machine {
     /// The blocks to fetch of a page, or `None` if the whole page should be fetched.
     fn worth(&self, page: usize) -> Option<Blocks> {
         let missing = self.table[page].here.missing();
-        let few = missing.0.count_ones() < NEARLY_ALL && missing.ranges(BLOCKS).len() <= MOST_PIECES;
-        Some(missing).filter(|_| self.changed_blocks && few)
+        Some(missing).filter(|missing| self.changed_blocks && missing.are_few())
+    }
+
+    /// Whether a page that is written must be compared with a twin afterwards. At home, a twin only serves to find
+    /// the changed blocks.
+    pub(super) fn needs_twin(&self, page: usize) -> bool {
+        let state = &self.table[page];
+        !self.sees_home(page) || state.dirty || self.changed_blocks && state.usefulness.whole_left == 0
     }
 
     /// The number of those blocks.
@@ -83,7 +167,10 @@ impl Machine {
         let mut whole = Vec::with_capacity(pages.len());
         for &page in pages {
             match self.worth(page) {
-                Some(missing) => steps.push(Step::FetchBlocks(page, missing, self.home(page))),
+                Some(missing) => {
+                    self.block_fetches.note(page);
+                    steps.push(Step::FetchBlocks(page, missing, self.home(page)));
+                }
                 None => whole.push(page),
             }
             self.table[page].here = Blocks::ALL;

@@ -6,16 +6,12 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(super) struct Cache {
     resident: VecDeque<usize>,
-    most: usize,
+    pub(super) most: usize,
 }
 
 impl Cache {
     pub(super) fn new(most: usize) -> Self {
         Self { resident: VecDeque::new(), most: most.max(1) }
-    }
-
-    pub(super) fn most(&self) -> usize {
-        self.most
     }
 
     pub(super) fn add(&mut self, page: usize) {

@@ -141,9 +141,7 @@ impl Machine {
 
     fn close(&mut self, pages: Range<usize>, steps: &mut Vec<Step>) {
         let open = pages.filter(|&page| self.table[page].access != Access::None);
-        for run in Run::of(open.collect::<Vec<_>>()) {
-            self.set_access(run, Access::None, steps);
-        }
+        self.set_access_of(&open.collect::<Vec<_>>(), Access::None, steps);
     }
 
     /// Counts the pieces of other mappings that begin in these pages or right behind them.

@@ -6,16 +6,6 @@ use super::{Access, Blocks, Run, Step};
 use std::collections::BTreeMap;
 
 impl Machine {
-    /// Whether pages move to their only writer.
-    pub(crate) fn set_migration(&mut self, on: bool) {
-        self.migrate = on;
-    }
-
-    /// Pages that moved to this process.
-    pub(crate) fn migrations(&self) -> u64 {
-        self.migrations
-    }
-
     /// New pages and their home.
     pub(crate) fn place(&mut self, run: Run, home: u32) -> Vec<Step> {
         let end = run.first + run.count;
@@ -49,7 +39,7 @@ impl Machine {
         let mut writers: BTreeMap<usize, Option<u16>> = BTreeMap::new();
         for (rank, received) in (0u16..).zip(received) {
             let Notices::Pages(notices) = received else { return };
-            for Notice { run, kept, .. } in notices {
+            for Notice { run, kept, .. } in notices.iter().filter(|notice| !notice.blocks.is_empty()) {
                 for page in run.pages() {
                     writers.entry(page).and_modify(|writer| *writer = None).or_insert(kept.then_some(rank));
                 }

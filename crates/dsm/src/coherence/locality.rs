@@ -1,15 +1,78 @@
-//! Predicts the next pages: adjacent ones, where the faults so far went from page to adjacent page.
+//! Predicts the next pages: adjacent ones, where the faults so far went from page to adjacent page, and those at the same
+//! distance, where they went in equal strides, as over the columns of a matrix.
 
 /// Streams that are followed in parallel, such as the rows that a stencil reads.
 const STREAMS: usize = 8;
+/// Longest stride that is followed.
+const MOST_STRIDE: usize = 512;
 
 /// A walk over pages.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
+    start: usize,
     /// Where its next fault is expected.
     next: usize,
     /// Pages to fetch ahead then.
     ahead: usize,
+}
+
+/// Streams that begin at equal distances.
+#[derive(Debug, Default)]
+struct Strides {
+    /// Where the last stream began.
+    last: usize,
+    /// The distance from the one before; 0 if it is unknown.
+    stride: usize,
+    /// Streams to fetch ahead.
+    stops: usize,
+    /// Pages of a stream.
+    run: usize,
+}
+
+/// The pages to fetch with a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Pages one after another, including the first.
+    pub(super) run: usize,
+    /// Distance and number of further runs.
+    stride: usize,
+    stops: usize,
+}
+
+impl Plan {
+    /// Whether it has the page at this distance from the first.
+    pub(super) fn has(self, distance: usize) -> bool {
+        let (stop, at) = match self.stops {
+            0 => (0, distance),
+            _ => (distance / self.stride, distance % self.stride),
+        };
+        stop <= self.stops && at < self.run
+    }
+
+    pub(super) fn has_strides(self) -> bool {
+        self.stops > 0
+    }
+
+    /// Distance behind the last page.
+    pub(super) fn end(self) -> usize {
+        self.stops * self.stride + self.run
+    }
+}
+
+impl Strides {
+    /// A stream begins at `page`.
+    fn plan(&mut self, page: usize, most: usize) -> Plan {
+        if self.stride > 0 && page == self.last + self.stride {
+            self.run = self.run.min(most + 1);
+            self.stops = (2 * self.stops + 1).min((most + 1) / self.run - 1);
+        } else {
+            let stride = page.saturating_sub(self.last);
+            self.stride = if (2..=MOST_STRIDE).contains(&stride) { stride } else { 0 };
+            (self.stops, self.run) = (0, 1);
+        }
+        self.last = page + self.stops * self.stride;
+        Plan { run: self.run, stride: self.stride, stops: self.stops }
+    }
 }
 
 /// Learns from faults.
@@ -17,34 +80,37 @@ struct Stream {
 pub(super) struct Locality {
     streams: [Option<Stream>; STREAMS],
     oldest: usize,
-    most: usize,
+    strides: Strides,
+    pub(super) most: usize,
 }
 
 impl Locality {
-    /// Never returns more than `most` pages ahead.
+    /// Never plans more than `most` pages ahead.
     pub(super) fn new(most: usize) -> Self {
-        Self { streams: [None; STREAMS], oldest: 0, most }
+        Self { streams: [None; STREAMS], oldest: 0, strides: Strides::default(), most }
     }
 
-    pub(super) fn most(&self) -> usize {
-        self.most
-    }
-
-    /// Returns how many pages behind `page` to fetch with it, at a fault that must fetch `page`.
-    pub(super) fn ahead(&mut self, page: usize) -> usize {
+    /// Returns which pages to fetch, at a fault that must fetch `page`.
+    pub(super) fn plan(&mut self, page: usize) -> Plan {
         let known = self.streams.iter_mut().flatten().find(|stream| stream.next == page);
         if let Some(stream) = known {
             stream.ahead = (stream.ahead * 2 + 1).min(self.most);
-            return stream.ahead;
+            self.strides.run = page + 1 - stream.start;
+            return Plan { run: 1 + stream.ahead, stride: 0, stops: 0 };
         }
-        self.streams[self.oldest] = Some(Stream { next: page + 1, ahead: 0 });
-        self.oldest = (self.oldest + 1) % STREAMS;
-        0
+        let begins_here = |stream: &Option<Stream>| stream.is_some_and(|stream| stream.start == page);
+        let slot = self.streams.iter().position(begins_here).unwrap_or(self.oldest);
+        if slot == self.oldest {
+            self.oldest = (self.oldest + 1) % STREAMS;
+        }
+        self.streams[slot] = Some(Stream { start: page, next: page + 1, ahead: 0 });
+        self.strides.plan(page, self.most)
     }
 
     /// Records that the fetch for the fault at `page` ends before `end`.
     pub(super) fn fetched(&mut self, page: usize, end: usize) {
-        let known = self.streams.iter_mut().flatten().find(|stream| stream.next == page);
+        let known =
+            self.streams.iter_mut().flatten().find(|stream| stream.next == page || stream.start == page);
         if let Some(stream) = known {
             stream.next = end;
         }
@@ -55,18 +121,40 @@ impl Locality {
 mod tests {
     use super::*;
 
+    /// Takes the pages of each plan, and returns the number of pages of each.
+    fn walk(locality: &mut Locality, pages: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        let mut fetched = Vec::new();
+        let mut sizes = Vec::new();
+        for page in pages {
+            if fetched.contains(&page) {
+                continue;
+            }
+            let plan = locality.plan(page);
+            let planned: Vec<usize> =
+                (0..plan.end()).filter(|&at| plan.has(at)).map(|at| page + at).collect();
+            locality.fetched(page, page + plan.run);
+            sizes.push(planned.len());
+            fetched.extend(planned);
+        }
+        sizes
+    }
+
     #[test]
     fn a_walk_is_followed_with_growing_steps() {
         let mut locality = Locality::new(8);
-        let mut page = 100;
-        let mut steps = Vec::new();
-        for _ in 0..6 {
-            let ahead = locality.ahead(page);
-            steps.push(ahead);
-            locality.fetched(page, page + 1 + ahead);
-            page += 1 + ahead;
-        }
-        assert_eq!(steps, [0, 1, 3, 7, 8, 8]);
-        assert_eq!(locality.ahead(7), 0, "a jump is no walk");
+        assert_eq!(walk(&mut locality, 100..134), [1, 2, 4, 8, 9, 9, 9]);
+        assert_eq!(locality.plan(7).end(), 1, "a jump is no walk");
+    }
+
+    #[test]
+    fn equal_strides_are_followed() {
+        let mut locality = Locality::new(8);
+        assert_eq!(walk(&mut locality, (0..30).map(|stop| 1000 + 2 * stop)), [1, 1, 2, 4, 8, 9, 9]);
+        let blocks = (0..20).flat_map(|block| [5000 + 32 * block, 5001 + 32 * block]);
+        let sizes = walk(&mut locality, blocks);
+        assert_eq!(sizes[..6], [1, 2, 1, 2, 4, 8], "each block has two pages: {sizes:?}");
+        assert!(sizes[6..].iter().all(|&size| size == 8), "{sizes:?}");
+        assert_eq!(walk(&mut locality, [9000, 9007, 9013, 9020]), [1, 1, 1, 1], "unequal ones are not");
+        assert_eq!(walk(&mut Locality::new(0), (0..30).map(|stop| 2 * stop)), [1; 30]);
     }
 }

@@ -1,16 +1,18 @@
 //! What happens to a page at a fault, a lock, a barrier.
 
-use super::blocks::Blocks;
+use super::blocks::{BlockFetches, Blocks, Usefulness};
 use super::cache::Cache;
 use super::colocated::Colocated;
-use super::guess::{MOST_HOME_GUESSES, PATIENCE};
+use super::guess::{MOST_WRITE_GUESSES, WritePatience};
 use super::locality::Locality;
 use super::notice::{Notice, Notices};
 use super::{Access, Run, Step};
 use std::collections::BTreeMap;
 
-/// Home pages that one fault opens together, where no notice depends on it.
+/// Home pages that one fault opens together, where no notice depends on it: within how many pages, and in how many runs,
+/// where pages are distributed one by one.
 const OPEN_AT_ONCE: usize = 512;
+const OPEN_RUNS: usize = 16;
 
 /// Maximum number of notices with blocks per lock or barrier. Beyond it, notices list whole pages, which merge
 /// better.
@@ -57,9 +59,17 @@ pub(super) struct Page {
     /// Interval in which it was last opened for writing, and last fetched; 0 for never.
     pub(super) written_in: u32,
     pub(super) fetched_in: u32,
+    /// Interval at whose start a barrier invalidated it, and how often in a row it was fetched in that very interval.
+    pub(super) stale_in: u32,
+    pub(super) refetches: u8,
     /// Number of such guesses in a row.
     pub(super) write_guesses: u8,
     pub(super) fetch_guesses: u8,
+    pub(super) write_patience: WritePatience,
+    /// Number of intervals in a row in which it was opened for writing.
+    pub(super) written_in_a_row: u8,
+    /// How useful changed blocks are, where the program writes at home.
+    pub(super) usefulness: Usefulness,
 }
 
 /// The protocol of one process.
@@ -71,6 +81,8 @@ pub(crate) struct Machine {
     pub(super) writable: Vec<usize>,
     /// Pages with `written`, unordered.
     pub(super) written: Vec<usize>,
+    /// Pages that stayed writable over the last barrier, sorted.
+    pub(super) kept: Vec<usize>,
     /// Pages written under each lock that is held, unordered and with repetitions.
     scopes: BTreeMap<u32, Vec<usize>>,
     pub(super) cache: Cache,
@@ -81,16 +93,20 @@ pub(crate) struct Machine {
     pub(super) writing: Locality,
     /// Counts how often write access was revoked from all pages.
     pub(super) interval: u32,
-    /// Whether pages are opened on a guess.
-    pub(super) guess: bool,
+    /// Whether pages are opened for writing on a guess.
+    pub(crate) guess: bool,
     /// This is the only process: no notices are needed.
     pub(super) alone: bool,
     pub(super) max_checking_pages: usize,
-    /// Whether notices name blocks.
-    pub(super) changed_blocks: bool,
-    pub(super) migrate: bool,
-    pub(super) migrations: u64,
-    evictions: u64,
+    /// Whether notices name blocks, so that only written blocks are fetched.
+    pub(crate) changed_blocks: bool,
+    pub(super) block_fetches: BlockFetches,
+    /// Whether pages move to their only writer.
+    pub(crate) migrate: bool,
+    /// Pages that moved to this process.
+    pub(crate) migrations: u64,
+    /// Copies that were evicted.
+    pub(crate) evictions: u64,
 }
 
 /// What [`Machine::fault`] found.
@@ -110,17 +126,19 @@ impl Machine {
             table: Vec::new(),
             writable: Vec::new(),
             written: Vec::new(),
+            kept: Vec::new(),
             scopes: BTreeMap::new(),
             cache: Cache::new(options.cache_pages),
             colocated: Colocated::new(options.hosts, options.colocated),
             locality: Locality::new(prefetch_pages),
             prefetch_pages,
-            writing: Locality::new(MOST_HOME_GUESSES),
+            writing: Locality::new(MOST_WRITE_GUESSES),
             interval: 1,
             guess: true,
             alone: options.alone,
             max_checking_pages: options.max_checking_pages,
             changed_blocks: false,
+            block_fetches: BlockFetches::default(),
             migrate: false,
             migrations: 0,
             evictions: 0,
@@ -153,18 +171,13 @@ impl Machine {
         if write {
             self.begin_writing(page, &mut steps);
         } else if self.table[page].access == Access::None {
-            let run = match self.sees_home(page) {
+            let runs = match self.sees_home(page) {
                 true => self.home_pages(page, |state| state.access == Access::None),
-                false => Run { first: page, count: 1 },
+                false => vec![Run { first: page, count: 1 }],
             };
-            self.set_access(run, Access::Read, &mut steps);
+            runs.into_iter().for_each(|run| self.set_access(run, Access::Read, &mut steps));
         }
         Fault::Steps(steps)
-    }
-
-    /// Number of evicted copies.
-    pub(crate) fn evictions(&self) -> u64 {
-        self.evictions
     }
 
     /// Whether the program may read a page now. If so, a fault there is a write.
@@ -178,7 +191,7 @@ impl Machine {
         let known = run.first..(run.first + run.count).min(self.table.len());
         let missing: Vec<usize> = known
             .filter(|&page| !self.table[page].valid && self.table[page].home != u16::MAX)
-            .take(self.cache.most() / 2)
+            .take(self.cache.most / 2)
             .collect();
         if let Some(&first) = missing.first() {
             self.fetch(&missing, first, &mut steps);
@@ -187,12 +200,14 @@ impl Machine {
     }
 
     /// Pages from `page` on that the program sees at the same home, and for which `fits` holds.
-    fn home_pages(&self, page: usize, fits: impl Fn(&Page) -> bool) -> Run {
+    fn home_pages(&self, page: usize, fits: impl Fn(&Page) -> bool) -> Vec<Run> {
         let home = self.home(page);
         let same = |page| self.home(page) == home && self.sees_home(page);
         let fits = |page: &usize| same(*page) && fits(&self.table[*page]);
         let end = (page + OPEN_AT_ONCE).min(self.table.len());
-        Run { first: page, count: (page..end).take_while(fits).count() }
+        let mut runs = Run::of((page..end).filter(fits));
+        runs.truncate(OPEN_RUNS);
+        runs
     }
 
     fn bring(&mut self, page: usize, steps: &mut Vec<Step>) {
@@ -201,7 +216,7 @@ impl Machine {
     }
 
     /// Evicts if necessary, and fetches sorted pages for reading.
-    fn fetch(&mut self, pages: &[usize], keep: usize, steps: &mut Vec<Step>) {
+    pub(super) fn fetch(&mut self, pages: &[usize], keep: usize, steps: &mut Vec<Step>) {
         let need = pages.iter().filter(|&&page| !self.table[page].resident).count();
         let victims = self.cache.victims(need, keep);
         self.evict(&victims, steps);
@@ -210,15 +225,15 @@ impl Machine {
             let guess = page != keep;
             let state = &mut self.table[page];
             (state.valid, state.fetched_in) = (true, self.interval);
+            state.refetches =
+                if state.stale_in == self.interval { state.refetches.saturating_add(1) } else { 0 };
             state.fetch_guesses = if guess { state.fetch_guesses.saturating_add(1) } else { 0 };
             if !self.table[page].resident {
                 self.table[page].resident = true;
                 self.cache.add(page);
             }
         }
-        for run in Run::of(pages.iter().copied()) {
-            self.set_access(run, Access::Read, steps);
-        }
+        self.set_access_of(pages, Access::Read, steps);
     }
 
     fn evict(&mut self, victims: &[usize], steps: &mut Vec<Step>) {
@@ -236,9 +251,7 @@ impl Machine {
     /// Invalidates sorted copies. Their own changes go home first.
     pub(super) fn forget(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
         let open = pages.iter().copied().filter(|&page| self.table[page].access != Access::None);
-        for run in Run::of(open) {
-            self.set_access(run, Access::None, steps);
-        }
+        self.set_access_of(&open.collect::<Vec<_>>(), Access::None, steps);
         self.flush(pages, steps);
         for &page in pages {
             self.table[page].valid = false;
@@ -260,36 +273,44 @@ impl Machine {
     /// Opens a page for writing, and with it the pages that are likely to be written next.
     fn begin_writing(&mut self, page: usize, steps: &mut Vec<Step>) {
         if self.alone {
-            let run = self.home_pages(page, |state| state.access != Access::Write);
-            self.set_access(run, Access::Write, steps);
+            let runs = self.home_pages(page, |state| state.access != Access::Write);
+            runs.into_iter().for_each(|run| self.set_access(run, Access::Write, steps));
             return;
         }
-        let run = self.written_together(page);
-        for each in run.pages() {
+        let pages = self.written_together(page);
+        for &each in &pages {
             self.note_write(each, each != page, steps);
         }
-        self.writable.extend(run.pages());
-        self.set_access(run, Access::Write, steps);
+        self.writable.extend(&pages);
+        self.set_access_of(&pages, Access::Write, steps);
     }
 
     fn note_write(&mut self, page: usize, guess: bool, steps: &mut Vec<Step>) {
-        // At home, a twin only serves to find the changed blocks.
-        let twin = self.changed_blocks || !self.sees_home(page);
+        let twin = self.needs_twin(page);
         let state = &mut self.table[page];
         if twin && !state.dirty {
             state.dirty = true;
             steps.push(Step::Twin(page));
         }
         state.write_guesses = match (guess, state.written_in) {
-            (false, _) => 0,
+            (false, _) => {
+                state.write_patience.learn(state.write_guesses);
+                0
+            }
             // Only an adjacent page suggests it; the next interval must confirm that it is written.
-            (true, 0) => PATIENCE,
+            (true, 0) => u8::MAX,
             (true, _) => state.write_guesses + 1,
+        };
+        state.written_in_a_row = match self.interval.wrapping_sub(state.written_in) {
+            0 => state.written_in_a_row,
+            1 => state.written_in_a_row.saturating_add(1),
+            _ => 1,
         };
         state.written_in = self.interval;
         if !twin {
             // There is no twin to compare with later.
             (state.surely, state.wrote) = (true, Blocks::ALL);
+            state.usefulness.skip();
         }
         state.surely |= !guess;
         if !state.written {
@@ -303,6 +324,13 @@ impl Machine {
 
     /// Records that a page differs from its twin in these blocks.
     pub(crate) fn compared(&mut self, page: usize, changed: Blocks) {
+        if self.sees_home(page) {
+            self.table[page].usefulness.judge(changed);
+        }
+        self.note_changed(page, changed);
+    }
+
+    fn note_changed(&mut self, page: usize, changed: Blocks) {
         let state = &mut self.table[page];
         state.surely |= !changed.is_empty();
         state.wrote = state.wrote.with(changed);
@@ -315,6 +343,11 @@ impl Machine {
         steps.push(Step::Protect(run, access));
     }
 
+    /// The same for sorted pages.
+    pub(super) fn set_access_of(&mut self, pages: &[usize], access: Access, steps: &mut Vec<Step>) {
+        Run::of(pages.iter().copied()).into_iter().for_each(|run| self.set_access(run, access, steps));
+    }
+
     /// Revokes write access from all pages, so that the next write of each faults.
     fn close_interval(&mut self, steps: &mut Vec<Step>) {
         self.interval = self.interval.wrapping_add(1).max(1);
@@ -322,9 +355,7 @@ impl Machine {
         writable.sort_unstable();
         writable.dedup();
         writable.retain(|&page| self.table[page].access == Access::Write);
-        for run in Run::of(writable) {
-            self.set_access(run, Access::Read, steps);
-        }
+        self.set_access_of(&writable, Access::Read, steps);
     }
 
     /// A lock is acquired. `received` are the new notices of its log.
@@ -344,9 +375,7 @@ impl Machine {
         pages.dedup();
         let pages = pages.clone();
         let open = pages.iter().copied().filter(|&page| self.table[page].access == Access::Write);
-        for run in Run::of(open.collect::<Vec<_>>()) {
-            self.set_access(run, Access::Read, &mut steps);
-        }
+        self.set_access_of(&open.collect::<Vec<_>>(), Access::Read, &mut steps);
         self.flush(&pages, &mut steps);
         steps
     }
@@ -369,6 +398,7 @@ impl Machine {
     /// This process arrives at a barrier. Returns the steps before [`Machine::arrived`].
     pub(crate) fn arrive(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
+        self.keep_writable();
         self.close_interval(&mut steps);
         let mut pages = std::mem::take(&mut self.written);
         pages.sort_unstable();
@@ -382,13 +412,24 @@ impl Machine {
         let mut notices: Vec<Notice> = Vec::new();
         for page in std::mem::take(&mut self.written) {
             let notice = self.notice(page, self.table[page].valid);
+            let sees_home = self.sees_home(page);
             let state = &mut self.table[page];
+            if sees_home && state.wrote != Blocks::ALL {
+                state.usefulness.named();
+            }
             (state.written, state.wrote) = (false, Blocks::NONE);
             if std::mem::take(&mut state.surely) {
                 notices.push(notice);
             }
         }
-        Notice::merged(notices, MOST_BARRIER_NOTICES)
+        // They may be written at any time from now on, so the next barrier announces them in any case.
+        for at in 0..self.kept.len() {
+            self.note_write(self.kept[at], true, &mut Vec::new());
+        }
+        self.writable.extend(&self.kept);
+        let mut notices = Notice::merged(notices, MOST_BARRIER_NOTICES);
+        notices.extend(self.block_fetches.report(MOST_BARRIER_NOTICES.saturating_sub(notices.len())));
+        notices
     }
 
     /// All processes have arrived at the barrier. `received` has the notices of each, by rank, including our own.
@@ -396,15 +437,20 @@ impl Machine {
         let mut steps = Vec::new();
         let own = self.rank as usize;
         let others = received.iter().enumerate().filter(|(rank, _)| *rank != own);
-        self.invalidate(others.map(|(_, received)| received), &mut steps);
+        let stale = self.invalidate(others.map(|(_, received)| received), &mut steps);
         if self.migrate {
             self.move_homes(received, &mut steps);
         }
+        self.fetch_again(&stale, &mut steps);
         steps
     }
 
-    /// Invalidates copies that other processes wrote.
-    fn invalidate<'a>(&mut self, received: impl IntoIterator<Item = &'a Notices>, steps: &mut Vec<Step>) {
+    /// Invalidates copies that other processes wrote, and returns these pages.
+    fn invalidate<'a>(
+        &mut self,
+        received: impl IntoIterator<Item = &'a Notices>,
+        steps: &mut Vec<Step>,
+    ) -> Vec<usize> {
         let mut stale = Vec::new();
         for received in received {
             match received {
@@ -424,20 +470,24 @@ impl Machine {
         stale.sort_unstable();
         stale.dedup();
         self.forget(&stale, steps);
+        stale
     }
 
-    /// Another process wrote these blocks. Returns whether there is a copy to invalidate.
+    /// Another process wrote these blocks, or, if none, fetched single blocks. Returns whether there is a copy to invalidate.
     fn lose(&mut self, page: usize, blocks: Blocks) -> bool {
         if self.sees_home(page) {
+            if blocks.is_empty() {
+                self.table[page].usefulness.fetched();
+            }
             if self.table[page].dirty {
                 // The page has their words, but its twin does not: a later write of ours may look unchanged.
-                self.compared(page, blocks);
+                self.note_changed(page, blocks);
             }
             return false;
         }
         let state = &mut self.table[page];
         state.here = state.here.without(blocks);
-        state.valid
+        state.valid && !blocks.is_empty()
     }
 
     /// Closes all pages. The next access to each faults.

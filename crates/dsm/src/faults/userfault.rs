@@ -11,27 +11,20 @@
 use crate::PAGE;
 use crate::coherence::Access;
 use crate::error::Error;
+use linux_raw_sys::{general, ioctl};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Faults inside system calls are not handled, so no privilege is needed.
-const USER_MODE_ONLY: i32 = 1;
-const API: u64 = 0xaa;
 /// Write protection; no page in the file; SIGBUS; a page in the file that is not mapped; protection of files in memory.
-const FEATURES: u64 = 1 | 1 << 5 | 1 << 7 | 1 << 10 | 1 << 12;
-const MODE_MISSING: u64 = 1;
-const MODE_PROTECT: u64 = 2;
-const MODE_MINOR: u64 = 4;
-
-/// The numbers of `ioctl`: direction, size of the structure, letter, number.
-const fn request(direction: u64, words: u64, number: u64) -> u64 {
-    direction << 30 | (words * 8) << 16 | API << 8 | number
-}
-const UFFDIO_API: u64 = request(3, 3, 0x3f);
-const UFFDIO_REGISTER: u64 = request(3, 4, 0);
-const UFFDIO_UNREGISTER: u64 = request(2, 2, 1);
-const UFFDIO_WRITEPROTECT: u64 = request(3, 3, 6);
-const UFFDIO_CONTINUE: u64 = request(3, 4, 7);
+const FEATURES: u32 = general::UFFD_FEATURE_PAGEFAULT_FLAG_WP
+    | general::UFFD_FEATURE_MISSING_SHMEM
+    | general::UFFD_FEATURE_SIGBUS
+    | general::UFFD_FEATURE_MINOR_SHMEM
+    | general::UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+const MODES: u32 = general::UFFDIO_REGISTER_MODE_MISSING
+    | general::UFFDIO_REGISTER_MODE_WP
+    | general::UFFDIO_REGISTER_MODE_MINOR;
 /// Of UFFDIO_CONTINUE: without the right to write.
 const CONTINUE_PROTECTED: u64 = 2;
 
@@ -55,27 +48,23 @@ pub(super) enum Opened {
 impl Userfault {
     /// Registers `len` bytes at `start`, where nothing is mapped into the page table yet.
     pub(super) fn new(start: usize, len: usize) -> io::Result<Self> {
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-        // SAFETY: a system call without pointers; the descriptor is checked below.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor without another owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        // Faults inside system calls are not handled, so no privilege is needed.
+        let user_mode_only = UserfaultfdFlags::from_bits_retain(general::UFFD_USER_MODE_ONLY);
+        // SAFETY: a descriptor that changes no memory until a range is registered.
+        let fd =
+            unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | user_mode_only)? };
         let this = Self { fd, start, len };
-        this.ask(UFFDIO_API, &mut [API, FEATURES, 0])?;
+        this.ask(ioctl::UFFDIO_API, &mut [general::UFFD_API.into(), FEATURES.into(), 0])?;
         this.register(0, len)?;
         Ok(this)
     }
 
     /// Registers a part of it that was mapped anew.
     pub(super) fn register(&self, offset: usize, len: usize) -> io::Result<()> {
-        let mode = MODE_MISSING | MODE_PROTECT | MODE_MINOR;
-        self.ask(UFFDIO_REGISTER, &mut [(self.start + offset) as u64, len as u64, mode, 0])
+        self.ask(ioctl::UFFDIO_REGISTER, &mut [(self.start + offset) as u64, len as u64, MODES.into(), 0])
     }
 
-    fn ask(&self, request: u64, words: &mut [u64]) -> io::Result<()> {
+    fn ask(&self, request: u32, words: &mut [u64]) -> io::Result<()> {
         // SAFETY: every structure of this interface is so many words, which live during the call.
         let rc = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, words.as_mut_ptr()) };
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -88,7 +77,7 @@ impl Userfault {
         while done < len {
             let piece = most.min(len - done);
             let mut words = [(self.start + offset + done) as u64, piece as u64, mode, 0];
-            let Err(error) = self.ask(UFFDIO_CONTINUE, &mut words) else {
+            let Err(error) = self.ask(ioctl::UFFDIO_CONTINUE, &mut words) else {
                 done += piece;
                 continue;
             };
@@ -111,7 +100,7 @@ impl Userfault {
     pub(super) fn protect(&self, offset: usize, len: usize, protect: bool) -> Result<(), Error> {
         let mut words = [(self.start + offset) as u64, len as u64, u64::from(protect)];
         loop {
-            match self.ask(UFFDIO_WRITEPROTECT, &mut words) {
+            match self.ask(ioctl::UFFDIO_WRITEPROTECT, &mut words) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
                 Err(source) => return Err(Error::System { call: "UFFDIO_WRITEPROTECT", source }),
@@ -121,7 +110,7 @@ impl Userfault {
 
     /// Unregisters the range. Pages are then opened on access, as in any mapping.
     pub(super) fn unregister(&self) -> Result<(), Error> {
-        self.ask(UFFDIO_UNREGISTER, &mut [self.start as u64, self.len as u64])
+        self.ask(ioctl::UFFDIO_UNREGISTER, &mut [self.start as u64, self.len as u64])
             .map_err(|source| Error::System { call: "UFFDIO_UNREGISTER", source })
     }
 }

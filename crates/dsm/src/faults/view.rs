@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 const AROUND: usize = 16;
 
 pub(crate) struct View {
-    mapping: Mapping,
-    sources: Sources,
+    pub(crate) mapping: Mapping,
+    pub(crate) sources: Sources,
     how: How,
     /// How faults are caught, and why, for the user.
-    story: String,
+    pub(crate) story: String,
 }
 
 enum How {
@@ -53,19 +53,6 @@ impl View {
         }
         let mapping = Mapping::fixed(&own.file, heap, len, HEAP_ADDRESS, libc::PROT_NONE)?;
         Ok(Self { mapping, sources, how: How::Rights, story })
-    }
-
-    /// How faults are caught, and why.
-    pub(crate) fn story(&self) -> &str {
-        &self.story
-    }
-
-    pub(crate) fn mapping(&self) -> &Mapping {
-        &self.mapping
-    }
-
-    pub(crate) fn sources(&self) -> &Sources {
-        &self.sources
     }
 
     /// Changes the program's access rights to pages.

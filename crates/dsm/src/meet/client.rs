@@ -3,6 +3,7 @@
 use super::lines::{Heard, Lines};
 use super::{BEAT, GREETING};
 use crate::error::Error;
+use ferroce_os::thread::spawn;
 use parking_lot::Mutex;
 use std::io::Write;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -81,10 +82,7 @@ impl Meeting {
         let socket = Arc::new(Mutex::new(socket));
         let beat = socket.clone();
         let listener = Listener { rank, keeper, left: left.clone(), texts: sender };
-        std::thread::Builder::new()
-            .name("ferroce-dsm-meet".into())
-            .spawn(move || listener.listen(lines, &beat))
-            .map_err(failed)?;
+        spawn("ferroce-dsm-meet", move || listener.listen(lines, &beat)).map_err(failed)?;
         let connection = Connection { socket, texts: Mutex::new(texts), left };
         Ok(Self { at: at.to_string(), size, connection: Some(connection) })
     }

@@ -7,6 +7,7 @@
 use super::server::{Departure, Rendezvous};
 use crate::error::Error;
 use crate::settings::Settings;
+use ferroce_os::thread::spawn;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -95,12 +96,9 @@ pub(crate) fn arrange(settings: &mut Settings) -> Result<Option<Kept>, Error> {
     let (kept, text) = match job.rank {
         0 => {
             let meeting = Rendezvous::bind(job.size)?;
-            let text = format!("{} {}", meeting.address(), meeting.key());
+            let text = format!("{} {}", meeting.address(), meeting.key);
             publish(&file, &text).map_err(failed)?;
-            let server = std::thread::Builder::new()
-                .name("ferroce-dsm-host".into())
-                .spawn(move || meeting.run())
-                .map_err(failed)?;
+            let server = spawn("ferroce-dsm-host", move || meeting.run()).map_err(failed)?;
             (Some(Kept { file: file.clone(), server: Some(server) }), text)
         }
         _ => (None, await_text(&file).map_err(failed)?),

@@ -19,8 +19,8 @@ pub(crate) fn host_id() -> String {
 /// Which process is on which host; the same in all processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hosts {
-    /// By rank: the first process of the same host.
-    first: Vec<u32>,
+    /// By rank: the first process of the same host, which stands for the host.
+    pub(crate) first: Vec<u32>,
 }
 
 impl Hosts {
@@ -43,11 +43,6 @@ impl Hosts {
         Self { first: (0..size).collect() }
     }
 
-    /// By rank, a number for its host.
-    pub(crate) fn numbers(&self) -> &[u32] {
-        &self.first
-    }
-
     /// The processes on the host of this one, including itself.
     pub(crate) fn colocated(&self, rank: u32) -> impl Iterator<Item = u32> {
         let host = self.first[rank as usize];
@@ -67,9 +62,9 @@ mod tests {
     #[test]
     fn processes_of_one_host_have_one_number() {
         let hosts = Hosts::of(&["a", "b", "a", "c", "a"].map(str::to_owned));
-        assert_eq!(hosts.numbers(), [0, 1, 0, 3, 0]);
+        assert_eq!(hosts.first, [0, 1, 0, 3, 0]);
         assert_eq!(hosts.colocated(2).collect::<Vec<_>>(), [0, 2, 4]);
-        assert_eq!(hosts.sharing(|rank| rank != 0).numbers(), [0, 1, 2, 3, 2]);
+        assert_eq!(hosts.sharing(|rank| rank != 0).first, [0, 1, 2, 3, 2]);
         assert!(hosts.any_colocated() && !hosts.sharing(|rank| rank != 0 && rank != 4).any_colocated());
         assert!(!Hosts::apart(5).any_colocated());
     }

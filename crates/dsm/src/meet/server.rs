@@ -3,6 +3,7 @@
 use super::lines::{Heard, Lines};
 use super::{BEAT, GREETING};
 use crate::error::Error;
+use ferroce_os::thread::spawn;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -22,7 +23,8 @@ pub struct Rendezvous {
     listener: TcpListener,
     address: SocketAddr,
     size: u32,
-    key: String,
+    /// Proves membership of the job.
+    pub(super) key: String,
     sender: Sender<Event>,
     events: Receiver<Event>,
 }
@@ -83,11 +85,6 @@ impl Rendezvous {
         self.address
     }
 
-    /// The key that proves membership of the job.
-    pub(crate) fn key(&self) -> &str {
-        &self.key
-    }
-
     /// A handle to report deaths while [`Rendezvous::run`] runs.
     pub fn reporter(&self) -> Reporter {
         Reporter(self.sender.clone())
@@ -107,10 +104,9 @@ impl Rendezvous {
     pub fn run(self) -> Departure {
         let ended = Arc::new(AtomicBool::new(false));
         let (listener, key, size) = (self.listener, self.key, self.size);
-        let acceptor = std::thread::spawn({
-            let (ended, sender) = (ended.clone(), self.sender);
-            move || welcome(&listener, &key, size, &sender, &ended)
-        });
+        let (until, sender) = (ended.clone(), self.sender);
+        let accept = move || welcome(&listener, &key, size, &sender, &until);
+        let acceptor = spawn("ferroce-dsm-accept", accept).expect("a thread can be started");
         let departure = Round::new(size).serve(&self.events);
         ended.store(true, Ordering::Release);
         // The accepting thread waits in accept.
@@ -140,7 +136,8 @@ fn welcome(listener: &TcpListener, key: &str, size: u32, events: &Sender<Event>,
         let Ok(socket) = socket else { continue };
         let (key, events) = (key.to_owned(), events.clone());
         // A stranger that sends nothing must not delay the others.
-        std::thread::spawn(move || attend(socket, &key, size, &events));
+        spawn("ferroce-dsm-attend", move || attend(socket, &key, size, &events))
+            .expect("a thread can be started");
     }
 }
 

@@ -32,15 +32,9 @@ impl Arrival {
 #[derive(Debug, Default)]
 pub(super) struct Passed {
     /// With coherence.
-    epoch: u64,
+    pub(super) epoch: u64,
     /// Without.
     waits: u64,
-}
-
-impl Passed {
-    pub(super) fn epoch(&self) -> u64 {
-        self.epoch
-    }
 }
 
 impl Core {
@@ -51,7 +45,7 @@ impl Core {
             let mut state = self.state.lock();
             let steps = state.machine.arrive();
             let packing = self.packs.load(Ordering::Relaxed).then_some(&mut parcels);
-            let mut ops = self.executor.start_packing(&self.peers, &mut state, steps, packing)?;
+            let mut ops = self.executor.start(&mut state, steps, packing)?;
             self.send_parcels(epoch, &parcels, &mut ops);
             self.peers.execute(&ops)?;
             Notice::pack(&state.machine.arrived())
@@ -60,10 +54,10 @@ impl Core {
         let arrival = Arrival { epoch, count, parcels: !parcels.is_empty() };
         let received = self.meet(&arrival, &words)?;
         let mut state = self.state.lock();
-        let before = state.machine.migrations();
+        let before = state.machine.migrations;
         let steps = state.machine.depart(&received);
-        self.executor.count_losses(&steps, state.machine.migrations() - before);
-        self.executor.run(&self.peers, &mut state, steps)?;
+        self.executor.count_losses(&steps, state.machine.migrations - before);
+        self.executor.run(&mut state, steps)?;
         let again = state.machine.must_meet_again();
         drop(state);
         if again {

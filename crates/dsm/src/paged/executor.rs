@@ -19,15 +19,15 @@ use std::time::Duration;
 pub(super) type Twins = HashMap<usize, Box<[u8; PAGE]>>;
 
 pub(super) struct Executor {
-    /// The program's mapping of the heap.
-    view: View,
+    /// The program's mapping of the heap. Copies through it may fault, so no lock may be held then.
+    pub(super) view: View,
+    peers: Arc<Peers>,
     mapping: Arc<Mapping>,
     heap: usize,
     counters: Arc<Counters>,
 }
 
 /// Operations that are collected and then executed together.
-#[derive(Default)]
 struct Batch<'a> {
     ops: Vec<(u32, Op)>,
     fetches: bool,
@@ -38,20 +38,12 @@ struct Batch<'a> {
 impl Executor {
     pub(super) fn new(
         view: View,
+        peers: Arc<Peers>,
         mapping: Arc<Mapping>,
         layout: MappingLayout,
         counters: Arc<Counters>,
     ) -> Self {
-        Self { view, mapping, heap: layout.len(), counters }
-    }
-
-    /// How faults are caught.
-    pub(super) fn faults(&self) -> &str {
-        self.view.story()
-    }
-
-    pub(super) fn view(&self) -> *mut u8 {
-        self.view.mapping().base()
+        Self { view, peers, mapping, heap: layout.len(), counters }
     }
 
     pub(super) fn count_fault(&self, time: Duration) {
@@ -69,13 +61,7 @@ impl Executor {
     }
 
     /// Handles a fault. Returns whether the page belongs to an allocation.
-    pub(super) fn fault(
-        &self,
-        peers: &Peers,
-        state: &mut State,
-        page: usize,
-        touch: Touch,
-    ) -> Result<bool, Error> {
+    pub(super) fn fault(&self, state: &mut State, page: usize, touch: Touch) -> Result<bool, Error> {
         let write = match touch {
             Touch::Write => true,
             Touch::Read => false,
@@ -87,77 +73,56 @@ impl Executor {
             return Ok(true);
         }
         add(if write { &self.counters.write_faults } else { &self.counters.read_faults }, 1);
-        self.run(peers, state, steps)?;
+        self.run(state, steps)?;
         Ok(true)
     }
 
     /// Executes steps, in order.
-    pub(super) fn run(&self, peers: &Peers, state: &mut State, steps: Vec<Step>) -> Result<(), Error> {
-        let ops = self.start(peers, state, steps)?;
-        if ops.is_empty() { Ok(()) } else { peers.execute(&ops) }
+    pub(super) fn run(&self, state: &mut State, steps: Vec<Step>) -> Result<(), Error> {
+        let ops = self.start(state, steps, None)?;
+        if ops.is_empty() { Ok(()) } else { self.peers.execute(&ops) }
     }
 
-    /// Executes steps, in order, but returns the last writes instead of executing them.
+    /// Executes steps, in order, but returns the last writes instead of executing them. Packs scattered changes into
+    /// `parcels`, if given.
     pub(super) fn start(
         &self,
-        peers: &Peers,
-        state: &mut State,
-        steps: Vec<Step>,
-    ) -> Result<Vec<(u32, Op)>, Error> {
-        self.start_batch(peers, state, steps, Batch::default())
-    }
-
-    /// The same, but packs scattered changes into `parcels`, if given.
-    pub(super) fn start_packing(
-        &self,
-        peers: &Peers,
         state: &mut State,
         steps: Vec<Step>,
         parcels: Option<&mut Parcels>,
     ) -> Result<Vec<(u32, Op)>, Error> {
-        self.start_batch(peers, state, steps, Batch { parcels, ..Batch::default() })
-    }
-
-    fn start_batch(
-        &self,
-        peers: &Peers,
-        state: &mut State,
-        steps: Vec<Step>,
-        mut batch: Batch<'_>,
-    ) -> Result<Vec<(u32, Op)>, Error> {
+        let mut batch = Batch { ops: Vec::new(), fetches: false, parcels };
         let mut closed = false;
         for step in steps {
             match step {
                 Step::Protect(_, access) if closed && access != Access::None => {}
                 Step::Protect(run, access) => {
-                    self.finish_fetches(peers, &mut batch)?;
+                    self.finish_fetches(&mut batch)?;
                     closed |= self.protect(state, run, access)? == Change::TooManyMappings;
                 }
                 Step::Fetch(run, home) => self.fetch(&mut batch, run, home),
                 Step::FetchBlocks(page, blocks, home) => self.fetch_blocks(&mut batch, page, blocks, home),
                 Step::Twin(page) => {
-                    self.finish_fetches(peers, &mut batch)?;
+                    self.finish_fetches(&mut batch)?;
                     let mut twin = Box::new([0; PAGE]);
-                    self.view.sources().read(page, &mut twin);
+                    self.view.sources.read(page, &mut twin);
                     state.twins.insert(page, twin);
                 }
                 Step::Flush(page, home) => self.flush(&mut batch, state, page, home),
                 Step::Compare(page) => {
                     self.compare(state, page);
                 }
-                Step::Show(run, home) => {
-                    closed |= self.show(peers, state, run, home)? == Change::TooManyMappings
-                }
+                Step::Show(run, home) => closed |= self.show(state, run, home)? == Change::TooManyMappings,
                 Step::Discard(run) => {
-                    self.finish(peers, &mut batch)?;
-                    self.view.sources().discard(run)?;
+                    self.finish(&mut batch)?;
+                    self.view.sources.discard(run)?;
                 }
             }
         }
-        self.counters.evictions.store(state.machine.evictions(), Ordering::Relaxed);
+        self.counters.evictions.store(state.machine.evictions, Ordering::Relaxed);
         let shared = state.machine.shared_pages().values().sum();
         self.counters.shared_pages.store(shared, Ordering::Relaxed);
-        self.finish_fetches(peers, &mut batch)?;
+        self.finish_fetches(&mut batch)?;
         Ok(batch.ops)
     }
 
@@ -171,7 +136,7 @@ impl Executor {
     }
 
     /// Shows pages of another mapping, with the same result. If they do not fit even then, sharing ends.
-    fn show(&self, peers: &Peers, state: &mut State, run: Run, rank: u32) -> Result<Change, Error> {
+    fn show(&self, state: &mut State, run: Run, rank: u32) -> Result<Change, Error> {
         match state.machine.is_to_show(run, rank) {
             None => return self.view.show_own(run).map(|()| Change::Done),
             Some(false) => return Ok(Change::Done),
@@ -180,14 +145,14 @@ impl Executor {
         }
         if self.view.show(run, rank)? == Change::TooManyMappings {
             let steps = state.machine.share_nothing();
-            self.start(peers, state, steps)?;
+            self.start(state, steps, None)?;
         }
         Ok(Change::TooManyMappings)
     }
 
     fn close_all(&self, state: &mut State) -> Result<(), Error> {
         state.machine.close_all();
-        let all = Run { first: 0, count: self.view.mapping().len() / PAGE };
+        let all = Run { first: 0, count: self.view.mapping.len() / PAGE };
         match self.view.protect(all, Access::None)? {
             Change::Done => Ok(()),
             Change::TooManyMappings => Err(Error::system("mprotect of the whole heap")),
@@ -220,7 +185,7 @@ impl Executor {
     fn compare(&self, state: &mut State, page: usize) -> Vec<std::ops::Range<usize>> {
         let Some(twin) = state.twins.remove(&page) else { return Vec::new() };
         let mut now = [0; PAGE];
-        self.view.sources().read(page, &mut now);
+        self.view.sources.read(page, &mut now);
         let ranges = changed(&twin[..], &now);
         state.machine.compared(page, Blocks::of(&ranges, PAGE));
         ranges
@@ -246,38 +211,23 @@ impl Executor {
         }
     }
 
-    fn finish_fetches(&self, peers: &Peers, batch: &mut Batch<'_>) -> Result<(), Error> {
-        if batch.fetches { self.finish(peers, batch) } else { Ok(()) }
+    fn finish_fetches(&self, batch: &mut Batch<'_>) -> Result<(), Error> {
+        if batch.fetches { self.finish(batch) } else { Ok(()) }
     }
 
-    fn finish(&self, peers: &Peers, batch: &mut Batch<'_>) -> Result<(), Error> {
+    fn finish(&self, batch: &mut Batch<'_>) -> Result<(), Error> {
         batch.fetches = false;
         let ops = std::mem::take(&mut batch.ops);
         if ops.is_empty() {
             return Ok(());
         }
         // Allocating a new page takes a microsecond, which overlaps with the transfer.
-        peers.execute_while(&ops, &mut || {
+        self.peers.execute_while(&ops, &mut || {
             for (_, op) in &ops {
                 if let Op::Read { local, len, .. } = op {
                     (*local..local + len).step_by(PAGE).for_each(|place| self.mapping.touch(place));
                 }
             }
         })
-    }
-
-    /// Copies through the program's mapping. This may fault, so no lock may be held.
-    pub(super) fn copy_out(&self, at: usize, into: &mut [u8]) {
-        self.view.mapping().read(at, into);
-    }
-
-    /// Copies in the other direction.
-    pub(super) fn copy_in(&self, at: usize, from: &[u8]) {
-        self.view.mapping().write(at, from);
-    }
-
-    /// Ends coherence.
-    pub(super) fn open_to_all(&self) -> Result<(), Error> {
-        self.view.open_to_all()
     }
 }

@@ -75,12 +75,12 @@ impl Core {
     pub(super) fn lock(&self, id: u32) -> Result<(), Error> {
         acquire(&self.locks.gates[id as usize], Patience::brief());
         self.take_lock(id)?;
-        let epoch = self.barriers.lock().epoch();
+        let epoch = self.barriers.lock().epoch;
         let received = self.read_log(id, epoch);
         let mut state = self.state.lock();
         let steps = state.machine.acquire(id, &received);
         self.executor.count_losses(&steps, 0);
-        self.executor.run(&self.peers, &mut state, steps)
+        self.executor.run(&mut state, steps)
     }
 
     /// Returns when this process holds the lock and has a copy of its log.
@@ -127,7 +127,7 @@ impl Core {
         let mine = FILLED | u64::from(ticket);
         let mut patience = LOOK_AT_HOME;
         // The log arrives before the grant.
-        while !self.waiting.until_or(&self.peers, patience, || grant.load(Ordering::Acquire) == mine)? {
+        while !self.patience.until_or(&self.peers, patience, || grant.load(Ordering::Acquire) == mine)? {
             let old = self.layout.ticket(id);
             let look = Op::FetchAdd { remote: self.layout.lock_word(id), add: 0, old };
             self.peers.execute(&[(home, look)])?;
@@ -173,7 +173,7 @@ impl Core {
         let (mut ops, words) = {
             let mut state = self.state.lock();
             let steps = state.machine.release(id);
-            let ops = self.executor.start(&self.peers, &mut state, steps)?;
+            let ops = self.executor.start(&mut state, steps, None)?;
             (ops, Notice::pack(&state.machine.released(id)))
         };
         // All changes must be at home before the lock is free. Those at the lock's own home are: operations of one

@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use waiting::{Patience, Waiting};
+use waiting::Patience;
 
 /// A process of a job with a paged heap.
 pub(crate) struct Paged {
@@ -62,8 +62,8 @@ struct Core {
     size: u32,
     layout: MappingLayout,
     mapping: Arc<Mapping>,
-    peers: Peers,
-    waiting: Waiting,
+    peers: Arc<Peers>,
+    patience: Patience,
     state: Mutex<State>,
     executor: Executor,
     locks: Locks,
@@ -107,18 +107,20 @@ impl Paged {
         let view = View::new(sources, settings.heap_bytes, settings.faults)?;
         let remote: Option<Box<dyn Transport>> = match transport {
             _ if size == 1 => None,
-            TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &mapping, meeting)?)),
-            TransportKind::Udp => Some(Box::new(Messages::over_udp(rank, size, &mapping, meeting)?)),
+            TransportKind::RdmaMsg | TransportKind::Udp => {
+                let over_udp = transport == TransportKind::Udp;
+                Some(Box::new(Messages::open(over_udp, rank, size, &mapping, meeting)?))
+            }
             _ => Some(Box::new(Rdma::open(rank, size, &mapping, meeting, patience.spin)?)),
         };
-        let peers = Peers::new(rank, mapping.clone(), remote);
+        let peers = Arc::new(Peers::new(rank, mapping.clone(), remote));
         let options = Options {
             rank,
             cache_pages: settings.cache_pages,
             prefetch_pages: settings.prefetch_pages,
             max_checking_pages: settings.max_checking_pages,
             alone: size == 1,
-            hosts: hosts.numbers().to_vec(),
+            hosts: hosts.first.clone(),
             colocated,
         };
         let mut machine = Machine::new(options);
@@ -127,9 +129,9 @@ impl Paged {
             rank,
             size,
             layout,
-            waiting: Waiting::new(patience.look),
+            patience,
             state: Mutex::new(State { machine, twins: Default::default() }),
-            executor: Executor::new(view, mapping.clone(), layout, counters.clone()),
+            executor: Executor::new(view, peers.clone(), mapping.clone(), layout, counters.clone()),
             locks: Locks::new(LOCKS),
             mail: Mail::new(rank, size, layout),
             barriers: Mutex::default(),
@@ -149,7 +151,7 @@ impl Core {
     /// Handles an access without the rights for it. Returns whether the thread may retry.
     fn answer(&self, at: usize, touch: Touch) -> bool {
         let start = std::time::Instant::now();
-        let result = self.executor.fault(&self.peers, &mut self.state.lock(), at / PAGE, touch);
+        let result = self.executor.fault(&mut self.state.lock(), at / PAGE, touch);
         self.executor.count_fault(start.elapsed());
         match result {
             Ok(known) => known,
@@ -160,13 +162,13 @@ impl Core {
 
     /// Waits until `ready`, and serves other processes meanwhile.
     fn wait_until(&self, ready: impl FnMut() -> bool) -> Result<(), Error> {
-        self.waiting.until(&self.peers, ready)
+        self.patience.until(&self.peers, ready)
     }
 }
 
 impl Backend for Paged {
     fn heap(&self) -> *mut u8 {
-        self.core.executor.view()
+        self.core.executor.view.mapping.base()
     }
 
     fn place(&self, at: usize, homes: &Homes) -> Result<(), Error> {
@@ -177,13 +179,13 @@ impl Backend for Paged {
             steps.extend(state.machine.place(Run { first, count }, home));
             first += count;
         }
-        self.core.executor.run(&self.core.peers, &mut state, steps)
+        self.core.executor.run(&mut state, steps)
     }
 
     fn discard(&self, at: usize, len: usize) -> Result<(), Error> {
         let mut state = self.core.state.lock();
         let steps = state.machine.unplace(Run { first: at / PAGE, count: len / PAGE });
-        self.core.executor.run(&self.core.peers, &mut state, steps)
+        self.core.executor.run(&mut state, steps)
     }
 
     fn lock(&self, id: u32) -> Result<(), Error> {
@@ -225,14 +227,14 @@ impl Backend for Paged {
         {
             let mut state = self.core.state.lock();
             let steps = state.machine.fetch_all(Run { first, count: end - first });
-            self.core.executor.run(&self.core.peers, &mut state, steps)?;
+            self.core.executor.run(&mut state, steps)?;
         }
-        self.core.executor.copy_out(at, into);
+        self.core.executor.view.mapping.read(at, into);
         Ok(())
     }
 
     fn put(&self, at: usize, from: &[u8]) -> Result<(), Error> {
-        self.core.executor.copy_in(at, from);
+        self.core.executor.view.mapping.write(at, from);
         Ok(())
     }
 
@@ -241,9 +243,9 @@ impl Backend for Paged {
         match tuning {
             Tuning::Parcels => self.core.packs.store(on, Ordering::Relaxed),
             Tuning::BroadcastTree => self.core.tree.store(on, Ordering::Relaxed),
-            Tuning::HomeMigration => machine.set_migration(on),
-            Tuning::AdaptiveWriteDetection => machine.set_guessing(on),
-            Tuning::ChangedBlocks => machine.set_changed_blocks(on),
+            Tuning::HomeMigration => machine.migrate = on,
+            Tuning::AdaptiveWriteDetection => machine.guess = on,
+            Tuning::ChangedBlocks => machine.changed_blocks = on,
             Tuning::Prefetch => machine.set_prefetching(on),
             Tuning::Colocated => machine.set_sharing(on),
             Tuning::LoadBalance => {}
@@ -251,7 +253,7 @@ impl Backend for Paged {
     }
 
     fn faults(&self) -> &str {
-        self.core.executor.faults()
+        &self.core.executor.view.story
     }
 
     fn shared_pages(&self) -> Vec<(u32, u64)> {
@@ -264,6 +266,6 @@ impl Backend for Paged {
         self.core.drain()?;
         self.meeting.gather("done")?;
         // The program may continue to read its own copies.
-        self.core.executor.open_to_all()
+        self.core.executor.view.open_to_all()
     }
 }

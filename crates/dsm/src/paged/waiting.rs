@@ -29,17 +29,6 @@ impl Patience {
             false => Self { look: Duration::ZERO, spin: Duration::ZERO },
         }
     }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Waiting {
-    look: Duration,
-}
-
-impl Waiting {
-    pub(super) fn new(look: Duration) -> Self {
-        Self { look }
-    }
 
     /// Waits with a timeout. Returns whether the word came.
     pub(super) fn until_or(

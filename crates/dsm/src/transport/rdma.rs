@@ -5,8 +5,8 @@ use crate::error::Error;
 use crate::map::Mapping;
 use crate::meet::Meeting;
 use ferroce::{
-    Access, Completion, Cq, Device, Endpoint, Outcome, RcQp, RecvWr, Region, RemoteRegion, SendFlags, SendOp,
-    SendWr, Sge, Srq, WcOpcode, WcStatus, wr,
+    Access, Completion, Cq, Device, Endpoint, Outcome, QpBuilder, Rc, RcQp, RecvWr, Region, RemoteRegion,
+    SendFlags, SendOp, SendWr, Sge, Srq, WcOpcode, WcStatus, wr,
 };
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -57,7 +57,7 @@ struct Lane {
     groups: VecDeque<usize>,
 }
 
-fn failed(error: ferroce::Error) -> Error {
+pub(super) fn failed(error: ferroce::Error) -> Error {
     Error::Transport(error.to_string())
 }
 
@@ -76,30 +76,13 @@ impl Rdma {
         let srq = pd.srq(RECEIVES as u32, 1).map_err(failed)?;
         let builder = pd.region(mapping.len()).access(Access::LOCAL_WRITE | Access::REMOTE);
         let region = mapping.register(builder).map_err(failed)?;
-        let address = meeting.local_address().filter(|address| device.gid_index(*address).is_ok());
-        let mut qps = Vec::new();
-        let mut line = hex(&region.remote().to_bytes());
-        for peer in 0..size {
-            let qp = (peer != rank).then(|| {
-                let builder = pd.rc(&cq).srq(&srq).depth(DEPTH as u32, 1).signal_all(false).timeout(TIMEOUT);
-                match address {
-                    Some(address) => builder.address(address).create(),
-                    None => builder.create(),
-                }
-            });
-            let qp = qp.transpose().map_err(failed)?;
-            line.push(' ');
-            match &qp {
-                Some(qp) => line.push_str(&qp.endpoint().map_err(failed)?.to_string()),
-                None => line.push('-'),
-            }
-            qps.push(qp);
-        }
+        let builder = || pd.rc(&cq).srq(&srq).depth(DEPTH as u32, 1).signal_all(false);
+        let (qps, endpoints) = queue_pairs(rank, size, &device, meeting, builder)?;
         receive(&srq, RECEIVES)?;
-        let lines = meeting.gather(&line)?;
+        let lines = meeting.gather(&format!("{} {endpoints}", hex(&region.remote().to_bytes())))?;
         let mut peers = Vec::new();
         for (qp, line) in qps.into_iter().zip(&lines) {
-            peers.push(qp.map(|qp| connect(qp, line, rank)).transpose()?);
+            peers.push(qp.map(|qp| Peer::connect(qp, line, rank)).transpose()?);
         }
         if spin.is_zero() {
             cq.set_interrupt_driven().map_err(failed)?;
@@ -196,14 +179,48 @@ fn receive(srq: &Srq, count: usize) -> Result<(), Error> {
     srq.post_recv(&vec![none; count]).map_err(failed)
 }
 
-fn connect(qp: RcQp, line: &str, rank: u32) -> Result<Peer, Error> {
-    let bad = || Error::Disagree(format!("{line:?} is not the address of a process"));
-    let mut words = line.split(' ');
-    let mapping = words.next().and_then(unhex).ok_or_else(bad)?;
-    let mapping = RemoteRegion::from_bytes(&mapping).map_err(|_| bad())?;
-    let endpoint: Endpoint = words.nth(rank as usize).ok_or_else(bad)?.parse().map_err(|_| bad())?;
-    qp.connect(&endpoint).map_err(failed)?;
-    Ok(Peer { qp, mapping })
+/// A queue pair to each other process, and their endpoints as words, by rank.
+pub(super) fn queue_pairs(
+    rank: u32,
+    size: u32,
+    device: &Device,
+    meeting: &Meeting,
+    builder: impl Fn() -> QpBuilder<Rc>,
+) -> Result<(Vec<Option<RcQp>>, String), Error> {
+    let address = meeting.local_address().filter(|address| device.gid_index(*address).is_ok());
+    let (mut qps, mut words) = (Vec::new(), Vec::new());
+    for peer in 0..size {
+        let qp = (peer != rank).then(|| {
+            let builder = builder().timeout(TIMEOUT);
+            address.into_iter().fold(builder, QpBuilder::address).create()
+        });
+        let qp: Option<RcQp> = qp.transpose().map_err(failed)?;
+        let endpoint = qp.as_ref().map(RcQp::endpoint).transpose().map_err(failed)?;
+        words.push(endpoint.map_or("-".to_owned(), |endpoint| endpoint.to_string()));
+        qps.push(qp);
+    }
+    Ok((qps, words.join(" ")))
+}
+
+/// The line of a process is malformed.
+fn malformed(line: &str) -> Error {
+    Error::Disagree(format!("{line:?} is not the address of a process"))
+}
+
+/// Connects a queue pair to the one that the process of this line has for us.
+pub(super) fn connect(qp: &RcQp, line: &str, endpoints: &str, rank: u32) -> Result<(), Error> {
+    let endpoint = endpoints.split(' ').nth(rank as usize).and_then(|word| word.parse::<Endpoint>().ok());
+    qp.connect(&endpoint.ok_or_else(|| malformed(line))?).map_err(failed)
+}
+
+impl Peer {
+    fn connect(qp: RcQp, line: &str, rank: u32) -> Result<Peer, Error> {
+        let (mapping, endpoints) = line.split_once(' ').ok_or_else(|| malformed(line))?;
+        let mapping = unhex(mapping).and_then(|bytes| RemoteRegion::from_bytes(&bytes).ok());
+        let mapping = mapping.ok_or_else(|| malformed(line))?;
+        connect(&qp, line, endpoints, rank)?;
+        Ok(Peer { qp, mapping })
+    }
 }
 
 fn word(op: Op) -> [u8; 8] {

@@ -71,16 +71,12 @@ impl<T: Connected> Connection<T> {
 
     /// Waits for an event. The end of a connection has two: `Disconnected`, then `TimewaitExit`. No event follows.
     pub fn wait_event(&self) -> Result<ConnectionEvent, Error> {
-        self.event_before(None)
+        sleep::next(self.as_fd(), None, || Ok(self.try_event()))
     }
 
     /// Waits for an event. Returns [`Error::TimedOut`] after `timeout`.
     pub fn wait_event_timeout(&self, timeout: Duration) -> Result<ConnectionEvent, Error> {
-        self.event_before(Some(Instant::now() + timeout))
-    }
-
-    fn event_before(&self, deadline: Option<Instant>) -> Result<ConnectionEvent, Error> {
-        sleep::next(self.as_fd(), deadline, || Ok(self.try_event()))
+        sleep::next(self.as_fd(), Some(Instant::now() + timeout), || Ok(self.try_event()))
     }
 }
 

@@ -41,12 +41,12 @@ impl Listener {
 
     /// Waits for a connection request.
     pub fn accept(&self) -> Result<Request, Error> {
-        self.accept_before(None)
+        sleep::next(self.as_fd(), None, || self.try_accept())
     }
 
     /// Waits for a connection request. Returns [`Error::TimedOut`] after `timeout`.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Request, Error> {
-        self.accept_before(Some(Instant::now() + timeout))
+        sleep::next(self.as_fd(), Some(Instant::now() + timeout), || self.try_accept())
     }
 
     /// The next connection request, if there is one. Never blocks.
@@ -57,10 +57,6 @@ impl Listener {
             }
         }
         Ok(None)
-    }
-
-    fn accept_before(&self, deadline: Option<Instant>) -> Result<Request, Error> {
-        sleep::next(self.as_fd(), deadline, || self.try_accept())
     }
 
     /// Other events belong to a request that its sender withdrew.

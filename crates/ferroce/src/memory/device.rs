@@ -80,40 +80,12 @@ pub struct DeviceRegion {
 }
 
 impl DeviceRegion {
-    /// Size in bytes.
-    pub fn len(&self) -> usize {
-        self.region.len()
-    }
     /// Whether it was registered over an empty range.
     pub fn is_empty(&self) -> bool {
         self.region.is_empty()
     }
-    /// Access rights.
-    pub fn access(&self) -> Access {
-        self.region.access()
-    }
-    /// Key for local work requests.
-    pub fn lkey(&self) -> LKey {
-        self.region.lkey()
-    }
-    /// Key for peers.
-    pub fn rkey(&self) -> RKey {
-        self.region.rkey()
-    }
-    /// Its protection domain.
-    pub fn pd(&self) -> &Pd {
-        &self.pd
-    }
-
-    /// The scatter/gather entry for a range of its bytes.
-    pub fn sge(&self, range: impl RangeBounds<u64>) -> Result<Sge, Error> {
-        sge_of(&self.region, range)
-    }
-
-    /// The description of the region for a peer.
-    pub fn remote(&self) -> RemoteRegion {
-        RemoteRegion { addr: self.region.iova(), len: self.len() as u64, rkey: self.rkey() }
-    }
 }
+
+region_methods!(DeviceRegion, region, pd);
 
 debug!(DeviceRegion, |this| "DeviceRegion({} bytes, {:?}, rkey {})", this.len(), this.access(), this.rkey());

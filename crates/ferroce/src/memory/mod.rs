@@ -10,6 +10,44 @@
 //! | [`Buffer`] | memory of one message, owned either by the program or by the NIC |
 //! | `raw` | the unsafe code of this crate: allocation, registration, copies |
 
+/// Methods of every region with a protection domain of its own.
+macro_rules! region_methods {
+    ($type:ty, $($region:ident).+, $($pd:ident).+) => {
+        impl $type {
+            /// Size in bytes.
+            pub fn len(&self) -> usize {
+                self.$($region).+.len()
+            }
+            /// Access rights.
+            pub fn access(&self) -> Access {
+                self.$($region).+.access()
+            }
+            /// Key for local work requests.
+            pub fn lkey(&self) -> LKey {
+                self.$($region).+.lkey()
+            }
+            /// Key for peers.
+            pub fn rkey(&self) -> RKey {
+                self.$($region).+.rkey()
+            }
+            /// Its protection domain.
+            pub fn pd(&self) -> &Pd {
+                &self.$($pd).+
+            }
+
+            /// The scatter/gather entry for a range of its bytes.
+            pub fn sge(&self, range: impl RangeBounds<u64>) -> Result<Sge, Error> {
+                sge_of(&self.$($region).+, range)
+            }
+
+            /// The description of the region for a peer.
+            pub fn remote(&self) -> RemoteRegion {
+                RemoteRegion { addr: self.$($region).+.iova(), len: self.len() as u64, rkey: self.rkey() }
+            }
+        }
+    };
+}
+
 mod buffer;
 mod device;
 #[allow(unsafe_code)]

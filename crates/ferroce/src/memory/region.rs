@@ -82,35 +82,12 @@ impl RegionBuilder {
     }
 }
 
+region_methods!(Region, inner.region, inner.pd);
+
 impl Region {
-    /// Size in bytes.
-    pub fn len(&self) -> usize {
-        self.inner.region.len()
-    }
     /// Always `false`: a region has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-    /// Access rights.
-    pub fn access(&self) -> Access {
-        self.inner.region.access()
-    }
-    /// Key for local work requests.
-    pub fn lkey(&self) -> LKey {
-        self.inner.region.lkey()
-    }
-    /// Key for peers.
-    pub fn rkey(&self) -> RKey {
-        self.inner.region.rkey()
-    }
-    /// Its protection domain.
-    pub fn pd(&self) -> &Pd {
-        &self.inner.pd
-    }
-
-    /// The scatter/gather entry for a range of its bytes.
-    pub fn sge(&self, range: impl RangeBounds<u64>) -> Result<Sge, Error> {
-        sge_of(&self.inner.region, range)
     }
 
     /// Brings the pages of a range in before the NIC accesses them. The region must be [on
@@ -123,11 +100,6 @@ impl Region {
             .map(|at| self.sge(at..(at + STEP).min(offset + len)))
             .collect();
         self.inner.pd.prefetch(&sges?, how)
-    }
-
-    /// The description of the region for a peer.
-    pub fn remote(&self) -> RemoteRegion {
-        RemoteRegion { addr: self.inner.region.iova(), len: self.len() as u64, rkey: self.rkey() }
     }
 
     /// Copies bytes out, from `offset` on. If a peer writes concurrently, the copy may mix old and new bytes.

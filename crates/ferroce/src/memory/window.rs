@@ -13,13 +13,15 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 /// Type 1: any queue pair of the protection domain can be used to access the window. Each bind replaces the previous one.
+#[derive(Clone)]
 pub enum Type1 {}
 /// Type 2: only the queue pair that bound the window can be used to access it. It is invalidated before the next bind, by
 /// either side.
+#[derive(Clone)]
 pub enum Type2 {}
 
 /// The type of a memory window, as a type.
-pub trait WindowKind: sealed::Sealed + Send + Sync + 'static {
+pub trait WindowKind: sealed::Sealed + Clone + Send + Sync + 'static {
     /// 1 or 2.
     const NUMBER: u8;
 }
@@ -41,6 +43,7 @@ mod sealed {
 /// [`bind_window`](crate::SendHalf::bind_window). Cheap to clone; dropping the last clone closes the window.
 ///
 /// A window does not keep its region alive: dropping the last clone of the region closes the window too.
+#[derive(Clone)]
 pub struct MemoryWindow<K: WindowKind> {
     inner: Arc<Inner>,
     kind: PhantomData<K>,
@@ -122,12 +125,6 @@ impl<K: WindowKind> MemoryWindow<K> {
     /// Key of the last posted bind.
     pub(crate) fn posted_rkey(&self) -> RKey {
         *self.inner.posted.lock()
-    }
-}
-
-impl<K: WindowKind> Clone for MemoryWindow<K> {
-    fn clone(&self) -> Self {
-        MemoryWindow { inner: self.inner.clone(), kind: PhantomData }
     }
 }
 

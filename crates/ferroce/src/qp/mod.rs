@@ -33,17 +33,8 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Reliable connection: every operation, in order, exactly once.
-pub enum Rc {}
-/// Unreliable connection: SEND and WRITE; an incomplete message is dropped silently.
-pub enum Uc {}
-/// Unreliable datagrams: SEND of up to one MTU, to any datagram queue pair.
-pub enum Ud {}
-/// Sending end of an extended reliable connection: every operation, addressed to a shared receive queue of the peer.
-pub enum XrcInitiator {}
-
 /// A transport service, as a type.
-pub trait Service: sealed::Sealed + Send + Sync + 'static {
+pub trait Service: sealed::Sealed + Clone + Send + Sync + 'static {
     /// The transport as a value.
     const TRANSPORT: Transport;
 }
@@ -60,35 +51,34 @@ pub trait Receives: Service {}
 /// A transport service with acknowledgements and retries.
 pub trait Reliable: HasPeer {}
 
-impl Service for Rc {
-    const TRANSPORT: Transport = Transport::Rc;
+/// Declares services: the transport and the traits of each.
+macro_rules! services {
+    ($($(#[$doc:meta])* $service:ident: $transport:ident, $($has:ident)+;)+) => {
+        $($(#[$doc])*
+        #[derive(Clone)]
+        pub enum $service {}
+
+        impl sealed::Sealed for $service {}
+        impl Service for $service {
+            const TRANSPORT: Transport = Transport::$transport;
+        }
+        $(impl $has for $service {})+)+
+    };
 }
-impl Service for Uc {
-    const TRANSPORT: Transport = Transport::Uc;
+
+services! {
+    /// Reliable connection: every operation, in order, exactly once.
+    Rc: Rc, HasPeer Connected Receives Reliable;
+    /// Unreliable connection: SEND and WRITE; an incomplete message is dropped silently.
+    Uc: Uc, HasPeer Connected Receives;
+    /// Unreliable datagrams: SEND of up to one MTU, to any datagram queue pair.
+    Ud: Ud, Receives;
+    /// Sending end of an extended reliable connection: every operation, addressed to a shared receive queue of the peer.
+    XrcInitiator: XrcIni, HasPeer Reliable;
 }
-impl Service for Ud {
-    const TRANSPORT: Transport = Transport::Ud;
-}
-impl Service for XrcInitiator {
-    const TRANSPORT: Transport = Transport::XrcIni;
-}
-impl HasPeer for Rc {}
-impl HasPeer for Uc {}
-impl HasPeer for XrcInitiator {}
-impl Connected for Rc {}
-impl Connected for Uc {}
-impl Receives for Rc {}
-impl Receives for Uc {}
-impl Receives for Ud {}
-impl Reliable for Rc {}
-impl Reliable for XrcInitiator {}
 
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for super::Rc {}
-    impl Sealed for super::Uc {}
-    impl Sealed for super::Ud {}
-    impl Sealed for super::XrcInitiator {}
 }
 
 /// A queue pair of reliable connection.
@@ -103,6 +93,7 @@ pub type XrcQp = Qp<XrcInitiator>;
 /// A queue pair. Cheap to clone, usable from any thread; destroyed with its last clone and half.
 ///
 /// It has all methods of its [`SendHalf`], and posts receives.
+#[derive(Clone)]
 pub struct Qp<T: Service> {
     send: SendHalf<T>,
 }
@@ -220,12 +211,6 @@ impl Qp<Ud> {
     /// Leaves a multicast group.
     pub fn leave(&self, group: IpAddr) -> Result<(), Error> {
         self.core().nic.detach_multicast(Gid::from_ip(group)).map_err(Error::in_call("detach_mcast"))
-    }
-}
-
-impl<T: Service> Clone for Qp<T> {
-    fn clone(&self) -> Self {
-        Qp { send: self.send.clone() }
     }
 }
 

@@ -11,18 +11,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The receiving half of a queue pair.
+#[derive(Clone)]
 pub struct RecvHalf<T: Receives> {
     pub(super) core: Arc<Core>,
     pub(super) transport: PhantomData<T>,
 }
 
 debug!(RecvHalf<T> where T: Receives, |this| "RecvHalf({:?} {})", T::TRANSPORT, this.core.nic.qpn());
-
-impl<T: Receives> Clone for RecvHalf<T> {
-    fn clone(&self) -> Self {
-        RecvHalf { core: self.core.clone(), transport: PhantomData }
-    }
-}
 
 impl Core {
     fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), Error> {
@@ -31,16 +26,11 @@ impl Core {
     }
 
     fn recv(&self, buffer: Buffer) -> Result<Pending, Refused> {
-        let device = &self.pd.device;
-        if let Err(error) = device.check_ours("post_recv") {
-            return Err(Refused { error: error.into(), buffer });
-        }
         let sges = [buffer.incoming(self.nic.transport() == Transport::Ud)];
-        let outcome = Arc::<OutcomeCell>::default();
-        let wr_id = device.in_flight().add(buffer, Queue::Qp(self.nic.qpn()), Some(outcome.clone()));
-        if let Err(refused) = self.nic.post_recv(&[RecvWr { wr_id, sges: &sges }]) {
-            device.in_flight().take_back(wr_id, Error::in_post("post_recv")(refused))?;
-        }
+        let (queue, outcome) = (Queue::Qp(self.nic.qpn()), Arc::<OutcomeCell>::default());
+        self.pd.device.post_owned("post_recv", buffer, queue, Some(outcome.clone()), |wr_id| {
+            self.nic.post_recv(&[RecvWr { wr_id, sges: &sges }])
+        })?;
         Ok(Pending { outcome, cq: self.recv_cq.clone() })
     }
 }

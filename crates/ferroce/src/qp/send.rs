@@ -31,6 +31,7 @@ use std::sync::Arc;
 ///     let _ = qp.read(1, &[sge], from); // unreliable connections have no READ
 /// }
 /// ```
+#[derive(Clone)]
 pub struct SendHalf<T: Service> {
     pub(super) core: Arc<Core>,
     pub(super) transport: PhantomData<T>,
@@ -48,12 +49,6 @@ pub(crate) enum Target {
 
 debug!(SendHalf<T> where T: Service, |this| "SendHalf({:?} {})", T::TRANSPORT, this.core.nic.qpn());
 
-impl<T: Service> Clone for SendHalf<T> {
-    fn clone(&self) -> Self {
-        SendHalf { core: self.core.clone(), transport: PhantomData }
-    }
-}
-
 impl<T: Service> SendHalf<T> {
     /// Posts work requests in order, with one doorbell for all of them. The functions of [`wr`] make them.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), Error> {
@@ -62,22 +57,17 @@ impl<T: Service> SendHalf<T> {
     }
 
     pub(crate) fn send_owned(&self, buffer: Buffer, op: SendOp, target: Target) -> Result<Pending, Refused> {
-        let device = &self.core.pd.device;
-        if let Err(error) = device.check_ours("post_send") {
-            return Err(Refused { error: error.into(), buffer });
-        }
         let sges = [buffer.outgoing()];
-        let outcome = Arc::<OutcomeCell>::default();
-        let wr_id = device.in_flight().add(buffer, Queue::Qp(self.core.nic.qpn()), Some(outcome.clone()));
         let (ud, srq) = match target {
             Target::Peer => (None, None),
             Target::Datagram(target) => (Some(target), None),
             Target::Srq(number) => (None, Some(number)),
         };
-        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, payload: Payload::Sges(&sges), ud, srq };
-        if let Err(refused) = self.core.nic.post_send(&[wr]) {
-            device.in_flight().take_back(wr_id, Error::in_post("post_send")(refused))?;
-        }
+        let (queue, outcome) = (Queue::Qp(self.core.nic.qpn()), Arc::<OutcomeCell>::default());
+        self.core.pd.device.post_owned("post_send", buffer, queue, Some(outcome.clone()), |wr_id| {
+            let (flags, payload) = (SendFlags::SIGNALED, Payload::Sges(&sges));
+            self.core.nic.post_send(&[SendWr { wr_id, op, flags, payload, ud, srq }])
+        })?;
         Ok(Pending { outcome, cq: self.core.send_cq.clone() })
     }
 }

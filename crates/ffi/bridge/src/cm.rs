@@ -7,9 +7,8 @@
 //! Functions return 0 or an error number, and log the reason (`FERROCE_LOG`). They do not panic.
 
 use crate::address::Address;
-use crate::verbs::{ibv_ah_attr, ibv_context, ibv_qp_attr, verbs_context};
+use crate::verbs::{ibv_ah_attr, ibv_context, ibv_qp_attr, verbs_context, zeroed};
 use std::ffi::{c_int, c_void};
-use std::mem::offset_of;
 
 /// The first word of the table. A real library has a pointer there, which has zeros at one end.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"ferroce\x01");
@@ -46,23 +45,6 @@ pub struct Parameters {
     pub private_len: u32,
     /// The private data.
     pub private: [u8; PRIVATE_DATA],
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        Parameters {
-            qpn: 0,
-            responder_resources: 0,
-            initiator_depth: 0,
-            flow_control: 0,
-            retry_count: 0,
-            rnr_retry: 0,
-            srq: 0,
-            ece: [0; 2],
-            private_len: 0,
-            private: [0; PRIVATE_DATA],
-        }
-    }
 }
 
 /// No message has room for so much private data.
@@ -107,21 +89,7 @@ pub struct Event {
     pub ah_attr: ibv_ah_attr,
 }
 
-impl Default for Event {
-    fn default() -> Self {
-        Event {
-            kind: 0,
-            status: 0,
-            cookie: 0,
-            request_id: std::ptr::null_mut(),
-            parameters: Parameters::default(),
-            is_datagram: 0,
-            qpn: 0,
-            qkey: 0,
-            ah_attr: ibv_ah_attr::default(),
-        }
-    }
-}
+zeroed!(Parameters, Event);
 
 /// The state of an id.
 #[derive(Clone, Copy, Debug, Default)]
@@ -241,13 +209,12 @@ pub struct Table {
 /// # Safety
 /// An open context of whatever libibverbs is loaded.
 pub unsafe fn table_of(context: *mut ibv_context) -> Option<&'static Table> {
-    let whole = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
     // SAFETY: every context of the last ten years is the tail of a `verbs_context` and says so; the table is static.
     unsafe {
         if (*context).abi_compat.addr() != usize::MAX {
             return None;
         }
-        let table = (*whole).r#priv.cast::<Table>();
+        let table = (*verbs_context::around(context)).r#priv.cast::<Table>();
         // Of a foreign library only the first word is read.
         if table.is_null() || (*table).magic != MAGIC || (*table).size < size_of::<Table>() {
             return None;

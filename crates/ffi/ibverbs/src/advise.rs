@@ -37,7 +37,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// The manual page defines an error for each kind of invalid memory.
+/// The manual page and Linux's mlx5 driver define an error for each kind of invalid memory. A region without on-demand paging is none that
+/// could be advised on, so it counts as unknown.
 fn refusal(error: Error) -> Refused {
     match error {
         Error::Memory(MemoryFault::WrongPd { .. }) => {
@@ -47,7 +48,10 @@ fn refusal(error: Error) -> Refused {
             Refused::Errno(libc::EPERM, "the region is not writable")
         }
         Error::Memory(MemoryFault::NotOnDemand { .. }) => {
-            invalid("the region was not registered with ON_DEMAND")
+            Refused::Errno(libc::ENOENT, "the region was not registered with ON_DEMAND")
+        }
+        Error::Memory(MemoryFault::NoSuchKey { .. }) => {
+            Refused::Errno(libc::ENOENT, "no region has this lkey")
         }
         other => other.into(),
     }

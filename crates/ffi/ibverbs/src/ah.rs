@@ -20,7 +20,7 @@ pub(crate) struct AhObject {
     _pd: Use,
 }
 
-object!(AhObject, ibv_ah);
+object!(AhObject, ibv_ah, "ibv_destroy_ah");
 
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Refused> {
     // SAFETY: a domain of ours.
@@ -38,13 +38,6 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
     })
 }
 
-pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-    guard::number("ibv_destroy_ah", || {
-        // SAFETY: NULL, or a handle of ours, which the program gives back.
-        unsafe { Handle::<AhObject>::give_back(ah) }
-    })
-}
-
 /// The path back to the sender of a datagram, from its completion and the 40 bytes in front of it.
 unsafe fn answer_to(
     context: *mut ibv_context,
@@ -58,21 +51,21 @@ unsafe fn answer_to(
     if wc.wc_flags & WcFlags::GRH.bits() == 0 || port != 1 {
         return Err(invalid("the completion has no GRH, or the port is not 1"));
     }
-    let outer = outer(grh)?;
+    let (here, there, flow_label, traffic_class) = outer(grh)?;
     let table = context.nic.gids();
     // A datagram to a group is answered from any address of the same family.
-    let same_kind = |gid: Gid| gid.to_ipv4().is_some() == outer.here.to_ipv4().is_some();
-    let exact = table.iter().position(|entry| entry.gid == outer.here);
+    let same_kind = |gid: Gid| gid.to_ipv4().is_some() == here.to_ipv4().is_some();
+    let exact = table.iter().position(|entry| entry.gid == here);
     let index = exact.or_else(|| table.iter().position(|entry| same_kind(entry.gid)));
     let sgid_index =
         index.ok_or(invalid("the destination of the datagram is not an address of this device"))?;
     Ok(ibv_ah_attr {
         grh: ibv_global_route {
-            dgid: ibv_gid { raw: outer.there.0 },
-            flow_label: outer.flow_label,
+            dgid: ibv_gid { raw: there.0 },
+            flow_label,
             sgid_index: sgid_index as u8,
             hop_limit: 0xff,
-            traffic_class: outer.traffic_class,
+            traffic_class,
         },
         dlid: wc.slid,
         is_global: 1,
@@ -81,25 +74,15 @@ unsafe fn answer_to(
     })
 }
 
-struct Outer {
-    here: Gid,
-    there: Gid,
-    flow_label: u32,
-    traffic_class: u8,
-}
-
-/// Reads the 40 bytes: an IPv6 header, or 20 unused bytes and an IPv4 header.
-fn outer(grh: &[u8; Grh::LEN]) -> Result<Outer, Refused> {
+/// Destination, source, flow label and traffic class in the 40 bytes: an IPv6 header, or 20 unused bytes and an IPv4
+/// header.
+fn outer(grh: &[u8; Grh::LEN]) -> Result<(Gid, Gid, u32, u8), Refused> {
     if let Ok(v4) = Ipv4Header::parse(&grh[Grh::LEN - Ipv4Header::LEN..]) {
-        return Ok(Outer {
-            here: Gid::from_ip(IpAddr::V4(v4.dst)),
-            there: Gid::from_ip(IpAddr::V4(v4.src)),
-            flow_label: 0,
-            traffic_class: v4.tos,
-        });
+        let gid = |address| Gid::from_ip(IpAddr::V4(address));
+        return Ok((gid(v4.dst), gid(v4.src), 0, v4.tos));
     }
     let v6 = Grh::parse(grh).map_err(|_| invalid("the 40 bytes are neither an IPv6 nor an IPv4 header"))?;
-    Ok(Outer { here: v6.dgid, there: v6.sgid, flow_label: v6.flow_label, traffic_class: v6.tclass })
+    Ok((v6.dgid, v6.sgid, v6.flow_label, v6.tclass))
 }
 
 pub(crate) unsafe extern "C" fn init_ah_from_wc(

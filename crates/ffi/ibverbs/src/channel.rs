@@ -18,7 +18,12 @@ pub(crate) struct ChannelObject {
     _context: Use,
 }
 
-object!(ChannelObject, ibv_comp_channel, uses);
+object!(
+    ChannelObject,
+    ibv_comp_channel,
+    "ibv_destroy_comp_channel",
+    "completion queues still use the channel"
+);
 
 pub(crate) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     guard::pointer("ibv_create_comp_channel", || {
@@ -28,14 +33,6 @@ pub(crate) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -
         let abi = ibv_comp_channel { context, fd: channel.as_fd().as_raw_fd(), refcnt: 0 };
         let object = ChannelObject { channel, uses: Uses::default(), _context: owner.uses.hold() };
         Ok(Handle::publish(abi, object))
-    })
-}
-
-pub(crate) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    guard::number("ibv_destroy_comp_channel", || {
-        // SAFETY: NULL, or a channel of ours, which the program gives back.
-        unsafe { Handle::<ChannelObject>::take_unused(channel, "completion queues still use the channel") }
-            .map(drop)
     })
 }
 

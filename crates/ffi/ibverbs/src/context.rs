@@ -5,12 +5,12 @@ use crate::device::device;
 use crate::errno::{Refused, invalid};
 use crate::handle::{Handle, Uses, object};
 use crate::import::Exports;
-use crate::{cm, ops};
+use crate::{cm, live, ops};
 use ferroce_nic::lock::Mutex;
 use ferroce_nic::{Config, EventSource, Nic};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::HashMap;
-use std::mem::offset_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// An object that events are about, as the program knows it.
@@ -61,7 +61,7 @@ impl Context {
     /// Opens the device: all contexts of a process share one NIC.
     pub(crate) fn open() -> Result<*mut ibv_context, Refused> {
         let nic = Nic::shared(|| Ok(Config::from_env()?))?;
-        let cmd_fd = name_tag()?;
+        let cmd_fd = memfd_create("ferroce", MemfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
         let exports = Exports::found(nic.clone(), cmd_fd.as_raw_fd())?;
         Self::publish(nic, cmd_fd, exports)
     }
@@ -85,7 +85,6 @@ impl Context {
         abi.context.cmd_fd = cmd_fd.as_raw_fd();
         abi.context.async_fd = nic.event_fd().as_raw_fd();
         abi.context.num_comp_vectors = comp_vectors();
-        abi.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         abi.context.abi_compat = VERBS_ABI_IS_EXTENDED;
         let _cmd_fd = CmdFd::new(cmd_fd);
         let context = Context { nic, uses: Uses::default(), targets: Mutex::default(), exports, _cmd_fd };
@@ -103,7 +102,7 @@ impl Context {
             return Err(invalid("the context is NULL"));
         }
         // SAFETY: every context of ours is a member of a `verbs_context`.
-        unsafe { Handle::of(whole(context)) }
+        unsafe { Handle::of(verbs_context::around(context)) }
     }
 
     /// Closes it.
@@ -111,33 +110,23 @@ impl Context {
     /// # Safety
     /// As for [`Context::of`]; the pointer is not used any more.
     pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Refused> {
+        if context.is_null() {
+            return Err(invalid("the context is NULL"));
+        }
+        live::leave::<Context>(verbs_context::around(context))?;
         // SAFETY: as the caller promises.
         let open = unsafe { Context::of(context)? };
         // The manual allows a program to close the context and never destroy its objects. They point here, so the
         // memory stays.
         if !open.uses.any() {
             // SAFETY: as the caller promises, and no object of ours points here.
-            drop(unsafe { Handle::<Context>::take(whole(context)) });
+            drop(unsafe { Handle::<Context>::take(verbs_context::around(context)) });
         }
         Ok(())
     }
 }
 
-fn whole(context: *mut ibv_context) -> *mut verbs_context {
-    context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
-}
-
 /// As many as there are processors, as for hardware. All are equivalent.
 fn comp_vectors() -> i32 {
     std::thread::available_parallelism().map_or(1, |n| n.get().min(64) as i32)
-}
-
-fn name_tag() -> Result<OwnedFd, Refused> {
-    // SAFETY: a plain system call with a constant name.
-    let fd = unsafe { libc::memfd_create(c"ferroce".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error().into());
-    }
-    // SAFETY: a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

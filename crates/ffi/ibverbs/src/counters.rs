@@ -26,7 +26,7 @@ pub(crate) struct CountersObject {
     _context: Use,
 }
 
-object!(CountersObject, ibv_counters, uses);
+object!(CountersObject, ibv_counters, "ibv_destroy_counters", "flows still count there");
 
 impl CountersObject {
     /// For a flow that is to count there.
@@ -58,13 +58,6 @@ pub(crate) unsafe extern "C" fn create_counters(
             _context: owner.uses.hold(),
         };
         Ok(Handle::publish(ibv_counters { context }, object))
-    })
-}
-
-pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
-    guard::number("ibv_destroy_counters", || {
-        // SAFETY: NULL, or counters of ours, which the program gives back.
-        unsafe { Handle::<CountersObject>::take_unused(counters, "flows still count there") }.map(drop)
     })
 }
 

@@ -19,14 +19,12 @@ pub(crate) struct CqObject {
     pub(crate) uses: Uses,
     pub(crate) comp_acks: Acks,
     pub(crate) async_acks: Acks,
-    /// The current completion of extended polling.
-    pub(crate) current: Mutex<Completion>,
-    /// When that completion was added, if the program requests timestamps.
-    pub(crate) stamp: Mutex<Stamp>,
+    /// The current completion of extended polling, and when it was added, if the program requests timestamps.
+    pub(crate) current: Mutex<(Completion, Stamp)>,
     _held: (Use, Option<Use>, Option<Use>),
 }
 
-object!(CqObject, ibv_cq_ex, uses);
+object!(CqObject, ibv_cq_ex, "ibv_destroy_cq", "queue pairs still use the completion queue" => settle);
 
 /// The parameters of a queue.
 pub(crate) struct CqInit {
@@ -51,6 +49,15 @@ impl CqObject {
         unsafe { Handle::of(cq.cast()) }
     }
 
+    unsafe fn settle(&self, cq: *mut ibv_cq_ex) -> Result<(), Refused> {
+        // SAFETY: a queue of ours, and its context.
+        let context = unsafe { Context::of((*cq).base.context)? };
+        context.targets.lock().remove(&EventSource::Cq(self.cq.id()));
+        self.comp_acks.wait_settled();
+        self.async_acks.wait_settled();
+        Ok(())
+    }
+
     /// Creates a queue, with the structure that `shape` completes.
     ///
     /// # Safety
@@ -66,20 +73,14 @@ impl CqObject {
         if i64::from(init.comp_vector) >= i64::from(unsafe { (*context).num_comp_vectors }) {
             return Err(invalid("comp_vector is beyond num_comp_vectors"));
         }
-        let channel = match init.channel.is_null() {
-            true => None,
-            // SAFETY: as the caller promises.
-            false => Some(unsafe { Handle::<ChannelObject>::of(init.channel)? }),
-        };
+        // SAFETY: as the caller promises.
+        let channel = unsafe { Handle::<ChannelObject>::of(init.channel) }.ok();
         // SAFETY: a channel of ours, if it is one.
         if channel.is_some() && unsafe { (*init.channel).context } != context {
             return Err(invalid("the channel belongs to another context"));
         }
-        let domain = match init.domain.is_null() {
-            true => None,
-            // SAFETY: as the caller promises.
-            false => Some(unsafe { PdObject::of(init.domain)? }),
-        };
+        // SAFETY: as the caller promises.
+        let domain = unsafe { PdObject::of(init.domain) }.ok();
         if domain.is_some_and(|(domain, made_in)| made_in != context || !domain.is_parent()) {
             return Err(invalid("no parent domain of this context"));
         }
@@ -97,8 +98,6 @@ impl CqObject {
         abi.base.cq_context = init.cookie;
         abi.base.handle = id;
         abi.base.cqe = cq.depth() as c_int;
-        abi.base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
-        abi.base.cond = libc::PTHREAD_COND_INITIALIZER;
         shape(&mut abi);
         let object = CqObject {
             cq,
@@ -106,7 +105,6 @@ impl CqObject {
             comp_acks: Acks::default(),
             async_acks: Acks::default(),
             current: Mutex::default(),
-            stamp: Mutex::default(),
             _held: (owner.uses.hold(), channel.map(|c| c.uses.hold()), domain.map(|(d, _)| d.uses.hold())),
         };
         // SAFETY: as the caller promises.
@@ -140,22 +138,6 @@ pub(crate) unsafe extern "C" fn create_cq(
     })
 }
 
-pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    guard::number("ibv_destroy_cq", || {
-        let settle = |object: &CqObject| {
-            // SAFETY: a queue of ours, and its context.
-            let context = unsafe { Context::of((*cq).context)? };
-            context.targets.lock().remove(&EventSource::Cq(object.cq.id()));
-            object.comp_acks.wait_settled();
-            object.async_acks.wait_settled();
-            Ok(())
-        };
-        // SAFETY: NULL, or a queue of ours, which the program gives back.
-        unsafe { Handle::take_settled(cq.cast(), "queue pairs still use the completion queue", settle) }
-            .map(drop)
-    })
-}
-
 pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     guard::number("ibv_resize_cq", || {
         // SAFETY: a queue of ours.
@@ -185,8 +167,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     guard::number("ibv_req_notify_cq", || {
         // SAFETY: a queue of ours.
-        unsafe { CqObject::of(cq)? }.cq.request_notify(solicited_only != 0)?;
-        Ok(())
+        Ok(unsafe { CqObject::of(cq)? }.cq.request_notify(solicited_only != 0)?)
     })
 }
 
@@ -208,13 +189,13 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
 #[inline(always)]
 unsafe fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> Result<c_int, Box<Refused>> {
     // SAFETY: as the caller promises.
-    let object = unsafe { CqObject::of(cq) }.map_err(Box::new)?;
-    let room = usize::try_from(room).map_err(|_| Box::new(invalid("num_entries is negative")))?;
+    let object = unsafe { CqObject::of(cq)? };
+    let room = usize::try_from(room).map_err(|_| invalid("num_entries is negative"))?;
     let polled = object.cq.poll_each(room, |n, completion| {
         // SAFETY: the program gives room for `room` completions.
         unsafe { wc.add(n).write(describe(&completion)) };
     });
-    polled.map(|written| written as c_int).map_err(|error| Box::new(error.into()))
+    Ok(polled? as c_int)
 }
 
 /// Immediate data in network order, or the invalidated key: they share a field.

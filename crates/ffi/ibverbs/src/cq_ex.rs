@@ -56,20 +56,9 @@ fn fill(cq: &mut ibv_cq_ex, wc_flags: u64) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
     cq.end_poll = Some(end_poll);
-    cq.read_opcode = Some(read_opcode);
-    cq.read_vendor_err = Some(read_vendor_err);
-    cq.read_byte_len = Some(read_byte_len);
-    cq.read_imm_data = Some(read_imm_data);
-    cq.read_qp_num = Some(read_qp_num);
-    cq.read_src_qp = Some(read_src_qp);
-    cq.read_wc_flags = Some(read_wc_flags);
-    cq.read_slid = Some(read_slid);
-    cq.read_sl = Some(read_sl);
-    cq.read_dlid_path_bits = Some(read_dlid_path_bits);
-    cq.read_flow_tag = Some(read_flow_tag);
-    if wc_flags & TIMES != 0 {
-        cq.read_completion_ts = Some(read_completion_ts);
-        cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+    fill_readers(cq);
+    if wc_flags & TIMES == 0 {
+        (cq.read_completion_ts, cq.read_completion_wallclock_ns) = (None, None);
     }
 }
 
@@ -91,8 +80,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
         if object.cq.poll_stamped(&mut one, &mut stamp)? == 0 {
             return Ok(libc::ENOENT);
         }
-        *object.stamp.lock() = stamp[0];
-        *object.current.lock() = one[0];
+        *object.current.lock() = (one[0], stamp[0]);
         // SAFETY: the queue's own structure.
         unsafe { ((*cq).wr_id, (*cq).status) = (one[0].wr_id, one[0].status as u32) };
         Ok(0)
@@ -102,49 +90,39 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
-/// The current completion.
-unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
+/// The current completion, and when it was added.
+unsafe fn current(cq: *mut ibv_cq_ex) -> (Completion, Stamp) {
     // SAFETY: as the caller promises, a queue of ours.
-    unsafe { CqObject::of(cq.cast()) }.map_or_else(|_| Completion::default(), |object| *object.current.lock())
-}
-
-/// When the current completion was added.
-unsafe fn stamp(cq: *mut ibv_cq_ex) -> Stamp {
-    // SAFETY: as the caller promises, a queue of ours.
-    unsafe { CqObject::of(cq.cast()) }.map_or_else(|_| Stamp::default(), |object| *object.stamp.lock())
-}
-
-unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: programs read between start and end of polling a queue of ours.
-    unsafe { stamp(cq) }.raw_ns
-}
-
-unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: as above.
-    unsafe { stamp(cq) }.wall_ns
+    unsafe { CqObject::of(cq.cast()) }.map_or_else(|_| Default::default(), |object| *object.current.lock())
 }
 
 macro_rules! readers {
-    ($($name:ident -> $answer:ty = |$c:ident| $value:expr;)*) => {
+    ($($name:ident -> $answer:ty = |$c:pat_param| $value:expr;)*) => {
         $(unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $answer {
             // SAFETY: programs read between start and end of polling a queue of ours.
             let $c = unsafe { current(cq) };
             $value
         })*
+
+        fn fill_readers(cq: &mut ibv_cq_ex) {
+            $(cq.$name = Some($name);)*
+        }
     };
 }
 
 readers! {
-    read_opcode -> u32 = |c| c.opcode as u32;
-    read_vendor_err -> u32 = |c| c.vendor_err;
-    read_byte_len -> u32 = |c| c.byte_len;
-    read_imm_data -> u32 = |c| imm_or_key(&c);
-    read_qp_num -> u32 = |c| c.qpn.value();
-    read_src_qp -> u32 = |c| c.src_qpn.value();
-    read_wc_flags -> u32 = |c| c.flags.bits();
-    read_slid -> u32 = |_c| 0;
-    read_sl -> u8 = |c| c.sl;
-    read_dlid_path_bits -> u8 = |_c| 0;
+    read_opcode -> u32 = |(c, _)| c.opcode as u32;
+    read_vendor_err -> u32 = |(c, _)| c.vendor_err;
+    read_byte_len -> u32 = |(c, _)| c.byte_len;
+    read_imm_data -> u32 = |(c, _)| imm_or_key(&c);
+    read_qp_num -> u32 = |(c, _)| c.qpn.value();
+    read_src_qp -> u32 = |(c, _)| c.src_qpn.value();
+    read_wc_flags -> u32 = |(c, _)| c.flags.bits();
+    read_slid -> u32 = |_| 0;
+    read_sl -> u8 = |(c, _)| c.sl;
+    read_dlid_path_bits -> u8 = |_| 0;
     // Raw packets have no immediate data, so the NIC stores the tag of their flow there.
-    read_flow_tag -> u32 = |c| if c.flags.contains(WcFlags::WITH_IMM) { 0 } else { c.imm };
+    read_flow_tag -> u32 = |(c, _)| if c.flags.contains(WcFlags::WITH_IMM) { 0 } else { c.imm };
+    read_completion_ts -> u64 = |(_, stamp)| stamp.raw_ns;
+    read_completion_wallclock_ns -> u64 = |(_, stamp)| stamp.wall_ns;
 }

@@ -18,20 +18,14 @@ unsafe impl Sync for Device {}
 pub(crate) fn device() -> *mut ibv_device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
     let device = DEVICE.get_or_init(|| {
-        let mut device = ibv_device {
-            _ops: [std::ptr::null(); 2],
-            node_type: IBV_NODE_CA,
-            transport_type: IBV_TRANSPORT_IB,
-            name: [0; 64],
-            dev_name: [0; 64],
-            dev_path: [0; 256],
-            ibdev_path: [0; 256],
-        };
+        let mut whole = verbs_device::zeroed();
+        let device = &mut whole.device;
+        (device.node_type, device.transport_type) = (IBV_NODE_CA, IBV_TRANSPORT_IB);
         identity::copy_text(&mut device.name, identity::NAME);
         identity::copy_text(&mut device.dev_name, identity::DEV_NAME);
         identity::copy_text(&mut device.dev_path, identity::DEV_PATH);
         identity::copy_text(&mut device.ibdev_path, identity::IBDEV_PATH);
-        Device(verbs_device { device, ops: std::ptr::null(), rest: [0; 5] })
+        Device(whole)
     });
     (&raw const device.0.device).cast_mut()
 }

@@ -7,7 +7,7 @@ use crate::guard;
 use crate::handle::{Handle, Use, Uses, object};
 use crate::mr::{MrObject, access};
 use crate::pd::PdObject;
-use ferroce_nic::DeviceMemory;
+use ferroce_nic::{DeviceMemory, Error};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,7 @@ pub(crate) struct DmObject {
     _context: Use,
 }
 
-object!(DmObject, ibv_dm, uses);
+object!(DmObject, ibv_dm, "ibv_free_dm", "memory regions are still on the device memory" => settle);
 
 impl DmObject {
     /// Publishes memory to a program as an object of this context. An import passes the fields of the original.
@@ -44,6 +44,12 @@ impl DmObject {
         };
         Ok(Handle::publish(abi, DmObject { memory, uses, _context: owner.uses.hold() }))
     }
+
+    unsafe fn settle(&self, dm: *mut ibv_dm) -> Result<(), Refused> {
+        // SAFETY: device memory of ours, and its context.
+        unsafe { Context::of((*dm).context)?.exports.device_memory.lock().remove(&(*dm).handle) };
+        Ok(())
+    }
 }
 
 pub(crate) unsafe extern "C" fn alloc_dm(
@@ -60,21 +66,10 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         static LAST_HANDLE: AtomicU32 = AtomicU32::new(0);
         let handle = LAST_HANDLE.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let uses = Arc::default();
-        owner.exports.add_device_memory(handle, &memory, &uses);
+        let export = (Arc::downgrade(&memory), Arc::downgrade(&uses));
+        owner.exports.device_memory.lock().insert(handle, export);
         // SAFETY: as above.
         unsafe { DmObject::publish(context, memory, uses, handle) }
-    })
-}
-
-pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    guard::number("ibv_free_dm", || {
-        let settle = |_: &DmObject| {
-            // SAFETY: device memory of ours, and its context.
-            unsafe { Context::of((*dm).context)?.exports.remove_device_memory((*dm).handle) };
-            Ok(())
-        };
-        // SAFETY: NULL, or device memory of ours, which the program gives back.
-        unsafe { Handle::take_settled(dm, "memory regions are still on the device memory", settle) }.map(drop)
     })
 }
 
@@ -94,34 +89,35 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
-unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
-    guard::number("ibv_memcpy_to_dm", || {
+/// Runs a copy between device memory and the program's, if there is something to copy.
+unsafe fn copy(
+    verb: &'static str,
+    dm: *mut ibv_dm,
+    host: *const c_void,
+    length: usize,
+    work: impl FnOnce(&DeviceMemory) -> Result<(), Error>,
+) -> c_int {
+    guard::number(verb, || {
         // SAFETY: device memory of ours.
         let object = unsafe { Handle::<DmObject>::of(dm)? };
-        if length == 0 {
-            return Ok(());
+        match length {
+            0 => Ok(()),
+            _ if host.is_null() => Err(invalid("host_addr is NULL")),
+            _ => Ok(work(&object.memory)?),
         }
-        if from.is_null() {
-            return Err(invalid("host_addr is NULL"));
-        }
-        // SAFETY: the program's bytes.
-        let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length) };
-        Ok(object.memory.copy_to(offset, bytes)?)
     })
 }
 
+unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
+    // SAFETY: the program's bytes.
+    let bytes = || unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length) };
+    // SAFETY: what the verb demands of the program.
+    unsafe { copy("ibv_memcpy_to_dm", dm, from, length, |memory| memory.copy_to(offset, bytes())) }
+}
+
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
-    guard::number("ibv_memcpy_from_dm", || {
-        // SAFETY: device memory of ours.
-        let object = unsafe { Handle::<DmObject>::of(dm)? };
-        if length == 0 {
-            return Ok(());
-        }
-        if to.is_null() {
-            return Err(invalid("host_addr is NULL"));
-        }
-        // SAFETY: room that the program gives.
-        let room = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
-        Ok(object.memory.copy_from(offset, room)?)
-    })
+    // SAFETY: room that the program gives.
+    let room = || unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
+    // SAFETY: what the verb demands of the program.
+    unsafe { copy("ibv_memcpy_from_dm", dm, to, length, |memory| memory.copy_from(offset, room())) }
 }

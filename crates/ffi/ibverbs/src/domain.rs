@@ -10,7 +10,6 @@ use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Lender, Use, Uses, object};
 use crate::pd::PdObject;
-use std::ffi::c_int;
 
 /// A thread domain.
 pub(crate) struct TdObject {
@@ -18,7 +17,7 @@ pub(crate) struct TdObject {
     _context: Use,
 }
 
-object!(TdObject, ibv_td, uses);
+object!(TdObject, ibv_td, "ibv_dealloc_td", "a parent domain still has the thread domain");
 
 pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
@@ -35,14 +34,6 @@ pub(crate) unsafe extern "C" fn alloc_td(
             ibv_td { context },
             TdObject { uses: Uses::default(), _context: owner.uses.hold() },
         ))
-    })
-}
-
-pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    guard::number("ibv_dealloc_td", || {
-        // SAFETY: NULL, or a domain of ours, which the program gives back.
-        unsafe { Handle::<TdObject>::take_unused(td, "a parent domain still has the thread domain") }
-            .map(drop)
     })
 }
 
@@ -73,11 +64,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         if made_in != context {
             return Err(invalid("the protection domain belongs to another context"));
         }
-        let td = match init.td.is_null() {
-            true => None,
-            // SAFETY: a thread domain of ours.
-            false => Some(unsafe { Handle::<TdObject>::of(init.td)? }),
-        };
+        // SAFETY: NULL, or a thread domain of ours.
+        let td = unsafe { Handle::<TdObject>::of(init.td) }.ok();
         // SAFETY: as above.
         if td.is_some() && unsafe { (*init.td).context } != context {
             return Err(invalid("the thread domain belongs to another context"));

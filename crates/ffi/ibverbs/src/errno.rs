@@ -42,6 +42,19 @@ impl From<PostError> for Refused {
     }
 }
 
+// The data path returns refusals in a box, so that a successful call does not move one.
+impl From<Error> for Box<Refused> {
+    fn from(error: Error) -> Self {
+        Box::new(error.into())
+    }
+}
+
+impl From<PostError> for Box<Refused> {
+    fn from(error: PostError) -> Self {
+        Box::new(error.into())
+    }
+}
+
 impl From<std::io::Error> for Refused {
     fn from(error: std::io::Error) -> Self {
         Refused::Errno(error.raw_os_error().unwrap_or(libc::EIO), "the system refused")
@@ -85,7 +98,8 @@ fn of_nic(error: &Error) -> c_int {
 /// What the kernel's connection manager returns in the same case.
 fn of_cm(refusal: &CmRefusal) -> c_int {
     match refusal {
-        CmRefusal::AddressInUse | CmRefusal::Protocol(CmError::InUse) => libc::EADDRINUSE,
+        CmRefusal::AddressInUse(holder) if holder.is_wildcard => libc::EADDRNOTAVAIL,
+        CmRefusal::AddressInUse(_) | CmRefusal::Protocol(CmError::InUse) => libc::EADDRINUSE,
         CmRefusal::AddressNotAvailable { .. } | CmRefusal::PortsExhausted => libc::EADDRNOTAVAIL,
         CmRefusal::Unreachable { source, .. } => source.raw_os_error().unwrap_or(libc::EHOSTUNREACH),
         CmRefusal::Protocol(CmError::TooMany) => libc::ENOMEM,

@@ -1,22 +1,26 @@
 //! The names that programs link with.
 
+use crate::handle::destroy;
 use crate::{
-    ah, channel, cq, device, ece, event, fork, gid, import, kern, mcast, mr, names, neighbour, pd, private,
-    qp, query, rates, srq, sysfs,
+    ah, buf, channel, cq, device, ece, event, fork, gid, import, kern, mcast, mr, names, neighbour, pd,
+    private, qp, query, rates, srq, sysfs,
 };
 use ferroce_bridge::export;
 
 export! {
     "ibv_create_ah" => ah::create_ah,
     "ibv_create_ah_from_wc" => ah::create_ah_from_wc,
-    "ibv_destroy_ah" => ah::destroy_ah,
+    "ibv_destroy_ah" => destroy::<ah::AhObject>,
     "ibv_init_ah_from_wc" => ah::init_ah_from_wc,
+    "ibv_alloc_buf" => buf::alloc_buf,
+    "ibv_export_buf_dmabuf_fd" => buf::export_buf_dmabuf_fd,
+    "ibv_free_buf" => buf::free_buf,
     "ibv_ack_cq_events" => channel::ack_cq_events,
     "ibv_create_comp_channel" => channel::create_comp_channel,
-    "ibv_destroy_comp_channel" => channel::destroy_comp_channel,
+    "ibv_destroy_comp_channel" => destroy::<channel::ChannelObject>,
     "ibv_get_cq_event" => channel::get_cq_event,
     "ibv_create_cq" => cq::create_cq,
-    "ibv_destroy_cq" => cq::destroy_cq,
+    "ibv_destroy_cq" => destroy::<cq::CqObject>,
     "ibv_resize_cq" => cq::resize_cq,
     "ibv_close_device" => device::close_device,
     "ibv_free_device_list" => device::free_device_list,
@@ -46,9 +50,11 @@ export! {
     "ibv_unimport_pd" => import::unimport_pd,
     "ibv_attach_mcast" => mcast::attach_mcast,
     "ibv_detach_mcast" => mcast::detach_mcast,
-    "ibv_dereg_mr" => mr::dereg_mr,
+    "ibv_dereg_mr" => destroy::<mr::MrObject>,
+    "ibv_reg_buf_mr" => mr::reg_buf_mr,
     "ibv_reg_dmabuf_mr" => mr::reg_dmabuf_mr,
     "ibv_reg_mr" => mr::reg_mr,
+    "ibv_reg_mr_ex" => mr::reg_mr_ex,
     "ibv_reg_mr_iova" => mr::reg_mr_iova2,
     "ibv_reg_mr_iova2" => mr::reg_mr_iova2,
     "ibv_rereg_mr" => mr::rereg_mr,
@@ -57,14 +63,14 @@ export! {
     "ibv_port_state_str" => names::port_state_str,
     "ibv_wc_status_str" => names::wc_status_str,
     "ibv_alloc_pd" => pd::alloc_pd,
-    "ibv_dealloc_pd" => pd::dealloc_pd,
+    "ibv_dealloc_pd" => destroy::<pd::PdObject>,
     "ibv_copy_ah_attr_from_kern" => kern::copy_ah_attr_from_kern,
     "ibv_copy_path_rec_from_kern" => kern::copy_path_rec_from_kern,
     "ibv_copy_path_rec_to_kern" => kern::copy_path_rec_to_kern,
     "ibv_copy_qp_attr_from_kern" => kern::copy_qp_attr_from_kern,
     "ibv_resolve_eth_l2_from_gid" => neighbour::resolve_eth_l2_from_gid,
     "ibv_create_qp" => qp::create_qp,
-    "ibv_destroy_qp" => qp::destroy_qp,
+    "ibv_destroy_qp" => destroy::<qp::QpObject>,
     "ibv_modify_qp" => qp::modify_qp,
     "ibv_qp_to_qp_ex" => qp::qp_to_qp_ex,
     "ibv_query_qp" => qp::query_qp,
@@ -72,16 +78,26 @@ export! {
     "ibv_query_device" => query::query_device,
     "ibv_query_pkey" => query::query_pkey,
     "ibv_query_port" => query::query_port,
+    "ibv_query_port_speed" => query::query_port_speed,
     "ibv_rate_to_mbps" => rates::rate_to_mbps,
     "ibv_rate_to_mult" => rates::rate_to_mult,
     "mbps_to_ibv_rate" => rates::mbps_to_rate,
     "mult_to_ibv_rate" => rates::mult_to_rate,
     "ibv_create_srq" => srq::create_srq,
-    "ibv_destroy_srq" => srq::destroy_srq,
+    "ibv_destroy_srq" => destroy::<srq::SrqObject>,
     "ibv_modify_srq" => srq::modify_srq,
     "ibv_query_srq" => srq::query_srq,
     "ibv_get_sysfs_path" => sysfs::get_sysfs_path,
     "ibv_read_sysfs_file" => sysfs::read_sysfs_file,
+}
+
+// Verbs for hardware that is absent: DMA handles, counters of completions, device memory as a dma-buf.
+export! {
+    "ibv_alloc_dmah" | "ibv_create_comp_cntr" => private::no_object,
+    "ibv_dm_export_dmabuf_fd" => private::no_descriptor,
+    "_ibv_query_comp_cntr_caps" | "ibv_dealloc_dmah" | "ibv_destroy_comp_cntr" | "ibv_inc_comp_cntr" |
+    "ibv_inc_err_comp_cntr" | "ibv_qp_attach_comp_cntr" | "ibv_read_comp_cntr" | "ibv_read_err_comp_cntr" |
+    "ibv_set_comp_cntr" | "ibv_set_err_comp_cntr" => private::no_driver,
 }
 
 // Private functions of the real library, for the libraries of vendors.

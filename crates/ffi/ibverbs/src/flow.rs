@@ -7,7 +7,6 @@ use crate::guard;
 use crate::handle::{Handle, Use, object};
 use crate::qp::QpObject;
 use ferroce_nic::{Flow, FlowFilter, FlowKind, FlowLayer, FlowRule};
-use std::ffi::c_int;
 
 /// A flow.
 pub(crate) struct FlowObject {
@@ -16,7 +15,7 @@ pub(crate) struct FlowObject {
     _held: Vec<Use>,
 }
 
-object!(FlowObject, ibv_flow);
+object!(FlowObject, ibv_flow, "ibv_destroy_flow");
 
 /// Offsets of value and mask in a specification, and the bytes of their fields.
 struct Shape {
@@ -154,12 +153,5 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
             ibv_flow { comp_mask: 0, context, handle: 0 },
             FlowObject { _flow: flow, _held: held },
         ))
-    })
-}
-
-pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
-    guard::number("ibv_destroy_flow", || {
-        // SAFETY: NULL, or a flow of ours, which the program gives back.
-        unsafe { Handle::<FlowObject>::give_back(flow) }
     })
 }

@@ -10,11 +10,12 @@ use std::ffi::c_int;
 /// The table entry is empty.
 const EMPTY: Refused = Refused::Errno(libc::ENODATA, "this entry of the GID table is empty");
 
-fn entry_at(context: &Context, port: u32, index: usize) -> Result<GidEntry, Refused> {
+/// An entry of the table; `None` for an empty one.
+fn entry_at(context: &Context, port: u32, index: usize) -> Result<Option<GidEntry>, Refused> {
     if port != 1 || index >= GID_TABLE_LEN {
         return Err(invalid("no such port or entry of the GID table"));
     }
-    context.nic.gid(index).ok_or(EMPTY)
+    Ok(context.nic.gid(index))
 }
 
 fn describe(index: usize, entry: &GidEntry) -> ibv_gid_entry {
@@ -38,11 +39,7 @@ pub(crate) unsafe extern "C" fn query_gid(
         // SAFETY: a context of ours, and room for a GID.
         let (context, out) = unsafe { (Context::of(context)?, gid.as_mut().ok_or(invalid("gid is NULL"))?) };
         let index = usize::try_from(index).map_err(|_| invalid("a negative index"))?;
-        out.raw = match entry_at(context, port.into(), index) {
-            Ok(entry) => entry.gid.0,
-            Err(Refused::Errno(libc::ENODATA, _)) => [0; 16],
-            Err(refused) => return Err(refused),
-        };
+        out.raw = entry_at(context, port.into(), index)?.map_or([0; 16], |entry| entry.gid.0);
         Ok(())
     })
 }
@@ -59,9 +56,9 @@ pub(crate) unsafe extern "C" fn query_gid_ex(
         // SAFETY: a context of ours.
         let context = unsafe { Context::of(context)? };
         check_room(entry, flags, entry_len)?;
-        let found = describe(index as usize, &entry_at(context, port, index as usize)?);
+        let found = entry_at(context, port, index as usize)?.ok_or(EMPTY)?;
         // SAFETY: room for `entry_len` bytes, which are at least as many.
-        unsafe { entry.write(found) };
+        unsafe { entry.write(describe(index as usize, &found)) };
         Ok(())
     })
 }
@@ -109,11 +106,7 @@ pub(crate) unsafe extern "C" fn query_gid_type(
         // SAFETY: a context of ours, and room for the answer.
         let (context, out) =
             unsafe { (Context::of(context)?, kind.as_mut().ok_or(invalid("type is NULL"))?) };
-        *out = match entry_at(context, port.into(), index as usize) {
-            Ok(_) => ROCE_V2_IN_SYSFS,
-            Err(Refused::Errno(libc::ENODATA, _)) => 0,
-            Err(refused) => return Err(refused),
-        };
+        *out = entry_at(context, port.into(), index as usize)?.map_or(0, |_| ROCE_V2_IN_SYSFS);
         Ok(())
     })
 }

@@ -9,15 +9,16 @@ use std::ptr;
 #[cfg(debug_assertions)]
 use std::sync::OnceLock;
 
-/// Handles a panic: the device enters its fatal state, since its state is unknown.
+/// The device enters its fatal state, since its state is unknown.
+pub(crate) fn raise_fatal() {
+    // Finding the NIC could panic, even again.
+    let _ = catch_unwind(|| ferroce_nic::Nic::current().iter().for_each(ferroce_nic::Nic::raise_fatal));
+}
+
+/// Handles a panic.
 #[cold]
 fn after_panic(verb: &str) -> Refused {
-    // Finding the NIC could panic again; then only the number is returned.
-    let _ = catch_unwind(|| {
-        if let Some(nic) = ferroce_nic::Nic::current() {
-            nic.raise_fatal();
-        }
-    });
+    raise_fatal();
     ferroce_nic::log_refusal(format_args!("{verb}: an error inside ferroce; please report it"));
     Refused::Errno(libc::EIO, "an error inside ferroce")
 }
@@ -62,6 +63,29 @@ pub(crate) fn hot(verb: &'static str, call: impl FnOnce() -> c_int) -> Result<c_
         Ok(answer) => Ok(answer),
         Err(_) => Err(refuse(verb, after_panic(verb))),
     }
+}
+
+/// Walks the list with `take`, and reports the request at which it stopped to the program.
+///
+/// # Safety
+/// The program's list, and room for a pointer or NULL.
+#[inline(always)]
+pub(crate) unsafe fn post_with<W>(
+    verb: &'static str,
+    list: *mut W,
+    bad: *mut *mut W,
+    take: impl FnOnce(&mut *mut W) -> Result<(), Box<Refused>>,
+) -> c_int {
+    let mut at = list;
+    let posted = hot(verb, || {
+        let Err(refused) = take(&mut at) else { return 0 };
+        if !bad.is_null() {
+            // SAFETY: the program gives room for the pointer.
+            unsafe { *bad = at };
+        }
+        refuse(verb, *refused)
+    });
+    posted.unwrap_or_else(|number| number)
 }
 
 /// Handles a refusal: logs it, and sets `errno`.

@@ -1,35 +1,93 @@
 //! The allocation behind a program's pointer: the C structure first, our object behind it.
 
-use crate::abi::{IBV_ALLOCATOR_USE_DEFAULT, PdAlloc, PdFree, ibv_pd};
-use crate::errno::{Refused, busy, invalid};
+use crate::abi::*;
+use crate::buf::ibv_buf;
+use crate::errno::{Refused, invalid};
+use crate::{guard, live};
 use std::cell::UnsafeCell;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An object that programs hold by a pointer to its C structure.
 pub(crate) trait Object: Sized {
     /// The C structure.
-    type Abi;
+    type Abi: Numbered;
 }
 
-/// An object that others can depend on. While they do, the program cannot destroy it.
-pub(crate) trait Used: Object {
-    /// Its dependents.
-    fn uses(&self) -> &Uses;
+/// A C structure that may have a handle. A kernel would find the object by it, so a program that overwrites it loses the object.
+pub(crate) trait Numbered {
+    /// The handle; 0 if the structure has none.
+    fn handle(&self) -> u32 {
+        0
+    }
 }
 
-/// Declares the C structure of an object and, if others can depend on it, the field that counts them.
+macro_rules! numbered {
+    ($($abi:ty => $($field:ident).+;)*) => {
+        $(impl Numbered for $abi {
+            fn handle(&self) -> u32 {
+                self.$($field).+
+            }
+        })*
+    };
+}
+
+numbered! {
+    ibv_ah => handle;
+    ibv_cq_ex => base.handle;
+    ibv_dm => handle;
+    ibv_flow => handle;
+    ibv_mr => handle;
+    ibv_mw => handle;
+    ibv_pd => handle;
+    ibv_qp_ex => base.handle;
+    ibv_srq => handle;
+    ibv_wq => handle;
+}
+
+impl Numbered for ibv_buf {}
+impl Numbered for ibv_comp_channel {}
+impl Numbered for ibv_counters {}
+impl Numbered for ibv_rwq_ind_table {}
+impl Numbered for ibv_td {}
+impl Numbered for ibv_xrcd {}
+impl Numbered for verbs_context {}
+
+/// An object that the program gives back with a verb.
+pub(crate) trait Destroyed: Object {
+    /// The verb.
+    const VERB: &'static str;
+
+    /// Refuses while something depends on the object, and ends what others know of it.
+    ///
+    /// # Safety
+    /// The object's own structure.
+    unsafe fn release(&self, abi: *mut Self::Abi) -> Result<(), Refused>;
+}
+
+/// Declares the C structure of an object, the verb that destroys it, why that is refused while `uses` counts others,
+/// and what to do before it goes.
 macro_rules! object {
-    ($object:ty, $abi:ty $(, $uses:ident)?) => {
+    ($object:ty, $abi:ty) => {
         impl $crate::handle::Object for $object {
             type Abi = $abi;
         }
-        $(impl $crate::handle::Used for $object {
-            fn uses(&self) -> &$crate::handle::Uses {
-                &self.$uses
+    };
+    ($object:ty, $abi:ty, $verb:literal $(, $who:literal)? $(=> $settle:ident)?) => {
+        $crate::handle::object!($object, $abi);
+        impl $crate::handle::Destroyed for $object {
+            const VERB: &'static str = $verb;
+
+            unsafe fn release(&self, _abi: *mut $abi) -> Result<(), $crate::errno::Refused> {
+                $(if self.uses.any() {
+                    return Err($crate::errno::busy($who));
+                })?
+                // SAFETY: as the caller promises.
+                $(unsafe { self.$settle(_abi)? };)?
+                Ok(())
             }
-        })?
+        }
     };
 }
 pub(crate) use object;
@@ -40,6 +98,8 @@ pub(crate) struct Handle<T: Object> {
     abi: UnsafeCell<T::Abi>,
     object: T,
     lender: Option<Lender>,
+    /// The structure's handle, as the program got it.
+    handle: u32,
 }
 
 /// Memory from the program: the allocator of a parent domain.
@@ -54,10 +114,14 @@ pub(crate) struct Lender {
 /// The resource type that an allocator receives. Ours to choose; no driver has number 0.
 const RESOURCE_OBJECT: u64 = 1;
 
-impl<T: Object> Handle<T> {
+impl<T: Object + 'static> Handle<T> {
     /// Publishes a structure and its object to the program.
     pub(crate) fn publish(abi: T::Abi, object: T) -> *mut T::Abi {
-        Box::into_raw(Box::new(Handle { abi: UnsafeCell::new(abi), object, lender: None })).cast()
+        let handle = abi.handle();
+        let whole = Box::new(Handle { abi: UnsafeCell::new(abi), object, lender: None, handle });
+        let made = Box::into_raw(whole).cast();
+        live::enter::<T>(made);
+        made
     }
 
     /// The same, in memory from the program.
@@ -72,9 +136,10 @@ impl<T: Object> Handle<T> {
         if place.is_null() || !place.addr().is_multiple_of(align) {
             return Err(Refused::Errno(libc::ENOMEM, "the parent domain's allocator gave no memory"));
         }
-        let place = place.cast::<Self>();
+        let (place, handle) = (place.cast::<Self>(), abi.handle());
         // SAFETY: memory of the size and alignment that was asked for, and ours until it is given back.
-        unsafe { place.write(Handle { abi: UnsafeCell::new(abi), object, lender }) };
+        unsafe { place.write(Handle { abi: UnsafeCell::new(abi), object, lender, handle }) };
+        live::enter::<T>(place.cast());
         Ok(place.cast())
     }
 
@@ -90,7 +155,21 @@ impl<T: Object> Handle<T> {
         handle.map(|handle| &handle.object).ok_or_else(|| invalid("a NULL pointer"))
     }
 
-    /// Takes structure and object back from the program.
+    /// The object behind a pointer, if the program did not overwrite the structure's handle.
+    ///
+    /// # Safety
+    /// As for [`Handle::of`].
+    unsafe fn check_number<'a>(abi: *mut T::Abi) -> Result<&'a T, Refused> {
+        // SAFETY: as the caller promises.
+        let (made, now) = unsafe { ((*abi.cast::<Handle<T>>()).handle, (*abi).handle()) };
+        if made != now {
+            return Err(invalid("the structure's handle is not the one that the program got"));
+        }
+        // SAFETY: as the caller promises.
+        unsafe { Self::of(abi) }
+    }
+
+    /// Takes structure and object back from the program. The caller has ended the life of the pointer ([`live::leave`]).
     ///
     /// # Safety
     /// As for [`Handle::of`], and nobody uses the pointer any more.
@@ -108,45 +187,22 @@ impl<T: Object> Handle<T> {
             handle.object
         }
     }
-
-    /// Takes it back and drops it.
-    ///
-    /// # Safety
-    /// NULL, or as for [`Handle::take`].
-    pub(crate) unsafe fn give_back(abi: *mut T::Abi) -> Result<(), Refused> {
-        // SAFETY: as the caller promises.
-        unsafe { Self::of(abi).map(|_| drop(Self::take(abi))) }
-    }
 }
 
-impl<T: Used> Handle<T> {
-    /// Takes it back, or returns EBUSY if something depends on it, with `who` as the reason.
-    ///
-    /// # Safety
-    /// The pointer is NULL, or as for [`Handle::take`] if nothing depends on the object.
-    pub(crate) unsafe fn take_unused(abi: *mut T::Abi, who: &'static str) -> Result<T, Refused> {
-        // SAFETY: as the caller promises.
-        unsafe { Self::take_settled(abi, who, |_| Ok(())) }
-    }
-
-    /// The same, but runs a closure first, once nothing depends on it.
-    ///
-    /// # Safety
-    /// As for [`Handle::take_unused`].
-    pub(crate) unsafe fn take_settled(
-        abi: *mut T::Abi,
-        who: &'static str,
-        settle: impl FnOnce(&T) -> Result<(), Refused>,
-    ) -> Result<T, Refused> {
-        // SAFETY: as the caller promises.
-        let object = unsafe { Self::of(abi)? };
-        if object.uses().any() {
-            return Err(busy(who));
+/// The verb that destroys an object.
+pub(crate) unsafe extern "C" fn destroy<T: Destroyed + 'static>(abi: *mut T::Abi) -> c_int {
+    guard::number(T::VERB, || {
+        live::leave::<T>(abi)?;
+        // SAFETY: an object of ours that lives, which the program gives back.
+        let released = unsafe { Handle::<T>::check_number(abi).and_then(|object| object.release(abi)) };
+        if released.is_err() {
+            live::enter::<T>(abi);
+            return released;
         }
-        settle(object)?;
-        // SAFETY: as the caller promises.
-        Ok(unsafe { Self::take(abi) })
-    }
+        // SAFETY: as above.
+        drop(unsafe { Handle::<T>::take(abi) });
+        Ok(())
+    })
 }
 
 /// Writes a word of a structure that the program holds. Several threads may call on one object, and each writes what

@@ -7,15 +7,15 @@ use crate::abi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::context::Context;
 use crate::dm::DmObject;
 use crate::errno::{Refused, invalid, unsupported};
-use crate::guard;
-use crate::handle::{Handle, Uses};
+use crate::handle::{Handle, Object, Uses};
 use crate::mr::MrObject;
 use crate::pd::PdObject;
+use crate::{guard, live};
 use ferroce_nic::lock::Mutex;
 use ferroce_nic::{DeviceMemory, MemoryRegion, Nic, Pd};
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 
 type ByHandle<T> = Mutex<HashMap<u32, T>>;
@@ -25,9 +25,9 @@ pub(crate) struct Exports {
     nic: Nic,
     /// The file that their descriptors lead to.
     inode: u64,
-    pds: ByHandle<(Weak<Pd>, Weak<Uses>)>,
-    regions: ByHandle<Weak<Mutex<MemoryRegion>>>,
-    device_memory: ByHandle<(Weak<DeviceMemory>, Weak<Uses>)>,
+    pub(crate) pds: ByHandle<(Weak<Pd>, Weak<Uses>)>,
+    pub(crate) regions: ByHandle<Weak<Mutex<MemoryRegion>>>,
+    pub(crate) device_memory: ByHandle<(Weak<DeviceMemory>, Weak<Uses>)>,
 }
 
 /// All open families of contexts.
@@ -69,36 +69,6 @@ impl Exports {
             false => invalid("cmd_fd is not the descriptor of a context"),
         })
     }
-
-    /// Records a protection domain.
-    pub(crate) fn add_pd(&self, pd: &Arc<Pd>, uses: &Arc<Uses>) {
-        self.pds.lock().insert(pd.id().0, (Arc::downgrade(pd), Arc::downgrade(uses)));
-    }
-
-    /// Removes it.
-    pub(crate) fn remove_pd(&self, handle: u32) {
-        self.pds.lock().remove(&handle);
-    }
-
-    /// Records a region.
-    pub(crate) fn add_region(&self, handle: u32, region: &Arc<Mutex<MemoryRegion>>) {
-        self.regions.lock().insert(handle, Arc::downgrade(region));
-    }
-
-    /// Removes it.
-    pub(crate) fn remove_region(&self, handle: u32) {
-        self.regions.lock().remove(&handle);
-    }
-
-    /// Records device memory.
-    pub(crate) fn add_device_memory(&self, handle: u32, memory: &Arc<DeviceMemory>, uses: &Arc<Uses>) {
-        self.device_memory.lock().insert(handle, (Arc::downgrade(memory), Arc::downgrade(uses)));
-    }
-
-    /// Removes it.
-    pub(crate) fn remove_device_memory(&self, handle: u32) {
-        self.device_memory.lock().remove(&handle);
-    }
 }
 
 /// Whether a descriptor may belong to a context, even of another process.
@@ -114,15 +84,12 @@ pub(crate) unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context
         let family = Exports::of_descriptor(cmd_fd)?;
         let nic = family.nic.session()?;
         let fd = match Context::owns(cmd_fd) {
-            // SAFETY: a plain system call on an open descriptor.
-            true => unsafe { libc::fcntl(cmd_fd, libc::F_DUPFD_CLOEXEC, 0) },
-            false => cmd_fd,
+            // SAFETY: the other context has it open.
+            true => unsafe { BorrowedFd::borrow_raw(cmd_fd) }.try_clone_to_owned()?,
+            // SAFETY: the program gave it away.
+            false => unsafe { OwnedFd::from_raw_fd(cmd_fd) },
         };
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error().into());
-        }
-        // SAFETY: the program gave it away, or it is our own copy.
-        Context::publish(nic, unsafe { OwnedFd::from_raw_fd(fd) }, family)
+        Context::publish(nic, fd, family)
     })
 }
 
@@ -137,14 +104,6 @@ pub(crate) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
         let pd = owner.nic.share_pd(&pd);
         Ok(Handle::publish(ibv_pd { context, handle }, PdObject::shared(pd, owner, uses)))
     })
-}
-
-/// Objects that were made in it stay.
-pub(crate) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
-    guard::quiet("ibv_unimport_pd", || {
-        // SAFETY: NULL, or a domain of ours, which the program gives back.
-        unsafe { Handle::<PdObject>::give_back(pd) }
-    });
 }
 
 /// The address of an imported region is NULL, as the manual requires.
@@ -166,13 +125,6 @@ pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
     })
 }
 
-pub(crate) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    guard::quiet("ibv_unimport_mr", || {
-        // SAFETY: NULL, or a region of ours, which the program gives back.
-        unsafe { Handle::<MrObject>::give_back(mr) }
-    });
-}
-
 pub(crate) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     guard::pointer("ibv_import_dm", || {
         // SAFETY: a context of ours.
@@ -187,9 +139,22 @@ pub(crate) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
     })
 }
 
-pub(crate) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    guard::quiet("ibv_unimport_dm", || {
-        // SAFETY: NULL, or device memory of ours, which the program gives back. Regions that it made there keep the memory itself.
-        unsafe { Handle::<DmObject>::give_back(dm) }
-    });
+/// Declares the verbs that give back an imported pointer. The object itself stays, and so does what was made in it.
+macro_rules! unimport {
+    ($($name:ident($object:ty) = $verb:literal;)*) => {
+        $(pub(crate) unsafe extern "C" fn $name(given: *mut <$object as Object>::Abi) {
+            guard::quiet($verb, || {
+                live::leave::<$object>(given)?;
+                // SAFETY: a pointer of ours that lives, which the program gives back.
+                drop(unsafe { Handle::<$object>::take(given) });
+                Ok(())
+            });
+        })*
+    };
+}
+
+unimport! {
+    unimport_pd(PdObject) = "ibv_unimport_pd";
+    unimport_mr(MrObject) = "ibv_unimport_mr";
+    unimport_dm(DmObject) = "ibv_unimport_dm";
 }

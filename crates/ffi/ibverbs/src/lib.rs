@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `exports`, `ops` | how programs reach a function: by symbol, or through the context's tables |
 //! | `guard`, `errno` | the wrapper of every call: panics and refusals become error numbers |
-//! | `handle`, `acks` | the object behind a pointer, its dependents, its unacknowledged events |
+//! | `handle`, `live`, `acks` | the object behind a pointer, whether it lives, its dependents, its unacknowledged events |
 //! | `device`, `identity`, `context` | the one device, its identity, and opening it |
 //! | `query`, `clock`, `gid`, `sysfs`, `names`, `rates` | queries |
-//! | `pd`, `domain`, `mr`, `mw`, `dm`, `advise`, `ah`, `mcast`, `srq`, `xrcd` | the objects |
+//! | `pd`, `domain`, `mr`, `buf`, `mw`, `dm`, `advise`, `ah`, `mcast`, `srq`, `xrcd` | the objects |
 //! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
 //! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
 //! | `cm` | the connection manager, for librdmacm.so.1 |
@@ -20,6 +20,7 @@
 mod acks;
 mod advise;
 mod ah;
+mod buf;
 mod channel;
 mod clock;
 mod cm;
@@ -42,6 +43,7 @@ mod handle;
 mod identity;
 mod import;
 mod kern;
+mod live;
 mod mcast;
 mod mr;
 mod mw;

@@ -11,8 +11,7 @@ pub(crate) unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gi
     guard::number("ibv_attach_mcast", || {
         // SAFETY: a queue pair of ours, and the program's GID.
         let (object, gid) = unsafe { (QpObject::of(qp)?, gid.as_ref().ok_or(invalid("gid is NULL"))?) };
-        object.qp.attach_multicast(Gid(gid.raw))?;
-        Ok(())
+        Ok(object.qp.attach_multicast(Gid(gid.raw))?)
     })
 }
 
@@ -20,7 +19,6 @@ pub(crate) unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gi
     guard::number("ibv_detach_mcast", || {
         // SAFETY: a queue pair of ours, and the program's GID.
         let (object, gid) = unsafe { (QpObject::of(qp)?, gid.as_ref().ok_or(invalid("gid is NULL"))?) };
-        object.qp.detach_multicast(Gid(gid.raw))?;
-        Ok(())
+        Ok(object.qp.detach_multicast(Gid(gid.raw))?)
     })
 }

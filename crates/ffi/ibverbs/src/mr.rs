@@ -1,6 +1,7 @@
 //! Memory regions.
 
 use crate::abi::*;
+use crate::buf::{BufObject, ibv_buf};
 use crate::context::Context;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
@@ -20,7 +21,7 @@ pub(crate) struct MrObject {
     _on: Option<Use>,
 }
 
-object!(MrObject, ibv_mr);
+object!(MrObject, ibv_mr, "ibv_dereg_mr" => settle);
 
 /// Access flags of a program. Unknown optional flags are ignored, as the specification requires.
 pub(crate) fn access(flags: u32) -> Result<Access, Refused> {
@@ -45,13 +46,22 @@ impl MrObject {
         let abi = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
         let region = Arc::new(Mutex::new(region));
         // SAFETY: the domain's context.
-        unsafe { Context::of(context)? }.exports.add_region(lkey, &region);
+        unsafe { Context::of(context)? }.exports.regions.lock().insert(lkey, Arc::downgrade(&region));
         Ok(Handle::publish(abi, MrObject { region, pd: Mutex::new(object.uses.hold()), _on: on }))
     }
 
     /// Another pointer to a region.
     pub(crate) fn shared(region: Arc<Mutex<MemoryRegion>>, pd: &PdObject) -> MrObject {
         MrObject { region, pd: Mutex::new(pd.uses.hold()), _on: None }
+    }
+
+    unsafe fn settle(&self, mr: *mut ibv_mr) -> Result<(), Refused> {
+        // Waits for accesses in flight; refused while memory windows are bound to it. Imported pointers become
+        // invalid.
+        self.region.lock().deregister()?;
+        // SAFETY: the region's own structure, and its context.
+        unsafe { Context::of((*mr).context)?.exports.regions.lock().remove(&(*mr).handle) };
+        Ok(())
     }
 }
 
@@ -61,6 +71,7 @@ unsafe fn register(
     length: usize,
     iova: u64,
     flags: u32,
+    on: Option<Use>,
 ) -> Result<*mut ibv_mr, Refused> {
     // SAFETY: a domain of ours.
     let (object, _) = unsafe { PdObject::of(pd)? };
@@ -68,7 +79,7 @@ unsafe fn register(
     // SAFETY: the program promises, as the verb demands, that the memory stays until it deregisters.
     let region = unsafe { object.pd.register(addr as usize, length, iova, access, None)? };
     // SAFETY: a domain of ours.
-    unsafe { MrObject::publish(pd, addr, region, None) }
+    unsafe { MrObject::publish(pd, addr, region, on) }
 }
 
 /// A null region: writes to it are discarded.
@@ -88,7 +99,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
     flags: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: what the verb demands of the program.
-    guard::pointer("ibv_reg_mr", || unsafe { register(pd, addr, length, addr as u64, flags as u32) })
+    guard::pointer("ibv_reg_mr", || unsafe { register(pd, addr, length, addr as u64, flags as u32, None) })
 }
 
 /// Also exported as `ibv_reg_mr_iova`: the two differ only in the type of the flags, which a register does not show.
@@ -100,7 +111,66 @@ pub(crate) unsafe extern "C" fn reg_mr_iova2(
     flags: u32,
 ) -> *mut ibv_mr {
     // SAFETY: what the verb demands of the program.
-    guard::pointer("ibv_reg_mr_iova2", || unsafe { register(pd, addr, length, iova, flags) })
+    guard::pointer("ibv_reg_mr_iova2", || unsafe { register(pd, addr, length, iova, flags, None) })
+}
+
+/// What a registration asks for. Only fields that `comp_mask` names count; newer programs have a buffer behind them.
+#[repr(C)]
+pub(crate) struct ibv_mr_init_attr {
+    length: usize,
+    access: c_int,
+    comp_mask: u64,
+    iova: u64,
+    addr: *mut c_void,
+    fd: c_int,
+    fd_offset: u64,
+    dmah: *mut c_void,
+}
+
+const _: () = assert!(size_of::<ibv_mr_init_attr>() == 64);
+
+const MASK_IOVA: u64 = 1 << 0;
+const MASK_ADDR: u64 = 1 << 1;
+const MASK_BUF: u64 = 1 << 5;
+
+pub(crate) unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
+    guard::pointer("ibv_reg_mr_ex", || {
+        // SAFETY: the program's attributes.
+        let given = unsafe { attr.as_ref() }.ok_or(invalid("mr_init_attr is NULL"))?;
+        if given.comp_mask & !(MASK_IOVA | MASK_ADDR | MASK_BUF) != 0 {
+            return Err(unsupported("comp_mask names a dma-buf, a DMA handle, or what is not known"));
+        }
+        if given.comp_mask & MASK_ADDR == 0 {
+            return Err(invalid("comp_mask does not name the address"));
+        }
+        let on = match given.comp_mask & MASK_BUF {
+            0 => None,
+            // SAFETY: the buffer is behind the other fields, as `comp_mask` says, and it is one of ours.
+            _ => Some(unsafe {
+                let buf = attr.add(1).cast::<*mut ibv_buf>().read();
+                BufObject::holding(buf, pd, given.addr as usize, given.length)?.uses.hold()
+            }),
+        };
+        let iova = if given.comp_mask & MASK_IOVA != 0 { given.iova } else { given.addr as u64 };
+        // SAFETY: what the verb demands of the program.
+        unsafe { register(pd, given.addr, given.length, iova, given.access as u32, on) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn reg_buf_mr(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    addr: *mut c_void,
+    length: usize,
+    flags: c_int,
+) -> *mut ibv_mr {
+    guard::pointer("ibv_reg_buf_mr", || {
+        // SAFETY: a buffer of ours, and what the verb demands of the program.
+        unsafe {
+            let on = BufObject::holding(buf, pd, addr as usize, length)?.uses.hold();
+            register(pd, addr, length, addr as u64, flags as u32, Some(on))
+        }
+    })
 }
 
 pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
@@ -190,19 +260,4 @@ impl Change<'_> {
         unsafe { ((*mr).lkey, (*mr).rkey) = (region.lkey().0, region.rkey().0) };
         Ok(())
     }
-}
-
-pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    guard::number("ibv_dereg_mr", || {
-        // SAFETY: a region of ours.
-        let object = unsafe { Handle::<MrObject>::of(mr)? };
-        // Waits for accesses in flight; refused while memory windows are bound to it. Imported pointers become
-        // invalid.
-        object.region.lock().deregister()?;
-        // SAFETY: the region's own structure, and its context.
-        unsafe { Context::of((*mr).context)?.exports.remove_region((*mr).handle) };
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<MrObject>::take(mr) });
-        Ok(())
-    })
 }

@@ -12,13 +12,13 @@ use ferroce_proto::verbs::{MwBind, SendFlags};
 use ferroce_proto::{LKey, RKey};
 use std::ffi::c_int;
 
-/// A memory window.
+/// A memory window. Dropping it invalidates it, if it is bound.
 pub(crate) struct MwObject {
     pub(crate) window: MemoryWindow,
     _pd: Use,
 }
 
-object!(MwObject, ibv_mw);
+object!(MwObject, ibv_mw, "ibv_dealloc_mw");
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw {
     guard::pointer("ibv_alloc_mw", || {
@@ -33,14 +33,6 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
         let (rkey, handle) = (window.rkey().0, window.number());
         let abi = ibv_mw { context, pd, rkey, handle, r#type: mw_type };
         Ok(Handle::publish(abi, MwObject { window, _pd: domain.uses.hold() }))
-    })
-}
-
-/// Invalidates the window, if it is bound.
-pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    guard::number("ibv_dealloc_mw", || {
-        // SAFETY: NULL, or a window of ours, which the program gives back.
-        unsafe { Handle::<MwObject>::give_back(mw) }
     })
 }
 

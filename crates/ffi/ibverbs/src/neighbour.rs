@@ -6,9 +6,11 @@ use crate::errno::{Refused, invalid};
 use crate::guard;
 use ferroce_nic::GidEntry;
 use ferroce_proto::Gid;
+use socket2::{Socket, Type};
 use std::ffi::c_int;
+use std::io::Read;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 type Mac = [u8; 6];
 
@@ -79,28 +81,16 @@ fn hardware_address(entry: &GidEntry) -> Result<Mac, Refused> {
 
 /// Searches the kernel's neighbour table for the address.
 fn neighbour(if_index: u32, address: IpAddr) -> Result<Mac, Refused> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: a plain system call; the result is checked and owned from here on.
-    let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error().into());
-    }
-    // SAFETY: a descriptor that nobody else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut socket = Socket::new(libc::AF_NETLINK.into(), Type::RAW, Some(libc::NETLINK_ROUTE.into()))?;
     let mut request = [0u8; 28];
     request[..4].copy_from_slice(&28u32.to_ne_bytes());
     request[4..6].copy_from_slice(&libc::RTM_GETNEIGH.to_ne_bytes());
     request[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
     request[16] = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
-    // SAFETY: reads the request and nothing else.
-    if unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) } < 0 {
-        return Err(std::io::Error::last_os_error().into());
-    }
+    socket.send(&request)?;
     let mut answer = vec![0u8; 1 << 16];
     loop {
-        // SAFETY: receives at most the length of the buffer into it.
-        let n = unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
-        let n = usize::try_from(n).map_err(|_| std::io::Error::last_os_error())?;
+        let n = socket.read(&mut answer)?;
         let mut rest = &answer[..n];
         while let Some((kind, body)) = next_message(&mut rest) {
             if kind != libc::RTM_NEWNEIGH {

@@ -7,7 +7,6 @@ use crate::errno::Refused;
 use crate::guard;
 use crate::handle::{Handle, Lender, Use, Uses, object};
 use ferroce_nic::Pd;
-use std::ffi::c_int;
 use std::sync::Arc;
 
 /// A protection domain.
@@ -19,7 +18,12 @@ pub(crate) struct PdObject {
     parent: Option<Parent>,
 }
 
-object!(PdObject, ibv_pd, uses);
+object!(
+    PdObject,
+    ibv_pd,
+    "ibv_dealloc_pd",
+    "the protection domain still has regions, queue pairs or address handles" => settle
+);
 
 impl PdObject {
     fn new(pd: Arc<Pd>, owner: &Context, parent: Option<Parent>) -> PdObject {
@@ -58,6 +62,14 @@ impl PdObject {
         // SAFETY: as the caller promises; the pointer is not NULL once `of` answered.
         unsafe { Handle::<PdObject>::of(pd).map(|object| (object, (*pd).context)) }
     }
+
+    unsafe fn settle(&self, pd: *mut ibv_pd) -> Result<(), Refused> {
+        if !self.is_parent() {
+            // SAFETY: a domain of ours, and its context.
+            unsafe { Context::of((*pd).context)? }.exports.pds.lock().remove(&self.pd.id().0);
+        }
+        Ok(())
+    }
 }
 
 pub(crate) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
@@ -67,22 +79,8 @@ pub(crate) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
         let pd = owner.nic.alloc_pd()?;
         let abi = ibv_pd { context, handle: pd.id().0 };
         let object = PdObject::new(pd, owner, None);
-        owner.exports.add_pd(&object.pd, &object.uses);
+        let export = (Arc::downgrade(&object.pd), Arc::downgrade(&object.uses));
+        owner.exports.pds.lock().insert(abi.handle, export);
         Ok(Handle::publish(abi, object))
-    })
-}
-
-pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    guard::number("ibv_dealloc_pd", || {
-        let settle = |object: &PdObject| {
-            if !object.is_parent() {
-                // SAFETY: a domain of ours, and its context.
-                unsafe { Context::of((*pd).context)? }.exports.remove_pd(object.pd.id().0);
-            }
-            Ok(())
-        };
-        let who = "the protection domain still has regions, queue pairs or address handles";
-        // SAFETY: NULL, or a domain of ours, which the program gives back.
-        unsafe { Handle::take_settled(pd, who, settle) }.map(drop)
     })
 }

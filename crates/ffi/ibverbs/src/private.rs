@@ -17,6 +17,12 @@ pub(crate) extern "C" fn no_object() -> *mut c_void {
     std::ptr::null_mut()
 }
 
+/// A descriptor of memory that the hardware has.
+pub(crate) extern "C" fn no_descriptor() -> c_int {
+    crate::errno::set(libc::EOPNOTSUPP);
+    -1
+}
+
 /// A file of a driver in sysfs.
 pub(crate) extern "C" fn no_file() -> c_int {
     crate::errno::set(libc::ENOENT);

@@ -4,13 +4,13 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid};
 use crate::{guard, identity};
-use ferroce_nic::{DeviceAttr, GID_TABLE_LEN, HashFields, MAX_DM, MAX_MW, MAX_SPREAD, MAX_SRQ_WR};
+use ferroce_nic::{
+    DeviceAttr, GID_TABLE_LEN, HashFields, MAX_DM, MAX_MW, MAX_OBJECTS, MAX_SPREAD, MAX_SRQ_WR,
+};
 use ferroce_proto::PKey;
 use ferroce_proto::verbs::Mtu;
 use std::ffi::c_int;
 
-/// Limit of objects that only memory limits.
-const PLENTY: i32 = 1 << 20;
 /// The only partition.
 const PKEY: u16 = PKey::DEFAULT.0;
 
@@ -37,21 +37,21 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
         | IBV_DEVICE_MANAGED_FLOW_STEERING;
     out.max_sge = clamp(attr.max_sge.into());
     out.max_sge_rd = out.max_sge;
-    out.max_cq = PLENTY;
+    out.max_cq = MAX_OBJECTS as i32;
     out.max_cqe = clamp(attr.max_cqe.into());
     out.max_mr = clamp(attr.max_mr.into());
     out.max_mw = clamp(MAX_MW as u64);
-    out.max_pd = PLENTY;
+    out.max_pd = MAX_OBJECTS as i32;
     out.max_qp_rd_atom = attr.max_rd_atomic.into();
     out.max_qp_init_rd_atom = attr.max_rd_atomic.into();
     out.max_res_rd_atom = clamp(attr.max_qp * u64::from(attr.max_rd_atomic));
     out.atomic_cap = IBV_ATOMIC_HCA;
     out.max_raw_ethy_qp = out.max_qp;
-    out.max_mcast_grp = PLENTY;
-    out.max_mcast_qp_attach = PLENTY;
-    out.max_total_mcast_qp_attach = PLENTY;
-    out.max_ah = PLENTY;
-    out.max_srq = PLENTY;
+    out.max_mcast_grp = MAX_OBJECTS as i32;
+    out.max_mcast_qp_attach = MAX_OBJECTS as i32;
+    out.max_total_mcast_qp_attach = MAX_OBJECTS as i32;
+    out.max_ah = MAX_OBJECTS as i32;
+    out.max_srq = MAX_OBJECTS as i32;
     out.max_srq_wr = clamp(MAX_SRQ_WR.into());
     out.max_srq_sge = out.max_sge;
     out.max_pkeys = 1;
@@ -99,12 +99,12 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         out.phys_port_cnt_ex = 1;
         out.rss_caps = ibv_rss_caps {
             supported_qpts: 1 << IBV_QPT_RAW_PACKET,
-            max_rwq_indirection_tables: PLENTY.cast_unsigned(),
+            max_rwq_indirection_tables: MAX_OBJECTS,
             max_rwq_indirection_table_size: MAX_SPREAD as u32,
             rx_hash_fields_mask: HashFields::all().bits(),
             rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ,
         };
-        out.max_wq_type_rq = PLENTY.cast_unsigned();
+        out.max_wq_type_rq = MAX_OBJECTS;
         (out.max_cq_count, out.max_cq_period) = (u16::MAX, u16::MAX);
         out.completion_timestamp_mask = u64::MAX;
         out.hca_core_clock = crate::clock::CORE_CLOCK_KHZ;
@@ -138,6 +138,23 @@ unsafe fn copy_head<T>(from: &T, to: *mut T, room: usize) {
     }
 }
 
+/// The rate of the port, in units of 100 Mb/s: typical for this software between two hosts, and a value that programs know.
+const PORT_SPEED: u64 = 250;
+
+pub(crate) unsafe extern "C" fn query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    port_speed: *mut u64,
+) -> c_int {
+    guard::number("ibv_query_port_speed", || {
+        // SAFETY: a context of ours.
+        port_attr(unsafe { Context::of(context)? }, u8::try_from(port).unwrap_or(0))?;
+        // SAFETY: the program gives room for the answer.
+        *unsafe { port_speed.as_mut() }.ok_or(invalid("port_speed is NULL"))? = PORT_SPEED;
+        Ok(())
+    })
+}
+
 fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Refused> {
     if port != 1 {
         return Err(invalid("the device has one port, number 1"));
@@ -155,7 +172,7 @@ fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Refused> {
     out.pkey_tbl_len = 1;
     out.max_vl_num = 1;
     out.subnet_timeout = 18;
-    // One lane of 25 Gb/s: a typical rate of this software between two hosts, and a value that programs know.
+    // One lane of `PORT_SPEED`.
     out.active_width = 1;
     out.active_speed = 32;
     // "LinkUp" and "Disabled".

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::ah::AhObject;
 use crate::errno::{Refused, invalid, unsupported};
-use crate::guard;
+use crate::guard::{self, post_with};
 use crate::handle::Handle;
 use crate::mw;
 use crate::qp::QpObject;
@@ -18,20 +18,8 @@ pub(crate) unsafe extern "C" fn post_send(
     list: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    let verb = "ibv_post_send";
-    let mut at = list;
     // SAFETY: what the verb demands of the program.
-    let posted = guard::hot(verb, || match unsafe { post_list(qp, &mut at) } {
-        Ok(()) => 0,
-        Err(refused) => {
-            if !bad.is_null() {
-                // SAFETY: the program gives room for the pointer.
-                unsafe { *bad = at };
-            }
-            guard::refuse(verb, *refused)
-        }
-    });
-    posted.unwrap_or_else(|number| number)
+    unsafe { post_with("ibv_post_send", list, bad, |at| post_list(qp, at)) }
 }
 
 /// Posts the list from `at` on, up to the first refused request.
@@ -41,71 +29,55 @@ pub(crate) unsafe extern "C" fn post_send(
 #[inline(always)]
 unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Box<Refused>> {
     // SAFETY: as the caller promises.
-    let object = unsafe { QpObject::of(qp) }.map_err(Box::new)?;
+    let object = unsafe { QpObject::of(qp)? };
     // SAFETY: as above.
     let qp_type = unsafe { (*qp).qp_type };
-    let posted = object.qp.post_send_each(|posting| {
+    object.qp.post_send_each(|posting| {
         guard::provoke("ibv_post_send, locked");
         // SAFETY: the program's list; the end is NULL.
         while let Some(wr) = unsafe { at.as_ref() } {
             posting.is_last(wr.next.is_null());
             // SAFETY: as above.
-            match unsafe { plain(wr, qp_type) } {
-                // Each operation by itself, without the checks of the others.
-                Some(request @ SendWr { op: SendOp::Write { .. }, .. }) => posting.post(&request),
-                Some(request @ SendWr { op: SendOp::Send, .. }) => posting.post(&request),
-                Some(request) => posting.post(&request),
-                None => {
-                    // SAFETY: as above.
-                    unsafe { post_one(wr, qp_type, object.qp.pd(), posting) }.map_err(Box::new)?;
-                    Ok(())
-                }
-            }
-            .map_err(|error| Box::new(error.into()))?;
+            unsafe { post_next(wr, qp_type, object.qp.pd(), posting)? };
             *at = wr.next;
         }
         Ok(())
-    });
-    posted.unwrap_or_else(|error| Err(Box::new(error.into())))
+    })?
 }
 
-/// Whether a request of a reliable connection has one entry, and only known flags.
+/// Posts one request. The common ones name no object that must be looked up, and the NIC finds all their errors.
 #[inline(always)]
-fn is_plain(wr: &ibv_send_wr, qp_type: u32) -> bool {
-    qp_type == IBV_QPT_RC && wr.send_flags & !SendFlags::all().bits() == 0 && wr.num_sge == 1
-}
-
-/// The data of a request with one entry.
-#[inline(always)]
-unsafe fn data_of(sge: &Sge, flags: SendFlags) -> Payload<'_> {
-    match flags.contains(SendFlags::INLINE) {
-        // SAFETY: bytes that the program wants sent; inline means they are read now.
-        true => Payload::Inline(unsafe { bytes(sge) }),
-        false => Payload::Sges(from_ref(sge)),
-    }
-}
-
-/// The request, if it is a common one: the NIC finds all its errors, and no object must be looked up.
-#[inline(always)]
-unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
-    if !is_plain(wr, qp_type) {
-        return None;
-    }
+unsafe fn post_next(
+    wr: &ibv_send_wr,
+    qp_type: u32,
+    pd: &Pd,
+    posting: &mut Posting<'_>,
+) -> Result<(), Box<Refused>> {
+    let is_plain = qp_type == IBV_QPT_RC && wr.send_flags & !SendFlags::all().bits() == 0 && wr.num_sge == 1;
     // SAFETY: the program's entry, if it names one.
-    let sge = unsafe { wr.sg_list.as_ref()? };
+    let Some(sge) = (unsafe { wr.sg_list.as_ref() }).filter(|_| is_plain) else {
+        // SAFETY: as the caller promises.
+        return unsafe { post_one(wr, qp_type, pd, posting) }.map_err(Box::from);
+    };
+    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    let is_inline = flags.contains(SendFlags::INLINE);
+    // SAFETY: bytes that the program wants sent; inline means they are read now.
+    let (entry, inline) = (Payload::Sges(from_ref(sge)), || Payload::Inline(unsafe { bytes(sge) }));
     // SAFETY: the opcode says which member counts.
     let rdma = unsafe { wr.wr.rdma };
     let (addr, rkey) = (rdma.remote_addr, RKey(rdma.rkey));
-    let op = match wr.opcode {
-        IBV_WR_SEND => SendOp::Send,
-        IBV_WR_RDMA_WRITE => SendOp::Write { addr, rkey },
-        IBV_WR_RDMA_READ => SendOp::Read { addr, rkey },
-        _ => return None,
-    };
-    let flags = SendFlags::from_bits_truncate(wr.send_flags);
-    // SAFETY: as above.
-    let payload = unsafe { data_of(sge, flags) };
-    Some(SendWr { wr_id: wr.wr_id, op, flags, payload, ud: None, srq: None })
+    let request = |op, payload| SendWr { wr_id: wr.wr_id, op, flags, payload, ud: None, srq: None };
+    // Each kind by itself, without the checks of the others.
+    match (wr.opcode, is_inline) {
+        (IBV_WR_SEND, false) => posting.post(|| request(SendOp::Send, entry))?,
+        (IBV_WR_SEND, true) => posting.post(|| request(SendOp::Send, inline()))?,
+        (IBV_WR_RDMA_WRITE, false) => posting.post(|| request(SendOp::Write { addr, rkey }, entry))?,
+        (IBV_WR_RDMA_WRITE, true) => posting.post(|| request(SendOp::Write { addr, rkey }, inline()))?,
+        (IBV_WR_RDMA_READ, false) => posting.post(|| request(SendOp::Read { addr, rkey }, entry))?,
+        // SAFETY: as the caller promises.
+        _ => unsafe { post_one(wr, qp_type, pd, posting)? },
+    }
+    Ok(())
 }
 
 /// Any request.

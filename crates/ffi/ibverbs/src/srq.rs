@@ -17,17 +17,21 @@ pub(crate) struct SrqObject {
     pub(crate) srq: Srq,
     pub(crate) acks: Acks,
     pub(crate) uses: Uses,
-    _held: Held,
+    /// Objects that must outlive the queue.
+    _held: Vec<Use>,
 }
 
-/// Objects that must outlive the queue.
-struct Held {
-    _context: Use,
-    _pd: Use,
-    _xrc: Option<(Use, Use)>,
-}
+object!(SrqObject, ibv_srq, "ibv_destroy_srq", "queue pairs still take receives from it" => settle);
 
-object!(SrqObject, ibv_srq, uses);
+impl SrqObject {
+    unsafe fn settle(&self, srq: *mut ibv_srq) -> Result<(), Refused> {
+        // SAFETY: a queue of ours, and its context.
+        let context = unsafe { Context::of((*srq).context)? };
+        context.targets.lock().remove(&EventSource::Srq(self.srq.id()));
+        self.acks.wait_settled();
+        Ok(())
+    }
+}
 
 pub(crate) unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     guard::pointer("ibv_create_srq", || {
@@ -93,18 +97,9 @@ unsafe fn create(
     let mut abi = ibv_srq::zeroed();
     (abi.context, abi.srq_context, abi.pd) = (context, cookie, pd);
     abi.handle = id;
-    abi.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
-    abi.cond = libc::PTHREAD_COND_INITIALIZER;
-    let object = SrqObject {
-        srq,
-        acks: Acks::default(),
-        uses: Uses::default(),
-        _held: Held {
-            _context: owner.uses.hold(),
-            _pd: domain.uses.hold(),
-            _xrc: xrc.map(|(xrcd, cq)| (xrcd.uses.hold(), cq.uses.hold())),
-        },
-    };
+    let mut held = vec![owner.uses.hold(), domain.uses.hold()];
+    held.extend(xrc.into_iter().flat_map(|(xrcd, cq)| [xrcd.uses.hold(), cq.uses.hold()]));
+    let object = SrqObject { srq, acks: Acks::default(), uses: Uses::default(), _held: held };
     // SAFETY: a domain of ours.
     let made = Handle::publish_in(unsafe { PdObject::lender(pd) }, abi, object)?;
     owner.targets.lock().insert(EventSource::Srq(id), Target::Srq(made));
@@ -153,19 +148,5 @@ pub(crate) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_
         let now = object.srq.query();
         *out = ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit };
         Ok(())
-    })
-}
-
-pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    guard::number("ibv_destroy_srq", || {
-        let settle = |object: &SrqObject| {
-            // SAFETY: a queue of ours, and its context.
-            let context = unsafe { Context::of((*srq).context)? };
-            context.targets.lock().remove(&EventSource::Srq(object.srq.id()));
-            object.acks.wait_settled();
-            Ok(())
-        };
-        // SAFETY: NULL, or a queue of ours, which the program gives back.
-        unsafe { Handle::take_settled(srq, "queue pairs still take receives from it", settle) }.map(drop)
     })
 }

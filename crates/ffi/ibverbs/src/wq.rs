@@ -4,10 +4,10 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::cq::CqObject;
 use crate::errno::{Refused, invalid, unsupported};
-use crate::guard;
+use crate::guard::{self, post_with};
 use crate::handle::{Handle, Use, Uses, object, store_word};
 use crate::pd::PdObject;
-use crate::recv::{post_list, post_with};
+use crate::recv::post_list;
 use ferroce_nic::{MAX_SPREAD, WorkQueue, WqState};
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct WqObject {
     _held: [Use; 3],
 }
 
-object!(WqObject, ibv_wq, uses);
+object!(WqObject, ibv_wq, "ibv_destroy_wq", "a table still has the work queue");
 
 pub(crate) unsafe extern "C" fn create_wq(
     context: *mut ibv_context,
@@ -42,8 +42,6 @@ pub(crate) unsafe extern "C" fn create_wq(
         (abi.context, abi.wq_context, abi.pd, abi.cq) = (context, init.wq_context, init.pd, init.cq);
         (abi.wq_num, abi.handle, abi.wq_type) = (wq.number(), wq.number(), init.wq_type);
         abi.post_recv = Some(post_wq_recv);
-        abi.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
-        abi.cond = libc::PTHREAD_COND_INITIALIZER;
         let held = [owner.uses.hold(), domain.uses.hold(), cq.uses.hold()];
         Ok(Handle::publish(abi, WqObject { wq: Arc::new(wq), uses: Uses::default(), _held: held }))
     })
@@ -78,13 +76,6 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
     })
 }
 
-pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
-    guard::number("ibv_destroy_wq", || {
-        // SAFETY: NULL, or a queue of ours, which the program gives back.
-        unsafe { Handle::<WqObject>::take_unused(wq, "a table still has the work queue") }.map(drop)
-    })
-}
-
 unsafe extern "C" fn post_wq_recv(
     wq: *mut ibv_wq,
     list: *mut ibv_recv_wr,
@@ -93,7 +84,7 @@ unsafe extern "C" fn post_wq_recv(
     // SAFETY: what the verb demands of the program.
     unsafe {
         post_with("ibv_post_wq_recv", list, bad, |at| {
-            Ok(Handle::<WqObject>::of(wq)?.wq.post_recv_each(|post| post_list(at, post)))
+            Handle::<WqObject>::of(wq)?.wq.post_recv_each(|post| post_list(at, post))?
         })
     }
 }
@@ -107,7 +98,12 @@ pub(crate) struct TableObject {
     _held: Vec<Use>,
 }
 
-object!(TableObject, ibv_rwq_ind_table, uses);
+object!(
+    TableObject,
+    ibv_rwq_ind_table,
+    "ibv_destroy_rwq_ind_table",
+    "a queue pair still spreads over the table"
+);
 
 pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     context: *mut ibv_context,
@@ -135,13 +131,5 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         let cq = unsafe { (*entries[0]).cq };
         let abi = ibv_rwq_ind_table { context, ind_tbl_handle: 0, ind_tbl_num: 0, comp_mask: 0 };
         Ok(Handle::publish(abi, TableObject { queues, cq, uses: Uses::default(), _held: held }))
-    })
-}
-
-pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
-    guard::number("ibv_destroy_rwq_ind_table", || {
-        // SAFETY: NULL, or a table of ours, which the program gives back.
-        unsafe { Handle::<TableObject>::take_unused(table, "a queue pair still spreads over the table") }
-            .map(drop)
     })
 }

@@ -17,7 +17,12 @@ pub(crate) struct XrcdObject {
     _context: Use,
 }
 
-object!(XrcdObject, ibv_xrcd, uses);
+object!(
+    XrcdObject,
+    ibv_xrcd,
+    "ibv_close_xrcd",
+    "queue pairs or shared receive queues still belong to the XRC domain"
+);
 
 impl XrcdObject {
     /// The domain behind a pointer, which must have been opened in this context.
@@ -77,17 +82,4 @@ fn of_file(owner: &Context, fd: c_int, oflags: c_int) -> Result<Arc<XrcDomain>, 
         return Err(invalid("O_EXCL, but there is a domain of this file"));
     }
     Ok(domain)
-}
-
-pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    guard::number("ibv_close_xrcd", || {
-        // SAFETY: NULL, or a domain of ours, which the program gives back.
-        unsafe {
-            Handle::<XrcdObject>::take_unused(
-                xrcd,
-                "queue pairs or shared receive queues still belong to the XRC domain",
-            )
-        }
-        .map(drop)
-    })
 }

@@ -80,6 +80,11 @@ fn threads_forks_and_a_second_context() {
 }
 
 #[test]
+fn signals_that_the_program_reads_from_a_descriptor() {
+    run("signals", &[]);
+}
+
+#[test]
 fn verbs_in_a_handler_at_exit() {
     run("at_exit", &[]);
 }
@@ -107,6 +112,11 @@ fn verbs_that_no_foreign_program_calls() {
 #[test]
 fn domains_imports_clocks_and_raw_packets() {
     run("extended", &[]);
+}
+
+#[test]
+fn verbs_that_are_newer_than_the_headers() {
+    run("recent", &[]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Allocation, and copies that bypass page faults.
 
+use crate::messages::{readable, writable};
 use crate::process::{fail, named, run};
 use ferroce_dsm::{Job, PAGE, Placement};
 use std::ffi::{c_int, c_uchar, c_ulong, c_void};
@@ -154,8 +155,7 @@ pub(crate) unsafe extern "C" fn jia_get(
 ) -> *mut c_uchar {
     if bytes > 0 {
         // SAFETY: the caller's promise; a C programmer's buffer may hold anything, so its bytes are only written.
-        let private = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), bytes as usize) };
-        run("jia_get", |job| job.get(private, shared.cast()));
+        run("jia_get", |job| job.get(unsafe { writable(into, bytes as usize) }, shared.cast()));
     }
     into.cast()
 }
@@ -168,7 +168,6 @@ pub(crate) unsafe extern "C" fn jia_get(
 pub(crate) unsafe extern "C" fn jia_put(from: *const c_void, shared: *mut c_void, bytes: c_ulong) {
     if bytes > 0 {
         // SAFETY: the caller's promise.
-        let private = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes as usize) };
-        run("jia_put", |job| job.put(shared.cast(), private));
+        run("jia_put", |job| job.put(shared.cast(), unsafe { readable(from, bytes as usize) }));
     }
 }

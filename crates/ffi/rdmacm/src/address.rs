@@ -4,10 +4,11 @@ use crate::abi::*;
 use crate::event;
 use crate::guard::{self, Refused, check, invalid};
 use crate::ib::{AF_IB, Name, sockaddr_ib};
-use crate::id::Id;
+use crate::id::{Id, ask};
 use ferroce_bridge::address::Address;
 use libc::sockaddr;
 use std::ffi::c_int;
+use std::net::IpAddr;
 use std::ptr;
 
 /// Reads an address from a program's pointer, where only IPv4 and IPv6 are valid.
@@ -47,10 +48,18 @@ pub(crate) unsafe fn read_optional(address: *const sockaddr) -> Result<Option<Na
     unsafe { read_name(address).map(Some) }
 }
 
+/// An address as RoCE names it: IPv4 inside IPv6.
+pub(crate) fn gid_of(address: IpAddr) -> ibv_gid {
+    let raw = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    ibv_gid { raw }
+}
+
 /// Binds an id.
 pub(crate) fn bind(id: &Id, address: &Address) -> Result<(), Refused> {
-    // SAFETY: the NIC's half, and an address.
-    check(unsafe { (id.device.table.bind)(id.nic(), address) })?;
+    check(ask!(id, bind(address)))?;
     id.show_addresses();
     Ok(())
 }
@@ -58,8 +67,7 @@ pub(crate) fn bind(id: &Id, address: &Address) -> Result<(), Refused> {
 /// Resolves a destination. The timeout is ignored: no network traffic is needed.
 pub(crate) fn resolve(id: &Id, source: Option<Address>, to: &Address) -> Result<(), Refused> {
     let source = source.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the NIC's half, and addresses.
-    check(unsafe { (id.device.table.resolve_addr)(id.nic(), source, to) })?;
+    check(ask!(id, resolve_addr(source, to)))?;
     // SAFETY: the id's own structure.
     unsafe { (*id.abi()).route.addr.dst = to.write().0 };
     event::complete(id)

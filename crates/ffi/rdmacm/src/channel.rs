@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::device::{Device, device};
 use crate::event;
 use crate::guard::{self, Refused, check, invalid};
-use crate::id::Id;
+use crate::id::{Id, ask};
 use ferroce_bridge::cm;
 use std::ffi::c_int;
 use std::ptr;
@@ -72,8 +72,7 @@ pub(crate) fn migrate(id: &Id, channel: *mut rdma_event_channel) -> Result<(), R
         return Err(invalid("its calls wait for their events already"));
     }
     let channel = if is_sync { create(id.device)? } else { channel };
-    // SAFETY: both halves are ours.
-    let handed_out = unsafe { (id.device.table.migrate_id)(id.nic(), nic(channel)) };
+    let handed_out = ask!(id, migrate_id(nic(channel)));
     // SAFETY: the id's own structure.
     let old = unsafe { std::mem::replace(&mut (*id.abi()).channel, channel) };
     if was_sync {

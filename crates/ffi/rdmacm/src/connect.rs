@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::event;
 use crate::guard::{self, Refused, check, invalid};
-use crate::id::Id;
+use crate::id::{Id, ask};
 use crate::qp;
 use ferroce_bridge::cm::{Parameters, PrivateDataTooLong};
 use std::ffi::{c_int, c_void};
@@ -56,7 +56,7 @@ fn parameters(id: &Id, param: Option<&rdma_conn_param>, in_front: &[u8]) -> Resu
         let state = id.state.lock();
         (state.responder_resources, state.initiator_depth)
     };
-    let mut out = Parameters { responder_resources, initiator_depth, ..Parameters::default() };
+    let mut out = Parameters { responder_resources, initiator_depth, ..Parameters::zeroed() };
     (out.retry_count, out.rnr_retry) = (RETRIES, RETRIES);
     let mut data = in_front.to_vec();
     if let Some(param) = param {
@@ -99,8 +99,7 @@ pub(crate) unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_co
         };
         let mut request = parameters(id, param, &in_front)?;
         request.ece = id.state.lock().local_ece;
-        // SAFETY: the NIC's half, and parameters.
-        check(unsafe { (id.device.table.connect)(id.nic(), transport(id), &request) })?;
+        check(ask!(id, connect(transport(id), &request)))?;
         event::complete(id)
     })
 }
@@ -133,11 +132,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_con
         if !id.is_datagram() {
             qp::to_ready(id, Some(responds), Some(depth))?;
         }
-        // SAFETY: the NIC's half, and parameters.
-        if let Err(refused) = check(unsafe { (id.device.table.accept)(id.nic(), &answer) }) {
-            qp::to_error(id);
-            return Err(refused);
-        }
+        check(ask!(id, accept(&answer))).inspect_err(|_| qp::to_error(id))?;
         if !id.is_datagram() {
             return event::complete(id);
         }
@@ -159,10 +154,9 @@ unsafe fn refuse(
     guard::minus_one(name, || {
         // SAFETY: an id of ours, and the program's bytes.
         let (id, data) = unsafe { (Id::of(id)?, private_data(data, len)) };
-        let mut with = Parameters::default();
+        let mut with = Parameters::zeroed();
         with.set_private_data(data).map_err(too_long)?;
-        // SAFETY: the NIC's half, and parameters.
-        check(unsafe { (id.device.table.reject)(id.nic(), reason, &with) })
+        check(ask!(id, reject(reason, &with)))
     })
 }
 
@@ -184,8 +178,7 @@ pub(crate) unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
         if !id.qp().is_null() {
             return Err(invalid("the id has a queue pair, so this is done for the program"));
         }
-        // SAFETY: the NIC's half.
-        check(unsafe { (id.device.table.establish)(id.nic()) })
+        check(ask!(id, establish()))
     })
 }
 
@@ -199,8 +192,7 @@ pub(crate) unsafe extern "C" fn notify(id: *mut rdma_cm_id, event: c_int) -> c_i
         if event != IBV_EVENT_COMM_EST {
             return Err(invalid("nothing follows from this event"));
         }
-        // SAFETY: the NIC's half.
-        check(unsafe { (id.device.table.notify_established)(id.nic()) })
+        check(ask!(id, notify_established()))
     })
 }
 
@@ -217,8 +209,7 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
             // There was no connection, so there is nothing to end, and no event follows.
             return Ok(());
         }
-        // SAFETY: the NIC's half.
-        check(unsafe { (id.device.table.disconnect)(id.nic()) })?;
+        check(ask!(id, disconnect()))?;
         event::complete(id)
     })
 }

@@ -34,7 +34,7 @@ pub(crate) fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_even
         // The id of a connection request must be complete before other threads receive its events.
         let spare = Id::new(device, ptr::null_mut(), ptr::null_mut(), 0, 0);
         let cookie = ptr::from_ref::<Id>(&spare).expose_provenance() as u64;
-        let mut event = cm::Event::default();
+        let mut event = cm::Event::zeroed();
         // SAFETY: the channel's other half, and a place for the event.
         check(unsafe { (device.table.next_event)(channel::nic(channel), cookie, &mut event) })?;
         // SAFETY: ids give their own address as cookie, and stay until their events are acknowledged.
@@ -188,11 +188,8 @@ pub(crate) unsafe fn acknowledge_own(id: &Id) {
     }
 }
 
-/// For a synchronous id: waits for the event of this call, which the program finds in the id.
-pub(crate) fn complete(id: &Id) -> Result<(), Refused> {
-    if !id.state.lock().is_sync {
-        return Ok(());
-    }
+/// Waits for the next event of a synchronous id.
+pub(crate) fn next_own(id: &Id) -> Result<*mut rdma_cm_event, Refused> {
     // SAFETY: the manual lets the event go with the next call; the structure is ours.
     unsafe {
         acknowledge_own(id);
@@ -202,13 +199,30 @@ pub(crate) fn complete(id: &Id) -> Result<(), Refused> {
             acknowledge(event);
             event = next((*id.abi()).channel)?;
         }
+        Ok(event)
+    }
+}
+
+/// What an event says about the call that waited for it.
+pub(crate) fn outcome(event: &rdma_cm_event) -> Result<(), Refused> {
+    match (event.event, event.status) {
+        (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => Err(reported(libc::ENODEV)),
+        (_, 0) => Ok(()),
+        (RDMA_CM_EVENT_REJECTED, _) => Err(reported(libc::ECONNREFUSED)),
+        (_, status) => Err(reported(status.abs())),
+    }
+}
+
+/// For a synchronous id: waits for the event of this call, which the program finds in the id.
+pub(crate) fn complete(id: &Id) -> Result<(), Refused> {
+    if !id.state.lock().is_sync {
+        return Ok(());
+    }
+    let event = next_own(id)?;
+    // SAFETY: the id's own structure, and an event of ours that the program has not seen.
+    unsafe {
         (*id.abi()).event = event;
-        match ((*event).event, (*event).status) {
-            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => Err(reported(libc::ENODEV)),
-            (_, 0) => Ok(()),
-            (RDMA_CM_EVENT_REJECTED, _) => Err(reported(libc::ECONNREFUSED)),
-            (_, status) => Err(reported(status.abs())),
-        }
+        outcome(&*event)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The names that programs link with.
 
 use crate::{
-    address, addrinfo, channel, connect, devices, ece, endpoint, event, id, listen, multicast, options, qp,
-    route, srq,
+    address, addrinfo, channel, connect, devices, ece, endpoint, event, guard, id, listen, multicast,
+    options, qp, route, srq,
 };
 use ferroce_bridge::export;
 
@@ -48,4 +48,5 @@ export! {
     "rdma_resolve_route" => route::resolve_route,
     "rdma_set_local_ece" => ece::set_local_ece,
     "rdma_set_option" => options::set_option,
+    "rdma_query_addrinfo" | "rdma_resolve_addrinfo" | "rdma_write_cm_event" => guard::unsupported,
 }

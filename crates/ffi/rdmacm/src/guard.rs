@@ -65,6 +65,12 @@ pub(crate) fn run<T>(name: &'static str, call: impl FnOnce() -> Result<T, Refuse
     Err(refused.errno)
 }
 
+/// Calls that need a service of the kernel's connection manager: asynchronous resolution of names, events of the program's own.
+pub(crate) extern "C" fn unsupported() -> c_int {
+    set_errno(libc::EOPNOTSUPP);
+    -1
+}
+
 /// For calls that return 0, or -1 with the number in `errno`.
 pub(crate) fn minus_one(name: &'static str, call: impl FnOnce() -> Result<(), Refused>) -> c_int {
     if run(name, call).is_ok() { 0 } else { -1 }

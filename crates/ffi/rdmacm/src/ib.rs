@@ -8,7 +8,7 @@ use crate::address;
 use crate::device::Device;
 use crate::event;
 use crate::guard::{Refused, check, invalid, refused};
-use crate::id::Id;
+use crate::id::{Id, ask};
 use crate::verbs::ibv_query_gid;
 use ferroce_bridge::address::Address;
 use ferroce_bridge::cm::Setting;
@@ -54,10 +54,6 @@ impl sockaddr_ib {
     pub(crate) fn of_port(address: SocketAddr, ps: u32) -> sockaddr_ib {
         let port = address.port();
         let port_mask = if port == 0 { 0 } else { u64::from(u16::MAX) };
-        let gid = match address {
-            SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped(),
-            SocketAddr::V6(v6) => *v6.ip(),
-        };
         let (flow, scope) = match address {
             SocketAddr::V4(_) => (0, 0),
             SocketAddr::V6(v6) => (v6.flowinfo(), v6.scope_id()),
@@ -67,7 +63,7 @@ impl sockaddr_ib {
             sib_sid: (u64::from(ps) << 16 | u64::from(port)).to_be(),
             sib_sid_mask: (if ps == 0 { port_mask } else { SPACE_MASK | port_mask }).to_be(),
             sib_scope_id: scope.into(),
-            ..sockaddr_ib::of(gid.octets())
+            ..sockaddr_ib::of(address::gid_of(address.ip()).raw)
         }
     }
 
@@ -149,17 +145,12 @@ pub(crate) fn bind(id: &Id, to: sockaddr_ib) -> Result<(), Refused> {
     let ps = unsafe { (*id.abi()).ps };
     let space = to.space(ps);
     let space = space.ok_or(refused(libc::EPROTONOSUPPORT, "the service is in another port space"))?;
-    let set = |setting: Setting, value: u32| {
-        // SAFETY: the NIC's half.
-        check(unsafe { (id.device.table.set)(id.nic(), setting as u32, value) })
-    };
-    set(Setting::PortSpace, space)?;
-    set(Setting::FullPrivateData, 1)?;
+    id.set(Setting::PortSpace, space)?;
+    id.set(Setting::FullPrivateData, 1)?;
     let everywhere = Address::from(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), to.port()));
-    // SAFETY: the NIC's half, and an address.
-    if let Err(refused) = check(unsafe { (id.device.table.bind)(id.nic(), &everywhere) }) {
-        set(Setting::PortSpace, 0)?;
-        set(Setting::FullPrivateData, 0)?;
+    if let Err(refused) = check(ask!(id, bind(&everywhere))) {
+        id.set(Setting::PortSpace, 0)?;
+        id.set(Setting::FullPrivateData, 0)?;
         return Err(refused);
     }
     let local = to.bound(space, id.standing().local.port);
@@ -184,8 +175,7 @@ pub(crate) fn resolve(id: &Id, source: Option<sockaddr_ib>, to: sockaddr_ib) -> 
         names.local.sib_addr = Ipv6Addr::LOCALHOST.octets();
     }
     let here = first_address(id.device)?;
-    // SAFETY: the NIC's half, and addresses.
-    check(unsafe { (id.device.table.resolve_addr)(id.nic(), std::ptr::null(), &here) })?;
+    check(ask!(id, resolve_addr(std::ptr::null(), &here)))?;
     event::complete(id)
 }
 

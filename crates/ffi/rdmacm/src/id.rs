@@ -1,6 +1,7 @@
 //! Ids: a connection, a listener or a datagram service of a program.
 
 use crate::abi::*;
+use crate::address::gid_of;
 use crate::channel;
 use crate::device::{Device, device};
 use crate::event;
@@ -54,6 +55,15 @@ pub(crate) struct QpAttr(pub(crate) ibv_qp_init_attr);
 
 // SAFETY: only addresses; objects of libibverbs may be used by all threads.
 unsafe impl Send for QpAttr {}
+
+/// Calls a function of the CM table for an id.
+macro_rules! ask {
+    ($id:expr, $function:ident($($argument:expr),*)) => {
+        // SAFETY: the NIC's half of the id, numbers, and pointers to what lives during the call.
+        unsafe { ($id.device.table.$function)($id.nic() $(, $argument)*) }
+    };
+}
+pub(crate) use ask;
 
 impl Id {
     /// An unpublished id, whose events go to `channel`.
@@ -145,9 +155,13 @@ impl Id {
     /// Reads its state from the NIC.
     pub(crate) fn standing(&self) -> Standing {
         let mut standing = Standing::default();
-        // SAFETY: the NIC's half of this id, and a place for the answer.
-        unsafe { (self.device.table.query_id)(self.nic(), &mut standing) };
+        ask!(self, query_id(&mut standing));
         standing
+    }
+
+    /// Sets an option in the NIC.
+    pub(crate) fn set(&self, setting: Setting, value: u32) -> Result<(), Refused> {
+        check(ask!(self, set(setting as u32, value)))
     }
 
     /// Publishes addresses to the program and, once one of them is the device's, the device.
@@ -181,7 +195,7 @@ impl Id {
             addr.ibaddr.sgid.raw = standing.sgid;
             addr.ibaddr.dgid.raw = standing.dgid;
         } else if let Some(local) = standing.local.to_socket().filter(|_| is_bound) {
-            addr.ibaddr.sgid.raw = gid_of(local.ip());
+            addr.ibaddr.sgid = gid_of(local.ip());
         }
     }
 
@@ -197,14 +211,6 @@ impl Id {
         // SAFETY: the id's own structure; the record lives as long as the id does.
         let route = unsafe { &mut (*self.abi()).route };
         (route.path_rec, route.num_paths) = (&raw mut **path, 1);
-    }
-}
-
-/// An address as a GID.
-fn gid_of(address: std::net::IpAddr) -> [u8; 16] {
-    match address {
-        std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        std::net::IpAddr::V6(v6) => v6.octets(),
     }
 }
 
@@ -234,8 +240,7 @@ pub(crate) fn create(
         return Err(refused);
     }
     id.set_nic(nic);
-    // SAFETY: the NIC's half.
-    unsafe { (device.table.set)(nic, Setting::Datagrams as u32, (qp_type == IBV_QPT_UD).into()) };
+    ask!(id, set(Setting::Datagrams as u32, (qp_type == IBV_QPT_UD).into()));
     id.set_ready();
     Ok(Box::into_raw(id).cast())
 }
@@ -247,20 +252,16 @@ pub(crate) fn create(
 pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Refused> {
     // SAFETY: as the caller promises.
     let own = unsafe { Id::of(id)? };
-    let table = own.device.table;
-    // SAFETY: the NIC's half of this id.
-    let handed_out = unsafe { (table.close_id)(own.nic()) };
+    let handed_out = ask!(own, close_id());
     // SAFETY: the event that a call waited for, if any, belongs to the id.
     unsafe { event::acknowledge_own(own) };
     own.wait_acknowledged(handed_out);
     // SAFETY: nobody uses it any more: no event leads to it, and the program gave it back.
     let own = unsafe { Box::from_raw(id.cast::<Id>()) };
-    // SAFETY: as above.
-    unsafe {
-        (table.free_id)(own.nic());
-        if own.state.lock().is_sync {
-            channel::destroy((*own.abi()).channel);
-        }
+    ask!(own, free_id());
+    if own.state.lock().is_sync {
+        // SAFETY: as above.
+        unsafe { channel::destroy((*own.abi()).channel) };
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use crate::abi::*;
 use crate::address;
 use crate::event;
-use crate::guard::{self, Refused, check, invalid, reported};
-use crate::id::Id;
+use crate::guard::{self, Refused, check, invalid};
+use crate::id::{Id, ask};
 use crate::qp;
 use ferroce_bridge::address::Address;
 use std::ffi::c_int;
@@ -18,8 +18,7 @@ pub(crate) unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c
             // An unbound id listens on all IPv4 addresses, as in the kernel.
             address::bind(id, &Address::from(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0)))?;
         }
-        // SAFETY: the NIC's half.
-        check(unsafe { (id.device.table.listen)(id.nic(), backlog) })?;
+        check(ask!(id, listen(backlog)))?;
         id.show_addresses();
         Ok(())
     })
@@ -30,16 +29,7 @@ fn request(listener: &Id) -> Result<*mut rdma_cm_id, Refused> {
     if !listener.state.lock().is_sync {
         return Err(invalid("the listener has an event channel; wait there"));
     }
-    // SAFETY: the manual lets the event go with the next call; the structure is ours.
-    let event = unsafe {
-        event::acknowledge_own(listener);
-        let mut event = event::next((*listener.abi()).channel)?;
-        while (*event).event == RDMA_CM_EVENT_ADDR_CHANGE {
-            event::acknowledge(event);
-            event = event::next((*listener.abi()).channel)?;
-        }
-        event
-    };
+    let event = event::next_own(listener)?;
     match requested_id(listener, event) {
         Ok(id) => {
             // SAFETY: the new id is ours to write until the program has it.
@@ -58,12 +48,9 @@ fn request(listener: &Id) -> Result<*mut rdma_cm_id, Refused> {
 fn requested_id(listener: &Id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id, Refused> {
     // SAFETY: an event of ours that nobody else has.
     let event = unsafe { &*event };
-    match (event.event, event.status) {
-        (RDMA_CM_EVENT_REJECTED, _) => return Err(reported(libc::ECONNREFUSED)),
-        (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => return Err(reported(libc::ENODEV)),
-        (_, status) if status != 0 => return Err(reported(status.abs())),
-        (RDMA_CM_EVENT_CONNECT_REQUEST, _) => {}
-        _ => return Err(invalid("the listener received an event other than a connection request")),
+    event::outcome(event)?;
+    if event.event != RDMA_CM_EVENT_CONNECT_REQUEST {
+        return Err(invalid("the listener received an event other than a connection request"));
     }
     let mut attr = listener.state.lock().qp_attr.as_ref().map(|attr| qp::extended(&attr.0));
     if let Some(attr) = attr.as_mut() {

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::guard::{self, Refused, check, invalid, refused};
-use crate::id::Id;
+use crate::id::{Id, ask};
 use crate::verbs::*;
 use crate::{address, event};
 use ferroce_bridge::address::Address;
@@ -34,16 +34,11 @@ fn join(id: &Id, address: Address, is_sender: bool, context: *mut c_void) -> Res
     if unsafe { (*id.abi()).verbs.is_null() } {
         return Err(invalid("the id has no device yet; bind it or resolve an address"));
     }
-    let mgid = match group {
-        std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        std::net::IpAddr::V6(v6) => v6.octets(),
-    };
-    let mgid = ibv_gid { raw: mgid };
+    let mgid = address::gid_of(group);
     let group = Group { address, mgid, is_sender, is_joined: false, is_attached: false, context };
     // Added first, since another thread may receive the event immediately.
     id.state.lock().groups.push(group);
-    // SAFETY: the NIC's half, and an address.
-    if let Err(refused) = check(unsafe { (id.device.table.join)(id.nic(), &address) }) {
+    if let Err(refused) = check(ask!(id, join(&address))) {
         let mut state = id.state.lock();
         let own = state.groups.iter().rposition(|group| group.address == address && !group.is_joined);
         own.map(|at| state.groups.remove(at));

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::guard::{self, Refused, check, invalid, refused};
-use crate::id::Id;
+use crate::id::{Id, ask};
 use ferroce_bridge::cm::Setting;
 use std::ffi::{c_int, c_void};
 
@@ -36,11 +36,6 @@ unsafe fn value<T: Copy>(value: *const c_void, len: usize) -> Result<T, Refused>
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
-fn set(id: &Id, setting: Setting, value: u32) -> Result<(), Refused> {
-    // SAFETY: the NIC's half.
-    check(unsafe { (id.device.table.set)(id.nic(), setting as u32, value) })
-}
-
 /// Sets a route that the program found itself; the event of the resolution follows.
 ///
 /// # Safety
@@ -57,10 +52,9 @@ pub(crate) unsafe fn set_path(id: &Id, paths: *const c_void, len: usize) -> Resu
     let path = all.into_iter().find(|path| path.flags & PATH_NEEDED == PATH_NEEDED);
     let path = path.ok_or(invalid("no path is the primary one in both directions"))?;
     if path.traffic_class != 0 {
-        set(id, Setting::Tos, path.traffic_class.into())?;
+        id.set(Setting::Tos, path.traffic_class.into())?;
     }
-    // SAFETY: the NIC's half.
-    check(unsafe { (id.device.table.resolve_route)(id.nic()) })
+    check(ask!(id, resolve_route()))
 }
 
 unsafe fn set_own(id: &Id, option: c_int, place: *const c_void, len: usize) -> Result<(), Refused> {
@@ -68,14 +62,14 @@ unsafe fn set_own(id: &Id, option: c_int, place: *const c_void, len: usize) -> R
     // SAFETY: as many bytes as the program says.
     unsafe {
         match option {
-            RDMA_OPTION_ID_TOS => set(id, Setting::Tos, value::<u8>(place, len)?.into()),
+            RDMA_OPTION_ID_TOS => id.set(Setting::Tos, value::<u8>(place, len)?.into()),
             RDMA_OPTION_ID_REUSEADDR | RDMA_OPTION_ID_AFONLY => {
                 let truth = u32::from(value::<c_int>(place, len)? != 0);
                 if is_bound {
                     return Err(invalid("the id is bound, so this comes too late"));
                 }
                 let is_reuse = option == RDMA_OPTION_ID_REUSEADDR;
-                set(id, if is_reuse { Setting::ReuseAddress } else { Setting::AfOnly }, truth)
+                id.set(if is_reuse { Setting::ReuseAddress } else { Setting::AfOnly }, truth)
             }
             RDMA_OPTION_ID_ACK_TIMEOUT => {
                 let exponent = value::<u8>(place, len)?;
@@ -83,7 +77,7 @@ unsafe fn set_own(id: &Id, option: c_int, place: *const c_void, len: usize) -> R
                 {
                     return Err(invalid("no such timer, or no acknowledgements to wait for"));
                 }
-                set(id, Setting::AckTimeout, exponent.into())
+                id.set(Setting::AckTimeout, exponent.into())
             }
             _ => Err(refused(libc::ENOSYS, "no such option")),
         }

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::guard::{self, Refused, check, invalid, made};
-use crate::id::Id;
+use crate::id::{Id, ask};
 use crate::verbs::*;
 use std::ffi::c_int;
 
@@ -17,8 +17,7 @@ const INLINE_PER_SGE: u32 = 16;
 /// The NIC's attributes for a state.
 pub(crate) fn attributes(id: &Id, state: u32) -> Result<(ibv_qp_attr, c_int), Refused> {
     let (mut attr, mut mask) = (ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() }, 0);
-    // SAFETY: the NIC's half, and places for the answers.
-    check(unsafe { (id.device.table.qp_attributes)(id.nic(), &mut attr, &mut mask) })?;
+    check(ask!(id, qp_attributes(&mut attr, &mut mask)))?;
     Ok((attr, mask))
 }
 
@@ -46,9 +45,7 @@ pub(crate) fn to_ready(id: &Id, responds: Option<u8>, depth: Option<u8>) -> Resu
 
 /// Our request was accepted: sets the queue pair up and confirms it to the peer.
 pub(crate) fn establish(id: &Id) -> Result<(), Refused> {
-    // SAFETY: the NIC's half.
-    let confirm = || check(unsafe { (id.device.table.establish)(id.nic()) });
-    to_ready(id, None, None).and_then(|()| confirm()).inspect_err(|_| to_error(id))
+    to_ready(id, None, None).and_then(|()| check(ask!(id, establish()))).inspect_err(|_| to_error(id))
 }
 
 /// Moves the queue pair, if there is one, to ERROR, which flushes its requests.

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::event;
 use crate::guard::{self, Refused, check};
 use crate::ib;
-use crate::id::Id;
+use crate::id::{Id, ask};
 use ferroce_bridge::cm::Standing;
 use std::ffi::c_int;
 
@@ -39,8 +39,7 @@ pub(crate) fn path_record(standing: &Standing) -> ibv_sa_path_rec {
 /// Resolves the route.
 pub(crate) fn resolve(id: &Id) -> Result<(), Refused> {
     ib::check_route(id)?;
-    // SAFETY: the NIC's half.
-    check(unsafe { (id.device.table.resolve_route)(id.nic()) })?;
+    check(ask!(id, resolve_route()))?;
     event::complete(id)
 }
 

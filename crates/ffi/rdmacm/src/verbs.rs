@@ -2,7 +2,6 @@
 
 use crate::abi::*;
 use std::ffi::{c_int, c_void};
-use std::mem::offset_of;
 
 unsafe extern "C" {
     pub(crate) fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
@@ -40,9 +39,8 @@ unsafe extern "C" {
 /// # Safety
 /// An open context of ferroce's libibverbs.
 unsafe fn tables<'a>(context: *mut ibv_context) -> &'a verbs_context {
-    let whole = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
     // SAFETY: as the caller promises; each of them is the tail of a `verbs_context`.
-    unsafe { &*whole }
+    unsafe { &*verbs_context::around(context) }
 }
 
 /// An operation of the tables; a missing one returns an error.

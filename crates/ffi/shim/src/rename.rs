@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The redirected folders.
-const FOLDERS: [&[u8]; 2] = [b"/sys/class/infiniband", b"/dev/infiniband"];
+/// The redirected folders; entries of the first are links into the second.
+const FOLDERS: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/class/ferroce", b"/dev/infiniband"];
 const VARIABLE: &CStr = c"FERROCE_SHIM";
 const ROOM: usize = libc::PATH_MAX as usize;
 

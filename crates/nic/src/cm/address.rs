@@ -3,14 +3,13 @@
 use super::CmId;
 use super::event::{CmEventKind, UDP_QKEY, UdParam};
 use super::id::{Bound, IdState};
+use crate::addresses::source_towards;
 use crate::error::{CmRefusal, Error};
 use crate::gids::GidEntry;
-use ferroce_os::interfaces::open_udp;
 use ferroce_proto::cm::{ListenerOptions, Path, Scope, ServiceId};
-use ferroce_proto::wire::ROCE_UDP_PORT;
 use ferroce_proto::{Gid, Qpn};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 /// Transport timer exponent of a path: 0.5 seconds. Long enough for a peer whose machine is busy.
@@ -227,9 +226,7 @@ fn scope_of(address: IpAddr, af_only: bool) -> Scope {
 /// that has only 127.0.0.5 reaches 127.0.0.6 from there, although the system would choose 127.0.0.1.
 fn source_for(entries: &[GidEntry], to: IpAddr, scope_id: u32) -> Result<IpAddr, CmRefusal> {
     let unreachable = |source| CmRefusal::Unreachable { destination: to, source };
-    let socket = UdpSocket::from(open_udp(to.is_ipv4()).map_err(unreachable)?);
-    socket.connect(scoped(to, ROCE_UDP_PORT, scope_id)).map_err(unreachable)?;
-    let chosen = socket.local_addr().map_err(unreachable)?.ip().to_canonical();
+    let chosen = source_towards(None, to, scope_id).map_err(unreachable)?;
     if entries.iter().any(|e| e.address == chosen) {
         return Ok(chosen);
     }

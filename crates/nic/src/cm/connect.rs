@@ -34,7 +34,7 @@ impl CmId {
         let (response_timeout, max_retries) = (state.options.response_timeout, state.options.max_retries);
         let weak = Arc::downgrade(self);
         let secret = state.secret.as_ref();
-        if let Some(qp) = self.service.engine.qps.get(param.qpn) {
+        if let Some((_, qp)) = self.service.engine.device.find_qp(param.qpn) {
             // An earlier connection whose peer never proved its key may have left it shut.
             qp.is_shut.store(false, Ordering::Relaxed);
         }
@@ -80,7 +80,7 @@ impl CmId {
             let answer = Answer { status, qpn: param.qpn, qkey, private_data };
             return self.with_comm(|managed, comm| managed.cm.answer(comm, &answer));
         }
-        let qp = self.service.engine.qps.get(param.qpn);
+        let found = self.service.engine.device.find_qp(param.qpn);
         self.with_comm(|managed, comm| {
             let accept = Accept {
                 qpn: param.qpn,
@@ -92,9 +92,9 @@ impl CmId {
                 ece: param.ece,
                 private_data,
             };
-            let accepted = managed.accept(comm, &accept, qp.clone());
+            let accepted = managed.accept(comm, &accept, found.as_ref().map(|(_, qp)| qp.clone()));
             // Before the answer leaves: otherwise a peer on this host could write to memory that its packets may not reach yet.
-            qp.inspect(|qp| self.service.engine.withdraw_if_shut(qp));
+            found.inspect(|(engine, qp)| engine.withdraw_if_shut(qp));
             accepted
         })
     }

@@ -68,7 +68,8 @@ impl CmService {
         self.watched.next_ns.store(next_ns, Ordering::Relaxed);
     }
 
-    /// A message of a new connection arrived: the process that had the slot before may be another one, whose end was not noticed yet.
+    /// A request arrived from this address and slot. If the watched process is dead, the request came from another one that the registry does not
+    /// list, and its connection must not end with those of the dead one.
     pub(super) fn recheck_peer(&self, peer: (Gid, u8), managed: &mut Managed, now: Time) {
         let mut peers = self.watched.peers.lock();
         if peers.contains(&peer) && !self.lives(peer, managed, now) {

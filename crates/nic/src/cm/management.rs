@@ -11,7 +11,7 @@ use ferroce_os::log;
 use ferroce_proto::cm::Transmit;
 use ferroce_proto::qp::DropReason;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::cm::CmMad;
+use ferroce_proto::wire::cm::{CmMad, CmMessage};
 use ferroce_proto::wire::{NotGsi, Packet, check_gsi, gsi_headers};
 use ferroce_proto::{Gid, Time};
 use smallvec::SmallVec;
@@ -111,11 +111,11 @@ impl ManagementAgent for CmService {
         match check_gsi(&packet.headers) {
             Ok(()) => {}
             Err(NotGsi::Unexpected(opcode)) => {
-                self.engine.counters.dropped(DropReason::UnexpectedOpcode);
+                self.engine.device.counters.dropped(DropReason::UnexpectedOpcode);
                 return log::drop(format_args!("{opcode:?} to QP1 from {}", rx.arrival.sgid));
             }
             Err(NotGsi::Qkey) => {
-                self.engine.counters.dropped(DropReason::BadQkey);
+                self.engine.device.counters.dropped(DropReason::BadQkey);
                 return log::drop(format_args!("wrong Q_Key to QP1 from {}", rx.arrival.sgid));
             }
         }
@@ -123,7 +123,7 @@ impl ManagementAgent for CmService {
             Ok(mad) => mad,
             Err(bad) => {
                 self.managed.lock().cm.count_bad(bad);
-                self.engine.counters.dropped(DropReason::Malformed);
+                self.engine.device.counters.dropped(DropReason::Malformed);
                 return log::drop(format_args!("management datagram from {}: {bad}", rx.arrival.sgid));
             }
         };
@@ -135,13 +135,17 @@ impl ManagementAgent for CmService {
         match self.inbound(rx) {
             Some(inbound) => self.manage(|managed| {
                 if let Some(id) = mad.message.introduced().filter(|_| self.is_here(rx.arrival.sgid)) {
-                    self.recheck_peer((rx.arrival.sgid, id.slot()), managed, now);
-                    self.watch_peer((rx.arrival.sgid, id.slot()), now);
+                    let peer = (rx.arrival.sgid, id.slot());
+                    // A peer that was killed right after its answer stays watched: it was alive when it got the request.
+                    if matches!(mad.message, CmMessage::Req(_)) {
+                        self.recheck_peer(peer, managed, now);
+                    }
+                    self.watch_peer(peer, now);
                 }
                 managed.cm.handle_message(&inbound, &mad, now);
             }),
             None => {
-                self.engine.counters.dropped(DropReason::WrongAddress);
+                self.engine.device.counters.dropped(DropReason::WrongAddress);
                 log::drop(format_args!(
                     "management datagram from {} to {}: not ours",
                     rx.arrival.sgid, rx.arrival.dgid

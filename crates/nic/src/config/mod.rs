@@ -5,6 +5,7 @@ mod key;
 pub use key::{KeyError, read_key};
 
 use crate::link::FaultConfig;
+use crate::poller_activity::MAX_CONTEXTS;
 use ferroce_proto::cm::Secret;
 use ferroce_proto::verbs::Mtu;
 use std::net::IpAddr;
@@ -35,6 +36,10 @@ pub struct Config {
     pub memfd: bool,
     /// Segmentation offload, sending and receiving. `FERROCE_OFFLOAD=0` turns both off.
     pub offload: bool,
+    /// Largest number of progress contexts, 1 to 16: threads that poll completion queues of different contexts share no lock. `None`: one per
+    /// processor.
+    /// `FERROCE_PROGRESS_CONTEXTS`.
+    pub progress_contexts: Option<u8>,
 }
 
 impl Default for Config {
@@ -49,6 +54,7 @@ impl Default for Config {
             link: LinkChoice::Auto,
             memfd: true,
             offload: true,
+            progress_contexts: None,
         }
     }
 }
@@ -117,6 +123,9 @@ impl Config {
         }
         config.memfd = set("FERROCE_MEMFD").is_none_or(|(_, v)| v != "0");
         config.offload = set("FERROCE_OFFLOAD").is_none_or(|(_, v)| v != "0");
+        if let Some((variable, value)) = set("FERROCE_PROGRESS_CONTEXTS") {
+            config.progress_contexts = Some(parse_with(variable, &value, parse_progress_contexts)?);
+        }
         Ok(config)
     }
 }
@@ -147,6 +156,11 @@ fn parse_window(value: &str) -> Result<u32, String> {
         Ok(bytes @ 4096..=67_108_864) => Ok(bytes),
         _ => Err("not a number of bytes from 4096 to 67108864".into()),
     }
+}
+
+fn parse_progress_contexts(value: &str) -> Result<u8, String> {
+    let known = value.parse().ok().filter(|count| (1..=MAX_CONTEXTS).contains(&usize::from(*count)));
+    known.ok_or_else(|| format!("not a number from 1 to {MAX_CONTEXTS}"))
 }
 
 fn parse_mtu(value: &str) -> Result<Mtu, String> {

@@ -13,9 +13,11 @@
 //! requests for counters. Chores never touch the threads of the application.
 
 use super::Engine;
+use super::drive::Found;
 use crate::error::Error;
 use crate::link::{Sleep, now};
 use crate::poller_activity::PollerActivity;
+use ferroce_os::thread::spawn;
 use ferroce_proto::Time;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,8 +30,6 @@ const STAND_OFF_MS: std::ops::RangeInclusive<i32> = 1..=4;
 /// How long it goes on polling after work was found, at first (a wake-up costs more than this) and at most, where packets kept
 /// arriving soon after it slept.
 const LINGER_NS: std::ops::RangeInclusive<u64> = 50_000..=200_000;
-/// A yield that takes longer let another thread run: the processor is not this thread's alone.
-const CROWDED_NS: u64 = 50_000;
 /// How many sleeps it does without lingering after lingering lost it the processor. A thread that spins on that processor would get
 /// a whole time slice each time, and packets wake a sleeping thread but not one that waits for the processor.
 const CROWDED_SLEEPS: u32 = 256;
@@ -73,18 +73,12 @@ impl Background {
         let stop = Arc::new(AtomicBool::new(false));
         let activity = engine.activity.clone();
         let flag = stop.clone();
-        let thread = std::thread::Builder::new()
-            .name("ferroce".into())
-            .spawn(move || {
-                ask_for_short_slices();
-                report_panic(|| Sleeper::new(engine, chores).run(&flag), on_panic);
-            })
-            .map_err(Error::system("starting the background thread"))?;
+        let run = move || {
+            ask_for_short_slices();
+            report_panic(|| Sleeper::new(engine, chores).run(&flag), on_panic);
+        };
+        let thread = spawn("ferroce", run).map_err(Error::system("starting the background thread"))?;
         Ok(Background { activity, stop, thread: Some(thread) })
-    }
-
-    pub(crate) fn wake(&self) {
-        self.activity.wake();
     }
 
     /// In a forked child the thread does not exist; there is nothing to stop or join.
@@ -231,9 +225,10 @@ impl Sleeper {
             self.yield_processor();
             let seen = std::mem::replace(&mut polls, self.engine.activity.polls());
             // Packets that arrive while the poller is there are its own, and so is the progress lock.
-            if polls == seen && self.engine.drive_in_background(true) {
-                self.gap_credit = GAP_CREDIT.min(self.gap_credit + GAP_GAIN);
-                return;
+            let found = if polls == seen { self.engine.drive_in_background(true) } else { Found::Nothing };
+            if found != Found::Nothing {
+                self.rate(found);
+                return self.attend_overdue_chores();
             }
         }
         self.crowded = self.crowded.saturating_sub(1);
@@ -242,10 +237,17 @@ impl Sleeper {
         self.sleep_on(self.fds.len(), *STAND_OFF_MS.start());
         self.woke_up();
         self.attend_chores();
-        let is_first = self.engine.drive_in_background(true);
-        self.gap_credit = match is_first {
-            true => GAP_CREDIT.min(self.gap_credit + GAP_GAIN),
-            false => self.gap_credit - 1,
+        let found = self.engine.drive_in_background(true);
+        self.rate(found);
+    }
+
+    /// Rates what was found in a gap.
+    fn rate(&mut self, found: Found) {
+        self.gap_credit = match found {
+            Found::Packets => GAP_CREDIT.min(self.gap_credit + GAP_GAIN),
+            Found::Nothing => self.gap_credit - 1,
+            // The program polls for these itself.
+            Found::Completions => self.gap_credit.saturating_sub(GAP_GAIN),
         };
     }
 
@@ -271,7 +273,8 @@ impl Sleeper {
     fn yield_processor(&mut self) {
         let before = now();
         std::thread::yield_now();
-        if now().since_ns(before) > CROWDED_NS {
+        // So long it takes only if another thread ran: the processor is not this thread's alone.
+        if now().since_ns(before) > *LINGER_NS.start() {
             self.crowded = CROWDED_SLEEPS;
         }
     }
@@ -281,25 +284,22 @@ impl Sleeper {
         let mut last_work = now();
         // Packets that wait already arrived while the thread stood off from a poller that was gone.
         if std::mem::take(&mut self.stood_off) {
-            if self.engine.context.any_ready() {
-                self.engine.context.stop_coalescing();
+            if self.engine.polling.any_ready() {
+                self.engine.polling.stop_coalescing();
             }
-            if self.engine.drive_in_background(true) {
+            if self.engine.drive_in_background(true) == Found::Packets {
                 self.gap_credit = GAP_CREDIT;
             }
         }
         let mut is_thorough = !self.is_behind;
         let mut lingers = false;
         loop {
-            if self.engine.drive_in_background(is_thorough) {
+            if self.engine.drive_in_background(is_thorough) != Found::Nothing {
                 last_work = now();
                 if std::mem::take(&mut lingers) {
                     self.vain = 0;
                 }
-                if last_work.since_ns(self.looked_for_chores) > CHORES_EVERY_NS {
-                    self.sleep_on(1 + self.chores.len(), 0);
-                    self.attend_chores();
-                }
+                self.attend_overdue_chores();
                 if self.is_behind && !self.may_linger() && !self.any_packets() {
                     break;
                 }
@@ -346,7 +346,7 @@ impl Sleeper {
         self.attend_chores();
         // A poller since then is a reason to stand off, but it may be gone, and these packets are here.
         if any_packets && !self.engine.activity.any_armed() {
-            self.engine.drive_in_background(true);
+            let _ = self.engine.drive_in_background(true);
         }
     }
 
@@ -382,6 +382,14 @@ impl Sleeper {
         unsafe { libc::poll(self.fds.as_mut_ptr(), count as libc::nfds_t, timeout_ms) };
         if for_packets {
             self.engine.link.end_sleep();
+        }
+    }
+
+    /// Checks for chores now and then although packets keep the thread from sleeping.
+    fn attend_overdue_chores(&mut self) {
+        if now().since_ns(self.looked_for_chores) > CHORES_EVERY_NS {
+            self.sleep_on(1 + self.chores.len(), 0);
+            self.attend_chores();
         }
     }
 

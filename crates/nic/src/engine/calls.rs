@@ -26,14 +26,15 @@ pub struct Posting<'a> {
 }
 
 impl Posting<'_> {
-    /// Posts a request.
+    /// Posts the request that `wr` returns. It may be called several times and must return the same request, so that what the caller holds is read in
+    /// place instead of being copied first.
     #[inline(always)] // the caller often knows the operation
-    pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+    pub fn post<'a>(&mut self, wr: impl Fn() -> SendWr<'a>) -> Result<(), PostError> {
         if let Some(raw) = self.raw {
-            return raw.post_send(wr);
+            return raw.post_send(&wr());
         }
         let Posting { host, machine, asked, .. } = self;
-        if let SendOp::Send = wr.op {
+        if let SendOp::Send = wr().op {
             host.ask_for_ring();
         }
         if machine.post_send(wr, || *asked.get_or_insert_with(now), host)? == Posted::Queued {
@@ -47,14 +48,14 @@ impl Posting<'_> {
         let Posting { host, machine, asked, raw, .. } = self;
         match raw {
             Some(_) => Attempt::Declined,
-            None => machine.try_post(wr, || *asked.get_or_insert_with(now), host),
+            None => machine.try_post(|| *wr, || *asked.get_or_insert_with(now), host),
         }
     }
 
     /// The same as [`Self::post`], not inlined, for requests that are rare.
     #[inline(never)]
     pub fn post_seldom(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.post(wr)
+        self.post(|| *wr)
     }
 
     /// Sets whether the next request is the last one of the list: then it need not wait for others.
@@ -90,7 +91,7 @@ impl Engine {
         // `asked` is the time of the first packet that this call sent.
         let is_queued = !*is_plain && asked.is_none() && !qp.overrun.load(Ordering::Relaxed);
         if is_queued && machine.may_coalesce(host) {
-            self.context_of(qp).push_ready(qp);
+            self.polling.push_ready(qp);
             return;
         }
         // Requests that took a fast path leave only a timer to arm.
@@ -180,8 +181,8 @@ impl Engine {
         self.send_coalesced_of(qp, &mut machine, &mut host);
         machine.poll_replies(now(), &mut host);
         host.flush();
-        self.counters.retired.lock().add(&qp.tally);
-        self.counters.retransmitted.fetch_add(machine.counters().retransmitted, Ordering::Relaxed);
+        self.device.counters.retired.lock().add(&qp.tally);
+        self.device.counters.retransmitted.fetch_add(machine.counters().retransmitted, Ordering::Relaxed);
         machine.retire();
         self.publish_qp(qp, &machine);
         drop(host);

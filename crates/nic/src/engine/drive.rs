@@ -1,7 +1,7 @@
 //! One poll: delayed acknowledgements, arrivals and what follows from them, queue pairs that wait to send, timers.
 
 use super::host::NicHost;
-use super::progress::{Clock, DelayedAcks, Progress, ProgressContext};
+use super::progress::{Clock, DelayedAcks, Polling, Progress};
 use super::{Engine, QpCore};
 use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
 use ferroce_os::log;
@@ -11,6 +11,7 @@ use ferroce_proto::wire::{Packet, dest_qpn};
 use ferroce_proto::{Gid, Qpn, Time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Queue pairs that go on sending in one poll.
 const READY_PER_POLL: usize = 16;
@@ -30,10 +31,10 @@ const POLLS_PER_CLOCK: u32 = 16;
 /// Polls without arrivals (about a millisecond) after which a poller yields now and then. Where there are more spinning threads
 /// than processors, it may be waiting for one of them.
 pub(super) const YIELDS_AFTER: u32 = 1024;
-const POLLS_PER_YIELD: u32 = 16;
+const POLLS_PER_YIELD: u32 = 4;
 /// The same where the last yield let another thread run. Otherwise two threads that wait for each other on one processor would spend a
 /// millisecond per message.
-const YIELDS_AFTER_IN_CROWD: u32 = 32;
+const YIELDS_AFTER_IN_CROWD: u32 = 4;
 /// A yield that takes longer than this let another thread run.
 const CROWDED_NS: u64 = 10_000;
 /// Failed attempts at the progress lock after which a poller yields: its holder may be waiting for this processor.
@@ -42,36 +43,54 @@ const CONTENTIONS_PER_YIELD: u32 = 64;
 /// Polls of an application thread after a sleep before it leaves the rest to the background thread.
 const POLLS_PER_SLEEP: u32 = 64;
 
+/// How long the end of a process waits for the thread that drives, and how often it looks. The thread that ends may have been driving
+/// itself.
+const SETTLE_NS: u64 = 100_000_000;
+const SETTLE_PAUSE: Duration = Duration::from_micros(50);
+
+/// What the background thread found to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Found {
+    /// Nothing, or another thread drives.
+    Nothing,
+    /// Packets to receive or to send that made no completion, such as those of a WRITE at its responder.
+    Packets,
+    /// Packets that made completions.
+    Completions,
+}
+
 impl Engine {
     /// Polls on an application thread. `found`: the thread has just taken a completion, so it may be about to post the answer.
     pub(crate) fn drive_for_poller(&self, found: bool) {
         self.activity.drives();
-        let context = &self.context;
-        let Some(mut progress) = context.lock.try_lock() else {
-            let contentions = context.contentions.load(Ordering::Relaxed).wrapping_add(1);
-            context.contentions.store(contentions, Ordering::Relaxed);
+        let polling = &self.polling;
+        let Some(mut progress) = polling.lock.try_lock() else {
+            let contentions = polling.contentions.load(Ordering::Relaxed).wrapping_add(1);
+            polling.contentions.store(contentions, Ordering::Relaxed);
             if contentions.is_multiple_of(CONTENTIONS_PER_YIELD) {
                 std::thread::yield_now();
             }
             return;
         };
         progress.is_overdue |= !found;
-        self.run(context, &mut progress, true, false);
+        self.run(&mut progress, true, false);
         let idle = progress.idle;
         drop(progress);
-        if idle.is_multiple_of(POLLS_PER_YIELD) && idle >= context.patience.load(Ordering::Relaxed) {
-            context.yield_processor();
+        if idle.is_multiple_of(POLLS_PER_YIELD) && idle >= polling.patience.load(Ordering::Relaxed) {
+            polling.yield_processor();
         }
     }
 
-    /// Polls on the background thread. Returns whether there was anything to do.
-    pub(super) fn drive_in_background(&self, thorough: bool) -> bool {
-        match self.context.lock.try_lock() {
-            Some(mut progress) => {
-                progress.is_overdue = true;
-                self.run(&self.context, &mut progress, false, thorough)
-            }
-            None => false,
+    /// Polls on the background thread.
+    pub(super) fn drive_in_background(&self, thorough: bool) -> Found {
+        let Some(mut progress) = self.polling.lock.try_lock() else { return Found::Nothing };
+        progress.is_overdue = true;
+        progress.completions = 0;
+        match self.run(&mut progress, false, thorough) {
+            false => Found::Nothing,
+            true if progress.completions > 0 => Found::Completions,
+            true => Found::Packets,
         }
     }
 
@@ -83,13 +102,13 @@ impl Engine {
         mut any_packets: impl FnMut() -> bool,
     ) -> Attempt {
         for poll in 0..POLLS_PER_SLEEP {
-            let Some(mut progress) = self.context.lock.try_lock() else { return Attempt::of(poll > 0) };
+            let Some(mut progress) = self.polling.lock.try_lock() else { return Attempt::of(poll > 0) };
             if poll == 0 {
                 before();
             }
             progress.is_overdue = true;
             // The packets are most likely where the last ones were.
-            self.run(&self.context, &mut progress, false, poll > 0);
+            self.run(&mut progress, false, poll > 0);
             drop(progress);
             if !any_packets() {
                 return Attempt::Done;
@@ -101,7 +120,7 @@ impl Engine {
 
     /// Drops the cached references to a queue pair that was destroyed. A thread that holds the progress lock does so itself.
     pub(super) fn forget_recent(&self) {
-        if let Some(mut progress) = self.context.lock.try_lock() {
+        if let Some(mut progress) = self.polling.lock.try_lock() {
             progress.recent.refresh(self.qps.removals());
             progress.delayed_acks.refresh(self.qps.removals());
         }
@@ -109,40 +128,43 @@ impl Engine {
 
     /// Sends delayed acknowledgements and packets: the process or the device is about to end.
     pub(crate) fn settle(&self) {
+        let give_up = now() + SETTLE_NS;
+        let mut progress = self.polling.lock.try_lock();
+        // Whoever drives now may be about to send some of them.
+        while progress.is_none() && now() < give_up {
+            std::thread::sleep(SETTLE_PAUSE);
+            progress = self.polling.lock.try_lock();
+        }
         self.send_coalesced();
-        if let Some(mut progress) = self.context.lock.try_lock() {
-            self.send_delayed_acks(&mut progress, now());
+        if let Some(progress) = &mut progress {
+            self.send_delayed_acks(progress, now());
         }
         self.link.flush();
     }
 
     /// Sends the requests that wait for more: their program is about to sleep or to end.
     pub(crate) fn send_coalesced(&self) {
-        if self.context.any_ready() {
-            self.serve_ready(&self.context, None, now());
+        if self.polling.any_ready() {
+            // All of them: nobody polls behind this.
+            self.serve_ready(self.polling.count_ready(), None, now());
         }
     }
 
-    fn run(
-        &self,
-        context: &ProgressContext,
-        progress: &mut Progress,
-        for_poller: bool,
-        thorough: bool,
-    ) -> bool {
+    fn run(&self, progress: &mut Progress, for_poller: bool, thorough: bool) -> bool {
+        let polling = &self.polling;
         if !progress.delayed_acks.waiting.is_empty() && progress.is_overdue {
             self.send_delayed_acks(progress, now());
         }
-        let served = context.any_ready() && self.serve_ready(context, Some(&mut progress.tx), now());
+        let served = polling.any_ready() && self.serve_ready(READY_PER_POLL, Some(&mut progress.tx), now());
         // A program that polls once and finds its completion may be about to answer; after two polls it is not.
         progress.is_overdue = !progress.delayed_acks.waiting.is_empty();
         let effort = if thorough { Effort::Thorough } else { Effort::Quick };
-        let arrived = context.source.receive(&mut progress.rx, effort);
+        let arrived = polling.source.receive(&mut progress.rx, effort);
         progress.idle = if arrived > 0 { 0 } else { progress.idle.wrapping_add(1) };
         progress.recent.refresh(self.qps.removals());
         progress.delayed_acks.refresh(self.qps.removals());
         // Reading the clock takes a tenth of an idle poll, and timers are in milliseconds: read it now and then.
-        if for_poller && !progress.idle.is_multiple_of(IDLE_POLLS_PER_CLOCK) && !context.any_ready() {
+        if for_poller && !progress.idle.is_multiple_of(IDLE_POLLS_PER_CLOCK) && !polling.any_ready() {
             return served;
         }
         let mut clock = Clock::default();
@@ -155,22 +177,23 @@ impl Engine {
                 clock.now();
             }
             let completions = self.dispatch(progress, &mut clock, may_delay_acks);
+            progress.completions = completions;
             if !progress.touched.is_empty() {
                 self.finish_touched(progress, &mut clock, may_delay_acks && completions > 0);
             }
             // As above: a message may not have needed the time, and timers are in milliseconds.
             progress.clockless += 1;
             let may_skip = for_poller && clock.0.is_none() && progress.clockless < POLLS_PER_CLOCK;
-            if may_skip && !context.any_ready() {
+            if may_skip && !polling.any_ready() {
                 return true;
             }
         }
         progress.clockless = 0;
         let now = clock.now();
         // While packets wait unread, a passed deadline proves nothing: the answer may be among them.
-        let due_ns = context.timers.next_ns();
+        let due_ns = polling.timers.next_ns();
         if due_ns <= now.0 && (arrived == 0 || now.0 - due_ns > OVERDUE_NS) {
-            self.run_timers(context, progress, now);
+            self.run_timers(progress, now);
         }
         self.run_management(now);
         arrived > 0 || served
@@ -208,7 +231,7 @@ impl Engine {
                 continue;
             };
             if qp.is_shut.load(Ordering::Relaxed) {
-                self.counters.dropped(DropReason::WrongState);
+                self.device.counters.dropped(DropReason::WrongState);
                 let from = packet.arrival.sgid;
                 log::drop(format_args!("the peer of QP {qpn} has not proven its key (from {from})"));
                 continue;
@@ -274,7 +297,7 @@ impl Engine {
     }
 
     fn drop_unknown_qp(&self, qpn: Qpn, from: Gid) {
-        self.counters.dropped(DropReason::NoSuchQp);
+        self.device.counters.dropped(DropReason::NoSuchQp);
         log::drop(format_args!("no QP {qpn} here (from {from})"));
     }
 
@@ -282,7 +305,7 @@ impl Engine {
         match Packet::parse(rx.bytes) {
             Ok(packet) => Some(packet),
             Err(malformed) => {
-                self.counters.dropped(DropReason::Malformed);
+                self.device.counters.dropped(DropReason::Malformed);
                 log::drop(format_args!("malformed packet from {}: {malformed}", rx.arrival.sgid));
                 None
             }
@@ -298,7 +321,7 @@ impl Engine {
     ) -> u32 {
         let members = self.groups.members(rx.arrival.dgid);
         if members.is_empty() {
-            self.counters.dropped(DropReason::NoSuchQp);
+            self.device.counters.dropped(DropReason::NoSuchQp);
             log::drop(format_args!("no QP is attached to multicast group {} here", rx.arrival.dgid));
         }
         let mut completions = 0;
@@ -354,20 +377,20 @@ impl Engine {
         }
     }
 
-    /// Lets queue pairs go on sending. Returns whether there were any.
-    fn serve_ready(&self, context: &ProgressContext, mut tx: Option<&mut TxBatch>, now: Time) -> bool {
+    /// Lets queue pairs go on sending, at most so many. Returns whether there were any.
+    fn serve_ready(&self, most: usize, mut tx: Option<&mut TxBatch>, now: Time) -> bool {
         let mut served = false;
-        for _ in 0..READY_PER_POLL {
-            let Some(qp) = context.pop_ready() else { break };
+        for _ in 0..most {
+            let Some(qp) = self.polling.pop_ready() else { break };
             self.poll_qp(&qp, tx.as_deref_mut(), now, false);
             served = true;
         }
         served
     }
 
-    fn run_timers(&self, context: &ProgressContext, progress: &mut Progress, now: Time) {
+    fn run_timers(&self, progress: &mut Progress, now: Time) {
         for _ in 0..TIMERS_PER_POLL {
-            let Some((qpn, at)) = context.timers.pop_due(now) else { break };
+            let Some((qpn, at)) = self.polling.timers.pop_due(now) else { break };
             let Some(qp) = self.qps.get(qpn) else { continue };
             // Only if the queue pair relies on this entry of the heap; an older one is a leftover.
             let _ = qp.timer_at.compare_exchange(at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
@@ -394,7 +417,7 @@ impl Engine {
             machine.fail(EventKind::QpFatal, now(), &mut NicHost::new(self, qp, &mut tx));
         }
         self.publish_qp(qp, machine);
-        if has_more && self.context_of(qp).push_ready(qp) {
+        if has_more && self.polling.push_ready(qp) {
             self.activity.wake();
         }
         self.arm(qp, machine);
@@ -404,7 +427,7 @@ impl Engine {
     #[inline]
     pub(super) fn arm(&self, qp: &QpCore, machine: &qp::Qp) {
         if let Some(deadline) = machine.deadline()
-            && self.context_of(qp).timers.arm(qp, deadline)
+            && self.polling.timers.arm(qp, deadline)
         {
             self.activity.wake_before(deadline.0);
         }
@@ -412,13 +435,13 @@ impl Engine {
 
     /// When the background thread must poll again although nothing arrives.
     pub(super) fn next_deadline_ns(&self) -> u64 {
-        let ready = if self.context.any_ready() { 0 } else { u64::MAX };
+        let ready = if self.polling.any_ready() { 0 } else { u64::MAX };
         let management = self.agent_ns.load(Ordering::SeqCst);
-        self.context.timers.next_ns().min(ready).min(management)
+        self.polling.timers.next_ns().min(ready).min(management)
     }
 }
 
-impl ProgressContext {
+impl Polling {
     /// Yields the processor, and records whether another thread ran meanwhile.
     fn yield_processor(&self) {
         let before = now();

@@ -68,7 +68,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
     /// With a batch, or without.
     #[inline]
     pub(super) fn with(engine: &'a Engine, qp: &'q QpCore, shared: Option<&'a mut TxBatch>) -> Self {
-        let guard = RegionGuard::new(&engine.regions);
+        let guard = RegionGuard::new(&engine.device.regions);
         let (out, reaching) = (None, None);
         NicHost {
             engine,
@@ -98,7 +98,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
 
     /// The XRC shared receive queue with this number, if it is in this queue pair's XRC domain.
     fn xrc_srq(&self, srq: Srqn) -> Option<Arc<SrqCore>> {
-        self.engine.srqs.get(srq, self.qp.xrc_domain?)
+        self.engine.device.srqs.get(srq, self.qp.xrc_domain?)
     }
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
@@ -212,7 +212,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
                 true
             }
             TxPayload::Local { pd, sges, offset, .. } => {
-                self.engine.regions.gather(pd, sges, offset, body).is_ok()
+                self.engine.device.regions.gather(pd, sges, offset, body).is_ok()
             }
             TxPayload::Remote { .. } => false,
         };
@@ -316,7 +316,7 @@ impl Egress for NicHost<'_, '_> {
         self.out.is_none()
             && self.path().is_none()
             && !self.engine.activity.any_armed()
-            && self.engine.context_of(self.qp).may_coalesce()
+            && self.engine.polling.may_coalesce()
     }
 
     fn large_segment(&mut self) -> Option<u32> {
@@ -359,7 +359,7 @@ impl Memory for NicHost<'_, '_> {
         len: u64,
         need: Access,
     ) -> Result<(), MemoryFault> {
-        self.engine.regions.check_remote(self.peer(pd), rkey, addr, len, need)
+        self.engine.device.regions.check_remote(self.peer(pd), rkey, addr, len, need)
     }
 
     fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
@@ -367,27 +367,27 @@ impl Memory for NicHost<'_, '_> {
     }
 
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
-        self.engine.regions.atomic(self.peer(pd), rkey, addr, op)
+        self.engine.device.regions.atomic(self.peer(pd), rkey, addr, op)
     }
 
     fn store_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, value: [u8; 8]) -> Result<(), MemoryFault> {
-        self.engine.regions.store_remote(self.peer(pd), rkey, addr, value)
+        self.engine.device.regions.store_remote(self.peer(pd), rkey, addr, value)
     }
 
     fn flush_remote(&mut self, pd: PdId, rkey: RKey, range: Option<(u64, u64)>) -> Result<(), MemoryFault> {
-        self.engine.regions.flush_remote(self.peer(pd), rkey, range)
+        self.engine.device.regions.flush_remote(self.peer(pd), rkey, range)
     }
 
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
         // It waits for all who hold the region, and this host may be one of them.
         self.flush();
-        self.engine.regions.invalidate(self.peer(pd), rkey)
+        self.engine.device.regions.invalidate(self.peer(pd), rkey)
     }
 
     fn bind_window(&mut self, pd: PdId, bind: &MwBind) -> Result<(), MemoryFault> {
         // As above: binding anew takes the window's lock.
         self.flush();
-        self.engine.regions.bind(self.peer(pd), bind)
+        self.engine.device.regions.bind(self.peer(pd), bind)
     }
 }
 
@@ -426,12 +426,12 @@ impl Events for NicHost<'_, '_> {
     }
 
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {
-        self.engine.counters.dropped(reason);
+        self.engine.device.counters.dropped(reason);
         log::drop(why);
     }
 
     fn refused(&mut self, reason: RefusalReason, why: fmt::Arguments<'_>) {
-        self.engine.counters.refused(reason);
+        self.engine.device.counters.refused(reason);
         log::completion(why);
     }
 

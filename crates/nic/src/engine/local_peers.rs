@@ -22,7 +22,7 @@ impl Engine {
         qp.takes_large.store(is_reliable && local_peer.is_some(), Ordering::Relaxed);
         let path = local_peer.map(|(local_peer, peer)| {
             let owner: Weak<QpCore> = Arc::downgrade(qp);
-            let cached_regions = [(); 2].map(|()| self.regions.cache(owner.clone()));
+            let cached_regions = [(); 2].map(|()| self.device.regions.cache(owner.clone()));
             let own = Partner::new(machine.service(), qp.qpn);
             Path::new(local_peers.clone(), local_peer, peer, own, cached_regions)
         });

@@ -24,7 +24,7 @@ pub(crate) trait ManagementAgent: Send + Sync {
 impl Engine {
     /// Sets the agent of QP1; later calls are ignored.
     pub(crate) fn set_agent(&self, agent: Weak<dyn ManagementAgent>) {
-        let _ = self.agent.set(agent);
+        let _ = self.device.agent.set(agent);
     }
 
     /// Sets when the agent is called next; `u64::MAX` for never.
@@ -38,7 +38,7 @@ impl Engine {
     }
 
     pub(super) fn agent(&self) -> Option<Arc<dyn ManagementAgent>> {
-        self.agent.get().and_then(Weak::upgrade)
+        self.device.agent.get().and_then(Weak::upgrade)
     }
 
     #[cold]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `drive` | what happens in one poll |
 //! | `progress` | what a thread needs to make progress, and its lock |
+//! | `device` | what the progress contexts of one device share |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
 //! | `local_peers` | which descriptor of a queue pair processes of this host read, and how it reaches them |
@@ -24,6 +25,7 @@
 
 mod background;
 mod calls;
+mod device;
 mod drive;
 mod frames;
 mod groups;
@@ -41,25 +43,25 @@ mod timers;
 
 pub(crate) use background::{Background, Chore};
 pub use calls::Posting;
+pub(crate) use device::DeviceState;
 pub(crate) use management::ManagementAgent;
 pub(crate) use outgoing::Resends;
 pub(crate) use qp::{QpCore, QpQueues};
 pub(crate) use qps::MAX_QP;
 pub(crate) use srqs::MAX_XRC_SRQ;
 
-use crate::counters::DeviceCounters;
 use crate::link::{Link, SharedPort};
 use crate::local::LocalPeers;
-use crate::memory::RegionTable;
 use crate::poller_activity::PollerActivity;
+use ferroce_proto::cc::Share;
 use groups::Groups;
-use progress::ProgressContext;
+use progress::Polling;
 use qps::QpTable;
-use srqs::XrcSrqs;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock, Weak};
 
-/// One NIC's engine.
+/// One progress context of a NIC: its own slot, link, queue pairs and background thread. What a queue pair needs on the data path belongs
+/// to its context alone, or is only read.
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct Engine {
     pub(crate) link: Arc<dyn Link>,
@@ -69,18 +71,18 @@ pub(crate) struct Engine {
     pub(crate) shared_port: Arc<SharedPort>,
     /// The same-host fabric, if the NIC uses it.
     pub(crate) local_peers: Option<Arc<LocalPeers>>,
-    pub(crate) regions: RegionTable,
+    /// What all contexts of the NIC share.
+    pub(crate) device: Arc<DeviceState>,
     pub(crate) qps: QpTable,
-    pub(crate) srqs: XrcSrqs,
-    pub(crate) counters: DeviceCounters,
+    /// Bytes that its queue pairs may have in flight together.
+    pub(crate) share: Arc<Share>,
     pub(crate) activity: Arc<PollerActivity>,
-    /// The agent that serves QP1, and when it must be called next.
-    agent: OnceLock<Weak<dyn ManagementAgent>>,
+    /// When the agent of QP1 must be called next.
     agent_ns: AtomicU64,
     /// The link accepts packets that point to their payload.
     may_point: bool,
     groups: Groups,
-    context: ProgressContext,
+    polling: Polling,
 }
 
 impl Engine {
@@ -90,30 +92,22 @@ impl Engine {
         shared_port: Arc<SharedPort>,
         local_peers: Option<Arc<LocalPeers>>,
         activity: Arc<PollerActivity>,
+        device: Arc<DeviceState>,
+        share: Arc<Share>,
     ) -> Self {
         Engine {
-            regions: RegionTable::new(
-                local_peers.as_ref().map(|local_peers| local_peers.region_descriptors()),
-            ),
-            srqs: XrcSrqs::new(local_peers.as_ref().map(|local_peers| local_peers.srq_descriptors())),
+            device,
+            share,
             local_peers,
             qps: QpTable::new(shared_port.slot()),
             may_point: link.capabilities().external_payloads,
-            context: ProgressContext::new(link.clone()),
+            polling: Polling::new(link.clone()),
             link,
             wire,
             shared_port,
-            counters: DeviceCounters::default(),
             activity,
-            agent: OnceLock::new(),
             agent_ns: AtomicU64::new(u64::MAX),
             groups: Groups::default(),
         }
-    }
-
-    /// The context that makes progress for a queue pair.
-    #[inline(always)]
-    fn context_of(&self, _qp: &QpCore) -> &ProgressContext {
-        &self.context
     }
 }

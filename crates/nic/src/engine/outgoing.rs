@@ -79,7 +79,7 @@ pub(super) struct Outgoing<'a> {
 
 impl<'a> Outgoing<'a> {
     pub(super) fn new(engine: &'a Engine, tx: Batch<'a>) -> Self {
-        Outgoing { engine, tx, pins: Pins::new(&engine.regions) }
+        Outgoing { engine, tx, pins: Pins::new(&engine.device.regions) }
     }
 
     /// Whether no packet waits.
@@ -222,9 +222,9 @@ fn fill(out: &mut [u8], payload: TxPayload<'_>, engine: &Engine, qp: &QpCore) ->
             out.copy_from_slice(bytes);
             Ok(())
         }
-        TxPayload::Local { pd, sges, offset, .. } => engine.regions.gather(pd, sges, offset, out),
+        TxPayload::Local { pd, sges, offset, .. } => engine.device.regions.gather(pd, sges, offset, out),
         TxPayload::Remote { pd, rkey, addr, .. } => {
-            engine.regions.read_remote(Peer { pd, qp: qp.qpn }, rkey, addr, out)
+            engine.device.regions.read_remote(Peer { pd, qp: qp.qpn }, rkey, addr, out)
         }
     }
 }

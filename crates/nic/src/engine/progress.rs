@@ -1,7 +1,5 @@
-//! A progress context: what a thread needs to make progress, behind a lock that is only ever tried.
-//!
-//! A NIC has one context today. The context holds everything that two contexts must not share: the source of packets, the batches, the timers
-//! and the queue pairs that wait to send. Only [`Engine::context_of`](super::Engine) assigns a queue pair to a context.
+//! What a thread needs to poll for a progress context ([`Engine`](super::Engine)): the source of packets, the timers, the queue pairs that wait to
+//! send, and behind a lock that is only ever tried the batches.
 
 use super::QpCore;
 use super::drive::YIELDS_AFTER;
@@ -17,9 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Requests that leave one by one after a poller left some behind, and they waited for the background thread.
 const UNCOALESCED: u32 = 1024;
 
-/// One progress context.
-pub(super) struct ProgressContext {
-    /// Where its packets arrive.
+/// What the threads that poll for one progress context share.
+pub(super) struct Polling {
+    /// Where packets arrive.
     pub(super) source: Arc<dyn Link>,
     /// The progress lock, and what its holder works with.
     pub(super) lock: Mutex<Progress>,
@@ -35,9 +33,9 @@ pub(super) struct ProgressContext {
     uncoalesced: AtomicU32,
 }
 
-impl ProgressContext {
+impl Polling {
     pub(super) fn new(source: Arc<dyn Link>) -> Self {
-        ProgressContext {
+        Polling {
             source,
             lock: Mutex::new(Progress::new()),
             timers: Timers::default(),
@@ -53,6 +51,11 @@ impl ProgressContext {
     #[inline]
     pub(super) fn any_ready(&self) -> bool {
         self.any_ready.load(Ordering::Relaxed)
+    }
+
+    /// How many queue pairs wait to go on sending.
+    pub(super) fn count_ready(&self) -> usize {
+        self.ready.lock().len()
     }
 
     /// Whether requests may wait for more while packets are in flight. A lost count does not matter.
@@ -99,6 +102,8 @@ pub(super) struct Progress {
     pub(super) delayed_acks: DelayedAcks,
     /// Delayed acknowledgements have waited for a whole poll.
     pub(super) is_overdue: bool,
+    /// Completions that the arrivals of the last poll made.
+    pub(super) completions: u32,
     /// Polls since the last arrival.
     pub(super) idle: u32,
     /// Polls since the clock was read.
@@ -179,6 +184,7 @@ impl Progress {
             touched: Vec::new(),
             delayed_acks: DelayedAcks::default(),
             is_overdue: false,
+            completions: 0,
             idle: 0,
             clockless: 0,
             recent: Recent::default(),

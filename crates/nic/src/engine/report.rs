@@ -2,16 +2,18 @@
 
 use super::Engine;
 use crate::counters::{Counters, QpReport, Tally};
+use crate::link::LinkCounters;
 
 impl Engine {
     /// All counters, with at most `most_qps` queue pairs, and how many queue pairs were left out.
     pub(crate) fn report(&self, most_qps: usize) -> (Counters, usize) {
-        let qps = self.qps.all();
+        let contexts = self.device.contexts();
+        let qps: Vec<_> = contexts.iter().flat_map(|context| context.qps.all()).collect();
         let left_out = qps.len().saturating_sub(most_qps);
         let tally = Tally::default();
         qps.iter().for_each(|qp| tally.add(&qp.tally));
-        tally.add(&self.counters.retired.lock());
-        let mut link = self.link.counters();
+        tally.add(&self.device.counters.retired.lock());
+        let mut link = contexts.iter().map(|context| context.link.counters()).sum::<LinkCounters>();
         (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
         (link.rendezvous_sends, link.messages_fetched) = (tally.rendezvous.value(), tally.fetched.value());
         link.local_tx_packets += tally.ring_packets.value();
@@ -19,8 +21,8 @@ impl Engine {
         let counters = Counters {
             pid: std::process::id(),
             slot: self.shared_port.slot(),
-            drops: self.counters.drops(),
-            refusals: self.counters.refusals(),
+            drops: self.device.counters.drops(),
+            refusals: self.device.counters.refusals(),
             completions: tally.completions.value(),
             failed_completions: tally.failed_completions.value(),
             cm: self.agent().map(|agent| agent.named_counters()).unwrap_or_default(),

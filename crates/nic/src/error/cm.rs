@@ -1,16 +1,16 @@
 //! Why a call of the connection manager was refused.
 
 use ferroce_proto::cm::CmError;
-use ferroce_shm::registry::{PortError, RegistryError};
+use ferroce_shm::registry::{Holder, PortError, RegistryError};
 use std::io;
 
 /// Why a call of the connection manager was refused. What goes wrong later comes as an event.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmRefusal {
-    /// Another program has the port.
-    #[error("another program of this user has the port")]
-    AddressInUse,
+    /// Somebody has the port.
+    #[error("{0}")]
+    AddressInUse(Holder),
     /// The address is not in the GID table.
     #[error("{address} is not an address of this device; `ferroce gids` lists them")]
     AddressNotAvailable {
@@ -51,7 +51,7 @@ pub enum CmRefusal {
 impl From<PortError> for CmRefusal {
     fn from(error: PortError) -> Self {
         match error {
-            PortError::InUse => CmRefusal::AddressInUse,
+            PortError::InUse(holder) => CmRefusal::AddressInUse(holder),
             PortError::Exhausted => CmRefusal::PortsExhausted,
             PortError::Registry(e) => CmRefusal::Registry(e),
         }

@@ -2,6 +2,7 @@
 
 use crate::counters::{Counters, QpReport};
 use crate::device_attr::{DEVICE_NAME, DeviceAttr};
+use ferroce_shm::registry::{FIRST_SLOT, LAST_SLOT};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -54,7 +55,7 @@ pub struct Snapshot {
     pub pid: u32,
     /// What runs there, as the kernel shortens it.
     pub command: String,
-    /// Slot among the processes of this user: the high eight bits of its queue pair numbers.
+    /// Slot among the processes of this user: the high eight bits of the queue pair numbers of its first progress context.
     pub slot: u8,
     /// How long it has been counting.
     pub uptime_ms: u64,
@@ -84,15 +85,17 @@ impl Snapshot {
     /// Parses a document and checks that the NIC in `slot` can have written it.
     pub(super) fn parse(bytes: &[u8], slot: u8) -> Result<Snapshot, String> {
         let snapshot: Snapshot = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-        let foreign = |qp: &&QpReport| qp.qpn >> 16 != u32::from(slot);
+        // A progress context has a slot of its own.
+        let is_wrong =
+            |qp: &&QpReport| !(u32::from(FIRST_SLOT)..=u32::from(LAST_SLOT)).contains(&(qp.qpn >> 16));
         if snapshot.format != FORMAT {
             return Err(format!("format {}, where this program knows {FORMAT}", snapshot.format));
         }
         if snapshot.slot != slot {
             return Err(format!("it says it is in slot {}", snapshot.slot));
         }
-        if let Some(qp) = snapshot.queue_pairs.iter().find(foreign) {
-            return Err(format!("queue pair {:#08x} is not one of this slot", qp.qpn));
+        if let Some(qp) = snapshot.queue_pairs.iter().find(is_wrong) {
+            return Err(format!("{:#x} is not the number of a queue pair", qp.qpn));
         }
         Ok(snapshot)
     }
@@ -180,7 +183,7 @@ pub(super) mod tests {
         assert!(parse("{", "{\"new\":[1,{}],").is_ok());
         assert!(parse("\"format\":1", "\"format\":2").unwrap_err().contains("format 2"));
         assert!(parse("\"slot\":127", "\"slot\":126").unwrap_err().contains("slot 126"));
-        assert!(parse("\"qpn\":8388607", "\"qpn\":65536").unwrap_err().contains("0x010000"));
+        assert!(parse("\"qpn\":8388607", "\"qpn\":65535").unwrap_err().contains("0xffff"));
         assert!(parse("\"pid\"", "\"pit\"").unwrap_err().contains("pid"));
         assert!(Snapshot::parse(&text.as_bytes()[..text.len() - 1], 0x7f).is_err());
     }

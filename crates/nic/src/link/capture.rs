@@ -87,9 +87,7 @@ impl Capture {
             Arc::new(Shared { state: Mutex::new(state), stopped: Condvar::new(), errors: AtomicU64::new(0) });
         remember(&shared);
         let of_thread = Arc::clone(&shared);
-        let flusher = std::thread::Builder::new()
-            .name("ferroce-capture".into())
-            .spawn(move || of_thread.keep_flushing())?;
+        let flusher = ferroce_os::thread::spawn("ferroce-capture", move || of_thread.keep_flushing())?;
         Ok(Capture { path, shared, flusher: Some(flusher) })
     }
 

@@ -22,6 +22,16 @@ macro_rules! counters {
             $(pub(crate) $name: AtomicU64,)+
         }
 
+        impl std::iter::Sum for LinkCounters {
+            fn sum<I: Iterator<Item = Self>>(links: I) -> Self {
+                links.fold(LinkCounters::default(), |a, b| LinkCounters {
+                    $($name: a.$name + b.$name,)+
+                    rx_overruns: a.rx_overruns + b.rx_overruns,
+                    rcvbuf_bytes: a.rcvbuf_bytes.max(b.rcvbuf_bytes),
+                })
+            }
+        }
+
         impl RunningCounters {
             /// The counters as they are now; the gauges of the socket are left at zero.
             pub(crate) fn snapshot(&self) -> LinkCounters {

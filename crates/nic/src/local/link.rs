@@ -76,10 +76,14 @@ impl Directory<'_> {
 }
 
 impl LocalLink {
-    /// Opens the same-host fabric on top of an open UDP link.
-    pub(crate) fn open(udp: Arc<UdpLink>, uses_memfd: bool) -> io::Result<LocalLink> {
-        let local_peers =
-            Arc::new(LocalPeers::open(udp.port().registry().clone(), uses_memfd, udp.bound_addresses())?);
+    /// Opens the same-host fabric on top of an open UDP link. `first` is what the first context of the NIC has of it, if this is another.
+    pub(crate) fn open(
+        udp: Arc<UdpLink>,
+        uses_memfd: bool,
+        first: Option<&LocalPeers>,
+    ) -> io::Result<LocalLink> {
+        let registry = udp.port().registry().clone();
+        let local_peers = Arc::new(LocalPeers::open(registry, uses_memfd, udp.bound_addresses(), first)?);
         let cast = Cast::open(&local_peers)?;
         let next_liveness_check_ns = now().0 + LIVENESS_CHECK_NS;
         Ok(LocalLink {

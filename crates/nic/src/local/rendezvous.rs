@@ -6,8 +6,8 @@
 //! its program. So a receiver that still finds the descriptor after the copy has copied what was sent.
 
 use super::link::meta_of;
-use super::reach::Path;
-use crate::memory::{RegionGuard, Span, is_readable};
+use super::reach::{Path, partly_mapped};
+use crate::memory::{PartlyMapped, RegionGuard, Span, is_readable};
 use ferroce_proto::qp::{Attempt, TxPayload};
 use ferroce_proto::verbs::{Route, Sge};
 use ferroce_proto::wire::{RendezvousSend, SourcePiece, SourceRef};
@@ -81,14 +81,25 @@ impl Path {
             self.source = SourceRegion::find(local_peer, rkey);
         }
         let source = self.source.as_ref()?;
-        let there = source.here(piece)?;
-        let is_copied = guard.fetch_mapped(pd, sges, there).is_done();
+        let there = source.find_bytes(piece)?;
+        let is_copied = match there {
+            Source::Mapped(there) => guard.fetch_mapped(pd, sges, there),
+            Source::Partly(there) => guard.fetch_partly_mapped(pd, sges, &local_peer.owner()?, &there),
+        };
         // A region that is still published has had these pages all the time: they are the program's as long as it is published.
         fence(Ordering::Acquire);
-        let is_good = is_copied && local_peer.still_publishes(&source.published);
-        self.fetched += u64::from(is_good);
+        let is_good = is_copied.is_done() && local_peer.still_publishes(&source.published);
+        self.fetched += u64::from(is_good && matches!(there, Source::Mapped(_)));
         Some(Attempt::of(is_good))
     }
+}
+
+/// How the bytes of a message are reached.
+enum Source {
+    /// All of them are mapped.
+    Mapped(Span),
+    /// The kernel copies some of them.
+    Partly(PartlyMapped),
 }
 
 /// The region of the peer that the last message was fetched from.
@@ -110,13 +121,20 @@ impl SourceRegion {
         self.published.descriptor.rkey == rkey && local_peer.still_publishes(&self.published)
     }
 
-    /// The mapped address of bytes of the peer, if all of them are in the region. The sender may be wrong, but not beyond its own memory.
-    fn here(&self, piece: &SourcePiece) -> Option<Span> {
+    /// How bytes of the peer are reached, if all of them are in the region and enough of them are mapped. The sender may be wrong, but not beyond its own memory.
+    fn find_bytes(&self, piece: &SourcePiece) -> Option<Source> {
         let descriptor = &self.published.descriptor;
         let offset = piece.addr.checked_sub(descriptor.base)?;
         let is_inside = offset <= descriptor.len && u64::from(piece.len) <= descriptor.len - offset;
         let (at, len) = (piece.addr as usize, piece.len as usize);
-        self.mapping.here(at, len).filter(|_| is_inside).map(|here| Span::at(here, len))
+        if !is_inside {
+            return None;
+        }
+        if let Some(here) = self.mapping.here(at, len) {
+            return Some(Source::Mapped(Span::at(here, len)));
+        }
+        let there = partly_mapped(Some(&self.mapping), at, len);
+        (there.mapped.len() > 0).then_some(Source::Partly(there))
     }
 }
 

@@ -228,7 +228,7 @@ mod tests {
         let mut memory = vec![0u8; 64];
         let table = RegionTable::new(None);
         let base = memory.as_mut_ptr() as usize;
-        let make = |access| move |lkey, rkey| Region::plain(base, 64, PdId(1), access, lkey, rkey);
+        let make = |access| Region::plain(base, 64, PdId(1), access, LKey(0), RKey(0));
         let (_, lkey, rkey) = table.insert(make(Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)).unwrap();
         let sges = [Sge { addr: 8, len: 4, lkey }, Sge { addr: 60, len: 8, lkey }];
         assert!(table.scatter(PdId(1), &sges, 0, &[1; 12]).is_err(), "reaches past the end");

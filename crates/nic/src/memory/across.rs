@@ -38,19 +38,30 @@ fn iovec(start: usize, len: usize) -> libc::iovec {
     libc::iovec { iov_base: start as *mut libc::c_void, iov_len: len }
 }
 
-/// Copies between spans of this process, one behind the other, and as many bytes at `at` of another process: towards that one,
+/// Copies between spans of this process, one behind the other, and as many bytes of another process, in some pieces: towards that one,
 /// or from it. Declines if the kernel copied less than everything.
-pub(super) fn copy_across(process: libc::pid_t, at: usize, near: &[Span], towards: bool) -> Attempt {
+pub(super) fn copy_across(
+    process: libc::pid_t,
+    far: &[SourcePiece],
+    near: &[Span],
+    towards: bool,
+) -> Attempt {
     let ours: SmallVec<[libc::iovec; 4]> = near.iter().map(|span| iovec(span.start, span.len)).collect();
     let len: usize = near.iter().map(|span| span.len).sum();
-    let theirs = iovec(at, len);
-    let (count, no_flags) = (ours.len() as libc::c_ulong, 0);
+    let theirs: SmallVec<[libc::iovec; 2]> =
+        far.iter().map(|piece| iovec(piece.addr as usize, piece.len as usize)).collect();
+    let [count, their_count] = [ours.len(), theirs.len()].map(|count| count as libc::c_ulong);
+    let no_flags = 0;
     // SAFETY: the spans came from `Region` checks whose locks are held, or are slices of the caller; the other process's
     // side is checked by the kernel.
     let copied = unsafe {
         match towards {
-            true => libc::process_vm_writev(process, ours.as_ptr(), count, &theirs, 1, no_flags),
-            false => libc::process_vm_readv(process, ours.as_ptr(), count, &theirs, 1, no_flags),
+            true => {
+                libc::process_vm_writev(process, ours.as_ptr(), count, theirs.as_ptr(), their_count, no_flags)
+            }
+            false => {
+                libc::process_vm_readv(process, ours.as_ptr(), count, theirs.as_ptr(), their_count, no_flags)
+            }
         }
     };
     Attempt::of(usize::try_from(copied) == Ok(len))

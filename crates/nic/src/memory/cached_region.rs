@@ -136,9 +136,9 @@ impl RegionTable {
 mod tests {
     use super::*;
     use crate::memory::RegionGuard;
-    use ferroce_proto::PdId;
     use ferroce_proto::qp::TxPayload;
     use ferroce_proto::verbs::{Access, Sge};
+    use ferroce_proto::{PdId, RKey};
     use std::time::Duration;
 
     const PD: PdId = PdId(1);
@@ -158,8 +158,8 @@ mod tests {
 
     fn register(table: &RegionTable, bytes: &[u8]) -> (u32, Sge) {
         let (base, len) = (bytes.as_ptr().addr(), bytes.len() as u64);
-        let make = |lkey, rkey| Region::plain(base, len, PD, Access::empty(), lkey, rkey);
-        let (number, lkey, _) = table.insert(make).unwrap();
+        let region = Region::plain(base, len, PD, Access::empty(), LKey(0), RKey(0));
+        let (number, lkey, _) = table.insert(region).unwrap();
         (number, Sge { addr: 0, len: 8, lkey })
     }
 

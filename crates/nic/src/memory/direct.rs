@@ -13,22 +13,74 @@ use super::table::{Held, RegionTable};
 use ferroce_proto::PdId;
 use ferroce_proto::qp::{Attempt, TxPayload};
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
+use ferroce_proto::wire::SourcePiece;
 use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
 
 /// Bytes of a local peer, and how to get at them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Far {
     /// They are in our memory too.
     Mapped(Span),
-    /// The kernel can copy them.
-    Copied {
-        /// The local peer's process.
-        process: libc::pid_t,
-        /// Where they are there.
-        at: usize,
-        /// How many there are.
-        len: usize,
-    },
+    /// The kernel of this host can copy those that are not mapped: those of this process.
+    Copied(libc::pid_t, PartlyMapped),
+}
+
+/// Bytes of a local peer of which some, or none, are in our memory too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartlyMapped {
+    /// Where they are there.
+    pub(crate) at: usize,
+    /// How many there are.
+    pub(crate) len: usize,
+    /// How many come before the mapped ones.
+    pub(crate) head: usize,
+    /// The mapped ones.
+    pub(crate) mapped: Span,
+}
+
+impl PartlyMapped {
+    /// Copies from them or to them. `copy_rest` copies those that are not mapped. The last byte of what is written becomes visible last.
+    pub(super) fn copy(
+        &self,
+        near: &[Span],
+        towards: bool,
+        copy_rest: impl FnOnce(&[SourcePiece], &[Span]) -> Attempt,
+    ) -> Attempt {
+        let (head, tail) = (0..self.head, self.head + self.mapped.len..self.len);
+        let piece = |range: &Range<usize>| SourcePiece {
+            addr: (self.at + range.start) as u64,
+            len: range.len() as u32,
+        };
+        let ends_mapped = tail.is_empty();
+        let rest: SmallVec<[Range<usize>; 2]> = [head, tail].into_iter().filter(|r| !r.is_empty()).collect();
+        let far: SmallVec<[SourcePiece; 2]> = rest.iter().map(piece).collect();
+        let near_rest: SmallVec<[Span; 4]> = rest.into_iter().flat_map(|range| part(near, range)).collect();
+        let copy_mapped = || {
+            let inner: SmallVec<[Span; 4]> = part(near, self.head..self.head + self.mapped.len).collect();
+            copy::spread(&inner, self.mapped, towards);
+        };
+        if !ends_mapped {
+            copy_mapped();
+            fence(Ordering::Release);
+        }
+        let attempt = copy_rest(&far, &near_rest);
+        if ends_mapped && attempt.is_done() {
+            copy_mapped();
+        }
+        attempt
+    }
+}
+
+/// Some of the bytes of these spans, one behind the other.
+fn part(near: &[Span], range: Range<usize>) -> impl Iterator<Item = Span> {
+    let mut before = 0;
+    near.iter().filter_map(move |span| {
+        let [start, end] = [range.start, range.end].map(|at| at.clamp(before, before + span.len) - before);
+        before += span.len;
+        (start < end).then(|| Span { start: span.start + start, len: end - start, ..*span })
+    })
 }
 
 /// Local memory of one operation, checked and held.
@@ -219,8 +271,8 @@ fn value(bytes: &[u8; 8]) -> Span {
 impl RegionTable {
     fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> Attempt {
         match (data, far) {
-            (TxPayload::Bytes(bytes), Far::Copied { process, at, .. }) => {
-                copy_across(*process, *at, &[Span::of(bytes)], true)
+            (TxPayload::Bytes(bytes), Far::Copied(process, there)) => {
+                there.copy(&[Span::of(bytes)], true, |far, near| copy_across(*process, far, near, true))
             }
             (TxPayload::Local { sges, len, .. }, far) => {
                 let Some(near) = self.near(pd, sges, len as usize, Access::empty()) else {
@@ -231,7 +283,9 @@ impl RegionTable {
                         copy::spread(&near.spans, *span, true);
                         Attempt::Done
                     }
-                    Far::Copied { process, at, .. } => copy_across(*process, *at, &near.spans, true),
+                    Far::Copied(process, there) => {
+                        there.copy(&near.spans, true, |far, near| copy_across(*process, far, near, true))
+                    }
                 }
             }
             _ => Attempt::Declined,
@@ -241,7 +295,7 @@ impl RegionTable {
     fn fetch_direct(&self, pd: PdId, sges: &[Sge], far: &Far) -> Attempt {
         let len = match far {
             Far::Mapped(span) => span.len,
-            Far::Copied { len, .. } => *len,
+            Far::Copied(_, there) => there.len,
         };
         let Some(near) = self.near(pd, sges, len, Access::LOCAL_WRITE) else { return Attempt::Declined };
         match far {
@@ -249,7 +303,9 @@ impl RegionTable {
                 copy::spread(&near.spans, *span, false);
                 Attempt::Done
             }
-            Far::Copied { process, at, .. } => copy_across(*process, *at, &near.spans, false),
+            Far::Copied(process, there) => {
+                there.copy(&near.spans, false, |far, near| copy_across(*process, far, near, false))
+            }
         }
     }
 
@@ -275,5 +331,62 @@ impl RegionTable {
             near._held.push(held);
         }
         (found == len).then_some(near)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU8;
+
+    /// Copies the far bytes `0..32`, of which `mapped` are mapped, to three near spans or from them. Returns whether the mapped ones had been
+    /// copied when the others were.
+    fn copies(mapped: Range<usize>, towards: bool) -> bool {
+        let (far, near): (Vec<_>, Vec<_>) =
+            ((100..132).map(AtomicU8::new).collect(), (1..=32).map(AtomicU8::new).collect());
+        let span = |bytes: &[AtomicU8]| Span::at(bytes.as_ptr() as usize, bytes.len());
+        let now =
+            |bytes: &[AtomicU8]| bytes.iter().map(|byte| byte.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        let spans = [0..5, 5..6, 6..32].map(|range| span(&near[range]));
+        let there = PartlyMapped {
+            at: far.as_ptr() as usize,
+            len: 32,
+            head: mapped.start,
+            mapped: span(&far[mapped.clone()]),
+        };
+        let mut was_first = false;
+        let attempt = there.copy(&spans, towards, |pieces, rest| {
+            was_first = !mapped.is_empty() && now(&far[mapped.clone()]) == now(&near[mapped.clone()]);
+            let far_len: u32 = pieces.iter().map(|piece| piece.len).sum();
+            assert_eq!(far_len as usize, rest.iter().map(|span| span.len).sum::<usize>());
+            let mut rest = rest.to_vec();
+            for piece in pieces {
+                let far = Span::at(piece.addr as usize, piece.len as usize);
+                let mut len = 0;
+                let count = rest.iter().take_while(|span| {
+                    len += span.len;
+                    len <= far.len
+                });
+                let of_piece: Vec<Span> = rest.drain(..count.count()).collect();
+                copy::spread(&of_piece, far, towards);
+            }
+            Attempt::Done
+        });
+        assert!(attempt.is_done());
+        let expected: Vec<u8> = if towards { (1..=32).collect() } else { (100..132).collect() };
+        assert!(now(&far) == expected && now(&near) == expected);
+        was_first
+    }
+
+    #[test]
+    fn what_is_mapped_in_part_is_copied_whole_and_ends_last() {
+        for towards in [true, false] {
+            for mapped in [3..20, 5..6, 1..31, 0..31, 6..7] {
+                assert!(copies(mapped.clone(), towards), "{mapped:?}: the end is not mapped");
+            }
+            for mapped in [3..32, 6..32, 31..32, 32..32] {
+                assert!(!copies(mapped.clone(), towards), "{mapped:?}: the end is mapped, or nothing");
+            }
+        }
     }
 }

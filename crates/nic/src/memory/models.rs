@@ -11,7 +11,7 @@ use ferroce_os::sync::loom::model::Builder;
 use ferroce_os::sync::loom::thread;
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Access, Sge};
-use ferroce_proto::{PdId, Qpn, RKey};
+use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::sync::{Arc, Weak};
 
 const PD: PdId = PdId(1);
@@ -75,8 +75,8 @@ impl Owner {
 fn register(table: &RegionTable, memory: &Memory) -> (u32, Sge, RKey) {
     let base = memory.bytes.as_ptr().addr();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let make = |lkey, rkey| Region::plain(base, LEN as u64, PD, access, lkey, rkey);
-    let (number, lkey, rkey) = table.insert(make).expect("room");
+    let region = Region::plain(base, LEN as u64, PD, access, LKey(0), RKey(0));
+    let (number, lkey, rkey) = table.insert(region).expect("room");
     (number, Sge { addr: 0, len: LEN as u32, lkey }, rkey)
 }
 

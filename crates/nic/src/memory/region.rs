@@ -144,7 +144,8 @@ impl Region {
     /// Whether local peers may reach it one day: by its own key, or by that of a window, or because it has room for a message that
     /// they fetch.
     pub(crate) fn may_be_reached(&self) -> bool {
-        self.backing == Backing::Mapped && (!self.is_for_messages() || self.len >= MIN_RENDEZVOUS as u64)
+        let min = if self.is_for_messages() { MIN_RENDEZVOUS as u64 } else { 1 };
+        self.backing == Backing::Mapped && self.len >= min
     }
 
     /// Whether all that local peers may ever do is fetch the messages that they are sent from it.

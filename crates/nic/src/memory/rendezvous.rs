@@ -5,6 +5,7 @@
 
 use super::across;
 use super::copy;
+use super::direct::PartlyMapped;
 use super::guard::RegionGuard;
 use super::region::Span;
 use ferroce_proto::PdId;
@@ -51,6 +52,19 @@ impl RegionGuard<'_> {
         self.fill(pd, sges, there.len as u32, |near| {
             copy::spread(near, there, false);
             Attempt::Done
+        })
+    }
+
+    /// The same from bytes of the sender of which some are mapped here.
+    pub(crate) fn fetch_partly_mapped(
+        &mut self,
+        pd: PdId,
+        sges: &[Sge],
+        owner: &Owner,
+        there: &PartlyMapped,
+    ) -> Attempt {
+        self.fill(pd, sges, there.len as u32, |near| {
+            there.copy(near, false, |far, near| across::fetch(owner, far, near))
         })
     }
 

@@ -5,12 +5,12 @@
 
 use super::cached_region::{CacheUse, CachedRegions};
 use super::keys::{KeyCipher, SLOT_BITS};
-use super::region::{Kind, Region};
+use super::region::Region;
 use super::windows::WindowKeys;
 use ferroce_os::sync::{RwLock, RwLockReadGuard};
 use ferroce_proto::verbs::MemoryFault;
 use ferroce_proto::{LKey, RKey};
-use ferroce_shm::RegionDescriptors;
+use ferroce_shm::{Pages, RegionDescriptors};
 use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
@@ -38,6 +38,8 @@ pub(crate) struct RegionTable {
 /// After so many of them no more pages are moved into a memfd for messages: to register and deregister takes many times as long with it, which
 /// a program that does so for every message, or only receives, pays for nothing.
 const PATIENCE: u32 = 16;
+/// A region counts once more for every so many bytes, since the time grows with them.
+const IN_VAIN_LEN: u64 = 64 << 20;
 
 #[derive(Default)]
 struct Free {
@@ -62,15 +64,16 @@ impl RegionTable {
         }
     }
 
+    /// The pages of a registration, if local peers may reach it and can map it. This may take half a second per GiB.
+    fn pages_of(&self, region: &Region) -> Option<Pages> {
+        let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
+        let table = self.table.as_ref().filter(|_| region.may_be_reached() && is_of_use)?;
+        table.pages(region.base, region.len as usize, region.capacity)
+    }
+
     /// Publishes a region to local peers, if they may access it.
     pub(super) fn publish(&self, region: &mut Region) {
         let Some(table) = &self.table else { return };
-        // A window has the pages of the region it is bound to.
-        if let Kind::Memory { .. } = region.kind {
-            let pages = || table.pages(region.base, region.len as usize, region.capacity);
-            let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
-            region.pages = (region.may_be_reached() && is_of_use).then(pages).flatten();
-        }
         region.descriptor = region.descriptor().and_then(|descriptor| table.publish(&descriptor));
     }
 
@@ -81,7 +84,7 @@ impl RegionTable {
         let take = |region: &mut Region| {
             let descriptor = region.descriptor.take()?;
             if region.is_for_messages() && !*region.lent.get_mut() {
-                self.in_vain.fetch_add(1, Relaxed);
+                self.in_vain.fetch_add((1 + region.len / IN_VAIN_LEN).min(PATIENCE.into()) as u32, Relaxed);
             }
             Some(descriptor)
         };
@@ -96,12 +99,14 @@ impl RegionTable {
         chunk.get(number as usize % CHUNK)
     }
 
-    /// Registers; `make` gets the slot's fresh keys. `None` when a million regions exist.
-    pub(crate) fn insert(&self, make: impl FnOnce(LKey, RKey) -> Region) -> Option<(u32, LKey, RKey)> {
+    /// Registers, with fresh keys. `None` when a million regions exist.
+    pub(crate) fn insert(&self, mut region: Region) -> Option<(u32, LKey, RKey)> {
         let number = self.free_number()?;
+        // Before the lock that keeps windows from being made.
+        region.pages = self.pages_of(&region);
         self.windows.with_taken_keys(|taken| {
             let (lkey, rkey) = self.fresh_keys(number, taken);
-            self.store(number, make(lkey, rkey));
+            self.store(number, Region { lkey, rkey, ..region });
             Some((number, lkey, rkey))
         })
     }
@@ -146,14 +151,14 @@ impl RegionTable {
         slot.is_some_and(|slot| slot.read().as_ref().is_some_and(|r| r.rkey == key))
     }
 
-    /// Removes, after waiting for accesses in flight. CachedRegions have ended.
-    pub(super) fn take_out(&self, number: u32) {
+    /// Removes, after waiting for accesses in flight. Cached copies of the region are invalid from then on. The caller drops the region without
+    /// a lock: making its pages private again takes time.
+    #[must_use]
+    pub(super) fn take_out(&self, number: u32) -> Option<Region> {
         self.withdraw(number);
-        if let Some(slot) = self.slot(number) {
-            let gone = slot.write().take();
-            drop(gone);
-            self.free.lock().returned.push(number);
-        }
+        let gone = self.slot(number)?.write().take();
+        self.free.lock().returned.push(number);
+        gone
     }
 
     /// Changes a region under its write lock, with new keys: the old ones may be in the hands of a peer.
@@ -166,6 +171,7 @@ impl RegionTable {
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
         region.cache_use = CacheUse::default();
+        region.pages = self.pages_of(region);
         self.publish(region);
         Some(keys)
     }
@@ -179,6 +185,7 @@ impl RegionTable {
         {
             change(region);
             (region.remote_open, region.cache_use) = (true, CacheUse::default());
+            region.pages = self.pages_of(region);
             self.publish(region);
         }
     }

@@ -75,7 +75,7 @@ impl RegionTable {
         if let Some(key) = key {
             self.windows.numbers.write().remove(&(key.0 >> PROGRAM_BITS));
         }
-        self.take_out(number);
+        drop(self.take_out(number));
     }
 
     /// The key a window has now.
@@ -87,7 +87,8 @@ impl RegionTable {
     pub(crate) fn remove(&self, number: u32) {
         self.invalidate_caches(number);
         let binding = self.windows.binding.lock();
-        self.remove_holding(number, &binding);
+        let gone = self.remove_holding(number, &binding);
+        drop((binding, gone));
     }
 
     /// Deregisters unless windows are bound; how many, if so.
@@ -97,7 +98,8 @@ impl RegionTable {
         let binding = self.windows.binding.lock();
         match self.windows_of(number).len() {
             0 => {
-                self.remove_holding(number, &binding);
+                let gone = self.remove_holding(number, &binding);
+                drop((binding, gone));
                 Ok(())
             }
             bound => {
@@ -112,11 +114,11 @@ impl RegionTable {
         self.windows_of(number).len()
     }
 
-    fn remove_holding(&self, number: u32, binding: &MutexGuard<'_, ()>) {
+    fn remove_holding(&self, number: u32, binding: &MutexGuard<'_, ()>) -> Option<Region> {
         for window in self.windows_of(number) {
             self.unbind(window, binding);
         }
-        self.take_out(number);
+        self.take_out(number)
     }
 
     fn windows_of(&self, number: u32) -> Vec<u32> {
@@ -171,7 +173,8 @@ impl RegionTable {
         if let Some(slot) = self.slot(bind.window)
             && let Some(window) = slot.write().as_mut()
         {
-            window.rkey = bind.rkey;
+            let low = (1 << PROGRAM_BITS) - 1;
+            window.rkey = RKey(window.rkey.0 & !low | bind.rkey.0 & low);
             if let Some((region, span, pages)) = found {
                 let zero_based = bind.access.contains(Access::ZERO_BASED);
                 (window.base, window.len, window.backing) = (span.start, bind.len, span.backing);
@@ -203,8 +206,9 @@ impl RegionTable {
         if kind == WindowType::Two && region.is_some() {
             return Err(MemoryFault::StillBound { key });
         }
-        if (bind.rkey.0 ^ key) >> PROGRAM_BITS != 0 {
-            return Err(MemoryFault::ForeignKey { key: bind.rkey.0, window: key });
+        // Only another bind closes a window of type 1, only an invalidation one of type 2 (IBA o10-37.2.40).
+        if kind == WindowType::Two && bind.len == 0 {
+            return Err(MemoryFault::NothingToBind { key });
         }
         Ok(kind)
     }

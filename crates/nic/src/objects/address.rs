@@ -2,12 +2,14 @@
 
 use super::pd::Pd;
 use crate::error::Error;
+use crate::quota::Permit;
 use ferroce_proto::verbs::{AddressVector, Route};
 use std::sync::Arc;
 
 /// An address handle.
 pub struct AddressHandle {
     _pd: Arc<Pd>,
+    _permit: Permit,
     vector: AddressVector,
     route: Route,
 }
@@ -19,8 +21,8 @@ impl Pd {
         if vector.dgid.is_zero() {
             return Err(Error::Invalid { attribute: "dgid", why: "a RoCE address needs a destination GID" });
         }
-        let route = self.nic.resolve(vector, 0)?;
-        Ok(AddressHandle { _pd: self.clone(), vector: *vector, route })
+        let (_permit, route) = (self.nic.quotas.address_handles.take()?, self.nic.resolve(vector, 0)?);
+        Ok(AddressHandle { _pd: self.clone(), _permit, vector: *vector, route })
     }
 }
 

@@ -1,13 +1,14 @@
 //! Completion queues, as programs hold them.
 
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::link::Sleep;
 use crate::nic::{Nic, NicInner};
 use crate::queues::{CompletionChannel, CqCore, Moderation, Stamp, check_depth};
+use crate::quota::Permit;
 use ferroce_os::wait_set::WaitSet;
 use ferroce_proto::verbs::Completion;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -27,16 +28,16 @@ impl Nic {
     ) -> Result<Cq, Error> {
         self.inner().alive()?;
         check_depth(depth)?;
-        let engine = &self.inner().engine;
+        let permit = self.inner().quotas.cqs.take()?;
         let core = CqCore::new(
             self.inner().next_id(),
             cookie,
             depth,
             channel.cloned(),
-            engine.activity.clone(),
+            self.engine().device.armed.clone(),
             self.event_queue().clone(),
         );
-        Ok(Cq::new(core, self.inner().clone()))
+        Ok(Cq::new(core, self.inner().clone(), permit))
     }
 }
 
@@ -46,12 +47,12 @@ pub struct Cq {
     nic: Arc<NicInner>,
     /// What [`Cq::sleep`] sleeps on, from the first time on.
     front: OnceLock<WaitSet>,
-    is_interrupt_driven: AtomicBool,
+    _permit: Permit,
 }
 
 impl Cq {
-    pub(crate) fn new(core: Arc<CqCore>, nic: Arc<NicInner>) -> Self {
-        Cq { core, nic, front: OnceLock::new(), is_interrupt_driven: AtomicBool::new(false) }
+    pub(crate) fn new(core: Arc<CqCore>, nic: Arc<NicInner>, _permit: Permit) -> Self {
+        Cq { core, nic, front: OnceLock::new(), _permit }
     }
 
     pub(crate) fn belongs_to(&self, nic: &Arc<NicInner>) -> bool {
@@ -99,13 +100,31 @@ impl Cq {
         if n == 0 && most > 0 {
             return self.drive_and_take(most, stamps, &mut each);
         }
-        let engine = &self.nic.engine;
-        engine.activity.polled();
-        // A program that always finds completions of its own sends would otherwise never receive.
-        if engine.activity.polls_since_drive() >= HITS_PER_DRIVE && self.nic.alive().is_ok() {
-            engine.drive_for_poller(true);
-        }
+        self.each_context(|engine| {
+            engine.activity.polled();
+            // A program that always finds completions of its own sends would otherwise never receive.
+            if engine.activity.polls_since_drive() >= HITS_PER_DRIVE && self.nic.alive().is_ok() {
+                engine.drive_for_poller(true);
+            }
+        });
         Ok(n)
+    }
+
+    /// Does something with each progress context of its queue pairs; nearly always there is one.
+    #[inline(always)]
+    fn each_context(&self, work: impl Fn(&Engine)) {
+        match self.core.contexts() {
+            0 | 1 => work(&self.nic.engine),
+            contexts => self.each_of(contexts, work),
+        }
+    }
+
+    #[inline(never)] // keeps the fast path small
+    fn each_of(&self, mut contexts: u32, work: impl Fn(&Engine)) {
+        while contexts != 0 {
+            work(self.nic.context(contexts.trailing_zeros()));
+            contexts &= contexts - 1;
+        }
     }
 
     /// A poll that found nothing.
@@ -117,7 +136,7 @@ impl Cq {
         each: &mut impl FnMut(usize, Completion),
     ) -> Result<usize, Error> {
         self.nic.alive()?;
-        self.nic.engine.drive_for_poller(false);
+        self.each_context(|engine| engine.drive_for_poller(false));
         let n = self.core.take(most, stamps, each);
         if n == 0 {
             self.core.check_overrun()?;
@@ -150,11 +169,10 @@ impl Cq {
     /// more after arming, before waiting: what was added before does not fire.
     pub fn request_notify(&self, solicited_only: bool) -> Result<(), Error> {
         self.nic.alive()?;
-        let is_first = self.core.arm(solicited_only);
-        if is_first {
-            self.nic.background().wake();
+        self.each_context(Engine::send_coalesced);
+        if self.core.arm(solicited_only) {
+            self.each_context(|engine| engine.activity.wake());
         }
-        self.nic.engine.send_coalesced();
         Ok(())
     }
 
@@ -167,7 +185,7 @@ impl Cq {
             Some(front) => front,
             None => self.make_front()?,
         };
-        let (core, engine) = (&self.core, &self.nic.engine);
+        let (core, engine) = (&self.core, self.nic.context(self.core.contexts().trailing_zeros()));
         let is_empty = || core.is_empty();
         // A local peer sends one wake-up each time a NIC announces that it sleeps. The background thread announced it; an application
         // thread that takes the wake-up instead announces it again, before and after, on behalf of both.
@@ -186,8 +204,9 @@ impl Cq {
     }
 
     fn make_front(&self) -> Result<&WaitSet, Error> {
-        let activity = &self.nic.engine.activity;
-        let made = activity.front(&self.nic.engine.link.wait_fds()).and_then(|front| {
+        // Packets of other contexts are left to their background threads, and completions of theirs to the channel.
+        let engine = self.nic.context(self.core.contexts().trailing_zeros());
+        let made = engine.activity.front(&engine.link.wait_fds()).and_then(|front| {
             let channel = self.core.channel.as_ref().map(|channel| channel.as_fd().as_raw_fd());
             channel.map_or(Ok(()), |fd| front.enter_other(fd)).map(|()| front)
         });
@@ -200,8 +219,8 @@ impl Cq {
     /// for them, however much is polled. A program that polls for long should not use it: the background thread would take part of its packets.
     pub fn set_interrupt_driven(&self) -> Result<(), Error> {
         self.nic.alive()?;
-        if !self.is_interrupt_driven.swap(true, Ordering::Relaxed) && self.core.activity.armed() {
-            self.nic.background().wake();
+        if self.core.begin_interrupts() {
+            self.each_context(|engine| engine.activity.wake());
         }
         Ok(())
     }
@@ -217,9 +236,7 @@ impl Drop for Cq {
         if self.nic.alive().is_err() {
             return;
         }
-        self.core.disarm();
-        if self.is_interrupt_driven.load(Ordering::Relaxed) {
-            self.core.activity.disarmed();
-        }
+        self.core.close();
+        self.nic.more.release(&self.core);
     }
 }

@@ -6,8 +6,9 @@ use crate::error::Error;
 use crate::memory::{Backing, Prefetch, Region, check_mapped};
 use crate::nic::{Nic, NicInner};
 use crate::queues::EventQueue;
-use ferroce_proto::PdId;
+use crate::quota::Permit;
 use ferroce_proto::verbs::{Access, Sge};
+use ferroce_proto::{LKey, PdId, RKey};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -17,19 +18,23 @@ pub struct Pd {
     pub(crate) nic: Arc<NicInner>,
     /// Where events of its queue pairs and shared receive queues go.
     pub(crate) events: Arc<EventQueue>,
+    /// None for one that no program sees.
+    pub(super) permit: Option<Arc<Permit>>,
 }
 
 impl Nic {
     /// Makes a protection domain.
     pub fn alloc_pd(&self) -> Result<Arc<Pd>, Error> {
         self.inner().alive()?;
+        let permit = Some(Arc::new(self.inner().quotas.pds.take()?));
         let id = PdId(self.inner().next_id());
-        Ok(Arc::new(Pd { id, nic: self.inner().clone(), events: self.event_queue().clone() }))
+        Ok(Arc::new(Pd { id, nic: self.inner().clone(), events: self.event_queue().clone(), permit }))
     }
 
     /// The same protection domain, for objects whose events go to this handle of the device.
     pub fn share_pd(&self, pd: &Pd) -> Arc<Pd> {
-        Arc::new(Pd { id: pd.id, nic: pd.nic.clone(), events: self.event_queue().clone() })
+        let (nic, events, permit) = (pd.nic.clone(), self.event_queue().clone(), pd.permit.clone());
+        Arc::new(Pd { id: pd.id, nic, events, permit })
     }
 }
 
@@ -40,7 +45,7 @@ impl Pd {
     }
 
     /// Registers `len` bytes at `addr`; work requests and peers name them from `iova` on. With
-    /// [`Access::ZERO_BASED`] the `iova` is ignored and zero.
+    /// [`Access::ZERO_BASED`] the `iova` is ignored and zero. A region of no bytes is valid for operations of no bytes.
     ///
     /// With [`Access::ON_DEMAND`] the bytes need not be mapped, now or later: an access to one that is not fails,
     /// and its completion reports it. All bytes from 0 to `usize::MAX` are the whole address space (implicit on-demand paging).
@@ -114,10 +119,13 @@ impl Pd {
             registration.iova = 0;
         }
         check_range(registration.addr, registration.len, registration.iova)?;
+        let (addr, len) = (registration.addr, registration.len);
+        let region = self.insert_region(registration, access, owner)?;
+        // Nobody has the keys yet. Afterwards, since pages that were never touched need not be copied to move into a memfd.
         if pages == Pages::MustBeThere {
-            check_mapped(registration.addr, registration.len, access).map_err(Error::Memory)?;
+            check_mapped(addr, len, access).map_err(Error::Memory)?;
         }
-        self.insert_region(registration, access, owner)
+        Ok(region)
     }
 
     /// Registers part of the device's own memory; peers and work requests count from its first byte. The access must
@@ -162,14 +170,14 @@ impl Pd {
     /// Copies the bytes that scatter/gather entries name, as the NIC does when it makes a packet of them.
     pub fn gather(&self, sges: &[Sge], out: &mut [u8]) -> Result<(), Error> {
         self.nic.alive()?;
-        self.nic.engine.regions.gather(self.id, sges, 0, out).map_err(Error::Memory)
+        self.nic.engine.device.regions.gather(self.id, sges, 0, out).map_err(Error::Memory)
     }
 
     /// Brings pages of on-demand regions in. With `wait`, pages that cannot be brought in are an error; keys, ranges and
     /// rights that are wrong always are.
     pub fn prefetch(&self, sges: &[Sge], how: Prefetch, wait: bool) -> Result<(), Error> {
         self.nic.alive()?;
-        self.nic.engine.regions.prefetch(self.id, sges, how, wait).map_err(Error::Memory)
+        self.nic.engine.device.regions.prefetch(self.id, sges, how, wait).map_err(Error::Memory)
     }
 
     fn insert_region(
@@ -179,20 +187,21 @@ impl Pd {
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
         let Registration { addr, len, capacity, iova, backing } = registration;
-        let make = |lkey, rkey| Region {
+        let region = Region {
             iova,
             // A null region is not for peers.
             remote_open: backing != Backing::Null,
             backing,
             capacity,
             _owner: owner,
-            ..Region::plain(addr, len as u64, self.id, access, lkey, rkey)
+            ..Region::plain(addr, len as u64, self.id, access, LKey(0), RKey(0))
         };
         let (slot, lkey, rkey) = self
             .nic
             .engine
+            .device
             .regions
-            .insert(make)
+            .insert(region)
             .ok_or(Error::Exhausted { what: "memory regions", limit: 1 << 20 })?;
         Ok(MemoryRegion::new(self.clone(), slot, addr, len, iova, access, lkey, rkey))
     }
@@ -240,11 +249,9 @@ pub(super) fn check_access(access: Access) -> Result<(), Error> {
 }
 
 pub(super) fn check_range(addr: usize, len: usize, iova: u64) -> Result<(), Error> {
-    if len == 0 {
-        return Err(Error::Invalid { attribute: "length", why: "a memory region has at least one byte" });
-    }
-    // The last byte must have an address, in this process and in the remote view.
-    if addr.checked_add(len - 1).is_none() || iova.checked_add(len as u64 - 1).is_none() {
+    // The last byte, if any, must have an address, in this process and in the remote view.
+    let last = len.saturating_sub(1);
+    if addr.checked_add(last).is_none() || iova.checked_add(last as u64).is_none() {
         return Err(Error::Invalid { attribute: "length", why: "the region wraps around the address space" });
     }
     Ok(())

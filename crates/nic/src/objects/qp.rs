@@ -4,8 +4,9 @@ use super::cq::Cq;
 use super::pd::Pd;
 use super::srq::Srq;
 use crate::device_attr::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
-use crate::engine::{MAX_QP, Posting, QpCore, QpQueues};
+use crate::engine::{Engine, MAX_QP, Posting, QpCore, QpQueues};
 use crate::error::Error;
+use crate::quota::Permit;
 use crate::raw::{Flow, FlowRule, RawQp};
 use crate::xrc::XrcDomain;
 use ferroce_os::lock::Mutex;
@@ -35,9 +36,11 @@ pub struct QpInit<'a> {
 /// A queue pair. Dropping it destroys it; where there are several handles, dropping the last one.
 pub struct Qp {
     pub(crate) core: Arc<QpCore>,
+    /// Its progress context.
+    engine: Arc<Engine>,
     pd: Arc<Pd>,
     transport: Transport,
-    groups: Mutex<Vec<Gid>>,
+    groups: Mutex<Vec<(Gid, Permit)>>,
     handle: u32,
     domain: Option<Arc<XrcDomain>>,
     /// There if it is for raw packets: then it does the work, and the machine only keeps the number.
@@ -65,15 +68,11 @@ impl Pd {
                 why: "is an XRC one, which requests name by number",
             });
         }
-        if init.srq.is_some_and(|srq| srq.pd().id != self.id || !Arc::ptr_eq(&srq.pd().nic, nic)) {
-            return Err(Error::Invalid { attribute: "srq", why: "belongs to another protection domain" });
+        if init.srq.is_some_and(|srq| !Arc::ptr_eq(&srq.pd().nic, nic)) {
+            return Err(Error::Invalid { attribute: "srq", why: "belongs to another device" });
         }
         if !init.send_cq.belongs_to(nic) || !init.recv_cq.belongs_to(nic) {
             return Err(Error::Invalid { attribute: "cq", why: "belongs to another device" });
-        }
-        if init.transport == Transport::Ud {
-            // The GRH in front of a datagram tells its traffic class and hop limit.
-            nic.engine.link.report_outer_fields();
         }
         self.insert_qp(
             Parts {
@@ -85,6 +84,7 @@ impl Pd {
                 },
                 cap,
                 signal_all: init.signal_all,
+                srq_pd: init.srq.map(|srq| srq.pd().id),
             },
             None,
         )
@@ -97,6 +97,16 @@ impl Pd {
     ) -> Result<Qp, Error> {
         let nic = &self.nic;
         let transport = parts.transport;
+        let is_xrc = matches!(transport, Transport::XrcIni | Transport::XrcTgt);
+        // Any queue pair of an XRC domain may complete receives of its shared receive queues, so all of them are in one context.
+        let engine = match is_xrc {
+            true => nic.first_context_for(&parts.queues),
+            false => nic.context_for(&parts.queues),
+        };
+        if transport == Transport::Ud {
+            // The GRH in front of a datagram tells its traffic class and hop limit.
+            engine.link.report_outer_fields();
+        }
         let make = |qpn| {
             let machine = qp::Qp::new(QpConfig {
                 qpn,
@@ -104,16 +114,16 @@ impl Pd {
                 pd: self.id,
                 cap: parts.cap,
                 signal_all: parts.signal_all,
-                shared_recv: parts.queues.srq.is_some(),
-                port_mtu: nic.largest_mtu(),
-                congestion: SharedWindow::new(HalvingWindow::new(nic.window_bytes), nic.share.clone()).into(),
+                shared_recv: parts.srq_pd,
+                port_mtu: nic.table.active_mtu(),
+                congestion: SharedWindow::new(HalvingWindow::new(nic.window_bytes), engine.share.clone())
+                    .into(),
             });
             let domain = domain.as_ref().map(|domain| domain.id());
             Arc::new(QpCore::new(machine, parts.queues, domain, self.events.clone()))
         };
-        let core =
-            nic.engine.qps.insert(make).ok_or(Error::Exhausted { what: "queue pairs", limit: MAX_QP })?;
-        Ok(Qp::new(core, self.clone(), transport, 0, domain))
+        let core = engine.qps.insert(make).ok_or(Error::Exhausted { what: "queue pairs", limit: MAX_QP })?;
+        Ok(Qp::new(core, engine.clone(), self.clone(), transport, 0, domain))
     }
 }
 
@@ -123,6 +133,8 @@ pub(super) struct Parts {
     pub(super) queues: QpQueues,
     pub(super) cap: QpCap,
     pub(super) signal_all: bool,
+    /// Protection domain of the shared receive queue.
+    pub(super) srq_pd: Option<PdId>,
 }
 
 fn check_cap(cap: &QpCap, shared: bool) -> Result<QpCap, Error> {
@@ -141,12 +153,13 @@ fn check_cap(cap: &QpCap, shared: bool) -> Result<QpCap, Error> {
 impl Qp {
     pub(super) fn new(
         core: Arc<QpCore>,
+        engine: Arc<Engine>,
         pd: Arc<Pd>,
         transport: Transport,
         handle: u32,
         domain: Option<Arc<XrcDomain>>,
     ) -> Qp {
-        Qp { core, pd, transport, groups: Mutex::default(), handle, domain, raw: None }
+        Qp { core, engine, pd, transport, groups: Mutex::default(), handle, domain, raw: None }
     }
 
     /// Its number.
@@ -210,7 +223,7 @@ impl Qp {
             false => None,
         };
         let limits = nic.attr_limits(route.as_ref());
-        nic.engine.modify(&self.core, attr, mask, route, &limits)
+        self.engine.modify(&self.core, attr, mask, route, &limits)
     }
 
     /// Posts sends, in order, and rings one doorbell for all of them. On error the first `n` were taken.
@@ -218,7 +231,7 @@ impl Qp {
         let posted = self.post_send_each(|posting| {
             wrs.iter().enumerate().try_for_each(|(n, wr)| {
                 posting.is_last(n + 1 == wrs.len());
-                posting.post(wr).map_err(|e| (n, e))
+                posting.post(|| *wr).map_err(|e| (n, e))
             })
         });
         match posted {
@@ -232,7 +245,7 @@ impl Qp {
     #[inline(always)] // both callers have one kind of list each
     pub fn post_send_each<R>(&self, fill: impl FnOnce(&mut Posting<'_>) -> R) -> Result<R, Error> {
         self.pd.nic.alive()?;
-        Ok(self.pd.nic.engine.post_send_each(&self.core, self.raw.as_ref(), fill))
+        Ok(self.engine.post_send_each(&self.core, self.raw.as_ref(), fill))
     }
 
     /// Posts the receives that `fill` hands over, in order, under one lock.
@@ -245,7 +258,7 @@ impl Qp {
         if let Some(raw) = &self.raw {
             return Ok(raw.post_recv_each(fill));
         }
-        Ok(self.pd.nic.engine.post_recv_each(&self.core, fill))
+        Ok(self.engine.post_recv_each(&self.core, fill))
     }
 
     /// Posts receives, in order. On error the first `n` were taken.
@@ -257,7 +270,7 @@ impl Qp {
             };
             return raw.post_recv_each(each);
         }
-        self.pd.nic.engine.post_recv(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
+        self.engine.post_recv(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
     }
 
     /// Frames that the rule matches come to this queue pair, which is one for raw packets, until the flow is dropped.
@@ -280,8 +293,9 @@ impl Qp {
         if !group.is_multicast() {
             return Err(Error::Invalid { attribute: "gid", why: "is no multicast address" });
         }
-        self.pd.nic.engine.attach(&self.core, group)?;
-        self.groups.lock().push(group);
+        let permit = self.pd.nic.quotas.multicast.take()?;
+        self.engine.attach(&self.core, group)?;
+        self.groups.lock().push((group, permit));
         Ok(())
     }
 
@@ -289,14 +303,14 @@ impl Qp {
     pub fn detach_multicast(&self, group: Gid) -> Result<(), Error> {
         self.pd.nic.alive()?;
         let mut groups = self.groups.lock();
-        let Some(at) = groups.iter().position(|g| *g == group) else {
+        let Some(at) = groups.iter().position(|(joined, _)| *joined == group) else {
             return Err(Error::Invalid {
                 attribute: "gid",
                 why: "the queue pair is not attached to this group",
             });
         };
         groups.swap_remove(at);
-        self.pd.nic.engine.detach(&self.core, group)
+        self.engine.detach(&self.core, group)
     }
 }
 
@@ -308,11 +322,11 @@ impl Drop for Qp {
         if let Some(raw) = &self.raw {
             raw.close();
         }
-        for group in self.groups.lock().drain(..) {
-            let _ = self.pd.nic.engine.detach(&self.core, group);
+        for (group, _) in self.groups.lock().drain(..) {
+            let _ = self.engine.detach(&self.core, group);
         }
         if self.core.close_handle(self.handle) {
-            self.pd.nic.engine.destroy(&self.core);
+            self.engine.destroy(&self.core);
         }
     }
 }

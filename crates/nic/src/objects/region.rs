@@ -75,7 +75,7 @@ impl MemoryRegion {
 
     /// How many memory windows are bound to it.
     pub fn bound_windows(&self) -> usize {
-        self.pd.nic.engine.regions.bound_windows(self.slot)
+        self.pd.nic.engine.device.regions.bound_windows(self.slot)
     }
 
     /// Deregisters, unless memory windows are bound to it: then it stays as it was. (Dropping it closes the windows.)
@@ -83,7 +83,7 @@ impl MemoryRegion {
         if self.gone || self.pd.nic.alive().is_err() {
             return Ok(());
         }
-        match self.pd.nic.engine.regions.remove_unless_bound(self.slot) {
+        match self.pd.nic.engine.device.regions.remove_unless_bound(self.slot) {
             Ok(()) => {
                 self.gone = true;
                 Ok(())
@@ -117,7 +117,7 @@ impl MemoryRegion {
         // Whether addresses count from zero, and whether pages come and go, is part of the region, not of its rights.
         let fixed = Access::ZERO_BASED | Access::ON_DEMAND;
         let new_access = (new_access - fixed) | (self.access & fixed);
-        let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
+        let keys = self.pd.nic.engine.device.regions.change(self.slot, |region| {
             (region.pd, region.access) = (new_pd.id, new_access);
         });
         if let Some((lkey, rkey)) = keys {
@@ -150,7 +150,7 @@ impl MemoryRegion {
         let iova = if new_access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
         check_mapped(addr, len, new_access).map_err(Error::Memory)?;
-        self.pd.nic.engine.regions.change_keeping_keys(self.slot, |region| {
+        self.pd.nic.engine.device.regions.change_keeping_keys(self.slot, |region| {
             (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing(new_access));
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         });
@@ -169,7 +169,7 @@ impl MemoryRegion {
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
         check_mapped(addr, len, self.access).map_err(Error::Memory)?;
-        let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
+        let keys = self.pd.nic.engine.device.regions.change(self.slot, |region| {
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         });
         if let Some((lkey, rkey)) = keys {
@@ -183,7 +183,7 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         if !self.gone && self.pd.nic.alive().is_ok() {
-            self.pd.nic.engine.regions.remove(self.slot);
+            self.pd.nic.engine.device.regions.remove(self.slot);
         }
     }
 }

@@ -5,6 +5,7 @@ use super::pd::Pd;
 use crate::device_attr::MAX_SGE;
 use crate::error::Error;
 use crate::queues::{MAX_SRQ_WR, SrqAttr, SrqCore, XrcSide};
+use crate::quota::Permit;
 use crate::xrc::XrcDomain;
 use ferroce_proto::Srqn;
 use ferroce_proto::qp::PostError;
@@ -16,6 +17,7 @@ pub struct Srq {
     pub(crate) core: Arc<SrqCore>,
     pd: Arc<Pd>,
     domain: Option<Arc<XrcDomain>>,
+    _permit: Permit,
 }
 
 impl Pd {
@@ -23,8 +25,9 @@ impl Pd {
     pub fn create_srq(self: &Arc<Self>, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         self.nic.alive()?;
         check_sizes(max_wr, max_sge)?;
+        let _permit = self.nic.quotas.srqs.take()?;
         let core = Arc::new(self.srq_core(max_wr, max_sge, None));
-        Ok(Srq { core, pd: self.clone(), domain: None })
+        Ok(Srq { core, pd: self.clone(), domain: None, _permit })
     }
 
     /// Makes an XRC shared receive queue: peers name it by its number, through any receiving end of the domain, and
@@ -44,15 +47,18 @@ impl Pd {
         if !cq.belongs_to(&self.nic) {
             return Err(Error::Invalid { attribute: "cq", why: "belongs to another device" });
         }
+        let _permit = self.nic.quotas.srqs.take()?;
         let make = |number| {
             let (domain, pd, cq) = (domain.id(), self.id, cq.core.clone());
             Arc::new(self.srq_core(max_wr, max_sge, Some(XrcSide { number, domain, pd, cq })))
         };
-        let core = self.nic.engine.srqs.insert(make).ok_or(Error::Exhausted {
+        let core = self.nic.engine.device.srqs.insert(make).ok_or(Error::Exhausted {
             what: "XRC shared receive queues",
             limit: crate::engine::MAX_XRC_SRQ as u64,
         })?;
-        Ok(Srq { core, pd: self.clone(), domain: Some(domain.clone()) })
+        // Receiving ends of an XRC domain belong to the first context.
+        self.nic.more.enter_first(&cq.core);
+        Ok(Srq { core, pd: self.clone(), domain: Some(domain.clone()), _permit })
     }
 
     fn srq_core(&self, max_wr: u32, max_sge: u32, xrc: Option<XrcSide>) -> SrqCore {
@@ -136,7 +142,7 @@ impl Drop for Srq {
         if let Some(xrc) = &self.core.xrc
             && self.pd.nic.alive().is_ok()
         {
-            self.pd.nic.engine.srqs.remove(xrc.number);
+            self.pd.nic.engine.device.srqs.remove(xrc.number);
         }
     }
 }

@@ -23,6 +23,7 @@ impl Pd {
         let (number, _) = self
             .nic
             .engine
+            .device
             .regions
             .add_window(self.id, kind)
             .ok_or(Error::Exhausted { what: "memory windows", limit: MAX_MW as u64 })?;
@@ -45,11 +46,11 @@ impl MemoryWindow {
     }
     /// The key it has now; a bind that is posted and not done has not changed it yet.
     pub fn rkey(&self) -> RKey {
-        self.pd.nic.engine.regions.window_key(self.number).unwrap_or_default()
+        self.pd.nic.engine.device.regions.window_key(self.number).unwrap_or_default()
     }
 
     /// What a work request needs in order to bind it: `len` bytes of `region` from `addr` on, as the region counts.
-    /// `rkey` may differ from the window's key in the low eight bits.
+    /// The low eight bits of `rkey` become those of the window's key.
     pub fn bind(&self, rkey: RKey, region: &MemoryRegion, addr: u64, len: u64, access: Access) -> MwBind {
         MwBind { window: self.number, rkey, lkey: region.lkey(), addr, len, access }
     }
@@ -132,7 +133,7 @@ fn check_bind(
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         if self.pd.nic.alive().is_ok() {
-            self.pd.nic.engine.regions.remove_window(self.number);
+            self.pd.nic.engine.device.regions.remove_window(self.number);
         }
     }
 }

@@ -4,6 +4,7 @@ use super::cq::Cq;
 use super::pd::Pd;
 use crate::device_attr::{MAX_QP_WR, MAX_SGE};
 use crate::error::Error;
+use crate::quota::Permit;
 use crate::raw::{Phase, QueueInit, RawQueue};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
@@ -28,6 +29,7 @@ pub struct WorkQueue {
     pd: Arc<Pd>,
     state: Mutex<WqState>,
     number: u32,
+    _permit: Permit,
 }
 
 impl Pd {
@@ -42,6 +44,7 @@ impl Pd {
         if !cq.belongs_to(&self.nic) {
             return Err(Error::Invalid { attribute: "cq", why: "belongs to another device" });
         }
+        let _permit = self.nic.quotas.work_queues.take()?;
         let number = self.nic.next_id() & 0xff_ffff;
         let queue = RawQueue::new(QueueInit {
             memory: self.nic.engine.clone(),
@@ -52,7 +55,7 @@ impl Pd {
             max_wr,
             max_sge: max_sge.max(1),
         });
-        Ok(WorkQueue { queue, pd: self.clone(), state: Mutex::new(WqState::Reset), number })
+        Ok(WorkQueue { queue, pd: self.clone(), state: Mutex::new(WqState::Reset), number, _permit })
     }
 }
 

@@ -37,8 +37,8 @@ impl Nic {
     }
 
     fn new_xrc_domain(&self) -> Arc<XrcDomain> {
-        let (activity, events) = (self.engine().activity.clone(), self.event_queue().clone());
-        let no_cq = CqCore::new(self.inner().next_id(), 0, 1, None, activity, events);
+        let (armed, events) = (self.engine().device.armed.clone(), self.event_queue().clone());
+        let no_cq = CqCore::new(self.inner().next_id(), 0, 1, None, armed, events);
         XrcDomain::new(self.inner().next_id(), self.inner().clone(), no_cq)
     }
 }
@@ -56,6 +56,7 @@ impl XrcDomain {
             queues: QpQueues { send_cq: no_cq.clone(), recv_cq: no_cq, srq: None },
             cap: QpCap::default(),
             signal_all: false,
+            srq_pd: None,
         };
         pd.insert_qp(parts, Some(self.clone()))
     }
@@ -81,12 +82,18 @@ impl XrcDomain {
             return Err(unknown);
         }
         let pd = domain_of_its_own(device);
-        Ok(Qp::new(core, pd, Transport::XrcTgt, handle, Some(self.clone())))
+        let engine = nic.engine.clone();
+        Ok(Qp::new(core, engine, pd, Transport::XrcTgt, handle, Some(self.clone())))
     }
 }
 
 /// A receiving end has no protection domain; where one stands, this one does.
 fn domain_of_its_own(device: &Nic) -> Arc<Pd> {
     let nic = device.inner();
-    Arc::new(Pd { id: PdId(nic.next_id()), nic: nic.clone(), events: device.event_queue().clone() })
+    Arc::new(Pd {
+        id: PdId(nic.next_id()),
+        nic: nic.clone(),
+        events: device.event_queue().clone(),
+        permit: None,
+    })
 }

@@ -3,13 +3,13 @@
 use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
-use crate::poller_activity::PollerActivity;
+use crate::poller_activity::ArmedCqs;
 use ferroce_os::clock::{now, wall_clock_ns};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
 use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Most entries of a CQ.
@@ -48,6 +48,10 @@ struct State {
     moderation: Moderation,
     depth: usize,
     armed: Armed,
+    /// The progress contexts that count it as armed, a bit each.
+    armed_in: u32,
+    /// The same for interrupt-driven mode.
+    interrupts_in: u32,
     /// A full ring loses its oldest completion instead of breaking.
     ignores_overrun: bool,
 }
@@ -63,7 +67,9 @@ pub(crate) struct CqCore {
     waiting: AtomicUsize,
     overrun: AtomicBool,
     pub(crate) channel: Option<Arc<CompletionChannel>>,
-    pub(crate) activity: Arc<PollerActivity>,
+    armed: Arc<ArmedCqs>,
+    /// The progress contexts of its queue pairs, a bit each.
+    contexts: AtomicU32,
     events: Arc<EventQueue>,
 }
 
@@ -77,7 +83,7 @@ impl CqCore {
         cookie: u64,
         depth: u32,
         channel: Option<Arc<CompletionChannel>>,
-        activity: Arc<PollerActivity>,
+        armed: Arc<ArmedCqs>,
         events: Arc<EventQueue>,
     ) -> Arc<Self> {
         let depth = depth as usize;
@@ -89,6 +95,8 @@ impl CqCore {
             moderation: Moderation::default(),
             depth,
             armed: Armed::No,
+            armed_in: 0,
+            interrupts_in: 0,
             ignores_overrun: false,
         });
         Arc::new_cyclic(|me| CqCore {
@@ -99,9 +107,39 @@ impl CqCore {
             waiting: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
             channel,
-            activity,
+            armed,
+            contexts: AtomicU32::new(0),
             events,
         })
+    }
+
+    /// The progress contexts of its queue pairs, a bit each.
+    #[inline]
+    pub(crate) fn contexts(&self) -> u32 {
+        self.contexts.load(Ordering::Relaxed)
+    }
+
+    /// Adds the progress context of a queue pair. Returns whether it is new.
+    pub(crate) fn enter_context(&self, index: u32) -> bool {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let is_new = self.contexts.fetch_or(1 << index, Ordering::Relaxed) >> index & 1 == 0;
+        for counted in [&mut state.armed_in, &mut state.interrupts_in] {
+            if *counted != 0 && *counted >> index & 1 == 0 {
+                *counted |= 1 << index;
+                // Its queue pair is not connected yet, and the background thread looks within milliseconds.
+                let _ = self.armed.armed(1 << index);
+            }
+        }
+        is_new
+    }
+
+    /// The contexts whose background threads wake for packets while it is armed. Without queue pairs it is the first one.
+    fn contexts_to_wake(&self) -> u32 {
+        match self.contexts() {
+            0 => 1,
+            contexts => contexts,
+        }
     }
 
     /// Adds a completion. If there is no room, the CQ has overrun and is unusable, and so is the queue pair (IBA 11.6.3.1).
@@ -145,8 +183,7 @@ impl CqCore {
             Armed::Solicited => solicited,
         };
         if fires {
-            state.armed = Armed::No;
-            self.activity.disarmed();
+            self.end_arming(state);
             if let Some(channel) = &self.channel {
                 channel.fire(self.me.clone());
             }
@@ -244,10 +281,13 @@ impl CqCore {
         self.state.lock().moderation
     }
 
-    /// Arms the channel. Returns whether the caller must wake the background thread: nothing was armed before.
+    /// Arms the channel. Returns whether the caller must wake the background threads of its contexts: nothing was armed there before.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
         let mut state = self.state.lock();
-        let is_first = state.armed == Armed::No && self.activity.armed();
+        let is_first = state.armed == Armed::No && {
+            state.armed_in = self.contexts_to_wake();
+            self.armed.armed(state.armed_in)
+        };
         // Asking for solicited ones does not take back asking for all (IBA 11.4.2.2).
         if state.armed != Armed::Any {
             state.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
@@ -260,10 +300,29 @@ impl CqCore {
         let mut state = self.state.lock();
         let is_used = state.armed == Armed::No;
         if !is_used {
-            state.armed = Armed::No;
-            self.activity.disarmed();
+            self.end_arming(&mut state);
         }
         is_used
+    }
+
+    fn end_arming(&self, state: &mut State) {
+        state.armed = Armed::No;
+        self.armed.disarmed(std::mem::take(&mut state.armed_in));
+    }
+
+    /// Begins interrupt-driven mode. Returns as [`Self::arm`] does.
+    pub(crate) fn begin_interrupts(&self) -> bool {
+        let mut state = self.state.lock();
+        state.interrupts_in == 0 && {
+            state.interrupts_in = self.contexts_to_wake();
+            self.armed.armed(state.interrupts_in)
+        }
+    }
+
+    /// Ends arming and interrupt-driven mode: it is destroyed.
+    pub(crate) fn close(&self) {
+        self.disarm();
+        self.armed.disarmed(std::mem::take(&mut self.state.lock().interrupts_in));
     }
 
     /// Changes the depth; refused if more completions wait than would fit.
@@ -286,4 +345,36 @@ pub(crate) fn check_depth(depth: u32) -> Result<(), Error> {
         return Err(Error::Invalid { attribute: "cqe", why: "a completion queue needs at least one entry" });
     }
     Error::check_limit("cqe", depth.into(), MAX_CQE.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::poller_activity::PollerActivity;
+    use crate::queues::EventHub;
+
+    /// The background thread of another context keeps out of the way of its pollers.
+    #[test]
+    fn an_armed_queue_counts_in_the_contexts_of_its_queue_pairs() {
+        let armed = Arc::new(ArmedCqs::default());
+        let contexts = [0, 1, 2].map(|index| PollerActivity::new(armed.clone(), index).unwrap());
+        let any_armed = || contexts.each_ref().map(PollerActivity::any_armed);
+        let events = EventHub::default().subscribe().unwrap();
+        let cq = CqCore::new(1, 0, 1, None, armed.clone(), events);
+        assert!(cq.arm(false));
+        assert_eq!(any_armed(), [true, false, false], "no queue pair yet");
+        cq.enter_context(2);
+        assert_eq!(any_armed(), [true, false, true], "a queue pair that came later");
+        cq.disarm();
+        assert_eq!(any_armed(), [false; 3]);
+        assert!(cq.arm(false) && !cq.arm(false));
+        assert_eq!(any_armed(), [false, false, true]);
+        assert!(!cq.begin_interrupts() && !cq.begin_interrupts());
+        cq.push(Completion::default()).unwrap();
+        assert_eq!(any_armed(), [false, false, true], "interrupt-driven, and no longer armed");
+        cq.enter_context(1);
+        assert_eq!(any_armed(), [false, true, true]);
+        cq.close();
+        assert_eq!(any_armed(), [false; 3]);
+    }
 }

@@ -87,7 +87,7 @@ impl RawPort {
         }
         self.wire.socket.listen().map_err(Error::system("listening on a packet socket"))?;
         let wire = self.wire.clone();
-        let started = std::thread::Builder::new().name("ferroce-raw".into()).spawn(move || wire.run());
+        let started = ferroce_os::thread::spawn("ferroce-raw", move || wire.run());
         *thread = Some(started.map_err(Error::system("starting the thread for raw packets"))?);
         Ok(())
     }

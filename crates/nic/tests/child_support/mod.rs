@@ -44,24 +44,12 @@ impl Other {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        signal(self.process.id(), name);
     }
 
     /// Stops it, and waits until it is.
     pub(crate) fn stop(&self) {
-        self.signal("STOP");
-        // The signal takes effect some time later, thread by thread.
-        let tasks = format!("/proc/{}/task", self.process.id());
-        let has_stopped = |task: std::fs::DirEntry| {
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-        };
-        let start = Instant::now();
-        while !std::fs::read_dir(&tasks).unwrap().flatten().all(has_stopped) {
-            assert!(start.elapsed() < PATIENCE, "it never stopped");
-            std::thread::yield_now();
-        }
+        stop_process(self.process.id());
     }
 
     /// Waits for its end, which is a success.
@@ -75,5 +63,25 @@ impl Drop for Other {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap().success());
+}
+
+/// Stops a process, and waits until it is.
+pub(crate) fn stop_process(pid: u32) {
+    signal(pid, "STOP");
+    // The signal takes effect some time later, thread by thread.
+    let tasks = format!("/proc/{pid}/task");
+    let has_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    };
+    let start = Instant::now();
+    while !std::fs::read_dir(&tasks).unwrap().flatten().all(has_stopped) {
+        assert!(start.elapsed() < PATIENCE, "it never stopped");
+        std::thread::yield_now();
     }
 }

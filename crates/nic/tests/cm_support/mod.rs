@@ -8,7 +8,7 @@ use ferroce_nic::{
 use ferroce_proto::verbs::{
     Completion, Payload, QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, Transport, WcStatus,
 };
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ pub(crate) struct End {
     pub(crate) channel: CmChannel,
     pub(crate) pd: Arc<Pd>,
     pub(crate) cq: Cq,
+    /// Requests from this network are refused by [`End::next`].
+    pub(crate) refused: Option<[u8; 3]>,
 }
 
 impl End {
@@ -36,7 +38,7 @@ impl End {
         .expect("the device opens");
         let channel = nic.create_cm_channel().unwrap();
         let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
-        End { nic, channel, pd, cq }
+        End { nic, channel, pd, cq, refused: None }
     }
 
     pub(crate) fn id(&self, space: PortSpace) -> Arc<CmId> {
@@ -63,11 +65,22 @@ impl End {
         let start = Instant::now();
         loop {
             if let Some(event) = self.channel.try_next() {
+                if event.kind == CmEventKind::ConnectRequest && self.refuses(&event.id) {
+                    event.id.close();
+                    continue;
+                }
                 assert_eq!(event.kind, kind, "status {}", event.status);
                 return event;
             }
             assert!(start.elapsed() < PATIENCE, "waited in vain for {kind:?}");
             std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn refuses(&self, id: &CmId) -> bool {
+        match (self.refused, id.peer_addr().map(|peer| peer.ip())) {
+            (Some(network), Some(IpAddr::V4(ip))) => ip.octets()[..3] == network,
+            _ => false,
         }
     }
 

@@ -19,17 +19,17 @@ use crate::wire::{PiggybackedAck, SendOnly};
 impl Qp {
     /// Executes a request if it is the only one and no limit blocks it. If declined, the queue pair is unchanged.
     #[inline(always)] // the caller often knows the operation
-    pub fn try_post<H: Host>(
+    pub fn try_post<'a, H: Host>(
         &mut self,
-        wr: &SendWr<'_>,
+        wr: impl Fn() -> SendWr<'a>,
         clock: impl FnOnce() -> Time,
         host: &mut H,
     ) -> Attempt {
         // Separate branch, so that a WRITE skips the checks of the other operations.
-        if let SendOp::Write { .. } = wr.op {
+        if let SendOp::Write { .. } = wr().op {
             return self.try_direct(wr, host);
         }
-        match wr.op {
+        match wr().op {
             SendOp::Send | SendOp::SendImm(_) => self.try_send(wr, clock, host),
             SendOp::Read { .. } | SendOp::Atomic { .. } => self.try_direct(wr, host),
             _ => Attempt::Declined,
@@ -38,8 +38,14 @@ impl Qp {
 
     /// Sends a single-packet message. The clock is read after the packet is sent.
     #[inline(always)]
-    fn try_send<H: Host>(&mut self, wr: &SendWr<'_>, clock: impl FnOnce() -> Time, host: &mut H) -> Attempt {
-        let Some((len, payload)) = self.data_of(wr) else { return Attempt::Declined };
+    fn try_send<'a, H: Host>(
+        &mut self,
+        wr: impl Fn() -> SendWr<'a>,
+        clock: impl FnOnce() -> Time,
+        host: &mut H,
+    ) -> Attempt {
+        let Some((len, payload)) = self.data_of(&wr) else { return Attempt::Declined };
+        let SendWr { op, flags, .. } = wr();
         let mtu = self.attr.path_mtu.bytes();
         let is_up = self.attr.state == QpState::Rts && self.id.transport == Transport::Rc;
         let Machine::Rc(rc) = &mut self.machine else { return Attempt::Declined };
@@ -48,9 +54,8 @@ impl Qp {
             return Attempt::Declined;
         }
         let payload = if len == 0 { TxPayload::None } else { payload };
-        let is_signaled = signals(wr.flags, self.id.signal_all);
-        let Some(plan) = requester.plan_only(wr.flags, is_signaled, mtu, &self.sq, || host.coalesces())
-        else {
+        let is_signaled = signals(flags, self.id.signal_all);
+        let Some(plan) = requester.plan_only(flags, is_signaled, mtu, &self.sq, || host.coalesces()) else {
             return Attempt::Declined;
         };
         let may_carry = requester.may_carry() && len as usize + PiggybackedAck::LEN <= mtu as usize;
@@ -59,9 +64,9 @@ impl Qp {
             pkey: PKey::DEFAULT,
             psn: plan.psn,
             ack_req: plan.ack_req,
-            solicited: wr.flags.contains(SendFlags::SOLICITED),
+            solicited: flags.contains(SendFlags::SOLICITED),
             selective: false,
-            imm: if let SendOp::SendImm(imm) = wr.op { Some(imm) } else { None },
+            imm: if let SendOp::SendImm(imm) = op { Some(imm) } else { None },
             piggybacked_ack: if may_carry { responder.piggybacked_ack() } else { None },
         };
         let mut io = io!(self, Time::default(), host);
@@ -71,7 +76,9 @@ impl Qp {
             return Attempt::Declined;
         }
         // The packet is sent; the rest is off the latency path.
-        let wqe = self.sq.push(wr, len, io.id.signal_all);
+        // An operation copied as a whole would wait for its parts to be stored, and they wait behind the packet's.
+        let op = if let SendOp::SendImm(imm) = op { SendOp::SendImm(imm) } else { SendOp::Send };
+        let wqe = self.sq.push(&SendWr { op, ud: None, srq: None, ..wr() }, len, io.id.signal_all);
         (wqe.segment, wqe.packets) = (mtu, 1);
         io.now = clock();
         requester.on_posted(&plan, len, &mut io);
@@ -83,30 +90,31 @@ impl Qp {
 
     /// Executes a one-sided request in the peer's memory and completes it.
     #[inline(always)]
-    fn try_direct<H: Host>(&mut self, wr: &SendWr<'_>, host: &mut H) -> Attempt {
+    fn try_direct<'a, H: Host>(&mut self, wr: impl Fn() -> SendWr<'a>, host: &mut H) -> Attempt {
+        let SendWr { wr_id, op, flags, payload, srq, .. } = wr();
         // Unsupported operations are refused when they are queued.
         let is_first = match self.id.transport {
             Transport::Rc => self.is_alone(),
-            Transport::XrcIni => wr.srq.is_some() && self.is_alone(),
-            Transport::Uc => matches!(wr.op, SendOp::Write { .. }) && self.has_drained(host),
+            Transport::XrcIni => srq.is_some() && self.is_alone(),
+            Transport::Uc => matches!(op, SendOp::Write { .. }) && self.has_drained(host),
             Transport::Ud | Transport::XrcTgt => false,
         };
         if !is_first {
             return Attempt::Declined;
         }
-        let Some((len, data)) = self.data_of(wr) else { return Attempt::Declined };
-        let sges = if let Payload::Sges(sges) = wr.payload { sges } else { &[] };
-        let Some(request) = one_sided(&wr.op, wr.srq, data, sges, len, self.attr.max_rd_atomic) else {
+        let Some((len, data)) = self.data_of(&wr) else { return Attempt::Declined };
+        let sges = if let Payload::Sges(sges) = payload { sges } else { &[] };
+        let Some(request) = one_sided(&op, srq, data, sges, len, self.attr.max_rd_atomic) else {
             return Attempt::Declined;
         };
         if !host.try_direct(self.id.pd, &request).is_done() {
             return Attempt::Declined;
         }
         self.counters.performed += 1;
-        if signals(wr.flags, self.id.signal_all) {
-            let (opcode, byte_len) = (wc_opcode(&wr.op), if awaits_response(&wr.op) { len } else { 0 });
+        if signals(flags, self.id.signal_all) {
+            let (opcode, byte_len) = (wc_opcode(&op), if awaits_response(&op) { len } else { 0 });
             let completion =
-                Completion { wr_id: wr.wr_id, opcode, byte_len, qpn: self.id.qpn, ..Completion::default() };
+                Completion { wr_id, opcode, byte_len, qpn: self.id.qpn, ..Completion::default() };
             host.complete(Side::Send, completion);
         }
         Attempt::Done
@@ -114,18 +122,19 @@ impl Qp {
 
     /// Returns length and data of a request if [`Self::check_payload`] accepts them.
     #[inline(always)]
-    fn data_of<'a>(&self, wr: &SendWr<'a>) -> Option<(u32, TxPayload<'a>)> {
+    fn data_of<'a>(&self, wr: impl Fn() -> SendWr<'a>) -> Option<(u32, TxPayload<'a>)> {
         let cap = &self.attr.cap;
-        let may_be_inline = !matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        let len = match wr.payload {
+        let SendWr { op, payload, .. } = wr();
+        let may_be_inline = !matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        let len = match payload {
             // Nearly all requests have one SGE, so no sum is needed.
             Payload::Sges([sge]) if cap.max_send_sge > 0 && sge.len <= MAX_MESSAGE => sge.len,
             Payload::Inline(bytes) if may_be_inline && bytes.len() <= cap.max_inline_data as usize => {
                 bytes.len() as u32
             }
-            _ => self.check_payload(wr).ok()?,
+            _ => self.check_payload(&wr()).ok()?,
         };
-        let data = match wr.payload {
+        let data = match payload {
             Payload::Sges(sges) => TxPayload::Local { pd: self.id.pd, sges, offset: 0, len },
             Payload::Inline(bytes) => TxPayload::Bytes(bytes),
         };
@@ -166,7 +175,7 @@ impl Qp {
     pub fn may_coalesce<H: Host>(&self, host: &mut H) -> bool {
         match &self.machine {
             Machine::Rc(rc) if self.attr.state == QpState::Rts => {
-                rc.0.may_coalesce(self.attr.path_mtu.bytes(), &self.sq) && host.coalesces()
+                rc.0.may_coalesce(&self.sq) && host.coalesces()
             }
             _ => false,
         }

@@ -160,12 +160,23 @@ impl Inbound {
         io: &mut Io<'_, H>,
     ) -> Result<bool, Refusal> {
         let op = view.opcode().operation;
-        // Check this before writing: the requester retransmits the whole packet after an RNR NAK.
-        if view.imm().is_some() {
+        // Check this before writing: the requester retransmits the whole packet after an RNR NAK. Where the message is several packets
+        // of the path MTU, a bad key is refused with the first of them, before the last one takes a receive. So it is with a large packet.
+        let (takes_recv, is_large) = (view.imm().is_some(), view.len() > io.mtu() as usize);
+        if takes_recv && !is_large {
             self.ensure_recv(view.xrceth(), rq, io)?;
         }
         if op.starts_message() {
             self.start_write(view.reth(), io)?;
+        }
+        if takes_recv
+            && is_large
+            && let Err(refusal) = self.ensure_recv(view.xrceth(), rq, io)
+        {
+            if op.starts_message() {
+                self.abandon();
+            }
+            return Err(refusal);
         }
         let len = view.len() as u32;
         if if op.ends_message() { len != self.left } else { len >= self.left } {

@@ -14,6 +14,8 @@ pub(crate) struct Identity {
     /// The service of its packets.
     pub(crate) service: Service,
     pub(crate) pd: PdId,
+    /// Protection domain of its shared receive queue.
+    pub(crate) recv_pd: Option<PdId>,
     pub(crate) signal_all: bool,
     pub(crate) shared_recv: bool,
 }
@@ -52,6 +54,12 @@ pub(crate) struct Io<'a, H: Host> {
 impl<H: Host> Io<'_, H> {
     pub(crate) fn mtu(&self) -> u32 {
         self.attr.path_mtu.bytes()
+    }
+
+    /// Protection domain of the memory of receives.
+    #[inline(always)]
+    pub(crate) fn recv_pd(&self) -> PdId {
+        self.id.recv_pd.unwrap_or(self.pd)
     }
 
     /// A header for this connection's peer.

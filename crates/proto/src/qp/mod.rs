@@ -81,9 +81,9 @@ pub struct QpConfig {
     pub cap: QpCap,
     /// Whether every send generates a completion.
     pub signal_all: bool,
-    /// Whether receives come from a shared receive queue.
-    pub shared_recv: bool,
-    /// Largest datagram.
+    /// Protection domain of the shared receive queue, if receives come from one. Their memory belongs to that domain.
+    pub shared_recv: Option<PdId>,
+    /// Largest datagram: the active MTU of the port, even if a path carries more.
     pub port_mtu: Mtu,
     /// Congestion control of the requester.
     pub congestion: Controller,
@@ -140,14 +140,16 @@ impl Qp {
             transport: config.transport,
             service: service_of(config.transport),
             pd: config.pd,
+            // A request of XRC names its queue, whose domain then counts for all of it.
+            recv_pd: config.shared_recv.filter(|_| !config.transport.is_xrc()),
             signal_all: config.signal_all,
-            shared_recv: config.shared_recv || config.transport == Transport::XrcTgt,
+            shared_recv: config.shared_recv.is_some() || config.transport == Transport::XrcTgt,
         };
         Qp {
             attr: QpAttr { cap: config.cap, path_mtu: config.port_mtu, ..QpAttr::default() },
             route: Route::default(),
             sq: SendQueue::new(&config.cap, config.transport),
-            rq: RecvQueue::for_qp(&config.cap, config.shared_recv || config.transport.is_xrc()),
+            rq: RecvQueue::for_qp(&config.cap, config.shared_recv.is_some() || config.transport.is_xrc()),
             machine: Machine::new(config.transport, config.congestion),
             id,
             counters: QpCounters::default(),

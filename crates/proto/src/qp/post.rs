@@ -70,16 +70,19 @@ pub enum Posted {
 
 impl Qp {
     /// Posts a send. After [`Posted::Queued`], the caller must call [`Qp::poll_requests`].
+    ///
+    /// `wr` reads the request wherever it lies, each time the same. So only a request that is queued is ever stored in memory: one
+    /// that executes at once stays in registers.
     #[inline(always)] // as `Qp::try_post`
-    pub fn post_send<H: Host>(
+    pub fn post_send<'a, H: Host>(
         &mut self,
-        wr: &SendWr<'_>,
+        wr: impl Fn() -> SendWr<'a>,
         mut clock: impl FnMut() -> Time,
         host: &mut H,
     ) -> Result<Posted, PostError> {
-        match self.try_post(wr, &mut clock, host) {
+        match self.try_post(&wr, &mut clock, host) {
             Attempt::Done => Ok(Posted::Executed),
-            Attempt::Declined => self.queue_send(wr, clock, host),
+            Attempt::Declined => self.queue_send(&wr(), clock, host),
         }
     }
 

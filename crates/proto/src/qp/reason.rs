@@ -38,7 +38,7 @@ listed! {
         /// The peer refused the request as an invalid reliable-datagram request.
         PeerSaysInvalidRd = 14 => "the peer found the reliable-datagram request invalid",
         /// A memory window that cannot be bound that way.
-        BindRefused = 15 => "the window cannot be bound: the region lacks MW_BIND or LOCAL_WRITE, the range is outside it, or the window is still bound",
+        BindRefused = 15 => "the window cannot be bound: the region lacks MW_BIND or LOCAL_WRITE, the range is empty or outside it, or the window is still bound",
     }
     /// One sentence: the cause and what to check next.
     fn text

@@ -50,7 +50,7 @@ impl From<&MemoryFault> for RefusalReason {
             MemoryFault::Misaligned { .. } => RefusalReason::Misaligned,
             MemoryFault::NotPresent { .. } => RefusalReason::NotPresent,
             MemoryFault::StillBound { .. }
-            | MemoryFault::ForeignKey { .. }
+            | MemoryFault::NothingToBind { .. }
             | MemoryFault::NotInvalidatable { .. }
             | MemoryFault::NotOnDemand { .. } => RefusalReason::Window,
         }

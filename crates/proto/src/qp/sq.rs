@@ -169,7 +169,7 @@ impl SendQueue {
     }
 
     /// Adds an entry and returns it. The caller has checked that it fits.
-    #[inline]
+    #[inline(always)] // a request that was just sent is in registers
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32, signal_all: bool) -> &mut SendWqe {
         let slot = self.slot(self.tail);
         let (sge_count, inline) = match wr.payload {

@@ -40,7 +40,7 @@ impl Datagrams {
             }
             let failure = if wqe.len > io.mtu() {
                 io.host.explain(format_args!(
-                    "QP {}: datagram wr_id {:#x} has {} bytes, the path MTU is {}",
+                    "QP {}: datagram wr_id {:#x} has {} bytes, the active MTU of the port is {}",
                     io.id.qpn,
                     wqe.wr_id,
                     wqe.len,
@@ -141,10 +141,11 @@ impl Datagrams {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         let (grh, network) = grh_bytes(arrival, &pkt.headers, pkt.payload.len());
-        let placed = io.host.scatter(io.pd, &self.recv.sges, 0, &grh).and_then(|()| match pkt.payload {
-            [] => Ok(()),
-            data => io.host.scatter(io.pd, &self.recv.sges, Grh::LEN as u64, data),
-        });
+        let placed =
+            io.host.scatter(io.recv_pd(), &self.recv.sges, 0, &grh).and_then(|()| match pkt.payload {
+                [] => Ok(()),
+                data => io.host.scatter(io.recv_pd(), &self.recv.sges, Grh::LEN as u64, data),
+            });
         if let Err(fault) = placed {
             io.host.explain(format_args!(
                 "QP {}: a datagram cannot be placed into receive wr_id {:#x}: {fault}",

@@ -68,7 +68,7 @@ pub(crate) trait View {
     fn place<H: Host>(&self, sges: &[Sge], offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
         match self.payload() {
             [] => Ok(()),
-            data => io.host.scatter(io.pd, sges, offset, data).map_err(Refusal::Local),
+            data => io.host.scatter(io.recv_pd(), sges, offset, data).map_err(Refusal::Local),
         }
     }
 }
@@ -237,7 +237,7 @@ impl View for (RendezvousSend, SourceRef) {
         true
     }
     fn place<H: Host>(&self, sges: &[Sge], _offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
-        match io.host.fetch(io.pd, sges, &self.1) {
+        match io.host.fetch(io.recv_pd(), sges, &self.1) {
             Attempt::Done => Ok(()),
             Attempt::Declined => Err(Refusal::NotFetched),
         }

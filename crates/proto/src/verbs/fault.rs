@@ -79,13 +79,13 @@ pub enum MemoryFault {
         /// The window's key.
         key: u32,
     },
-    /// The key that a bind wants is not the window's: more than the low eight bits differ.
-    #[error("key {key:#x} is not the window's: it has {window:#x}, and only the low 8 bits may change")]
-    ForeignKey {
-        /// The key asked for.
+    /// A bind of zero bytes, which closes a memory window of type 1 only.
+    #[error(
+        "a bind of 0 bytes to the window of key {key:#x}; a window of type 2 is closed by an invalidation"
+    )]
+    NothingToBind {
+        /// The window's key.
         key: u32,
-        /// The key the window has.
-        window: u32,
     },
     /// A page is not there, or cannot be written: the program unmapped it, or never mapped it.
     #[error("{len} bytes at {addr:#x} are not (all) mapped, or not writable")]

@@ -76,13 +76,13 @@ pub struct FlushWhat {
 pub struct MwBind {
     /// Number of the window within its device.
     pub window: u32,
-    /// The window's key from now on. Only its low eight bits may differ from the key it has.
+    /// The window's key from now on, in its low eight bits. The other 24 stay as they are, whatever these are.
     pub rkey: RKey,
     /// The region.
     pub lkey: LKey,
     /// First byte, as the region counts.
     pub addr: u64,
-    /// Number of bytes; none leaves the window unbound.
+    /// Number of bytes; none leaves a window of type 1 unbound, and is refused for type 2.
     pub len: u64,
     /// What the peer may do there, and whether it counts from zero.
     pub access: Access,

@@ -28,6 +28,8 @@ fn pair(registry: &Arc<Registry>, file: &File) -> (LocalPeers, LocalPeer, Reader
         slot: RECEIVER,
         segment: ShmSegment::model(Some(&segment)),
         own_slot: SENDER,
+        tables: ShmSegment::model(Some(&segment)),
+        is_self: false,
         registry: registry.clone(),
         instance: 1,
         out: Arc::new(Mutex::new(Outgoing { ring, reader: 1, waiting: Backlog::new().expect("memory") })),

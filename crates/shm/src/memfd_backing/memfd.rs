@@ -1,5 +1,8 @@
 //! Memory as a file: how pages get in and out.
 //!
+//! Both ways in pieces: a thread that stores there waits for one piece, and only one is in memory twice. In a piece of full length, pages
+//! that hold only zeros stay holes of the file.
+//!
 //! Files of huge pages cannot be read or written by system calls, so those are copied through a second mapping. All their pages are
 //! brought in by a call that can fail before any is touched: where there is none to be had, touching one is a signal.
 
@@ -40,6 +43,11 @@ pub(crate) fn memory_device() -> Option<u64> {
     DEVICE.get_or_init(|| Some(ask()?.1)).to_owned()
 }
 
+/// Whether a page that is used for the first time may be refused, which is a signal.
+pub(crate) fn is_strict() -> bool {
+    std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim_ascii() == b"2")
+}
+
 /// What `mmap` and `memfd_create` want to be told of pages that are not the ordinary ones.
 fn page_flags(page: usize, huge: libc::c_uint) -> libc::c_uint {
     if page == page_len() { 0 } else { huge | page.ilog2() << libc::MAP_HUGE_SHIFT }
@@ -51,7 +59,12 @@ pub(crate) struct Memfd {
     pub(crate) descriptor: HeldFd,
     /// Bytes of a page.
     page: usize,
+    /// The file has no holes where it is mapped: it is short, or whoever touches one might get a signal.
+    is_filled: bool,
 }
+
+/// Bytes that move at once, or one page if that is longer.
+const PIECE: usize = 4 << 20;
 
 /// Linux 6.3. Machines that forbid executable memfds insist on it.
 const MFD_NOEXEC_SEAL: libc::c_uint = 8;
@@ -66,63 +79,176 @@ impl Memfd {
         make(MFD_NOEXEC_SEAL).or_else(|errno| if errno == libc::EINVAL { make(0) } else { Err(errno) })
     }
 
-    /// The length is final. Huge pages are all there; ordinary ones when they are written, which is next, so that lack of memory is an error
-    /// then and not SIGBUS later.
+    /// The length is final.
     pub(crate) fn new(len: usize, page: usize) -> Result<Memfd, Errno> {
         let fd = Memfd::create(page)?;
         leave_rest_to_program(&fd, len)?;
-        // A signal makes `fallocate` undo its work and fail; with a profiler's timer it would never get through.
-        let _signals = SignalsHeld::new();
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: three calls on a descriptor of ours; `len` is at most `MAX_BACKED`.
+        // SAFETY: two calls on a descriptor of ours; `len` is at most `MAX_BACKED`.
         unsafe {
             check(libc::ftruncate(fd.as_raw_fd(), len as libc::off_t))?;
-            if page != page_len() {
-                check(libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t))?;
-            }
             check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals))?;
         }
-        Ok(Memfd { descriptor: HeldFd::new(fd)?, page })
+        let is_filled = page != page_len() || len < PIECE || is_strict();
+        Ok(Memfd { descriptor: HeldFd::new(fd)?, page, is_filled })
     }
 
-    /// Moves private pages in. If it fails, they are as before.
-    #[inline(never)]
-    pub(crate) fn take_in(&self, pages: &Range<usize>, most: Means) -> Result<Means, Errno> {
-        if self.is_huge() {
-            populate(pages, libc::MADV_POPULATE_READ)?;
+    /// Ordinary pages, all of which are there when they are mapped.
+    #[cfg(test)]
+    pub(crate) fn filled(len: usize) -> Result<Memfd, Errno> {
+        Ok(Memfd { is_filled: true, ..Memfd::new(len, page_len())? })
+    }
+
+    /// The pieces in which these pages move.
+    pub(crate) fn pieces(&self, pages: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (end, step) = (pages.end, PIECE.max(self.page));
+        (pages.start..end).step_by(step).map(move |start| start..end.min(start + step))
+    }
+
+    /// What can be done before a piece of private pages moves in, to this offset: finding pages that cannot be read, and memory for
+    /// the file where it needs that first. A userfaultfd of the program may have to bring its pages in.
+    pub(crate) fn prepare(&self, piece: &Range<usize>, offset: usize) -> Result<Prepared, Errno> {
+        if piece.len() < PIECE && !self.is_huge() {
+            return Ok(Prepared { keeps_holes: false });
         }
+        if self.is_filled {
+            self.allocate(offset, piece.len())?;
+        }
+        match populate(piece, libc::MADV_POPULATE_READ) {
+            Ok(()) => Ok(Prepared { keeps_holes: !self.is_huge() }),
+            // Linux before 5.14.
+            Err(libc::EINVAL) if !self.is_huge() => Ok(Prepared { keeps_holes: false }),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Moves a piece in. If it fails, the pages are as before.
+    #[inline(never)]
+    pub(crate) fn take_in(
+        &self,
+        piece: &Range<usize>,
+        offset: usize,
+        prepared: Prepared,
+        most: Means,
+    ) -> Result<Means, Errno> {
         // Where userfaultfd cannot protect huge pages, it is as if there were none.
         let kind = if self.is_huge() { Kind::Memfd } else { Kind::Anonymous };
-        let write_protect = WriteProtect::begin(pages, kind, most)?;
-        self.write(pages)?;
-        if let Err(errno) = self.map_over(pages, 0) {
-            if !is_mapped(pages) {
-                self.fill_hole(pages);
+        let write_protect = WriteProtect::begin(piece, kind, most)?;
+        if prepared.keeps_holes {
+            self.write_nonzero(piece, offset)?;
+        } else {
+            self.write(piece, offset)?;
+        }
+        if let Err(errno) = self.map_over(piece, offset) {
+            if !is_mapped(piece) {
+                self.fill_hole(piece, offset);
             }
             return Err(errno);
         }
         let means = write_protect.means();
         write_protect.end_exchanged();
+        // Spares the data path its page faults; an error here would be one there as well.
+        let bring_in = |run: Range<usize>| {
+            let at = piece.start + (run.start - offset);
+            populate(&(at..at + run.len()), libc::MADV_POPULATE_WRITE)
+        };
+        let _ = match prepared.keeps_holes {
+            true => self.for_data(offset, piece.len(), &mut (0..0), bring_in),
+            false => bring_in(offset..offset + piece.len()),
+        };
         Ok(means)
     }
 
-    /// Makes private memory of what a mapping still shows of `backed`. If it fails, the pages stay shared.
+    /// Makes private memory of a piece that a mapping with these rights shows. If it fails, the piece stays shared. `copy` is as long as
+    /// what is left to give back, this piece first.
     #[inline(never)]
-    pub(crate) fn give_back(&self, mapping: &Vma, backed: &Range<usize>, most: Means) -> Result<(), Errno> {
-        let piece = mapping.pages.start.max(backed.start)..mapping.pages.end.min(backed.end);
-        let offset = piece.start - backed.start;
-        let copy = Scratch::new(piece.len(), self.page)?;
-        let write_protect = WriteProtect::begin(&piece, Kind::Memfd, most)?;
-        self.read(offset, &copy.0)?;
-        copy.protect(mapping)?;
-        if let Err(errno) = copy.move_over(&piece) {
-            if !is_mapped(&piece) && self.map_over(&piece, offset).is_err() {
+    pub(crate) fn give_back(
+        &self,
+        piece: &Range<usize>,
+        offset: usize,
+        like: &Vma,
+        copy: &mut PrivateCopy,
+        most: Means,
+    ) -> Result<(), Errno> {
+        let PrivateCopy { pages: copy, data } = copy;
+        let here = copy.0.start..copy.0.start + piece.len();
+        let in_copy = |run: Range<usize>| here.start + run.start - offset..here.start + run.end - offset;
+        self.for_data(offset, piece.len(), data, |run| {
+            match populate(&in_copy(run), libc::MADV_POPULATE_WRITE) {
+                Err(libc::EINVAL) if !self.is_huge() => Ok(()),
+                answer => answer,
+            }
+        })?;
+        let write_protect = WriteProtect::begin(piece, Kind::Memfd, most)?;
+        self.for_data(offset, piece.len(), data, |run| self.read(run.start, &in_copy(run)))?;
+        protect(&here, like)?;
+        if let Err(errno) = copy.move_over(piece) {
+            if !is_mapped(piece) && self.map_over(piece, offset).is_err() {
                 give_up();
             }
             return Err(errno);
         }
         write_protect.end_exchanged();
         Ok(())
+    }
+
+    /// Frees memory of the file. Nobody maps it, or [holes are no danger](Self::may_have_holes).
+    pub(crate) fn release(&self, offset: usize, len: usize) {
+        let _ = self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len);
+    }
+
+    /// Whether those who touch a hole get a page and never a signal.
+    pub(crate) fn may_have_holes(&self) -> bool {
+        !self.is_filled
+    }
+
+    /// Brings pages of the file in, so that lack of memory is an error now and not SIGBUS later.
+    fn allocate(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        // A signal makes `fallocate` undo its work and fail; with a profiler's timer it would never get through.
+        let _signals = SignalsHeld::new();
+        self.fallocate(0, offset, len)
+    }
+
+    fn fallocate(&self, mode: libc::c_int, offset: usize, len: usize) -> Result<(), Errno> {
+        let (offset, len) = (offset as libc::off_t, len as libc::off_t);
+        // SAFETY: allocates or frees pages of a file of ours.
+        check(unsafe { libc::fallocate(self.descriptor.raw(), mode, offset, len) })
+    }
+
+    /// Does something with each run of pages of the file that are not holes, from `offset` on. The kernel looks for the end of a run in
+    /// all of the file, so the last one found is kept in `known` for those who go piece by piece.
+    fn for_data(
+        &self,
+        offset: usize,
+        len: usize,
+        known: &mut Range<usize>,
+        mut each: impl FnMut(Range<usize>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            if !known.contains(&at) {
+                let start = self.seek(at, libc::SEEK_DATA)?;
+                if start >= end {
+                    break;
+                }
+                *known = start..self.seek(start, libc::SEEK_HOLE)?;
+            }
+            let run = at.max(known.start)..end.min(known.end);
+            at = run.end;
+            each(run)?;
+        }
+        Ok(())
+    }
+
+    /// Where the next data of the file is, or the next hole.
+    fn seek(&self, from: usize, what: libc::c_int) -> Result<usize, Errno> {
+        // SAFETY: asks where something is, and moves a position that nobody uses.
+        let found = unsafe { libc::lseek(self.descriptor.raw(), from as libc::off_t, what) };
+        match usize::try_from(found) {
+            Ok(found) => Ok(found),
+            Err(_) if last_errno() == libc::ENXIO => Ok(usize::MAX),
+            Err(_) => Err(last_errno()),
+        }
     }
 
     pub(crate) fn map_over(&self, pages: &Range<usize>, offset: usize) -> Result<(), Errno> {
@@ -132,10 +258,10 @@ impl Memfd {
     }
 
     /// The kernel unmaps before it maps, and old ones may fail in between. The contents are in the file by then.
-    pub(crate) fn fill_hole(&self, pages: &Range<usize>) {
+    pub(crate) fn fill_hole(&self, pages: &Range<usize>, offset: usize) {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let how = private_memory(self.page) | libc::MAP_FIXED;
-        let filled = map(pages.start, pages.len(), rights, how, -1, 0).and_then(|_| self.read(0, pages));
+        let filled = map(pages.start, pages.len(), rights, how, -1, 0).and_then(|_| self.read(offset, pages));
         if filled.is_err() {
             give_up();
         }
@@ -154,10 +280,27 @@ impl Memfd {
         Ok(view)
     }
 
+    /// Writes the pages that hold more than zeros. The others stay holes. All of them were brought in and may be read.
+    fn write_nonzero(&self, from: &Range<usize>, offset: usize) -> Result<(), Errno> {
+        let page = |at: usize| at..at + page_len();
+        let mut at = from.start;
+        while at < from.end {
+            let start = at;
+            while at < from.end && !is_zero(&page(at)) {
+                at += page_len();
+            }
+            self.write(&(start..at), offset + (start - from.start))?;
+            while at < from.end && is_zero(&page(at)) {
+                at += page_len();
+            }
+        }
+        Ok(())
+    }
+
     /// The kernel copies: to it, memory that others write at the same time is nothing special.
-    pub(crate) fn write(&self, from: &Range<usize>) -> Result<(), Errno> {
+    pub(crate) fn write(&self, from: &Range<usize>, offset: usize) -> Result<(), Errno> {
         if self.is_huge() {
-            let to = self.view(0, from.len())?;
+            let to = self.view(offset, from.len())?;
             // SAFETY: `from` was brought in and may be read, the view is ours; they are as long, and different pages.
             unsafe {
                 std::ptr::copy_nonoverlapping(from.start as *const u8, to.0.start as *mut u8, from.len())
@@ -166,7 +309,7 @@ impl Memfd {
         }
         let mut at = from.start;
         while at < from.end {
-            let offset = (at - from.start) as libc::off_t;
+            let offset = (offset + at - from.start) as libc::off_t;
             // SAFETY: the kernel checks the pages that it reads from.
             let n = unsafe { libc::pwrite(self.descriptor.raw(), at as *const _, from.end - at, offset) };
             at += progress(n)?;
@@ -198,45 +341,70 @@ impl Memfd {
     }
 }
 
+/// A piece that is about to move in.
+pub(crate) struct Prepared {
+    /// Its pages can be read, and those that hold only zeros stay holes. In a short piece that costs more than it saves.
+    keeps_holes: bool,
+}
+
+/// Private memory that takes the place of a file's, piece by piece. One mapping for all pieces: the kernel joins those that were
+/// neighbours in it.
+pub(crate) struct PrivateCopy {
+    pages: Scratch,
+    /// A run of the file's pages that are not holes.
+    data: Range<usize>,
+}
+
+impl PrivateCopy {
+    /// No page is there yet.
+    pub(crate) fn new(file: &Memfd, len: usize) -> Result<PrivateCopy, Errno> {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let start = map(0, len, rights, private_memory(file.page), -1, 0)?;
+        Ok(PrivateCopy { pages: Scratch(start..start + len), data: 0..0 })
+    }
+}
+
 /// Pages of ours: private memory in the making, or a second mapping.
 struct Scratch(Range<usize>);
 
 impl Scratch {
-    fn new(len: usize, page: usize) -> Result<Scratch, Errno> {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let start = map(0, len, rights, private_memory(page) | libc::MAP_POPULATE, -1, 0)?;
-        let made = Scratch(start..start + len);
-        if page != page_len() {
-            populate(&made.0, libc::MADV_POPULATE_WRITE)?;
-        }
-        Ok(made)
-    }
-
-    /// Gives it the rights that the program gave to the pages it replaces.
-    fn protect(&self, like: &Vma) -> Result<(), Errno> {
-        let bits = [
-            (like.readable, libc::PROT_READ),
-            (like.writable, libc::PROT_WRITE),
-            (like.executable, libc::PROT_EXEC),
-        ];
-        let rights = bits.iter().filter(|(has, _)| *has).fold(0, |rights, (_, bit)| rights | bit);
-        // SAFETY: pages of ours that nobody has a reference to.
-        unsafe { address_space::protect(&self.0, rights) }
-    }
-
-    /// Puts it in the place of other pages of the same length, in one step as far as other threads can see.
-    fn move_over(self, pages: &Range<usize>) -> Result<(), Errno> {
-        // SAFETY: `pages` hold the same bytes, so nobody can tell; and our own range is not used again.
-        unsafe { address_space::move_over(&self.0, pages.start) }?;
-        std::mem::forget(self);
+    /// Puts its first pages in the place of others, in one step as far as other threads can see.
+    fn move_over(&mut self, pages: &Range<usize>) -> Result<(), Errno> {
+        let rest = self.0.start + pages.len();
+        // SAFETY: `pages` hold the same bytes, so nobody can tell; and these pages of ours are not used again.
+        unsafe { address_space::move_over(&(self.0.start..rest), pages.start) }?;
+        self.0.start = rest;
         Ok(())
     }
 }
 
+/// Gives pages of ours the rights that the program gave to those they replace.
+fn protect(pages: &Range<usize>, like: &Vma) -> Result<(), Errno> {
+    let bits = [
+        (like.readable, libc::PROT_READ),
+        (like.writable, libc::PROT_WRITE),
+        (like.executable, libc::PROT_EXEC),
+    ];
+    let rights = bits.iter().filter(|(has, _)| *has).fold(0, |rights, (_, bit)| rights | bit);
+    // SAFETY: pages of ours that nobody has a reference to.
+    unsafe { address_space::protect(pages, rights) }
+}
+
+/// Whether all bytes of a page are zero.
+fn is_zero(page: &Range<usize>) -> bool {
+    let is_zero = |at: usize| {
+        // SAFETY: inside a page that may be read; others may write it, so it is read as volatile.
+        unsafe { (at as *const [u64; 8]).read_volatile() }.into_iter().fold(0, |all, word| all | word) == 0
+    };
+    page.clone().step_by(64).all(is_zero)
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: pages of ours that nobody has a reference to.
-        let _ = unsafe { address_space::unmap(&self.0) };
+        if !self.0.is_empty() {
+            // SAFETY: pages of ours that nobody has a reference to.
+            let _ = unsafe { address_space::unmap(&self.0) };
+        }
     }
 }
 

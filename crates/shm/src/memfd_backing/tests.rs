@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 
 mod huge;
+mod pieces;
 mod refusals;
 
 const PAGE: usize = 4096;
@@ -282,7 +283,7 @@ fn system_calls_store_too() {
             while !stop.load(Ordering::Relaxed) {
                 number += 1;
                 let from = std::ptr::from_ref(&number).addr();
-                source.write(&(from..from + 8)).expect("write");
+                source.write(&(from..from + 8), 0).expect("write");
                 source.read(0, &(memory.0.start + 8..memory.0.start + 16)).expect("read");
                 assert_eq!(word(memory.0.start + 8).load(Ordering::Relaxed), number);
             }
@@ -401,10 +402,10 @@ fn rights_changed_meanwhile_are_kept() {
 fn a_hole_is_filled_from_the_file() {
     let memory = Memory::filled(2);
     let file = Memfd::new(2 * PAGE, PAGE).expect("memfd");
-    file.write(&memory.0).expect("write");
+    file.write(&memory.0, 0).expect("write");
     memory.unmap(0..2);
     assert!(!is_mapped(&memory.0));
-    file.fill_hole(&memory.0);
+    file.fill_hole(&memory.0, 0);
     assert!(memory.is_private() && memory.holds(3));
 }
 

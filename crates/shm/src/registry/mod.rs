@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 pub use directory::default_base;
 pub use directory::effective_uid;
-pub use ports::{PortError, Ports};
+pub use ports::{Holder, PortError, Ports};
 pub use roster::Roster;
 
 /// Lowest slot. Slot 0 would own the special queue pairs 0 and 1.
@@ -119,6 +119,7 @@ impl Registry {
                 false => Err(io_error(&registry.directory, "enter it", io::ErrorKind::NotFound.into())),
             }
         })??;
+        Ports::open(registry.directory.clone(), registry.slot)?.release_inherited()?;
         Ok(registry)
     }
 
@@ -140,6 +141,11 @@ impl Registry {
     /// Whether some process holds `slot`.
     pub fn is_alive(&self, slot: u8) -> bool {
         slot == self.slot || self.locks.is_held(slot).unwrap_or(true)
+    }
+
+    /// How many slots are held.
+    pub fn slots_held(&self) -> usize {
+        (FIRST_SLOT..=LAST_SLOT).filter(|&slot| self.is_alive(slot)).count()
     }
 
     /// Runs `change` on the roster while nobody else can see or change it, and stores what it left.

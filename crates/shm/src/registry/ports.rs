@@ -70,12 +70,29 @@ struct Cache {
     claims: Vec<Claim>,
 }
 
+/// Who has a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// This very program.
+    pub is_own: bool,
+    /// One of the two claims is for every address of the host.
+    pub is_wildcard: bool,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = if self.is_own { "this program itself" } else { "another program of this user" };
+        let how = if self.is_wildcard { ", and one of the two claims is for all addresses" } else { "" };
+        write!(f, "{who} has the port{how}")
+    }
+}
+
 /// Why a port cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// Another program has it.
-    #[error("another program has the port")]
-    InUse,
+    /// Somebody has it.
+    #[error("{0}")]
+    InUse(Holder),
     /// No port is left.
     #[error("all ports are taken")]
     Exhausted,
@@ -85,18 +102,24 @@ pub enum PortError {
 }
 
 impl Ports {
-    /// Opens the table in the registry's directory for the owner of `slot`. What an earlier owner left is removed.
+    /// Opens the table in the registry's directory for the owner of `slot`.
     pub fn open(directory: PathBuf, slot: u8) -> Result<Ports, RegistryError> {
         let open = |name: &str| {
             ByteLocks::open(&directory.join(name)).map_err(|e| io_error(&directory, "open a lock file", e))
         };
         let (slots, lock) = (open("lock")?, open(LOCK_FILE)?);
         let (mine, cache) = (Mutex::default(), Mutex::default());
-        let ports = Ports { directory, slot, slots, lock, mine, cache };
-        if ports.load().iter().any(|claim| claim.slot == slot) {
-            ports.update(|claims| claims.retain(|c| c.slot != slot))?;
+        Ok(Ports { directory, slot, slots, lock, mine, cache })
+    }
+
+    /// Releases the ports of an earlier owner of the slot, which was killed. The slot is taken again, so they would count as ports of the new
+    /// owner.
+    pub(super) fn release_inherited(&self) -> Result<(), RegistryError> {
+        let is_inherited = |claim: &Claim| claim.slot == self.slot;
+        if self.load().iter().any(is_inherited) {
+            self.update(|claims| claims.retain(|claim| !is_inherited(claim)))?;
         }
-        Ok(ports)
+        Ok(())
     }
 
     /// Whether the owner of `slot` lives.
@@ -119,9 +142,7 @@ impl Ports {
         let usage = if may_share { Use::Shared } else { Use::Bound };
         let claim = Claim { slot: self.slot, space, first: port, last: port, scope, usage };
         self.update(|claims| {
-            if claims.iter().any(|other| claim.conflicts(other)) {
-                return Err(PortError::InUse);
-            }
+            claim.check(claims.iter())?;
             claims.push(claim);
             Ok(())
         })?
@@ -150,9 +171,7 @@ impl Ports {
                     && matches!(c.usage, Use::Bound | Use::Shared)
             });
             let others = claims.iter().enumerate().filter(|(at, _)| Some(*at) != own);
-            if others.map(|(_, c)| c).any(|other| claim.conflicts(other)) {
-                return Err(PortError::InUse);
-            }
+            claim.check(others.map(|(_, other)| other))?;
             match own {
                 Some(at) => claims[at] = claim,
                 None => claims.push(claim),
@@ -269,6 +288,12 @@ impl Drop for Unlock<'_> {
 
 impl Claim {
     /// Whether this claim cannot stand beside `other`.
+    fn check<'a>(&self, mut others: impl Iterator<Item = &'a Claim>) -> Result<(), PortError> {
+        let Some(other) = others.find(|other| self.conflicts(other)) else { return Ok(()) };
+        let is_wildcard = [self, other].iter().any(|claim| !matches!(claim.scope, Scope::Only(_)));
+        Err(PortError::InUse(Holder { is_own: other.slot == self.slot, is_wildcard }))
+    }
+
     fn conflicts(&self, other: &Claim) -> bool {
         let meets = self.space == other.space
             && self.first <= other.last
@@ -331,6 +356,7 @@ fn parse(text: &str) -> Option<Vec<Claim>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{LAST_SLOT, Registry};
     use super::*;
     use std::path::Path;
 
@@ -375,8 +401,13 @@ mod tests {
         let host = Host::new("owner");
         let (one, two) = (host.ports(1), host.ports(2));
         one.bind(TCP, 7471, only("10.0.0.1"), false).unwrap();
-        assert!(matches!(two.bind(TCP, 7471, only("10.0.0.1"), false), Err(PortError::InUse)));
-        assert!(matches!(two.bind(TCP, 7471, Scope::Any, true), Err(PortError::InUse)));
+        let holder = |bound: Result<(), PortError>| match bound {
+            Err(PortError::InUse(Holder { is_own, is_wildcard })) => [is_own, is_wildcard],
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(holder(two.bind(TCP, 7471, only("10.0.0.1"), false)), [false, false]);
+        assert_eq!(holder(two.bind(TCP, 7471, Scope::Any, true)), [false, true]);
+        assert_eq!(holder(one.bind(TCP, 7471, only("10.0.0.1"), false)), [true, false]);
         two.bind(TCP, 7471, only("10.0.0.2"), false).unwrap();
         two.bind(TCP, 7471, Scope::AnyV6, false).unwrap();
         two.bind(PortSpace::Udp, 7471, Scope::Any, false).unwrap();
@@ -390,10 +421,10 @@ mod tests {
         let (one, two) = (host.ports(1), host.ports(2));
         one.bind(TCP, 80, Scope::AnyV4, true).unwrap();
         two.bind(TCP, 80, Scope::AnyV4, true).unwrap();
-        assert!(matches!(one.listen(TCP, 80, Scope::AnyV4), Err(PortError::InUse)));
+        assert!(matches!(one.listen(TCP, 80, Scope::AnyV4), Err(PortError::InUse(_))));
         two.unbind(TCP, 80, Scope::AnyV4);
         one.listen(TCP, 80, Scope::AnyV4).unwrap();
-        assert!(matches!(two.bind(TCP, 80, Scope::AnyV4, true), Err(PortError::InUse)));
+        assert!(matches!(two.bind(TCP, 80, Scope::AnyV4, true), Err(PortError::InUse(_))));
     }
 
     #[test]
@@ -414,8 +445,23 @@ mod tests {
         host.slots[0] = hold(&host.directory, 1);
         one.listen(TCP, 9, Scope::Any).unwrap();
         let reborn = host.ports(1);
+        reborn.release_inherited().unwrap();
         assert_eq!(reborn.listener(TCP, 9, gid("::1")), None);
         assert_eq!(reborn.listener(TCP, 5, gid("::1")), Some(2));
+    }
+
+    #[test]
+    fn a_new_owner_of_a_slot_has_no_ports() {
+        let host = Host::new("inherit");
+        let [dead, other] = [(); 2].map(|()| Registry::open(&host.directory).unwrap());
+        let (directory, slot) = (dead.directory().to_path_buf(), dead.slot());
+        Ports::open(directory.clone(), slot).unwrap().listen(TCP, 7, Scope::Any).unwrap();
+        let ports = Ports::open(directory, other.slot()).unwrap();
+        assert_eq!(ports.listener(TCP, 7, Gid::ZERO), Some(slot));
+        drop(dead);
+        let mut opened = (0..=LAST_SLOT).map(|_| Registry::open(&host.directory).unwrap());
+        let _heir = opened.find(|registry| registry.slot() == slot).unwrap();
+        assert_eq!(ports.listener(TCP, 7, Gid::ZERO), None);
     }
 
     #[test]
@@ -431,7 +477,7 @@ mod tests {
         two.bind(TCP, port, Scope::Any, true).unwrap();
         two.unbind(TCP, port, Scope::Any);
         one.listen(TCP, port, Scope::Any).unwrap();
-        assert!(matches!(two.bind(TCP, port, Scope::Any, true), Err(PortError::InUse)));
+        assert!(matches!(two.bind(TCP, port, Scope::Any, true), Err(PortError::InUse(_))));
         assert_eq!(two.listener(TCP, port, Gid::ZERO), Some(1));
     }
 

@@ -4,7 +4,7 @@
 //! off, as iperf does: small writes may then share a segment, which helps TCP.
 
 use super::super::control::{Control, STEP_TIMEOUT, canonical};
-use super::super::handshake::{self, Offer, Report};
+use super::super::handshake::{self, Offer, Reply, Report};
 use super::super::measure::{Budget, FEWEST, Limit, Measurement, time_round_trips};
 use super::super::params::Params;
 use super::super::stats::Bandwidth;
@@ -59,7 +59,7 @@ pub(crate) fn serve(control: &mut Control, params: &Params) -> Result<Report, Fa
     handshake::ready(control, Offer::Socket { port, nonce })?;
     let mut stream = accept(&listener, control, nonce)?;
     set_options(&stream, params)?;
-    handshake::started(control)?;
+    control.send(&Reply::Started)?;
     let mut message = vec![0; params.size as usize];
     let received = match params.test {
         Test::TcpBw => drain(&mut stream, &mut message),

@@ -4,7 +4,7 @@
 
 use super::super::affinity::SingleCore;
 use super::super::control::Control;
-use super::super::handshake::{self, Offer, Report};
+use super::super::handshake::{self, Offer, Reply, Report};
 use super::super::measure::{Budget, Measurement, time_round_trips};
 use super::super::params::Params;
 use crate::failure::Failure;
@@ -28,7 +28,7 @@ pub(crate) fn run(
 ) -> Result<Measurement, Failure> {
     let socket = bind(control)?;
     connect(&socket, control, offer)?;
-    handshake::go(control, here(&socket)?)?;
+    handshake::go(control, here(&socket, 0)?)?;
     let message = vec![0x5a; params.size as usize];
     let mut answer = vec![0; params.size as usize + 1];
     let histogram = time_round_trips(budget, || exchange(&socket, &message, &mut answer, single_core))?;
@@ -43,9 +43,9 @@ pub(crate) fn serve(
     single_core: SingleCore,
 ) -> Result<Report, Failure> {
     let socket = bind(control)?;
-    let offer = handshake::ready(control, here(&socket)?)?;
+    let offer = handshake::ready(control, here(&socket, 0)?)?;
     connect(&socket, control, &offer)?;
-    handshake::started(control)?;
+    control.send(&Reply::Started)?;
     let mut message = vec![0; params.size as usize + 1];
     let mut received = 0;
     let mut spins = 0;
@@ -106,8 +106,9 @@ pub(super) fn bind(control: &Control) -> Result<UdpSocket, Failure> {
     Ok(socket)
 }
 
-fn here(socket: &UdpSocket) -> Result<Offer, Failure> {
-    Ok(Offer::Socket { port: socket.local_addr().map_err(broken)?.port(), nonce: 0 })
+/// Our side; `nonce` is what the other side should know.
+pub(super) fn here(socket: &UdpSocket, nonce: u64) -> Result<Offer, Failure> {
+    Ok(Offer::Socket { port: socket.local_addr().map_err(broken)?.port(), nonce })
 }
 
 /// Connects to the offered port; returns the number in the offer.

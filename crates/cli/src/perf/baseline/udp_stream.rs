@@ -7,11 +7,11 @@
 
 use super::super::affinity::SingleCore;
 use super::super::control::Control;
-use super::super::handshake::{self, Offer, Report};
+use super::super::handshake::{self, Offer, Reply, Report};
 use super::super::measure::{Budget, Limit, Measurement};
 use super::super::params::{Params, UDP_STREAM_UNIT};
 use super::super::stats::Bandwidth;
-use super::udp::{SPINS_PER_LOOK, bind, broken, connect, is_bounce};
+use super::udp::{SPINS_PER_LOOK, bind, broken, connect, here, is_bounce};
 use crate::failure::Failure;
 use crate::sockopt;
 use rustix::net::sockopt::{
@@ -48,7 +48,7 @@ pub(crate) fn run(
     let socket = bind(control)?;
     let window = connect(&socket, control, offer)?.clamp(*WINDOWS.start(), *WINDOWS.end());
     let merges = sockopt::set_udp_segment(&socket, PACKET as u16).is_ok();
-    handshake::go(control, Offer::Socket { port: port(&socket)?, nonce: 0 })?;
+    handshake::go(control, here(&socket, 0)?)?;
     let packets = params.size as usize / PAYLOAD;
     let mut sender = Sender {
         socket,
@@ -80,9 +80,9 @@ pub(crate) fn serve(control: &mut Control, _: &Params, single_core: SingleCore) 
     }
     // The kernel reports twice the size that it grants, and charges its own structures to it; so use a quarter.
     let buffer_bytes = socket_recv_buffer_size(&socket).map_err(|error| broken(error.into()))? as u64 / 4;
-    let offer = handshake::ready(control, Offer::Socket { port: port(&socket)?, nonce: buffer_bytes })?;
+    let offer = handshake::ready(control, here(&socket, buffer_bytes)?)?;
     connect(&socket, control, &offer)?;
-    handshake::started(control)?;
+    control.send(&Reply::Started)?;
     let mut datagram = vec![0; 64 << 10];
     let (mut received, mut reported, mut spins) = (0_u64, 0, 0_u32);
     loop {
@@ -187,8 +187,4 @@ impl Sender {
         Err(Failure::new(format!("packets of the {} bytes in flight were lost {LOST_WINDOWS} times", self.window))
             .advise("A firewall between the machines may drop UDP, or the receive buffer (net.core.rmem_max) is small"))
     }
-}
-
-fn port(socket: &UdpSocket) -> Result<u16, Failure> {
-    Ok(socket.local_addr().map_err(broken)?.port())
 }

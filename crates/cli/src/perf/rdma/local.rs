@@ -2,7 +2,7 @@
 
 use super::super::affinity::{Side, SingleCore};
 use super::super::control::Control;
-use super::super::params::Params;
+use super::super::params::{Params, Transport};
 use crate::failure::Failure;
 use ferroce::{Config, Device, LinkChoice, Mtu};
 use std::cell::OnceCell;
@@ -26,6 +26,12 @@ impl Local {
     /// Reads the machine's settings; call it before a thread is pinned.
     pub(crate) fn new(pin: Option<Side>, gid_index: Option<u8>) -> Local {
         Local { pin, gid_index, single_core: SingleCore::new(), faults: None, device: OnceCell::new() }
+    }
+
+    /// The same device, for another thread.
+    pub(crate) fn beside(&self) -> Result<Local, Failure> {
+        let device = OnceCell::from(self.device()?.clone());
+        Ok(Local { device, faults: self.faults.clone(), single_core: SingleCore::new(), ..*self })
     }
 
     /// With a device that injects these faults, instead of those of the environment.
@@ -68,7 +74,7 @@ impl Local {
             .position(|entry| entry.address == met_on)
             .or_else(|| gids.iter().position(|entry| alike(entry.address)))
             // Both processes of the suite have the same table, so any entry works.
-            .or_else(|| (control.is_pair() && !gids.is_empty()).then_some(0));
+            .or_else(|| (control.is_pair && !gids.is_empty()).then_some(0));
         at.and_then(|at| u8::try_from(at).ok()).ok_or_else(|| {
             Failure::new(format!(
                 "the device does not use {met_on}, the address that leads to the other side"
@@ -77,10 +83,13 @@ impl Local {
         })
     }
 
-    /// The largest path MTU on the path to the other side.
-    pub(crate) fn path_mtu(&self, control: &Control) -> Result<Mtu, Failure> {
-        let (device, index) = (self.device()?, self.gid_index(control)?);
-        let largest = Mtu::from_bytes(device.attributes().largest_mtu).unwrap_or_default();
+    /// The largest path MTU on the path to the other side. A datagram has at most the active MTU of the port.
+    pub(crate) fn path_mtu(&self, control: &Control, transport: Transport) -> Result<Mtu, Failure> {
+        let (device, index, attributes) =
+            (self.device()?, self.gid_index(control)?, self.device()?.attributes());
+        let is_datagram = transport == Transport::Ud;
+        let largest = if is_datagram { attributes.active_mtu } else { attributes.largest_mtu };
+        let largest = Mtu::from_bytes(largest).unwrap_or_default();
         Ok(device.gids().get(usize::from(index)).map_or(largest, |entry| entry.path_mtu().min(largest)))
     }
 }

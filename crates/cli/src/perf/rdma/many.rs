@@ -1,7 +1,7 @@
 //! Very many queue pairs: how long they take to connect, what each costs, and whether all work.
 
 use super::super::control::Control;
-use super::super::handshake::{self, Report};
+use super::super::handshake::{self, Reply, Report};
 use super::super::params::Params;
 use super::local::Local;
 use super::send_lat::silent;
@@ -105,7 +105,7 @@ pub(super) fn serve(control: &mut Control, params: &Params, local: &Local) -> Re
     station.connect(offer::of_peer(&client)?)?;
     drop(client);
     let memory_bytes = resident_bytes().saturating_sub(before);
-    handshake::started(control)?;
+    control.send(&Reply::Started)?;
     let mut waiter = Waiter::new(&station);
     let mut completions = [Completion::default(); 64];
     let mut received = 0;

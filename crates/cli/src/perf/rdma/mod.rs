@@ -32,7 +32,7 @@ pub(crate) use many::run as connect_many;
 pub(crate) use offer::Offer;
 
 use super::control::Control;
-use super::handshake::{self, Report};
+use super::handshake::{self, Reply, Report};
 use super::measure::{Budget, Measurement};
 use super::params::Params;
 use super::test::Test;
@@ -51,17 +51,14 @@ pub(crate) fn run(
     station.post_receives()?;
     station.connect(offer::of_peer(offer)?)?;
     handshake::go(control, station.offer()?)?;
-    match params.test {
-        Test::SendLat if params.like_perftest => {
-            like_perftest::run_send_lat(&station, control, budget).map(Measurement::Latency)
-        }
-        Test::SendLat => send_lat::run(&station, control, budget).map(Measurement::Latency),
-        Test::WriteLat => write_lat::run(&station, control, budget).map(Measurement::Latency),
-        Test::ReadLat | Test::AtomicLat => {
-            one_sided_lat::run(&station, control, budget).map(Measurement::Latency)
-        }
-        _ => bandwidth::run(&station, control, budget).map(Measurement::Bandwidth),
-    }
+    let latency = match params.test {
+        Test::SendLat if params.like_perftest => like_perftest::run_send_lat(&station, control, budget),
+        Test::SendLat => send_lat::run(&station, control, budget),
+        Test::WriteLat => write_lat::run(&station, control, budget),
+        Test::ReadLat | Test::AtomicLat => one_sided_lat::run(&station, control, budget),
+        _ => return bandwidth::run(&station, control, budget).map(Measurement::Bandwidth),
+    };
+    latency.map(Measurement::Latency)
 }
 
 /// Server of all RDMA tests.
@@ -73,7 +70,7 @@ pub(crate) fn serve(control: &mut Control, params: &Params, local: &Local) -> Re
     station.post_receives()?;
     let offer = handshake::ready(control, station.offer()?)?;
     station.connect(offer::of_peer(&offer)?)?;
-    handshake::started(control)?;
+    control.send(&Reply::Started)?;
     match params.test {
         Test::SendLat if params.like_perftest => like_perftest::serve_send_lat(&station, control),
         Test::SendLat => send_lat::serve(&station, control),

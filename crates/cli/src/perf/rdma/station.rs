@@ -156,7 +156,7 @@ pub(super) fn receives(params: &Params) -> u32 {
 }
 
 fn shape(control: &Control, params: &Params, local: &Local) -> Result<Shape, Failure> {
-    let carried = local.path_mtu(control)?;
+    let carried = local.path_mtu(control, params.transport)?;
     let mtu = params.mtu.and_then(Mtu::from_bytes).unwrap_or(carried);
     if mtu > carried {
         return Err(Failure::new(format!(

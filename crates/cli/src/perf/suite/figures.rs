@@ -1,6 +1,7 @@
 //! How figures are formatted, in the table and in the report.
 
 use super::super::test::Test;
+use super::results::{Cell, Results};
 
 /// A row of the table: the tests whose figures share it.
 pub(crate) struct Row {
@@ -23,8 +24,47 @@ pub(crate) const ROWS: [Row; 7] = [
     Row { label: "RC atomic *", latency: Test::AtomicLat, bandwidth: Some(Test::AtomicBw) },
 ];
 
+/// Headings of the figures of a row; the first column names it.
+pub(crate) const HEADINGS: [&str; 7] = [
+    "median\nµs",
+    "p99\nµs",
+    "p99.9\nµs",
+    "× TCP\nlatency",
+    "bandwidth\nGB/s",
+    "rate\nM msg/s",
+    "× TCP\nrate",
+];
+
+impl Row {
+    /// The figures at a size, below [`HEADINGS`]; `None` if nothing was measured. `failed` shows an error.
+    pub(crate) fn figures(
+        &self,
+        results: &Results,
+        size: u64,
+        failed: impl Fn(&str) -> String,
+    ) -> Option<[String; 7]> {
+        let of_latency = results.cell(self.latency, size);
+        let of_bandwidth = self.bandwidth.and_then(|test| results.cell(test, size));
+        of_latency.or(of_bandwidth)?;
+        let error = |cell: Option<&Cell>| cell.and_then(|cell| cell.error.as_deref()).map(&failed);
+        let latency = of_latency.and_then(|cell| cell.latency.as_ref());
+        let bandwidth = of_bandwidth.and_then(|cell| cell.bandwidth.as_ref());
+        // A row without a bandwidth test has no dash either.
+        let shown = |words: String| if self.bandwidth.is_some() { words } else { String::new() };
+        Some([
+            error(of_latency).unwrap_or_else(|| microseconds(latency.map(|l| l.median_ns))),
+            microseconds(latency.and_then(|l| l.p99_ns)),
+            microseconds(latency.and_then(|l| l.p999_ns)),
+            ratio(results.speed_up(self.latency, size)),
+            error(of_bandwidth).unwrap_or_else(|| shown(rate(bandwidth.map(|b| b.gigabytes_per_s)))),
+            shown(rate(bandwidth.map(|b| b.million_messages_per_s))),
+            ratio(self.bandwidth.and_then(|test| results.speed_up(test, size))),
+        ])
+    }
+}
+
 /// Nothing was measured here.
-pub(crate) const NOTHING: &str = "–";
+const NOTHING: &str = "–";
 
 /// Nanoseconds as microseconds, with three or more significant digits.
 pub(crate) fn microseconds(ns: Option<f64>) -> String {
@@ -37,7 +77,7 @@ pub(crate) fn rate(value: Option<f64>) -> String {
 }
 
 /// A ratio, such as `1.34 ×`.
-pub(crate) fn ratio(value: Option<f64>) -> String {
+fn ratio(value: Option<f64>) -> String {
     value.map_or(String::new(), |value| format!("{} ×", significant(value)))
 }
 

@@ -9,7 +9,7 @@ mod qps;
 mod results;
 mod text;
 
-pub(crate) use figures::{ROWS, Row, microseconds, rate, ratio};
+pub(crate) use figures::{HEADINGS, ROWS, Row, microseconds, rate};
 pub(crate) use headlines::Headline;
 pub(crate) use loss::run as run_loss;
 pub(crate) use peer::run_peer;
@@ -26,11 +26,10 @@ use super::rdma::try_device;
 use super::stats::{Bandwidth, Histogram};
 use super::test::Test;
 use crate::failure::Failure;
-use crate::machine::{Machine, ProcessorTime, utc_now};
+use crate::machine::ProcessorTime;
 use crate::report;
 use peer::Peer;
 use plan::Plan;
-use results::Found;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -40,22 +39,20 @@ use std::time::Instant;
 pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
     args.faults.apply_here()?;
     let plan = if args.quick { Plan::quick() } else { Plan::full() };
-    let machine = Machine::describe();
     // Checks first what would make a minute of measurements worthless.
     try_device()?;
     if !args.no_report {
         try_report(&args.report).map_err(|error| no_report(&args.report, error))?;
     }
-    if !machine.optimised {
+    let (mut results, start) = (Results::new(args.quick, args.faults.to_variable()?), Instant::now());
+    if !results.machine.optimised {
         eprintln!(
             "ferroce perf: built without optimisation; use `cargo run --release -- perf` for figures that count."
         );
     }
-    let (date, start) = (utc_now(), Instant::now());
-    let faults = args.faults.to_variable()?;
-    let found = measure(&plan, faults.is_none())?;
-    let duration_s = start.elapsed().as_secs_f64();
-    let results = Results::new(machine, date, duration_s, args.quick, faults, found);
+    measure(&plan, &mut results);
+    results.duration_s = start.elapsed().as_secs_f64();
+    results.headlines = headlines::of(&results);
     if args.json {
         crate::print_json(&results)?;
     } else {
@@ -85,36 +82,34 @@ fn no_report(path: &Path, error: io::Error) -> Failure {
         .advise("Choose another place with --report, or none with --no-report")
 }
 
-fn measure(plan: &Plan, compare_loss: bool) -> Result<Found, Failure> {
-    let (progress, before) = (Progress::new(plan.steps()), ProcessorTime::now());
+fn measure(plan: &Plan, results: &mut Results) {
+    // Besides the measurements, loss and very many queue pairs are a step each.
+    let (progress, before) = (Progress::new(plan.measurements() + 2), ProcessorTime::now());
     let mut peer = Peer::default();
-    let mut cells = Vec::new();
-    for &size in plan.sizes() {
+    for size in plan::SIZES {
         let mut row: Vec<Collected> = plan.tests(size).into_iter().map(Collected::new).collect();
         // Round by round, so that compared figures are measured within a second or two.
         let rounds: Vec<u32> = row.iter().map(|collected| plan.rounds(collected.test, size)).collect();
         for round in 0..rounds.iter().copied().max().unwrap_or(0) {
             for (collected, _) in row.iter_mut().zip(&rounds).filter(|(_, rounds)| round < **rounds) {
-                progress.step(size, collected.test.name());
+                progress.step(size, &collected.test.name());
                 if collected.error.is_none() {
-                    collected.add(peer.run(&params(collected.test, size), plan.budget()));
+                    collected.add(peer.run(&params(collected.test, size), plan.budget));
                 }
             }
         }
-        cells.extend(row.into_iter().map(|collected| collected.into_cell(size)));
+        results.cells.extend(row.into_iter().map(|collected| collected.into_cell(size)));
         progress.size_done(size);
     }
-    let mut found = Found { cells, ..Found::default() };
-    if compare_loss {
+    if results.faults.is_none() {
         progress.step(loss::SIZE, "loss");
-        found.loss = found.keep("loss", loss::measure(&mut peer, plan.loss_rounds(), plan.loss_budget()));
+        results.loss = results.keep("loss", loss::measure(&mut peer, plan.rounds, plan.loss_budget()));
     }
     progress.step(0, "qps");
     peer.leave();
-    found.connections = found.keep("qps", qps::measure(plan.queue_pairs()));
-    found.stolen = before.zip(ProcessorTime::now()).and_then(|(before, after)| after.stolen_since(before));
+    results.connections = results.keep("qps", qps::measure(plan.queue_pairs));
+    results.stolen = before.zip(ProcessorTime::now()).and_then(|(before, after)| after.stolen_since(before));
     progress.finish();
-    Ok(found)
 }
 
 /// The defaults, except that bandwidth tests post lists of work requests, as a program does for a high rate; TCP

@@ -6,7 +6,9 @@ use super::super::test::{Operation, Test};
 use super::headlines;
 use std::time::Duration;
 
-const SIZES: [u64; 11] = [2, 8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
+/// Message sizes.
+pub(super) const SIZES: [u64; 11] =
+    [2, 8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
 /// Factor of the rounds for the headlines. The speed of a shared machine changes from second to second by more than
 /// the compared figures differ.
@@ -17,9 +19,12 @@ const LOSS_TIME: Duration = Duration::from_millis(300);
 
 /// A plan.
 pub(crate) struct Plan {
-    rounds: u32,
-    budget: Budget,
-    queue_pairs: u32,
+    /// How often bandwidth is compared with and without loss, and least rounds of any other test.
+    pub(super) rounds: u32,
+    /// Time of one measurement.
+    pub(super) budget: Budget,
+    /// Queue pairs to connect at once.
+    pub(super) queue_pairs: u32,
 }
 
 impl Plan {
@@ -35,22 +40,13 @@ impl Plan {
 
     fn new(rounds: u32, warm_up_ms: u64, measured_ms: u64, queue_pairs: u32) -> Plan {
         let limit = Limit::Time(Duration::from_millis(measured_ms));
-        Plan { rounds, budget: Budget { warm_up: Duration::from_millis(warm_up_ms), limit }, queue_pairs }
-    }
-
-    /// Message sizes.
-    pub(crate) fn sizes(&self) -> &'static [u64] {
-        &SIZES
+        let budget = Budget { warm_up: Duration::from_millis(warm_up_ms), limit };
+        Plan { rounds, budget, queue_pairs }
     }
 
     /// How often a test is measured at a size.
     pub(crate) fn rounds(&self, test: Test, size: u64) -> u32 {
-        if headlines::compares(test, size) { self.rounds * HEADLINE_ROUNDS } else { self.rounds }
-    }
-
-    /// Time of one measurement.
-    pub(crate) fn budget(&self) -> Budget {
-        self.budget
+        self.rounds * if headlines::compares(test, size) { HEADLINE_ROUNDS } else { 1 }
     }
 
     /// The tests that exist at a size.
@@ -61,30 +57,16 @@ impl Plan {
             Operation::Udp => size <= MAX_UDP_SIZE,
             _ => true,
         };
-        Test::ALL.into_iter().filter(exists).collect()
+        Test::all().filter(exists).collect()
     }
 
-    /// How often bandwidth is compared with and without loss.
-    pub(crate) fn loss_rounds(&self) -> u32 {
-        self.rounds
-    }
-
-    /// Time of one half of that.
+    /// Time of one half of a comparison with and without loss.
     pub(crate) fn loss_budget(&self) -> Budget {
         Budget { warm_up: self.budget.warm_up, limit: Limit::Time(LOSS_TIME) }
     }
 
-    /// Queue pairs to connect at once.
-    pub(crate) fn queue_pairs(&self) -> u32 {
-        self.queue_pairs
-    }
-
-    /// Number of steps.
-    pub(crate) fn steps(&self) -> u64 {
-        self.measurements() + 2
-    }
-
-    fn measurements(&self) -> u64 {
+    /// Number of measurements of all tests at all sizes.
+    pub(crate) fn measurements(&self) -> u64 {
         let of_size =
             |&size: &u64| self.tests(size).into_iter().map(move |test| u64::from(self.rounds(test, size)));
         SIZES.iter().flat_map(of_size).sum()
@@ -98,9 +80,9 @@ mod tests {
     #[test]
     fn the_default_run_stays_under_a_minute() {
         for (plan, longest_s) in [(Plan::full(), 60), (Plan::quick(), 10)] {
-            let Limit::Time(measured) = plan.budget().limit else { panic!("the suite measures by time") };
-            let sum = (plan.budget().warm_up + measured) * plan.measurements() as u32
-                + 2 * (plan.budget().warm_up + LOSS_TIME) * plan.loss_rounds();
+            let Limit::Time(measured) = plan.budget.limit else { panic!("the suite measures by time") };
+            let sum = (plan.budget.warm_up + measured) * plan.measurements() as u32
+                + 2 * (plan.budget.warm_up + LOSS_TIME) * plan.rounds;
             assert!(sum < Duration::from_secs(longest_s), "{sum:?}");
         }
     }
@@ -116,8 +98,8 @@ mod tests {
     #[test]
     fn every_test_has_a_place() {
         let plan = Plan::full();
-        for test in Test::ALL {
-            assert!(plan.sizes().iter().any(|size| plan.tests(*size).contains(&test)), "{}", test.name());
+        for test in Test::all() {
+            assert!(SIZES.iter().any(|size| plan.tests(*size).contains(&test)), "{}", test.name());
         }
     }
 }

@@ -3,10 +3,10 @@
 use super::super::rdma::Connections;
 use super::super::stats::{Bandwidth, Latency};
 use super::super::test::{Operation, Test};
-use super::headlines::{self, Headline};
+use super::headlines::Headline;
 use super::loss::Loss;
 use crate::failure::Failure;
-use crate::machine::Machine;
+use crate::machine::{Machine, utc_now};
 use crate::sizes::format_size;
 use serde::Serialize;
 
@@ -26,28 +26,6 @@ pub(crate) struct Cell {
     /// Why there is no figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-}
-
-/// What was measured.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Found {
-    /// All latencies and bandwidths.
-    pub(crate) cells: Vec<Cell>,
-    /// The share of the processors' time that the hypervisor gave to other machines meanwhile.
-    pub(crate) stolen: Option<f64>,
-    /// Very many queue pairs.
-    pub(crate) connections: Option<Connections>,
-    /// Bandwidth with and without loss.
-    pub(crate) loss: Option<Loss>,
-    /// What else did not work.
-    pub(crate) failures: Vec<String>,
-}
-
-impl Found {
-    /// The result of a step; or `None`, and its failure is recorded.
-    pub(crate) fn keep<T>(&mut self, step: &str, outcome: Result<T, Failure>) -> Option<T> {
-        outcome.map_err(|failure| self.failures.push(format!("{step}: {}", failure.what()))).ok()
-    }
 }
 
 /// Stolen time from which on figures change.
@@ -85,33 +63,27 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// Puts a run's findings together.
-    pub(crate) fn new(
-        machine: Machine,
-        date: String,
-        duration_s: f64,
-        quick: bool,
-        faults: Option<String>,
-        found: Found,
-    ) -> Results {
-        let Found { cells, stolen, connections, loss, failures } = found;
-        let headlines = Vec::new();
-        let mut results = Results {
+    /// Of a run that begins now, on this machine.
+    pub(crate) fn new(quick: bool, faults: Option<String>) -> Results {
+        Results {
             version: 2,
-            date,
-            duration_s,
-            stolen,
+            date: utc_now(),
+            duration_s: 0.0,
+            stolen: None,
             quick,
             faults,
-            machine,
-            headlines,
-            connections,
-            loss,
-            failures,
-            cells,
-        };
-        results.headlines = headlines::of(&results);
-        results
+            machine: Machine::describe(),
+            headlines: Vec::new(),
+            connections: None,
+            loss: None,
+            failures: Vec::new(),
+            cells: Vec::new(),
+        }
+    }
+
+    /// The result of a step; or `None`, and its failure is recorded.
+    pub(crate) fn keep<T>(&mut self, step: &str, outcome: Result<T, Failure>) -> Option<T> {
+        outcome.map_err(|failure| self.failures.push(format!("{step}: {}", failure.what()))).ok()
     }
 
     /// A warning about the machine, if its figures are doubtful.
@@ -178,7 +150,8 @@ impl Results {
 
 #[cfg(test)]
 pub(crate) mod examples {
-    use super::super::plan::Plan;
+    use super::super::headlines;
+    use super::super::plan::{Plan, SIZES};
     use super::*;
     use crate::perf::stats::Histogram;
 
@@ -186,7 +159,7 @@ pub(crate) mod examples {
     pub(crate) fn results() -> Results {
         let plan = Plan::full();
         let mut cells = Vec::new();
-        for &size in plan.sizes() {
+        for size in SIZES {
             for test in plan.tests(size) {
                 let overhead_ns = match test.operation() {
                     Operation::Tcp => 15_000,
@@ -217,14 +190,17 @@ pub(crate) mod examples {
             resident_bytes: 4000.0,
             server_resident_bytes: 4000.0,
         };
-        let found = Found {
-            cells,
+        let mut results = Results {
+            date: "2026-01-02 03:04:05 UTC".into(),
+            duration_s: 42.0,
             stolen: Some(0.12),
             connections: Some(connections),
             loss: Some(Loss::new("loss=1%".into(), 1 << 20, transfer(6), transfer(3))),
-            failures: Vec::new(),
+            cells,
+            ..Results::new(false, None)
         };
-        Results::new(Machine::describe(), "2026-01-02 03:04:05 UTC".into(), 42.0, false, None, found)
+        results.headlines = headlines::of(&results);
+        results
     }
 }
 

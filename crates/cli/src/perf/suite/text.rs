@@ -1,6 +1,6 @@
 //! The results as one table for the terminal.
 
-use super::figures::{NOTHING, ROWS, Row, microseconds, rate, ratio};
+use super::figures::{HEADINGS, ROWS};
 use super::results::Results;
 use crate::sizes::format_size;
 use crate::table::{Align, Table};
@@ -39,57 +39,18 @@ fn title(results: &Results) -> String {
 }
 
 fn table(results: &Results) -> String {
-    let mut table = Table::new(&[
-        ("size", Align::Right),
-        ("", Align::Left),
-        ("median\nµs", Align::Right),
-        ("p99\nµs", Align::Right),
-        ("p99.9\nµs", Align::Right),
-        ("× TCP\nlatency", Align::Right),
-        ("bandwidth\nGB/s", Align::Right),
-        ("rate\nM msg/s", Align::Right),
-        ("× TCP\nrate", Align::Right),
-    ]);
+    let figures = HEADINGS.map(|heading| (heading, Align::Right));
+    let mut table = Table::new(&[&[("size", Align::Right), ("", Align::Left)], &figures[..]].concat());
     for size in results.sizes() {
         let mut first = true;
         for row in &ROWS {
-            let Some(mut cells) = line(results, row, size) else { continue };
-            cells[0] = if first { format_size(size) } else { String::new() };
-            first = false;
-            table.line(cells);
+            let Some(figures) = row.figures(results, size, |_| "failed".into()) else { continue };
+            let size = if std::mem::take(&mut first) { format_size(size) } else { String::new() };
+            table.line([size, row.label.into()].into_iter().chain(figures));
         }
         table.gap();
     }
     table.render()
-}
-
-fn line(results: &Results, row: &Row, size: u64) -> Option<[String; 9]> {
-    let latency_cell = results.cell(row.latency, size);
-    let bandwidth_cell = row.bandwidth.and_then(|test| results.cell(test, size));
-    latency_cell.or(bandwidth_cell)?;
-    let latency = latency_cell.and_then(|cell| cell.latency.as_ref());
-    let bandwidth = bandwidth_cell.and_then(|cell| cell.bandwidth.as_ref());
-    let failed = |cell: Option<&super::Cell>| cell.is_some_and(|cell| cell.error.is_some());
-    let median =
-        if failed(latency_cell) { "failed".into() } else { microseconds(latency.map(|l| l.median_ns)) };
-    let (gigabytes, messages) = match row.bandwidth {
-        None => (String::new(), String::new()),
-        Some(_) if failed(bandwidth_cell) => ("failed".into(), NOTHING.into()),
-        Some(_) => {
-            (rate(bandwidth.map(|b| b.gigabytes_per_s)), rate(bandwidth.map(|b| b.million_messages_per_s)))
-        }
-    };
-    Some([
-        String::new(),
-        row.label.into(),
-        median,
-        microseconds(latency.and_then(|l| l.p99_ns)),
-        microseconds(latency.and_then(|l| l.p999_ns)),
-        ratio(results.speed_up(row.latency, size)),
-        gigabytes,
-        messages,
-        ratio(row.bandwidth.and_then(|test| results.speed_up(test, size))),
-    ])
 }
 
 #[cfg(test)]

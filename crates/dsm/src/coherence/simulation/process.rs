@@ -54,8 +54,8 @@ impl Process {
     pub(super) fn new(options: Options, homes: &[u32], setup: Setup, acts: VecDeque<Act>) -> Self {
         let (rank, colocated) = (options.rank as usize, options.colocated.clone());
         let mut machine = Machine::new(options);
-        machine.set_migration(setup.migrate);
-        machine.set_changed_blocks(setup.blocks);
+        machine.migrate = setup.migrate;
+        machine.changed_blocks = setup.blocks;
         let placed = (0..).zip(homes).flat_map(|(first, &home)| machine.place(Run { first, count: 1 }, home));
         let placed: Vec<Step> = placed.collect();
         let mut process = Self {

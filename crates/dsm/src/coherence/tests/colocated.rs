@@ -46,11 +46,11 @@ fn freed_pages_are_discarded_by_their_home_alone() {
 #[test]
 fn no_home_moves_to_a_colocated_process() {
     let mut all = [0, 1, 2, 3].map(four);
-    all.iter_mut().for_each(|machine| machine.set_migration(true));
+    all.iter_mut().for_each(|machine| machine.migrate = true);
     for machine in &mut all {
         machine.depart(&[notices_of(&[1]), nothing(), nothing(), nothing()]);
         assert!(!machine.must_meet_again());
-        assert_eq!(machine.migrations(), 0);
+        assert_eq!(machine.migrations, 0);
     }
     assert_eq!(steps(all[2].fault(1, false))[0], Step::Fetch(Run { first: 1, count: 1 }, 1));
 }
@@ -58,7 +58,7 @@ fn no_home_moves_to_a_colocated_process() {
 #[test]
 fn a_page_that_leaves_the_host_is_shown_no_longer() {
     let mut all = [0, 1, 2, 3].map(four);
-    all.iter_mut().for_each(|machine| machine.set_migration(true));
+    all.iter_mut().for_each(|machine| machine.migrate = true);
     steps(all[0].fault(1, false));
     steps(all[2].fault(1, true));
     steps(all[3].fault(1, false));
@@ -93,7 +93,7 @@ fn sharing_can_be_switched_off_for_what_comes() {
 #[test]
 fn what_cannot_be_shown_is_fetched_and_all_else_with_it() {
     let mut machine = Machine::new(Options { hosts: vec![0, 0], colocated: vec![1], ..options(0) });
-    machine.set_changed_blocks(true);
+    machine.changed_blocks = true;
     machine.place(ONE, 1);
     machine.place(NINE, 1);
     assert_eq!(steps(machine.fault(0, true)), [Step::Twin(0), Step::Protect(ONE, Access::Write)]);
@@ -126,7 +126,7 @@ fn a_view_of_too_many_pieces_is_not_cut_any_further() {
 #[test]
 fn overwritten_words_of_others_are_listed() {
     let mut machine = machine(0, 9);
-    machine.set_changed_blocks(true);
+    machine.changed_blocks = true;
     steps(machine.fault(0, true));
     // Somebody else writes a word of block 3 at this home; we write the old one over it, which looks like nothing.
     let theirs = Notice { run: ONE, kept: true, blocks: Blocks(1 << 3) };

@@ -1,5 +1,6 @@
 //! Litmus tests: what must be seen after which lock or barrier, and the life of a page, step by step.
 
+mod blocks;
 mod colocated;
 
 use super::Blocks;
@@ -164,11 +165,37 @@ fn adjacent_pages_are_fetched_where_faults_walk() {
 }
 
 #[test]
+fn what_is_always_fetched_after_a_barrier_is_fetched_at_the_barrier() {
+    let mut machine = machine(1, 9);
+    machine.prefetch_pages = 4;
+    machine.set_prefetching(true);
+    let barrier = |machine: &mut Machine| {
+        machine.arrive();
+        machine.arrived();
+        let steps = machine.depart(&[notices_of(&[0]), nothing()]);
+        steps.contains(&Step::Fetch(ONE, 0))
+    };
+    let mut faults = Vec::new();
+    for interval in 0..80 {
+        faults.extend(Some(interval).filter(|_| !steps(machine.fault(0, false)).is_empty()));
+        barrier(&mut machine);
+    }
+    assert_eq!(faults, [0, 1, 2, 34, 66], "now and then it must show that it is still read");
+    let fetches = (0..80).filter(|_| barrier(&mut machine)).count();
+    assert!(fetches <= 31, "{fetches} fetches of a page that is no longer read");
+    machine.set_prefetching(false);
+    for _ in 0..5 {
+        assert_ne!(steps(machine.fault(0, false)), []);
+        assert!(!barrier(&mut machine));
+    }
+}
+
+#[test]
 fn the_only_writer_becomes_the_home() {
     let mut writer = machine(1, 9);
     let mut home = machine(0, 9);
     for machine in [&mut writer, &mut home] {
-        machine.set_migration(true);
+        machine.migrate = true;
     }
     steps(writer.fault(0, true));
     writer.arrive();
@@ -178,12 +205,12 @@ fn the_only_writer_becomes_the_home() {
     let received = [nothing(), Notices::Pages(notices)];
     assert_eq!((writer.depart(&received), home.depart(&received)), (vec![], vec![]), "no byte moves");
     assert_eq!(steps(writer.fault(0, true)), [Step::Protect(ONE, Access::Write)], "at home: no twin");
-    assert_eq!(writer.migrations(), 1);
+    assert_eq!(writer.migrations, 1);
     assert_eq!(steps(home.fault(0, true))[0], Step::Twin(0), "its copy is still good, but a copy");
     // Somebody who could not tell everything prevents the move.
-    let before = home.migrations();
+    let before = home.migrations;
     home.depart(&[Notices::Overflow, notices_of(&[0])]);
-    assert_eq!(home.migrations(), before);
+    assert_eq!(home.migrations, before);
 }
 
 /// Pages 1 to 4 are written in every interval.
@@ -192,8 +219,9 @@ fn write_all(machine: &mut Machine) -> usize {
     let mut open = Vec::new();
     for page in 1..5 {
         if !open.contains(&page) {
-            faults += 1;
-            for step in steps(machine.fault(page, true)) {
+            let steps = steps(machine.fault(page, true));
+            faults += usize::from(!steps.is_empty());
+            for step in steps {
                 if let Step::Protect(run, Access::Write) = step {
                     open.extend(run.pages());
                 }
@@ -218,8 +246,58 @@ fn what_was_written_together_is_opened_together() {
         faults[5..].iter().any(|&count| count > 1),
         "now and then each must show that it is still written: {faults:?}"
     );
-    machine.set_guessing(false);
+    machine.guess = false;
+    machine.arrive();
+    machine.arrived();
     assert_eq!(write_all(&mut machine), 4);
+}
+
+#[test]
+fn home_pages_that_are_always_written_stay_writable() {
+    let mut machine = machine(1, 9);
+    let barrier = |machine: &mut Machine| (machine.arrive(), machine.arrived());
+    let closed = |first, count| vec![Step::Protect(Run { first, count }, Access::Read)];
+    for interval in 0..8 {
+        write_all(&mut machine);
+        let steps = barrier(&mut machine).0;
+        assert!(interval < 3 || interval == 7 || steps == closed(1, 4), "{interval}: {steps:?}");
+    }
+    for _ in 0..15 {
+        write_all(&mut machine);
+        let (steps, notices) = barrier(&mut machine);
+        assert_eq!((steps, notices[0].run), (closed(1, 1), Run { first: 1, count: 4 }));
+    }
+    let (steps, notices) = barrier(&mut machine);
+    assert_eq!(
+        (steps, notices[0].run),
+        (closed(2, 3), Run { first: 2, count: 3 }),
+        "they may have been written"
+    );
+    assert_eq!(barrier(&mut machine), (vec![], vec![]));
+}
+
+#[test]
+fn pages_that_are_always_written_must_show_it_less_and_less_often() {
+    let mut machine = machine(0, 9);
+    let mut shown = Vec::new();
+    for interval in 0..800 {
+        shown.extend(Some(interval).filter(|_| write_all(&mut machine) > 1));
+        machine.arrive();
+        machine.arrived();
+    }
+    assert_eq!(shown, [0, 32, 95, 220, 469, 718]);
+}
+
+#[test]
+fn a_lock_closes_pages_that_stayed_writable() {
+    let mut machine = machine(1, 9);
+    for _ in 0..10 {
+        write_all(&mut machine);
+        machine.arrive();
+        machine.arrived();
+    }
+    let kept = Run { first: 2, count: 3 };
+    assert_eq!(machine.acquire(5, &nothing()), [Step::Protect(kept, Access::Read)]);
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::map::Mapping;
 use crate::meet::Meeting;
 use codec::Message;
+use ferroce_os::thread::spawn;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,6 +39,16 @@ trait Carrier: Send + Sync {
     fn send(&self, to: u32, message: Vec<u8>) -> Result<(), Error>;
     /// Delivers received messages; waits at most `patience` for one. Only the service thread calls it.
     fn receive(&self, patience: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error>;
+    /// The same for a thread of the program that waits until `ready`, one at a time. May return earlier. Returns whether this
+    /// carrier supports it.
+    fn receive_in_front(
+        &self,
+        _most: Duration,
+        _ready: &mut dyn FnMut() -> bool,
+        _each: &mut dyn FnMut(u32, &[u8]),
+    ) -> Result<bool, Error> {
+        Ok(false)
+    }
 }
 
 pub(crate) struct Messages {
@@ -52,6 +63,8 @@ struct Shared {
     calls: Mutex<Calls>,
     /// A call is done, or a peer wrote to our mapping.
     news: Condvar,
+    /// Held by the thread of the program that receives messages itself.
+    front: Mutex<()>,
     ended: AtomicBool,
 }
 
@@ -72,39 +85,29 @@ struct Call {
 }
 
 impl Messages {
-    pub(crate) fn over_udp(
+    /// Over UDP sockets, or over SEND and RECV.
+    pub(crate) fn open(
+        over_udp: bool,
         rank: u32,
         size: u32,
         mapping: &Arc<Mapping>,
         meeting: &Meeting,
     ) -> Result<Self, Error> {
-        let carrier = Box::new(udp::Udp::open(rank, size, meeting)?);
-        Self::start(mapping, carrier, meeting)
-    }
-
-    pub(crate) fn over_verbs(
-        rank: u32,
-        size: u32,
-        mapping: &Arc<Mapping>,
-        meeting: &Meeting,
-    ) -> Result<Self, Error> {
-        let carrier = Box::new(verbs::Verbs::open(rank, size, meeting)?);
-        Self::start(mapping, carrier, meeting)
-    }
-
-    fn start(mapping: &Arc<Mapping>, carrier: Box<dyn Carrier>, meeting: &Meeting) -> Result<Self, Error> {
+        let carrier: Box<dyn Carrier> = match over_udp {
+            true => Box::new(udp::Udp::open(rank, size, meeting)?),
+            false => Box::new(verbs::Verbs::open(rank, size, meeting)?),
+        };
         let shared = Arc::new(Shared {
             mapping: mapping.clone(),
             carrier,
             next: AtomicU64::new(0),
             calls: Mutex::default(),
             news: Condvar::new(),
+            front: Mutex::default(),
             ended: AtomicBool::new(false),
         });
         let server = shared.clone();
-        let service = std::thread::Builder::new()
-            .name("ferroce-dsm-home".into())
-            .spawn(move || server.serve())
+        let service = spawn("ferroce-dsm-home", move || server.serve())
             .map_err(|source| Error::System { call: "starting the service thread", source })?;
         meeting.gather("serving")?;
         Ok(Self { shared, service: Some(service) })
@@ -182,6 +185,30 @@ impl Shared {
         Ok(())
     }
 
+    /// Waits for messages until `ready`, at most for `most`. May return earlier.
+    fn wait(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        if let Some(_front) = self.front.try_lock() {
+            let mut failure = None;
+            let mut each = |from, bytes: &[u8]| failure = failure.take().or(self.handle(from, bytes).err());
+            let is_supported = self.carrier.receive_in_front(most, ready, &mut each)?;
+            if let Some(error) = failure {
+                return Err(error);
+            }
+            if is_supported {
+                return Self::check(&self.calls.lock());
+            }
+        }
+        let seen = self.calls.lock().handled;
+        if ready() {
+            return Ok(());
+        }
+        let mut calls = self.calls.lock();
+        if calls.handled == seen {
+            self.news.wait_for(&mut calls, most);
+        }
+        Self::check(&calls)
+    }
+
     fn check(calls: &Calls) -> Result<(), Error> {
         calls.failure.as_ref().map_or(Ok(()), |why| Err(Error::Transport(why.clone())))
     }
@@ -192,10 +219,9 @@ impl Transport for Messages {
         let left = Arc::new(AtomicUsize::new(0));
         each_peer(ops, |to, ops| self.shared.ask(to, ops, Some(&left)))?;
         meanwhile();
-        let mut calls = self.shared.calls.lock();
-        while left.load(Ordering::Acquire) > 0 {
-            Shared::check(&calls)?;
-            self.shared.news.wait_for(&mut calls, Duration::from_millis(100));
+        let mut ready = || left.load(Ordering::Acquire) == 0;
+        while !ready() {
+            self.shared.wait(Duration::from_millis(100), &mut ready)?;
         }
         Ok(())
     }
@@ -210,14 +236,6 @@ impl Transport for Messages {
     }
 
     fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        let seen = self.shared.calls.lock().handled;
-        if ready() {
-            return Ok(());
-        }
-        let mut calls = self.shared.calls.lock();
-        if calls.handled == seen {
-            self.shared.news.wait_for(&mut calls, most);
-        }
-        Shared::check(&calls)
+        self.shared.wait(most, ready)
     }
 }

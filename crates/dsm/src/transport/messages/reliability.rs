@@ -1,7 +1,12 @@
 //! One direction of a connection over datagrams, without I/O: sequence numbers, a send window, acknowledgements,
 //! retransmission.
+//!
+//! Every datagram acknowledges what came the other way. A request is answered by a reply, and a reply is often followed by
+//! the next request, so few acknowledgements need a datagram of their own: those of a gap or a duplicate, which must not
+//! wait, those of many datagrams, and those that a timer finds.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Maximum number of datagrams in flight; together they fit into a default receive buffer.
@@ -9,6 +14,8 @@ const IN_FLIGHT: usize = 16;
 /// First and longest wait for an acknowledgement.
 const WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_millis(320);
+/// Datagrams that may arrive in order before they are acknowledged at once. Less than half a send window.
+const UNACKNOWLEDGED: u32 = 6;
 /// Duplicate acknowledgements after which the next datagram counts as lost.
 const REPEATS: u32 = 2;
 
@@ -59,8 +66,9 @@ impl Outgoing {
         Some((number, &self.waiting[self.in_flight - 1]))
     }
 
-    /// Handles an acknowledgement of all datagrams before `next`. Returns the datagram to retransmit.
-    pub(super) fn acknowledge(&mut self, next: u64, now: Instant) -> Option<(u64, &[u8])> {
+    /// Handles an acknowledgement of all datagrams before `next`. Returns the datagram to retransmit. One that came with
+    /// a message (`piggybacked`) does not tell of a gap.
+    pub(super) fn acknowledge(&mut self, next: u64, piggybacked: bool, now: Instant) -> Option<(u64, &[u8])> {
         let arrived = next.saturating_sub(self.first);
         if arrived > self.in_flight as u64 {
             return None;
@@ -73,7 +81,7 @@ impl Outgoing {
             self.deadline = now + self.wait;
             return None;
         }
-        if next == self.first && self.in_flight > 0 {
+        if next == self.first && self.in_flight > 0 && !piggybacked {
             self.repeats += 1;
             if self.repeats == REPEATS {
                 return Some((self.first, &self.waiting[0]));
@@ -102,24 +110,58 @@ impl Outgoing {
 /// The receiver from one process.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
-    next: u64,
     early: BTreeMap<u64, Vec<u8>>,
 }
 
+/// What a receiver has to acknowledge. Any thread that sends takes it along.
+#[derive(Debug, Default)]
+pub(super) struct Arrived {
+    next: AtomicU64,
+    unacknowledged: AtomicU32,
+}
+
+impl Arrived {
+    /// The number to acknowledge: all datagrams before it arrived.
+    pub(super) fn acknowledge(&self) -> u64 {
+        self.unacknowledged.store(0, Ordering::Relaxed);
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// Whether an acknowledgement is due, after a while without one.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.unacknowledged.load(Ordering::Relaxed) > 0
+    }
+
+    fn advance(&self) -> u64 {
+        self.unacknowledged.fetch_add(1, Ordering::Relaxed);
+        self.next.fetch_add(1, Ordering::AcqRel) + 1
+    }
+}
+
 impl Incoming {
-    /// Handles a datagram; delivers complete messages in order. Returns the number to acknowledge.
-    pub(super) fn take(&mut self, number: u64, message: &[u8], mut each: impl FnMut(&[u8])) -> u64 {
-        if number == self.next {
-            each(message);
-            self.next += 1;
-            while let Some(message) = self.early.remove(&self.next) {
-                each(&message);
-                self.next += 1;
+    /// Handles a datagram; delivers complete messages in order. Returns whether to acknowledge at once.
+    pub(super) fn take(
+        &mut self,
+        arrived: &Arrived,
+        number: u64,
+        message: &[u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> bool {
+        let next = arrived.next.load(Ordering::Acquire);
+        if number != next {
+            if number > next && number - next < IN_FLIGHT as u64 {
+                self.early.insert(number, message.to_vec());
             }
-        } else if number > self.next && number - self.next < IN_FLIGHT as u64 {
-            self.early.insert(number, message.to_vec());
+            return true;
         }
-        self.next
+        // A message may be answered at once, so it counts as arrived before.
+        let mut next = arrived.advance();
+        each(message);
+        while let Some(message) = self.early.remove(&next) {
+            next = arrived.advance();
+            each(&message);
+        }
+        arrived.unacknowledged.load(Ordering::Relaxed) >= UNACKNOWLEDGED
     }
 }
 
@@ -137,6 +179,7 @@ mod tests {
             };
             let mut now = Instant::now();
             let (mut outgoing, mut incoming) = (Outgoing::new(now), Incoming::default());
+            let arrived = Arrived::default();
             (0..100u8).for_each(|number| outgoing.push(vec![number]));
             let mut wire: Vec<(u64, Vec<u8>)> = Vec::new();
             let mut got = Vec::new();
@@ -144,22 +187,46 @@ mod tests {
                 while let Some((number, message)) = outgoing.poll(now) {
                     wire.push((number, message.to_vec()));
                 }
+                let mut acknowledge = wire.is_empty() && arrived.is_overdue();
+                let mut piggybacked = random(2) == 0;
                 if wire.is_empty() {
                     now += LONGEST_WAIT;
                     wire.extend(outgoing.expire(now).map(|(number, message)| (number, message.to_vec())));
-                    continue;
+                } else {
+                    let (number, message) = wire.swap_remove(random(wire.len() as u64) as usize);
+                    if random(4) == 0 {
+                        continue;
+                    }
+                    let at_once = incoming.take(&arrived, number, &message, |message| got.push(message[0]));
+                    acknowledge |= at_once || piggybacked;
+                    piggybacked &= !at_once;
                 }
-                let (number, message) = wire.swap_remove(random(wire.len() as u64) as usize);
-                if random(4) == 0 {
-                    continue;
-                }
-                let next = incoming.take(number, &message, |message| got.push(message[0]));
-                if random(4) > 0 {
-                    let again = outgoing.acknowledge(next, now);
-                    wire.extend(again.map(|(number, message)| (number, message.to_vec())));
+                if acknowledge {
+                    let next = arrived.acknowledge();
+                    if random(4) > 0 {
+                        let again = outgoing.acknowledge(next, piggybacked, now);
+                        wire.extend(again.map(|(number, message)| (number, message.to_vec())));
+                    }
                 }
             }
             assert!(got.iter().copied().eq(0..100), "seed {seed}: {got:?}");
         }
+    }
+
+    #[test]
+    fn a_conversation_needs_no_datagrams_for_acknowledgements() {
+        let mut incoming = Incoming::default();
+        let arrived = Arrived::default();
+        for number in 0..50 {
+            assert!(!incoming.take(&arrived, number, b"request", |_| ()));
+            assert_eq!(arrived.acknowledge(), number + 1, "the reply carries it");
+        }
+        assert!(!arrived.is_overdue());
+        let at_once: Vec<u64> =
+            (50..62).filter(|&number| incoming.take(&arrived, number, b"", |_| ())).collect();
+        assert_eq!(at_once.first(), Some(&55), "a long silence is broken");
+        assert!(arrived.is_overdue());
+        assert!(incoming.take(&arrived, 70, b"", |_| ()), "a gap is reported at once");
+        assert!(incoming.take(&arrived, 3, b"", |_| ()), "so is a duplicate");
     }
 }

@@ -1,23 +1,31 @@
-//! Messages over UDP sockets. A datagram has a key of the job, a kind, a number, and for data a message.
+//! Messages over UDP sockets. A datagram has a key of the job, a kind, a number, an acknowledgement, and for data a message.
+//!
+//! A thread of the program that waits receives datagrams itself, so a message wakes one thread and not two. The kernel
+//! wakes it before the service thread, which receives while no such thread waits.
 
-use super::Carrier;
-use super::reliability::{Incoming, Outgoing};
+use super::reliability::{Arrived, Incoming, Outgoing};
+use super::{Carrier, LARGEST};
 use crate::error::Error;
 use crate::meet::Meeting;
 use ferroce::FaultConfig;
+use ferroce_os::eventfd::EventFd;
+use ferroce_os::wait_set::WaitSet;
 use parking_lot::Mutex;
-use std::io::ErrorKind;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recvfrom};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 const DATA: u8 = 1;
 const ACK: u8 = 2;
-/// Key, kind, number.
-const HEAD: usize = 8 + 1 + 8;
+/// Key, kind, number, acknowledgement.
+const HEAD: usize = 8 + 1 + 8 + 8;
 /// Silence after which a process is lost.
 const LOST: Duration = Duration::from_secs(10);
-/// Interval of the retransmission checks.
+/// Interval of the checks for retransmissions and overdue acknowledgements. Less than the wait for an acknowledgement.
 const TICK: Duration = Duration::from_millis(5);
 
 pub(super) struct Udp {
@@ -25,10 +33,53 @@ pub(super) struct Udp {
     key: u64,
     addresses: Vec<SocketAddr>,
     outgoing: Vec<Mutex<Outgoing>>,
-    incoming: Mutex<Vec<Incoming>>,
+    incoming: Vec<Mutex<Incoming>>,
+    arrived: Vec<Arrived>,
+    front: Front,
     /// Faults as the NIC injects them, so that all transports can be tested on the same lossy network.
     faults: FaultConfig,
     dice: AtomicU64,
+}
+
+/// Where a thread of the program waits for datagrams.
+struct Front {
+    set: WaitSet,
+    /// The service thread handled a message that a thread in front may wait for.
+    bell: EventFd,
+    occupied: AtomicBool,
+    /// Not on the stack, which may be small: a page fault waits here, too.
+    datagram: Mutex<Vec<u8>>,
+}
+
+impl Front {
+    fn new(socket: &UdpSocket) -> io::Result<Self> {
+        let (set, bell) = (WaitSet::new()?, EventFd::new()?);
+        let datagram = Mutex::new(vec![0; HEAD + LARGEST]);
+        let front = Self { set, bell, occupied: AtomicBool::new(false), datagram };
+        front.set.enter_exclusive(socket.as_raw_fd())?;
+        front.set.enter_other(front.bell.as_fd().as_raw_fd())?;
+        Ok(front)
+    }
+
+    /// Occupies or leaves the front.
+    fn occupy(&self, occupied: bool) {
+        self.occupied.store(occupied, Ordering::Relaxed);
+        // Pairs with the one in `ring`: either the bell rings, or the occupant sees what the message changed.
+        fence(Ordering::SeqCst);
+    }
+
+    fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.occupied.load(Ordering::Relaxed) {
+            self.bell.add();
+        }
+    }
+
+    fn sleep(&self, most: Duration) {
+        if !self.set.sleep(most) {
+            while self.bell.try_take() {}
+        }
+    }
 }
 
 fn failed(call: &'static str) -> impl Fn(std::io::Error) -> Error {
@@ -55,14 +106,17 @@ impl Udp {
         let faults = ferroce::Config::from_env().map_err(|error| Error::Transport(error.to_string()))?.faults;
         let faults = faults.unwrap_or_default();
         let now = Instant::now();
+        let front = Front::new(&socket).map_err(failed("making a set of descriptors"))?;
         Ok(Self {
+            front,
             faults,
             dice: AtomicU64::new(faults.seed.wrapping_add(u64::from(rank) << 32)),
             socket,
             key,
             addresses,
             outgoing: (0..size).map(|_| Mutex::new(Outgoing::new(now))).collect(),
-            incoming: Mutex::new((0..size).map(|_| Incoming::default()).collect()),
+            incoming: (0..size).map(|_| Mutex::default()).collect(),
+            arrived: (0..size).map(|_| Arrived::default()).collect(),
         })
     }
 
@@ -83,6 +137,7 @@ impl Udp {
         datagram.extend(self.key.to_le_bytes());
         datagram.push(kind);
         datagram.extend(number.to_le_bytes());
+        datagram.extend(self.arrived[to].acknowledge().to_le_bytes());
         datagram.extend(message);
         if self.happens(self.faults.loss) {
             return;
@@ -104,32 +159,31 @@ impl Udp {
         let peer = self.addresses.iter().position(|address| *address == from)?;
         let (key, rest) = datagram.split_first_chunk::<8>()?;
         let (kind, rest) = rest.split_first()?;
-        let (number, message) = rest.split_first_chunk::<8>()?;
-        let number = u64::from_le_bytes(*number);
+        let (number, rest) = rest.split_first_chunk::<8>()?;
+        let (next, message) = rest.split_first_chunk::<8>()?;
+        let (number, next) = (u64::from_le_bytes(*number), u64::from_le_bytes(*next));
         if u64::from_le_bytes(*key) != self.key {
             return None;
         }
-        match *kind {
-            DATA => {
-                let mut messages = Vec::new();
-                let next = self.incoming.lock()[peer]
-                    .take(number, message, |message| messages.push(message.to_vec()));
-                self.transmit(peer, ACK, next, &[]);
-                messages.iter().for_each(|message| each(peer as u32, message));
+        {
+            let mut outgoing = self.outgoing[peer].lock();
+            if let Some((number, message)) = outgoing.acknowledge(next, *kind == DATA, Instant::now()) {
+                self.transmit(peer, DATA, number, message);
             }
-            ACK => {
-                let mut outgoing = self.outgoing[peer].lock();
-                if let Some((number, message)) = outgoing.acknowledge(number, Instant::now()) {
-                    self.transmit(peer, DATA, number, message);
-                }
-                self.pump(peer, &mut outgoing);
+            self.pump(peer, &mut outgoing);
+        }
+        if *kind == DATA {
+            let mut incoming = self.incoming[peer].lock();
+            let at_once =
+                incoming.take(&self.arrived[peer], number, message, |message| each(peer as u32, message));
+            if at_once {
+                self.transmit(peer, ACK, 0, &[]);
             }
-            _ => {}
         }
         Some(())
     }
 
-    /// Retransmits what was not acknowledged in time.
+    /// Retransmits what was not acknowledged in time, and acknowledges what no datagram has acknowledged.
     fn expire(&self) -> Result<(), Error> {
         let now = Instant::now();
         for (to, outgoing) in self.outgoing.iter().enumerate() {
@@ -140,8 +194,32 @@ impl Udp {
             if let Some((number, message)) = outgoing.expire(now) {
                 self.transmit(to, DATA, number, message);
             }
+            if self.arrived[to].is_overdue() {
+                self.transmit(to, ACK, 0, &[]);
+            }
         }
         Ok(())
+    }
+
+    /// Receives a datagram and handles it. Returns whether there was one.
+    fn receive_one(
+        &self,
+        flags: RecvFlags,
+        datagram: &mut [u8],
+        each: &mut dyn FnMut(u32, &[u8]),
+    ) -> Result<bool, Error> {
+        match recvfrom(&self.socket, &mut *datagram, flags) {
+            Ok((len, _, from)) => {
+                if let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) {
+                    self.handle(from, &datagram[..len], each);
+                }
+                Ok(true)
+            }
+            Err(Errno::AGAIN) => Ok(false),
+            // An earlier datagram was refused. The rendezvous reports the reason.
+            Err(Errno::CONNREFUSED | Errno::INTR) => Ok(true),
+            Err(error) => Err(failed("receiving from a UDP socket")(error.into())),
+        }
     }
 }
 
@@ -156,17 +234,11 @@ impl Carrier for Udp {
     fn receive(&self, patience: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
         let start = Instant::now();
         let mut ticked = start;
-        let mut datagram = [0; 64 << 10];
+        let mut datagram = [0; HEAD + LARGEST];
         loop {
-            match self.socket.recv_from(&mut datagram) {
-                Ok((len, from)) => {
-                    self.handle(from, &datagram[..len], each);
-                }
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                // An earlier datagram was refused. The rendezvous reports the reason.
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted) => {}
-                Err(error) => return Err(failed("receiving from a UDP socket")(error)),
+            // It blocks for at most a tick.
+            if self.receive_one(RecvFlags::empty(), &mut datagram, each)? {
+                self.front.ring();
             }
             let now = Instant::now();
             if now - ticked >= TICK {
@@ -177,5 +249,23 @@ impl Carrier for Udp {
                 return Ok(());
             }
         }
+    }
+
+    fn receive_in_front(
+        &self,
+        most: Duration,
+        ready: &mut dyn FnMut() -> bool,
+        each: &mut dyn FnMut(u32, &[u8]),
+    ) -> Result<bool, Error> {
+        self.front.occupy(true);
+        let sleeps = !ready();
+        if sleeps {
+            self.front.sleep(most);
+        }
+        self.front.occupy(false);
+        // A datagram that woke us woke nobody else, so at least one is received.
+        let mut datagram = self.front.datagram.lock();
+        while sleeps && self.receive_one(RecvFlags::DONTWAIT, &mut datagram[..], each)? && !ready() {}
+        Ok(true)
     }
 }

@@ -3,10 +3,9 @@
 use super::{Carrier, LARGEST};
 use crate::error::Error;
 use crate::meet::Meeting;
-use crate::transport::rdma::doze;
+use crate::transport::rdma::{connect, doze, failed, queue_pairs};
 use ferroce::{
-    Completion, Cq, Device, Endpoint, Outcome, Qpn, RcQp, RecvWr, Region, SendFlags, SendWr, Srq, WcOpcode,
-    wr,
+    Completion, Cq, Device, Outcome, Qpn, RcQp, RecvWr, Region, SendFlags, SendWr, Srq, WcOpcode, wr,
 };
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -16,8 +15,6 @@ use std::time::Duration;
 const SLOT: usize = LARGEST.next_multiple_of(64);
 /// Maximum number of posted receives, and of sends in flight.
 const SLOTS: usize = 256;
-/// As for one-sided connections.
-const TIMEOUT: u8 = 17;
 
 pub(super) struct Verbs {
     cq: Cq,
@@ -35,10 +32,6 @@ struct Sending {
     queue: VecDeque<(u32, Vec<u8>)>,
 }
 
-fn failed(error: ferroce::Error) -> Error {
-    Error::Transport(error.to_string())
-}
-
 fn slot(region: &Region, at: usize, len: usize) -> Result<ferroce::Sge, Error> {
     region.sge((at * SLOT) as u64..(at * SLOT + len) as u64).map_err(failed)
 }
@@ -51,45 +44,18 @@ impl Verbs {
         let srq = pd.srq(SLOTS as u32, 1).map_err(failed)?;
         let inbox = pd.region(SLOTS * SLOT).register().map_err(failed)?;
         let outbox = pd.region(SLOTS * SLOT).register().map_err(failed)?;
-        let address = meeting.local_address().filter(|address| device.gid_index(*address).is_ok());
-        let mut peers = Vec::new();
-        let mut line = String::new();
-        for peer in 0..size {
-            let qp = (peer != rank).then(|| {
-                let builder = pd.rc(&cq).srq(&srq).depth(SLOTS as u32, 1).timeout(TIMEOUT);
-                match address {
-                    Some(address) => builder.address(address).create(),
-                    None => builder.create(),
-                }
-            });
-            let qp: Option<RcQp> = qp.transpose().map_err(failed)?;
-            line.push(' ');
-            match &qp {
-                Some(qp) => line.push_str(&qp.endpoint().map_err(failed)?.to_string()),
-                None => line.push('-'),
-            }
-            peers.push(qp);
-        }
+        let builder = || pd.rc(&cq).srq(&srq).depth(SLOTS as u32, 1);
+        let (peers, endpoints) = queue_pairs(rank, size, &device, meeting, builder)?;
         let ranks = (0..).zip(&peers).filter_map(|(rank, qp)| Some((qp.as_ref()?.qpn(), rank))).collect();
         let sending = Mutex::new(Sending { free: (0..SLOTS).collect(), queue: VecDeque::new() });
         let verbs = Self { cq, srq, inbox, outbox, peers, ranks, sending };
         for at in 0..SLOTS {
             verbs.post_recv(at)?;
         }
-        verbs.connect(rank, &meeting.gather(line.trim_start())?)?;
-        Ok(verbs)
-    }
-
-    fn connect(&self, rank: u32, lines: &[String]) -> Result<(), Error> {
-        for (qp, line) in self.peers.iter().zip(lines) {
-            let bad = || Error::Disagree(format!("{line:?} is not the address of a process"));
-            if let Some(qp) = qp {
-                let endpoint: Option<Endpoint> =
-                    line.split(' ').nth(rank as usize).and_then(|word| word.parse().ok());
-                qp.connect(&endpoint.ok_or_else(bad)?).map_err(failed)?;
-            }
+        for (qp, line) in verbs.peers.iter().zip(&meeting.gather(&endpoints)?) {
+            qp.as_ref().map_or(Ok(()), |qp| connect(qp, line, line, rank))?;
         }
-        Ok(())
+        Ok(verbs)
     }
 
     fn post_recv(&self, at: usize) -> Result<(), Error> {

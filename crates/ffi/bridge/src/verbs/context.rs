@@ -4,6 +4,11 @@ use super::*;
 use ferroce_proto::verbs::Sge;
 use libc::pthread_mutex_t;
 
+/// An operation that makes an object of a context.
+pub type Create<Attr, Made> = Option<unsafe extern "C" fn(*mut ibv_context, *mut Attr) -> *mut Made>;
+/// An operation that takes one back.
+pub type Destroy<Made> = Option<unsafe extern "C" fn(*mut Made) -> i32>;
+
 /// Operations that the inline verbs call directly. The compat slots are obsolete and never called.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -13,7 +18,7 @@ pub struct ibv_context_ops {
     pub _compat_memory: [Slot; 5],
     pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mw>,
     pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> i32>,
-    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> i32>,
+    pub dealloc_mw: Destroy<ibv_mw>,
     pub _compat_create_cq: Slot,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, i32, *mut ibv_wc) -> i32>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, i32) -> i32>,
@@ -71,32 +76,27 @@ pub struct verbs_context {
     pub read_counters: Option<unsafe extern "C" fn(*mut ibv_counters, *mut u64, u32, u32) -> i32>,
     pub attach_counters_point_flow:
         Option<unsafe extern "C" fn(*mut ibv_counters, *mut ibv_counter_attach_attr, *mut ibv_flow) -> i32>,
-    pub create_counters:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_counters_init_attr) -> *mut ibv_counters>,
-    pub destroy_counters: Option<unsafe extern "C" fn(*mut ibv_counters) -> i32>,
+    pub create_counters: Create<ibv_counters_init_attr, ibv_counters>,
+    pub destroy_counters: Destroy<ibv_counters>,
     pub reg_dm_mr: Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, u32) -> *mut ibv_mr>,
-    pub alloc_dm: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
-    pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> i32>,
+    pub alloc_dm: Create<ibv_alloc_dm_attr, ibv_dm>,
+    pub free_dm: Destroy<ibv_dm>,
     pub modify_flow_action_esp: Slot,
     pub destroy_flow_action: Slot,
     pub create_flow_action_esp: Slot,
     pub modify_qp_rate_limit: Slot,
-    pub alloc_parent_domain:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>,
-    pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> i32>,
-    pub alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
+    pub alloc_parent_domain: Create<ibv_parent_domain_init_attr, ibv_pd>,
+    pub dealloc_td: Destroy<ibv_td>,
+    pub alloc_td: Create<ibv_td_init_attr, ibv_td>,
     pub modify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> i32>,
     pub post_srq_ops: Slot,
-    pub destroy_rwq_ind_table: Option<unsafe extern "C" fn(*mut ibv_rwq_ind_table) -> i32>,
-    pub create_rwq_ind_table: Option<
-        unsafe extern "C" fn(*mut ibv_context, *mut ibv_rwq_ind_table_init_attr) -> *mut ibv_rwq_ind_table,
-    >,
-    pub destroy_wq: Option<unsafe extern "C" fn(*mut ibv_wq) -> i32>,
+    pub destroy_rwq_ind_table: Destroy<ibv_rwq_ind_table>,
+    pub create_rwq_ind_table: Create<ibv_rwq_ind_table_init_attr, ibv_rwq_ind_table>,
+    pub destroy_wq: Destroy<ibv_wq>,
     pub modify_wq: Option<unsafe extern "C" fn(*mut ibv_wq, *mut ibv_wq_attr) -> i32>,
-    pub create_wq: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq>,
+    pub create_wq: Create<ibv_wq_init_attr, ibv_wq>,
     pub query_rt_values: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> i32>,
-    pub create_cq_ex:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
+    pub create_cq_ex: Create<ibv_cq_init_attr_ex, ibv_cq_ex>,
     pub r#priv: *mut (),
     pub query_device_ex: Option<
         unsafe extern "C" fn(
@@ -106,17 +106,16 @@ pub struct verbs_context {
             usize,
         ) -> i32,
     >,
-    pub ibv_destroy_flow: Option<unsafe extern "C" fn(*mut ibv_flow) -> i32>,
+    pub ibv_destroy_flow: Destroy<ibv_flow>,
     pub placeholder2: Slot,
     pub ibv_create_flow: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow>,
     pub placeholder1: Slot,
-    pub open_qp: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
-    pub create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
+    pub open_qp: Create<ibv_qp_open_attr, ibv_qp>,
+    pub create_qp_ex: Create<ibv_qp_init_attr_ex, ibv_qp>,
     pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> i32>,
-    pub create_srq_ex:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
-    pub open_xrcd: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
-    pub close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> i32>,
+    pub create_srq_ex: Create<ibv_srq_init_attr_ex, ibv_srq>,
+    pub open_xrcd: Create<ibv_xrcd_init_attr, ibv_xrcd>,
+    pub close_xrcd: Destroy<ibv_xrcd>,
     pub placeholder3: u64,
     pub sz: usize,
     pub context: ibv_context,
@@ -147,6 +146,13 @@ layout!(
     context = 320
 );
 zeroed!(verbs_context);
+
+impl verbs_context {
+    /// The whole of which a context is the tail.
+    pub fn around(context: *mut ibv_context) -> *mut verbs_context {
+        context.wrapping_byte_sub(std::mem::offset_of!(verbs_context, context)).cast()
+    }
+}
 
 /// In `abi_compat`: the context is the tail of a `verbs_context`.
 pub const VERBS_ABI_IS_EXTENDED: *mut () = usize::MAX as *mut ();

@@ -34,6 +34,7 @@ pub struct verbs_device {
     pub rest: [usize; 5],
 }
 layout!(verbs_device, 712, ops = 664);
+zeroed!(verbs_device);
 
 #[derive(Clone, Copy)]
 #[repr(C)]

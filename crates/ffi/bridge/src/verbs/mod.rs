@@ -60,7 +60,7 @@ pub unsafe trait Zeroed: Sized {
 macro_rules! zeroed {
     ($($name:ty),* $(,)?) => {
         $(
-            // SAFETY: numbers, pointers, optional functions and the system's lock types, all of which may be zero.
+            // SAFETY: numbers, pointers, optional functions and the system's locks, which are initialised by zeros.
             unsafe impl $crate::verbs::Zeroed for $name {}
         )*
     };

@@ -1,6 +1,6 @@
 //! Event channels, and events as they cross the table.
 
-use crate::abi::ibv_context;
+use crate::abi::{Zeroed, ibv_context};
 use crate::context::Context;
 use crate::errno::{Refused, invalid};
 use crate::guard;
@@ -64,7 +64,7 @@ pub(super) unsafe extern "C" fn next_event(channel: *mut Channel, cookie: u64, o
 
 /// The event in librdmacm's form; `None` for a connection request to a destroyed listener, which rejects it.
 fn translate(event: CmEvent) -> Option<Event> {
-    let mut out = Event { kind: event.kind as u32, status: event.status, ..Event::default() };
+    let mut out = Event { kind: event.kind as u32, status: event.status, ..Event::zeroed() };
     out.parameters = parameters(&event.conn);
     if let Some(ud) = &event.ud {
         out.is_datagram = 1;
@@ -92,7 +92,7 @@ fn parameters(conn: &ConnParam) -> Parameters {
         rnr_retry: conn.rnr_retry,
         srq: conn.srq.into(),
         ece: [conn.ece.vendor_id, conn.ece.attr_mod],
-        ..Parameters::default()
+        ..Parameters::zeroed()
     };
     // What arrived in a message fits.
     let _ = out.set_private_data(&conn.private_data);

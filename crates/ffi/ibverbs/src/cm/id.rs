@@ -115,27 +115,19 @@ pub(super) unsafe extern "C" fn set(id: *mut Id, setting: u32, value: u32) -> c_
         // SAFETY: an id of ours.
         let id = unsafe { of(id)? };
         let (byte, truth) = (value as u8, value != 0);
-        let known = [
-            Setting::Tos,
-            Setting::ReuseAddress,
-            Setting::AfOnly,
-            Setting::AckTimeout,
-            Setting::Datagrams,
-            Setting::FullPrivateData,
-            Setting::PortSpace,
-        ];
-        let setting = known.into_iter().find(|known| *known as u32 == setting);
-        match setting.ok_or(invalid("no such setting"))? {
-            Setting::Tos => id.set_options(|options| options.tos = byte),
-            Setting::ReuseAddress => id.set_options(|options| options.reuse_address = truth),
-            Setting::AfOnly => id.set_options(|options| options.af_only = truth),
-            Setting::AckTimeout => id.set_options(|options| options.ack_timeout = Some(byte)),
-            Setting::Datagrams => id.set_datagram(truth),
-            Setting::FullPrivateData => id.set_options(|options| options.full_private_data = truth),
-            Setting::PortSpace => {
+        let is = |known: Setting| known as u32 == setting;
+        match setting {
+            _ if is(Setting::Tos) => id.set_options(|options| options.tos = byte),
+            _ if is(Setting::ReuseAddress) => id.set_options(|options| options.reuse_address = truth),
+            _ if is(Setting::AfOnly) => id.set_options(|options| options.af_only = truth),
+            _ if is(Setting::AckTimeout) => id.set_options(|options| options.ack_timeout = Some(byte)),
+            _ if is(Setting::Datagrams) => id.set_datagram(truth),
+            _ if is(Setting::FullPrivateData) => id.set_options(|options| options.full_private_data = truth),
+            _ if is(Setting::PortSpace) => {
                 let space = u16::try_from(value).ok().and_then(PortSpace::from_code);
                 id.set_options(|options| options.port_space = space);
             }
+            _ => return Err(invalid("no such setting")),
         }
         Ok(())
     })

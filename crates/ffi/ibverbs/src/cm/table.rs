@@ -43,10 +43,5 @@ unsafe extern "C" fn say(text: *const u8, len: usize) {
 }
 
 unsafe extern "C" fn fail() {
-    // As after a panic in here: finding the NIC could panic as well.
-    let _ = std::panic::catch_unwind(|| {
-        if let Some(nic) = ferroce_nic::Nic::current() {
-            nic.raise_fatal();
-        }
-    });
+    crate::guard::raise_fatal();
 }

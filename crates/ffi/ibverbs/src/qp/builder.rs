@@ -10,7 +10,7 @@ use crate::mw;
 use ferroce_proto::verbs::{
     AtomicOp, FlushWhat, Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget,
 };
-use ferroce_proto::{Qkey, Qpn, RKey, Srqn};
+use ferroce_proto::{LKey, Qkey, Qpn, RKey, Srqn};
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
@@ -83,24 +83,8 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
     qp.wr_abort = Some(abort);
-    qp.wr_send = Some(send);
-    qp.wr_send_imm = Some(send_imm);
-    qp.wr_send_inv = Some(send_inv);
-    qp.wr_rdma_write = Some(rdma_write);
-    qp.wr_rdma_write_imm = Some(rdma_write_imm);
-    qp.wr_rdma_read = Some(rdma_read);
-    qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
-    qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
-    qp.wr_local_inv = Some(local_inv);
-    qp.wr_bind_mw = Some(bind_mw);
-    qp.wr_atomic_write = Some(atomic_write);
-    qp.wr_flush = Some(flush);
-    qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
-    qp.wr_set_ud_addr = Some(set_ud_addr);
-    qp.wr_set_sge = Some(set_sge);
-    qp.wr_set_sge_list = Some(set_sge_list);
-    qp.wr_set_inline_data = Some(set_inline_data);
-    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+    fill_beginners(qp);
+    fill_setters(qp);
 }
 
 unsafe fn builder<'a>(qp: *mut ibv_qp_ex) -> Result<(&'a QpObject, &'a Builder), Refused> {
@@ -162,7 +146,7 @@ impl Draft {
                     Data::Inline(at) => Payload::Inline(&self.bytes[at.clone()]),
                 };
                 let Request { wr_id, op, flags, ud, srq, .. } = *request;
-                posting.post(&SendWr { wr_id, op, flags, payload, ud, srq })?;
+                posting.post(|| SendWr { wr_id, op, flags, payload, ud, srq })?;
             }
             Ok(())
         })?
@@ -187,12 +171,7 @@ unsafe fn draw(
     });
 }
 
-unsafe fn begin(qp: *mut ibv_qp_ex, verb: &'static str, op: SendOp) {
-    // SAFETY: as the caller promises.
-    unsafe { begin_with(qp, verb, || Ok(op)) }
-}
-
-unsafe fn begin_with(qp: *mut ibv_qp_ex, verb: &'static str, op: impl FnOnce() -> Result<SendOp, Refused>) {
+unsafe fn begin(qp: *mut ibv_qp_ex, verb: &'static str, op: impl FnOnce() -> Result<SendOp, Refused>) {
     // SAFETY: the program set these two before the call.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: as `draw` demands.
@@ -214,28 +193,54 @@ unsafe fn begin_with(qp: *mut ibv_qp_ex, verb: &'static str, op: impl FnOnce() -
     }
 }
 
+/// Declares the calls that begin a request, and what fills them in. An operation may be refused with `?`.
 macro_rules! beginners {
     ($($name:ident($($arg:ident: $kind:ty),*) = $verb:literal, $op:expr;)*) => {
         $(unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $kind)*) {
-            // SAFETY: programs call this between start and complete, on a queue pair of ours.
-            unsafe { begin(qp, $verb, $op) }
+            // SAFETY: programs call this between start and complete, on a queue pair of ours. Their pointers are NULL,
+            // or lead to objects of ours and to what the manual says.
+            unsafe { begin(qp, $verb, || Ok($op)) }
         })*
+
+        fn fill_beginners(qp: &mut ibv_qp_ex) {
+            $(qp.$name = Some($name);)*
+        }
     };
 }
 
 beginners! {
-    send() = "ibv_wr_send", SendOp::Send;
-    send_imm(imm: u32) = "ibv_wr_send_imm", SendOp::SendImm(u32::from_be(imm));
-    send_inv(key: u32) = "ibv_wr_send_inv", SendOp::SendInv(RKey(key));
-    rdma_write(rkey: u32, addr: u64) = "ibv_wr_rdma_write", SendOp::Write { addr, rkey: RKey(rkey) };
-    rdma_write_imm(rkey: u32, addr: u64, imm: u32) = "ibv_wr_rdma_write_imm",
+    wr_send() = "ibv_wr_send", SendOp::Send;
+    wr_send_imm(imm: u32) = "ibv_wr_send_imm", SendOp::SendImm(u32::from_be(imm));
+    wr_send_inv(key: u32) = "ibv_wr_send_inv", SendOp::SendInv(RKey(key));
+    wr_rdma_write(rkey: u32, addr: u64) = "ibv_wr_rdma_write", SendOp::Write { addr, rkey: RKey(rkey) };
+    wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) = "ibv_wr_rdma_write_imm",
         SendOp::WriteImm { addr, rkey: RKey(rkey), imm: u32::from_be(imm) };
-    rdma_read(rkey: u32, addr: u64) = "ibv_wr_rdma_read", SendOp::Read { addr, rkey: RKey(rkey) };
-    atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = "ibv_wr_atomic_cmp_swp",
+    wr_rdma_read(rkey: u32, addr: u64) = "ibv_wr_rdma_read", SendOp::Read { addr, rkey: RKey(rkey) };
+    wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = "ibv_wr_atomic_cmp_swp",
         SendOp::Atomic { addr, rkey: RKey(rkey), op: AtomicOp::CompareSwap { compare, swap } };
-    atomic_fetch_add(rkey: u32, addr: u64, add: u64) = "ibv_wr_atomic_fetch_add",
+    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = "ibv_wr_atomic_fetch_add",
         SendOp::Atomic { addr, rkey: RKey(rkey), op: AtomicOp::FetchAdd { add } };
-    local_inv(key: u32) = "ibv_wr_local_inv", SendOp::LocalInv(RKey(key));
+    wr_local_inv(key: u32) = "ibv_wr_local_inv", SendOp::LocalInv(RKey(key));
+    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) = "ibv_wr_bind_mw",
+        SendOp::BindMw(mw::bind(mw, rkey, info.as_ref().ok_or(invalid("bind_info is NULL"))?)?);
+    wr_atomic_write(rkey: u32, addr: u64, value: *const c_void) = "ibv_wr_atomic_write", SendOp::AtomicWrite {
+        addr, rkey: RKey(rkey), value: *value.cast::<[u8; 8]>().as_ref().ok_or(invalid("atomic_wr is NULL"))?,
+    };
+    wr_flush(rkey: u32, addr: u64, len: usize, places: u8, level: u8) = "ibv_wr_flush",
+        flush_op(rkey, addr, len, places, level)?;
+}
+
+fn flush_op(rkey: u32, addr: u64, len: usize, places: u8, level: u8) -> Result<SendOp, Refused> {
+    if places & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) != 0 || level > IBV_FLUSH_MR {
+        return Err(invalid("a type or level of flush that the device does not know"));
+    }
+    let len = u32::try_from(len).map_err(|_| invalid("more bytes than a flush can name"))?;
+    let what = FlushWhat {
+        global: places & IBV_FLUSH_GLOBAL != 0,
+        persistent: places & IBV_FLUSH_PERSISTENT != 0,
+        whole_region: level == IBV_FLUSH_MR,
+    };
+    Ok(SendOp::Flush { addr, rkey: RKey(rkey), len, what })
 }
 
 impl Draft {
@@ -274,96 +279,45 @@ impl Draft {
     }
 }
 
-unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
-    // SAFETY: between start and complete; objects of ours, and the program's attributes.
-    unsafe {
-        begin_with(qp, "ibv_wr_bind_mw", || {
-            let info = info.as_ref().ok_or(invalid("bind_info is NULL"))?;
-            Ok(SendOp::BindMw(mw::bind(mw, rkey, info)?))
-        });
-    }
-}
-
-unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
-    // SAFETY: between start and complete; eight bytes of the program's.
-    unsafe {
-        begin_with(qp, "ibv_wr_atomic_write", || {
-            let value = value.cast::<[u8; 8]>().as_ref().ok_or(invalid("atomic_wr is NULL"))?;
-            Ok(SendOp::AtomicWrite { addr, rkey: RKey(rkey), value: *value })
-        });
-    }
-}
-
-unsafe extern "C" fn flush(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, len: usize, places: u8, level: u8) {
-    // SAFETY: between start and complete.
-    unsafe {
-        begin_with(qp, "ibv_wr_flush", || {
-            if places & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) != 0 || level > IBV_FLUSH_MR {
-                return Err(invalid("a type or level of flush that the device does not know"));
+/// Declares the calls that change the last request, and what fills them in.
+macro_rules! setters {
+    ($($name:ident($($arg:ident: $kind:ty),*) = $verb:literal, |$draft:ident, $cap:pat_param| $change:expr;)*) => {
+        $(unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $kind)*) {
+            // SAFETY: as for the calls that begin a request.
+            unsafe {
+                draw(qp, $verb, |$draft, $cap| {
+                    $change;
+                    Ok(())
+                });
             }
-            let len = u32::try_from(len).map_err(|_| invalid("more bytes than a flush can name"))?;
-            let what = FlushWhat {
-                global: places & IBV_FLUSH_GLOBAL != 0,
-                persistent: places & IBV_FLUSH_PERSISTENT != 0,
-                whole_region: level == IBV_FLUSH_MR,
-            };
-            Ok(SendOp::Flush { addr, rkey: RKey(rkey), len, what })
-        });
-    }
+        })*
+
+        fn fill_setters(qp: &mut ibv_qp_ex) {
+            $(qp.$name = Some($name);)*
+        }
+    };
 }
 
-unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
-    // SAFETY: between start and complete.
-    unsafe {
-        draw(qp, "ibv_wr_set_xrc_srqn", |draft, _| {
-            draft.last()?.srq = Some(Srqn::new(number));
-            Ok(())
-        });
-    }
-}
-
-unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: between start and complete; the handle is one of ours.
-    unsafe {
-        draw(qp, "ibv_wr_set_ud_addr", |draft, _| {
-            let route = *Handle::<AhObject>::of(ah)?.ah.route();
-            draft.last()?.ud = Some(UdTarget { route, qpn: Qpn::new(qpn), qkey: Qkey(qkey) });
-            Ok(())
-        });
-    }
-}
-
-unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, len: u32) {
-    let one = Sge { addr, len, lkey: ferroce_proto::LKey(lkey) };
-    // SAFETY: between start and complete.
-    unsafe { draw(qp, "ibv_wr_set_sge", |draft, cap| draft.gather(&[one], cap)) }
-}
-
-unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const Sge) {
-    // SAFETY: between start and complete; the program's list.
-    unsafe {
-        draw(qp, "ibv_wr_set_sge_list", |draft, cap| {
-            let count = c_int::try_from(count).map_err(|_| invalid("num_sge is too large"))?;
-            draft.gather(crate::send::entries(list.cast_mut(), count)?, cap)
-        });
-    }
-}
-
-unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    let one = ibv_data_buf { addr, length };
-    // SAFETY: between start and complete; the program's bytes.
-    unsafe { draw(qp, "ibv_wr_set_inline_data", |draft, cap| draft.copy(&[one], cap)) }
-}
-
-unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    // SAFETY: between start and complete; the program's list.
-    unsafe {
-        draw(qp, "ibv_wr_set_inline_data_list", |draft, cap| {
-            if count > 0 && list.is_null() {
-                return Err(invalid("buf_list is NULL"));
-            }
-            let list = if count == 0 { &[] } else { std::slice::from_raw_parts(list, count) };
-            draft.copy(list, cap)
-        });
-    }
+setters! {
+    wr_set_xrc_srqn(number: u32) = "ibv_wr_set_xrc_srqn",
+        |draft, _| draft.last()?.srq = Some(Srqn::new(number));
+    wr_set_ud_addr(ah: *mut ibv_ah, qpn: u32, qkey: u32) = "ibv_wr_set_ud_addr", |draft, _| {
+        let route = *Handle::<AhObject>::of(ah)?.ah.route();
+        draft.last()?.ud = Some(UdTarget { route, qpn: Qpn::new(qpn), qkey: Qkey(qkey) });
+    };
+    wr_set_sge(lkey: u32, addr: u64, len: u32) = "ibv_wr_set_sge",
+        |draft, cap| draft.gather(&[Sge { addr, len, lkey: LKey(lkey) }], cap)?;
+    wr_set_sge_list(count: usize, list: *const Sge) = "ibv_wr_set_sge_list", |draft, cap| {
+        let count = c_int::try_from(count).map_err(|_| invalid("num_sge is too large"))?;
+        draft.gather(crate::send::entries(list.cast_mut(), count)?, cap)?;
+    };
+    wr_set_inline_data(addr: *mut c_void, length: usize) = "ibv_wr_set_inline_data",
+        |draft, cap| draft.copy(&[ibv_data_buf { addr, length }], cap)?;
+    wr_set_inline_data_list(count: usize, list: *const ibv_data_buf) = "ibv_wr_set_inline_data_list", |draft, cap| {
+        if count > 0 && list.is_null() {
+            return Err(invalid("buf_list is NULL"));
+        }
+        let list = if count == 0 { &[] } else { std::slice::from_raw_parts(list, count) };
+        draft.copy(list, cap)?;
+    };
 }

@@ -1,15 +1,15 @@
 //! Creating a queue pair.
 
+use super::QpObject;
 use super::builder::{self, Builder};
 use super::spread::create_spread;
-use super::{Held, QpObject};
 use crate::abi::*;
 use crate::acks::Acks;
 use crate::context::{Context, Target};
 use crate::cq::CqObject;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Uses};
+use crate::handle::{Handle, Use, Uses};
 use crate::pd::PdObject;
 use crate::srq::SrqObject;
 use crate::xrcd::XrcdObject;
@@ -97,11 +97,8 @@ unsafe fn create(
     }
     // SAFETY: as above.
     let recv_cq = unsafe { CqObject::of(init.recv_cq)? };
-    let srq = match init.srq.is_null() {
-        true => None,
-        // SAFETY: as above.
-        false => Some(unsafe { Handle::<SrqObject>::of(init.srq)? }),
-    };
+    // SAFETY: as above, or NULL.
+    let srq = unsafe { Handle::<SrqObject>::of(init.srq) }.ok();
     let wanted = QpInit {
         transport,
         send_cq: &send_cq.cq,
@@ -117,13 +114,8 @@ unsafe fn create(
     let cap = qp.query().cap;
     let builder = ops.map(|wanted| Builder::new(transport, wanted, cap)).transpose()?;
     init.cap = cap_out(&cap);
-    let held = Held {
-        _context: owner.uses.hold(),
-        _pd: Some(domain.uses.hold()),
-        _cqs: [Some(send_cq.uses.hold()), Some(recv_cq.uses.hold())],
-        _srq: srq.map(|srq| srq.uses.hold()),
-        _xrcd: None,
-    };
+    let mut held = vec![owner.uses.hold(), domain.uses.hold(), send_cq.uses.hold(), recv_cq.uses.hold()];
+    held.extend(srq.map(|srq| srq.uses.hold()));
     let source = EventSource::Qp(qp.qpn());
     let mut abi = ibv_qp_ex::zeroed();
     abi.base.pd = pd;
@@ -164,13 +156,7 @@ pub(super) unsafe fn publish_xrc_recv(
     qp: Qp,
     cookie: *mut c_void,
 ) -> Result<*mut ibv_qp, Refused> {
-    let held = Held {
-        _context: owner.uses.hold(),
-        _pd: None,
-        _cqs: [None, None],
-        _srq: None,
-        _xrcd: Some(xrcd.uses.hold()),
-    };
+    let held = vec![owner.uses.hold(), xrcd.uses.hold()];
     let source = EventSource::QpHandle(qp.qpn(), qp.handle());
     let mut abi = ibv_qp_ex::zeroed();
     (abi.base.qp_context, abi.base.qp_type) = (cookie, IBV_QPT_XRC_RECV);
@@ -183,7 +169,7 @@ pub(super) struct Made {
     pub(super) source: EventSource,
     pub(super) signal_all: bool,
     pub(super) builder: Option<Builder>,
-    pub(super) held: Held,
+    pub(super) held: Vec<Use>,
 }
 
 /// Publishes a queue pair to the program.
@@ -201,8 +187,6 @@ pub(super) unsafe fn publish(
     let (number, state) = (qp.qpn().value(), qp.query().state as u32);
     abi.base.context = context;
     (abi.base.handle, abi.base.qp_num, abi.base.state) = (number, number, state);
-    abi.base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
-    abi.base.cond = libc::PTHREAD_COND_INITIALIZER;
     let Made { source, signal_all, builder, held } = made;
     let (acks, uses) = (Acks::default(), Uses::default());
     let object = QpObject { qp, acks, uses, source, signal_all, builder, _held: held };

@@ -16,11 +16,9 @@ use crate::abi::*;
 use crate::acks::Acks;
 use crate::context::Context;
 use crate::errno::Refused;
-use crate::guard;
 use crate::handle::{Handle, Use, Uses, object};
 use builder::Builder;
 use ferroce_nic::{EventSource, Qp};
-use std::ffi::c_int;
 
 /// A queue pair.
 pub(crate) struct QpObject {
@@ -33,19 +31,11 @@ pub(crate) struct QpObject {
     signal_all: bool,
     /// Set if it was created with operations for `ibv_wr_*`.
     builder: Option<Builder>,
-    _held: Held,
+    /// Objects that must outlive the queue pair.
+    _held: Vec<Use>,
 }
 
-/// Objects that must outlive the queue pair.
-struct Held {
-    _context: Use,
-    _pd: Option<Use>,
-    _cqs: [Option<Use>; 2],
-    _srq: Option<Use>,
-    _xrcd: Option<Use>,
-}
-
-object!(QpObject, ibv_qp_ex, uses);
+object!(QpObject, ibv_qp_ex, "ibv_destroy_qp", "the queue pair is attached to a multicast group" => settle);
 
 impl QpObject {
     /// The queue pair behind a pointer.
@@ -56,6 +46,13 @@ impl QpObject {
         // SAFETY: as the caller promises; the plain structure is the head of the extended one.
         unsafe { Handle::of(qp.cast()) }
     }
+
+    unsafe fn settle(&self, qp: *mut ibv_qp_ex) -> Result<(), Refused> {
+        // SAFETY: a queue pair of ours, and its context.
+        unsafe { Context::of((*qp).base.context)? }.targets.lock().remove(&self.source);
+        self.acks.wait_settled();
+        Ok(())
+    }
 }
 
 /// NULL unless the queue pair was made with send operations, as for hardware.
@@ -65,19 +62,4 @@ pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
         Ok(object) if object.builder.is_some() => qp.cast(),
         _ => std::ptr::null_mut(),
     }
-}
-
-pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    guard::number("ibv_destroy_qp", || {
-        let settle = |object: &QpObject| {
-            // SAFETY: a queue pair of ours, and its context.
-            let context = unsafe { Context::of((*qp).context)? };
-            context.targets.lock().remove(&object.source);
-            object.acks.wait_settled();
-            Ok(())
-        };
-        // SAFETY: NULL, or a queue pair of ours, which the program gives back.
-        unsafe { Handle::take_settled(qp.cast(), "the queue pair is attached to a multicast group", settle) }
-            .map(drop)
-    })
 }

@@ -1,6 +1,5 @@
 //! Queue pairs that spread raw packets over a table of work queues.
 
-use super::Held;
 use super::create::{Made, publish};
 use crate::abi::*;
 use crate::context::Context;
@@ -44,13 +43,7 @@ pub(super) unsafe fn create_spread(
         signal_all: false,
     };
     let qp = domain.pd.create_spread_qp(&init, &table.queues, hash(&attr.rx_hash_conf)?)?;
-    let held = Held {
-        _context: owner.uses.hold(),
-        _pd: Some(domain.uses.hold()),
-        _cqs: [Some(table.uses.hold()), None],
-        _srq: None,
-        _xrcd: None,
-    };
+    let held = vec![owner.uses.hold(), domain.uses.hold(), table.uses.hold()];
     let source = EventSource::Qp(qp.qpn());
     let mut abi = ibv_qp_ex::zeroed();
     abi.base.pd = attr.pd;

@@ -148,7 +148,9 @@ static void on_demand(struct ibv_context *context, struct ibv_pd *pd) {
     sge.length = 8193;
     RETURNS(EFAULT, ibv_advise_mr(pd, READ, 0, &sge, 1));
     sge = (struct ibv_sge){.addr = (uintptr_t)here, .length = 8, .lkey = pinned->lkey};
-    RETURNS(EINVAL, ibv_advise_mr(pd, READ, 0, &sge, 1));
+    RETURNS(ENOENT, ibv_advise_mr(pd, READ, 0, &sge, 1));
+    sge.lkey = ~pinned->lkey;
+    RETURNS(ENOENT, ibv_advise_mr(pd, READ, 0, &sge, 1));
     munmap(gone, 8192);
     sge = (struct ibv_sge){.addr = (uintptr_t)gone, .length = 8192, .lkey = everything->lkey};
     RETURNS(EFAULT, ibv_advise_mr(pd, READ, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1));

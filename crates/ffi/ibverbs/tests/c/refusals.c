@@ -33,7 +33,6 @@ static void arguments(struct ibv_context *context)
 	char *buf = aligned_alloc(4096, 8192);
 	// The symbol itself: the macro of the header calls another one if the flags are not constant.
 	CHECK_NULL((ibv_reg_mr)(NULL, buf, 8192, 0), EINVAL);
-	CHECK_NULL((ibv_reg_mr)(pd, buf, 0, 0), EINVAL);
 	CHECK_NULL((ibv_reg_mr)(pd, buf, 8192, IBV_ACCESS_REMOTE_WRITE), EINVAL);
 	CHECK_NULL((ibv_reg_mr)(pd, buf, 8192, 1 << 15), EINVAL);
 	CHECK_NULL((ibv_reg_mr)(pd, (void *)4096, 4096, IBV_ACCESS_LOCAL_WRITE), EFAULT);
@@ -110,12 +109,41 @@ static void posts(struct ibv_context *context)
 	CHECK(ibv_dealloc_pd(pd) == 0);
 }
 
+// A pointer that leads to no object of its kind any more is not read.
+static void ended_objects(struct ibv_context *context)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+	static char buf[64];
+	struct ibv_mr *mr = ibv_reg_mr(pd, buf, sizeof(buf), 0);
+	CHECK(pd && cq && mr);
+	// A kernel finds the object by its handle.
+	mr->handle ^= 1;
+	cq->handle ^= 1;
+	CHECK(ibv_dereg_mr(mr) == EINVAL);
+	CHECK(ibv_destroy_cq(cq) == EINVAL);
+	mr->handle ^= 1;
+	cq->handle ^= 1;
+	CHECK(ibv_dealloc_pd(pd) == EBUSY);
+	CHECK(ibv_destroy_cq((struct ibv_cq *)(void *)mr) == EINVAL);
+	CHECK(ibv_dereg_mr(mr) == 0);
+	CHECK(ibv_dereg_mr(mr) == EINVAL);
+	CHECK(ibv_destroy_cq(cq) == 0);
+	CHECK(ibv_destroy_cq(cq) == EINVAL);
+	CHECK(ibv_dealloc_pd(pd) == 0);
+	CHECK(ibv_dealloc_pd(pd) == EINVAL);
+	struct ibv_context *second = open_device();
+	CHECK(ibv_close_device(second) == 0);
+	CHECK(ibv_close_device(second) == -1 && errno == EINVAL);
+}
+
 int main(void)
 {
 	struct ibv_context *context = open_device();
 	in_use(context);
 	arguments(context);
 	posts(context);
+	ended_objects(context);
 	CHECK(ibv_close_device(context) == 0);
 	CHECK(ibv_close_device(NULL) == -1);
 	return 0;

@@ -25,3 +25,9 @@ pub(crate) fn assert_exports(library: &Path, versions: &str, list: &str) {
     let extra: Vec<_> = ours.difference(&list).collect();
     assert!(missing.is_empty() && extra.is_empty(), "missing: {missing:?}\nnot in symbols.txt: {extra:?}");
 }
+
+/// Whether the library has anything of this symbol's version; an older one has not.
+pub(crate) fn has_version(real: &BTreeSet<String>, name: &str) -> bool {
+    let version = name.split_once("@@").map(|(_, version)| version);
+    version.is_some_and(|version| real.iter().any(|other| other.ends_with(&format!("@@{version}"))))
+}

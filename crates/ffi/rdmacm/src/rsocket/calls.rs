@@ -52,18 +52,20 @@ pub(crate) struct Entry {
     pub(crate) lkey: u32,
 }
 
+/// Calls an operation of the table in an object's context, if it is there.
+macro_rules! operation {
+    ($object:ident, $slot:ident($($argument:expr),*)) => {
+        (*(*$object).context).ops.$slot.map(|call| call($object $(, $argument)*))
+    };
+}
+
 /// `ibv_poll_cq`, which is a pointer in the context.
 ///
 /// # Safety
 /// The queue lives.
 pub(crate) unsafe fn poll_cq(cq: *mut ibv_cq, into: &mut [ibv_wc]) -> c_int {
     // SAFETY: a living queue has a living context, whose table is filled for good.
-    unsafe {
-        match (*(*cq).context).ops.poll_cq {
-            Some(poll) => poll(cq, into.len() as c_int, into.as_mut_ptr()),
-            None => -1,
-        }
-    }
+    unsafe { operation!(cq, poll_cq(into.len() as c_int, into.as_mut_ptr())).unwrap_or(-1) }
 }
 
 /// `ibv_req_notify_cq` for any completion.
@@ -72,12 +74,7 @@ pub(crate) unsafe fn poll_cq(cq: *mut ibv_cq, into: &mut [ibv_wc]) -> c_int {
 /// The queue lives.
 pub(crate) unsafe fn request_notify(cq: *mut ibv_cq, solicited_only: bool) -> c_int {
     // SAFETY: as in `poll_cq`.
-    unsafe {
-        match (*(*cq).context).ops.req_notify_cq {
-            Some(notify) => notify(cq, solicited_only.into()),
-            None => libc::EOPNOTSUPP,
-        }
-    }
+    unsafe { operation!(cq, req_notify_cq(solicited_only.into())).unwrap_or(libc::EOPNOTSUPP) }
 }
 
 /// `ibv_post_send` of one request.
@@ -85,14 +82,8 @@ pub(crate) unsafe fn request_notify(cq: *mut ibv_cq, solicited_only: bool) -> c_
 /// # Safety
 /// The queue pair lives, and the request points to what it says.
 pub(crate) unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> c_int {
-    let mut bad = std::ptr::null_mut();
     // SAFETY: as in `poll_cq`, and what the caller promises.
-    unsafe {
-        match (*(*qp).context).ops.post_send {
-            Some(post) => post(qp, request, &mut bad),
-            None => libc::EOPNOTSUPP,
-        }
-    }
+    unsafe { operation!(qp, post_send(request, &mut std::ptr::null_mut())).unwrap_or(libc::EOPNOTSUPP) }
 }
 
 /// `ibv_post_recv` of a list.
@@ -100,12 +91,6 @@ pub(crate) unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> c_
 /// # Safety
 /// The queue pair lives, and the requests point to what they say.
 pub(crate) unsafe fn post_recv(qp: *mut ibv_qp, request: *mut ibv_recv_wr) -> c_int {
-    let mut bad = std::ptr::null_mut();
     // SAFETY: as in `poll_cq`, and what the caller promises.
-    unsafe {
-        match (*(*qp).context).ops.post_recv {
-            Some(post) => post(qp, request, &mut bad),
-            None => libc::EOPNOTSUPP,
-        }
-    }
+    unsafe { operation!(qp, post_recv(request, &mut std::ptr::null_mut())).unwrap_or(libc::EOPNOTSUPP) }
 }

@@ -5,11 +5,11 @@ use std::ptr;
 
 use super::calls::{
     ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
-    ibv_get_cq_event, poll_cq, request_notify,
+    ibv_get_cq_event, poll_cq, rdma_create_qp, request_notify,
 };
 use super::errno::{Errno, Outcome};
 use super::wait::set_nonblocking;
-use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_qp_cap, ibv_qp_init_attr, ibv_wc, rdma_cm_id};
 
 /// Events are acknowledged in groups, since acknowledging takes a lock in the library.
 const ACK_BATCH: u32 = 128;
@@ -58,8 +58,28 @@ impl Completions {
         }
     }
 
-    pub(crate) fn cq(&self) -> *mut ibv_cq {
-        self.cq
+    /// Creates the id's queue pair, whose requests complete here. Returns its real sizes.
+    ///
+    /// # Safety
+    /// The id lives, and has its device but no queue pair.
+    pub(crate) unsafe fn create_qp(
+        &self,
+        id: *mut rdma_cm_id,
+        qp_type: u32,
+        cap: ibv_qp_cap,
+    ) -> Outcome<ibv_qp_cap> {
+        let mut attr = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            srq: ptr::null_mut(),
+            cap,
+            qp_type,
+            sq_sig_all: 1,
+        };
+        // SAFETY: what the caller promises; the queue lives.
+        Errno::check(unsafe { rdma_create_qp(id, ptr::null_mut(), &mut attr) })?;
+        Ok(attr.cap)
     }
 
     /// Readable when the queue was armed and something has completed since.

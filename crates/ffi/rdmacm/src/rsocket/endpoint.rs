@@ -1,21 +1,22 @@
 //! The NIC's side of a stream: queue pair, completions and rings, driven by the stream machine.
 
-use std::os::fd::RawFd;
 use std::ptr;
 
 use super::calls::{
     ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Entry, SEND_INLINE, WC_WITH_IMM, ibv_query_device, post_recv,
-    post_send, rdma_create_qp, rdma_destroy_qp,
+    post_send, rdma_destroy_qp,
 };
-use super::completions::{Completions, Notification};
+use super::completions::Completions;
 use super::errno::{Errno, Outcome};
 use super::memory::Registered;
 use super::settings::Sizing;
-use super::stream::{CONTROL_SLOTS, Control, End, Machine, Peer, Piece, Sizes, Span, TABLE_SLOTS, Work};
+use super::stream::{CONTROL_SLOTS, Control, End, Machine, Piece, Span, TABLE_SLOTS, Work};
 use super::wire::{ConnectData, Mapping, Message, Order, RemoteBuffer};
 use crate::abi::*;
 
 const BATCH: usize = 32;
+/// Retries of the transport, and after RNR NAKs.
+const RETRIES: u8 = 7;
 /// Size of the buffer that gathers inline data.
 pub(crate) const MAX_INLINE: usize = 512;
 
@@ -23,8 +24,8 @@ pub(crate) const MAX_INLINE: usize = 512;
 pub(crate) struct Endpoint {
     id: *mut rdma_cm_id,
     qp: *mut ibv_qp,
-    completions: Completions,
-    sizes: Sizes,
+    pub(crate) completions: Completions,
+    sizes: Sizing,
     /// The send ring, followed by a slot for each control message.
     pub(crate) send_ring: Registered,
     pub(crate) recv_ring: Registered,
@@ -32,7 +33,6 @@ pub(crate) struct Endpoint {
     table: Registered,
     control_slot: u32,
     pub(crate) link: Option<Link>,
-    own_mappings: u16,
     /// The peer writes to the program's memory, which the program may poll without a call.
     pub(crate) is_mapped: bool,
 }
@@ -65,36 +65,30 @@ impl Endpoint {
             sizing.fit(device.max_qp_wr.max(0) as u32);
             let depth = u32::from(sizing.send_queue) + u32::from(sizing.recv_queue);
             let completions = Completions::new(context, depth)?;
-            let inline = create_qp(id, &completions, &sizing)?;
-            let sizes = Sizes {
-                send_ring: sizing.send_ring,
-                recv_ring: sizing.recv_ring,
-                send_queue: sizing.send_queue,
-                recv_queue: sizing.recv_queue,
-                inline,
+            let cap = ibv_qp_cap {
+                max_send_wr: sizing.send_queue.into(),
+                max_recv_wr: sizing.recv_queue.into(),
+                max_send_sge: 2,
+                max_recv_sge: 1,
+                max_inline_data: sizing.inline,
             };
-            let rings = Rings::new((*(*id).qp).pd, &sizes, sizing.mappings);
-            let Rings { send, recv, table } = match rings {
-                Ok(rings) => rings,
-                Err(errno) => {
-                    rdma_destroy_qp(id);
-                    return Err(errno);
-                }
-            };
+            let cap = completions.create_qp(id, IBV_QPT_RC, cap)?;
+            sizing.inline = cap.max_inline_data.min(MAX_INLINE as u32);
+            let rings = rings((*(*id).qp).pd, &sizing);
+            let [send_ring, recv_ring, table] = rings.inspect_err(|_| rdma_destroy_qp(id))?;
             let mut endpoint = Self {
                 id,
                 qp: (*id).qp,
                 completions,
-                sizes,
-                send_ring: send,
-                recv_ring: recv,
+                sizes: sizing,
+                send_ring,
+                recv_ring,
                 table,
                 control_slot: 0,
                 link: None,
-                own_mappings: sizing.mappings,
                 is_mapped: false,
             };
-            endpoint.post_receives(sizes.recv_queue.into())?;
+            endpoint.post_receives(sizing.recv_queue.into())?;
             Ok(endpoint)
         }
     }
@@ -111,9 +105,22 @@ impl Endpoint {
             order: Order::HERE,
             mappings_known: true,
             credits: self.sizes.recv_queue,
-            mappings: self.own_mappings,
+            mappings: self.sizes.mappings,
             table,
             data,
+        }
+    }
+
+    /// The parameters of a request or a reply with this private data. RNR retries are unlimited, which makes control
+    /// messages safe.
+    pub(crate) fn parameters(data: &[u8; ConnectData::LEN]) -> rdma_conn_param {
+        rdma_conn_param {
+            private_data: data.as_ptr().cast(),
+            private_data_len: data.len() as u8,
+            flow_control: 1,
+            retry_count: RETRIES,
+            rnr_retry_count: RETRIES,
+            ..rdma_conn_param::zeroed()
         }
     }
 
@@ -124,30 +131,17 @@ impl Endpoint {
             rkey: self.recv_ring.rkey(),
             length: self.sizes.recv_ring,
         };
-        let known = Peer { order: peer.order, credits: peer.credits, table: peer.table, data: peer.data };
         let buffers = u64::from(peer.table.length) * RemoteBuffer::LEN as u64;
         self.link = Some(Link {
-            machine: Machine::new(&self.sizes, ring, &known),
+            machine: Machine::new(&self.sizes, ring, peer),
             peer_mappings: RemoteBuffer {
                 addr: peer.table.addr.wrapping_add(buffers),
                 rkey: peer.table.rkey,
                 length: peer.mappings.into(),
             },
             peer_order: peer.order,
-            mappings: vec![Mapping::default(); self.own_mappings.into()],
+            mappings: vec![Mapping::default(); self.sizes.mappings.into()],
         });
-    }
-
-    pub(crate) fn fd(&self) -> RawFd {
-        self.completions.fd()
-    }
-
-    pub(crate) fn arm(&mut self) {
-        self.completions.arm();
-    }
-
-    pub(crate) fn take_event(&mut self) -> Notification {
-        self.completions.take_event()
     }
 
     /// The domain in which the program's own memory is registered.
@@ -329,52 +323,20 @@ fn take_message(link: &mut Link, table: &Registered, wc: &ibv_wc) {
     link.machine.handle_message(message, entry);
 }
 
-struct Rings {
-    send: Registered,
-    recv: Registered,
-    table: Registered,
-}
-
-impl Rings {
-    /// # Safety
-    /// The domain outlives them.
-    unsafe fn new(pd: *mut ibv_pd, sizes: &Sizes, mappings: u16) -> Outcome<Self> {
-        let control = CONTROL_SLOTS as usize * RemoteBuffer::LEN;
-        let table = TABLE_SLOTS as usize * RemoteBuffer::LEN + usize::from(mappings) * Mapping::LEN;
-        let remote = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE;
-        // SAFETY: what the caller promises.
-        unsafe {
-            Ok(Self {
-                send: Registered::new(pd, sizes.send_ring as usize + control, ACCESS_LOCAL_WRITE)?,
-                recv: Registered::new(pd, sizes.recv_ring as usize, remote)?,
-                table: Registered::new(pd, table, remote)?,
-            })
-        }
-    }
-}
-
-/// Creates the id's queue pair; returns the maximum inline size.
+/// The send ring, the receive ring and the table.
 ///
 /// # Safety
-/// As for [`Endpoint::new`].
-unsafe fn create_qp(id: *mut rdma_cm_id, completions: &Completions, sizing: &Sizing) -> Outcome<u32> {
-    let cap = ibv_qp_cap {
-        max_send_wr: sizing.send_queue.into(),
-        max_recv_wr: sizing.recv_queue.into(),
-        max_send_sge: 2,
-        max_recv_sge: 1,
-        max_inline_data: sizing.inline,
-    };
-    let mut attr = ibv_qp_init_attr {
-        qp_context: ptr::null_mut(),
-        send_cq: completions.cq(),
-        recv_cq: completions.cq(),
-        srq: ptr::null_mut(),
-        cap,
-        qp_type: IBV_QPT_RC,
-        sq_sig_all: 1,
-    };
-    // SAFETY: what the caller promises; the queues live.
-    Errno::check(unsafe { rdma_create_qp(id, ptr::null_mut(), &mut attr) })?;
-    Ok(attr.cap.max_inline_data.min(MAX_INLINE as u32))
+/// The domain outlives them.
+unsafe fn rings(pd: *mut ibv_pd, sizes: &Sizing) -> Outcome<[Registered; 3]> {
+    let control = CONTROL_SLOTS as usize * RemoteBuffer::LEN;
+    let table = TABLE_SLOTS as usize * RemoteBuffer::LEN + usize::from(sizes.mappings) * Mapping::LEN;
+    let remote = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE;
+    // SAFETY: what the caller promises.
+    unsafe {
+        Ok([
+            Registered::new(pd, sizes.send_ring as usize + control, ACCESS_LOCAL_WRITE)?,
+            Registered::new(pd, sizes.recv_ring as usize, remote)?,
+            Registered::new(pd, table, remote)?,
+        ])
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_long, c_void};
 
-use libc::{fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, timeval};
+use libc::{epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, timeval};
 
 use super::address::Address;
 use super::connection::KeepAlive;
@@ -13,7 +13,8 @@ use super::errno::{Errno, Outcome, answer};
 use super::keepalive;
 use super::option::{Given, Taken};
 use super::poll::{self, Sets};
-use super::socket::Socket;
+use super::repoll;
+use super::socket::{Socket, either};
 use super::stream::Direction;
 use super::vectors::Vectors;
 use ferroce_bridge::export;
@@ -21,7 +22,7 @@ use ferroce_bridge::export;
 export! {
     raccept, rbind, rclose, rconnect, rfcntl, rgetpeername, rgetsockname, rgetsockopt, riomap, riounmap,
     riowrite, rlisten, rpoll, rread, rreadv, rrecv, rrecvfrom, rrecvmsg, rselect, rsend, rsendmsg, rsendto,
-    rsetsockopt, rshutdown, rsocket, rwrite, rwritev,
+    rsetsockopt, rshutdown, rsocket, rwrite, rwritev, repoll_create, repoll_ctl, repoll_wait,
 }
 
 extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -33,11 +34,7 @@ unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, length: socklen
         let socket = Socket::of(socket)?;
         // SAFETY: bind(2).
         let address = unsafe { Address::read(addr, length)? };
-        match &*socket {
-            Socket::Stream(stream) => stream.bind(address)?,
-            Socket::Datagram(datagrams) => datagrams.bind(address)?,
-        }
-        Ok(0)
+        either!(&*socket, socket => socket.bind(address)).map(|()| 0)
     })
 }
 
@@ -61,11 +58,7 @@ unsafe extern "C" fn rconnect(socket: c_int, addr: *const sockaddr, length: sock
         let socket = Socket::of(socket)?;
         // SAFETY: connect(2).
         let address = unsafe { Address::read(addr, length)? };
-        match &*socket {
-            Socket::Stream(stream) => stream.connect(address)?,
-            Socket::Datagram(datagrams) => datagrams.connect(address)?,
-        }
-        Ok(0)
+        either!(&*socket, socket => socket.connect(address)).map(|()| 0)
     })
 }
 
@@ -86,7 +79,7 @@ extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
 }
 
 extern "C" fn rclose(socket: c_int) -> c_int {
-    answer(|| Socket::close(socket).map(|()| 0))
+    answer(|| if repoll::close(socket) { Ok(0) } else { Socket::close(socket).map(|()| 0) })
 }
 
 /// One buffer as a list.
@@ -244,6 +237,35 @@ unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -
     })
 }
 
+extern "C" fn repoll_create(flags: c_int) -> c_int {
+    answer(|| repoll::create(flags))
+}
+
+/// Returns the number itself on failure, as rdma-core does.
+unsafe extern "C" fn repoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    answer(|| {
+        // SAFETY: epoll_ctl(2).
+        let event = unsafe { event.as_ref() }.copied();
+        Ok(repoll::control(set, operation, fd, event).err().map_or(0, |Errno(number)| number))
+    })
+}
+
+unsafe extern "C" fn repoll_wait(
+    set: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    answer(|| {
+        if events.is_null() || max <= 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: epoll_wait(2).
+        let events = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
+        Ok(repoll::wait(set, events, timeout_ms)? as c_int)
+    })
+}
+
 unsafe extern "C" fn rselect(
     count: c_int,
     read: *mut fd_set,
@@ -257,10 +279,7 @@ unsafe extern "C" fn rselect(
 
 unsafe extern "C" fn rgetpeername(socket: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
     answer(|| {
-        let address = match &*Socket::of(socket)? {
-            Socket::Stream(stream) => stream.peer_address()?,
-            Socket::Datagram(datagrams) => datagrams.peer_address()?,
-        };
+        let address = either!(&*Socket::of(socket)?, socket => socket.peer_address()?);
         // SAFETY: getpeername(2).
         unsafe { address.write(addr, length).map(|()| 0) }
     })
@@ -315,21 +334,14 @@ unsafe extern "C" fn rgetsockopt(
         let socket = Socket::of(socket)?;
         // SAFETY: getsockopt(2).
         let mut into = unsafe { Taken::new(value, length)? };
-        match &*socket {
-            Socket::Stream(stream) => stream.option(level, name, &mut into)?,
-            Socket::Datagram(datagrams) => datagrams.option(level, name, &mut into)?,
-        }
-        Ok(0)
+        either!(&*socket, socket => socket.option(level, name, &mut into)).map(|()| 0)
     })
 }
 
 /// `rfcntl` is variadic. On the supported machines a single number comes in the same register either way; commands
 /// without one ignore it.
 extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
-    answer(|| match &*Socket::of(socket)? {
-        Socket::Stream(stream) => stream.flags().control(command, argument as c_int),
-        Socket::Datagram(datagrams) => datagrams.flags().control(command, argument as c_int),
-    })
+    answer(|| either!(&*Socket::of(socket)?, socket => socket.flags.control(command, argument as c_int)))
 }
 
 extern "C" fn riomap(

@@ -35,7 +35,7 @@ pub(crate) fn start(socket: &Arc<Socket>, every: Duration) {
     let process = Some(std::process::id());
     if service.served_by != process {
         // Without a thread the option has no effect, which rdma-core's manual page allows.
-        let started = std::thread::Builder::new().name("rsocket-alive".into()).spawn(serve);
+        let started = ferroce_os::thread::spawn("rsocket-alive", serve);
         service.served_by = if started.is_ok() { process } else { None };
     }
 }

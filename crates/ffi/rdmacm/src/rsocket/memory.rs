@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use super::calls::{ibv_dereg_mr, ibv_reg_mr};
 use super::errno::{Errno, Outcome};
 use super::stream::Span;
+use super::vectors::Vectors;
 use crate::abi::{ibv_mr, ibv_pd};
 
 /// Whole pages, so that nothing else shares them.
@@ -86,6 +87,18 @@ impl Registered {
         unsafe { std::ptr::copy_nonoverlapping(from, self.at(span), span.length as usize) };
     }
 
+    /// Copies the next bytes of the program's buffers to spans.
+    pub(crate) fn fill(&self, spans: impl IntoIterator<Item = Span>, from: &mut Vectors<'_>) {
+        // SAFETY: the program's buffers are as long as it said.
+        walk(spans, from, |part, start| unsafe { self.write(part, start) });
+    }
+
+    /// Copies spans to the program's next buffers, as much as fits.
+    pub(crate) fn drain(&self, spans: impl IntoIterator<Item = Span>, into: &mut Vectors<'_>) {
+        // SAFETY: as in `fill`.
+        walk(spans, into, |part, start| unsafe { self.read(part, start) });
+    }
+
     /// A few bytes at an offset.
     pub(crate) fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
         let mut bytes = [0; N];
@@ -93,6 +106,16 @@ impl Registered {
         // SAFETY: the array has room for them.
         unsafe { self.read(span, bytes.as_mut_ptr()) };
         bytes
+    }
+}
+
+/// Hands `each` the program's buffers, piece by piece, with the part of the spans that belongs to each.
+fn walk(spans: impl IntoIterator<Item = Span>, buffers: &mut Vectors<'_>, each: impl Fn(Span, *mut u8)) {
+    for Span { mut offset, length } in spans {
+        buffers.walk(length as usize, |start, count| {
+            each(Span { offset, length: count as u32 }, start);
+            offset += count as u32;
+        });
     }
 }
 

@@ -30,6 +30,7 @@ mod keepalive;
 mod memory;
 mod option;
 mod poll;
+mod repoll;
 mod settings;
 mod socket;
 mod stream;

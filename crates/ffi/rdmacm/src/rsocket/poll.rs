@@ -97,7 +97,8 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout_ms: i32) -> Outcome<usize> {
     poll_for(fds, timeout)
 }
 
-fn poll_for(fds: &mut [pollfd], timeout: Option<Duration>) -> Outcome<usize> {
+/// The same; without a timeout it waits without end.
+pub(crate) fn poll_for(fds: &mut [pollfd], timeout: Option<Duration>) -> Outcome<usize> {
     let started = Instant::now();
     // A timeout beyond the clock's range is no limit.
     let deadline = timeout.and_then(|timeout| started.checked_add(timeout));

@@ -16,6 +16,17 @@ pub(crate) enum Socket {
     Datagram(Box<Datagrams>),
 }
 
+/// The same call for a socket of either kind.
+macro_rules! either {
+    ($socket:expr, $kind:ident => $call:expr) => {
+        match $socket {
+            Socket::Stream($kind) => $call,
+            Socket::Datagram($kind) => $call,
+        }
+    };
+}
+pub(crate) use either;
+
 static SOCKETS: Table<Socket> = Table::new();
 
 const AF_IB: c_int = 27;
@@ -43,10 +54,7 @@ impl Socket {
 
     /// Gives it a number.
     pub(crate) fn publish(self) -> RawFd {
-        let fd = match &self {
-            Socket::Stream(stream) => stream.fd(),
-            Socket::Datagram(datagrams) => datagrams.fd(),
-        };
+        let fd = either!(&self, socket => socket.fd());
         SOCKETS.insert(fd, Arc::new(self));
         fd
     }
@@ -66,10 +74,7 @@ impl Socket {
         let socket = Self::of(fd)?;
         super::keepalive::stop(&socket);
         // Closed while it still has its number: it may send a message, and wake others.
-        match &*socket {
-            Socket::Stream(stream) => stream.close(),
-            Socket::Datagram(datagrams) => datagrams.close(),
-        }
+        either!(&*socket, socket => socket.close());
         SOCKETS.remove(fd).map(drop).ok_or(Errno(libc::EBADF))
     }
 
@@ -82,10 +87,7 @@ impl Socket {
     }
 
     pub(crate) fn pollable(&self) -> &dyn Pollable {
-        match self {
-            Socket::Stream(stream) => stream.pollable(),
-            Socket::Datagram(datagrams) => datagrams.pollable(),
-        }
+        either!(self, socket => socket.pollable())
     }
 
     /// Sends a probe.

@@ -1,35 +1,30 @@
 //! Maps descriptors to sockets. A socket's number is a real descriptor of the process, so it conflicts with no other.
 
-use std::collections::HashMap;
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
 use std::os::fd::RawFd;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 /// Sockets by descriptor. A call keeps its socket alive, so another thread may close it safely.
-pub(crate) struct Table<T> {
-    sockets: RwLock<Option<HashMap<RawFd, Arc<T>>>>,
-}
+pub(crate) struct Table<T>(RwLock<BTreeMap<RawFd, Arc<T>>>);
 
 impl<T> Table<T> {
     pub(crate) const fn new() -> Self {
-        Self { sockets: RwLock::new(None) }
+        Self(RwLock::new(BTreeMap::new()))
     }
 
     /// The socket behind a number.
     pub(crate) fn find(&self, fd: RawFd) -> Option<Arc<T>> {
-        // A poisoned lock guards a map that is whole: nothing panics between its steps.
-        let sockets = self.sockets.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        sockets.as_ref()?.get(&fd).cloned()
+        self.0.read().get(&fd).cloned()
     }
 
     pub(crate) fn insert(&self, fd: RawFd, socket: Arc<T>) {
-        let mut sockets = self.sockets.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        sockets.get_or_insert_with(HashMap::new).insert(fd, socket);
+        self.0.write().insert(fd, socket);
     }
 
     /// Removes it; later calls do not find it.
     pub(crate) fn remove(&self, fd: RawFd) -> Option<Arc<T>> {
-        let mut sockets = self.sockets.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        sockets.as_mut()?.remove(&fd)
+        self.0.write().remove(&fd)
     }
 }
 

@@ -25,21 +25,19 @@ impl Order {
     /// Ours.
     pub(crate) const HERE: Order = if cfg!(target_endian = "big") { Order::Big } else { Order::Little };
 
-    fn u64(self, value: u64) -> [u8; 8] {
-        if self == Order::Big { value.to_be_bytes() } else { value.to_le_bytes() }
+    /// A number between this order and ours, either way.
+    fn u64(self, value: u64) -> u64 {
+        if self == Order::Big { value.to_be() } else { value.to_le() }
     }
 
-    fn u32(self, value: u32) -> [u8; 4] {
-        if self == Order::Big { value.to_be_bytes() } else { value.to_le_bytes() }
+    fn u32(self, value: u32) -> u32 {
+        if self == Order::Big { value.to_be() } else { value.to_le() }
     }
+}
 
-    fn read_u64(self, bytes: [u8; 8]) -> u64 {
-        if self == Order::Big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
-    }
-
-    fn read_u32(self, bytes: [u8; 4]) -> u32 {
-        if self == Order::Big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
-    }
+/// The bytes at an offset.
+pub(crate) fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    std::array::from_fn(|byte| bytes[at + byte])
 }
 
 /// A part of the peer's memory that we may write, or of ours that it may.
@@ -56,19 +54,17 @@ impl RemoteBuffer {
     /// As an end of this byte order reads it.
     pub(crate) fn to_bytes(self, order: Order) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
-        bytes[..8].copy_from_slice(&order.u64(self.addr));
-        bytes[8..12].copy_from_slice(&order.u32(self.rkey));
-        bytes[12..].copy_from_slice(&order.u32(self.length));
+        bytes[..8].copy_from_slice(&order.u64(self.addr).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&order.u32(self.rkey).to_ne_bytes());
+        bytes[12..].copy_from_slice(&order.u32(self.length).to_ne_bytes());
         bytes
     }
 
     pub(crate) fn from_bytes(bytes: [u8; Self::LEN], order: Order) -> Self {
-        let [a, b, c, d, e, f, g, h, rest @ ..] = bytes;
-        let [i, j, k, l, m, n, o, p] = rest;
         Self {
-            addr: order.read_u64([a, b, c, d, e, f, g, h]),
-            rkey: order.read_u32([i, j, k, l]),
-            length: order.read_u32([m, n, o, p]),
+            addr: order.u64(u64::from_ne_bytes(part(&bytes, 0))),
+            rkey: order.u32(u32::from_ne_bytes(part(&bytes, 8))),
+            length: order.u32(u32::from_ne_bytes(part(&bytes, 12))),
         }
     }
 }
@@ -85,16 +81,14 @@ impl Mapping {
 
     pub(crate) fn to_bytes(self, order: Order) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
-        bytes[..8].copy_from_slice(&order.u64(self.offset));
+        bytes[..8].copy_from_slice(&order.u64(self.offset).to_ne_bytes());
         bytes[8..].copy_from_slice(&self.buffer.to_bytes(order));
         bytes
     }
 
     pub(crate) fn from_bytes(bytes: [u8; Self::LEN], order: Order) -> Self {
-        let (mut offset, mut buffer) = ([0; 8], [0; RemoteBuffer::LEN]);
-        offset.copy_from_slice(&bytes[..8]);
-        buffer.copy_from_slice(&bytes[8..]);
-        Self { offset: order.read_u64(offset), buffer: RemoteBuffer::from_bytes(buffer, order) }
+        let offset = order.u64(u64::from_ne_bytes(part(&bytes, 0)));
+        Self { offset, buffer: RemoteBuffer::from_bytes(part(&bytes, 8), order) }
     }
 
     /// How many bytes of the mapping follow `offset`; none if it is outside.
@@ -151,10 +145,7 @@ impl ConnectData {
         if bytes[0] != VERSION {
             return Err(Malformed::Version(bytes[0]));
         }
-        let (mut table, mut data) = ([0; RemoteBuffer::LEN], [0; RemoteBuffer::LEN]);
-        table.copy_from_slice(&bytes[8..24]);
-        data.copy_from_slice(&bytes[24..]);
-        let table = RemoteBuffer::from_bytes(table, Order::Big);
+        let table = RemoteBuffer::from_bytes(part(bytes, 8), Order::Big);
         if table.length == 0 {
             return Err(Malformed::NoTable);
         }
@@ -165,7 +156,7 @@ impl ConnectData {
             credits: u16::from_be_bytes([bytes[2], bytes[3]]),
             mappings: if mappings_known { unscaled(bytes[7]) } else { 0 },
             table,
-            data: RemoteBuffer::from_bytes(data, Order::Big),
+            data: RemoteBuffer::from_bytes(part(bytes, 24), Order::Big),
         })
     }
 }

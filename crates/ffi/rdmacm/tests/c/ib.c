@@ -73,7 +73,7 @@ static void binding(void)
 	// The port is taken in the space that the service id contains.
 	struct sockaddr_ib same = service(RDMA_IB_IP_PS_TCP | port, ~0ull);
 	DONE(rdma_listen(id, 1));
-	REFUSED(rdma_bind_addr(tcp, SA(same)), EADDRINUSE);
+	REFUSED(rdma_bind_addr(tcp, SA(same)), EADDRNOTAVAIL);
 	DONE(rdma_destroy_id(id));
 	DONE(rdma_bind_addr(tcp, SA(same)));
 	CHECK(ntohs(rdma_get_src_port(tcp)) == port);

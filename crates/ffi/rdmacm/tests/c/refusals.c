@@ -42,7 +42,10 @@ static void addresses(void)
 	// The port is taken, in this space only.
 	struct sockaddr_in same = address("127.0.0.1", ntohs(rdma_get_src_port(id)));
 	DONE(rdma_listen(id, 0));
-	REFUSED(rdma_bind_addr(other, SA(same)), EADDRINUSE);
+	// The kernel's rule: EADDRINUSE only where two specific addresses are equal.
+	REFUSED(rdma_bind_addr(other, SA(same)), EADDRNOTAVAIL);
+	struct sockaddr_in wildcard = address("0.0.0.0", ntohs(rdma_get_src_port(id)));
+	REFUSED(rdma_bind_addr(other, SA(wildcard)), EADDRNOTAVAIL);
 	struct rdma_cm_id *datagrams = fresh(RDMA_PS_UDP);
 	DONE(rdma_bind_addr(datagrams, SA(same)));
 	CHECK(datagrams->verbs != NULL && datagrams->pd != NULL && datagrams->port_num == 1);

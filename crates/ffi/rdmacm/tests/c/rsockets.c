@@ -1,4 +1,5 @@
 // rsockets: what rstream and similar programs do not test. Both ends are threads of one process, unless one must be killed.
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -420,6 +422,58 @@ static void killed_peer(void) {
     CHECK(rclose(server) == 0 && rclose(fd) == 0);
 }
 
+// The headers of Debian 12 do not have these calls: programs look them up by version.
+static int (*repoll_create)(int), (*repoll_ctl)(int, int, int, struct epoll_event *);
+static int (*repoll_wait)(int, struct epoll_event *, int, int);
+
+static void *adds_to_set(void *argument) {
+    int *numbers = argument;
+    struct epoll_event readable = {.events = EPOLLIN, .data.u64 = 7};
+    CHECK(repoll_ctl(numbers[0], EPOLL_CTL_ADD, numbers[1], &readable) == 0);
+    return NULL;
+}
+
+static void sets_of_sockets(void) {
+    repoll_create = dlvsym(RTLD_DEFAULT, "repoll_create", "RDMACM_1.5");
+    repoll_ctl = dlvsym(RTLD_DEFAULT, "repoll_ctl", "RDMACM_1.5");
+    repoll_wait = dlvsym(RTLD_DEFAULT, "repoll_wait", "RDMACM_1.5");
+    CHECK(repoll_create && repoll_ctl && repoll_wait);
+    int ends[2], pipes[2], set = repoll_create(O_CLOEXEC);
+    CHECK(set >= 0 && pipe(pipes) == 0);
+    make_pair(ends);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 5}, got[2];
+    CHECK(repoll_wait(set, got, 2, 0) == 0);
+    CHECK(repoll_ctl(set, EPOLL_CTL_ADD, pipes[0], &event) == 0);
+    CHECK(repoll_ctl(set, EPOLL_CTL_ADD, pipes[0], &event) == EEXIST);
+    CHECK(repoll_ctl(set, EPOLL_CTL_MOD, ends[0], &event) == ENOENT);
+    CHECK(repoll_ctl(set, EPOLL_CTL_ADD, -1, &event) == EBADF);
+    CHECK(repoll_ctl(set, EPOLL_CTL_ADD, ends[0], NULL) == EFAULT);
+    CHECK(repoll_ctl(pipes[0], EPOLL_CTL_ADD, ends[0], &event) == EINVAL);
+    CHECK(rsend(ends[1], "x", 1, 0) == 1);
+    // Another thread adds the socket while this one waits.
+    pthread_t thread;
+    int numbers[2] = {set, ends[0]};
+    CHECK(pthread_create(&thread, NULL, adds_to_set, numbers) == 0);
+    CHECK(repoll_wait(set, got, 2, 10000) == 1);
+    CHECK(got[0].events == EPOLLIN && got[0].data.u64 == 7);
+    pthread_join(thread, NULL);
+    CHECK(write(pipes[1], "y", 1) == 1);
+    CHECK(repoll_wait(set, got, 2, 10000) == 2);
+    CHECK(repoll_wait(set, got, 1, 10000) == 1);
+    char byte;
+    CHECK(rrecv(ends[0], &byte, 1, 0) == 1 && byte == 'x');
+    CHECK(repoll_wait(set, got, 2, 10000) == 1 && got[0].data.u64 == 5);
+    CHECK(repoll_ctl(set, EPOLL_CTL_DEL, pipes[0], NULL) == 0);
+    CHECK(repoll_wait(set, got, 2, 10) == 0);
+    FAILS(repoll_wait(set, got, 0, 0), EINVAL);
+    CHECK(rclose(set) == 0);
+    FAILS(repoll_wait(set, got, 2, 0), EINVAL);
+    int (*resolve)(void *, const char *, const char *, void *) = dlvsym(RTLD_DEFAULT, "rdma_resolve_addrinfo", "RDMACM_1.4");
+    CHECK(resolve);
+    FAILS(resolve(NULL, NULL, NULL, NULL), EOPNOTSUPP);
+    CHECK(rclose(ends[0]) == 0 && rclose(ends[1]) == 0 && close(pipes[0]) == 0 && close(pipes[1]) == 0);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) // With the name of a test: run only that one.
         fprintf(stderr, "%s\n", argv[1]);
@@ -436,5 +490,6 @@ int main(int argc, char **argv) {
     RUN(closed_under_a_reader);
     RUN(mappings);
     RUN(datagrams);
+    RUN(sets_of_sockets);
     return 0;
 }

@@ -140,7 +140,7 @@ mod tests {
     use crate::memory::{Pins, Region, RegionTable};
     use ferroce_proto::verbs::{Access, Sge};
     use ferroce_proto::wire::{Opcode, Operation, Service};
-    use ferroce_proto::{Gid, PdId, Psn, Qpn};
+    use ferroce_proto::{Gid, LKey, PdId, Psn, Qpn, RKey};
     use std::sync::Arc;
 
     const LEN: usize = 1024;
@@ -213,9 +213,9 @@ mod tests {
         let memory: Vec<u8> = (0..90 * LEN).map(|n| (n * 7 + n / 251) as u8).collect();
         let table = RegionTable::new(None);
         let (base, len) = (memory.as_ptr() as usize, memory.len() as u64);
-        let region = |lkey, rkey| Region {
+        let region = Region {
             remote_open: false,
-            ..Region::plain(base, len, PdId(1), Access::empty(), lkey, rkey)
+            ..Region::plain(base, len, PdId(1), Access::empty(), LKey(0), RKey(0))
         };
         let (_, lkey, _) = table.insert(region).unwrap();
         let mut pins = Pins::new(&table);

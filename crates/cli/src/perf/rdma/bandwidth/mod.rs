@@ -67,7 +67,7 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
     }
     let mut traffic = Traffic::new(station);
     let report = traffic.serve(control)?;
-    landing::check(station, traffic.proved())?;
+    landing::check(station, &traffic.receiver.proved)?;
     Ok(report)
 }
 

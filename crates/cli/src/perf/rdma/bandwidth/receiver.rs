@@ -11,10 +11,11 @@ pub(super) struct Receiver<'a> {
     lanes: &'a [Lane],
     owed: Vec<u32>,
     /// Lanes on which an uncounted message arrived whole since the last break.
-    proved: Vec<bool>,
+    pub(super) proved: Vec<bool>,
     give_back: u32,
     batch: Vec<RecvWr<'a>>,
-    received: u64,
+    /// Counted messages.
+    pub(super) received: u64,
     span: Option<(Instant, Instant)>,
 }
 
@@ -57,23 +58,13 @@ impl<'a> Receiver<'a> {
         self.proved.fill(false);
     }
 
-    /// Lanes on which one of the last messages certainly arrived whole.
-    pub(super) fn proved(&self) -> &[bool] {
-        &self.proved
-    }
-
     /// Counted messages have just arrived.
     pub(super) fn note_time(&mut self) {
         let now = Instant::now();
         self.span = Some(self.span.map_or((now, now), |(first, _)| (first, now)));
     }
 
-    /// Counted messages.
-    pub(super) fn received(&self) -> u64 {
-        self.received
-    }
-
-    /// From the first to the last of them.
+    /// From the first to the last counted message.
     pub(super) fn span(&self) -> Duration {
         self.span.map_or(Duration::ZERO, |(first, last)| last - first)
     }

@@ -17,8 +17,10 @@ pub(super) struct Sender<'a> {
     signal_every: u32,
     phase: Phase,
     batch: Vec<SendWr<'a>>,
-    posted: u64,
-    done: u64,
+    /// Messages posted in this phase.
+    pub(super) posted: u64,
+    /// Messages completed in this phase.
+    pub(super) done: u64,
 }
 
 /// One lane.
@@ -136,16 +138,6 @@ impl<'a> Sender<'a> {
         self.counts[lane].outstanding -= stands_for;
         self.done += u64::from(stands_for);
         self.ready.push(lane);
-    }
-
-    /// Messages posted in this phase.
-    pub(super) fn posted(&self) -> u64 {
-        self.posted
-    }
-
-    /// Messages completed in this phase.
-    pub(super) fn done(&self) -> u64 {
-        self.done
     }
 
     /// Whether all messages of the phase are posted and completed.

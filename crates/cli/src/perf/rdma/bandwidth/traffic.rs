@@ -1,7 +1,7 @@
 //! Sender and receiver over one completion queue.
 
 use super::super::super::control::{Control, STEP_TIMEOUT};
-use super::super::super::handshake::{self, Pause, Report};
+use super::super::super::handshake::{self, Pause, Reply, Report, Request};
 use super::super::super::measure::{FEWEST, Limit};
 use super::super::super::test::Operation;
 use super::super::send_lat::silent;
@@ -35,7 +35,7 @@ pub(super) enum Step {
 pub(super) struct Traffic<'a> {
     pub(super) station: &'a Station,
     pub(super) sender: Sender<'a>,
-    receiver: Receiver<'a>,
+    pub(super) receiver: Receiver<'a>,
     waiter: Waiter,
     completions: [Completion; 64],
 }
@@ -65,13 +65,13 @@ impl<'a> Traffic<'a> {
         };
         self.sender.start(messages, phase);
         while self.step(control)? == Step::Running {
-            let over = |end: Instant| self.sender.posted() >= FEWEST && Instant::now() >= end;
+            let over = |end: Instant| self.sender.posted >= FEWEST && Instant::now() >= end;
             if end.is_some_and(over) {
                 end = None;
                 self.sender.finish();
             }
         }
-        Ok(self.sender.posted())
+        Ok(self.sender.posted)
     }
 
     /// Client: posts and polls once.
@@ -90,7 +90,7 @@ impl<'a> Traffic<'a> {
 
     /// Client: reports that it is done, and continues to receive until the server is done.
     pub(super) fn stop(&mut self, control: &mut Control) -> Result<Report, Failure> {
-        handshake::request_stop(control)?;
+        control.send(&Request::Stop)?;
         self.receive_until_news(control)?;
         handshake::await_report(control)
     }
@@ -102,7 +102,7 @@ impl<'a> Traffic<'a> {
         if self.station.is_reliable() {
             return Ok(());
         }
-        handshake::request_break(control)?;
+        control.send(&Request::Settle)?;
         self.receive_until_news(control)?;
         handshake::await_settled(control)
     }
@@ -145,7 +145,7 @@ impl<'a> Traffic<'a> {
                 break;
             }
             self.receiver.note_break();
-            handshake::settled(control)?;
+            control.send(&Reply::Settled)?;
             breaks += 1;
             if bidirectional && breaks == 1 {
                 (sends, start) = (true, Instant::now());
@@ -154,16 +154,11 @@ impl<'a> Traffic<'a> {
         }
         Ok(Report {
             received: self.arrived()?,
-            sent: self.sender.done(),
+            sent: self.sender.done,
             elapsed_ns,
             receiving_ns: self.receiver.span().as_nanos() as u64,
             ..Report::default()
         })
-    }
-
-    /// Server: the lanes on which one of the last messages certainly arrived whole.
-    pub(super) fn proved(&self) -> &[bool] {
-        self.receiver.proved()
     }
 
     /// What the server counts: messages, atomics, or for WRITEs the bytes of that many messages.
@@ -178,7 +173,7 @@ impl<'a> Traffic<'a> {
                 let bytes: u64 = lanes.iter().map(|lane| lane.qp.counters().rx_bytes).sum();
                 Ok(bytes / params.size)
             }
-            _ => Ok(self.receiver.received()),
+            _ => Ok(self.receiver.received),
         }
     }
 
@@ -230,7 +225,7 @@ impl<'a> Traffic<'a> {
     #[inline]
     fn poll_once(&mut self) -> Result<usize, Failure> {
         let found = self.station.cq.poll(&mut self.completions).map_err(refused)?;
-        let before = self.receiver.received();
+        let before = self.receiver.received;
         for completion in &self.completions[..found] {
             let done = completion.ok().map_err(broken)?;
             if done.opcode == WcOpcode::Recv {
@@ -239,13 +234,13 @@ impl<'a> Traffic<'a> {
                 self.sender.on_completion(&done);
             }
         }
-        if self.receiver.received() != before {
+        if self.receiver.received != before {
             self.receiver.note_time();
         }
         Ok(found)
     }
 
     fn progress(&self) -> u64 {
-        self.sender.done().wrapping_add(self.receiver.received())
+        self.sender.done.wrapping_add(self.receiver.received)
     }
 }

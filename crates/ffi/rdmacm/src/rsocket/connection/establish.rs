@@ -18,8 +18,6 @@ use crate::rsocket::wire::ConnectData;
 /// Timeout of a resolution: one second, doubled with each retry.
 const FIRST_TIMEOUT_MS: c_int = 1000;
 const MAX_RETRIES: u32 = 6;
-/// Transport retries. RNR retries are unlimited, which makes control messages safe.
-const RETRIES: u8 = 7;
 
 impl Connection {
     pub(crate) fn bind(&self, mut address: Address) -> Outcome<()> {
@@ -104,16 +102,8 @@ impl Shared {
         let endpoint = unsafe { Endpoint::new(id, self.sizing)? };
         let data = endpoint.connect_data().to_bytes();
         self.endpoint = Some(endpoint);
-        let mut param = rdma_conn_param {
-            private_data: data.as_ptr().cast(),
-            private_data_len: data.len() as u8,
-            flow_control: 1,
-            retry_count: RETRIES,
-            rnr_retry_count: RETRIES,
-            ..rdma_conn_param::zeroed()
-        };
         // SAFETY: as above; the data is copied before this returns.
-        Errno::check(unsafe { rdma_connect(id, &mut param) })?;
+        Errno::check(unsafe { rdma_connect(id, &mut Endpoint::parameters(&data)) })?;
         self.state = State::Connecting;
         Ok(())
     }

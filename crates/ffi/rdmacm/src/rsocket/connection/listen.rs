@@ -4,7 +4,6 @@ use std::ffi::c_int;
 
 use super::Connection;
 use super::shared::{Request, Shared, State};
-use crate::abi::{Zeroed, rdma_conn_param};
 use crate::rsocket::calls::{rdma_accept, rdma_listen, rdma_reject};
 use crate::rsocket::channel::{Channel, refuse};
 use crate::rsocket::endpoint::Endpoint;
@@ -70,16 +69,7 @@ impl Shared {
         endpoint.meet(peer);
         let data = endpoint.connect_data().to_bytes();
         self.endpoint = Some(endpoint);
-        let mut param = rdma_conn_param {
-            private_data: data.as_ptr().cast(),
-            private_data_len: data.len() as u8,
-            flow_control: 1,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            ..rdma_conn_param::zeroed()
-        };
         // SAFETY: as above; the data is copied before this returns.
-        Errno::check(unsafe { rdma_accept(id, &mut param) })?;
-        Ok(())
+        Errno::check(unsafe { rdma_accept(id, &mut Endpoint::parameters(&data)) }).map(drop)
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Connection {
     shared: Mutex<Shared>,
     reading: Mutex<()>,
     writing: Mutex<()>,
-    flags: Flags,
+    pub(crate) flags: Flags,
 }
 
 impl Connection {
@@ -79,11 +79,6 @@ impl Connection {
 
     fn wait(&self, must_not_wait: bool, ready: impl Fn(&Shared) -> bool) -> Outcome<MutexGuard<'_, Shared>> {
         wait(&self.shared, must_not_wait, ready)
-    }
-
-    /// What `rfcntl` reads and sets.
-    pub(crate) fn flags(&self) -> &Flags {
-        &self.flags
     }
 
     /// Our address; before the socket has one, its family alone.

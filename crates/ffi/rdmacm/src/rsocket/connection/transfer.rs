@@ -9,35 +9,9 @@ use super::shared::{Shared, State};
 use crate::rsocket::endpoint::MAX_INLINE;
 use crate::rsocket::errno::{Errno, Outcome};
 use crate::rsocket::memory::Registered;
-use crate::rsocket::stream::{End, Growth, Piece, Span};
+use crate::rsocket::stream::{End, Growth, Piece};
 use crate::rsocket::vectors::Vectors;
 use crate::rsocket::wire::{Message, RemoteBuffer};
-
-/// Copies the next bytes of the program into the ring's spans.
-fn fill(ring: &Registered, spans: &[Span; 2], from: &mut Vectors<'_>) {
-    for span in spans {
-        let mut at = span.offset;
-        from.walk(span.length as usize, |start, count| {
-            let part = Span { offset: at, length: count as u32 };
-            // SAFETY: the program's buffers are as long as it said.
-            unsafe { ring.write(part, start) };
-            at += count as u32;
-        });
-    }
-}
-
-/// Copies the ring's spans to the program.
-fn drain(ring: &Registered, spans: &[Span; 2], into: &mut Vectors<'_>) {
-    for span in spans {
-        let mut at = span.offset;
-        into.walk(span.length as usize, |start, count| {
-            let part = Span { offset: at, length: count as u32 };
-            // SAFETY: the program's buffers are as long as it said.
-            unsafe { ring.read(part, start) };
-            at += count as u32;
-        });
-    }
-}
 
 impl Connection {
     /// Waits for a connection in progress; fails if there is none.
@@ -116,11 +90,11 @@ impl Connection {
             let ring: *const Registered = &endpoint.recv_ring;
             if flags & libc::MSG_PEEK != 0 {
                 // SAFETY: the ring lives as long as the socket, which this call keeps.
-                drain(unsafe { &*ring }, &spans, &mut into);
+                unsafe { &*ring }.drain(spans, &mut into);
                 return Ok(length as usize);
             }
             // SAFETY: as above. These bytes are nobody else's until `on_read`: only one thread reads at a time.
-            MutexGuard::unlocked(&mut shared, || drain(unsafe { &*ring }, &spans, &mut into));
+            MutexGuard::unlocked(&mut shared, || unsafe { &*ring }.drain(spans, &mut into));
             shared.finish_reading(length);
             got += length as usize;
             if flags & libc::MSG_WAITALL == 0 {
@@ -197,7 +171,7 @@ impl SendPiece for MutexGuard<'_, Shared> {
                 let ring: *const Registered = &self.endpoint.as_ref().ok_or(gone)?.send_ring;
                 // SAFETY: the ring lives as long as the socket, which the call keeps, and these bytes of it are
                 // nobody else's: only one thread writes at a time.
-                MutexGuard::unlocked(self, || fill(unsafe { &*ring }, &spans, from));
+                MutexGuard::unlocked(self, || unsafe { &*ring }.fill(spans, from));
             }
         }
         let (target, message) = commit(self).ok_or(gone)?;

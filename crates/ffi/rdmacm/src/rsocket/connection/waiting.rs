@@ -43,7 +43,7 @@ impl Watched for Shared {
         if self.state == State::Connected
             && let Some(endpoint) = &mut self.endpoint
         {
-            endpoint.arm();
+            endpoint.completions.arm();
         }
     }
 
@@ -52,14 +52,14 @@ impl Watched for Shared {
         if self.state == State::Connected
             && let Some(endpoint) = &self.endpoint
         {
-            fds.push(watch(endpoint.fd(), POLLIN));
+            fds.push(watch(endpoint.completions.fd(), POLLIN));
         }
     }
 
     fn take_events(&mut self, own: Option<&Arc<Bell>>) {
         let mut changes = self.take_cm_events();
         if let Some(endpoint) = &mut self.endpoint {
-            changes += usize::from(endpoint.take_event() == Notification::Taken);
+            changes += usize::from(endpoint.completions.take_event() == Notification::Taken);
         }
         if changes > 0 {
             self.sleepers.wake(own);

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
 use std::ptr;
 
 use super::header::SourceHeader;
 use crate::abi::*;
+use crate::address::gid_of;
 use crate::rsocket::address::Address;
 use crate::rsocket::calls::*;
 use crate::rsocket::channel::Channel;
-use crate::rsocket::completions::{Completions, Notification};
+use crate::rsocket::completions::Completions;
 use crate::rsocket::errno::{Errno, Outcome};
 use crate::rsocket::memory::Registered;
 use crate::rsocket::settings::Sizing;
@@ -53,7 +53,7 @@ impl Drop for Handle {
 pub(crate) struct Endpoint {
     /// Address handles by peer address: they belong to the queue pair's domain.
     handles: HashMap<IpAddr, Handle>,
-    completions: Completions,
+    pub(crate) completions: Completions,
     send: Registered,
     recv: Registered,
     channel: Channel,
@@ -81,7 +81,14 @@ impl Endpoint {
             let slots = (sizing.send_ring / SLOT).min(sizing.send_queue.into()).max(1);
             let recv_slots = (sizing.recv_ring / SLOT).min(sizing.recv_queue.into()).max(1);
             let completions = Completions::new((*id).verbs, slots + recv_slots)?;
-            create_qp(id, &completions, slots, recv_slots)?;
+            let cap = ibv_qp_cap {
+                max_send_wr: slots,
+                max_recv_wr: recv_slots,
+                max_send_sge: 1,
+                max_recv_sge: 2,
+                max_inline_data: 0,
+            };
+            completions.create_qp(id, IBV_QPT_UD, cap)?;
             let rings = Self::rings((*(*id).qp).pd, slots, recv_slots);
             let (send, recv) = rings.inspect_err(|_| rdma_destroy_qp(id))?;
             let mut endpoint = Self {
@@ -124,18 +131,6 @@ impl Endpoint {
     pub(crate) fn qpn(&self) -> u32 {
         // SAFETY: the queue pair lives as long as we do.
         unsafe { (*self.qp()).qp_num }
-    }
-
-    pub(crate) fn fd(&self) -> RawFd {
-        self.completions.fd()
-    }
-
-    pub(crate) fn arm(&mut self) {
-        self.completions.arm();
-    }
-
-    pub(crate) fn take_event(&mut self) -> Notification {
-        self.completions.take_event()
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -186,12 +181,7 @@ impl Endpoint {
 
     /// Copies a message to the program, as much as fits.
     pub(crate) fn copy(&self, arrived: &Arrived, into: &mut Vectors<'_>) {
-        let mut at = arrived.data.offset;
-        into.walk(arrived.data.length as usize, |start, count| {
-            // SAFETY: the program's buffers are as long as it said.
-            unsafe { self.recv.read(Span { offset: at, length: count as u32 }, start) };
-            at += count as u32;
-        });
+        self.recv.drain([arrived.data], into);
     }
 
     /// Reposts its slot.
@@ -219,19 +209,14 @@ impl Endpoint {
     pub(crate) fn send(&mut self, to: IpAddr, qpn: u32, mut from: Vectors<'_>) -> Outcome<()> {
         let ah = self.handle(to)?;
         let slot = self.free.pop().ok_or(Errno::WOULD_BLOCK)?;
-        let mut at = slot * SLOT;
-        let head = self.header.as_bytes();
-        // SAFETY: a header's bytes; then the program's buffers, as long as it said.
-        unsafe { self.send.write(Span { offset: at, length: head.len() as u32 }, head.as_ptr()) };
-        at += head.len() as u32;
-        from.walk(from.left(), |start, count| {
-            // SAFETY: as above.
-            unsafe { self.send.write(Span { offset: at, length: count as u32 }, start) };
-            at += count as u32;
-        });
         let offset = slot * SLOT;
+        let (header, body) = (self.header.as_bytes(), from.left() as u32);
+        let head = Span { offset, length: header.len() as u32 };
+        // SAFETY: a header's bytes.
+        unsafe { self.send.write(head, header.as_ptr()) };
+        self.send.fill([Span { offset: offset + head.length, length: body }], &mut from);
         let addr = self.send.addr() + u64::from(offset);
-        let mut entry = [Entry { addr, length: at - offset, lkey: self.send.lkey() }];
+        let mut entry = [Entry { addr, length: head.length + body, lkey: self.send.lkey() }];
         // SAFETY: all zeros are a request of nothing.
         let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
         request.wr_id = slot.into();
@@ -281,15 +266,6 @@ impl Drop for Endpoint {
     }
 }
 
-/// An address as RoCE names it: IPv4 inside IPv6.
-fn gid_of(ip: IpAddr) -> ibv_gid {
-    let raw = match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    };
-    ibv_gid { raw }
-}
-
 /// # Safety
 /// The id lives and has its device.
 unsafe fn mtu(id: *mut rdma_cm_id) -> usize {
@@ -312,32 +288,4 @@ unsafe fn gid_index(id: *mut rdma_cm_id, ip: IpAddr) -> u8 {
         known == 0 && gid == wanted
     };
     (0..=u8::MAX).find(is_wanted).unwrap_or(0)
-}
-
-/// # Safety
-/// The id lives and has its device.
-unsafe fn create_qp(
-    id: *mut rdma_cm_id,
-    completions: &Completions,
-    sends: u32,
-    receives: u32,
-) -> Outcome<()> {
-    let cap = ibv_qp_cap {
-        max_send_wr: sends,
-        max_recv_wr: receives,
-        max_send_sge: 1,
-        max_recv_sge: 2,
-        max_inline_data: 0,
-    };
-    let mut attr = ibv_qp_init_attr {
-        qp_context: ptr::null_mut(),
-        send_cq: completions.cq(),
-        recv_cq: completions.cq(),
-        srq: ptr::null_mut(),
-        cap,
-        qp_type: IBV_QPT_UD,
-        sq_sig_all: 1,
-    };
-    // SAFETY: what the caller promises; the queues live.
-    Errno::check(unsafe { rdma_create_qp(id, ptr::null_mut(), &mut attr) }).map(drop)
 }

@@ -2,6 +2,7 @@
 //! *service header* that carries the sender's queue pair. Then they travel as UD messages with a *source header*,
 //! since a UD message does not carry its source port. Byte for byte what rdma-core's librdmacm sends.
 
+use crate::rsocket::wire::part;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// Why a datagram is invalid; it is dropped.
@@ -63,9 +64,7 @@ impl SourceHeader {
             (6, SOURCE_LEN_V6) => {
                 let all: &[u8; SOURCE_LEN_V6] = bytes.first_chunk().ok_or(Malformed::Short)?;
                 let flow = u32::from_ne_bytes([all[4], all[5], all[6], all[7]]);
-                let mut octets = [0; 16];
-                octets.copy_from_slice(&all[8..]);
-                let ip = Ipv6Addr::from(octets);
+                let ip = Ipv6Addr::from(part::<16>(all, 8));
                 Ok((SocketAddrV6::new(ip, port, flow, 0).into(), SOURCE_LEN_V6))
             }
             _ => Err(Malformed::Shape),
@@ -138,9 +137,7 @@ impl ServiceHeader {
             }
             (6, SERVICE_LEN_V6, false) => {
                 let all: &[u8; SERVICE_LEN_V6] = bytes.first_chunk().ok_or(Malformed::Short)?;
-                let mut octets = [0; 16];
-                octets.copy_from_slice(&all[12..]);
-                (Ipv6Addr::from(octets).into(), SERVICE_LEN_V6)
+                (Ipv6Addr::from(part::<16>(all, 12)).into(), SERVICE_LEN_V6)
             }
             _ => return Err(Malformed::Shape),
         };

@@ -37,7 +37,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Datagrams {
     udp: Arc<Udp>,
     shared: Mutex<Shared>,
-    flags: Flags,
+    pub(crate) flags: Flags,
 }
 
 /// A received datagram.
@@ -132,11 +132,6 @@ impl Datagrams {
         let mut shared = self.shared.lock();
         shared.closed = true;
         shared.sleepers().wake(None);
-    }
-
-    /// What `rfcntl` reads and sets.
-    pub(crate) fn flags(&self) -> &Flags {
-        &self.flags
     }
 
     /// Sizes are ours; all other options are those of the UDP socket.

@@ -231,18 +231,18 @@ impl Watched for Shared {
     }
 
     fn arm(&mut self) {
-        self.endpoints.iter_mut().for_each(Endpoint::arm);
+        self.endpoints.iter_mut().for_each(|endpoint| endpoint.completions.arm());
     }
 
     fn watch(&self, fds: &mut Vec<pollfd>) {
         fds.push(watch(self.udp.fd(), POLLIN));
-        fds.extend(self.endpoints.iter().map(|endpoint| watch(endpoint.fd(), POLLIN)));
+        fds.extend(self.endpoints.iter().map(|endpoint| watch(endpoint.completions.fd(), POLLIN)));
     }
 
     fn take_events(&mut self, own: Option<&Arc<Bell>>) {
         let mut changes = self.take_packets();
         for endpoint in &mut self.endpoints {
-            changes += usize::from(endpoint.take_event() == Notification::Taken);
+            changes += usize::from(endpoint.completions.take_event() == Notification::Taken);
         }
         if changes > 0 {
             self.sleepers.wake(own);

@@ -6,32 +6,13 @@ use super::life::{CloseMessage, Direction, End, Life};
 use super::recv_ring::{RecvRing, Violation};
 use super::ring::Span;
 use super::send_ring::SendRing;
-use crate::rsocket::wire::{Message, Order, RemoteBuffer};
+use crate::rsocket::settings::Sizing;
+use crate::rsocket::wire::{ConnectData, Message, Order, RemoteBuffer};
 
 /// Requests reserved for control messages, so that data can never block them.
 pub(crate) const CONTROL_SLOTS: u32 = 4;
 /// Entries of the table that the peer announces its buffers in.
 pub(crate) const TABLE_SLOTS: u32 = 2;
-
-/// The sizes of a stream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    pub(crate) send_ring: u32,
-    /// An even number.
-    pub(crate) recv_ring: u32,
-    pub(crate) send_queue: u16,
-    pub(crate) recv_queue: u16,
-    pub(crate) inline: u32,
-}
-
-/// The peer's private data.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
-    pub(crate) order: Order,
-    pub(crate) credits: u16,
-    pub(crate) table: RemoteBuffer,
-    pub(crate) data: RemoteBuffer,
-}
 
 /// A posted request, as its completion names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +75,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// `ring` is our receive ring, as the peer addresses it.
-    pub(crate) fn new(sizes: &Sizes, ring: RemoteBuffer, peer: &Peer) -> Self {
+    pub(crate) fn new(sizes: &Sizing, ring: RemoteBuffer, peer: &ConnectData) -> Self {
         let slots = u32::from(sizes.send_queue).saturating_sub(CONTROL_SLOTS).max(1);
         let mut send_ring = SendRing::new(sizes.send_ring, slots, sizes.inline);
         send_ring.on_credit(peer.credits);

@@ -18,6 +18,6 @@ mod ring;
 mod send_ring;
 
 pub(crate) use life::{Direction, End};
-pub(crate) use machine::{CONTROL_SLOTS, Control, Machine, Peer, Sizes, TABLE_SLOTS, Work};
+pub(crate) use machine::{CONTROL_SLOTS, Control, Machine, TABLE_SLOTS, Work};
 pub(crate) use ring::Span;
 pub(crate) use send_ring::{Growth, LOW_WATER, Piece};

@@ -3,7 +3,8 @@
 use super::*;
 use std::collections::VecDeque;
 
-const SIZES: Sizes = Sizes { send_ring: 8192, recv_ring: 4096, send_queue: 16, recv_queue: 16, inline: 16 };
+const SIZES: Sizing =
+    Sizing { send_ring: 8192, recv_ring: 4096, send_queue: 16, recv_queue: 16, inline: 16, mappings: 0 };
 
 /// One end: its machine, the memory of its receive ring, and what it was sent but has not handled.
 struct Tester {
@@ -21,9 +22,11 @@ fn table_of(base: u64) -> RemoteBuffer {
 
 fn tester(base: u64, peer_base: u64, peer_order: Order) -> Tester {
     let ring = RemoteBuffer { addr: base, rkey: 1, length: SIZES.recv_ring };
-    let peer = Peer {
+    let peer = ConnectData {
         order: peer_order,
+        mappings_known: true,
         credits: SIZES.recv_queue,
+        mappings: 0,
         table: table_of(peer_base),
         data: RemoteBuffer { addr: peer_base, rkey: 1, length: SIZES.recv_ring / 2 },
     };

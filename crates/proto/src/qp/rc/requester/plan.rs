@@ -14,6 +14,8 @@ use crate::wire::{PiggybackedAck, Syndrome};
 const BUSY_PACKETS: u32 = 8;
 /// Requests that leave in one batch at the latest.
 const MOST_COALESCED: u64 = 16;
+/// Longest message that waits for others. Longer ones have enough packets for a batch of their own.
+const SHORT_BYTES: u32 = 8192;
 
 /// The next packets of a message.
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +52,8 @@ impl Requester {
     }
 
     /// Whether the unsent requests may wait for more of their kind.
-    pub(crate) fn may_coalesce(&self, mtu: u32, sq: &SendQueue) -> bool {
-        let is_short = sq.get(sq.tail().wrapping_sub(1)).is_some_and(|last| last.len <= mtu);
+    pub(crate) fn may_coalesce(&self, sq: &SendQueue) -> bool {
+        let is_short = sq.get(sq.tail().wrapping_sub(1)).is_some_and(|last| last.len <= SHORT_BYTES);
         is_short && self.is_busy() && sq.tail() - self.cur < MOST_COALESCED
     }
 

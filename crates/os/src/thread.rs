@@ -1,0 +1,75 @@
+//! Threads of ferroce inside a program that does not expect them.
+//!
+//! The kernel delivers a signal of the process to any thread that has it open. A program that blocks a signal in its own threads, to
+//! read it from a signalfd, would die of one that reaches a thread of ferroce. So these threads start with signals blocked. A fault of
+//! the thread itself is the exception: the kernel ends the process if its signal is blocked, although the program may have a handler.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::thread::{Builder, JoinHandle};
+
+/// Signals that a thread causes itself.
+const FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Starts a thread that no signal of the process reaches.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    // A thread inherits the mask of the one that starts it.
+    let _blocked = Blocked::new();
+    Builder::new().name(name.into()).spawn(work)
+}
+
+/// The calling thread's mask, which returns when this is dropped.
+struct Blocked(libc::sigset_t);
+
+impl Blocked {
+    fn new() -> Self {
+        let mut blocked = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        // SAFETY: both sets are local; `sigfillset` initialises the first, `pthread_sigmask` the second.
+        unsafe {
+            libc::sigfillset(blocked.as_mut_ptr());
+            for fault in FAULTS {
+                libc::sigdelset(blocked.as_mut_ptr(), fault);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr());
+            Blocked(before.assume_init())
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that `pthread_sigmask` returned.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The mask of the calling thread, as the kernel shows it.
+    fn mask() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    }
+
+    #[test]
+    fn a_thread_starts_with_signals_blocked_and_its_starter_keeps_its_own() {
+        let before = mask();
+        let inside = spawn("blocked", || (std::thread::current().name().map(str::to_owned), mask())).unwrap();
+        let (name, blocked) = inside.join().unwrap();
+        assert_eq!((name.as_deref(), mask()), (Some("blocked"), before));
+        let is_blocked = |signal: libc::c_int| blocked & (1 << (signal - 1)) != 0;
+        assert!((1..=31).all(|signal| {
+            let is_exempt = FAULTS.contains(&signal) || [libc::SIGKILL, libc::SIGSTOP].contains(&signal);
+            is_blocked(signal) != is_exempt
+        }));
+        assert!((libc::SIGRTMIN()..=libc::SIGRTMAX()).all(is_blocked), "{blocked:x}");
+    }
+}
