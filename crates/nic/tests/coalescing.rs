@@ -21,6 +21,10 @@ const TIMEOUT: u8 = 18;
 const MEMORY: usize = 16384;
 /// Set in the process that exits.
 const ROLE: &str = "COALESCING_SENDER";
+/// Set in the process that is stopped.
+const RESPONDER: &str = "COALESCING_RESPONDER";
+/// Queue pairs of the process that is stopped.
+const MANY: usize = 32;
 
 /// The far end: its acknowledgements take long, so packets stay in flight.
 struct Far {
@@ -278,4 +282,64 @@ fn what_waits_leaves_when_the_process_exits() {
     sender.tell("go");
     sender.finish();
     far.await_words(BUSY + 3);
+}
+
+fn numbers(line: &str) -> Vec<u64> {
+    line.split_whitespace().map(|number| number.parse().unwrap()).collect()
+}
+
+fn many(pd: &Arc<Pd>, cq: &Cq) -> (Vec<Qp>, String) {
+    let qps: Vec<Qp> = (0..MANY).map(|_| create(pd, cq, Transport::Rc)).collect();
+    let qpns: Vec<String> = qps.iter().map(|qp| qp.qpn().value().to_string()).collect();
+    (qps, qpns.join(" "))
+}
+
+fn connect_many(qps: &[Qp], address: &str, peers: &[u64]) {
+    for (qp, peer) in qps.iter().zip(peers) {
+        connect_with(gid(address), qp, Qpn::new(*peer as u32), TIMEOUT);
+    }
+}
+
+/// Not a test: the process that is stopped until requests of many queue pairs wait for it.
+#[test]
+fn responder() {
+    if std::env::var(RESPONDER).is_err() {
+        return;
+    }
+    let nic = open("127.91.47.2", None);
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(128, None, 0).unwrap());
+    let memory = Buffer::new(&pd, MEMORY, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let (qps, qpns) = many(&pd, &cq);
+    println!("@has {} {} {qpns}", memory.addr(0), memory.mr.rkey().0);
+    let mut lines = std::io::stdin().lines().map(Result::unwrap);
+    connect_many(&qps, "127.91.47.1", &numbers(&lines.next().unwrap()));
+    println!("@is connected");
+    lines.next();
+    let link = nic.counters().link;
+    println!("@sent {} {}", link.tx_calls, link.tx_packets);
+}
+
+#[test]
+fn acknowledgements_of_many_queue_pairs_leave_together() {
+    let mut responder = Other::start(Other::command("responder").env(RESPONDER, "1"));
+    let has = numbers(&responder.line("@has "));
+    let nic = open("127.91.47.1", None);
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(128, None, 0).unwrap());
+    let memory = Buffer::new(&pd, MEMORY, Access::LOCAL_WRITE);
+    let (qps, qpns) = many(&pd, &cq);
+    connect_many(&qps, "127.91.47.2", &has[2..]);
+    responder.tell(&qpns);
+    responder.line("@is connected");
+    responder.stop();
+    for qp in &qps {
+        let op = SendOp::Write { addr: has[0], rkey: RKey(has[1] as u32) };
+        let (flags, payload) = (SendFlags::SIGNALED, Payload::Sges(&[memory.sge(0, 8)]));
+        qp.post_send(&[SendWr { wr_id: 1, op, flags, payload, ud: None, srq: None }]).unwrap();
+    }
+    responder.signal("CONT");
+    assert!(completions(&cq, MANY).iter().all(|completion| completion.status == WcStatus::Success));
+    responder.tell("how many");
+    let sent = numbers(&responder.line("@sent "));
+    assert!(sent[1] >= MANY as u64 && sent[0] < sent[1], "{} calls for {} packets", sent[0], sent[1]);
+    responder.finish();
 }

@@ -255,7 +255,8 @@ impl Engine {
             if touched.is_empty() && next == rx.len() {
                 // The only one with packets: it need not be locked again.
                 let may_delay_acks = may_delay_acks && completions > 0;
-                self.finish(qp, &mut machine, &mut host, clock, may_delay_acks.then_some(delayed_acks));
+                let delayed_acks = may_delay_acks.then_some(delayed_acks);
+                self.finish(qp, &mut machine, &mut host, clock, delayed_acks, true);
                 break;
             }
             drop(host);
@@ -338,19 +339,23 @@ impl Engine {
         completions
     }
 
-    /// Sends what the arrivals require, once per queue pair however many packets it got.
+    /// Sends what the arrivals require, once per queue pair however many packets it got, and the replies of all of them together.
     fn finish_touched(&self, progress: &mut Progress, clock: &mut Clock, may_delay_acks: bool) {
         let Progress { tx, touched, delayed_acks, .. } = progress;
+        let mut left = touched.len();
         for qp in touched.drain(..) {
+            left -= 1;
             qp.touched.store(false, Ordering::Relaxed);
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
             host.terms_changed = true;
-            self.finish(&qp, &mut machine, &mut host, clock, may_delay_acks.then_some(&mut *delayed_acks));
+            let delayed_acks = may_delay_acks.then_some(&mut *delayed_acks);
+            self.finish(&qp, &mut machine, &mut host, clock, delayed_acks, left == 0);
         }
     }
 
-    /// Sends what the arrivals at one queue pair require. Acknowledgements may wait in `delayed_acks`, if that is given.
+    /// Sends what the arrivals at one queue pair require. Acknowledgements may wait in `delayed_acks`, if that is given. Unless it is the last
+    /// queue pair, replies wait in the batch for those of the others.
     #[inline(always)] // then the fields of the host are known
     fn finish(
         &self,
@@ -359,6 +364,7 @@ impl Engine {
         host: &mut NicHost<'_, '_>,
         clock: &mut Clock,
         delayed_acks: Option<&mut DelayedAcks>,
+        is_last: bool,
     ) {
         if machine.has_replies() {
             match delayed_acks {
@@ -366,10 +372,15 @@ impl Engine {
                 _ => machine.poll_replies(clock.now(), host),
             }
         }
-        if machine.sends_outstanding() > 0 {
+        let has_requests = machine.sends_outstanding() > 0;
+        if has_requests {
             machine.poll_requests(clock.now(), host);
         }
-        host.flush();
+        if has_requests || is_last {
+            host.flush()
+        } else {
+            host.leave_replies()
+        }
         if !host.terms_changed && !host.has_more && self.is_settled(qp) {
             self.arm(qp, machine);
         } else {

@@ -109,6 +109,12 @@ impl<'a, 'q> NicHost<'a, 'q> {
         if any || self.used_ring { self.flush_some() } else { self.let_go() }
     }
 
+    /// The same, but leaves packets in the shared batch for the next queue pair to flush. Only for replies: another thread may post requests as
+    /// soon as the lock is released, and these must not overtake others. Replies copy their payload, so they pin nothing.
+    pub(super) fn leave_replies(&mut self) {
+        if self.used_ring { self.flush_some() } else { self.let_go() }
+    }
+
     #[inline(never)]
     fn flush_some(&mut self) {
         let sleeper = if std::mem::take(&mut self.used_ring) {
