@@ -4,7 +4,7 @@ mod objects_support;
 
 use ferroce_nic::{Config, Cq, Nic, Pd, Qp, QpInit};
 use ferroce_proto::Qpn;
-use ferroce_proto::verbs::{Access, AtomicOp, QpState, RecvWr, SendOp, Transport, WcStatus};
+use ferroce_proto::verbs::{Access, AtomicOp, Completion, QpState, RecvWr, SendOp, Transport, WcStatus};
 use objects_support::{Buffer, CAP, completions, connect, connect_at, create, gid, init, post};
 use std::sync::Arc;
 
@@ -194,4 +194,22 @@ fn counters_show_the_queue_pairs_of_all_contexts() {
     let found = ferroce_nic::inspect::all().into_iter().flatten().find(|found| found.slot == nic.slot());
     let shown: Vec<u32> = found.unwrap().queue_pairs.iter().map(|qp| qp.qpn).collect();
     assert!(ends.iter().all(|(qp, _)| shown.contains(&qp.qpn().value())), "{shown:x?}");
+}
+
+/// UCX polls the queue of its datagram interface between any two messages; a system call each time would cost more than the messages.
+#[test]
+fn a_socket_without_packets_is_polled_less_often_than_the_rings() {
+    const POLLS: u64 = 80_000;
+    if std::env::var("FERROCE_LINK").is_ok_and(|link| link == "udp") {
+        return println!("SKIPPED: over UDP there are no rings to poll instead");
+    }
+    let nic = open("127.92.10.1", 1);
+    let (pd, cq) = (nic.alloc_pd().unwrap(), cq(&nic));
+    let _qp = create(&pd, &cq, Transport::Ud);
+    let before = nic.counters().link.rx_calls;
+    for _ in 0..POLLS {
+        assert_eq!(cq.poll(&mut [Completion::default()]).unwrap(), 0);
+    }
+    let calls = nic.counters().link.rx_calls - before;
+    assert!(calls < POLLS / 4, "{calls} system calls in {POLLS} polls");
 }
