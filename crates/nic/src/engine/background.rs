@@ -5,7 +5,8 @@
 //! immediately. While an application thread polls, the background thread does not drive; it only checks every few
 //! milliseconds whether the polling goes on. Some programs poll for their own completion and then watch their memory for
 //! the peer's data; they leave gaps in which nobody would drive. When the thread finds unhandled packets in such a gap, it
-//! wakes for packets for a while although somebody polls, until the poller is always first. A program can announce that it
+//! wakes for packets for a while although somebody polls, until the poller is always first. It leaves the acknowledgement of a
+//! WRITE to the program's answer, so that both reach a peer that still polls for the acknowledgement. A program can announce that it
 //! polls irregularly ([`Cq::set_interrupt_driven`](crate::Cq::set_interrupt_driven)). A program that sleeps for packets
 //! itself ([`Cq::sleep`](crate::Cq::sleep)) is woken first.
 //!
@@ -40,6 +41,12 @@ const VAIN_LINGERS: u32 = 16;
 /// that finds nothing subtracts one, so a third must be useful: such a program polls for one packet and misses another.
 const GAP_CREDIT: u32 = 16;
 const GAP_GAIN: u32 = 2;
+/// How long the acknowledgement of a WRITE waits for the answer of a program that watches its memory.
+const ANSWER_NS: u64 = 10_000;
+/// How many arrivals are acknowledged immediately after no answer came: at first, and if none comes again and again.
+const UNANSWERED: std::ops::RangeInclusive<u32> = 4..=256;
+/// Stand-offs that stay short after a program was seen to watch its memory: it may stop polling at any time.
+const SHORT_STAND_OFFS: u32 = 1024;
 /// The longest sleep, so that a lost wake-up is a hiccup and not a hang.
 const LONGEST_SLEEP_MS: u64 = 1_000;
 /// How often it checks for chores while packets keep it from sleeping.
@@ -145,6 +152,12 @@ struct Sleeper {
     stand_off_ms: i32,
     /// Evidence that pollers leave gaps; 0 = sleep through packets while somebody polls.
     gap_credit: u32,
+    /// Arrivals left to acknowledge without waiting for an answer.
+    unanswered: u32,
+    /// How many they will be the next time that no answer comes.
+    next_unanswered: u32,
+    /// Stand-offs left that stay short.
+    short_stand_offs: u32,
     /// Sleeps left to do without lingering.
     crowded: u32,
     /// Evidence that lingering finds nothing.
@@ -170,6 +183,9 @@ impl Sleeper {
             seen_polls: 0,
             stand_off_ms: *STAND_OFF_MS.start(),
             gap_credit: 0,
+            unanswered: 0,
+            next_unanswered: *UNANSWERED.start(),
+            short_stand_offs: 0,
             stood_off: false,
             crowded: 0,
             vain: 0,
@@ -212,7 +228,9 @@ impl Sleeper {
         self.sleep_on(1 + self.chores.len(), self.stand_off_ms);
         self.woke_up();
         self.attend_chores();
-        self.stand_off_ms = (self.stand_off_ms + 1).min(*STAND_OFF_MS.end());
+        let longest_ms = if self.short_stand_offs > 0 { *STAND_OFF_MS.start() } else { *STAND_OFF_MS.end() };
+        self.short_stand_offs = self.short_stand_offs.saturating_sub(1);
+        self.stand_off_ms = (self.stand_off_ms + 1).min(longest_ms);
         self.stood_off = true;
     }
 
@@ -225,7 +243,7 @@ impl Sleeper {
             self.yield_processor();
             let seen = std::mem::replace(&mut polls, self.engine.activity.polls());
             // Packets that arrive while the poller is there are its own, and so is the progress lock.
-            let found = if polls == seen { self.engine.drive_in_background(true) } else { Found::Nothing };
+            let found = if polls == seen { self.drive_for_watcher() } else { Found::Nothing };
             if found != Found::Nothing {
                 self.rate(found);
                 return self.attend_overdue_chores();
@@ -237,8 +255,33 @@ impl Sleeper {
         self.sleep_on(self.fds.len(), *STAND_OFF_MS.start());
         self.woke_up();
         self.attend_chores();
-        let found = self.engine.drive_in_background(true);
+        let found = self.drive_for_watcher();
         self.rate(found);
+    }
+
+    /// Drives, and leaves the acknowledgement to the answer of the program, if one comes. Both then arrive together, while the peer still polls for
+    /// the acknowledgement, and so no background thread has to find the answer there.
+    fn drive_for_watcher(&mut self) -> Found {
+        if self.unanswered > 0 {
+            let found = self.engine.drive_in_background(true);
+            self.unanswered -= u32::from(found != Found::Nothing);
+            return found;
+        }
+        let found = self.engine.drive_for_watcher();
+        let start = now();
+        while self.engine.owes_acks() {
+            if now().since_ns(start) > ANSWER_NS {
+                self.unanswered = self.next_unanswered;
+                self.next_unanswered = (2 * self.next_unanswered).min(*UNANSWERED.end());
+                let _ = self.engine.drive_in_background(false);
+                return found;
+            }
+            self.yield_processor();
+        }
+        if found == Found::Packets {
+            self.next_unanswered = *UNANSWERED.start();
+        }
+        found
     }
 
     /// Rates what was found in a gap.
@@ -287,8 +330,9 @@ impl Sleeper {
             if self.engine.polling.any_ready() {
                 self.engine.polling.stop_coalescing();
             }
-            if self.engine.drive_in_background(true) == Found::Packets {
+            if self.drive_for_watcher() == Found::Packets {
                 self.gap_credit = GAP_CREDIT;
+                self.short_stand_offs = SHORT_STAND_OFFS;
             }
         }
         let mut is_thorough = !self.is_behind;

@@ -48,6 +48,27 @@ const POLLS_PER_SLEEP: u32 = 64;
 const SETTLE_NS: u64 = 100_000_000;
 const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 
+/// Who polls. It decides which acknowledgements may wait for a request that carries them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Driver {
+    /// A thread of the application, which may answer the message whose completion it finds.
+    Poller,
+    /// The background thread, for a program that watches its memory and may answer a WRITE that makes no completion.
+    Watcher,
+    /// The background thread, or one that slept: nothing waits.
+    Other,
+}
+
+impl Driver {
+    fn may_get_answer(self, completions: u32) -> bool {
+        match self {
+            Driver::Poller => completions > 0,
+            Driver::Watcher => completions == 0,
+            Driver::Other => false,
+        }
+    }
+}
+
 /// What the background thread found to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -74,7 +95,7 @@ impl Engine {
             return;
         };
         progress.is_overdue |= !found;
-        self.run(&mut progress, true, false);
+        self.run(&mut progress, Driver::Poller, false);
         let idle = progress.idle;
         drop(progress);
         if idle.is_multiple_of(POLLS_PER_YIELD) && idle >= polling.patience.load(Ordering::Relaxed) {
@@ -84,14 +105,32 @@ impl Engine {
 
     /// Polls on the background thread.
     pub(super) fn drive_in_background(&self, thorough: bool) -> Found {
+        self.drive_behind(Driver::Other, thorough)
+    }
+
+    /// The same for a program that watches its memory. Acknowledgements may be left to its answer; the caller sees to
+    /// [those that are](Self::owes_acks).
+    pub(super) fn drive_for_watcher(&self) -> Found {
+        self.drive_behind(Driver::Watcher, true)
+    }
+
+    fn drive_behind(&self, driver: Driver, thorough: bool) -> Found {
         let Some(mut progress) = self.polling.lock.try_lock() else { return Found::Nothing };
         progress.is_overdue = true;
         progress.completions = 0;
-        match self.run(&mut progress, false, thorough) {
+        match self.run(&mut progress, driver, thorough) {
             false => Found::Nothing,
             true if progress.completions > 0 => Found::Completions,
             true => Found::Packets,
         }
+    }
+
+    /// Whether acknowledgements wait for an answer that carries them. Not if another thread drives: it sends them.
+    pub(super) fn owes_acks(&self) -> bool {
+        let progress = self.polling.lock.try_lock();
+        progress.is_some_and(|progress| {
+            progress.delayed_acks.waiting.iter().any(|qp| qp.machine.lock().has_replies())
+        })
     }
 
     /// Polls on an application thread that slept for packets and was woken, as long as there are packets: no other thread was woken. Calls
@@ -108,7 +147,7 @@ impl Engine {
             }
             progress.is_overdue = true;
             // The packets are most likely where the last ones were.
-            self.run(&mut progress, false, poll > 0);
+            self.run(&mut progress, Driver::Other, poll > 0);
             drop(progress);
             if !any_packets() {
                 return Attempt::Done;
@@ -150,8 +189,9 @@ impl Engine {
         }
     }
 
-    fn run(&self, progress: &mut Progress, for_poller: bool, thorough: bool) -> bool {
+    pub(super) fn run(&self, progress: &mut Progress, driver: Driver, thorough: bool) -> bool {
         let polling = &self.polling;
+        let for_poller = driver == Driver::Poller;
         if !progress.delayed_acks.waiting.is_empty() && progress.is_overdue {
             self.send_delayed_acks(progress, now());
         }
@@ -171,15 +211,15 @@ impl Engine {
         if arrived > 0 {
             // Read before the arrivals disarm a CQ. A program that sleeps on a channel expects, as of every device, that the
             // acknowledgement of a message arrives before the answer to it; perftest's events rely on it.
-            let may_delay_acks = for_poller && !self.activity.any_armed();
+            let driver = if self.activity.any_armed() { Driver::Other } else { driver };
             // Compared with the system call that received a packet, reading the clock costs nothing.
             if progress.rx.packet(0).arrival.ring.is_none() {
                 clock.now();
             }
-            let completions = self.dispatch(progress, &mut clock, may_delay_acks);
+            let completions = self.dispatch(progress, &mut clock, driver);
             progress.completions = completions;
             if !progress.touched.is_empty() {
-                self.finish_touched(progress, &mut clock, may_delay_acks && completions > 0);
+                self.finish_touched(progress, &mut clock, driver.may_get_answer(completions));
             }
             // As above: a message may not have needed the time, and timers are in milliseconds.
             progress.clockless += 1;
@@ -218,7 +258,7 @@ impl Engine {
     /// Hands every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
     /// yet stay in `touched`.
     #[inline(always)] // one caller, and small messages spend most of their time here
-    fn dispatch(&self, progress: &mut Progress, clock: &mut Clock, may_delay_acks: bool) -> u32 {
+    fn dispatch(&self, progress: &mut Progress, clock: &mut Clock, driver: Driver) -> u32 {
         let Progress { rx, tx, touched, delayed_acks, recent, .. } = progress;
         let mut completions = 0;
         let mut next = 0;
@@ -254,8 +294,7 @@ impl Engine {
             completions += host.completions;
             if touched.is_empty() && next == rx.len() {
                 // The only one with packets: it need not be locked again.
-                let may_delay_acks = may_delay_acks && completions > 0;
-                let delayed_acks = may_delay_acks.then_some(delayed_acks);
+                let delayed_acks = driver.may_get_answer(completions).then_some(delayed_acks);
                 self.finish(qp, &mut machine, &mut host, clock, delayed_acks, true);
                 break;
             }

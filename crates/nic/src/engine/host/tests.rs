@@ -1,5 +1,6 @@
 //! Short messages over UDP: which of them take the fast path, and that all arrive alike.
 
+use crate::engine::drive::Driver;
 use crate::objects::{Cq, Qp, QpInit};
 use crate::{Config, LinkChoice, MemoryRegion, Nic};
 use ferroce_proto::verbs::{
@@ -41,7 +42,8 @@ fn pair(address: &str) -> Pair {
     let addr = bytes.as_ptr() as usize;
     let keep = Some(Arc::new(bytes.clone()) as Arc<_>);
     // SAFETY: the region holds the bytes until it is dropped, and they are only accessed atomically.
-    let mr = unsafe { pd.register(addr, LEN, addr as u64, Access::LOCAL_WRITE, keep) }.unwrap();
+    let mr = unsafe { pd.register(addr, LEN, addr as u64, Access::LOCAL_WRITE | Access::REMOTE_WRITE, keep) };
+    let mr = mr.unwrap();
     Pair { nic, cq, near, far, bytes, mr }
 }
 
@@ -49,6 +51,7 @@ fn connect(nic: &Nic, qp: &Qp, to: Qpn) {
     use AttrMask as M;
     let attr = QpAttr {
         port: 1,
+        access: Access::REMOTE_WRITE,
         path_mtu: Mtu::B1024,
         dest_qpn: to,
         min_rnr_timer: 1,
@@ -98,16 +101,21 @@ impl Pair {
         }
     }
 
-    /// The completions of one side, in order.
-    fn completions(&self, count: usize, opcode: WcOpcode) -> Vec<Completion> {
+    fn completions_of_any_kind(&self, count: usize) -> Vec<Completion> {
         let give_up = Instant::now() + Duration::from_secs(20);
         let mut all = Vec::new();
-        while all.len() < 2 * count {
+        while all.len() < count {
             let mut some = [Completion::default(); 8];
             let n = self.cq.poll(&mut some).unwrap();
             all.extend_from_slice(&some[..n]);
             assert!(Instant::now() < give_up, "{all:?}");
         }
+        all
+    }
+
+    /// The completions of one side, in order.
+    fn completions(&self, count: usize, opcode: WcOpcode) -> Vec<Completion> {
+        let mut all = self.completions_of_any_kind(2 * count);
         all.retain(|c| c.opcode == opcode && c.status == WcStatus::Success);
         all
     }
@@ -115,6 +123,13 @@ impl Pair {
     fn arrived(&self, n: usize, len: usize) -> Vec<u8> {
         let at = RECV_AT + n * 512;
         self.bytes[at..at + len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Writes 8 bytes from one of the queue pairs to the memory of the other.
+    fn write(&self, from: &Qp) {
+        let op = SendOp::Write { addr: self.mr.sge(RECV_AT, 8).addr, rkey: self.mr.rkey() };
+        let (flags, payload) = (SendFlags::empty(), Payload::Sges(&[self.mr.sge(0, 8)]));
+        from.post_send(&[SendWr { wr_id: 0, op, flags, payload, ud: None, srq: None }]).unwrap();
     }
 
     /// System calls and packets sent so far.
@@ -180,4 +195,43 @@ fn unreadable_memory_fails_as_on_the_batch_path() {
     }
     assert_eq!((got[0].status, got[0].wr_id), (WcStatus::LocProtErr, 0));
     assert_eq!(pair.sent().1, 0, "nothing left");
+}
+
+/// The acknowledgement of a WRITE that makes no completion waits for the answer of a program that watches its memory, and for nobody else.
+#[test]
+fn only_the_answer_of_a_program_that_watches_its_memory_is_waited_for() {
+    let pair = pair("127.49.1.4");
+    let engine = pair.nic.engine();
+    let arrived = || pair.arrived(0, 8) == expected(0, 8);
+    // Each end learns from an acknowledgement that the other one reads piggybacked ones.
+    for qp in [&pair.near, &pair.far] {
+        pair.write(qp);
+        pair.completions_of_any_kind(1);
+    }
+    for (driver, waits) in [(Driver::Other, false), (Driver::Poller, false), (Driver::Watcher, true)] {
+        // Nobody else drives: the lock is only ever tried.
+        let give_up = Instant::now() + Duration::from_secs(20);
+        let mut progress = loop {
+            match engine.polling.lock.try_lock() {
+                Some(progress) => break progress,
+                None => assert!(Instant::now() < give_up),
+            }
+        };
+        pair.bytes[RECV_AT..RECV_AT + 8].iter().for_each(|byte| byte.store(255, Ordering::Relaxed));
+        pair.write(&pair.near);
+        while !arrived() {
+            engine.run(&mut progress, driver, true);
+            assert!(Instant::now() < give_up);
+        }
+        assert_eq!(pair.far.core.machine.lock().has_replies(), waits, "{driver:?}");
+        if waits {
+            let before = pair.sent().1;
+            pair.write(&pair.far);
+            assert!(!pair.far.core.machine.lock().has_replies());
+            assert_eq!(pair.sent().1, before + 1, "the answer carried it");
+        }
+        drop(progress);
+        pair.completions_of_any_kind(1 + usize::from(waits));
+    }
+    assert!(!engine.owes_acks());
 }
