@@ -22,6 +22,8 @@ const MAX_PROBES: u32 = 4;
 /// If the RTT is below the probe floor, only one packet in this many is sampled: reading the clock costs a third of a
 /// message to a local peer.
 const MEASURED_OF: u8 = 16;
+/// Late expiries per retry that consume none: the transport timer may run up to four times its value (IBA 9.7.6.1.3).
+const MAX_LATE: u8 = 3;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RetryClock {
@@ -33,6 +35,8 @@ pub(super) struct RetryClock {
     /// Time since which the oldest packet is in flight.
     waiting_since: Option<Time>,
     resume_at: Option<Time>,
+    /// Consecutive late expiries of the transport timer, which consumed no retry.
+    late: u8,
     probes: u32,
     srtt_ns: Option<u64>,
     sample: Option<(Psn, Time)>,
@@ -148,6 +152,20 @@ impl RetryClock {
         Some(self.waiting_since? + self.timeout_ns?)
     }
 
+    /// Consumes a retry after an expiry of the transport timer. Returns `false` if none is left. If this process noticed
+    /// the expiry late, it waited for its processor, as the peer may do. Such an expiry consumes no retry.
+    fn use_retry(&mut self, now: Time) -> bool {
+        let late_ns = self.expires_at().map_or(0, |at| now.since_ns(at));
+        if self.timeout_ns.is_some_and(|timeout| late_ns >= timeout / 2) && self.late < MAX_LATE {
+            self.late += 1;
+            return true;
+        }
+        self.late = 0;
+        let Some(left) = self.retry_left.checked_sub(1) else { return false };
+        self.retry_left = left;
+        true
+    }
+
     pub(super) fn deadline(&self) -> Option<Time> {
         self.resume_at.or_else(|| match (self.probe_at(), self.expires_at()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -199,7 +217,7 @@ impl Requester {
 
     fn on_expired<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         io.counters.timeouts += 1;
-        if self.clock.retry_left == 0 {
+        if !self.clock.use_retry(io.now) {
             io.host.explain(format_args!(
                 "QP {}: PSN {} not acknowledged by QP {} at {} within {} us, {} retries used up",
                 io.id.qpn,
@@ -211,7 +229,6 @@ impl Requester {
             ));
             return Err(self.fail_oldest(WcStatus::RetryExcErr, Reason::RetriesUsedUp, sq, io));
         }
-        self.clock.retry_left -= 1;
         self.clock.restart(io.now);
         self.cc.on_timeout(io.now);
         self.ask_again();
@@ -264,7 +281,7 @@ impl Requester {
         }
     }
 
-    /// Handles an RNR NAK: waits as long as the peer requested.
+    /// Handles an RNR NAK: waits as long as the peer requested. The peer is alive, so the transport retries start over.
     pub(super) fn on_rnr<H: Host>(
         &mut self,
         timer: u8,
@@ -284,7 +301,8 @@ impl Requester {
         }
         self.go_back();
         // An RNR wait does not count as waiting for a response: the transport timer stops.
-        self.clock.waiting_since = None;
+        (self.clock.waiting_since, self.clock.retry_left, self.clock.probes) =
+            (None, self.clock.retry_cnt, 0);
         self.clock.resume_at = Some(io.now + rnr_timer_ns(timer));
         Ok(())
     }
@@ -315,5 +333,28 @@ impl Requester {
         if self.una == self.high {
             self.cc.on_drained();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_noticed_late_consumes_no_retry_at_most_three_times() {
+        let mut clock = RetryClock::new(&QpAttr { timeout: 10, retry_cnt: 2, ..QpAttr::default() });
+        let timeout = timeout_ns(10).expect("exponent 10 is a time");
+        clock.start(Time(0));
+        let mut outcomes = alloc::vec::Vec::new();
+        for (late_ns, repeat) in [(timeout / 2, 4), (timeout / 2 - 1, 1), (timeout / 2, 4)] {
+            for _ in 0..repeat {
+                let now = clock.expires_at().expect("it runs") + late_ns;
+                outcomes.push((clock.use_retry(now), clock.retry_left));
+                clock.restart(now);
+            }
+        }
+        let expected = [(true, 2), (true, 2), (true, 2), (true, 1), (true, 0)];
+        assert_eq!(outcomes[..5], expected, "three late expiries, then one retry; on time: the other one");
+        assert_eq!(outcomes[5..], [(true, 0), (true, 0), (true, 0), (false, 0)]);
     }
 }
