@@ -69,7 +69,11 @@ impl Qp {
     /// Time at which [`Qp::handle_timeout`] is due.
     pub fn deadline(&self) -> Option<Time> {
         match (&self.machine, self.attr.state) {
-            (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => rc.0.deadline(),
+            (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => match rc.1.deadline() {
+                None => rc.0.deadline(),
+                Some(at) => Some(rc.0.deadline().map_or(at, |request_at| at.min(request_at))),
+            },
+            (Machine::Rc(rc), QpState::Rtr) => rc.1.deadline(),
             (Machine::Uc(uc), QpState::Rts | QpState::Sqd) => uc.0.deadline(),
             _ => None,
         }
@@ -81,7 +85,10 @@ impl Qp {
             return;
         }
         let outcome = match &mut self.machine {
-            Machine::Rc(rc) => rc.0.handle_timeout(&mut self.sq, &mut io!(self, now, host)),
+            Machine::Rc(rc) => {
+                rc.1.handle_timeout(now);
+                rc.0.handle_timeout(&mut self.sq, &mut io!(self, now, host))
+            }
             Machine::Uc(uc) => {
                 uc.0.handle_timeout();
                 Ok(())
