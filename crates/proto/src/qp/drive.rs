@@ -69,10 +69,11 @@ impl Qp {
     /// Time at which [`Qp::handle_timeout`] is due.
     pub fn deadline(&self) -> Option<Time> {
         match (&self.machine, self.attr.state) {
-            (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => match rc.1.deadline() {
-                None => rc.0.deadline(),
-                Some(at) => Some(rc.0.deadline().map_or(at, |request_at| at.min(request_at))),
-            },
+            (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => {
+                let requester = rc.0.deadline();
+                // Almost never: out-of-order packets are kept.
+                rc.1.deadline().map_or(requester, |at| Some(requester.map_or(at, |other| at.min(other))))
+            }
             (Machine::Rc(rc), QpState::Rtr) => rc.1.deadline(),
             (Machine::Uc(uc), QpState::Rts | QpState::Sqd) => uc.0.deadline(),
             _ => None,

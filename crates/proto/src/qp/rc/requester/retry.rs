@@ -22,21 +22,20 @@ const MAX_PROBES: u32 = 4;
 /// If the RTT is below the probe floor, only one packet in this many is sampled: reading the clock costs a third of a
 /// message to a local peer.
 const MEASURED_OF: u8 = 16;
-/// Late expiries per retry that consume none: the transport timer may run up to four times its value (IBA 9.7.6.1.3).
-const MAX_LATE: u8 = 3;
+/// The transport timer may run up to four times its value (IBA 9.7.6.1.3), so a late expiry uses a quarter of a retry.
+const QUARTERS: u8 = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RetryClock {
     timeout_ns: Option<u64>,
-    retry_cnt: u8,
+    /// Quarters of `retry_cnt` + 1 transmissions, less one: a late expiry of the transport timer uses one quarter.
+    quarters: u8,
     rnr_retry: u8,
-    retry_left: u8,
+    quarters_left: u8,
     rnr_left: u8,
     /// Time since which the oldest packet is in flight.
     waiting_since: Option<Time>,
     resume_at: Option<Time>,
-    /// Consecutive late expiries of the transport timer, which consumed no retry.
-    late: u8,
     probes: u32,
     srtt_ns: Option<u64>,
     sample: Option<(Psn, Time)>,
@@ -53,8 +52,8 @@ impl RetryClock {
 
     pub(super) fn reconfigure(&mut self, attr: &QpAttr) {
         self.timeout_ns = timeout_ns(attr.timeout);
-        (self.retry_cnt, self.rnr_retry) = (attr.retry_cnt, attr.rnr_retry);
-        (self.retry_left, self.rnr_left) = (attr.retry_cnt, attr.rnr_retry);
+        (self.quarters, self.rnr_retry) = (QUARTERS * attr.retry_cnt + QUARTERS - 1, attr.rnr_retry);
+        (self.quarters_left, self.rnr_left) = (self.quarters, self.rnr_retry);
     }
 
     pub(super) fn stop(&mut self) {
@@ -110,7 +109,7 @@ impl RetryClock {
     /// The peer acknowledged everything before `una`. Returns the RTT if this ACK completes a sample.
     #[inline]
     fn progress(&mut self, una: Psn, in_flight: bool, now: Time) -> Option<u64> {
-        (self.retry_left, self.rnr_left) = (self.retry_cnt, self.rnr_retry);
+        (self.quarters_left, self.rnr_left) = (self.quarters, self.rnr_retry);
         (self.waiting_since, self.probes) = (in_flight.then_some(now), 0);
         let (psn, _) = self.sample?;
         if psn.is_before(una) { self.measure(now) } else { None }
@@ -153,16 +152,16 @@ impl RetryClock {
     }
 
     /// Consumes a retry after an expiry of the transport timer. Returns `false` if none is left. If this process noticed
-    /// the expiry late, it waited for its processor, as the peer may do. Such an expiry consumes no retry.
+    /// the expiry late, it waited for its processor, as the peer may do. The first three such expiries consume no retry.
     fn use_retry(&mut self, now: Time) -> bool {
         let late_ns = self.expires_at().map_or(0, |at| now.since_ns(at));
-        if self.timeout_ns.is_some_and(|timeout| late_ns >= timeout / 2) && self.late < MAX_LATE {
-            self.late += 1;
-            return true;
+        let is_late = self.timeout_ns.is_some_and(|timeout| late_ns >= timeout / 2);
+        let quarter = self.quarters_left % QUARTERS;
+        let used = if is_late && quarter > 0 { 1 } else { quarter + 1 };
+        match self.quarters_left.checked_sub(used) {
+            Some(left) => self.quarters_left = left,
+            None => return false,
         }
-        self.late = 0;
-        let Some(left) = self.retry_left.checked_sub(1) else { return false };
-        self.retry_left = left;
         true
     }
 
@@ -225,7 +224,7 @@ impl Requester {
                 io.attr.dest_qpn,
                 io.route.dgid,
                 self.clock.timeout_ns.unwrap_or(0) / 1000,
-                self.clock.retry_cnt
+                io.attr.retry_cnt
             ));
             return Err(self.fail_oldest(WcStatus::RetryExcErr, Reason::RetriesUsedUp, sq, io));
         }
@@ -301,8 +300,8 @@ impl Requester {
         }
         self.go_back();
         // An RNR wait does not count as waiting for a response: the transport timer stops.
-        (self.clock.waiting_since, self.clock.retry_left, self.clock.probes) =
-            (None, self.clock.retry_cnt, 0);
+        (self.clock.waiting_since, self.clock.probes) = (None, 0);
+        self.clock.quarters_left = self.clock.quarters;
         self.clock.resume_at = Some(io.now + rnr_timer_ns(timer));
         Ok(())
     }
@@ -349,7 +348,7 @@ mod tests {
         for (late_ns, repeat) in [(timeout / 2, 4), (timeout / 2 - 1, 1), (timeout / 2, 4)] {
             for _ in 0..repeat {
                 let now = clock.expires_at().expect("it runs") + late_ns;
-                outcomes.push((clock.use_retry(now), clock.retry_left));
+                outcomes.push((clock.use_retry(now), clock.quarters_left / QUARTERS));
                 clock.restart(now);
             }
         }
