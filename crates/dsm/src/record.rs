@@ -51,7 +51,7 @@ fn counters(statistics: &Statistics) -> Map<String, Value> {
 impl Record {
     /// Starts recording, if the launcher asks for it.
     pub(crate) fn begin() -> Option<Record> {
-        let wanted = std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
+        let wanted = ferroce_os::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
         wanted.then(|| Record {
             began: Instant::now(),
             began_unix_ns: nanoseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),

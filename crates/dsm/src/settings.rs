@@ -130,7 +130,10 @@ impl Settings {
         let size = number("FERROCE_DSM_SIZE")?;
         let foreign = match size {
             Some(_) => None,
-            None => ForeignJob::of(|name| std::env::var(name).ok(), std::os::unix::process::parent_id()),
+            None => ForeignJob::of(
+                |name| ferroce_os::env::var(name).ok().flatten(),
+                std::os::unix::process::parent_id(),
+            ),
         };
         let foreign = foreign.filter(|job| job.size > 1);
         let settings = Self {
@@ -139,7 +142,7 @@ impl Settings {
             foreign,
             host: None,
             meet: read("FERROCE_DSM_MEET", "an address and port", |text| text.parse().ok())?,
-            key: std::env::var("FERROCE_DSM_KEY").unwrap_or_default(),
+            key: read("FERROCE_DSM_KEY", "text", |text| Some(text.to_owned()))?.unwrap_or_default(),
             transport: read(
                 "FERROCE_DSM_TRANSPORT",
                 "local, rdma, rdma-msg or udp",
@@ -170,7 +173,8 @@ impl Settings {
 
     /// The rank that a launcher gave this process, if any, for messages before it has joined.
     pub fn rank_from_env() -> Option<u32> {
-        let foreign = || ForeignJob::of(|name| std::env::var(name).ok(), 0).map(|job| job.rank);
+        let foreign =
+            || ForeignJob::of(|name| ferroce_os::env::var(name).ok().flatten(), 0).map(|job| job.rank);
         number("FERROCE_DSM_RANK").ok()?.or_else(foreign)
     }
 
@@ -206,11 +210,13 @@ fn read<T>(
     wanted: &'static str,
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<Option<T>, Error> {
-    match std::env::var(variable) {
-        Ok(value) if !value.is_empty() => {
-            parse(&value).map(Some).ok_or(Error::Setting { variable, value, wanted })
+    match ferroce_os::env::var(variable) {
+        Ok(None) => Ok(None),
+        Ok(Some(value)) if value.is_empty() => Ok(None),
+        Ok(Some(value)) => parse(&value).map(Some).ok_or(Error::Setting { variable, value, wanted }),
+        Err(value) => {
+            Err(Error::Setting { variable, value: value.to_string_lossy().into(), wanted: "UTF-8 text" })
         }
-        _ => Ok(None),
     }
 }
 

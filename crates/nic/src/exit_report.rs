@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Creates the empty file of the report. A folder that cannot be written is not an error.
 pub(crate) fn announce(engine: &Engine) {
     static OPENED: AtomicU32 = AtomicU32::new(0);
-    let folder = std::env::var_os("FERROCE_REPORT").filter(|folder| !folder.is_empty());
+    let folder = ferroce_os::env::var_os("FERROCE_REPORT").filter(|folder| !folder.is_empty());
     let Some(folder) = folder.map(PathBuf::from) else { return };
     // A process may open the device again and again.
     let number = OPENED.fetch_add(1, Ordering::Relaxed);

@@ -16,7 +16,7 @@ struct Topics {
 
 fn topics() -> Topics {
     static TOPICS: OnceLock<Topics> = OnceLock::new();
-    *TOPICS.get_or_init(|| parse(&std::env::var("FERROCE_LOG").unwrap_or_default()))
+    *TOPICS.get_or_init(|| parse(&crate::env::var_os("FERROCE_LOG").unwrap_or_default().to_string_lossy()))
 }
 
 fn parse(value: &str) -> Topics {

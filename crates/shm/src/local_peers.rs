@@ -115,11 +115,6 @@ impl LocalPeer {
         self.is_self
     }
 
-    /// Its process, if this one can name it.
-    pub fn process(&self) -> Option<libc::pid_t> {
-        self.segment.process()
-    }
-
     /// Whose memory is read when it is read, if this process can name it.
     pub fn owner(&self) -> Option<Owner> {
         self.segment.owner()

@@ -5,13 +5,15 @@
 
 use super::descriptors::PublishedRegion;
 use super::mapping::{BackingFile, FileSource, Mapping, sysv_len};
+use super::memfd_backing::memory_device;
 use super::segment::ShmSegment;
 use super::shared::sysv_namespace;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::verbs::Access;
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -118,14 +120,27 @@ fn map(segment: &ShmSegment, descriptor: &BackingFile, writable: bool) -> Option
 fn map_file(segment: &ShmSegment, descriptor: &BackingFile, number: u32, writable: bool) -> Option<Mapping> {
     let process = segment.process()?;
     let path = format!("/proc/{process}/fd/{number}");
-    let file = File::options().read(true).write(writable).open(path).ok()?;
+    // Opening anything else could wait, or have an effect.
+    std::fs::metadata(&path).ok().filter(Metadata::is_file)?;
+    let file = File::options().read(true).write(writable).open(&path).ok()?;
     let meta = file.metadata().ok()?;
     // The process may be another by now, or the descriptor. The last page of a file is there as a whole.
     let pages_end = meta.size().checked_next_multiple_of(meta.blksize().max(1))?;
     let is_it = meta.ino() == descriptor.inode && meta.dev() == descriptor.device;
     let is_long_enough = pages_end >= descriptor.offset.checked_add(descriptor.len)?;
-    let is_mapped = is_it && is_long_enough;
+    let is_mapped = is_it && is_long_enough && meta.is_file() && keeps_its_length(&file, &meta, &path);
     is_mapped.then(|| Mapping::new(&file, descriptor.offset, descriptor.len as usize, writable).ok())?
+}
+
+/// Whether the file never becomes shorter. The owner checks that too (`shared`), but touching a page behind the end
+/// would end this process. Memory that is shared with children only has neither a seal nor a name.
+fn keeps_its_length(file: &File, meta: &Metadata, path: &str) -> bool {
+    // SAFETY: asks for the seals of a file.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    let is_sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
+    let is_anonymous =
+        || std::fs::read_link(path).is_ok_and(|name| name.as_os_str() == "/dev/zero (deleted)");
+    is_sealed || Some(meta.dev()) == memory_device() && is_anonymous()
 }
 
 #[cfg(test)]
@@ -135,6 +150,7 @@ mod tests {
     use crate::registry::Registry;
     use crate::{RegionDescriptor, RegionDescriptors};
     use ferroce_proto::{PdId, RKey};
+    use std::os::fd::FromRawFd;
 
     /// A region of pages of its own, and its descriptor.
     fn publish(table: &RegionDescriptors, bytes: &[u8], rkey: u32) -> (usize, crate::Pages) {
@@ -179,6 +195,41 @@ mod tests {
         assert_eq!(mappings.0.lock().len(), 0, "its owner is gone");
         table.withdraw(second.0);
         drop((first, second, table, segment, registry));
+        std::fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
+    fn only_a_file_that_keeps_its_length_is_mapped() {
+        const LEN: usize = 1 << 16;
+        let base = std::env::temp_dir().join(format!("ferroce-lengths-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let registry = Arc::new(Registry::open(&base).unwrap());
+        let segment = ShmSegment::create(&registry, &[], None).unwrap();
+        let maps = |file: &File| {
+            file.set_len(LEN as u64).unwrap();
+            let meta = file.metadata().unwrap();
+            let descriptor = BackingFile {
+                start: 0,
+                len: LEN as u64,
+                offset: 0,
+                source: FileSource::Fd(file.as_raw_fd() as u32),
+                inode: meta.ino(),
+                device: meta.dev(),
+            };
+            map(&segment, &descriptor, true).is_some()
+        };
+        let memfd = |flags| {
+            // SAFETY: makes a descriptor of a memfd, which is then ours.
+            unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), flags | libc::MFD_CLOEXEC)) }
+        };
+        assert!(!maps(&File::create_new(base.join("named")).unwrap()), "anybody may make it shorter");
+        assert!(!maps(&memfd(0)), "its owner may");
+        let sealed = memfd(libc::MFD_ALLOW_SEALING);
+        assert!(!maps(&sealed), "not sealed yet");
+        // SAFETY: adds a seal to a file of ours.
+        assert_eq!(unsafe { libc::fcntl(sealed.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
+        assert!(maps(&sealed));
+        drop((segment, registry));
         std::fs::remove_dir_all(base).unwrap();
     }
 }

@@ -5,10 +5,11 @@ use crate::host::{Queues, SimHost};
 use crate::journal::{Entry, Journal, NodeId};
 use crate::memory::Memory;
 use crate::queues::{CompletionQueue, SharedReceiveQueue};
-use ferroce_proto::qp::{Arrival, DropReason, Qp};
+use ferroce_proto::qp::{Arrival, DropReason, Qp, ReorderBudget};
 use ferroce_proto::verbs::{EventKind, MwBind, Route};
 use ferroce_proto::{Gid, Qpn, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// The objects that the queue pairs of a NIC share.
 pub(crate) struct Resources {
@@ -28,6 +29,7 @@ pub(crate) struct Resources {
     pub(crate) rendezvous: Rendezvous,
     /// Packets that queue pairs received, and how often they read the clock.
     pub(crate) received: (u64, u64),
+    pub(crate) reorder: Arc<ReorderBudget>,
     pub(crate) next_pd: u32,
     pub(crate) next_addr: u64,
 }
@@ -99,6 +101,7 @@ impl Nic {
             binds: Vec::new(),
             rendezvous: Rendezvous::default(),
             received: (0, 0),
+            reorder: ReorderBudget::new(ReorderBudget::DEFAULT),
             next_pd: 1,
             next_addr: 0x10_0000,
         };

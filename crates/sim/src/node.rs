@@ -122,7 +122,8 @@ impl Node {
             recv_cq: setup.recv_cq.number,
             srq: setup.srq.map(|srq| srq.number),
         };
-        let qp = setup.build(qpn, congestion);
+        let reorder = self.nic(|nic| nic.resources.reorder.clone());
+        let qp = setup.build(qpn, congestion, reorder);
         self.nic(|nic| nic.qps.insert(qpn, Slot { qp, queues, acks_due: None }));
         QueuePair { node: self.clone(), qpn }
     }

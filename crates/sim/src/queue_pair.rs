@@ -6,9 +6,10 @@ use crate::pair::{PairSetup, QKEY};
 use crate::work::Wr;
 use ferroce_proto::cc::Controller;
 use ferroce_proto::qp::state::{AttrLimits, ModifyError};
-use ferroce_proto::qp::{PostError, Qp, QpConfig, QpCounters};
+use ferroce_proto::qp::{PostError, Qp, QpConfig, QpCounters, ReorderBudget};
 use ferroce_proto::verbs::{AddressVector, AttrMask, Mtu, QpAttr, QpCap, QpState, RecvWr, Sge, Transport};
 use ferroce_proto::{PdId, Psn, Qpn, Time};
+use std::sync::Arc;
 
 /// Parameters of a new queue pair.
 pub struct QpSetup<'a> {
@@ -33,7 +34,7 @@ pub struct QpSetup<'a> {
 }
 
 impl QpSetup<'_> {
-    pub(crate) fn build(&self, qpn: Qpn, congestion: Controller) -> Qp {
+    pub(crate) fn build(&self, qpn: Qpn, congestion: Controller, reorder: Arc<ReorderBudget>) -> Qp {
         Qp::new(QpConfig {
             qpn,
             transport: self.transport,
@@ -43,6 +44,7 @@ impl QpSetup<'_> {
             shared_recv: self.srq.as_ref().map(|_| self.pd),
             port_mtu: self.port_mtu,
             congestion,
+            reorder,
         })
     }
 }
@@ -128,6 +130,11 @@ impl QueuePair {
     /// Its congestion window in bytes.
     pub fn congestion_window(&self) -> Option<u32> {
         self.with(|qp, _, _| qp.congestion_window())
+    }
+
+    /// Heap bytes that it owns.
+    pub fn memory_footprint(&self) -> usize {
+        self.with(|qp, _, _| qp.memory_footprint())
     }
 
     /// Sends posted and not completed.

@@ -123,3 +123,27 @@ fn half_open_connections_are_bounded() {
     pair.run_until(pair.now + SECOND);
     assert_eq!(pair.cm(0).counters().established, 1);
 }
+
+/// The address of a REQ may be forged: its owner must not receive many REPs, and this side must not wait for minutes.
+#[test]
+fn an_unproven_req_gets_few_reps_and_a_bounded_wait() {
+    let mut pair = CmPair::new(3, Config::default(), 8);
+    let mut req = Req {
+        local_comm_id: CommId(0x7700_0000),
+        service_id: SERVICE.0,
+        local_qpn: Qpn::new(0x30_0000),
+        path_mtu: 3,
+        local_cm_response_timeout: 31,
+        max_cm_retries: 15,
+        ..Req::default()
+    };
+    let ip = pair.connect_params(0).ip.unwrap();
+    req.private_data[..IpHeader::LEN].copy_from_slice(&ip.to_bytes());
+    pair.nodes[0].cm = None;
+    pair.deliver(1, &CmMad { tid: 1, attr_mod: 0, message: CmMessage::Req(req) }.to_bytes());
+    pair.run();
+    assert_eq!(pair.nodes[1].names(), ["request", "unreachable"], "{}", pair.journal);
+    assert!(pair.nodes[1].when("unreachable") < Time(70 * SECOND), "275 s were asked for");
+    let reps = pair.cm(1).counters().sent_by_kind[3];
+    assert_eq!(reps, 6, "{}", pair.journal);
+}

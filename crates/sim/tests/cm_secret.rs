@@ -3,7 +3,7 @@
 use ferroce_proto::cm::{
     Accept, CmError, CommId, Config, Event, MadAddressing, Path, RejectReason, Secret, SidrStatus,
 };
-use ferroce_proto::verbs::Mtu;
+use ferroce_proto::verbs::{Mtu, QpState};
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Rep, Rtu};
 use ferroce_proto::{Gid, Qpn, Time};
 use ferroce_sim::cm::{Act, CmPair, DATAGRAM_SERVICE, FaultRates, Policy};
@@ -231,6 +231,26 @@ fn a_forged_dreq_or_req_does_not_end_a_connection() {
     assert_eq!(pair.cm(1).connections(), 1);
     pair.run_until(pair.now + SECOND);
     assert_eq!(pair.nodes[1].names(), ["request", "established"]);
+}
+
+/// The peer restarted and used its queue pair number again, so its REQ ends the old connection and is refused. A forger
+/// who recorded that REQ must not open a connection with it afterwards.
+#[test]
+fn a_req_refused_as_stale_cannot_be_replayed() {
+    let mut pair = pair(Some(1), Some(1));
+    let id = pair.connect(100);
+    pair.run_until(Time(SECOND));
+    let mut restarted = CmPair::new(6, Config::default(), 8);
+    restarted.cm(0).set_secret(Some(key(1)));
+    let (offer, now) = (pair.connect_params(100), pair.now);
+    restarted.cm(0).connect(&offer, now).unwrap();
+    let req = sent(&mut restarted, 0)[0];
+    pair.deliver(1, &req);
+    assert_eq!(pair.cm(1).counters().stale, 1);
+    pair.run_until(pair.now + 10 * SECOND);
+    assert_eq!((pair.cm(0).qp_attributes(id, QpState::Rtr).is_err(), pair.cm(1).connections()), (true, 0));
+    pair.deliver(1, &req);
+    assert_eq!((pair.cm(1).counters().replayed, pair.cm(1).connections()), (1, 0), "{}", pair.journal);
 }
 
 #[test]

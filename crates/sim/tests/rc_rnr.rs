@@ -125,6 +125,27 @@ fn an_rnr_wait_does_not_count_as_a_timeout() {
 }
 
 #[test]
+fn an_rnr_nak_restores_the_transport_retries() {
+    // Two of three transmissions are lost, so every RNR NAK comes with the last retry.
+    let pair = PairSetup { timeout: 10, retry_cnt: 2, rnr_retry: 7, ..setup() }.connect();
+    let mut tries = 0;
+    let lost = pair.world.rule(
+        Rule::on(move |seen| {
+            tries += u32::from(is_request(seen));
+            is_request(seen) && tries % 3 != 0
+        })
+        .drop(),
+    );
+    pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 10)));
+    pair.world.run_for(100_000_000);
+    assert_eq!(pair.a.send_cq.drain(), []);
+    assert!(pair.a.qp.counters().rnr_received > 5 && lost.hits() > 10);
+    pair.b.post_recv(9, FAR, 10);
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success)]);
+}
+
+#[test]
 fn a_lost_or_duplicate_rnr_nak_has_no_effect() {
     for fault in [Rule::drop, Rule::duplicate, Rule::damage, |rule: Rule| rule.delay(400_000_000)] {
         for len in [10, 1000] {

@@ -37,7 +37,8 @@ fn line(folder: &Path, variables: &[(OsString, OsString)], command: &[OsString])
     line.extend(format!(" && IFS= read -r {SECRET} && export {SECRET} && exec env").bytes());
     for (name, value) in variables {
         line.push(b' ');
-        line.extend(name.as_bytes());
+        // The name too: only the shell restricts what it consists of.
+        line.extend(quoted(name));
         line.push(b'=');
         line.extend(quoted(value));
     }
@@ -77,11 +78,11 @@ mod tests {
     fn words_reach_the_program_as_they_are() {
         let words: Vec<OsString> =
             ["printf", "%s|", "a b", "it's", "$HOME", "", "*;\n"].map(Into::into).into();
-        let variables = [("X_OF_TEST".into(), "1 '2'".into())];
+        let variables = [("X_OF_TEST".into(), "1 '2'".into()), ("X_$(echo OF);'TEST".into(), "3".into())];
         let mut all = words.clone();
         all[0] = "sh".into();
         all[1] = "-c".into();
-        all[2] = "printf '%s|' \"$X_OF_TEST\" \"$FERROCE_DSM_KEY\" \"$@\"; cat".into();
+        all[2] = "printf '%s|' \"$X_OF_TEST\" \"$FERROCE_DSM_KEY\" \"$@\"; tr '\\0' '\\n' </proc/$$/environ | grep -c '^X_.(echo OF);.TEST=3$'; cat".into();
         let mut shell = Command::new("sh")
             .arg("-c")
             .arg(line(Path::new("/"), &variables, &all))
@@ -92,7 +93,7 @@ mod tests {
         use std::io::Write;
         shell.stdin.take().expect("a pipe").write_all(b"secret\nand the rest").expect("sh reads");
         let output = shell.wait_with_output().expect("sh ends");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "1 '2'|secret|$HOME||*;\n|and the rest");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "1 '2'|secret|$HOME||*;\n|1\nand the rest");
     }
 
     #[test]

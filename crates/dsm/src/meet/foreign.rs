@@ -51,7 +51,7 @@ impl ForeignJob {
     }
 
     fn file(&self) -> PathBuf {
-        let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir());
+        let folder = ferroce_os::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir());
         let folder = folder.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
         folder.join(format!(

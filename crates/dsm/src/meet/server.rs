@@ -7,7 +7,7 @@ use ferroce_os::thread::spawn;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,12 @@ use std::time::{Duration, Instant};
 const REASON_PATIENCE: Duration = Duration::from_millis(300);
 /// How long processes have to stop after one was lost.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Connections besides those of the job that may not have shown the key yet. Each costs a thread.
+const STRANGERS: u32 = 64;
+/// How long, and in how many bytes, a connection must show the key.
+const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+const LONGEST_GREETING: usize = 128;
 
 /// The rendezvous of one job. The launcher creates it, starts the processes with [`Rendezvous::environment`], and
 /// calls [`Rendezvous::run`] on a thread of its own.
@@ -106,7 +112,15 @@ impl Rendezvous {
         let (listener, key, size) = (self.listener, self.key, self.size);
         let (until, sender) = (ended.clone(), self.sender);
         let accept = move || welcome(&listener, &key, size, &sender, &until);
-        let acceptor = spawn("ferroce-dsm-accept", accept).expect("a thread can be started");
+        let acceptor = match spawn("ferroce-dsm-accept", accept) {
+            Ok(acceptor) => acceptor,
+            Err(error) => {
+                return Departure::Down {
+                    rank: 0,
+                    why: format!("starting the rendezvous's thread: {error}"),
+                };
+            }
+        };
         let departure = Round::new(size).serve(&self.events);
         ended.store(true, Ordering::Release);
         // The accepting thread waits in accept.
@@ -129,29 +143,50 @@ fn wake_address(mut address: SocketAddr) -> SocketAddr {
 }
 
 fn welcome(listener: &TcpListener, key: &str, size: u32, events: &Sender<Event>, ended: &AtomicBool) {
+    let unproven = Arc::new(AtomicU32::new(0));
     for socket in listener.incoming() {
         if ended.load(Ordering::Acquire) {
             return;
         }
-        let Ok(socket) = socket else { continue };
+        let Ok(mut socket) = socket else { continue };
+        let place = Unproven::new(&unproven);
+        if unproven.load(Ordering::Relaxed) > size + STRANGERS {
+            let _ = socket.write_all(b"refused too many connections that have not shown the key\n");
+            continue;
+        }
         let (key, events) = (key.to_owned(), events.clone());
-        // A stranger that sends nothing must not delay the others.
-        spawn("ferroce-dsm-attend", move || attend(socket, &key, size, &events))
-            .expect("a thread can be started");
+        // A stranger that sends nothing must not delay the others. Without a thread the connection closes.
+        let _ = spawn("ferroce-dsm-attend", move || attend(socket, place, &key, size, &events));
+    }
+}
+
+/// A connection that has not shown the key.
+struct Unproven(Arc<AtomicU32>);
+
+impl Unproven {
+    fn new(count: &Arc<AtomicU32>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Unproven {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Turns one connection into events.
-fn attend(mut socket: TcpStream, key: &str, size: u32, events: &Sender<Event>) -> Option<()> {
+fn attend(
+    mut socket: TcpStream,
+    place: Unproven,
+    key: &str,
+    size: u32,
+    events: &Sender<Event>,
+) -> Option<()> {
     let _ = socket.set_nodelay(true);
     let mut lines = Lines::new(socket.try_clone().ok()?).ok()?;
-    let greeting = loop {
-        match lines.next() {
-            Heard::Line(line) => break line,
-            Heard::Nothing => {}
-            Heard::Lost(_) => return None,
-        }
-    };
+    let greeting = lines.first(LONGEST_GREETING, GREETING_PATIENCE)?;
     let rank = greeting.strip_prefix(GREETING).map(str::trim).and_then(|rest| {
         let (shown, rank) = rest.split_once(' ').unwrap_or(("", rest));
         (shown == key).then(|| rank.parse::<u32>().ok()).flatten()
@@ -160,6 +195,7 @@ fn attend(mut socket: TcpStream, key: &str, size: u32, events: &Sender<Event>) -
         let _ = socket.write_all(b"refused wrong key, rank or version\n");
         return None;
     };
+    drop(place);
     events.send(Event::Joined(rank, socket)).ok()?;
     loop {
         let line = match lines.next() {
@@ -293,5 +329,43 @@ impl Round {
             // If sending fails, the process is gone, and its connection reports that.
             let _ = socket.write_all(text.as_bytes());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    /// The answer to a connection, or nothing while it is open.
+    fn answer(socket: &mut TcpStream) -> String {
+        let mut text = String::new();
+        let _ = socket.read_to_string(&mut text);
+        text
+    }
+
+    #[test]
+    fn strangers_are_bounded_and_do_not_stop_the_job() {
+        let rendezvous = Rendezvous::bind(1).expect("a port");
+        let (address, key) = (rendezvous.address(), rendezvous.key.clone());
+        let job = std::thread::spawn(move || rendezvous.run());
+        let connect = || TcpStream::connect(address).expect("it listens");
+        let mut strangers: Vec<TcpStream> = (0..=STRANGERS).map(|_| connect()).collect();
+        // The connections are accepted in order, so all places are taken when this one is answered.
+        assert!(answer(&mut connect()).starts_with("refused too many"));
+        // A stranger that says too much, or leaves, makes room.
+        strangers[0].write_all(&[b'x'; LONGEST_GREETING + 1]).expect("it reads");
+        assert_eq!(answer(&mut strangers[0]), "");
+        strangers.truncate(9);
+        let until = Instant::now() + Duration::from_secs(30);
+        while !job.is_finished() {
+            assert!(Instant::now() < until, "there is room again");
+            let Ok(mut member) = TcpStream::connect(address) else { continue };
+            // It fails while there is no room yet.
+            let _ = writeln!(member, "{GREETING} {key} 0\nbye");
+            let _ = member.shutdown(std::net::Shutdown::Write);
+            answer(&mut member);
+        }
+        assert_eq!(job.join().expect("no panic"), Departure::All);
     }
 }

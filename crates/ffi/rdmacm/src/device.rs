@@ -136,7 +136,7 @@ pub(crate) fn say(name: &str, why: &str) {
         // SAFETY: a text and its length.
         Some(device) => unsafe { (device.table.say)(text.as_ptr(), text.len()) },
         // There is no NIC to ask for the log level; if the variable is set, the reason is printed.
-        None if std::env::var_os("FERROCE_LOG").is_some_and(|value| !value.is_empty()) => {
+        None if ferroce_os::env::var_os("FERROCE_LOG").is_some_and(|value| !value.is_empty()) => {
             eprintln!("ferroce[{}] refused: {text}", std::process::id());
         }
         None => {}

@@ -85,7 +85,7 @@ fn root() -> Option<&'static CStr> {
     if root.is_null() {
         // SAFETY: the name is a terminated string. The variable was there when the process started, so its text lies in
         // the process's first environment, which is never freed.
-        root = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+        root = unsafe { libc::secure_getenv(VARIABLE.as_ptr()) };
         if root.is_null() {
             root = (&raw const ABSENT).cast_mut();
         }

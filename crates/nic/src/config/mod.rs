@@ -8,6 +8,7 @@ use crate::link::FaultConfig;
 use crate::poller_activity::MAX_CONTEXTS;
 use ferroce_proto::cm::Secret;
 use ferroce_proto::verbs::Mtu;
+use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -84,10 +85,16 @@ pub struct ConfigError {
     pub why: String,
 }
 
+impl ConfigError {
+    fn new(variable: &'static str, value: &OsStr, why: String) -> Self {
+        ConfigError { variable, value: value.to_string_lossy().into_owned(), why }
+    }
+}
+
 impl Config {
     /// The defaults, changed by the `FERROCE_*` variables.
     pub fn from_env() -> Result<Self, ConfigError> {
-        Self::from_lookup(|name| std::env::var(name).ok())
+        Self::from_lookup(ferroce_os::env::var_os)
     }
 
     /// The same settings with some fields changed: `Config::from_env()?.with(|config| config.offload = false)`.
@@ -96,34 +103,39 @@ impl Config {
         self
     }
 
-    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+    fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
         let mut config = Config::default();
-        let set = |variable: &'static str| lookup(variable).filter(|v| !v.is_empty()).map(|v| (variable, v));
-        if let Some((variable, value)) = set("FERROCE_ADDR") {
+        let raw = |variable: &'static str| lookup(variable).filter(|v| !v.is_empty()).map(|v| (variable, v));
+        let set = |variable: &'static str| match raw(variable).map(|(_, v)| v.into_string()) {
+            Some(Err(value)) => Err(ConfigError::new(variable, &value, "not UTF-8".into())),
+            value => Ok(value.and_then(Result::ok).map(|v| (variable, v))),
+        };
+        if let Some((variable, value)) = set("FERROCE_ADDR")? {
             config.addresses = Some(parse_with(variable, &value, parse_addresses)?);
         }
-        if let Some((variable, value)) = set("FERROCE_WINDOW") {
+        if let Some((variable, value)) = set("FERROCE_WINDOW")? {
             config.window_bytes = Some(parse_with(variable, &value, parse_window)?);
         }
-        if let Some((variable, value)) = set("FERROCE_MTU") {
+        if let Some((variable, value)) = set("FERROCE_MTU")? {
             config.mtu = Some(parse_with(variable, &value, parse_mtu)?);
         }
-        if let Some((variable, value)) = set("FERROCE_FAULTS") {
+        if let Some((variable, value)) = set("FERROCE_FAULTS")? {
             config.faults = Some(parse_with(variable, &value, |v| {
                 v.parse().map_err(|e: <FaultConfig as std::str::FromStr>::Err| e.to_string())
             })?);
         }
-        config.capture = set("FERROCE_CAPTURE").map(|(_, path)| path.into());
-        if let Some((variable, value)) = set("FERROCE_CM_KEY") {
-            let read = |v: &str| read_key(v.as_ref()).map_err(|e| e.to_string());
-            config.cm_secret = Some(parse_with(variable, &value, read)?);
+        config.capture = raw("FERROCE_CAPTURE").map(|(_, path)| path.into());
+        // Even an empty name: whoever sets the variable wants a key.
+        if let Some(path) = lookup("FERROCE_CM_KEY") {
+            let wrong = |e: KeyError| ConfigError::new("FERROCE_CM_KEY", &path, e.to_string());
+            config.cm_secret = Some(read_key(path.as_ref()).map_err(wrong)?);
         }
-        if let Some((variable, value)) = set("FERROCE_LINK") {
+        if let Some((variable, value)) = set("FERROCE_LINK")? {
             config.link = parse_with(variable, &value, parse_link)?;
         }
-        config.memfd = set("FERROCE_MEMFD").is_none_or(|(_, v)| v != "0");
-        config.offload = set("FERROCE_OFFLOAD").is_none_or(|(_, v)| v != "0");
-        if let Some((variable, value)) = set("FERROCE_PROGRESS_CONTEXTS") {
+        config.memfd = set("FERROCE_MEMFD")?.is_none_or(|(_, v)| v != "0");
+        config.offload = set("FERROCE_OFFLOAD")?.is_none_or(|(_, v)| v != "0");
+        if let Some((variable, value)) = set("FERROCE_PROGRESS_CONTEXTS")? {
             config.progress_contexts = Some(parse_with(variable, &value, parse_progress_contexts)?);
         }
         Ok(config)
@@ -143,7 +155,7 @@ fn parse_with<T>(
     value: &str,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<T, ConfigError> {
-    parse(value).map_err(|why| ConfigError { variable, value: value.into(), why })
+    parse(value).map_err(|why| ConfigError::new(variable, value.as_ref(), why))
 }
 
 fn parse_addresses(value: &str) -> Result<Vec<IpAddr>, String> {
@@ -171,9 +183,35 @@ fn parse_mtu(value: &str) -> Result<Mtu, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
 
     fn with(name: &'static str, value: &'static str) -> Result<Config, ConfigError> {
-        Config::from_lookup(|n| (n == name).then(|| value.to_string()))
+        with_bytes(name, value.as_bytes())
+    }
+
+    fn with_bytes(name: &'static str, value: &[u8]) -> Result<Config, ConfigError> {
+        Config::from_lookup(|n| (n == name).then(|| OsStr::from_bytes(value).to_owned()))
+    }
+
+    #[test]
+    fn a_value_that_is_not_text_is_an_error() {
+        for name in ["FERROCE_ADDR", "FERROCE_CM_KEY", "FERROCE_LINK", "FERROCE_OFFLOAD"] {
+            let error = with_bytes(name, b"/dev/null/\xff").expect_err(name);
+            assert_eq!(error.variable, name);
+        }
+    }
+
+    #[test]
+    fn a_key_file_may_have_any_name_but_an_empty_one() {
+        let file = std::env::temp_dir().join(format!("ferroce-{}-key", std::process::id()));
+        let file = file.with_extension(OsStr::from_bytes(b"\xff"));
+        std::fs::write(&file, [7; 32]).expect("a file of ours");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("a file of ours");
+        let found = with_bytes("FERROCE_CM_KEY", file.as_os_str().as_bytes());
+        std::fs::remove_file(&file).expect("a file of ours");
+        assert!(found.expect("a key").cm_secret.is_some());
+        assert_eq!(with_bytes("FERROCE_CM_KEY", b"").expect_err("no name").variable, "FERROCE_CM_KEY");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::memory::RegionTable;
 use crate::poller_activity::ArmedCqs;
 use ferroce_os::lock::RwLock;
 use ferroce_proto::Qpn;
+use ferroce_proto::qp::ReorderBudget;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The shared part of a device.
@@ -15,6 +16,8 @@ pub(crate) struct DeviceState {
     pub(crate) regions: RegionTable,
     pub(crate) srqs: XrcSrqs,
     pub(crate) counters: DeviceCounters,
+    /// Memory for out-of-order packets of all queue pairs.
+    pub(crate) reorder: Arc<ReorderBudget>,
     pub(crate) armed: Arc<ArmedCqs>,
     /// The agent that serves QP1.
     pub(super) agent: OnceLock<Weak<dyn ManagementAgent>>,
@@ -28,6 +31,7 @@ impl DeviceState {
             regions: RegionTable::new(local_peers.map(LocalPeers::region_descriptors)),
             srqs: XrcSrqs::new(local_peers.map(LocalPeers::srq_descriptors)),
             counters: DeviceCounters::default(),
+            reorder: ReorderBudget::new(ReorderBudget::DEFAULT),
             armed: Arc::default(),
             agent: OnceLock::new(),
             contexts: RwLock::default(),

@@ -350,11 +350,11 @@ impl Path {
     /// How the kernel accesses bytes of the local peer.
     #[inline(never)]
     fn by_process(&self, there: Span) -> Option<Far> {
-        // Process IDs are reused: it is the local peer's only while that holds its slot.
-        let process = self.local_peer.process()?;
+        // Process IDs are reused, also while a child of the local peer holds its slot: every copy checks the owner's mark.
+        let owner = self.local_peer.owner()?;
         let lives = self.local_peers.is_alive(self.local_peer.slot()) && !self.local_peer.is_gone();
         let mapping = self.last.as_ref().and_then(|known| known.mapping.as_ref());
-        lives.then(|| Far::Copied(process, partly_mapped(mapping, there.start(), there.len())))
+        lives.then(|| Far::Copied(owner, partly_mapped(mapping, there.start(), there.len())))
     }
 }
 

@@ -38,31 +38,41 @@ fn iovec(start: usize, len: usize) -> libc::iovec {
     libc::iovec { iov_base: start as *mut libc::c_void, iov_len: len }
 }
 
-/// Copies between spans of this process, one behind the other, and as many bytes of another process, in some pieces: towards that one,
-/// or from it. Declines if the kernel copied less than everything.
-pub(super) fn copy_across(
-    process: libc::pid_t,
-    far: &[SourcePiece],
-    near: &[Span],
-    towards: bool,
-) -> Attempt {
+/// Copies spans of this process to pieces of another one of the same total length. Declines if the kernel copied less than everything, or
+/// if the process is another one than the owner. A write cannot prove whose bytes it changes, so the mark is read just before: the owner
+/// would have to die, and its number be given to another process of this user, between two system calls.
+pub(super) fn store(owner: &Owner, to: &[SourcePiece], near: &[Span]) -> Attempt {
+    if !is_readable(owner) {
+        return Attempt::Declined;
+    }
     let ours: SmallVec<[libc::iovec; 4]> = near.iter().map(|span| iovec(span.start, span.len)).collect();
     let len: usize = near.iter().map(|span| span.len).sum();
     let theirs: SmallVec<[libc::iovec; 2]> =
-        far.iter().map(|piece| iovec(piece.addr as usize, piece.len as usize)).collect();
-    let [count, their_count] = [ours.len(), theirs.len()].map(|count| count as libc::c_ulong);
-    let no_flags = 0;
+        to.iter().map(|piece| iovec(piece.addr as usize, piece.len as usize)).collect();
+    let [our_count, their_count] = [ours.len(), theirs.len()].map(|count| count as libc::c_ulong);
     // SAFETY: the spans came from `Region` checks whose locks are held, or are slices of the caller; the other process's
     // side is checked by the kernel.
     let copied = unsafe {
-        match towards {
-            true => {
-                libc::process_vm_writev(process, ours.as_ptr(), count, theirs.as_ptr(), their_count, no_flags)
-            }
-            false => {
-                libc::process_vm_readv(process, ours.as_ptr(), count, theirs.as_ptr(), their_count, no_flags)
-            }
-        }
+        libc::process_vm_writev(owner.process, ours.as_ptr(), our_count, theirs.as_ptr(), their_count, 0)
     };
     Attempt::of(usize::try_from(copied) == Ok(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_process_with_the_same_number_is_neither_read_nor_written() {
+        let (mark, mut theirs, near) = (0x1234_5678_u64, vec![1_u8; 8], [2_u8; 8]);
+        let piece = [SourcePiece { addr: theirs.as_mut_ptr() as u64, len: 8 }];
+        let process = std::process::id() as libc::pid_t;
+        let owner = Owner { process, mark_at: &raw const mark as usize, mark };
+        let later = Owner { mark: mark + 1, ..owner };
+        assert_eq!(store(&later, &piece, &[Span::of(&near)]), Attempt::Declined);
+        assert_eq!(fetch(&later, &piece, &[]), Attempt::Declined);
+        assert_eq!(std::hint::black_box(&theirs)[..], [1; 8]);
+        assert_eq!(store(&owner, &piece, &[Span::of(&near)]), Attempt::Done);
+        assert_eq!(std::hint::black_box(&theirs)[..], [2; 8]);
+    }
 }

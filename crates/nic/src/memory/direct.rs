@@ -4,7 +4,7 @@
 //! mapped. Whatever cannot be done in one step is left to packets, which report faults.
 
 use super::access::{pieces, region};
-use super::across::copy_across;
+use super::across::{fetch, store};
 use super::cached_region::CachedRegion;
 use super::copy;
 use super::guard::RegionGuard;
@@ -14,6 +14,7 @@ use ferroce_proto::PdId;
 use ferroce_proto::qp::{Attempt, TxPayload};
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use ferroce_proto::wire::SourcePiece;
+use ferroce_shm::Owner;
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
@@ -24,7 +25,7 @@ pub(crate) enum Far {
     /// They are in our memory too.
     Mapped(Span),
     /// The kernel of this host can copy those that are not mapped: those of this process.
-    Copied(libc::pid_t, PartlyMapped),
+    Copied(Owner, PartlyMapped),
 }
 
 /// Bytes of a local peer of which some, or none, are in our memory too.
@@ -271,8 +272,8 @@ fn value(bytes: &[u8; 8]) -> Span {
 impl RegionTable {
     fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> Attempt {
         match (data, far) {
-            (TxPayload::Bytes(bytes), Far::Copied(process, there)) => {
-                there.copy(&[Span::of(bytes)], true, |far, near| copy_across(*process, far, near, true))
+            (TxPayload::Bytes(bytes), Far::Copied(owner, there)) => {
+                there.copy(&[Span::of(bytes)], true, |far, near| store(owner, far, near))
             }
             (TxPayload::Local { sges, len, .. }, far) => {
                 let Some(near) = self.near(pd, sges, len as usize, Access::empty()) else {
@@ -283,8 +284,8 @@ impl RegionTable {
                         copy::spread(&near.spans, *span, true);
                         Attempt::Done
                     }
-                    Far::Copied(process, there) => {
-                        there.copy(&near.spans, true, |far, near| copy_across(*process, far, near, true))
+                    Far::Copied(owner, there) => {
+                        there.copy(&near.spans, true, |far, near| store(owner, far, near))
                     }
                 }
             }
@@ -303,9 +304,7 @@ impl RegionTable {
                 copy::spread(&near.spans, *span, false);
                 Attempt::Done
             }
-            Far::Copied(process, there) => {
-                there.copy(&near.spans, false, |far, near| copy_across(*process, far, near, false))
-            }
+            Far::Copied(owner, there) => there.copy(&near.spans, false, |far, near| fetch(owner, far, near)),
         }
     }
 

@@ -118,6 +118,7 @@ impl Pd {
                 port_mtu: nic.table.active_mtu(),
                 congestion: SharedWindow::new(HalvingWindow::new(nic.window_bytes), engine.share.clone())
                     .into(),
+                reorder: engine.device.reorder.clone(),
             });
             let domain = domain.as_ref().map(|domain| domain.id());
             Arc::new(QpCore::new(machine, parts.queues, domain, self.events.clone()))

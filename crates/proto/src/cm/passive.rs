@@ -29,6 +29,10 @@ impl Cm {
         };
         let old = known.or_else(|| self.by_qpn.get(&(inbound.sgid, req.local_qpn)).copied());
         if let Some(old) = old {
+            // Otherwise a replay would be accepted once the old connection has ended.
+            if let Some((_, mac)) = proof {
+                self.record_req_proof(mac);
+            }
             return self.on_stale(old, inbound, tid, req, now);
         }
         match self.check_req(inbound, req, now) {

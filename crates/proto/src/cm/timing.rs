@@ -12,6 +12,12 @@ const LONGEST_SERVICE: u8 = 25;
 /// The longest TIMEWAIT.
 const LONGEST_TIMEWAIT: u8 = 20;
 
+/// The longest wait for the RTU: the time that Linux asks for.
+const LONGEST_REP_WAIT_NS: u64 = 16 * exponent_ns(20);
+/// Repetitions of a REP to an address that has proven nothing, as TCP repeats a SYN-ACK: the REQ may be forged. A lost
+/// REP needs none, because the peer repeats its REQ. A lost RTU needs one, because the peer repeats nothing.
+const UNPROVEN_REPEATS: u8 = 5;
+
 /// 4.096 us * 2^n, as every timer of the specification counts.
 pub(super) const fn exponent_ns(exponent: u8) -> u64 {
     4_096_u64 << if exponent > 31 { 31 } else { exponent }
@@ -28,6 +34,8 @@ pub(super) struct Resend {
     next: Time,
     interval_ns: u64,
     give_up: Time,
+    /// The remaining repetitions of a message to an unproven address; `None`: no limit.
+    repeats_left: Option<u8>,
 }
 
 impl Cm {
@@ -58,8 +66,16 @@ impl Cm {
         let (response_ns, resend) = (connection.response_ns, connection.resend.as_mut());
         match resend {
             Some(resend) if now < resend.give_up => {
-                resend.interval_ns = (resend.interval_ns * 2).min(response_ns);
+                // The few repetitions to an unproven address are spread over the wait.
+                let growth = if resend.repeats_left.is_some() { 4 } else { 2 };
+                resend.interval_ns = (resend.interval_ns * growth).min(response_ns);
                 resend.next = (now + resend.interval_ns).min(resend.give_up);
+                if let Some(left) = &mut resend.repeats_left {
+                    *left -= 1;
+                    if *left == 0 {
+                        resend.next = resend.give_up;
+                    }
+                }
                 let next = resend.next;
                 self.arm(id, next);
                 self.send_again(id);
@@ -91,9 +107,14 @@ impl Cm {
     pub(super) fn expect_answer(&mut self, id: CommId, now: Time) {
         let first = self.config.first_repeat_ns;
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let total_ns = connection.response_ns.saturating_mul(u64::from(connection.max_retries) + 1);
+        let mut total_ns = connection.response_ns.saturating_mul(u64::from(connection.max_retries) + 1);
+        if connection.is_half_open {
+            total_ns = total_ns.min(LONGEST_REP_WAIT_NS);
+        }
+        let is_proven = !connection.is_half_open || connection.secret.is_some();
+        let repeats_left = if is_proven { None } else { Some(UNPROVEN_REPEATS) };
         let interval_ns = first.min(connection.response_ns);
-        let resend = Resend { next: now + interval_ns, interval_ns, give_up: now + total_ns };
+        let resend = Resend { next: now + interval_ns, interval_ns, give_up: now + total_ns, repeats_left };
         connection.resend = Some(resend);
         self.arm(id, resend.next.min(resend.give_up));
     }
@@ -109,6 +130,8 @@ impl Cm {
         let pause_ns = if state == State::RepSent { patience_ns.min(response_ns) } else { patience_ns };
         resend.next = now + pause_ns;
         resend.interval_ns = response_ns;
+        // It names our id, which only a receiver of our message knows.
+        resend.repeats_left = None;
         resend.give_up = resend.give_up.max(now + patience_ns + response_ns);
         let next = resend.next;
         self.arm(id, next);

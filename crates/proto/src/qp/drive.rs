@@ -69,7 +69,12 @@ impl Qp {
     /// Time at which [`Qp::handle_timeout`] is due.
     pub fn deadline(&self) -> Option<Time> {
         match (&self.machine, self.attr.state) {
-            (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => rc.0.deadline(),
+            (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => {
+                let requester = rc.0.deadline();
+                // Almost never: out-of-order packets are kept.
+                rc.1.deadline().map_or(requester, |at| Some(requester.map_or(at, |other| at.min(other))))
+            }
+            (Machine::Rc(rc), QpState::Rtr) => rc.1.deadline(),
             (Machine::Uc(uc), QpState::Rts | QpState::Sqd) => uc.0.deadline(),
             _ => None,
         }
@@ -81,7 +86,10 @@ impl Qp {
             return;
         }
         let outcome = match &mut self.machine {
-            Machine::Rc(rc) => rc.0.handle_timeout(&mut self.sq, &mut io!(self, now, host)),
+            Machine::Rc(rc) => {
+                rc.1.handle_timeout(now);
+                rc.0.handle_timeout(&mut self.sq, &mut io!(self, now, host))
+            }
             Machine::Uc(uc) => {
                 uc.0.handle_timeout();
                 Ok(())

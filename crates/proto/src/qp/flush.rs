@@ -58,7 +58,10 @@ impl Qp {
     pub(super) fn flush_recvs<H: Host>(&mut self, now: Time, host: &mut H) {
         let mut io = io!(self, now, host);
         let in_hand = match &mut self.machine {
-            Machine::Rc(rc) => rc.1.inbound().take_recv(),
+            Machine::Rc(rc) => {
+                rc.1.halt();
+                rc.1.inbound().take_recv()
+            }
             Machine::Uc(uc) => uc.1.inbound().take_recv(),
             Machine::Ud(ud) => ud.take_recv().map(|wr_id| (Side::Recv, wr_id)),
         };

@@ -1,13 +1,16 @@
 //! The context that a requester or responder works in during one call.
 
-use super::{Host, QpCounters, Reason, Segment, Side, Transmission, TxError, TxPayload, WriteHeaders};
+use super::{
+    Host, QpCounters, Reason, ReorderBudget, Segment, Side, Transmission, TxError, TxPayload, WriteHeaders,
+};
 use crate::Time;
 use crate::ids::{PdId, Psn, Qpn, RKey};
 use crate::verbs::{Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Bth, Headers, Opcode, Operation, PiggybackedAck, Service};
+use alloc::sync::Arc;
 
 /// Immutable properties of a queue pair.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) qpn: Qpn,
     pub(crate) transport: Transport,
@@ -18,6 +21,8 @@ pub(crate) struct Identity {
     pub(crate) recv_pd: Option<PdId>,
     pub(crate) signal_all: bool,
     pub(crate) shared_recv: bool,
+    /// Memory for out-of-order packets.
+    pub(crate) reorder: Arc<ReorderBudget>,
 }
 
 /// The service of a transport's packets.

@@ -38,6 +38,7 @@ mod rc;
 mod reason;
 mod receive;
 mod refusal;
+mod reorder;
 mod rq;
 mod segment;
 mod sq;
@@ -55,6 +56,7 @@ pub use post::{PostError, Posted};
 pub use reason::Reason;
 pub use receive::{Arrival, Terms};
 pub use refusal::RefusalReason;
+pub use reorder::ReorderBudget;
 pub use rq::{RecvQueue, RecvWqe};
 pub use segment::{Segment, Transmission, WriteHeaders};
 
@@ -63,6 +65,7 @@ use crate::ids::{PdId, Qpn};
 use crate::verbs::{Access, Mtu, QpAttr, QpCap, QpState, Route, Transport};
 use crate::wire::Service;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use io::{Identity, service_of};
 use sq::SendQueue;
 
@@ -87,6 +90,8 @@ pub struct QpConfig {
     pub port_mtu: Mtu,
     /// Congestion control of the requester.
     pub congestion: Controller,
+    /// Memory for out-of-order packets, shared by the queue pairs of a NIC.
+    pub reorder: Arc<ReorderBudget>,
 }
 
 /// A queue pair.
@@ -144,6 +149,7 @@ impl Qp {
             recv_pd: config.shared_recv.filter(|_| !config.transport.is_xrc()),
             signal_all: config.signal_all,
             shared_recv: config.shared_recv.is_some() || config.transport == Transport::XrcTgt,
+            reorder: config.reorder,
         };
         Qp {
             attr: QpAttr { cap: config.cap, path_mtu: config.port_mtu, ..QpAttr::default() },
@@ -234,7 +240,7 @@ impl Qp {
     /// Heap bytes owned by this queue pair.
     pub fn memory_footprint(&self) -> usize {
         let machine = match &self.machine {
-            Machine::Rc(m) => size_of_val(&**m),
+            Machine::Rc(m) => size_of_val(&**m) + m.1.heap_bytes(),
             Machine::Uc(m) => size_of_val(&**m),
             Machine::Ud(_) => 0,
         };

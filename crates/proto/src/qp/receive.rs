@@ -39,7 +39,7 @@ pub enum Terms {
 
 impl Qp {
     /// Handles the bytes of a packet from its BTH to its padding, addressed to this queue pair or a multicast group of
-    /// it. The clock is read only if the packet arms a timer or samples the RTT.
+    /// it. The clock is read only if the packet arms a timer, samples the RTT or is out of order.
     #[inline(always)] // then the fast views are never stored
     pub fn receive<H: Host>(
         &mut self,
@@ -127,10 +127,9 @@ impl Qp {
         let Some(terms) = self.admit(arrival, view, host) else { return Terms::Unchanged };
         let Machine::Rc(rc) = &mut self.machine else { return terms };
         let (requester, responder) = &mut **rc;
-        let now = match view.piggybacked_ack() {
-            Some(ack) if requester.needs_time(&ack) => clock(),
-            _ => requester.last_time(),
-        };
+        let ack_needs_time = view.piggybacked_ack().is_some_and(|ack| requester.needs_time(&ack));
+        let needs_time = ack_needs_time || responder.needs_time(view.psn());
+        let now = if needs_time { clock() } else { requester.last_time() };
         let mut io = io!(self, now, host);
         io.may_be_large = arrival.ring.is_some() && io.id.transport == Transport::Rc;
         // A piggybacked ACK covers packets sent before this request.

@@ -18,7 +18,7 @@ pub fn default_base() -> PathBuf {
     if is_writable(&shm) {
         return shm;
     }
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = ferroce_os::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     runtime.filter(|p| is_writable(p)).unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 

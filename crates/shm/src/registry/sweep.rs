@@ -39,6 +39,9 @@ pub(crate) fn sweep_registries(own: &Path) {
     };
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in entries.filter(|path| path != own && is_registry(path)).take(MOST_REGISTRIES) {
+        if !is_ours(&path) {
+            continue;
+        }
         let is_gone = path.extension().is_some_and(|end| end.as_encoded_bytes().starts_with(GONE.as_bytes()));
         if is_gone {
             // Whoever began that may have died.
@@ -49,12 +52,13 @@ pub(crate) fn sweep_registries(own: &Path) {
     }
 }
 
+/// Anybody may make a directory with such a name.
+fn is_ours(path: &Path) -> bool {
+    std::fs::symlink_metadata(path)
+        .is_ok_and(|meta| meta.is_dir() && meta.uid() == effective_uid() && meta.mode() & 0o077 == 0)
+}
+
 fn remove_if_abandoned(path: &Path) {
-    let is_ours = std::fs::symlink_metadata(path)
-        .is_ok_and(|meta| meta.is_dir() && meta.uid() == effective_uid() && meta.mode() & 0o077 == 0);
-    if !is_ours {
-        return;
-    }
     let Ok(locks) = ByteLocks::open_existing(&path.join(LOCK_FILE)) else { return };
     // Whoever opens the registry just now waits for the roster, and finds then that all is gone.
     if !locks.try_lock(ROSTER_BYTE).unwrap_or(false) {
@@ -102,10 +106,13 @@ mod tests {
         let entering = registry_at(&busy, 0o700);
         assert!(entering.try_lock(ROSTER_BYTE).unwrap());
         drop(registry_at(&open, 0o750));
+        let (gone, not_ours) = (at("16.gone-1"), at("17.gone-1"));
+        drop(registry_at(&gone, 0o700));
+        drop(registry_at(&not_ours, 0o750));
         drop(registry_at(&other, 0o700));
         let own = Registry::open(&base).unwrap();
-        assert!(!dead.exists());
-        for path in [&alive, &busy, &open, &other, &own.directory().to_path_buf()] {
+        assert!(!dead.exists() && !gone.exists());
+        for path in [&alive, &busy, &open, &other, &not_ours, &own.directory().to_path_buf()] {
             assert!(path.exists(), "{}", path.display());
         }
         fs::remove_dir_all(base).unwrap();

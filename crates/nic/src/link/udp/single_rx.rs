@@ -17,7 +17,8 @@ const SINGLES: u32 = 8;
 const ALONE: u16 = 0;
 /// Where the destination queue pair stands in a packet.
 const QPN_AT: std::ops::Range<usize> = 5..8;
-/// Lengths that are tried on a datagram which may be a GRO batch, so that garbage costs no more than a long packet.
+/// Lengths that are tried on a datagram which may be a GRO batch, so that garbage costs no more than a long packet: so
+/// many for the expected address, and as many for all other addresses together, at least one each.
 const MOST_LENGTHS: usize = 64;
 /// Local addresses that are tried on a packet.
 const MOST_ADDRESSES: usize = 64;
@@ -92,6 +93,8 @@ pub(super) fn is_alone(prefixes: &mut IcrcPrefix, flow: &FlowAddrs, datagram: &[
 
 /// The same where speed does not matter.
 fn fits(flow: &FlowAddrs, datagram: &[u8]) -> bool {
+    #[cfg(test)]
+    tests::CHECKSUMS.with(|count| count.set(count.get() + 1));
     is_alone(&mut IcrcPrefix::default(), flow, datagram)
 }
 
@@ -101,12 +104,21 @@ fn fits(flow: &FlowAddrs, datagram: &[u8]) -> bool {
 /// listing those allocates.
 #[cold]
 pub(super) fn detect_layout(flow: &FlowAddrs, datagram: &[u8]) -> Option<Layout> {
-    own_layout(flow, datagram).or_else(|| {
+    let local = || local_addresses().unwrap_or_default().into_iter().map(|a| Gid::from_ip(a.addr));
+    detect_among(flow, datagram, local)
+}
+
+fn detect_among<A: Iterator<Item = Gid>>(
+    flow: &FlowAddrs,
+    datagram: &[u8],
+    local: impl FnOnce() -> A,
+) -> Option<Layout> {
+    own_layout(flow, datagram, MOST_LENGTHS).or_else(|| {
         let is_ipv4 = flow.sgid.to_ipv4().is_some();
-        let local = local_addresses().unwrap_or_default().into_iter().map(|a| Gid::from_ip(a.addr));
-        let local = local.filter(|a| a.to_ipv4().is_some() == is_ipv4 && *a != flow.dgid);
+        let local = local().filter(|a| a.to_ipv4().is_some() == is_ipv4 && *a != flow.dgid);
         let flows: Vec<_> = local.take(MOST_ADDRESSES).map(|dgid| FlowAddrs { dgid, ..*flow }).collect();
-        let own = flows.iter().find_map(|f| own_layout(f, datagram));
+        let lengths = (MOST_LENGTHS / flows.len().max(1)).max(1);
+        let own = flows.iter().find_map(|f| own_layout(f, datagram, lengths));
         // The identification of a foreign sender can be anything; it is the weakest evidence.
         own.or_else(|| {
             let mut fitting = std::iter::once(flow).chain(&flows);
@@ -117,17 +129,17 @@ pub(super) fn detect_layout(flow: &FlowAddrs, datagram: &[u8]) -> Option<Layout>
 }
 
 /// The layout of a datagram that our senders sent on this flow: one packet, or a GRO batch.
-fn own_layout(flow: &FlowAddrs, datagram: &[u8]) -> Option<Layout> {
+fn own_layout(flow: &FlowAddrs, datagram: &[u8], lengths: usize) -> Option<Layout> {
     let segment_len =
-        if fits(flow, datagram) { Some(datagram.len()) } else { first_packet_len(flow, datagram) };
+        if fits(flow, datagram) { Some(datagram.len()) } else { first_packet_len(flow, datagram, lengths) };
     Some(Layout { dgid: flow.dgid, segment_len: segment_len? })
 }
 
 /// The length of the first packet of a GRO batch. The packets behind it are for the same queue pair in nearly all batches.
-fn first_packet_len(flow: &FlowAddrs, batch: &[u8]) -> Option<usize> {
+fn first_packet_len(flow: &FlowAddrs, batch: &[u8], most: usize) -> Option<usize> {
     let qpn = batch.get(QPN_AT)?;
     let follows = |&len: &usize| batch[len..].get(QPN_AT) == Some(qpn);
-    let lengths = (Bth::LEN + ICRC_LEN..batch.len()).step_by(4).filter(follows).take(MOST_LENGTHS);
+    let lengths = (Bth::LEN + ICRC_LEN..batch.len()).step_by(4).filter(follows).take(most);
     lengths.into_iter().find(|&len| fits(flow, &batch[..len]))
 }
 
@@ -147,6 +159,23 @@ mod tests {
         let checksum = icrc(flow, ident, &bytes);
         bytes.extend(checksum);
         bytes
+    }
+
+    thread_local! {
+        /// Checksums that `fits` has computed.
+        pub(super) static CHECKSUMS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    #[test]
+    fn garbage_costs_few_checksums_however_many_addresses_there_are() {
+        let flow = flow("127.0.0.1");
+        for addresses in [0, 1, 10, 255] {
+            CHECKSUMS.with(|count| count.set(0));
+            let local = || (0..addresses).map(|n| Gid::from_ip([10, 0, 0, n].into()));
+            assert_eq!(detect_among(&flow, &[0; 65_000], local), None);
+            let count = CHECKSUMS.with(|count| count.get());
+            assert!(count <= 3 * MOST_LENGTHS + 1, "{count} checksums with {addresses} addresses");
+        }
     }
 
     #[test]

@@ -22,13 +22,16 @@ const MAX_PROBES: u32 = 4;
 /// If the RTT is below the probe floor, only one packet in this many is sampled: reading the clock costs a third of a
 /// message to a local peer.
 const MEASURED_OF: u8 = 16;
+/// The transport timer may run up to four times its value (IBA 9.7.6.1.3), so a late expiry uses a quarter of a retry.
+const QUARTERS: u8 = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RetryClock {
     timeout_ns: Option<u64>,
-    retry_cnt: u8,
+    /// Quarters of `retry_cnt` + 1 transmissions, less one: a late expiry of the transport timer uses one quarter.
+    quarters: u8,
     rnr_retry: u8,
-    retry_left: u8,
+    quarters_left: u8,
     rnr_left: u8,
     /// Time since which the oldest packet is in flight.
     waiting_since: Option<Time>,
@@ -49,8 +52,8 @@ impl RetryClock {
 
     pub(super) fn reconfigure(&mut self, attr: &QpAttr) {
         self.timeout_ns = timeout_ns(attr.timeout);
-        (self.retry_cnt, self.rnr_retry) = (attr.retry_cnt, attr.rnr_retry);
-        (self.retry_left, self.rnr_left) = (attr.retry_cnt, attr.rnr_retry);
+        (self.quarters, self.rnr_retry) = (QUARTERS * attr.retry_cnt + QUARTERS - 1, attr.rnr_retry);
+        (self.quarters_left, self.rnr_left) = (self.quarters, self.rnr_retry);
     }
 
     pub(super) fn stop(&mut self) {
@@ -106,7 +109,7 @@ impl RetryClock {
     /// The peer acknowledged everything before `una`. Returns the RTT if this ACK completes a sample.
     #[inline]
     fn progress(&mut self, una: Psn, in_flight: bool, now: Time) -> Option<u64> {
-        (self.retry_left, self.rnr_left) = (self.retry_cnt, self.rnr_retry);
+        (self.quarters_left, self.rnr_left) = (self.quarters, self.rnr_retry);
         (self.waiting_since, self.probes) = (in_flight.then_some(now), 0);
         let (psn, _) = self.sample?;
         if psn.is_before(una) { self.measure(now) } else { None }
@@ -146,6 +149,20 @@ impl RetryClock {
 
     fn expires_at(&self) -> Option<Time> {
         Some(self.waiting_since? + self.timeout_ns?)
+    }
+
+    /// Consumes a retry after an expiry of the transport timer. Returns `false` if none is left. If this process noticed
+    /// the expiry late, it waited for its processor, as the peer may do. The first three such expiries consume no retry.
+    fn use_retry(&mut self, now: Time) -> bool {
+        let late_ns = self.expires_at().map_or(0, |at| now.since_ns(at));
+        let is_late = self.timeout_ns.is_some_and(|timeout| late_ns >= timeout / 2);
+        let quarter = self.quarters_left % QUARTERS;
+        let used = if is_late && quarter > 0 { 1 } else { quarter + 1 };
+        match self.quarters_left.checked_sub(used) {
+            Some(left) => self.quarters_left = left,
+            None => return false,
+        }
+        true
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
@@ -199,7 +216,7 @@ impl Requester {
 
     fn on_expired<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         io.counters.timeouts += 1;
-        if self.clock.retry_left == 0 {
+        if !self.clock.use_retry(io.now) {
             io.host.explain(format_args!(
                 "QP {}: PSN {} not acknowledged by QP {} at {} within {} us, {} retries used up",
                 io.id.qpn,
@@ -207,11 +224,10 @@ impl Requester {
                 io.attr.dest_qpn,
                 io.route.dgid,
                 self.clock.timeout_ns.unwrap_or(0) / 1000,
-                self.clock.retry_cnt
+                io.attr.retry_cnt
             ));
             return Err(self.fail_oldest(WcStatus::RetryExcErr, Reason::RetriesUsedUp, sq, io));
         }
-        self.clock.retry_left -= 1;
         self.clock.restart(io.now);
         self.cc.on_timeout(io.now);
         self.ask_again();
@@ -264,7 +280,7 @@ impl Requester {
         }
     }
 
-    /// Handles an RNR NAK: waits as long as the peer requested.
+    /// Handles an RNR NAK: waits as long as the peer requested. The peer is alive, so the transport retries start over.
     pub(super) fn on_rnr<H: Host>(
         &mut self,
         timer: u8,
@@ -284,7 +300,8 @@ impl Requester {
         }
         self.go_back();
         // An RNR wait does not count as waiting for a response: the transport timer stops.
-        self.clock.waiting_since = None;
+        (self.clock.waiting_since, self.clock.probes) = (None, 0);
+        self.clock.quarters_left = self.clock.quarters;
         self.clock.resume_at = Some(io.now + rnr_timer_ns(timer));
         Ok(())
     }
@@ -315,5 +332,28 @@ impl Requester {
         if self.una == self.high {
             self.cc.on_drained();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_noticed_late_consumes_no_retry_at_most_three_times() {
+        let mut clock = RetryClock::new(&QpAttr { timeout: 10, retry_cnt: 2, ..QpAttr::default() });
+        let timeout = timeout_ns(10).expect("exponent 10 is a time");
+        clock.start(Time(0));
+        let mut outcomes = alloc::vec::Vec::new();
+        for (late_ns, repeat) in [(timeout / 2, 4), (timeout / 2 - 1, 1), (timeout / 2, 4)] {
+            for _ in 0..repeat {
+                let now = clock.expires_at().expect("it runs") + late_ns;
+                outcomes.push((clock.use_retry(now), clock.quarters_left / QUARTERS));
+                clock.restart(now);
+            }
+        }
+        let expected = [(true, 2), (true, 2), (true, 2), (true, 1), (true, 0)];
+        assert_eq!(outcomes[..5], expected, "three late expiries, then one retry; on time: the other one");
+        assert_eq!(outcomes[5..], [(true, 0), (true, 0), (true, 0), (false, 0)]);
     }
 }

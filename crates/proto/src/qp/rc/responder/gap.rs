@@ -22,8 +22,9 @@ impl Responder {
             let is_news = psn.is_after(next) || pkt.headers.bth.ack_req;
             ask |= self.peer_selects && is_news;
             let mtu = io.mtu();
-            let inbound = &self.inbound;
-            self.kept.keep(self.expected, pkt, mtu, |ahead| inbound.place_early(pkt, ahead, io));
+            let (inbound, now, budget) = (&self.inbound, io.now, &io.id.reorder);
+            self.kept.expire(now);
+            self.kept.keep(self.expected, pkt, mtu, now, budget, |ahead| inbound.place_early(pkt, ahead, io));
         }
         if ask {
             self.ask_for_missing(io);
@@ -32,22 +33,13 @@ impl Responder {
 
     /// Executes the kept requests that are now next in sequence.
     pub(super) fn catch_up<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
-        // Take the store out of `self`: the packets borrow from it.
-        let mut kept = core::mem::take(&mut self.kept);
-        let mut outcome = Ok(());
-        while outcome.is_ok() {
-            let expected = self.expected;
-            if let Some(ack_req) = kept.take_placed(expected) {
-                outcome = self.pass_placed(ack_req, io);
-                continue;
+        self.kept.expire(io.now);
+        while let Some(early) = self.kept.take(self.expected) {
+            match early.packet() {
+                Some(packet) => self.in_sequence(&packet, rq, io)?,
+                None => self.pass_placed(early.ack_req(), io)?,
             }
-            let Some(early) = kept.take(expected) else { break };
-            outcome = self.in_sequence(&early, rq, io);
-            let passed = self.expected.distance_from(expected) as u32;
-            kept.pass(expected, passed);
         }
-        self.kept = kept;
-        outcome?;
         if self.not_ready || self.kept.is_empty() {
             self.kept.clear();
         } else {

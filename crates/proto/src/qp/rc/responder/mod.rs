@@ -27,6 +27,7 @@ use super::super::inbound::Inbound;
 use super::super::io::{Fatal, Io};
 use super::super::view::View;
 use super::super::{Host, RecvQueue, RefusalReason};
+use crate::Time;
 use crate::ids::{Psn, Srqn};
 use crate::verbs::{EventKind, MemoryFault, QpAttr};
 use crate::wire::{NakCode, Operation, Packet, Syndrome};
@@ -92,7 +93,7 @@ impl Responder {
             return self.out_of_sequence(&view.to_packet(), V::CAN_BE_KEPT, io);
         }
         self.in_sequence(view, rq, io)?;
-        if self.kept.is_unused() { Ok(()) } else { self.after_early(rq, io) }
+        if self.kept.is_empty() { Ok(()) } else { self.catch_up(rq, io) }
     }
 
     /// Handles a duplicate or out-of-order request.
@@ -111,15 +112,31 @@ impl Responder {
         Ok(())
     }
 
-    /// Handles a request in sequence while buffers for out-of-order packets exist.
-    #[inline(never)]
-    fn after_early<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
-        if self.kept.is_empty() {
-            self.kept.on_sequence();
-            Ok(())
-        } else {
-            self.catch_up(rq, io)
-        }
+    /// Whether handling a request with this PSN needs the time: out-of-order packets expire.
+    #[inline(always)]
+    pub(crate) fn needs_time(&self, psn: Psn) -> bool {
+        psn != self.expected || !self.kept.is_empty()
+    }
+
+    /// Time at which [`Self::handle_timeout`] is due.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.kept.deadline()
+    }
+
+    /// Discards expired out-of-order packets.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        self.kept.expire(now);
+    }
+
+    /// Discards out-of-order packets: the queue pair receives no more.
+    pub(crate) fn halt(&mut self) {
+        self.kept.clear();
+    }
+
+    /// Heap bytes of out-of-order packets.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.kept.heap_bytes()
     }
 
     /// Looks up the XRC shared receive queue of a request and switches to its protection domain. Returns the queue and

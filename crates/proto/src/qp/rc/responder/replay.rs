@@ -24,9 +24,10 @@ pub(super) struct ReplayStore {
 }
 
 impl ReplayStore {
+    /// Keeps the newest `depth` records: the requester may repeat only those.
     pub(super) fn resize(&mut self, depth: usize) {
         self.depth = depth;
-        self.executed.truncate(depth);
+        self.executed.drain(..self.executed.len().saturating_sub(depth));
         self.executed.shrink_to(depth);
     }
 
@@ -68,5 +69,21 @@ impl ReplayStore {
     /// Whether a flush or atomic write with this PSN was executed.
     pub(super) fn placement(&self, psn: Psn) -> bool {
         self.executed.contains(&Executed::Placement { psn })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_smaller_store_keeps_the_newest_records() {
+        let mut store = ReplayStore::default();
+        store.resize(4);
+        for n in 1..=4 {
+            store.remember(Executed::Atomic { psn: Psn::new(n), original: u64::from(n) });
+        }
+        store.resize(2);
+        assert_eq!([1, 2, 3, 4].map(|n| store.atomic(Psn::new(n))), [None, None, Some(3), Some(4)]);
     }
 }
