@@ -46,6 +46,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/os/src/wait_set.rs", "sleeps on descriptors"),
     ("crates/nic/src/engine/outgoing.rs", "promises that what packets point to is held until they are sent"),
     ("crates/os/src/thread.rs", "blocks the signals of new threads"),
+    ("crates/os/src/env.rs", "asks whether the program has more rights than its caller"),
     ("crates/os/src/eventfd.rs", "makes, reads and writes event descriptors"),
     ("crates/nic/src/exit.rs", "registers what runs at exit"),
     ("crates/os/src/fork.rs", "registers what runs in a forked child"),

@@ -5,15 +5,13 @@
 
 use super::descriptors::PublishedRegion;
 use super::mapping::{BackingFile, FileSource, Mapping, sysv_len};
-use super::memfd_backing::memory_device;
 use super::segment::ShmSegment;
-use super::shared::sysv_namespace;
+use super::shared::{keeps_its_length, sysv_namespace};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::verbs::Access;
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -105,7 +103,8 @@ impl Kept {
     }
 }
 
-fn map(segment: &ShmSegment, descriptor: &BackingFile, writable: bool) -> Option<Mapping> {
+/// Maps pages of a local peer.
+pub(crate) fn map(segment: &ShmSegment, descriptor: &BackingFile, writable: bool) -> Option<Mapping> {
     match descriptor.source {
         FileSource::Fd(number) => map_file(segment, descriptor, number, writable),
         FileSource::SystemV => {
@@ -132,17 +131,6 @@ fn map_file(segment: &ShmSegment, descriptor: &BackingFile, number: u32, writabl
     is_mapped.then(|| Mapping::new(&file, descriptor.offset, descriptor.len as usize, writable).ok())?
 }
 
-/// Whether the file never becomes shorter. The owner checks that too (`shared`), but touching a page behind the end
-/// would end this process. Memory that is shared with children only has neither a seal nor a name.
-fn keeps_its_length(file: &File, meta: &Metadata, path: &str) -> bool {
-    // SAFETY: asks for the seals of a file.
-    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-    let is_sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
-    let is_anonymous =
-        || std::fs::read_link(path).is_ok_and(|name| name.as_os_str() == "/dev/zero (deleted)");
-    is_sealed || Some(meta.dev()) == memory_device() && is_anonymous()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +138,6 @@ mod tests {
     use crate::registry::Registry;
     use crate::{RegionDescriptor, RegionDescriptors};
     use ferroce_proto::{PdId, RKey};
-    use std::os::fd::FromRawFd;
 
     /// A region of pages of its own, and its descriptor.
     fn publish(table: &RegionDescriptors, bytes: &[u8], rkey: u32) -> (usize, crate::Pages) {
@@ -195,41 +182,6 @@ mod tests {
         assert_eq!(mappings.0.lock().len(), 0, "its owner is gone");
         table.withdraw(second.0);
         drop((first, second, table, segment, registry));
-        std::fs::remove_dir_all(base).unwrap();
-    }
-
-    #[test]
-    fn only_a_file_that_keeps_its_length_is_mapped() {
-        const LEN: usize = 1 << 16;
-        let base = std::env::temp_dir().join(format!("ferroce-lengths-{}", std::process::id()));
-        std::fs::create_dir_all(&base).unwrap();
-        let registry = Arc::new(Registry::open(&base).unwrap());
-        let segment = ShmSegment::create(&registry, &[], None).unwrap();
-        let maps = |file: &File| {
-            file.set_len(LEN as u64).unwrap();
-            let meta = file.metadata().unwrap();
-            let descriptor = BackingFile {
-                start: 0,
-                len: LEN as u64,
-                offset: 0,
-                source: FileSource::Fd(file.as_raw_fd() as u32),
-                inode: meta.ino(),
-                device: meta.dev(),
-            };
-            map(&segment, &descriptor, true).is_some()
-        };
-        let memfd = |flags| {
-            // SAFETY: makes a descriptor of a memfd, which is then ours.
-            unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), flags | libc::MFD_CLOEXEC)) }
-        };
-        assert!(!maps(&File::create_new(base.join("named")).unwrap()), "anybody may make it shorter");
-        assert!(!maps(&memfd(0)), "its owner may");
-        let sealed = memfd(libc::MFD_ALLOW_SEALING);
-        assert!(!maps(&sealed), "not sealed yet");
-        // SAFETY: adds a seal to a file of ours.
-        assert_eq!(unsafe { libc::fcntl(sealed.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
-        assert!(maps(&sealed));
-        drop((segment, registry));
         std::fs::remove_dir_all(base).unwrap();
     }
 }

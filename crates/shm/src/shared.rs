@@ -186,16 +186,24 @@ pub(crate) fn sysv_namespace() -> u64 {
 
 /// Sees to it that the file never becomes shorter.
 fn seal(fd: RawFd) -> Result<(), WhyNot> {
-    // SAFETY: asks for the seals of a file, and adds one.
-    unsafe {
-        let seals = libc::fcntl(fd, libc::F_GET_SEALS);
-        let is_sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
-        let may_seal = seals >= 0 && seals & libc::F_SEAL_SEAL == 0;
-        if is_sealed || may_seal && libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0 {
-            return Ok(());
-        }
-    }
-    Err(WhyNot::MayShrink)
+    // SAFETY: adds a seal to a file, which the kernel refuses where it may not be sealed.
+    let is_sealed =
+        || is_sealed(fd) || unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } == 0;
+    if is_sealed() { Ok(()) } else { Err(WhyNot::MayShrink) }
+}
+
+/// Whether the file is sealed against shrinking.
+fn is_sealed(fd: RawFd) -> bool {
+    // SAFETY: asks for the seals of a file.
+    let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
+    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
+}
+
+/// Whether the file never becomes shorter. The owner checks that too, but touching a page behind the end would end the
+/// process that mapped it. Memory that is shared with children only has neither a seal nor a name.
+pub(crate) fn keeps_its_length(file: &File, meta: &fs::Metadata, path: &str) -> bool {
+    let is_anonymous = || fs::read_link(path).is_ok_and(|name| name.as_os_str() == "/dev/zero (deleted)");
+    is_sealed(file.as_raw_fd()) || Some(meta.dev()) == memory_device() && is_anonymous()
 }
 
 /// A copy of a descriptor that the program has.

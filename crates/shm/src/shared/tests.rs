@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::memfd_backing::MemfdPages;
+use crate::region_mapping::map;
+use crate::registry::Registry;
+use crate::segment::ShmSegment;
 use std::os::fd::FromRawFd;
 
 const PAGE: usize = 4096;
@@ -165,4 +168,28 @@ fn a_segment_is_attached_as_a_whole() {
     second.long(PAGE).store(77, std::sync::atomic::Ordering::Relaxed);
     // SAFETY: an aligned word of the segment.
     assert_eq!(unsafe { (memory.0.start as *const u64).byte_add(PAGE).read_volatile() }, 77);
+}
+
+#[test]
+fn a_local_peer_maps_only_a_file_that_keeps_its_length() {
+    let base = std::env::temp_dir().join(format!("ferroce-lengths-{}", std::process::id()));
+    fs::create_dir_all(&base).unwrap();
+    let registry = Arc::new(Registry::open(&base).unwrap());
+    let segment = ShmSegment::create(&registry, &[], None).unwrap();
+    let maps = |fd: &OwnedFd| {
+        let (inode, device) = identity(fd.as_raw_fd()).unwrap();
+        let source = FileSource::Fd(fd.as_raw_fd() as u32);
+        let file = BackingFile { start: 0, len: PAGE as u64, offset: 0, source, inode, device };
+        map(&segment, &file, true).is_some()
+    };
+    let named = File::create_new(base.join("named")).unwrap();
+    named.set_len(PAGE as u64).unwrap();
+    assert!(!maps(&named.into()), "anybody may make it shorter");
+    assert!(!maps(&memfd(0, PAGE)), "its owner may");
+    let sealed = memfd(libc::MFD_ALLOW_SEALING, PAGE);
+    assert!(!maps(&sealed), "not sealed yet");
+    seal(sealed.as_raw_fd()).unwrap();
+    assert!(maps(&sealed));
+    drop((segment, registry));
+    fs::remove_dir_all(base).unwrap();
 }
