@@ -77,15 +77,19 @@ fn join(root: &[u8], name: &[u8]) -> Option<[u8; ROOM]> {
 }
 
 /// The folder with our files. The environment is read once, since a program may change it. The pointer stays valid:
-/// libc never frees the original environment.
+/// libc never frees the original environment. A setuid program reads nothing: its caller chose the environment.
 fn root() -> Option<&'static CStr> {
     static ROOT: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
     static ABSENT: c_char = 0;
     let mut root = ROOT.load(Ordering::Relaxed);
     if root.is_null() {
-        // SAFETY: the name is a terminated string. The variable was there when the process started, so its text lies in
-        // the process's first environment, which is never freed.
-        root = unsafe { libc::secure_getenv(VARIABLE.as_ptr()) };
+        // SAFETY: it reads a number that the kernel passed at the start of the process.
+        let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+        if !has_more_rights {
+            // SAFETY: the name is a terminated string. The variable was there when the process started, so its text lies
+            // in the process's first environment, which is never freed.
+            root = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+        }
         if root.is_null() {
             root = (&raw const ABSENT).cast_mut();
         }
