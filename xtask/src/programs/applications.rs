@@ -3,7 +3,7 @@
 //! Each compares the data that it moved. `gloo.cc` and `rpma.c` are programs of ours over the two libraries. docs/programs.md has
 //! the lines to type, and which faults are the programs' own.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
@@ -368,8 +368,8 @@ fn move_guest(
         }
     }
     target.ask("pmemsave", &save(after))?;
-    source.ask("quit", &json!({}))?;
-    target.ask("quit", &json!({})).map(|_| ())
+    source.quit()?;
+    target.quit()
 }
 
 /// QEMU's machine protocol: a line of JSON for each command, answer and event.
@@ -386,8 +386,7 @@ impl Monitor {
     }
 
     fn ask(&mut self, command: &str, arguments: &Value) -> Result<Value, String> {
-        let question = json!({"execute": command, "arguments": arguments});
-        writeln!(self.0.get_mut(), "{question}").map_err(|error| format!("{command}: {error}"))?;
+        self.tell(command, arguments)?;
         loop {
             let line = self.line()?;
             if let Some(reason) = line.get("error") {
@@ -398,6 +397,18 @@ impl Monitor {
                 return Ok(result.clone());
             }
         }
+    }
+
+    fn tell(&mut self, command: &str, arguments: &Value) -> Result<(), String> {
+        let question = json!({"execute": command, "arguments": arguments});
+        writeln!(self.0.get_mut(), "{question}").map_err(|error| format!("{command}: {error}"))
+    }
+
+    /// Whether its answer arrives before the connection is reset depends on the scheduler.
+    fn quit(&mut self) -> Result<(), String> {
+        self.tell("quit", &json!({}))?;
+        let _ = self.0.read_to_end(&mut Vec::new());
+        Ok(())
     }
 
     fn line(&mut self) -> Result<Value, String> {
