@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) completions: Count,
+    /// Those with an error of their own; flushed ones are not among them.
     pub(crate) failed_completions: Count,
+    /// Requests that were still queued when their queue pair stopped.
+    pub(crate) flushed_completions: Count,
     /// One-sided operations in the memory of a local peer: mapped, and by the kernel.
     pub(crate) mapped: Count,
     pub(crate) copied: Count,
@@ -47,6 +50,7 @@ impl Tally {
     pub(crate) fn add(&self, other: &Tally) {
         self.completions.add(other.completions.value());
         self.failed_completions.add(other.failed_completions.value());
+        self.flushed_completions.add(other.flushed_completions.value());
         self.mapped.add(other.mapped.value());
         self.copied.add(other.copied.value());
         self.ring_packets.add(other.ring_packets.value());
@@ -102,8 +106,10 @@ pub struct Counters {
     pub refusals: BTreeMap<&'static str, u64>,
     /// Completions made.
     pub completions: u64,
-    /// Those that were not successes.
+    /// Those with an error of their own; flushed ones are not among them.
     pub failed_completions: u64,
+    /// Completions of requests that were still queued when their queue pair stopped.
+    pub flushed_completions: u64,
     /// What the connection manager did, and how much it has to do now.
     pub cm: BTreeMap<&'static str, u64>,
     /// What the link did.

@@ -31,6 +31,7 @@ pub(crate) fn write(engine: &Engine) {
         "command": command.trim_end(),
         "completions": counters.completions,
         "failed_completions": counters.failed_completions,
+        "flushed_completions": counters.flushed_completions,
         "retransmitted": live + engine.device.counters.retransmitted.load(Ordering::Relaxed),
         "drops": counters.drops,
         "link": counters.link,

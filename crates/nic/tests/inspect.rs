@@ -129,6 +129,17 @@ fn socket_of(slot: u8) -> PathBuf {
     directory.join(format!("nic-{slot}.sock"))
 }
 
+/// Programs end with receives posted. Those are no failures, and nothing explains them.
+#[test]
+fn flushed_requests_are_not_counted_as_failed() {
+    let (a, b) = (End::new("127.77.9.1"), End::new("127.77.9.2"));
+    a.connect(&b);
+    (0..3).for_each(|wr_id| a.qp.post_recv(&[RecvWr { wr_id, sges: &[] }]).unwrap());
+    a.qp.modify(&QpAttr { state: QpState::Err, ..Default::default() }, AttrMask::STATE).unwrap();
+    let answer = snapshot_of_slot(a.nic.slot()).expect("it answers");
+    assert_eq!((answer.completions, answer.failed_completions, answer.flushed_completions), (3, 0, 3));
+}
+
 #[test]
 fn another_process_with_two_nics_tells_everything() {
     let mut worker = Worker::start("pair 127.77.1");

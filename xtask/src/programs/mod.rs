@@ -2,9 +2,10 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `applications` | iSER, DAPL, gloo, librpma, migration of a guest; `gloo.cc` and `rpma.c` are what two of them run |
 //! | `cases` | the table: which programs, how, and what shows success |
 //! | `conversation` | how a server and its clients are run |
-//! | `middleware` | UCX, Open MPI, libfabric, qperf, fio; `mpi.c` is what the second one runs |
+//! | `middleware` | UCX, Open MPI, MPICH, libfabric, qperf, fio; `mpi.c` is what both MPIs run |
 //! | `trials` | what `ferroce run` itself promises |
 //! | `rdmacm` | programs that connect by librdmacm |
 //! | `rsockets` | programs over rsockets, and over librspreload |
@@ -15,6 +16,7 @@
 //! | `pool`, `worker`, `session` | who runs what where |
 //! | `verdict` | rows, tables and tallies |
 
+mod applications;
 mod cases;
 mod conformance;
 mod conversation;
@@ -80,8 +82,8 @@ const PACKAGES: [(&str, &str); 15] = [
     ("librdmacm-dev", "/usr/include/rdma/rdma_cma.h"),
     ("iperf3", "/usr/bin/iperf3"),
     ("ucx-utils", "/usr/bin/ucx_perftest"),
-    ("openmpi-bin", "/usr/bin/mpirun"),
-    ("libopenmpi-dev", "/usr/bin/mpicc"),
+    ("openmpi-bin", "/usr/bin/mpirun.openmpi"),
+    ("libopenmpi-dev", "/usr/bin/mpicc.openmpi"),
     ("qperf", "/usr/bin/qperf"),
     ("libfabric-bin", "/usr/bin/fi_pingpong"),
     ("fio", "/usr/bin/fio"),
@@ -150,19 +152,28 @@ fn jobs(filter: &[String]) -> Vec<Job> {
     let rdmacm = rdmacm::CASES.iter().map(|case| case.name).map(of("rdmacm"));
     let rsockets = rsockets::CASES.iter().map(|case| case.name).map(of("rsockets"));
     let middleware = middleware::CASES.iter().map(|case| case.name).map(of("middleware"));
-    let all = modules.chain(trials).chain(middleware).chain(rdmacm).chain(rsockets).chain(cases);
+    let applications = applications::CASES.iter().map(|case| case.name).map(of("application"));
+    let all = modules
+        .chain(trials)
+        .chain(applications)
+        .chain(middleware)
+        .chain(rdmacm)
+        .chain(rsockets)
+        .chain(cases);
     all.filter(|job| {
         filter.is_empty() || filter.iter().any(|part| job.name.contains(part.as_str()) || job.kind == part)
     })
     .collect()
 }
 
-/// Installs what is missing, where that is allowed.
+/// Installs what is missing, where that is allowed. In two steps, because one package that a system lacks fails the whole step.
 pub fn provide(ctx: &Context, report: &mut Report) {
-    let missing: Vec<&str> =
-        PACKAGES.iter().filter(|(_, file)| !Path::new(file).exists()).map(|(name, _)| *name).collect();
-    if !missing.is_empty() && !apt_install(ctx, &missing, report) {
-        report.output.push(format!("could not install {}", missing.join(" ")));
+    for packages in [&PACKAGES[..], &applications::PACKAGES] {
+        let missing: Vec<&str> =
+            packages.iter().filter(|(_, file)| !Path::new(file).exists()).map(|(name, _)| *name).collect();
+        if !missing.is_empty() && !apt_install(ctx, &missing, report) {
+            report.output.push(format!("could not install {}", missing.join(" ")));
+        }
     }
 }
 
@@ -218,6 +229,7 @@ fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<S
         "pyverbs" if !Path::new(conformance::SOURCE).exists() => {
             Some(not_installed("rdma-core", "rdma-core python3-pyverbs"))
         }
+        "application" => applications::obstacle(&job.name),
         "middleware" => middleware::obstacle(&job.name),
         "case" | "trial" => {
             let program = if job.kind == "case" {

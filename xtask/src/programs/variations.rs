@@ -59,10 +59,11 @@ const KEPT: [&str; 18] = [
 
 /// One of each kind: transports, operations, connections, streams, middleware.
 #[rustfmt::skip]
-const SHORT: [&str; 22] = [
+const SHORT: [&str; 23] = [
     "test_qp",
     "test_atomic",
     "transfer",
+    "qemu-img dd over iSER",
     "ucx rc_verbs tag_bw",
     "mpirun -n 2, rc_verbs",
     "fi_pingpong verbs msg",

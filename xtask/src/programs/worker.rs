@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::applications;
 use super::cases::{CASES, Case, Kind};
 use super::conformance;
 use super::middleware;
@@ -79,6 +80,7 @@ pub(crate) fn run(args: &Setup) -> ExitCode {
             "case" => case_job(&launcher, name, &gids),
             "rdmacm" => rdmacm::run(&launcher, name),
             "rsockets" => rsockets::run(&launcher, name),
+            "application" => applications::run(&launcher, name),
             "middleware" => middleware::run(&launcher, name),
             "trial" => trials::run(&launcher, name),
             _ => conformance::run_module(&launcher, name),

@@ -45,7 +45,7 @@ fn by_name(counters: &BTreeMap<String, u64>) -> BTreeMap<&str, u64> {
 fn heading(device: &Snapshot) -> String {
     let qps = device.queue_pairs.len() as u64 + device.queue_pairs_left_out;
     format!(
-        "{} of process {} ({}), slot {}, open for {}\n{qps} queue pair{}, {} completions of which {} failed, \
+        "{} of process {} ({}), slot {}, open for {}\n{qps} queue pair{}, {} completions of which {} failed and {} were flushed, \
          MTU {} B, window {}",
         printable(&device.device),
         device.pid,
@@ -55,6 +55,7 @@ fn heading(device: &Snapshot) -> String {
         if qps == 1 { "" } else { "s" },
         device.completions,
         device.failed_completions,
+        device.flushed_completions,
         device.attributes.active_mtu,
         format_size(device.attributes.window_bytes.into()),
     )

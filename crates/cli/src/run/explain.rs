@@ -20,6 +20,8 @@ struct Report {
     command: String,
     completions: u64,
     failed_completions: u64,
+    #[serde(default)]
+    flushed_completions: u64,
     retransmitted: u64,
     drops: BTreeMap<String, u64>,
     link: BTreeMap<String, u64>,
@@ -62,6 +64,7 @@ fn by_process(reports: Vec<Report>) -> Vec<Report> {
         sum.command = report.command;
         sum.completions += report.completions;
         sum.failed_completions += report.failed_completions;
+        sum.flushed_completions += report.flushed_completions;
         sum.retransmitted += report.retransmitted;
         report.drops.into_iter().for_each(|(name, count)| *sum.drops.entry(name).or_default() += count);
         report.link.into_iter().for_each(|(name, count)| *sum.link.entry(name).or_default() += count);
@@ -77,11 +80,12 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
     for report in reports {
         let link = |name: &str| report.link.get(name).copied().unwrap_or(0);
         text += &format!(
-            "ferroce run: process {} ({}): {} completions, {} of them failed; {} packets sent, {} received, {} sent again\n",
+            "ferroce run: process {} ({}): {} completions, {} of them failed, {} flushed; {} packets sent, {} received, {} sent again\n",
             report.pid,
             report.command,
             report.completions,
             report.failed_completions,
+            report.flushed_completions,
             link("tx_packets") + link("local_tx_packets"),
             link("rx_packets") + link("local_rx_packets"),
             report.retransmitted,
@@ -124,13 +128,13 @@ mod tests {
 
     #[test]
     fn reports_become_sentences() {
-        let json = r#"{"pid": 7, "command": "ib_x", "completions": 5, "failed_completions": 1, "retransmitted": 2, "new": 1,
+        let json = r#"{"pid": 7, "command": "ib_x", "completions": 5, "failed_completions": 1, "flushed_completions": 3, "retransmitted": 2, "new": 1,
             "drops": {"bad_psn": 3, "no_such_qp": 0}, "link": {"tx_packets": 9, "rx_packets": 8, "rx_overruns": 4,
             "direct_mapped": 6}}"#;
         let report: Report = serde_json::from_str(json).expect("a report");
         let text = to_text(&[report], &["99".to_owned()]);
         for part in [
-            "process 7 (ib_x): 5 completions, 1 of them failed; 9 packets sent",
+            "process 7 (ib_x): 5 completions, 1 of them failed, 3 flushed; 9 packets sent",
             "6 in mapped",
             "bad_psn",
             "rx_overruns",

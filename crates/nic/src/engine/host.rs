@@ -413,7 +413,12 @@ impl Events for NicHost<'_, '_> {
     fn complete(&mut self, side: Side, completion: Completion) {
         self.qp.tally.completions.add(1);
         if completion.status != WcStatus::Success {
-            self.qp.tally.failed_completions.add(1);
+            let tally = &self.qp.tally;
+            // The error that stopped the queue pair was counted and explained; if the program stopped it, there was none.
+            match completion.status {
+                WcStatus::WrFlushErr => tally.flushed_completions.add(1),
+                _ => tally.failed_completions.add(1),
+            }
             self.engine.withdraw_failed(self.qp);
         }
         let cq = match side {

@@ -25,6 +25,7 @@ impl Engine {
             refusals: self.device.counters.refusals(),
             completions: tally.completions.value(),
             failed_completions: tally.failed_completions.value(),
+            flushed_completions: tally.flushed_completions.value(),
             cm: self.agent().map(|agent| agent.named_counters()).unwrap_or_default(),
             link,
             queue_pairs: qps.iter().take(most_qps).map(|qp| QpReport::of(&qp.machine.lock())).collect(),

@@ -63,8 +63,11 @@ pub struct Snapshot {
     pub attributes: DeviceAttr,
     /// Completions made.
     pub completions: u64,
-    /// Those that were not successes.
+    /// Those with an error of their own; older versions count flushed ones among them.
     pub failed_completions: u64,
+    /// Completions of requests that were still queued when their queue pair stopped; zero from older versions.
+    #[serde(default)]
+    pub flushed_completions: u64,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, u64>,
     /// Requests refused, by reason; empty from older versions.
@@ -159,6 +162,7 @@ pub(super) mod tests {
             refusals: [("denied", 2)].into(),
             completions: 5,
             failed_completions: 1,
+            flushed_completions: 2,
             cm: [("sent_req", 4)].into(),
             link: LinkCounters { tx_packets: 9, ..LinkCounters::default() },
             queue_pairs: vec![longest_qp()],
@@ -172,6 +176,7 @@ pub(super) mod tests {
         assert_eq!((read.pid, read.uptime_ms, read.queue_pairs_left_out), (42, 77, 6));
         assert_eq!((read.drops["bad_psn"], read.refusals["denied"], read.link["tx_packets"]), (3, 2, 9));
         assert_eq!(read.cm["sent_req"], 4);
+        assert_eq!((read.completions, read.failed_completions, read.flushed_completions), (5, 1, 2));
         assert_eq!((read.queue_pairs, read.attributes), (vec![longest_qp()], attributes()));
         assert!(!read.command.is_empty() && !read.command.contains('\n'), "{:?}", read.command);
     }
