@@ -310,14 +310,6 @@ impl LocalPeer {
         is_other || (out.waiting.is_empty() && out.ring.is_settled(self.segment.consumed(self.own_slot)))
     }
 
-    /// Whether it has opened the ring to it, so that it reads what comes next whatever becomes of us.
-    pub fn reads_our_ring(&self) -> bool {
-        let out = self.out.lock();
-        out.reader == self.instance
-            && !self.is_gone()
-            && out.ring.is_open(self.segment.consumed(self.own_slot))
-    }
-
     /// Whether it has read everything that was sent, and is done with it.
     pub fn has_read_all(&self) -> bool {
         let out = self.out.lock();

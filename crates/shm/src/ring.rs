@@ -122,12 +122,8 @@ impl Writer {
 
     /// Whether nothing was written for the present reader, or it has begun to read: then the rest is safe with it.
     pub(crate) fn is_settled(&self, consumed: &AtomicU64) -> bool {
-        self.position == self.start || self.is_open(consumed)
-    }
-
-    /// Whether the present reader has opened the ring.
-    pub(crate) fn is_open(&self, consumed: &AtomicU64) -> bool {
-        (self.start..=self.position).contains(&consumed.load(Ordering::Acquire))
+        self.position == self.start
+            || (self.start..=self.position).contains(&consumed.load(Ordering::Acquire))
     }
 
     /// Whether the present reader is done with all that was written for it.

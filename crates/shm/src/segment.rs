@@ -340,19 +340,29 @@ pub(crate) fn retire(path: &Path) {
     let _ = std::fs::remove_file(path);
 }
 
-/// The same for every slot that nobody holds. Nobody can claim one meanwhile: claims need the roster.
+/// The same for every slot that nobody holds, unless a message in one of its rings will still be read. Nobody can claim one meanwhile:
+/// claims need the roster.
 pub(crate) fn retire_the_dead(registry: &Registry) {
     let dead = |registry: &Registry| {
         let Ok(entries) = std::fs::read_dir(registry.directory()) else { return };
-        for path in entries.flatten().map(|entry| entry.path()) {
-            let slot = path.file_name().and_then(|name| name.to_str()).and_then(slot_of);
-            if slot.is_some_and(|slot| !registry.is_alive(slot)) {
-                retire(&path);
-            }
+        let slots = entries.flatten().filter_map(|entry| entry.file_name().to_str().and_then(slot_of));
+        let (living, dead): (Vec<u8>, Vec<u8>) = slots.partition(|&slot| registry.is_alive(slot));
+        for slot in dead.into_iter().filter(|&slot| !is_awaited(registry.directory(), slot, &living)) {
+            retire(&path_of(registry.directory(), slot));
         }
     };
     // Who cannot get the roster leaves it to the next.
     let _ = registry.try_update(Duration::from_millis(100), |registry, _| dead(registry));
+}
+
+/// Whether one of the living has yet to open its ring from `slot`: a process may be killed right after it sent its first message.
+fn is_awaited(directory: &Path, slot: u8, living: &[u8]) -> bool {
+    let Ok(sender) = ShmSegment::open(directory, slot) else { return false };
+    living.iter().filter_map(|&reader| ShmSegment::open(directory, reader).ok()).any(|reader| {
+        let is_new =
+            reader.new_senders(usize::from(slot) / 64).load(Ordering::SeqCst) >> (slot % 64) & 1 != 0;
+        is_new && reader.sender(slot).0.load(Ordering::Acquire) == sender.instance()
+    })
 }
 
 fn slot_of(name: &str) -> Option<u8> {

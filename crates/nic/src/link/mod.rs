@@ -38,8 +38,8 @@ pub use ferroce_os::clock::now;
 pub use ferroce_os::interfaces::{LocalAddress, local_addresses};
 pub use shared_port::SharedPort;
 pub use single_packet::SinglePacket;
-pub(crate) use udp::management_slot;
 pub use udp::{UdpConfig, UdpLink};
+pub(crate) use udp::{is_final_message, management_slot};
 
 /// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host writes the slot of the
 /// process that a connection request is for. Links may steer by it; zero means no slot.

@@ -1,11 +1,11 @@
 //! Packets to the queue pair numbers that every process has: QP1, and that of multicast groups (`cast`).
 //!
 //! Such a number does not identify the process. A message of connection management contains the slot of its receiver, which the steering
-//! program of the port reads. These messages are few and must arrive, so they do not rely on a local peer: if it is not alive, or has not opened
-//! the ring, or the ring is full, they go by UDP, and so does every retry.
+//! program of the port reads. These messages are few and must arrive, so they do not rely on a local peer: if it is not alive, or its ring is
+//! full, they go by UDP, and so does every retry.
 
 use super::link::{LocalLink, meta_of};
-use crate::link::{Link, TxBatch, management_slot};
+use crate::link::{Link, TxBatch, is_final_message, management_slot};
 use ferroce_proto::Qpn;
 use ferroce_proto::qp::Attempt;
 use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
@@ -56,8 +56,8 @@ impl LocalLink {
         if !local_peer.lives_now() {
             return Attempt::Declined;
         }
-        // The sender may exit or be killed immediately, and its ring goes with it unless the reader has opened it.
-        if !local_peer.reads_our_ring() {
+        // The sender of the last message of a connection may exit immediately, and its ring with it, unless the reader has opened it.
+        if is_final_message(packet) && !local_peer.is_settled() {
             return Attempt::Declined;
         }
         let attempt = local_peer.push_bytes_now(&meta_of(route), packet);

@@ -57,7 +57,7 @@ use std::sync::{Arc, OnceLock};
 use tx_sockets::TxSockets;
 
 pub(crate) use ignore::Origin;
-pub(crate) use steer::management_slot;
+pub(crate) use steer::{is_final_message, management_slot};
 
 /// How to open a [`UdpLink`].
 #[derive(Clone, Debug)]

@@ -25,6 +25,9 @@ const MAD_AT: u32 = 20;
 /// Which message it is.
 const ATTRIBUTE_AT: u32 = MAD_AT + 16;
 const REQ: u32 = 0x10;
+const REJ: u32 = 0x12;
+const DREQ: u32 = 0x15;
+const DREP: u32 = 0x16;
 const SIDR_REQ: u32 = 0x17;
 const SIDR_REP: u32 = 0x18;
 /// First byte of the receiver's communication id, in a SIDR_REP and in all other answers.
@@ -52,6 +55,11 @@ pub(crate) fn management_slot(packet: &[u8]) -> u8 {
         SIDR_REP => byte(SIDR_REQUEST_ID_AT),
         _ => byte(REMOTE_COMM_ID_AT),
     }
+}
+
+/// Whether a packet to QP1 may be the last message of its sender, which may exit before it can retry it.
+pub(crate) fn is_final_message(packet: &[u8]) -> bool {
+    matches!(management_attribute(packet), REJ | DREQ | DREP | SIDR_REP)
 }
 
 fn management_attribute(packet: &[u8]) -> u32 {
