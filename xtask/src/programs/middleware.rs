@@ -160,7 +160,7 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     answer(outcome, tails)
 }
 
-fn words(line: &str) -> Vec<String> {
+pub(super) fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -317,7 +317,7 @@ fn is_measured(output: &str, test: &str) -> bool {
 }
 
 /// `ferroce run --explain` must say that the device did so much: packets, and one-sided operations without any.
-fn carried(output: &str, at_least: u64) -> Result<(), String> {
+pub(super) fn carried(output: &str, at_least: u64) -> Result<(), String> {
     match work_done(output) {
         done if done >= at_least => Ok(()),
         done => Err(format!(

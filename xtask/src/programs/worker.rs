@@ -13,6 +13,7 @@ use super::conformance;
 use super::middleware;
 use super::network;
 use super::pool::is_over_udp;
+use super::pypi;
 use super::rdmacm;
 use super::rsockets;
 use super::session::{Launcher, Program, is_listening};
@@ -80,6 +81,7 @@ pub(crate) fn run(args: &Setup) -> ExitCode {
             "rdmacm" => rdmacm::run(&launcher, name),
             "rsockets" => rsockets::run(&launcher, name),
             "middleware" => middleware::run(&launcher, name),
+            "pypi" => pypi::run(&launcher, name),
             "trial" => trials::run(&launcher, name),
             _ => conformance::run_module(&launcher, name),
         };
