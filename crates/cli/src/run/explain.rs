@@ -113,8 +113,7 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
     }
     let failed: u64 = reports.iter().map(|report| report.failed_completions).sum();
     if failed > 0 {
-        text += "  A line above that begins with \"ferroce[\" explains each failed completion. Those that were flushed, because their queue \
-                 pair had failed or was closed, have none.\n";
+        text += "  Each failed completion was explained above, in a line that begins with \"ferroce[\".\n";
     }
     text
 }
