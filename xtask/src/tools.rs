@@ -83,34 +83,47 @@ pub(crate) fn provide(ctx: &Context) -> Report {
 
 /// The first of these that works: what is there, a fresh virtual environment, Debian's package.
 fn provide_scapy(ctx: &Context, report: &mut Report) -> bool {
-    if Tools::find(ctx).python.is_some() || make_venv(ctx, report) {
-        return true;
-    }
-    if apt_install(ctx, &["python3-venv"], report) && make_venv(ctx, report) {
+    let venv = venv(ctx);
+    if Tools::find(ctx).python.is_some()
+        || (fill_venv(ctx, &venv, [&SCAPY], report) && has_scapy(ctx, &venv.join("bin/python")))
+    {
         return true;
     }
     apt_install(ctx, &["python3-scapy"], report) && has_scapy(ctx, Path::new("/usr/bin/python3"))
 }
 
-fn make_venv(ctx: &Context, report: &mut Report) -> bool {
-    let venv = venv(ctx);
+/// Makes a virtual environment in `folder`, for which `pip install` gets these arguments. Installs `venv` itself if that is
+/// missing and allowed.
+pub(crate) fn fill_venv<'a>(
+    ctx: &Context,
+    folder: &Path,
+    arguments: impl IntoIterator<Item = &'a &'a str> + Clone,
+    report: &mut Report,
+) -> bool {
+    let fill = |report: &mut Report| make_venv(ctx, folder, arguments.clone(), report);
+    fill(report) || (apt_install(ctx, &["python3-venv"], report) && fill(report))
+}
+
+fn make_venv<'a>(
+    ctx: &Context,
+    folder: &Path,
+    arguments: impl IntoIterator<Item = &'a &'a str> + Clone,
+    report: &mut Report,
+) -> bool {
     // The system's Python first: one below /root cannot be run by the user without rights.
     let bases = [Some(PathBuf::from("/usr/bin/python3")), which("python3")];
-    for base in bases.into_iter().flatten().filter(|base| base.exists()) {
-        let made = Job::new(base).args(["-m", "venv", "--clear"]).args([&venv]).limit_s(120).run(ctx);
-        let pip = || Job::new(venv.join("bin/pip")).args(["install", "--quiet", SCAPY]).limit_s(300).run(ctx);
-        let ready = made.success() && {
-            let installed = pip();
-            let success = installed.success();
-            report.output.extend(installed.lines);
-            success
-        };
+    bases.into_iter().flatten().filter(|base| base.exists()).any(|base| {
+        let made = Job::new(base).args(["-m", "venv", "--clear"]).args([folder]).limit_s(120).run(ctx);
+        let mut success = made.success();
         report.output.extend(made.lines);
-        if ready && has_scapy(ctx, &venv.join("bin/python")) {
-            return true;
+        if success {
+            let pip = Job::new(folder.join("bin/pip")).args(["install", "--quiet"]).args(arguments.clone());
+            let installed = pip.limit_s(300).run(ctx);
+            success = installed.success();
+            report.output.extend(installed.lines);
         }
-    }
-    false
+        success
+    })
 }
 
 fn venv(ctx: &Context) -> PathBuf {

@@ -57,12 +57,13 @@ fn a_program_sees_a_device_with_the_gids_of_its_addresses() {
     assert_eq!(found.stdout.lines().collect::<Vec<_>>(), expected, "{found:?}");
 }
 
-/// NCCL and UCX take the PCI address from the real path of `device`; NCCL, UCX and hwloc read the files there.
+/// NCCL, UCX and libfabric take a PCI address from the real path of `device`, if it is one; MPICH ends if no PCI device has it.
+/// NCCL, UCX and hwloc read the files there.
 #[test]
-fn the_device_is_at_a_pci_address_with_the_attributes_of_one() {
+fn the_device_has_no_pci_address_but_the_attributes_of_a_pci_device() {
     build_library("ferroce-shim");
     let script = "readlink -f /sys/class/infiniband/ferroce0/device && readlink -f /sys/class/infiniband/ferroce0 && \
-                  cd /sys/class/ferroce/fe00:00:00.0 && cat numa_node class vendor device max_link_speed max_link_width local_cpulist && test ! -e subsystem";
+                  cd /sys/class/ferroce/ferroce-00.0 && cat numa_node class vendor device max_link_speed max_link_width local_cpulist && test ! -e subsystem";
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let allowed =
         status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list").trim();
@@ -73,8 +74,8 @@ fn the_device_is_at_a_pci_address_with_the_attributes_of_one() {
             found = run("pci", "--no-namespace", script);
         }
         let expected = [
-            "/sys/class/ferroce/fe00:00:00.0",
-            "/sys/class/ferroce/fe00:00:00.0/infiniband/ferroce0",
+            "/sys/class/ferroce/ferroce-00.0",
+            "/sys/class/ferroce/ferroce-00.0/infiniband/ferroce0",
             "-1",
             "0x020000",
             "0x70ce",

@@ -1,5 +1,6 @@
 //! A counting event descriptor: one unit per event, readable while there is one.
 
+use crate::wait_set::WaitSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -72,5 +73,87 @@ impl AsFd for EventFd {
 impl AsRawFd for EventFd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+}
+
+/// An [`EventFd`] for programs: readable while there is a unit, and never writable, as the kernel's event files of RDMA devices.
+///
+/// An `eventfd` is always writable. A program that asks for both, as InfiniStore does, would never sleep. So programs get a
+/// set that has the `eventfd` as its only entry.
+pub struct EventFile {
+    units: EventFd,
+    set: WaitSet,
+}
+
+impl EventFile {
+    /// A descriptor that is not readable yet.
+    pub fn new() -> io::Result<Self> {
+        let (units, set) = (EventFd::new()?, WaitSet::new()?);
+        set.enter_other(units.as_raw_fd())?;
+        Ok(EventFile { units, set })
+    }
+
+    /// Adds one unit.
+    pub fn add(&self) {
+        self.units.add();
+    }
+
+    /// Takes one unit. Blocks if there is none, unless the program made the descriptor non-blocking. A signal ends the wait.
+    pub fn take(&self) -> io::Result<()> {
+        match self.try_take() {
+            true => Ok(()),
+            false if self.is_nonblocking() => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+            false => self.units.take(),
+        }
+    }
+
+    /// Takes one unit if there is one.
+    pub fn try_take(&self) -> bool {
+        self.units.try_take()
+    }
+
+    /// Sleeps until there is a unit, for at most `most`. Returns whether there is one.
+    pub fn sleep(&self, most: Duration) -> bool {
+        self.units.sleep(most)
+    }
+
+    fn is_nonblocking(&self) -> bool {
+        // SAFETY: asks for the flags of our own descriptor.
+        let flags = unsafe { libc::fcntl(self.set.as_raw_fd(), libc::F_GETFL) };
+        flags & libc::O_NONBLOCK != 0
+    }
+}
+
+impl AsFd for EventFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready(fd: BorrowedFd<'_>) -> i16 {
+        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+        // SAFETY: one pollfd, and the count says one.
+        unsafe { libc::poll(&mut poll, 1, 0) };
+        poll.revents
+    }
+
+    #[test]
+    fn an_event_file_is_readable_per_unit_and_never_writable() {
+        let file = EventFile::new().expect("descriptors");
+        assert_eq!(ready(file.as_fd()), 0);
+        file.add();
+        file.add();
+        for _ in 0..2 {
+            assert_eq!(ready(file.as_fd()), libc::POLLIN);
+            file.take().expect("a unit");
+        }
+        assert_eq!(ready(file.as_fd()), 0);
+        // SAFETY: sets a flag of our own descriptor, as programs do.
+        unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        assert_eq!(file.take().expect_err("no unit").raw_os_error(), Some(libc::EAGAIN));
     }
 }

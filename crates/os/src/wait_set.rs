@@ -6,7 +6,7 @@
 //! So the background thread's set is entered anew, behind all others, whenever there is another.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// What an entry has.
@@ -82,6 +82,12 @@ impl WaitSet {
             unsafe { libc::epoll_wait(fd, ready.as_mut_ptr(), 2, ms) };
         }
         ready.iter().any(|event| event.u64 == PACKETS)
+    }
+}
+
+impl AsFd for WaitSet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Foreign programs on ferroce: Debian's packages, untouched, below `ferroce run`, in a network of their own.
+//! Foreign programs on ferroce: Debian's and PyPI's packages, untouched, below `ferroce run`, in a network of their own.
 //!
 //! | file | contents |
 //! |---|---|
@@ -6,6 +6,7 @@
 //! | `cases` | the table: which programs, how, and what shows success |
 //! | `conversation` | how a server and its clients are run |
 //! | `middleware` | UCX, Open MPI, MPICH, libfabric, qperf, fio; `mpi.c` is what both MPIs run |
+//! | `pypi` | Mooncake, Open MPI, MPICH, InfiniStore, NIXL, from PyPI; programs/pypi has what they run |
 //! | `trials` | what `ferroce run` itself promises |
 //! | `rdmacm` | programs that connect by librdmacm |
 //! | `rsockets` | programs over rsockets, and over librspreload |
@@ -23,6 +24,7 @@ mod conversation;
 mod middleware;
 pub mod network;
 mod pool;
+mod pypi;
 pub(crate) mod rdmacm;
 mod rsockets;
 pub mod session;
@@ -71,7 +73,7 @@ pub struct Setup {
 }
 
 /// Debian packages, and a file that shows that each is there.
-const PACKAGES: [(&str, &str); 15] = [
+const PACKAGES: [(&str, &str); 17] = [
     ("ibverbs-utils", "/usr/bin/ibv_devinfo"),
     ("perftest", "/usr/bin/ib_write_bw"),
     ("rdma-core", "/usr/share/doc/rdma-core/tests"),
@@ -87,6 +89,9 @@ const PACKAGES: [(&str, &str); 15] = [
     ("qperf", "/usr/bin/qperf"),
     ("libfabric-bin", "/usr/bin/fi_pingpong"),
     ("fio", "/usr/bin/fio"),
+    // Mooncake needs these two.
+    ("libcurl4", "/usr/share/doc/libcurl4"),
+    ("libnuma1", "/usr/share/doc/libnuma1"),
 ];
 
 /// The command `cargo xtask programs`.
@@ -105,7 +110,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     provide(ctx, &mut installed);
     let ferroce = args.ferroce.clone().map_or_else(|| build(ctx), Ok);
     let announce = |row: &Row| args.selection.announce(row);
-    let rows = ferroce.and_then(|ferroce| run_all(ctx, jobs, &ferroce, announce));
+    let rows = ferroce.and_then(|ferroce| run_all(ctx, jobs, &ferroce, &mut installed, announce));
     args.selection.close(rows, verdict::to_json, verdict::to_text)
 }
 
@@ -116,7 +121,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     let mut jobs = jobs(&[]);
     jobs.retain(|job| ctx.is_full() || !variations::is_variation(job));
     let tell = ctx.progress(jobs.len());
-    let rows = build(ctx).and_then(|ferroce| run_all(ctx, jobs, &ferroce, tell));
+    let rows = build(ctx).and_then(|ferroce| run_all(ctx, jobs, &ferroce, &mut report, tell));
     match rows {
         Err(reason) => report.failures.push(reason),
         Ok(rows) => verdict::into_report(&rows, &mut report),
@@ -153,10 +158,12 @@ fn jobs(filter: &[String]) -> Vec<Job> {
     let rsockets = rsockets::CASES.iter().map(|case| case.name).map(of("rsockets"));
     let middleware = middleware::CASES.iter().map(|case| case.name).map(of("middleware"));
     let applications = applications::CASES.iter().map(|case| case.name).map(of("application"));
+    let pypi = pypi::CASES.iter().map(|case| case.name).map(of("pypi"));
     let all = modules
         .chain(trials)
         .chain(applications)
         .chain(middleware)
+        .chain(pypi)
         .chain(rdmacm)
         .chain(rsockets)
         .chain(cases);
@@ -189,6 +196,7 @@ fn run_all(
     ctx: &Context,
     jobs: Vec<Job>,
     ferroce: &Path,
+    report: &mut Report,
     mut told: impl FnMut(&Row),
 ) -> Result<Vec<Row>, String> {
     let logs = ctx.scratch().join("programs");
@@ -197,12 +205,15 @@ fn run_all(
         conformance::unpack(&conformance::folder(&logs))?;
     }
     let _pages = jobs.iter().any(|job| job.kind == "pyverbs").then(HugePages::borrow);
+    if jobs.iter().any(|job| job.kind == "pypi") {
+        pypi::provide(ctx, &logs, report)?;
+    }
     let network = network::check();
     let mut rows = Vec::new();
     let (possible, skipped): (Vec<Job>, Vec<Job>) =
-        jobs.into_iter().partition(|job| obstacle(job, ferroce, &network).is_none());
+        jobs.into_iter().partition(|job| obstacle(job, ferroce, &logs, &network).is_none());
     for job in skipped {
-        let why = obstacle(&job, ferroce, &network).unwrap_or_default();
+        let why = obstacle(&job, ferroce, &logs, &network).unwrap_or_default();
         rows.push(Row::skipped(job.title(), &why));
         rows.iter().last().into_iter().for_each(&mut told);
     }
@@ -221,7 +232,7 @@ fn run_all(
 }
 
 /// Why a job cannot run on this machine.
-fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<String> {
+fn obstacle(job: &Job, ferroce: &Path, logs: &Path, network: &Result<(), String>) -> Option<String> {
     if let Err(reason) = network {
         return Some(reason.clone());
     }
@@ -231,6 +242,7 @@ fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<S
         }
         "application" => applications::obstacle(&job.name),
         "middleware" => middleware::obstacle(&job.name),
+        "pypi" => pypi::obstacle(&job.name, logs),
         "case" | "trial" => {
             let program = if job.kind == "case" {
                 job.name.split(' ').next().unwrap_or_default()

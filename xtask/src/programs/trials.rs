@@ -66,7 +66,7 @@ const TRIALS: &[Trial] = &[
     Trial { name: "sysfs and device node, shim", options: &["--no-namespace"], status: 0, says: "RoCE v2",
         script: "cat /sys/class/infiniband/ferroce0/ports/1/gid_attrs/types/0 && ls -lL /dev/infiniband/uverbs0 | grep ^c" },
     Trial { name: "sysfs from Python, shim", options: &["--no-namespace"], status: 0, says: "['ferroce0']",
-        script: "/usr/bin/python3 -c 'import os; p = \"/sys/class/infiniband\"; print(os.listdir(p)); assert os.path.realpath(p + \"/ferroce0\").endswith(\"/fe00:00:00.0/infiniband/ferroce0\"); open(p + \"/ferroce0/ports/1/gids/0\").read()'" },
+        script: "/usr/bin/python3 -c 'import os; p = \"/sys/class/infiniband\"; print(os.listdir(p)); assert os.path.realpath(p + \"/ferroce0\").endswith(\"/ferroce-00.0/infiniband/ferroce0\"); open(p + \"/ferroce0/ports/1/gids/0\").read()'" },
     Trial { name: "children", options: &[], script: "sh -c 'sh -c ibv_devices'", status: 0, says: "ferroce0" },
     Trial { name: "children, shim", options: &["--no-namespace"], script: "sh -c 'sh -c ibv_devices'", status: 0, says: "ferroce0" },
     Trial { name: "run inside run", options: &[], script: "\"$FERROCE\" run -- ibv_devices", status: 0, says: "ferroce0" },

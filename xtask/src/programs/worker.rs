@@ -14,6 +14,7 @@ use super::conformance;
 use super::middleware;
 use super::network;
 use super::pool::is_over_udp;
+use super::pypi;
 use super::rdmacm;
 use super::rsockets;
 use super::session::{Launcher, Program, is_listening};
@@ -82,6 +83,7 @@ pub(crate) fn run(args: &Setup) -> ExitCode {
             "rsockets" => rsockets::run(&launcher, name),
             "application" => applications::run(&launcher, name),
             "middleware" => middleware::run(&launcher, name),
+            "pypi" => pypi::run(&launcher, name),
             "trial" => trials::run(&launcher, name),
             _ => conformance::run_module(&launcher, name),
         };

@@ -3,9 +3,9 @@
 //! UCX ignores a device without a character device in /dev/infiniband and reads the GID types from sysfs; pyverbs
 //! finds the network interface there. The tree is a snapshot of the GID table at the start.
 //!
-//! As in the kernel's sysfs, the entry of the class is a link to `ADDRESS/infiniband/ferroce0`, and `device` there leads to
-//! `ADDRESS`. Programs take the PCI address from the real path of either (NCCL, UCX, Mooncake). The folder has no
-//! `subsystem`: NCCL would then look for a PCI device below /sys/devices. It attaches a NIC that is none to the first
+//! As in the kernel's sysfs, the entry of the class is a link to `PARENT/infiniband/ferroce0`, and `device` there leads to
+//! `PARENT`. Programs take the place of the device from the real path of either (NCCL, UCX, libfabric, Mooncake). The folder
+//! has no `subsystem`: NCCL would then look for a PCI device below /sys/devices. It attaches a NIC that is none to the first
 //! processor.
 
 use crate::devices::{DEVICE, PORT};
@@ -25,10 +25,11 @@ pub(crate) const FERROCE: &str = "ferroce";
 /// A device that every user may open; the opened file is never used.
 const NULL: &str = "/dev/null";
 
-/// Address of the device, in a PCI domain that no machine uses. NCCL zeroes the function and, for virtual functions, the
-/// device number: both are zero already.
-const PCI_ADDRESS: &str = "fe00:00:00.0";
-/// A PCI device as it would have to be in order not to limit the NIC.
+/// The folder of the device. It is no PCI address, because no PCI device of that address exists: libfabric would report the
+/// address, and MPICH ends with a failed assertion if hwloc does not find it. NCCL writes zeros over the last digits, where a
+/// PCI address has the function and the device number: they are zero already.
+const PARENT: &str = "ferroce-00.0";
+/// The attributes of a PCI device that does not limit the NIC.
 const PCI_ATTRIBUTES: [(&str, &str); 12] = [
     ("numa_node", "-1"),
     // An Ethernet controller.
@@ -76,7 +77,7 @@ impl SysTree {
         self.file("node_desc", "ferroce software RDMA NIC");
         self.file("fw_ver", env!("CARGO_PKG_VERSION"));
         self.file("hca_type", "ferroce");
-        self.0.push(("device".to_owned(), Entry::Link(Path::new("../../../").join(PCI_ADDRESS))));
+        self.0.push(("device".to_owned(), Entry::Link(Path::new("../../../").join(PARENT))));
         PCI_ATTRIBUTES.into_iter().for_each(|(name, text)| self.file(&format!("device/{name}"), text));
         // The NIC runs on the processors of the program.
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -126,7 +127,7 @@ impl SysTree {
 
     /// Makes the files below `classes`, which stands for [`CLASSES`].
     pub(crate) fn make_in(&self, classes: &Path) -> io::Result<()> {
-        let device = Path::new(FERROCE).join(PCI_ADDRESS).join(INFINIBAND).join(DEVICE);
+        let device = Path::new(FERROCE).join(PARENT).join(INFINIBAND).join(DEVICE);
         std::fs::create_dir_all(classes.join(&device))?;
         std::fs::create_dir_all(classes.join(INFINIBAND))?;
         symlink(Path::new("..").join(&device), classes.join(INFINIBAND).join(DEVICE))?;

@@ -2,7 +2,7 @@
 
 use super::{CmEvent, CmId};
 use crate::error::Error;
-use ferroce_os::eventfd::EventFd;
+use ferroce_os::eventfd::EventFile;
 use ferroce_os::lock::Mutex;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,7 +18,7 @@ type Waiting = BTreeMap<u64, CmEvent>;
 
 /// The part that ids hold. Events hold ids, so the queue must be emptied when the program drops the channel.
 pub(super) struct Queue {
-    fd: EventFd,
+    fd: EventFile,
     /// `None` once the program dropped the channel.
     waiting: Mutex<Option<Waiting>>,
 }
@@ -80,7 +80,7 @@ pub struct CmChannel {
 
 impl CmChannel {
     pub(crate) fn new() -> Result<CmChannel, Error> {
-        let fd = EventFd::new().map_err(Error::system("creating an event channel"))?;
+        let fd = EventFile::new().map_err(Error::system("creating an event channel"))?;
         Ok(CmChannel { queue: Arc::new(Queue { fd, waiting: Mutex::new(Some(Waiting::new())) }) })
     }
 

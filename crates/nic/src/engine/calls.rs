@@ -153,6 +153,9 @@ impl Engine {
         route: Option<Route>,
         limits: &AttrLimits,
     ) -> Result<(), Error> {
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+            self.drive_before_stop();
+        }
         let now = now();
         let mut machine = qp.machine.lock();
         let mut host = NicHost::alone(self, qp);
@@ -175,6 +178,7 @@ impl Engine {
 
     /// Destroys a queue pair. Replies that the peer still waits for are sent first: it cannot know that this end is gone.
     pub(crate) fn destroy(&self, qp: &Arc<QpCore>) {
+        self.drive_before_stop();
         self.qps.remove(qp.qpn);
         let mut machine = qp.machine.lock();
         let mut host = NicHost::alone(self, qp);

@@ -43,6 +43,9 @@ const CONTENTIONS_PER_YIELD: u32 = 64;
 /// Polls of an application thread after a sleep before it leaves the rest to the background thread.
 const POLLS_PER_SLEEP: u32 = 64;
 
+/// Most polls before a queue pair stops: packets for others may keep arriving.
+const POLLS_PER_STOP: u32 = 64;
+
 /// How long the end of a process waits for the thread that drives, and how often it looks. The thread that ends may have been driving
 /// itself.
 const SETTLE_NS: u64 = 100_000_000;
@@ -131,6 +134,13 @@ impl Engine {
         progress.is_some_and(|progress| {
             progress.delayed_acks.waiting.iter().any(|qp| qp.machine.lock().has_replies())
         })
+    }
+
+    /// Handles what arrived before a queue pair stops. Hardware has acknowledged it by then, whether or not the program polled; a peer
+    /// whose last message stays unacknowledged waits until its retries are used up.
+    pub(super) fn drive_before_stop(&self) {
+        let mut polls = (0..POLLS_PER_STOP).map(|_| self.drive_in_background(true));
+        let _ = polls.any(|found| found == Found::Nothing);
     }
 
     /// Polls on an application thread that slept for packets and was woken, as long as there are packets: no other thread was woken. Calls

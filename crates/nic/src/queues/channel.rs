@@ -2,7 +2,7 @@
 
 use super::cq::CqCore;
 use crate::error::Error;
-use ferroce_os::eventfd::EventFd;
+use ferroce_os::eventfd::EventFile;
 use ferroce_os::lock::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 /// A completion channel. Several CQs can share one.
 pub struct CompletionChannel {
-    fd: EventFd,
+    fd: EventFile,
     fired: Mutex<VecDeque<Weak<CqCore>>>,
 }
 
 impl CompletionChannel {
     pub(crate) fn new() -> Result<Self, Error> {
-        let fd = EventFd::new().map_err(Error::system("creating a completion channel"))?;
+        let fd = EventFile::new().map_err(Error::system("creating a completion channel"))?;
         Ok(CompletionChannel { fd, fired: Mutex::default() })
     }
 

@@ -1,7 +1,7 @@
 //! Asynchronous events: a queue behind a real, pollable file descriptor.
 
 use crate::error::Error;
-use ferroce_os::eventfd::EventFd;
+use ferroce_os::eventfd::EventFile;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
 use ferroce_proto::verbs::EventKind;
@@ -42,13 +42,13 @@ pub struct AsyncEvent {
 
 /// The events of one handle on the NIC: those of the device, and of the objects made through that handle.
 pub(crate) struct EventQueue {
-    fd: EventFd,
+    fd: EventFile,
     waiting: Mutex<VecDeque<AsyncEvent>>,
 }
 
 impl EventQueue {
     pub(crate) fn new() -> Result<Self, Error> {
-        let fd = EventFd::new().map_err(Error::system("creating the event descriptor"))?;
+        let fd = EventFile::new().map_err(Error::system("creating the event descriptor"))?;
         Ok(EventQueue { fd, waiting: Mutex::default() })
     }
 

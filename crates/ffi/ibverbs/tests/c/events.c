@@ -4,8 +4,11 @@
 
 static int readable(int fd)
 {
-	struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
-	return poll(&poll_fd, 1, 0) == 1;
+	struct pollfd poll_fd = { .fd = fd, .events = POLLIN | POLLOUT };
+	poll(&poll_fd, 1, 0);
+	/* The kernel's event files are never writable; InfiniStore asks for both. */
+	CHECK(!(poll_fd.revents & POLLOUT));
+	return poll_fd.revents & POLLIN;
 }
 
 static void completion_events(struct ibv_context *context)
@@ -14,6 +17,7 @@ static void completion_events(struct ibv_context *context)
 	struct ibv_cq *cq = ibv_create_cq(context, 16, channel, channel, 0);
 	CHECK(cq && cq->channel == channel);
 	make_nonblocking(channel->fd);
+	CHECK(!readable(channel->fd));
 	struct ibv_cq *fired = NULL;
 	void *cookie = NULL;
 	CHECK(ibv_get_cq_event(channel, &fired, &cookie) == -1 && errno == EAGAIN);
