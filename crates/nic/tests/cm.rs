@@ -7,6 +7,7 @@ use cm_support::{End, PATIENCE, connected, param, send};
 use ferroce_nic::{
     CmChannel, CmEventKind, CmRefusal, CmTransport, ConnParam, Error, PortSpace, RejectReason, UDP_QKEY,
 };
+use ferroce_os::wait_set::WaitSet;
 use ferroce_proto::verbs::{Access, QpState};
 use ferroce_proto::{Gid, Qkey, Qpn};
 use std::net::{IpAddr, SocketAddr};
@@ -132,12 +133,11 @@ fn a_closed_listener_refuses_what_nobody_has_seen() {
     assert!(b.channel.try_next().is_none() && !is_readable(&b.channel));
 }
 
+/// Without taking the event, as a program's `poll` would look.
 fn is_readable(channel: &CmChannel) -> bool {
-    // Without taking the event, as a program's `poll` would look.
-    let path = format!("/proc/self/fdinfo/{}", channel.as_fd().as_raw_fd());
-    let info = std::fs::read_to_string(path).unwrap();
-    let count = info.lines().find_map(|l| l.strip_prefix("eventfd-count:")).unwrap().trim().to_owned();
-    u64::from_str_radix(&count, 16).unwrap() > 0
+    let set = WaitSet::new().unwrap();
+    set.enter(channel.as_fd().as_raw_fd()).unwrap();
+    set.sleep(Duration::ZERO)
 }
 
 #[test]
