@@ -3,7 +3,7 @@
 //! | module | question |
 //! |---|---|
 //! | [`clock`] | the time, in nanoseconds |
-//! | [`env`] | variables of the environment, unless the program is setuid |
+//! | [`mod@env`] | variables of the environment, unless the program is setuid |
 //! | [`eventfd`], [`wait_set`] | descriptors to sleep on |
 //! | [`fork`] | whether this process is a forked child |
 //! | [`interfaces`], [`watch`] | the network interfaces and their addresses; a notification when they change |
