@@ -4,13 +4,13 @@
 
 mod support;
 
-use ferroce::{RemoteRegion, SendFlags, SendWr, WcOpcode, WcStatus, wr};
+use ferroce::{Device, RemoteRegion, SendFlags, SendWr, WcOpcode, WcStatus, wr};
 use ferroce_nic::registry::{Registry, default_base};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 use support::process::{Peer, parent};
-use support::{Pair, Side, V4, pattern, success, watched};
+use support::{Pair, Side, V4, device, device_at, pattern, success, watched};
 
 /// A little more than a page on both sides of the whole pages inside.
 const LEN: usize = 40_000;
@@ -31,7 +31,12 @@ struct Met {
 }
 
 fn meet(socket: &mut TcpStream) -> Met {
-    let side = Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp.timeout(12).retries(5));
+    meet_on(device(), V4, socket)
+}
+
+/// The same on a device with this address.
+fn meet_on(device: Device, address: IpAddr, socket: &mut TcpStream) -> Met {
+    let side = Side::on(device, |pd, cq| pd.rc(cq).address(address), |qp| qp.timeout(12).retries(5));
     let region = side.open_region(LEN);
     side.qp.connect_over(socket).unwrap();
     socket.write_all(&region.remote().to_bytes()).unwrap();
@@ -190,6 +195,11 @@ fn processor_time() -> u64 {
 #[test]
 fn an_idle_nic_uses_no_processor() {
     const SECONDS: u64 = 2;
+    // Its own: the tests beside this one kill processes, and whoever shares their address has work then.
+    const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 93, 1, 1));
+    fn meet(socket: &mut TcpStream) -> Met {
+        meet_on(device_at(&[ADDRESS]), ADDRESS, socket)
+    }
     if let Some(mut socket) = parent() {
         let Met { side, region, remote } = meet(&mut socket);
         side.qp.write(1, &[region.sge(..).unwrap()], remote).unwrap();

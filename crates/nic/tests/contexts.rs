@@ -177,9 +177,9 @@ fn threads_with_completion_queues_of_their_own_all_progress() {
                 connect(&nic, &far, near.qpn());
                 for _ in 0..500 {
                     post(&near, 1, SendOp::Send, &[memory.sge(64, 8)]);
-                    completions(&cqs[1], 1);
+                    assert_eq!(completions(&cqs[1], 1)[0].status, WcStatus::Success);
                     receive();
-                    completions(&cqs[0], 1);
+                    assert_eq!(completions(&cqs[0], 1)[0].status, WcStatus::Success);
                 }
             });
         }

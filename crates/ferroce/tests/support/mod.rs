@@ -37,7 +37,13 @@ pub fn watched(body: impl FnOnce() + Send + 'static) {
 
 /// A device on loopback only: tests do not depend on the machine's other addresses.
 pub fn device() -> Device {
-    let config = Config::from_env().expect("environment").with(|c| c.addresses = Some(LOOPBACKS.to_vec()));
+    device_at(&LOOPBACKS)
+}
+
+/// The same with other addresses. Processes of one user that share an address also share work: they forward misrouted packets and steer them
+/// anew after each death.
+pub fn device_at(addresses: &[IpAddr]) -> Device {
+    let config = Config::from_env().expect("environment").with(|c| c.addresses = Some(addresses.to_vec()));
     Device::open_with(config).expect("the device opens")
 }
 
@@ -60,7 +66,15 @@ impl<T: Service> Side<T> {
         make: impl FnOnce(&Pd, &Cq) -> QpBuilder<T>,
         settle: impl FnOnce(QpBuilder<T>) -> QpBuilder<T>,
     ) -> Self {
-        let device = device();
+        Side::on(device(), make, settle)
+    }
+
+    /// The same on an open device.
+    pub fn on(
+        device: Device,
+        make: impl FnOnce(&Pd, &Cq) -> QpBuilder<T>,
+        settle: impl FnOnce(QpBuilder<T>) -> QpBuilder<T>,
+    ) -> Self {
         let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(1024).unwrap();
         let qp = settle(make(&pd, &cq)).create().unwrap();

@@ -230,7 +230,7 @@ impl LocalLink {
         receiver.polls = 0;
         receiver.sockets_quiet = if found > 0 { 0 } else { receiver.sockets_quiet.saturating_add(1) };
         let thorough = effort == Effort::Thorough;
-        if !thorough && self.sleeps.load(Ordering::SeqCst) {
+        if self.sleeps.load(Ordering::SeqCst) {
             self.rearm_wake_up(receiver);
         }
         if found == 0 && thorough {
@@ -413,5 +413,58 @@ impl Link for LocalLink {
     fn flush(&self) {
         self.settle();
         self.udp.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::UdpConfig;
+
+    fn open(address: &str) -> LocalLink {
+        let bind = Some(vec![address.parse().unwrap()]);
+        let udp = UdpLink::open(&UdpConfig { bind, ..UdpConfig::default() }).unwrap();
+        LocalLink::open(Arc::new(udp), true, None).unwrap()
+    }
+
+    fn is_readable(link: &LocalLink) -> bool {
+        let mut fds: Vec<libc::pollfd> = link
+            .wait_fds()
+            .into_iter()
+            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+            .collect();
+        // SAFETY: the count is the length of the vector that the pointer leads to.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) > 0 }
+    }
+
+    /// A queue pair that stops has its context driven by the thread that stops it, while the background thread of that context sleeps.
+    #[test]
+    fn a_sleeping_driver_is_woken_although_another_thread_read_its_wake_up() {
+        let gid = |address: &str| Gid::from_ip(address.parse().unwrap());
+        let [sender, sleeper] = ["127.43.90.1", "127.43.90.2"].map(open);
+        let slot = sleeper.local_peers.slot();
+        let route = Route { sgid: gid("127.43.90.1"), dgid: gid("127.43.90.2"), ..Route::default() };
+        let send = || {
+            let mut batch = TxBatch::new();
+            let packet = [0x64, 0x40, 0xff, 0xff, 0, slot, 0x12, 0x34, 0, 0, 0, 0, 0, 0, 0, 0];
+            batch.reserve(&route, packet.len()).copy_from_slice(&packet);
+            sender.send(&mut batch);
+        };
+        for effort in [Effort::Quick, Effort::Thorough] {
+            let mut rx = RxBatch::new();
+            assert_ne!(sleeper.prepare_sleep(), Sleep::Pending);
+            send();
+            assert!(is_readable(&sleeper), "the driver is woken");
+            // Another thread is faster than the driver, and takes both.
+            let mut found = 0;
+            while found == 0 || is_readable(&sleeper) {
+                found += sleeper.receive(&mut rx, effort);
+            }
+            assert_eq!(found, 1);
+            send();
+            assert!(is_readable(&sleeper), "{effort:?}: the driver still sleeps");
+            while sleeper.receive(&mut rx, Effort::Thorough) > 0 || is_readable(&sleeper) {}
+            sleeper.end_sleep();
+        }
     }
 }
