@@ -15,7 +15,7 @@ use crate::step::{Context, Report, fail};
 const MANIFEST: &str = "fuzz/Cargo.toml";
 /// How long each target runs inside `cargo xtask test`, and with `--full`.
 const SMOKE_SECONDS: u64 = 5;
-const FULL_SECONDS: u64 = 60;
+const FULL_SECONDS: u64 = 20;
 
 /// What cargo-fuzz passes, less the sanitiser. Debug assertions and overflow checks are what turns a bug into a crash.
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

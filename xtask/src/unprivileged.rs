@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::cargo::UNDER_DETECTORS;
 use crate::hugepages::HugePages;
 use crate::libtest;
 use crate::process::Job;
@@ -75,6 +76,7 @@ fn repeat(ctx: &Context, home: &Home, binary: &TestBinary) -> Report {
     let mut job = home
         .job(&binary.executable)
         .args(["--show-output"])
+        .args(UNDER_DETECTORS.iter().flat_map(|name| ["--skip", name]))
         .env("CARGO_MANIFEST_DIR", &binary.package_dir)
         .env("FERROCE_TEST_LIBRARY", target_dir(ctx).join("debug/libibverbs.so"))
         .dir(&binary.package_dir)
