@@ -84,6 +84,8 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("key");
         let with = |bytes: &[u8], mode: u32| {
+            // Its owner may not write to it either.
+            let _ = std::fs::remove_file(&path);
             write(&path, bytes).unwrap();
             set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             read_key(&path)

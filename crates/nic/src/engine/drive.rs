@@ -37,6 +37,10 @@ const POLLS_PER_YIELD: u32 = 4;
 const YIELDS_AFTER_IN_CROWD: u32 = 4;
 /// A yield that takes longer than this let another thread run.
 const CROWDED_NS: u64 = 10_000;
+/// A yield that takes longer than this gave the processor to a thread that does not wait for messages and uses its whole time slice. A poller
+/// then keeps the processor for a part of that time. Otherwise it would poll four times per slice of each such thread.
+const BUSY_NS: u64 = 2_000_000;
+const KEPT_PART: u64 = 4;
 /// Failed attempts at the progress lock after which a poller yields: its holder may be waiting for this processor.
 const CONTENTIONS_PER_YIELD: u32 = 64;
 
@@ -502,11 +506,19 @@ impl Engine {
 }
 
 impl Polling {
-    /// Yields the processor, and records whether another thread ran meanwhile.
+    /// Yields the processor, and records whether another thread ran meanwhile, and for how long.
     fn yield_processor(&self) {
         let before = now();
+        if before.0 < self.keeps_until_ns.load(Ordering::Relaxed) {
+            return;
+        }
         std::thread::yield_now();
-        let crowded = now().since_ns(before) > CROWDED_NS;
+        let after = now();
+        let away_ns = after.since_ns(before);
+        if away_ns > BUSY_NS {
+            self.keeps_until_ns.store(after.0 + away_ns / KEPT_PART, Ordering::Relaxed);
+        }
+        let crowded = away_ns > CROWDED_NS;
         self.patience.store(if crowded { YIELDS_AFTER_IN_CROWD } else { YIELDS_AFTER }, Ordering::Relaxed);
     }
 }

@@ -10,7 +10,7 @@ use ferroce_os::lock::Mutex;
 use ferroce_proto::{Qpn, Time};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Requests that leave one by one after a poller left some behind, and they waited for the background thread.
 const UNCOALESCED: u32 = 1024;
@@ -29,6 +29,8 @@ pub(super) struct Polling {
     pub(super) contentions: AtomicU32,
     /// Polls without arrivals after which a poller yields the processor.
     pub(super) patience: AtomicU32,
+    /// When a poller may yield again.
+    pub(super) keeps_until_ns: AtomicU64,
     /// Requests that must not wait for more, because nobody polled for earlier ones that did.
     uncoalesced: AtomicU32,
 }
@@ -43,6 +45,7 @@ impl Polling {
             any_ready: AtomicBool::new(false),
             contentions: AtomicU32::new(0),
             patience: AtomicU32::new(YIELDS_AFTER),
+            keeps_until_ns: AtomicU64::new(0),
             uncoalesced: AtomicU32::new(0),
         }
     }
