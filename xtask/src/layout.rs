@@ -48,6 +48,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/os/src/thread.rs", "blocks the signals of new threads"),
     ("crates/os/src/env.rs", "asks whether the program has more rights than its caller"),
     ("crates/os/src/eventfd.rs", "makes, reads and writes event descriptors"),
+    ("crates/nic/src/memory/gpu.rs", "calls the CUDA driver, which it finds at run time"),
     ("crates/nic/src/exit.rs", "registers what runs at exit"),
     ("crates/os/src/fork.rs", "registers what runs in a forked child"),
     ("crates/nic/src/inspect/process.rs", "asks the kernel who is behind a socket"),
