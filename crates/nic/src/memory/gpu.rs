@@ -120,7 +120,7 @@ impl Driver {
     /// The GPU that an address belongs to. Managed memory is the processor's too, so it is none.
     fn gpu_of(&self, addr: usize) -> Option<c_int> {
         let is_device = self.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr)? == CU_MEMORYTYPE_DEVICE;
-        let is_managed = self.attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, addr)? != 0;
+        let is_managed = self.attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, addr).is_some_and(|it| it != 0);
         if !is_device || is_managed {
             return None;
         }
