@@ -128,17 +128,25 @@ impl Driver {
     }
 }
 
-/// Whether the driver has pinned host memory at an address. Such pages must stay where they are.
-pub(super) fn is_pinned(addr: usize) -> bool {
-    let memory_type = driver().and_then(|driver| driver.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr));
-    memory_type == Some(CU_MEMORYTYPE_HOST)
+/// Whether the driver has pinned the first or the last byte of a range of host memory. Such pages must stay where they are: the GPU
+/// would go on using the old ones.
+pub(super) fn is_pinned(addr: usize, len: usize) -> bool {
+    driver().is_some_and(|driver| {
+        let memory_type = |addr| driver.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr);
+        ends(addr, len).any(|addr| memory_type(addr) == Some(CU_MEMORYTYPE_HOST))
+    })
+}
+
+/// The first and the last of some bytes.
+fn ends(addr: usize, len: usize) -> impl Iterator<Item = usize> {
+    [addr, addr + len.saturating_sub(1)].into_iter()
 }
 
 /// The GPU that a range of addresses belongs to, ready for copies. Programs round ranges to whole pages, so the range may reach beyond the
 /// allocation at one end.
 pub(crate) fn gpu_of(addr: usize, len: usize) -> Result<Option<u8>, MemoryFault> {
     let Some(driver) = driver().filter(|_| len > 0) else { return Ok(None) };
-    let Some(ordinal) = [addr, addr + (len - 1)].into_iter().find_map(|addr| driver.gpu_of(addr)) else {
+    let Some(ordinal) = ends(addr, len).find_map(|addr| driver.gpu_of(addr)) else {
         return Ok(None);
     };
     let fault = |status| fault(addr, len, status);

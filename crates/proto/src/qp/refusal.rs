@@ -30,7 +30,7 @@ listed! {
         WrongQp => "wrong_qp",
         /// An atomic at an address that is no multiple of 8.
         Misaligned => "misaligned",
-        /// A page of an on-demand region that is not present, or memory of a GPU that its driver refused to copy.
+        /// A page of an on-demand region that is not present, or memory of a GPU that its driver refuses.
         NotPresent => "not_present",
         /// A bind or invalidation that the state of the memory window does not allow.
         Window => "window",

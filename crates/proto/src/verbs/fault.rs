@@ -95,8 +95,8 @@ pub enum MemoryFault {
         /// Number of bytes asked for.
         len: u64,
     },
-    /// The CUDA driver refused to copy memory of a GPU.
-    #[error("the CUDA driver refused to copy {len} bytes of GPU memory at {addr:#x} (CUresult {status})")]
+    /// The CUDA driver refused access to memory of a GPU.
+    #[error("the CUDA driver refused access to {len} bytes of GPU memory at {addr:#x} (CUresult {status})")]
     Gpu {
         /// First byte asked for, in the address space of the process.
         addr: u64,
