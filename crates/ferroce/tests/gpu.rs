@@ -19,8 +19,8 @@ impl Driver {
     /// Builds and loads it; `None`, with the reason printed, if this machine has no C compiler.
     fn load() -> Option<Driver> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ffi/ibverbs/tests/c/fake_cuda.c");
-        let library =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("libcuda.so.1.{}", std::process::id()));
+        // Also a user who may not write to cargo's folder runs this.
+        let library = std::env::temp_dir().join(format!("ferroce-libcuda.so.1.{}", std::process::id()));
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-pthread", "-Wl,-soname,libcuda.so.1", "-o"]).arg(&library).arg(source);
         let Ok(built) = cc.status() else {

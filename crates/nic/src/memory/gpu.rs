@@ -9,7 +9,7 @@
 
 use super::region::Span;
 use ferroce_proto::verbs::MemoryFault;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem::transmute;
 use std::sync::OnceLock;
@@ -205,22 +205,42 @@ impl Gpu {
         GPUS[usize::from(index)].get().expect("a region on it was registered")
     }
 
-    /// Runs `copy` with the stream, and waits until the GPU is done.
-    fn run(&self, copy: impl FnOnce(&Driver, Handle) -> Result<(), c_int>) -> Result<(), c_int> {
-        let _entered = Entered::new(self.driver, self.context)?;
-        let stream = self.stream.lock();
-        self.run_holding(*stream, copy)
+    /// Prepares this thread for copies, and locks out those of others.
+    fn lock(&self) -> Result<Copying<'_>, c_int> {
+        let entered = Entered::new(self.driver, self.context)?;
+        Ok(Copying { driver: self.driver, stream: self.stream.lock(), _entered: entered })
+    }
+}
+
+/// The right to copy. Each copy is complete when its method returns.
+struct Copying<'a> {
+    driver: &'static Driver,
+    stream: MutexGuard<'a, Handle>,
+    _entered: Entered,
+}
+
+impl Copying<'_> {
+    fn read(&self, span: Span, out: &mut [u8]) -> Result<(), c_int> {
+        assert_eq!(span.len, out.len());
+        let (to, from) = (out.as_mut_ptr().cast(), span.start as u64);
+        // SAFETY: `out` is as long, and stays until the GPU is done. The driver checks the span.
+        let status = unsafe { (self.driver.copy_to_host)(to, from, span.len, *self.stream) };
+        self.wait(status)
     }
 
-    fn run_holding(
-        &self,
-        stream: Handle,
-        copy: impl FnOnce(&Driver, Handle) -> Result<(), c_int>,
-    ) -> Result<(), c_int> {
-        let copied = copy(self.driver, stream);
-        // SAFETY: a stream of the current context. Even after a refused copy nothing may be in flight.
-        let waited = check(unsafe { (self.driver.synchronize)(stream) });
-        copied.and(waited)
+    fn write(&self, span: Span, data: &[u8]) -> Result<(), c_int> {
+        assert_eq!(span.len, data.len());
+        let (to, from) = (span.start as u64, data.as_ptr().cast());
+        // SAFETY: `data` is as long, and stays until the GPU is done. The driver checks the span.
+        let status = unsafe { (self.driver.copy_to_device)(to, from, span.len, *self.stream) };
+        self.wait(status)
+    }
+
+    /// Waits until the GPU is done with a copy, even if the driver reported an error for it.
+    fn wait(&self, status: c_int) -> Result<(), c_int> {
+        // SAFETY: a stream of the current context.
+        let waited = unsafe { (self.driver.synchronize)(*self.stream) };
+        check(status).and(check(waited))
     }
 }
 
@@ -258,7 +278,7 @@ pub(super) fn read(gpu: u8, span: Span, out: &mut [u8]) -> Result<(), MemoryFaul
     if out.is_empty() {
         return Ok(());
     }
-    let outcome = Gpu::at(gpu).run(|driver, stream| copy_out(driver, stream, span, out));
+    let outcome = Gpu::at(gpu).lock().and_then(|copying| copying.read(span, out));
     outcome.map_err(|status| fault(span.start, span.len, status))
 }
 
@@ -267,35 +287,19 @@ pub(super) fn write(gpu: u8, span: Span, data: &[u8]) -> Result<(), MemoryFault>
     if data.is_empty() {
         return Ok(());
     }
-    let outcome = Gpu::at(gpu).run(|driver, stream| copy_in(driver, stream, span, data));
+    let outcome = Gpu::at(gpu).lock().and_then(|copying| copying.write(span, data));
     outcome.map_err(|status| fault(span.start, span.len, status))
 }
 
 /// Replaces eight bytes by what `change` makes of them, and returns the original value. One step for all operations of this process; kernels
 /// may see it as two.
 pub(super) fn atomic(gpu: u8, span: Span, change: impl FnOnce(u64) -> u64) -> Result<u64, MemoryFault> {
-    let gpu = Gpu::at(gpu);
-    let mut word = [0; 8];
-    let run = || {
-        let _entered = Entered::new(gpu.driver, gpu.context)?;
-        let stream = gpu.stream.lock();
-        gpu.run_holding(*stream, |driver, stream| copy_out(driver, stream, span, &mut word))?;
+    let outcome = Gpu::at(gpu).lock().and_then(|copying| {
+        let mut word = [0; 8];
+        copying.read(span, &mut word)?;
         let original = u64::from_ne_bytes(word);
-        let changed = change(original).to_ne_bytes();
-        gpu.run_holding(*stream, |driver, stream| copy_in(driver, stream, span, &changed))?;
+        copying.write(span, &change(original).to_ne_bytes())?;
         Ok(original)
-    };
-    run().map_err(|status| fault(span.start, span.len, status))
-}
-
-fn copy_out(driver: &Driver, stream: Handle, span: Span, out: &mut [u8]) -> Result<(), c_int> {
-    assert_eq!(span.len, out.len());
-    // SAFETY: `out` is as long, and the caller waits for the stream before it returns. The driver checks the span.
-    check(unsafe { (driver.copy_to_host)(out.as_mut_ptr().cast(), span.start as u64, span.len, stream) })
-}
-
-fn copy_in(driver: &Driver, stream: Handle, span: Span, data: &[u8]) -> Result<(), c_int> {
-    assert_eq!(span.len, data.len());
-    // SAFETY: `data` is as long, and the caller waits for the stream before it returns. The driver checks the span.
-    check(unsafe { (driver.copy_to_device)(span.start as u64, data.as_ptr().cast(), span.len, stream) })
+    });
+    outcome.map_err(|status| fault(span.start, span.len, status))
 }
