@@ -74,8 +74,8 @@ pub use device::{Device, DeviceInfo};
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::{CompletionError, Error, Outcome};
 pub use memory::{
-    BadRemoteRegion, Buffer, DeviceMemory, DeviceRegion, ImplicitRegion, MemoryWindow, Region, RegionBuilder,
-    RemoteRegion, Type1, Type2, WindowKind,
+    BadRemoteRegion, Buffer, DeviceMemory, DeviceRegion, GpuRegion, ImplicitRegion, MemoryWindow, Region,
+    RegionBuilder, RemoteRegion, Type1, Type2, WindowKind,
 };
 pub use pd::Pd;
 pub use pending::{Done, Pending, Refused};

@@ -69,7 +69,7 @@ pub use ferroce_os::lock;
 pub use ferroce_os::log::refusal as log_refusal;
 pub use ferroce_shm::registry;
 pub use gids::GidEntry;
-pub use memory::{MAX_MW, Prefetch, WindowType};
+pub use memory::{MAX_MW, Prefetch, WindowType, is_driver_loaded as is_cuda_loaded};
 pub use nic::Nic;
 pub use objects::{
     AddressHandle, Cq, MemoryRegion, MemoryWindow, Pd, Qp, QpInit, Srq, WorkQueue, WqState, next_rkey,

@@ -40,7 +40,9 @@ pub(super) fn of_refusal(reason: &str) -> &'static str {
         "denied" => "a right that is not granted",
         "wrong_qp" => "a memory window of another queue pair",
         "misaligned" => "an atomic that is not aligned to 8",
-        "not_present" => "a page of on-demand memory that is not mapped",
+        "not_present" => {
+            "a page of on-demand memory that is not mapped, or GPU memory that its driver refuses"
+        }
         "window" => "not allowed in the state of the memory window",
         _ => "",
     }

@@ -5,6 +5,7 @@
 //! | [`Region`] | memory that peers may read and write at any time, so no `&[u8]` of it exists |
 //! | [`ImplicitRegion`] | the whole address space, for on-demand paging |
 //! | [`DeviceMemory`], [`DeviceRegion`] | memory of the NIC itself, and a region on it |
+//! | [`GpuRegion`] | memory of a GPU |
 //! | [`MemoryWindow`] | a part of a region under a key of its own |
 //! | [`RemoteRegion`] | the description of a region for a peer |
 //! | [`Buffer`] | memory of one message, owned either by the program or by the NIC |
@@ -31,7 +32,7 @@ macro_rules! region_methods {
                 self.$($region).+.rkey()
             }
             /// Its protection domain.
-            pub fn pd(&self) -> &Pd {
+            pub fn pd(&self) -> &crate::Pd {
                 &self.$($pd).+
             }
 
@@ -58,7 +59,7 @@ mod window;
 
 pub use buffer::Buffer;
 pub use device::{DeviceMemory, DeviceRegion};
-pub use raw::ImplicitRegion;
+pub use raw::{GpuRegion, ImplicitRegion};
 pub use region::{Region, RegionBuilder};
 pub use remote::{BadRemoteRegion, RemoteRegion};
 pub use window::{MemoryWindow, Type1, Type2, WindowKind};

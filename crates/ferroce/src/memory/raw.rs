@@ -4,15 +4,17 @@
 //! through raw pointers and atomics; a reference to its bytes is made in [`Exclusive`] alone, whose memory the NIC
 //! has no request for while the program holds it.
 
-use super::RemoteRegion;
 use super::region::{PAGE, Region, RegionBuilder};
+use super::{RemoteRegion, sge_of};
 use crate::error::Error;
 use crate::macros::debug;
 use ferroce_nic::{MemoryRegion, Pd};
 use ferroce_proto::verbs::{Access, Sge};
+use ferroce_proto::{LKey, RKey};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
+use std::ops::RangeBounds;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -176,6 +178,48 @@ impl crate::pd::Pd {
         // SAFETY: on-demand regions need no mapped pages; the caller promises the rest.
         let region = unsafe { self.nic.register(0, usize::MAX, 0, access, None) };
         Ok(ImplicitRegion { region: Arc::new(region.map_err(Error::in_call("register"))?) })
+    }
+}
+
+/// Memory of a GPU as a region, made by [`Pd::register_gpu`](crate::Pd::register_gpu). Cheap to clone; the program reads and writes the
+/// bytes by CUDA.
+#[derive(Clone)]
+pub struct GpuRegion {
+    region: Arc<MemoryRegion>,
+    pd: crate::pd::Pd,
+}
+
+region_methods!(GpuRegion, region, pd);
+
+impl GpuRegion {
+    /// Whether it was registered over an empty range.
+    pub fn is_empty(&self) -> bool {
+        self.region.is_empty()
+    }
+}
+
+debug!(GpuRegion, |this| "GpuRegion({} bytes, {:?}, rkey {})", this.len(), this.access(), this.rkey());
+
+impl crate::pd::Pd {
+    /// Registers memory of a GPU: `len` bytes from the CUDA device pointer `start` on. The program has loaded the CUDA driver to get
+    /// one; without the driver, or for any other address, the call is refused.
+    ///
+    /// What a peer writes is in the memory of the GPU before the completion and the ACK. Atomics are atomic among the operations of this
+    /// device, but not to kernels of the GPU.
+    ///
+    /// # Safety
+    /// `keeper` must keep the bytes allocated while it lives. The NIC and peers access them at any time.
+    pub unsafe fn register_gpu(
+        &self,
+        start: u64,
+        len: usize,
+        access: Access,
+        keeper: Arc<dyn Any + Send + Sync>,
+    ) -> Result<GpuRegion, Error> {
+        // SAFETY: as the caller promises.
+        let region = unsafe { self.nic.register_gpu(start, len, access, Some(keeper)) };
+        let region = region.map_err(Error::in_call("register_gpu"))?;
+        Ok(GpuRegion { region: Arc::new(region), pd: self.clone() })
     }
 }
 

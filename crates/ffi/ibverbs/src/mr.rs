@@ -175,16 +175,28 @@ pub(crate) unsafe extern "C" fn reg_buf_mr(
 
 pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
-    _offset: u64,
-    _length: usize,
-    _iova: u64,
-    _fd: c_int,
-    _flags: c_int,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    flags: c_int,
 ) -> *mut ibv_mr {
     guard::pointer("ibv_reg_dmabuf_mr", || {
         // SAFETY: a domain of ours.
-        unsafe { PdObject::of(pd)? };
-        Err(unsupported("memory of devices cannot be reached by software"))
+        let (object, _) = unsafe { PdObject::of(pd)? };
+        // Programs ask with an invalid descriptor whether dma-bufs can be registered: any other error means that they can.
+        if !ferroce_nic::is_cuda_loaded() {
+            return Err(unsupported("only memory of GPUs is supported, and the CUDA driver is not loaded"));
+        }
+        // SAFETY: asks for the flags of a descriptor.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            return Err(Refused::Errno(libc::EBADF, "fd is no open descriptor"));
+        }
+        // The descriptor says nothing about the address. Programs that export one of a GPU pass the device pointer as iova.
+        // SAFETY: the program promises, as the verb demands, that the memory stays until it deregisters.
+        let region = unsafe { object.pd.register_gpu(iova, length, access(flags as u32)?, None)? };
+        // SAFETY: a domain of ours.
+        unsafe { MrObject::publish(pd, offset as *mut c_void, region, None) }
     })
 }
 

@@ -129,6 +129,33 @@ fn windows_device_memory_and_memory_on_demand() {
     run("memory", &[]);
 }
 
+/// Device memory of the fake driver faults on plain access, and every copy goes through the driver.
+#[test]
+fn memory_of_a_gpu() {
+    let Some(program) = compile("gpu") else { return };
+    let driver = support::scratch().join(format!("libcuda.so.1.{}", std::process::id()));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/fake_cuda.c");
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-g",
+        "-pthread",
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcuda.so.1",
+        "-o",
+    ]);
+    let built = cc.arg(&driver).arg(&source).status().expect("cc ran for the program");
+    assert!(built.success(), "cc fake_cuda.c: {built}");
+    for link in ["auto", "udp"] {
+        let link = format!("FERROCE_LINK={link}");
+        let [program, driver] = [&program, &driver].map(|path| path.to_str().expect("a path of ours"));
+        succeed(&["env", &link, program, driver]);
+    }
+}
+
 #[test]
 fn answers_equal_those_of_the_real_library() {
     let places = ["/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "/usr/lib/aarch64-linux-gnu/libibverbs.so.1"];

@@ -5,10 +5,10 @@
 //!
 //! A program that unmaps ordinary registered memory breaks its promise and gets the signal that any access there gives:
 //! hardware would have pinned the pages, which an ordinary user cannot. Memory that is meant to come and go is
-//! registered for on-demand paging, and goes through the kernel instead (`on_demand`).
+//! registered for on-demand paging, and goes through the kernel instead (`on_demand`). Memory of a GPU goes through its driver (`gpu`).
 
-use super::on_demand;
 use super::region::{Backing, Span};
+use super::{gpu, on_demand};
 use ferroce_proto::verbs::{AtomicOp, MemoryFault};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -30,6 +30,7 @@ pub(crate) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
             Ok(())
         }
         Backing::OnDemand => on_demand::read(span, out),
+        Backing::Gpu(gpu) => gpu::read(gpu, span, out),
         Backing::Null => {
             out.fill(0);
             Ok(())
@@ -49,6 +50,7 @@ pub(crate) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
             Ok(())
         }
         Backing::OnDemand => on_demand::write(span, data),
+        Backing::Gpu(gpu) => gpu::write(gpu, span, data),
         Backing::Null => Ok(()),
     }
 }
@@ -103,31 +105,45 @@ pub(super) fn spread(near: &[Span], far: Span, towards_far: bool) {
     }
 }
 
-/// Eight aligned bytes as an atomic; `None` if they are nowhere.
-fn word<'a>(span: Span) -> Result<Option<&'a AtomicU64>, MemoryFault> {
+/// Eight aligned bytes.
+enum Word<'a> {
+    Mapped(&'a AtomicU64),
+    Gpu(u8),
+    /// They are nowhere.
+    Null,
+}
+
+fn word<'a>(span: Span) -> Result<Word<'a>, MemoryFault> {
     debug_assert!(span.len == 8 && span.start.is_multiple_of(8));
     match span.backing {
         Backing::Mapped => {}
         Backing::OnDemand => on_demand::prefetch(span, on_demand::Prefetch::Write)?,
-        Backing::Null => return Ok(None),
+        Backing::Gpu(gpu) => return Ok(Word::Gpu(gpu)),
+        Backing::Null => return Ok(Word::Null),
     }
     // SAFETY: the span has eight bytes of a live registration and is aligned; concurrent access by the application
     // is atomic too if it means anything. On-demand pages were just brought in. The caller keeps the region's lock as
     // long as it uses the reference.
-    Ok(Some(unsafe { AtomicU64::from_ptr(span.start as *mut u64) }))
+    Ok(Word::Mapped(unsafe { AtomicU64::from_ptr(span.start as *mut u64) }))
 }
 
 /// Stores eight aligned bytes at once.
 pub(super) fn store(span: Span, value: u64) -> Result<(), MemoryFault> {
-    if let Some(cell) = word(span)? {
-        cell.store(value, Ordering::SeqCst);
+    match word(span)? {
+        Word::Mapped(cell) => cell.store(value, Ordering::SeqCst),
+        Word::Gpu(gpu) => gpu::write(gpu, span, &value.to_ne_bytes())?,
+        Word::Null => {}
     }
     Ok(())
 }
 
 /// Runs an atomic on eight aligned bytes and returns the original value.
 pub(super) fn atomic(span: Span, op: AtomicOp) -> Result<u64, MemoryFault> {
-    let Some(cell) = word(span)? else { return Ok(0) };
+    let cell = match word(span)? {
+        Word::Mapped(cell) => cell,
+        Word::Gpu(gpu) => return gpu::atomic(gpu, span, |old| op.apply(old)),
+        Word::Null => return Ok(0),
+    };
     Ok(match op {
         AtomicOp::FetchAdd { add } => cell.fetch_add(add, Ordering::SeqCst),
         AtomicOp::CompareSwap { compare, swap } => {

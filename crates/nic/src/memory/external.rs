@@ -2,8 +2,12 @@
 //!
 //! A large payload is not copied into the packet: the packet points to it, and the kernel copies it out of the region.
 //! So the region must stay registered a little longer than a copy takes, until the system call is done: [`Pins`].
+//!
+//! A payload in the memory of a GPU is copied first, but for all packets of a run at once: each copy of the driver takes several
+//! microseconds, whatever its length.
 
 use super::access::{pieces, region};
+use super::copy;
 use super::region::{Backing, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::PdId;
@@ -13,7 +17,7 @@ use smallvec::SmallVec;
 /// Regions that one batch of packets may point into. More are rare, and then their bytes are copied.
 const MOST_PINS: usize = 8;
 
-/// Bytes of a region that a packet points to. Only good while the [`Pins`] that gave it hold the region.
+/// Bytes of a region, or a copy of them, that a packet points to. Only good while the [`Pins`] that gave it hold the region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct External(Span);
 
@@ -60,11 +64,13 @@ impl External {
 pub(crate) struct Pins<'a> {
     table: &'a RegionTable,
     held: SmallVec<[Held<'a>; 1]>,
+    /// Copies of bytes in the memory of a GPU.
+    copies: Vec<Vec<u8>>,
 }
 
 impl<'a> Pins<'a> {
     pub(crate) fn new(table: &'a RegionTable) -> Self {
-        Pins { table, held: SmallVec::new() }
+        Pins { table, held: SmallVec::new(), copies: Vec::new() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -74,6 +80,7 @@ impl<'a> Pins<'a> {
     /// Lets go of all regions. No packet may point into them any more.
     pub(crate) fn release(&mut self) {
         self.held.clear();
+        self.copies.clear();
     }
 
     /// `len` bytes from `offset` on of the concatenated entries, if they lie in one piece; `None` if they must be copied.
@@ -100,7 +107,17 @@ impl<'a> Pins<'a> {
             }
         };
         let span = region(held).local(pd, piece.addr, u64::from(piece.len), Access::empty())?;
-        // Only memory that stays: what may be gone, or was never there, needs a copy that can fail.
-        Ok((span.backing == Backing::Mapped).then_some(External(span)))
+        match span.backing {
+            Backing::Mapped => Ok(Some(External(span))),
+            Backing::Gpu(_) => {
+                let mut bytes = vec![0; len];
+                copy::read(span, &mut bytes)?;
+                let copied = Span::of(&bytes);
+                self.copies.push(bytes);
+                Ok(Some(External(copied)))
+            }
+            // What may be gone, or was never there, needs a copy that can fail.
+            Backing::OnDemand | Backing::Null => Ok(None),
+        }
     }
 }

@@ -8,6 +8,7 @@
 //! | `windows` | memory windows: how part of a region gets a key of its own, and loses it |
 //! | `access` | the operations of work requests on keys, built from the three above |
 //! | `on_demand` | memory that may come and go |
+//! | `gpu` | memory of a GPU, which the CUDA driver copies |
 //! | `external` | how packets point into regions instead of copying |
 //! | `direct` | operations in the memory of a local peer |
 //! | `across` | copies between processes, by the kernel |
@@ -21,6 +22,7 @@ mod cached_region;
 pub(crate) mod copy;
 mod direct;
 mod external;
+mod gpu;
 mod guard;
 mod keys;
 #[cfg(all(test, loom))]
@@ -36,6 +38,8 @@ pub(crate) use cached_region::{CacheOwner, CachedRegion};
 pub(crate) use copy::ask_for_line;
 pub(crate) use direct::{Far, PartlyMapped};
 pub(crate) use external::{External, Pins};
+pub(crate) use gpu::gpu_of;
+pub use gpu::is_driver_loaded;
 pub(crate) use guard::RegionGuard;
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;

@@ -99,12 +99,17 @@ pub(super) fn prefetch(span: Span, how: Prefetch) -> Result<(), MemoryFault> {
 
 /// What registration finds out. Hardware pins the pages at this point and so learns that there are none, or none that
 /// can be written; bringing them in costs about the same, and spares the data path its page faults.
-pub(crate) fn check_mapped(addr: usize, len: usize, access: Access) -> Result<(), MemoryFault> {
-    if access.contains(Access::ON_DEMAND) {
+pub(crate) fn check_mapped(
+    addr: usize,
+    len: usize,
+    access: Access,
+    backing: Backing,
+) -> Result<(), MemoryFault> {
+    if backing != Backing::Mapped {
         return Ok(());
     }
     let how = if access.contains(Access::LOCAL_WRITE) { Prefetch::Write } else { Prefetch::Read };
-    prefetch(Span { start: addr, len, backing: Backing::Mapped }, how)
+    prefetch(Span { start: addr, len, backing }, how)
 }
 
 /// Whether every page of the range belongs to some mapping. Looks at mappings, not pages, so it is cheap.

@@ -27,6 +27,8 @@ pub(crate) enum Backing {
     Mapped,
     /// In memory that may come and go.
     OnDemand,
+    /// In the memory of the GPU with this number, where only the CUDA driver can copy.
+    Gpu(u8),
     /// Nowhere: reads give zeros, writes vanish.
     Null,
 }

@@ -4,6 +4,7 @@
 //! flight finishes before `dereg` returns, and regions do not wait for each other.
 
 use super::cached_region::{CacheUse, CachedRegions};
+use super::gpu;
 use super::keys::{KeyCipher, SLOT_BITS};
 use super::region::Region;
 use super::windows::WindowKeys;
@@ -68,6 +69,9 @@ impl RegionTable {
     fn pages_of(&self, region: &Region) -> Option<Pages> {
         let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
         let table = self.table.as_ref().filter(|_| region.may_be_reached() && is_of_use)?;
+        if gpu::is_pinned(region.base, region.len as usize) {
+            return None;
+        }
         table.pages(region.base, region.len as usize, region.capacity)
     }
 

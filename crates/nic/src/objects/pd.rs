@@ -3,7 +3,7 @@
 use super::region::MemoryRegion;
 use crate::device_memory::DeviceMemory;
 use crate::error::Error;
-use crate::memory::{Backing, Prefetch, Region, check_mapped};
+use crate::memory::{Backing, Prefetch, Region, check_mapped, gpu_of, is_driver_loaded};
 use crate::nic::{Nic, NicInner};
 use crate::queues::EventQueue;
 use crate::quota::Permit;
@@ -62,7 +62,8 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let registration = Registration { addr, len, capacity: len, iova, backing: backing(access) };
+        let registration =
+            Registration { addr, len, capacity: len, iova, backing: backing(addr, len, access)? };
         self.register_range(registration, access, Pages::MustBeThere, owner)
     }
 
@@ -84,7 +85,7 @@ impl Pd {
             len,
             capacity: capacity.max(len),
             iova: addr as u64,
-            backing: backing(access),
+            backing: backing(addr, len, access)?,
         };
         self.register_range(registration, access, Pages::MustBeThere, owner)
     }
@@ -101,8 +102,8 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let registration =
-            Registration { addr, len, capacity: len, iova: addr as u64, backing: backing(access) };
+        let backing = backing(addr, len, access)?;
+        let registration = Registration { addr, len, capacity: len, iova: addr as u64, backing };
         self.register_range(registration, access, Pages::MayBeMissing, owner)
     }
 
@@ -119,13 +120,41 @@ impl Pd {
             registration.iova = 0;
         }
         check_range(registration.addr, registration.len, registration.iova)?;
-        let (addr, len) = (registration.addr, registration.len);
+        let Registration { addr, len, backing, .. } = registration;
         let region = self.insert_region(registration, access, owner)?;
         // Nobody has the keys yet. Afterwards, since pages that were never touched need not be copied to move into a memfd.
         if pages == Pages::MustBeThere {
-            check_mapped(addr, len, access).map_err(Error::Memory)?;
+            check_mapped(addr, len, access, backing).map_err(Error::Memory)?;
         }
         Ok(region)
+    }
+
+    /// Registers memory of a GPU: `len` bytes from the CUDA device pointer `addr` on. [`Pd::register`] does so too, where it finds such a
+    /// pointer; this one accepts no other memory. The process must have loaded the CUDA driver, as its owner of the pointer has.
+    ///
+    /// The driver copies the bytes, and each copy is complete before the completion or the ACK. Atomics are atomic among the operations
+    /// of this device, and not to kernels of the GPU.
+    ///
+    /// # Safety
+    /// The bytes must stay allocated until the region is dropped. `owner` is kept until then, so it can guarantee that.
+    pub unsafe fn register_gpu(
+        self: &Arc<Self>,
+        addr: u64,
+        len: usize,
+        access: Access,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<MemoryRegion, Error> {
+        let why = |why| Error::Invalid { attribute: "addr", why };
+        if !is_driver_loaded() {
+            return Err(why("the process has not loaded the CUDA driver (libcuda.so.1)"));
+        }
+        let (iova, addr) = (addr, addr as usize);
+        let backing = backing(addr, len, access)?;
+        if !matches!(backing, Backing::Gpu(_)) {
+            return Err(why("is no CUDA device pointer"));
+        }
+        let registration = Registration { addr, len, capacity: len, iova, backing };
+        self.register_range(registration, access, Pages::MustBeThere, owner)
     }
 
     /// Registers part of the device's own memory; peers and work requests count from its first byte. The access must
@@ -224,8 +253,13 @@ struct Registration {
     backing: Backing,
 }
 
-pub(super) fn backing(access: Access) -> Backing {
-    if access.contains(Access::ON_DEMAND) { Backing::OnDemand } else { Backing::Mapped }
+pub(super) fn backing(addr: usize, len: usize, access: Access) -> Result<Backing, Error> {
+    check_range(addr, len, 0)?;
+    Ok(match gpu_of(addr, len).map_err(Error::Memory)? {
+        Some(gpu) => Backing::Gpu(gpu),
+        None if access.contains(Access::ON_DEMAND) => Backing::OnDemand,
+        None => Backing::Mapped,
+    })
 }
 
 /// Remote write and atomic need local write (IBA 11.2.8.2): the NIC itself stores what the peer sends.

@@ -149,9 +149,10 @@ impl MemoryRegion {
         let (addr, len, iova) = place.unwrap_or((self.addr, self.len, self.iova));
         let iova = if new_access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
-        check_mapped(addr, len, new_access).map_err(Error::Memory)?;
+        let backing = backing(addr, len, new_access)?;
+        check_mapped(addr, len, new_access, backing).map_err(Error::Memory)?;
         self.pd.nic.engine.device.regions.change_keeping_keys(self.slot, |region| {
-            (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing(new_access));
+            (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing);
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         });
         (self.pd, self.access) = (new_pd, new_access);
@@ -168,8 +169,10 @@ impl MemoryRegion {
         self.check_unbound()?;
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
-        check_mapped(addr, len, self.access).map_err(Error::Memory)?;
+        let backing = backing(addr, len, self.access)?;
+        check_mapped(addr, len, self.access, backing).map_err(Error::Memory)?;
         let keys = self.pd.nic.engine.device.regions.change(self.slot, |region| {
+            region.backing = backing;
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         });
         if let Some((lkey, rkey)) = keys {

@@ -30,7 +30,7 @@ listed! {
         WrongQp => "wrong_qp",
         /// An atomic at an address that is no multiple of 8.
         Misaligned => "misaligned",
-        /// A page of an on-demand region that is not present.
+        /// A page of an on-demand region that is not present, or memory of a GPU that its driver refuses.
         NotPresent => "not_present",
         /// A bind or invalidation that the state of the memory window does not allow.
         Window => "window",
@@ -48,7 +48,7 @@ impl From<&MemoryFault> for RefusalReason {
             MemoryFault::Denied { .. } | MemoryFault::QpDenies { .. } => RefusalReason::Denied,
             MemoryFault::WrongQp { .. } => RefusalReason::WrongQp,
             MemoryFault::Misaligned { .. } => RefusalReason::Misaligned,
-            MemoryFault::NotPresent { .. } => RefusalReason::NotPresent,
+            MemoryFault::NotPresent { .. } | MemoryFault::Gpu { .. } => RefusalReason::NotPresent,
             MemoryFault::StillBound { .. }
             | MemoryFault::NothingToBind { .. }
             | MemoryFault::NotInvalidatable { .. }

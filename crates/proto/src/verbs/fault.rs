@@ -95,6 +95,16 @@ pub enum MemoryFault {
         /// Number of bytes asked for.
         len: u64,
     },
+    /// The CUDA driver refused access to memory of a GPU.
+    #[error("the CUDA driver refused access to {len} bytes of GPU memory at {addr:#x} (CUresult {status})")]
+    Gpu {
+        /// First byte asked for, in the address space of the process.
+        addr: u64,
+        /// Number of bytes asked for.
+        len: u64,
+        /// The driver's answer.
+        status: i32,
+    },
     /// The region was not registered for on-demand paging.
     #[error("key {key:#x} names a region that was not registered with ON_DEMAND")]
     NotOnDemand {
