@@ -1,8 +1,8 @@
 //! What processes that were killed left behind: files of slots that nobody holds, and the registries of namespaces that are gone.
 
+use super::directory::is_ours;
 use super::lock::ByteLocks;
 use super::{FIRST_SLOT, LAST_SLOT, LOCK_FILE, ROSTER_BYTE, effective_uid};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Registries that one process checks when it starts. The next process checks the rest.
@@ -39,6 +39,7 @@ pub(crate) fn sweep_registries(own: &Path) {
     };
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in entries.filter(|path| path != own && is_registry(path)).take(MOST_REGISTRIES) {
+        // Anybody may make a directory with such a name.
         if !is_ours(&path) {
             continue;
         }
@@ -50,12 +51,6 @@ pub(crate) fn sweep_registries(own: &Path) {
             remove_if_abandoned(&path);
         }
     }
-}
-
-/// Anybody may make a directory with such a name.
-fn is_ours(path: &Path) -> bool {
-    std::fs::symlink_metadata(path)
-        .is_ok_and(|meta| meta.is_dir() && meta.uid() == effective_uid() && meta.mode() & 0o077 == 0)
 }
 
 fn remove_if_abandoned(path: &Path) {
