@@ -103,7 +103,7 @@ mod tests {
     use std::sync::Barrier;
 
     fn fresh_base(name: &str) -> PathBuf {
-        let base = std::env::temp_dir().join(format!("ferroce-test-{}-{name}", std::process::id()));
+        let base = default_base().join(format!("ferroce-test-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         base
     }
