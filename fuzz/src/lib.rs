@@ -45,7 +45,8 @@ pub fn packet(bytes: &[u8]) {
 /// The parser ignores reserved bits and the writer clears them.
 fn clear_reserved(opcode: Opcode, bytes: &mut [u8]) {
     bytes[4] &= 0xc0;
-    bytes[8] &= 0x83;
+    // The hello bit means nothing on an extended packet.
+    bytes[8] &= if bytes[8] & 0x02 == 0 { 0x87 } else { 0x83 };
     if opcode.may_carry_ack() && bytes[8] & 0x02 != 0 {
         let extensions = Headers::new(Bth::new(opcode, Qpn::new(0), Psn::new(0))).encoded_len();
         bytes[extensions] = 0;

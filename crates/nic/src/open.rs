@@ -63,8 +63,8 @@ impl Nic {
             watch: AddressWatch::open().ok(),
             events: events.clone(),
         });
-        let ports =
-            registry::own_directory().and_then(|d| registry::Ports::open(d, engine.shared_port.slot())).ok();
+        let host = engine.shared_port.registry();
+        let ports = registry::Ports::open(host.directory().to_path_buf(), host.slot()).ok();
         let cm = CmService::start(engine.clone(), ports, table.clone(), config.cm_secret.clone(), born);
         exit::remember(&engine);
         exit_report::announce(&engine);
@@ -172,7 +172,7 @@ fn answerer(
 ) -> Option<Answerer> {
     let (attributes, since) = (Box::new(attributes), std::time::Instant::now());
     let subject = Subject { engine: engine.clone(), attributes, since };
-    Answerer::open(&registry::own_directory().ok()?, subject, born).ok()
+    Answerer::open(engine.shared_port.registry().directory(), subject, born).ok()
 }
 
 /// The GID table that a device opened with these settings has. Opens nothing, so it works while the port is taken.

@@ -76,7 +76,9 @@ impl Frame {
         {
             return Ok(Packet { headers: stand_in(&head), payload: source_bytes });
         }
-        Packet::parse(transport).map_err(Unreadable::Malformed)
+        // Only the queue pair knows whether the sender extends its packets.
+        let plain = || Packet::parse_from(transport, |_| false);
+        Packet::parse(transport).or_else(|_| plain()).map_err(Unreadable::Malformed)
     }
 
     /// Computes the ICRC of the current bytes.

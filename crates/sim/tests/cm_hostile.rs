@@ -1,7 +1,8 @@
 //! Messages of a hostile peer: REQs of the wrong kind, messages in the wrong state, a second REP, inconsistent fields.
 
 use ferroce_proto::cm::{
-    CommId, Config, Event, IpHeader, ListenerOptions, PortSpace, RejectReason, Scope, ServiceId, SidrStatus,
+    Cm, CommId, Config, Event, IpHeader, ListenerOptions, PortSpace, RejectReason, Scope, ServiceId,
+    SidrStatus,
 };
 use ferroce_proto::verbs::QpState;
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Mra, RejectedMessage, Rep, Req, Rtu, SidrReq};
@@ -179,6 +180,47 @@ fn a_dreq_must_carry_the_queue_pair() {
         }),
     );
     assert_eq!(pair.nodes[1].names(), ["request", "established", "disconnected"], "{}", pair.journal);
+}
+
+/// A REQ that names the queue pair of a connection's peer may be forged. The peer shows that it lives, to either end.
+#[test]
+fn a_req_with_the_queue_pair_of_a_live_peer_ends_nothing() {
+    let mut pair = pair();
+    let id = pair.connect(100);
+    pair.run_until(Time(SECOND));
+    let own = pair.cm(0).qp_attributes(id, QpState::Rtr).unwrap().0.dest_qpn;
+    for (victim, local_qpn) in [(1, Qpn::new(100)), (0, own)] {
+        for n in 0..3 {
+            let local_comm_id = CommId(0x7700_0000 + n);
+            say(&mut pair, victim, CmMessage::Req(Req { local_comm_id, local_qpn, ..Req::default() }));
+        }
+        pair.run_until(pair.now + 60 * SECOND);
+        assert_eq!(pair.cm(victim).counters().stale, 3);
+        assert_eq!(pair.cm(victim).deadline(), None, "it waits for nothing");
+    }
+    assert_eq!(pair.nodes[0].names(), ["response"], "{}", pair.journal);
+    assert_eq!(pair.nodes[1].names(), ["request", "established"], "{}", pair.journal);
+}
+
+/// If the peer is dead, the connection ends: at once if somebody at its address does not know it, else after the probe.
+#[test]
+fn a_req_with_the_queue_pair_of_a_dead_peer_ends_the_connection() {
+    for (victim, is_gone) in [(1, true), (1, false), (0, false)] {
+        let mut pair = pair();
+        let id = pair.connect(100);
+        pair.run_until(Time(SECOND));
+        let own = pair.cm(0).qp_attributes(id, QpState::Rtr).unwrap().0.dest_qpn;
+        let local_qpn = if victim == 1 { Qpn::new(100) } else { own };
+        pair.nodes[1 - victim].cm = is_gone.then(|| Cm::new(Config::default(), Box::new(|| 7)));
+        say(&mut pair, victim, CmMessage::Req(Req { local_qpn, ..Req::default() }));
+        pair.run_until(pair.now + SECOND);
+        let is_over =
+            |pair: &CmPair| pair.nodes[victim].names().iter().any(|name| name.starts_with("disconnected"));
+        assert_eq!(is_over(&pair), is_gone, "{}", pair.journal);
+        pair.run();
+        assert!(is_over(&pair), "{}", pair.journal);
+        assert_eq!(pair.cm(victim).connections(), 0);
+    }
 }
 
 /// An MRA extends the wait by some minutes at most, whatever time it requests.

@@ -26,6 +26,15 @@ fn is_marked(seen: &Seen<'_>) -> bool {
     seen.packet.headers.bth.extended
 }
 
+fn says_hello(seen: &Seen<'_>) -> bool {
+    seen.packet.headers.bth.hello
+}
+
+/// Changes the reserved bits of the packets for which `of` holds.
+fn reserved(of: impl Fn(&Seen<'_>) -> bool + 'static, bits: u8) -> Rule {
+    Rule::on(of).rewrite(move |bytes| bytes[8] = bytes[8] & 0x81 | bits)
+}
+
 fn connect(setup: &PairSetup) -> Pair {
     let pair = setup.connect();
     for end in [&pair.a, &pair.b] {
@@ -82,12 +91,47 @@ fn a_ping_pong_rarely_reads_the_clock() {
 #[test]
 fn a_foreign_peer_never_receives_a_piggybacked_ack() {
     let pair = connect(&PairSetup::rc());
-    // Neither end shows that it reads piggybacked ACKs, as a foreign one would not.
-    let acks = pair.world.rule(Rule::on(|s: &Seen<'_>| is_ack(s) && is_marked(s)).rewrite(|b| b[8] &= 0x81));
-    let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
+    // No request says hello, as those of a foreign end would not.
+    let hello = |s: &Seen<'_>| is_request(s) && says_hello(s);
+    let requests = pair.world.rule(reserved(hello, 0));
+    let answers = pair.world.rule(Rule::on(|s: &Seen<'_>| is_ack(s) && says_hello(s)));
+    let marked = pair.world.rule(Rule::on(is_marked));
     ping_pong(&pair, 100, LEN);
-    assert_eq!(marked.hits(), 0);
-    assert_eq!(acks.hits(), 32, "the mark is shown to a stranger on his first acknowledgements only");
+    assert_eq!((marked.hits(), answers.hits()), (0, 0));
+    assert_eq!(requests.hits(), 2, "a stranger sees the bit on the first request only");
+}
+
+/// A foreign end may leave anything in reserved bits. No message loses a part of itself, and the answers are as specified.
+#[test]
+fn reserved_bits_of_a_foreign_end_cost_no_payload() {
+    for bits in [0x02, 0x06, 0x0a, 0x7e] {
+        for len in [LEN / 2, LEN, 64] {
+            let pair = connect(&PairSetup::rc());
+            pair.world.rule(reserved(is_request, bits));
+            let hello = pair.world.rule(Rule::on(|s: &Seen<'_>| is_ack(s) && says_hello(s)));
+            ping_pong(&pair, 20, len);
+            assert_eq!(hello.hits(), 0, "reserved bits {bits:#x}");
+        }
+        let pair = connect(&PairSetup::rc());
+        pair.world.rule(reserved(is_request, bits));
+        let lengths = lengths(&pair, is_response);
+        reads(&pair, 4, 4096);
+        assert!(lengths.take().chunks(4).all(|m| m == [1024 + 16, 1024 + 12, 1024 + 12, 1024 + 16]));
+        writes(&pair, 4, 4096);
+    }
+}
+
+/// The same for the reserved bits of its answers.
+#[test]
+fn reserved_bits_of_a_foreign_responder_cost_no_payload() {
+    for bits in [0x02, 0x06, 0x7e] {
+        let pair = connect(&PairSetup::rc());
+        pair.world.rule(reserved(|s| is_ack(s) || is_response(s), bits));
+        let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
+        reads(&pair, 4, 4096);
+        ping_pong(&pair, 4, LEN);
+        assert_eq!(marked.hits(), 0, "reserved bits {bits:#x}");
+    }
 }
 
 #[test]
@@ -184,11 +228,10 @@ fn responses_to_a_foreign_peer_are_as_specified() {
     let pair = connect(&PairSetup::rc());
     let lengths = lengths(&pair, is_response);
     let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
-    let announced = Rule::on(|s: &Seen<'_>| is_response(s) && is_marked(s)).rewrite(|bytes| bytes[8] &= 0x81);
-    let announced = pair.world.rule(announced);
+    let answers = pair.world.rule(reserved(|s| is_response(s) && says_hello(s), 0));
     reads(&pair, 20, 4096);
     let lengths = lengths.take();
-    assert_eq!((marked.hits(), announced.hits()), (0, 16));
+    assert_eq!((marked.hits(), answers.hits()), (0, 40), "the first and the last response to each READ");
     assert!(lengths.chunks(4).all(|m| m == [1024 + 16, 1024 + 12, 1024 + 12, 1024 + 16]), "{lengths:?}");
 }
 

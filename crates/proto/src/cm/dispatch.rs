@@ -1,6 +1,6 @@
 //! Dispatches messages to handlers, and handles messages without a connection.
 
-use super::connection::Connection;
+use super::connection::{Connection, State};
 use super::{Cm, CommId, Kind, MadAddressing};
 use crate::time::Time;
 use crate::wire::BadMad;
@@ -30,7 +30,7 @@ impl Cm {
             CmMessage::SidrReq(m) => self.handle_sidr_req(inbound, mad, m),
             CmMessage::SidrRep(m) => self.handle_sidr_rep(inbound, mad, m),
             CmMessage::Lap(m) => self.handle_lap(inbound, tid, m),
-            CmMessage::Apr(_) => self.counters.unexpected += 1,
+            CmMessage::Apr(m) => self.handle_apr(inbound, m),
         }
     }
 
@@ -68,6 +68,17 @@ impl Cm {
         let by_peer = self.by_peer.get(&(inbound.sgid, Kind::Connection, peer)).copied();
         let id = if id == CommId::NONE { by_peer.unwrap_or(id) } else { id };
         self.known(inbound, id)
+    }
+
+    /// An answer to a LAP, which only asks whether the peer lives.
+    fn handle_apr(&mut self, inbound: &MadAddressing, apr: &Apr) {
+        let id = apr.remote_comm_id;
+        let Some(connection) = self.known(inbound, id) else { return };
+        let is_awaited = connection.state == State::Established && connection.resend.is_some();
+        match is_awaited && connection.remote == apr.local_comm_id {
+            true => self.answered(id),
+            false => self.counters.unexpected += 1,
+        }
     }
 
     /// RoCE has no alternate paths.

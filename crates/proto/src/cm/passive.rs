@@ -33,7 +33,7 @@ impl Cm {
             if let Some((_, mac)) = proof {
                 self.record_req_proof(mac);
             }
-            return self.on_stale(old, inbound, tid, req, now);
+            return self.on_stale(old, inbound, tid, req, proof.is_some(), now);
         }
         match self.check_req(inbound, req, now) {
             Ok(Some((listener, mtu))) => {
@@ -174,13 +174,26 @@ impl Cm {
         }
     }
 
-    /// Handles a REQ whose queue pair or id belongs to another connection, which must be stale (IBA 12.9.8.3.1). The
-    /// stale connection ends, and the peer must retry.
-    fn on_stale(&mut self, old: CommId, inbound: &MadAddressing, tid: u64, req: &Req, now: Time) {
+    /// Handles a REQ whose queue pair or id belongs to another connection, which should be stale (IBA 12.9.8.3.1). The
+    /// peer must retry. Anybody can send such a REQ, so without a key the old connection ends only if its peer is dead. One
+    /// that is not established ends by its own timers.
+    fn on_stale(
+        &mut self,
+        old: CommId,
+        inbound: &MadAddressing,
+        tid: u64,
+        req: &Req,
+        is_proven: bool,
+        now: Time,
+    ) {
         self.counters.stale += 1;
         self.refuse_req(inbound, tid, req, RejectReason::STALE_CONNECTION);
-        // Ending it is enough; a connection in TIMEWAIT has already ended.
-        let _ = self.disconnect(old, &[], now);
+        if is_proven {
+            // Ending it is enough; a connection in TIMEWAIT has already ended.
+            let _ = self.disconnect(old, &[], now);
+        } else if self.in_state(old, &[State::Established]).is_ok() {
+            self.probe_life(old, now);
+        }
     }
 
     /// Accepts the connection. The queue pair should be in RTR: the peer may send immediately.
@@ -220,7 +233,13 @@ impl Cm {
                     self.on_established(id);
                 }
             }
-            State::Established => self.counters.duplicates += 1,
+            State::Established => {
+                let is_peer = connection.remote == rtu.local_comm_id;
+                self.counters.duplicates += 1;
+                if is_peer {
+                    self.answered(id);
+                }
+            }
             _ => self.counters.unexpected += 1,
         }
     }

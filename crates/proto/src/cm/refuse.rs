@@ -109,6 +109,7 @@ impl Cm {
         let id = rej.remote_comm_id;
         let Some(connection) = self.known_or_peer(inbound, id, rej.local_comm_id) else { return };
         let (id, state) = (connection.local, connection.state);
+        let was_probed = connection.resend.is_some() && connection.remote == rej.local_comm_id;
         self.counters.on_rejected(rej.reason);
         if state == State::ReqSent
             && rej.reason == RejectReason::INVALID_SERVICE_ID
@@ -127,6 +128,9 @@ impl Cm {
             }
             // The peer has no such connection any more: treat it as agreement.
             State::DreqSent => self.end(id, false, now),
+            State::Established if was_probed && rej.reason == RejectReason::INVALID_COMM_ID => {
+                let _ = self.disconnect(id, &[], now);
+            }
             // A delayed REJ must not end an established connection.
             _ => self.counters.unexpected += 1,
         }

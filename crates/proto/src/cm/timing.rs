@@ -1,9 +1,10 @@
 //! Retransmission and timeouts.
 
 use super::connection::State;
-use super::{Cm, CommId, Event, RejectReason};
+use super::{Cm, CommId, Event, RejectReason, Transmit};
 use crate::time::Time;
-use crate::wire::cm::RejectedMessage;
+use crate::wire::cm::{CmMad, CmMessage, Lap, RejectedMessage};
+use alloc::boxed::Box;
 
 /// Bounds of the timer exponents that peers may request, against message storms and hour-long waits.
 const RESPONSE_TIMEOUTS: core::ops::RangeInclusive<u8> = 12..=22;
@@ -17,6 +18,8 @@ const LONGEST_REP_WAIT_NS: u64 = 16 * exponent_ns(20);
 /// Repetitions of a REP to an address that has proven nothing, as TCP repeats a SYN-ACK: the REQ may be forged. A lost
 /// REP needs none, because the peer repeats its REQ. A lost RTU needs one, because the peer repeats nothing.
 const UNPROVEN_REPEATS: u8 = 5;
+/// How long a peer whose connection may be stale has to show that it lives: two response times of Linux.
+const LONGEST_PROBE_NS: u64 = 2 * exponent_ns(20);
 
 /// 4.096 us * 2^n, as every timer of the specification counts.
 pub(super) const fn exponent_ns(exponent: u8) -> u64 {
@@ -78,7 +81,7 @@ impl Cm {
                 }
                 let next = resend.next;
                 self.arm(id, next);
-                self.send_again(id);
+                self.repeat(id);
             }
             _ => self.give_up(id, now),
         }
@@ -91,6 +94,10 @@ impl Cm {
         self.counters.timed_out += 1;
         match state {
             State::DreqSent => self.end(id, true, now),
+            // It did not answer the probe.
+            State::Established => {
+                let _ = self.disconnect(id, &[], now);
+            }
             State::RepSent => {
                 self.send_rej(id, RejectedMessage::Other, RejectReason::TIMEOUT, &[], &[]);
                 self.raise(id, Event::Unreachable { id });
@@ -117,6 +124,31 @@ impl Cm {
         let resend = Resend { next: now + interval_ns, interval_ns, give_up: now + total_ns, repeats_left };
         connection.resend = Some(resend);
         self.arm(id, resend.next.min(resend.give_up));
+    }
+
+    /// Asks whether the peer of an established connection still has it. If not, or if nothing answers, the connection ends.
+    pub(super) fn probe_life(&mut self, id: CommId, now: Time) {
+        if self.connections.get(&id).is_none_or(|connection| connection.resend.is_some()) {
+            return;
+        }
+        self.repeat(id);
+        self.expect_answer(id, now);
+        if let Some(resend) = self.connections.get_mut(&id).and_then(|c| c.resend.as_mut()) {
+            resend.give_up = resend.give_up.min(now + LONGEST_PROBE_NS);
+        }
+    }
+
+    /// Retransmits what awaits an answer. That is the last message, except for a probe of the active side: nothing answers an RTU,
+    /// but ferroce answers a LAP. The REP that probes from the passive side is answered by every implementation.
+    fn repeat(&mut self, id: CommId) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if connection.state != State::Established || !connection.is_active {
+            return self.send_again(id);
+        }
+        let (tid, route) = (connection.tid, connection.path.route());
+        let lap = Lap { local_comm_id: id, remote_comm_id: connection.remote, ..Lap::default() };
+        let mad = Box::new(CmMad { tid, attr_mod: 0, message: CmMessage::Lap(lap) }.to_bytes());
+        self.transmit(Transmit { route, mad, is_repeat: true });
     }
 
     /// Handles an MRA: the peer requests this much time.

@@ -65,6 +65,7 @@ impl Qp {
             psn: plan.psn,
             ack_req: plan.ack_req,
             solicited: flags.contains(SendFlags::SOLICITED),
+            hello: plan.psn == self.attr.sq_psn,
             selective: false,
             imm: if let SendOp::SendImm(imm) = op { Some(imm) } else { None },
             piggybacked_ack: if may_carry { responder.piggybacked_ack() } else { None },

@@ -69,6 +69,7 @@ impl<H: Host> Io<'_, H> {
 
     /// A header for this connection's peer.
     pub(crate) fn headers(&self, operation: Operation, psn: Psn, payload_len: u32) -> Headers {
+        let is_request = self.id.transport == Transport::Rc && !operation.is_response();
         Headers::new(Bth {
             opcode: Opcode::new(self.id.service, operation),
             solicited: false,
@@ -79,6 +80,7 @@ impl<H: Host> Io<'_, H> {
             becn: false,
             dest_qpn: self.attr.dest_qpn,
             ack_req: false,
+            hello: is_request && psn == self.attr.sq_psn,
             extended: false,
             selective: false,
             psn,

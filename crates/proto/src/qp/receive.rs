@@ -48,7 +48,9 @@ impl Qp {
         clock: impl FnOnce() -> Time,
         host: &mut H,
     ) -> Terms {
-        if let Some(view) = SendOnly::parse(bytes) {
+        if let Some(view) = SendOnly::parse(bytes)
+            && (view.0.piggybacked_ack.is_none() || self.peer_extends(view.0.opcode()))
+        {
             self.receive_request(arrival, &view, clock, host)
         } else if let Some(view) = WriteMiddle::parse(bytes) {
             self.receive_request(arrival, &view, clock, host)
@@ -78,13 +80,24 @@ impl Qp {
             }
             return self.receive_request(arrival, &view, clock, host);
         }
-        match Packet::parse(bytes) {
+        match Packet::parse_from(bytes, |opcode| self.peer_extends(opcode)) {
             Ok(packet) => self.receive_packet(arrival, &packet, clock, host),
             Err(malformed) => {
                 let why = format_args!("malformed packet from {}: {malformed}", arrival.sgid);
                 host.dropped(DropReason::Malformed, why);
                 Terms::Unchanged
             }
+        }
+    }
+
+    /// Whether the extended bit means something on the peer's packets with this opcode. A foreign end may set reserved bits
+    /// too, and must not lose a part of its payload.
+    #[inline(always)]
+    fn peer_extends(&self, opcode: Opcode) -> bool {
+        match &self.machine {
+            Machine::Rc(rc) if opcode.operation.is_response() => rc.0.may_carry(),
+            Machine::Rc(rc) => rc.1.peer_extends(),
+            _ => false,
         }
     }
 

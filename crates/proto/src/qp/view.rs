@@ -29,6 +29,9 @@ pub(crate) trait View {
     fn solicited(&self) -> bool {
         false
     }
+    fn hello(&self) -> bool {
+        false
+    }
     fn selective(&self) -> bool {
         false
     }
@@ -95,6 +98,9 @@ impl View for Packet<'_> {
     fn solicited(&self) -> bool {
         self.headers.bth.solicited
     }
+    fn hello(&self) -> bool {
+        self.headers.bth.hello
+    }
     fn selective(&self) -> bool {
         self.headers.bth.selective
     }
@@ -143,6 +149,10 @@ impl View for (SendOnly, &[u8]) {
     #[inline(always)]
     fn solicited(&self) -> bool {
         self.0.solicited
+    }
+    #[inline(always)]
+    fn hello(&self) -> bool {
+        self.0.hello
     }
     #[inline(always)]
     fn selective(&self) -> bool {
@@ -219,6 +229,10 @@ impl View for (RendezvousSend, SourceRef) {
     }
     fn solicited(&self) -> bool {
         self.0.solicited
+    }
+    /// Only a ferroce process sends such a record.
+    fn hello(&self) -> bool {
+        true
     }
     fn imm(&self) -> Option<u32> {
         self.0.imm

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0 opcode | 1 S M pad(2) TVer(4) | 2..4 P_Key | 4 F B reserved(6) | 5..8 destination QPN
-//!  8 A reserved(5) extended selective | 9..12 PSN
+//!  8 A reserved(4) hello extended selective | 9..12 PSN
 //! ```
 
 use super::malformed::first_bytes;
@@ -16,6 +16,7 @@ const VERSION_MASK: u8 = 0x0f;
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 pub(super) const ACK_REQ: u8 = 0x80;
+pub(super) const HELLO: u8 = 0x04;
 pub(super) const EXTENDED: u8 = 0x02;
 pub(super) const SELECTIVE: u8 = 0x01;
 
@@ -40,11 +41,14 @@ pub struct Bth {
     pub dest_qpn: Qpn,
     /// Whether the responder should acknowledge now.
     pub ack_req: bool,
-    /// A reserved bit used between ferroce peers. On an ACK, or a READ response with a regular AETH, it announces
-    /// support for the extensions. On a request that [may carry one](Opcode::may_carry_ack), a
-    /// [`PiggybackedAck`](super::PiggybackedAck) follows the other headers. On packets that [may
-    /// repeat](Opcode::may_repeat_reth) the RETH or [the AETH](Opcode::may_repeat_aeth), that header is repeated. On a
-    /// READ request, the responder may repeat the AETH.
+    /// A reserved bit with which ferroce peers recognise each other. On the first request of a connection, the
+    /// requester supports the extensions. On an ACK, or a READ response with a regular AETH, the responder does too, and
+    /// it has received such a request. Means nothing on an [extended](Bth::extended) packet.
+    pub hello: bool,
+    /// A reserved bit used between ferroce peers that have recognised each other; between others it means nothing. On a
+    /// request that [may carry one](Opcode::may_carry_ack), a [`PiggybackedAck`](super::PiggybackedAck) follows the other
+    /// headers. On packets that [may repeat](Opcode::may_repeat_reth) the RETH or [the AETH](Opcode::may_repeat_aeth), that
+    /// header is repeated. On a READ request, the responder may repeat the AETH.
     pub extended: bool,
     /// Selective repeat, in a reserved bit that other implementations leave zero and ignore. Set on sequence NAKs, and
     /// on retransmissions to a peer that sent such a NAK. On UC, the sender requests an [`Opcode::UC_ACK`] for this
@@ -70,6 +74,7 @@ impl Bth {
             becn: false,
             dest_qpn,
             ack_req: false,
+            hello: false,
             extended: false,
             selective: false,
             psn,
@@ -94,6 +99,7 @@ impl Bth {
             becn: b[4] & BECN != 0,
             dest_qpn: Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
             ack_req: b[8] & ACK_REQ != 0,
+            hello: is_hello(b[8]),
             extended: b[8] & EXTENDED != 0,
             selective: b[8] & SELECTIVE != 0,
             psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
@@ -116,12 +122,21 @@ impl Bth {
             qpn[1],
             qpn[2],
             qpn[3],
-            flag(self.ack_req, ACK_REQ) | flag(self.extended, EXTENDED) | flag(self.selective, SELECTIVE),
+            flag(self.ack_req, ACK_REQ)
+                | flag(self.hello, HELLO)
+                | flag(self.extended, EXTENDED)
+                | flag(self.selective, SELECTIVE),
             psn[1],
             psn[2],
             psn[3],
         ]
     }
+}
+
+/// Whether the byte with the acknowledge request has the hello bit. A sender that sets every reserved bit does not say hello.
+#[inline(always)]
+pub(super) const fn is_hello(byte: u8) -> bool {
+    byte & (HELLO | EXTENDED) == HELLO
 }
 
 /// The BTHs of consecutive packets that differ only in PSN.

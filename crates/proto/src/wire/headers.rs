@@ -176,11 +176,13 @@ impl Headers {
         }
     }
 
-    /// Parses the headers at the start of `bytes`; [`Headers::encoded_len`] returns where they end.
+    /// Parses the headers at the start of `bytes`; [`Headers::encoded_len`] returns where they end. The
+    /// [extended](Bth::extended) bit is ignored unless the sender `extends` packets with this opcode.
     #[inline]
-    pub fn parse(bytes: &[u8]) -> Result<Headers, Malformed> {
+    pub fn parse(bytes: &[u8], extends: impl FnOnce(Opcode) -> bool) -> Result<Headers, Malformed> {
         let mut headers = Headers::new(Bth::parse(bytes)?);
         let opcode = headers.bth.opcode;
+        headers.bth.extended &= extends(opcode);
         let mut rest = Rest(&bytes[Bth::LEN..]);
         headers.reth = rest.take(repeats_reth(&headers.bth), Reth::LEN, Reth::parse)?;
         headers.aeth = rest.take(repeats_aeth(&headers.bth), Aeth::LEN, Aeth::parse)?;

@@ -1,6 +1,6 @@
 //! A packet as it arrives: headers and payload.
 
-use super::{Headers, Malformed};
+use super::{Headers, Malformed, Opcode};
 
 /// A parsed packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,16 @@ impl<'a> Packet<'a> {
     /// and not silence (IBA 9.7.4.1). Here a packet is only refused where no queue pair could make sense of it.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
-        let headers = Headers::parse(bytes)?;
+        Packet::parse_from(bytes, |_| true)
+    }
+
+    /// Reads a packet like [`Packet::parse`], from a sender that `extends` packets with some opcodes or none.
+    #[inline]
+    pub fn parse_from(
+        bytes: &'a [u8],
+        extends: impl FnOnce(Opcode) -> bool,
+    ) -> Result<Packet<'a>, Malformed> {
+        let headers = Headers::parse(bytes, extends)?;
         let padded = &bytes[headers.encoded_len()..];
         if !padded.len().is_multiple_of(4) {
             return Err(Malformed::Unaligned { len: padded.len() });

@@ -2,7 +2,7 @@
 //!
 //! The bytes equal those of [`Headers`]. The general code spends most of its time on headers that a SEND lacks.
 
-use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SELECTIVE, SOLICITED};
+use super::bth::{ACK_REQ, EXTENDED, HELLO, MIG_REQ, SELECTIVE, SOLICITED, is_hello};
 use super::{Bth, Headers, Opcode, Operation, PiggybackedAck, Service, Syndrome};
 use crate::ids::{PKey, Psn, Qpn};
 
@@ -26,6 +26,8 @@ pub struct SendOnly {
     pub ack_req: bool,
     /// Solicited event.
     pub solicited: bool,
+    /// The hello bit.
+    pub hello: bool,
     /// The selective-repeat bit.
     pub selective: bool,
     /// Immediate data, in host order.
@@ -46,6 +48,7 @@ impl SendOnly {
         let opcode = u32::from(if self.imm.is_some() { SEND_ONLY_IMM } else { SEND_ONLY });
         let flags = flag(self.solicited, SOLICITED) | u32::from(MIG_REQ) | (pad_of(payload_len) as u32) << 4;
         let requests = flag(self.ack_req, ACK_REQ)
+            | flag(self.hello, HELLO)
             | flag(self.piggybacked_ack.is_some(), EXTENDED)
             | flag(self.selective, SELECTIVE);
         let words = [
@@ -85,12 +88,14 @@ impl SendOnly {
 
     /// The same headers in parsed form.
     pub fn to_headers(&self, payload_len: usize) -> Headers {
-        let SendOnly { dest_qpn, pkey, psn, ack_req, solicited, selective, imm, piggybacked_ack } = *self;
+        let SendOnly { dest_qpn, pkey, psn, ack_req, solicited, hello, selective, imm, piggybacked_ack } =
+            *self;
         let (pad, extended) = (pad_of(payload_len) as u8, piggybacked_ack.is_some());
         let bth = Bth {
             pkey,
             ack_req,
             solicited,
+            hello,
             selective,
             pad,
             extended,
@@ -121,6 +126,7 @@ impl SendOnly {
             psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
             ack_req: b8 & ACK_REQ != 0,
             solicited: w1 & SOLICITED != 0,
+            hello: is_hello(b8),
             selective: b8 & SELECTIVE != 0,
             imm,
             piggybacked_ack,
@@ -177,6 +183,7 @@ mod tests {
                 psn: Psn::new(0x89_abcd),
                 ack_req: bit(0),
                 solicited: bit(1),
+                hello: bit(0) != bit(1) && !bit(3),
                 selective: bit(2) != bit(3),
                 imm: bit(2).then_some(0xdead_beef),
                 piggybacked_ack: bit(3).then_some(piggybacked_ack),
@@ -229,8 +236,8 @@ mod tests {
                 );
                 assert_eq!((bth.dest_qpn, bth.pkey, bth.ack_req), (head.dest_qpn, head.pkey, head.ack_req));
                 assert_eq!(
-                    (bth.solicited, bth.selective, bth.opcode.service),
-                    (head.solicited, head.selective, Service::Rc)
+                    (bth.solicited, bth.hello, bth.selective, bth.opcode.service),
+                    (head.solicited, head.hello, head.selective, Service::Rc)
                 );
                 taken += 1;
             }

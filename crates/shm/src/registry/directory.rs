@@ -1,7 +1,15 @@
-//! The directory that the processes of one user share.
+//! The directory that the processes of one user and network namespace share.
 //!
-//! Its parent is writable by everybody, so another user may have made the directory first, or a symbolic link in its
-//! place. Whoever owns it could then receive our packets. So owner, kind and mode are checked on the opened directory.
+//! Its parent is writable by everybody. Another user may take any name that it can guess, with a directory or a symbolic
+//! link, and whoever owns the directory could receive our packets. Two rules make that harmless:
+//!
+//! - a directory counts only if it is ours, whatever its name: owner, kind and mode are checked on the opened directory;
+//! - if the plain name is taken, the directory gets a random one, and the other processes find it by listing the parent.
+//!
+//! Two processes that list and make at the same time may make two directories. `Registry::open` decides for one of them.
+//!
+//! `XDG_RUNTIME_DIR` comes last. A process of cron or sudo does not have it, and the directory of a login session goes at logout, so
+//! the processes of one user would meet in two places.
 
 use super::{RegistryError, io_error};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -9,70 +17,71 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Names to try for the directory.
-const NAMES: u32 = 8;
-
-/// Where registries live: shared memory if the machine has it, else this user's runtime directory, else `/tmp`.
+/// Where registries live: shared memory if the machine has it, else `/tmp`, else this user's runtime directory.
 pub fn default_base() -> PathBuf {
-    let shm = PathBuf::from("/dev/shm");
-    if is_writable(&shm) {
-        return shm;
-    }
+    let common = ["/dev/shm", "/tmp"].map(PathBuf::from);
     let runtime = ferroce_os::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    runtime.filter(|p| is_writable(p)).unwrap_or_else(|| PathBuf::from("/tmp"))
+    common.into_iter().chain(runtime).find(|path| is_usable(path)).unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
-fn is_writable(dir: &Path) -> bool {
+fn is_usable(dir: &Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let Ok(path) = std::ffi::CString::new(dir.as_os_str().as_bytes()) else { return false };
     // SAFETY: `path` is a terminated string that outlives the call.
-    dir.is_dir() && unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } == 0
+    dir.is_dir() && unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK | libc::X_OK) } == 0
 }
 
-/// Makes or opens the directory of this user and network namespace and returns its path.
+/// The directories of this user and network namespace in `base`, sorted. Usually there is one.
+pub(super) fn own_directories(base: &Path) -> Result<Vec<PathBuf>, RegistryError> {
+    let (entries, plain) = (std::fs::read_dir(base), plain_name());
+    let entries = entries.map_err(|e| io_error(base, "list it", e))?.flatten();
+    let is_named = |name: &str| {
+        name.strip_prefix(&plain).is_some_and(|rest| {
+            rest.is_empty()
+                || rest.strip_prefix('-').is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()))
+        })
+    };
+    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_named));
+    let mut own: Vec<PathBuf> = named.map(|entry| entry.path()).filter(|path| is_ours(path)).collect();
+    own.sort_unstable();
+    Ok(own)
+}
+
+/// Makes a directory for this user and network namespace in `base`.
 ///
-/// A name that somebody else has taken is passed over; all processes of this user pass over the same ones. Malice is not
-/// needed for that: namespace numbers are used again, and root of a user namespace shares its number with root.
-pub(crate) fn open_directory(base: &Path) -> Result<PathBuf, RegistryError> {
-    let name = format!("ferroce-{}-{}", effective_uid(), network_namespace());
-    let mut refusal = None;
-    for number in 0..NAMES {
-        let suffix = if number == 0 { String::new() } else { format!("-{number}") };
-        match open_named(&base.join(format!("{name}{suffix}"))) {
-            Err(e @ RegistryError::Untrusted { .. }) => refusal = refusal.or(Some(e)),
-            result => return result,
+/// The plain name can be taken without malice too: namespace numbers are used again, and root of a user namespace shares its
+/// number with root.
+pub(super) fn make_directory(base: &Path) -> Result<(), RegistryError> {
+    let plain = plain_directory(base);
+    match DirBuilder::new().mode(0o700).create(&plain) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !is_ours(&plain) => {
+            let random = base.join(format!("{}-{}", plain_name(), ferroce_os::random::number::<u64>()));
+            DirBuilder::new().mode(0o700).create(&random).map_err(|e| io_error(&random, "create it", e))
         }
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(io_error(&plain, "create it", e)),
+        _ => Ok(()),
     }
-    Err(refusal.expect("every name was refused"))
 }
 
-fn open_named(path: &Path) -> Result<PathBuf, RegistryError> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(io_error(path, "create it", e)),
-        _ => {}
-    }
-    let directory = open_no_follow(path).map_err(|e| match e.raw_os_error() {
-        Some(libc::ELOOP | libc::ENOTDIR) => untrusted(path, "it is not a directory".into()),
-        Some(libc::EACCES) => untrusted(path, "it belongs to somebody else".into()),
-        _ => io_error(path, "open it", e),
-    })?;
-    let meta = directory.metadata().map_err(|e| io_error(path, "read its owner", e))?;
-    if meta.uid() != effective_uid() {
-        return Err(untrusted(path, format!("it belongs to user {}", meta.uid())));
-    }
-    if meta.mode() & 0o077 != 0 {
-        return Err(untrusted(path, format!("others may enter it (mode {:o})", meta.mode() & 0o777)));
-    }
-    Ok(path.to_path_buf())
+/// The directory in `base` that processes meet in if nobody else has taken its name.
+pub(super) fn plain_directory(base: &Path) -> PathBuf {
+    base.join(plain_name())
+}
+
+fn plain_name() -> String {
+    format!("ferroce-{}-{}", effective_uid(), network_namespace())
+}
+
+/// Whether `path` is a directory that belongs to this user and that nobody else may enter.
+pub(super) fn is_ours(path: &Path) -> bool {
+    open_no_follow(path)
+        .and_then(|directory| directory.metadata())
+        .is_ok_and(|meta| meta.uid() == effective_uid() && meta.mode() & 0o077 == 0)
 }
 
 fn open_no_follow(path: &Path) -> io::Result<File> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
-}
-
-fn untrusted(path: &Path, why: String) -> RegistryError {
-    RegistryError::Untrusted { path: path.to_path_buf(), why }
 }
 
 /// The user whose rights this process has.
@@ -88,39 +97,85 @@ fn network_namespace() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Registry;
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::Barrier;
 
     fn fresh_base(name: &str) -> PathBuf {
-        let base = std::env::temp_dir().join(format!("ferroce-test-{}-{name}", std::process::id()));
+        let base = default_base().join(format!("ferroce-test-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         base
+    }
+
+    fn open(base: &Path) -> PathBuf {
+        Registry::open(base).unwrap().directory().to_path_buf()
     }
 
     #[test]
     fn a_directory_that_others_may_enter_is_passed_over() {
         let base = fresh_base("mode");
-        let first = open_directory(&base).unwrap();
-        assert_eq!(open_directory(&base).unwrap(), first);
+        let first = open(&base);
+        assert_eq!((open(&base), &first), (first.clone(), &plain_directory(&base)));
         std::fs::set_permissions(&first, PermissionsExt::from_mode(0o770)).unwrap();
-        let second = open_directory(&base).unwrap();
+        let second = open(&base);
         assert_ne!(second, first);
-        assert_eq!(open_directory(&base).unwrap(), second);
+        assert_eq!(open(&base), second);
         std::fs::remove_dir_all(base).unwrap();
     }
 
+    /// Somebody else takes every name that can be guessed, and gives the plain one back later.
     #[test]
-    fn symbolic_links_everywhere_are_refused() {
-        let base = fresh_base("link");
-        let path = open_directory(&base).unwrap();
-        let elsewhere = base.join("elsewhere");
-        std::fs::rename(&path, &elsewhere).unwrap();
-        symlink(&elsewhere, &path).unwrap();
-        for number in 1..NAMES {
-            symlink(&elsewhere, format!("{}-{number}", path.display())).unwrap();
+    fn names_that_others_take_neither_block_nor_split() {
+        let base = fresh_base("taken");
+        let (plain, elsewhere) = (plain_directory(&base), base.join("elsewhere"));
+        DirBuilder::new().mode(0o700).create(&elsewhere).unwrap();
+        symlink(&elsewhere, &plain).unwrap();
+        for number in 0..64 {
+            symlink(&elsewhere, format!("{}-{number}", plain.display())).unwrap();
         }
-        let error = open_directory(&base).unwrap_err();
-        assert!(matches!(error, RegistryError::Untrusted { .. }), "{error}");
+        let first = Registry::open(&base).unwrap();
+        assert!(is_ours(first.directory()) && !elsewhere.join("lock").exists());
+        std::fs::remove_file(&plain).unwrap();
+        let second = Registry::open(&base).unwrap();
+        assert_eq!(first.directory(), second.directory());
+        assert_ne!(first.slot(), second.slot());
+        std::fs::remove_dir_all(base).unwrap();
+    }
+
+    /// A directory that is made beside one in use wins only when nobody is left in the other.
+    #[test]
+    fn of_two_directories_the_one_in_use_counts() {
+        let base = fresh_base("two");
+        let [low, high] = ["-1", "-2"].map(|end| format!("{}{end}", plain_directory(&base).display()));
+        DirBuilder::new().mode(0o700).create(&high).unwrap();
+        let member = Registry::open(&base).unwrap();
+        assert_eq!(member.directory(), Path::new(&high));
+        DirBuilder::new().mode(0o700).create(&low).unwrap();
+        assert_eq!(Registry::open(&base).unwrap().directory(), member.directory());
+        std::fs::remove_dir_all(base).unwrap();
+    }
+
+    /// Processes that start together while the plain name is taken all make a directory, and meet in one.
+    #[test]
+    fn who_starts_together_meets() {
+        let base = fresh_base("together");
+        symlink("/", plain_directory(&base)).unwrap();
+        for _ in 0..50 {
+            let start = Barrier::new(4);
+            let open = || {
+                start.wait();
+                Registry::open(&base).unwrap()
+            };
+            let registries: Vec<Registry> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(open)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let directory = registries[0].directory().to_path_buf();
+            assert!(registries.iter().all(|registry| registry.directory() == directory));
+            drop(registries);
+            own_directories(&base).unwrap().iter().for_each(|path| std::fs::remove_dir_all(path).unwrap());
+        }
         std::fs::remove_dir_all(base).unwrap();
     }
 }

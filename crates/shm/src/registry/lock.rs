@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -53,7 +54,13 @@ impl ByteLocks {
 
     /// Whether somebody else has the byte.
     pub(crate) fn is_held(&self, byte: u8) -> io::Result<bool> {
-        let mut answer = range(byte, libc::F_WRLCK);
+        self.is_any_held(byte..=byte)
+    }
+
+    /// Whether somebody else has one of the bytes. One system call, however many they are.
+    pub(crate) fn is_any_held(&self, bytes: RangeInclusive<u8>) -> io::Result<bool> {
+        let mut answer = range(*bytes.start(), libc::F_WRLCK);
+        answer.l_len = bytes.count() as libc::off_t;
         self.fcntl(libc::F_OFD_GETLK, &mut answer)?;
         Ok(answer.l_type != libc::F_UNLCK as libc::c_short)
     }

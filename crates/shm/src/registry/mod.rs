@@ -21,7 +21,7 @@ mod ports;
 mod roster;
 mod sweep;
 
-use directory::open_directory;
+use directory::{make_directory, own_directories, plain_directory};
 use lock::ByteLocks;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -61,14 +61,6 @@ pub enum RegistryError {
         /// The error of the kernel.
         source: io::Error,
     },
-    /// The directory could be read or written by somebody else.
-    #[error("{}: {why}; remove it and try again", path.display())]
-    Untrusted {
-        /// The directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
     /// Every slot is taken.
     #[error("all 254 process slots in {} are in use: end some programs that use ferroce", path.display())]
     Full {
@@ -94,33 +86,58 @@ pub struct Registry {
 impl Registry {
     /// Opens the registry of this user and network namespace under `base` (see [`default_base`]) and claims a slot.
     pub fn open(base: &Path) -> Result<Registry, RegistryError> {
-        for _ in 1..ATTEMPTS {
+        for _ in 0..ATTEMPTS {
             match Registry::enter(base) {
+                Ok(Some(registry)) => {
+                    sweep::sweep_registries(&registry.directory);
+                    return Ok(registry);
+                }
+                Ok(None) => {}
                 // Somebody took it for abandoned, and it is gone.
                 Err(RegistryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
-                entered => {
-                    return entered.inspect(|registry| sweep::sweep_registries(&registry.directory));
-                }
+                Err(e) => return Err(e),
             }
         }
-        Registry::enter(base)
+        Err(io_error(base, "enter a directory that stays", io::ErrorKind::NotFound.into()))
     }
 
-    fn enter(base: &Path) -> Result<Registry, RegistryError> {
-        let directory = open_directory(base)?;
-        let locks = ByteLocks::open(&directory.join(LOCK_FILE))
-            .map_err(|source| io_error(&directory, "open the lock file", source))?;
-        let mut registry = Registry { directory, locks, slot: 0 };
-        registry.slot = registry.update(|registry, roster| {
-            // With the roster locked nobody takes it for abandoned any more; but somebody may have before. Then the locks are those of nobody,
-            // and what lies there is another registry's.
-            match registry.locks.is_at(&registry.directory.join(LOCK_FILE)) {
-                true => registry.claim(roster),
-                false => Err(io_error(&registry.directory, "enter it", io::ErrorKind::NotFound.into())),
-            }
-        })??;
+    /// Claims a slot in the one directory of this user; `None` if the directories changed meanwhile.
+    ///
+    /// All directories are locked and then listed once more. Whoever makes another one afterwards finds this process in the
+    /// chosen one, and one that was made before is in the list. So no two directories are in use at once.
+    fn enter(base: &Path) -> Result<Option<Registry>, RegistryError> {
+        let mut directories = own_directories(base)?;
+        if directories.is_empty() {
+            make_directory(base)?;
+            directories = own_directories(base)?;
+        }
+        let mut found = directories.iter().map(|path| Registry::at(path)).collect::<Result<Vec<_>, _>>()?;
+        // In the order of their names, as everybody does.
+        let locked =
+            found.iter().map(|registry| registry.lock(ROSTER_PATIENCE)).collect::<Result<Vec<_>, _>>()?;
+        let is_there = |registry: &Registry| registry.locks.is_at(&registry.directory.join(LOCK_FILE));
+        if found.is_empty() || own_directories(base)? != directories || !found.iter().all(is_there) {
+            return Ok(None);
+        }
+        let in_use = if found.len() > 1 { found.iter().position(Registry::is_in_use) } else { None };
+        let chosen = in_use.unwrap_or(0);
+        let slot = found[chosen].change(Registry::claim)??;
+        drop(locked);
+        let registry = Registry { slot, ..found.swap_remove(chosen) };
         Ports::open(registry.directory.clone(), registry.slot)?.release_inherited()?;
-        Ok(registry)
+        Ok(Some(registry))
+    }
+
+    /// The registry in `directory`, without a slot.
+    fn at(directory: &Path) -> Result<Registry, RegistryError> {
+        let locks = ByteLocks::open(&directory.join(LOCK_FILE))
+            .map_err(|source| io_error(directory, "open the lock file", source))?;
+        Ok(Registry { directory: directory.to_path_buf(), locks, slot: 0 })
+    }
+
+    /// Whether some other process is in it.
+    fn is_in_use(&self) -> bool {
+        self.locks.is_any_held(FIRST_SLOT..=LAST_SLOT).unwrap_or(true)
     }
 
     /// The slot of this process.
@@ -150,8 +167,8 @@ impl Registry {
 
     /// Runs `change` on the roster while nobody else can see or change it, and stores what it left.
     pub fn update<T>(&self, change: impl FnOnce(&Registry, &mut Roster) -> T) -> Result<T, RegistryError> {
-        let stuck = || RegistryError::Stuck { path: self.directory.clone() };
-        self.try_update(ROSTER_PATIENCE, change)?.ok_or_else(stuck)
+        let _locked = self.lock(ROSTER_PATIENCE)?;
+        self.change(change)
     }
 
     /// Like [`Self::update`], but gives up with `None` after `patience`: for the receive path.
@@ -160,26 +177,27 @@ impl Registry {
         patience: Duration,
         change: impl FnOnce(&Registry, &mut Roster) -> T,
     ) -> Result<Option<T>, RegistryError> {
+        match self.lock(patience) {
+            Ok(_locked) => self.change(change).map(Some),
+            Err(RegistryError::Stuck { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn lock(&self, patience: Duration) -> Result<RosterLock<'_>, RegistryError> {
         let start = Instant::now();
-        while !self.try_lock()? {
+        let failed = |e| io_error(&self.directory, "lock the roster", e);
+        while !self.locks.try_lock(ROSTER_BYTE).map_err(failed)? {
             if start.elapsed() > patience {
-                return Ok(None);
+                return Err(RegistryError::Stuck { path: self.directory.clone() });
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-        self.change_and_unlock(change).map(Some)
+        Ok(RosterLock(&self.locks))
     }
 
-    fn try_lock(&self) -> Result<bool, RegistryError> {
-        self.locks.try_lock(ROSTER_BYTE).map_err(|e| io_error(&self.directory, "lock the roster", e))
-    }
-
-    fn change_and_unlock<T>(
-        &self,
-        change: impl FnOnce(&Registry, &mut Roster) -> T,
-    ) -> Result<T, RegistryError> {
-        // Unlocks on every way out, also when `change` panics.
-        let _guard = UnlockRoster(&self.locks);
+    /// With the roster locked.
+    fn change<T>(&self, change: impl FnOnce(&Registry, &mut Roster) -> T) -> Result<T, RegistryError> {
         let mut roster = self.load();
         let before = roster.clone();
         let result = change(self, &mut roster);
@@ -224,14 +242,19 @@ impl Registry {
     }
 }
 
-/// The directory of this user and network namespace, without claiming anything in it.
+/// The directory in which processes of this user and network namespace are; nothing is claimed in it, and it may be missing.
 pub fn own_directory() -> Result<PathBuf, RegistryError> {
-    open_directory(&default_base())
+    let base = default_base();
+    let directories = own_directories(&base)?;
+    let is_in_use = |path: &&PathBuf| Registry::at(path).is_ok_and(|registry| registry.is_in_use());
+    let in_use = directories.iter().find(is_in_use);
+    Ok(in_use.cloned().unwrap_or_else(|| plain_directory(&base)))
 }
 
-struct UnlockRoster<'a>(&'a ByteLocks);
+/// Unlocks on every way out, also after a panic; closing the file would not, if the process has forked meanwhile.
+struct RosterLock<'a>(&'a ByteLocks);
 
-impl Drop for UnlockRoster<'_> {
+impl Drop for RosterLock<'_> {
     fn drop(&mut self) {
         self.0.unlock(ROSTER_BYTE);
     }

@@ -356,7 +356,7 @@ fn parse(text: &str) -> Option<Vec<Claim>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LAST_SLOT, Registry};
+    use super::super::{LAST_SLOT, Registry, default_base};
     use super::*;
     use std::path::Path;
 
@@ -370,7 +370,7 @@ mod tests {
 
     impl Host {
         fn new(name: &str) -> Host {
-            let directory = std::env::temp_dir().join(format!("ferroce-ports-{}-{name}", std::process::id()));
+            let directory = default_base().join(format!("ferroce-ports-{}-{name}", std::process::id()));
             std::fs::create_dir_all(&directory).unwrap();
             let slots = (1..=3).map(|slot| hold(&directory, slot)).collect();
             Host { directory, slots }

@@ -1,8 +1,8 @@
 //! What processes that were killed left behind: files of slots that nobody holds, and the registries of namespaces that are gone.
 
+use super::directory::is_ours;
 use super::lock::ByteLocks;
 use super::{FIRST_SLOT, LAST_SLOT, LOCK_FILE, ROSTER_BYTE, effective_uid};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Registries that one process checks when it starts. The next process checks the rest.
@@ -39,6 +39,7 @@ pub(crate) fn sweep_registries(own: &Path) {
     };
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in entries.filter(|path| path != own && is_registry(path)).take(MOST_REGISTRIES) {
+        // Anybody may make a directory with such a name.
         if !is_ours(&path) {
             continue;
         }
@@ -52,19 +53,18 @@ pub(crate) fn sweep_registries(own: &Path) {
     }
 }
 
-/// Anybody may make a directory with such a name.
-fn is_ours(path: &Path) -> bool {
-    std::fs::symlink_metadata(path)
-        .is_ok_and(|meta| meta.is_dir() && meta.uid() == effective_uid() && meta.mode() & 0o077 == 0)
-}
-
 fn remove_if_abandoned(path: &Path) {
     let Ok(locks) = ByteLocks::open_existing(&path.join(LOCK_FILE)) else { return };
+    let is_in_use = || locks.is_any_held(FIRST_SLOT..=LAST_SLOT).unwrap_or(true);
+    // Looked at first without the roster, for which its processes would wait.
+    if is_in_use() {
+        return;
+    }
     // Whoever opens the registry just now waits for the roster, and finds then that all is gone.
     if !locks.try_lock(ROSTER_BYTE).unwrap_or(false) {
         return;
     }
-    if (FIRST_SLOT..=LAST_SLOT).any(|slot| locks.is_held(slot).unwrap_or(true)) {
+    if is_in_use() {
         return;
     }
     // In one step, for who comes now must find all of it or nothing.
@@ -76,14 +76,15 @@ fn remove_if_abandoned(path: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Registry;
+    use super::super::{Registry, default_base};
     use super::*;
     use std::fs::{self, DirBuilder, File};
     use std::os::unix::fs::DirBuilderExt;
     use std::path::PathBuf;
 
+    /// In memory, as real ones: a disk that stalls would look like a process that holds the roster for ever.
     fn fresh_base(name: &str) -> PathBuf {
-        let base = std::env::temp_dir().join(format!("ferroce-sweep-{}-{name}", std::process::id()));
+        let base = default_base().join(format!("ferroce-sweep-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&base);
         fs::create_dir_all(&base).unwrap();
         base
@@ -143,6 +144,7 @@ mod tests {
             scope.spawn(|| {
                 while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                     sweep_registries(&elsewhere);
+                    std::thread::yield_now();
                 }
             });
             let enter = || {

@@ -13,7 +13,7 @@ use crate::wire::{Bth, NakCode, Packet, PiggybackedAck, Syndrome};
 pub(crate) struct Ack<'a> {
     psn: Psn,
     syndrome: Syndrome,
-    extended: bool,
+    hello: bool,
     selective: bool,
     /// Bitmap of the packets that the peer holds beyond a missing one.
     report: &'a [u8],
@@ -22,15 +22,15 @@ pub(crate) struct Ack<'a> {
 impl<'a> Ack<'a> {
     /// The acknowledgement in a packet that has an AETH.
     pub(super) fn of(pkt: &Packet<'a>) -> Option<Ack<'a>> {
-        let (Bth { psn, extended, selective, .. }, aeth) = (pkt.headers.bth, pkt.headers.aeth?);
-        Some(Ack { psn, syndrome: aeth.syndrome, extended, selective, report: pkt.payload })
+        let (Bth { psn, hello, selective, .. }, aeth) = (pkt.headers.bth, pkt.headers.aeth?);
+        Some(Ack { psn, syndrome: aeth.syndrome, hello, selective, report: pkt.payload })
     }
 }
 
 impl From<PiggybackedAck> for Ack<'_> {
     #[inline(always)]
     fn from(PiggybackedAck { psn, aeth }: PiggybackedAck) -> Self {
-        Ack { psn, syndrome: aeth.syndrome, extended: true, selective: false, report: &[] }
+        Ack { psn, syndrome: aeth.syndrome, hello: true, selective: false, report: &[] }
     }
 }
 
@@ -56,7 +56,7 @@ impl Requester {
             return Ok(());
         }
         let Syndrome::Ack { .. } = ack.syndrome else { return self.on_nak(ack, sq, io) };
-        self.on_extended(ack);
+        self.on_hello(ack);
         match self.advance(ack.psn.plus(1), sq, io) {
             Reach::Whole if self.stall.is_some() => self.raise_stall(sq, io),
             _ => Ok(()),
@@ -84,8 +84,8 @@ impl Requester {
     /// Records that the peer supports the extensions. Only an ACK of an outstanding packet counts: a forger would have
     /// to guess its PSN.
     #[inline(always)]
-    fn on_extended(&mut self, ack: &Ack<'_>) {
-        self.peer_reads_piggybacked_acks |= ack.extended && !ack.psn.is_before(self.una);
+    fn on_hello(&mut self, ack: &Ack<'_>) {
+        self.peer_reads_piggybacked_acks |= ack.hello && !ack.psn.is_before(self.una);
     }
 
     #[inline(never)]
@@ -104,7 +104,7 @@ impl Requester {
             return Ok(());
         }
         self.peer_selects |= ack.selective;
-        self.on_extended(ack);
+        self.on_hello(ack);
         // A NAK also acknowledges every packet before its PSN.
         let reach = self.advance(psn, sq, io);
         match ack.syndrome {

@@ -4,7 +4,7 @@ use super::super::super::io::{Fatal, Io};
 use super::super::super::{DropReason, Host};
 use super::Responder;
 use super::reply::ReadReply;
-use crate::verbs::{Access, Transport};
+use crate::verbs::Access;
 use crate::wire::{Operation, Packet};
 
 impl Responder {
@@ -51,7 +51,7 @@ impl Responder {
             fresh: true,
             msn: self.msn,
             again: true,
-            even: pkt.headers.bth.extended && io.id.transport == Transport::Rc,
+            even: pkt.headers.bth.extended,
         };
         self.replies.read_again(reply, mtu);
         Ok(())

@@ -29,7 +29,7 @@ use super::super::view::View;
 use super::super::{Host, RecvQueue, RefusalReason};
 use crate::Time;
 use crate::ids::{Psn, Srqn};
-use crate::verbs::{EventKind, MemoryFault, QpAttr};
+use crate::verbs::{EventKind, MemoryFault, QpAttr, Transport};
 use crate::wire::{NakCode, Operation, Packet, Syndrome};
 use kept::Kept;
 pub(super) use kept::REPORT_LEN;
@@ -37,10 +37,6 @@ use replay::ReplayStore;
 use reply::Replies;
 
 const MASK_24: u32 = 0x00ff_ffff;
-
-/// Number of ACKs and READ responses, at the start of a connection, that announce support for piggybacked ACKs. More
-/// than one, since each may be lost; not all, since other implementations have no use for the bit.
-const ANNOUNCEMENTS: u8 = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
@@ -59,21 +55,26 @@ pub(crate) struct Responder {
     not_ready: bool,
     /// The peer supports selective repeat.
     peer_selects: bool,
-    /// Remaining ACKs that announce support for piggybacked ACKs.
-    announcements_left: u8,
+    /// The peer has said hello: it uses the extensions once it knows that we understand them.
+    peer_extends: bool,
 }
 
 impl Responder {
     /// Enters RTR.
     pub(crate) fn start(&mut self, attr: &QpAttr) {
-        *self =
-            Responder { expected: attr.rq_psn, announcements_left: ANNOUNCEMENTS, ..Responder::default() };
+        *self = Responder { expected: attr.rq_psn, ..Responder::default() };
         self.replay.resize(usize::from(attr.max_dest_rd_atomic));
     }
 
     /// Applies a changed `max_dest_rd_atomic`.
     pub(crate) fn reconfigure(&mut self, attr: &QpAttr) {
         self.replay.resize(usize::from(attr.max_dest_rd_atomic));
+    }
+
+    /// Whether the peer's requests may be [extended](crate::wire::Bth::extended).
+    #[inline(always)]
+    pub(crate) fn peer_extends(&self) -> bool {
+        self.peer_extends
     }
 
     pub(crate) fn inbound(&mut self) -> &mut Inbound {
@@ -91,6 +92,10 @@ impl Responder {
         self.peer_selects |= view.selective();
         if view.psn() != self.expected {
             return self.out_of_sequence(&view.to_packet(), V::CAN_BE_KEPT, io);
+        }
+        // Only the first request says hello: it cannot be missed, and a foreign end that sets the bit elsewhere is not believed.
+        if view.hello() && view.psn() == io.attr.rq_psn {
+            self.peer_extends = io.id.transport == Transport::Rc;
         }
         self.in_sequence(view, rq, io)?;
         if self.kept.is_empty() { Ok(()) } else { self.catch_up(rq, io) }

@@ -5,7 +5,7 @@ use super::super::super::{Host, MAX_MESSAGE};
 use super::Responder;
 use super::replay::Executed;
 use super::reply::ReadReply;
-use crate::verbs::{Access, Transport};
+use crate::verbs::Access;
 use crate::wire::Packet;
 
 impl Responder {
@@ -47,7 +47,7 @@ impl Responder {
             fresh: true,
             msn: self.msn,
             again: false,
-            even: pkt.headers.bth.extended && io.id.transport == Transport::Rc,
+            even: pkt.headers.bth.extended,
         });
         Ok(())
     }

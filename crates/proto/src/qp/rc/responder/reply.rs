@@ -5,7 +5,7 @@ use super::super::super::{DropReason, Host, RefusalReason, TxError, TxPayload};
 use super::Responder;
 use super::kept::REPORT_LEN;
 use crate::ids::{PdId, Psn, RKey};
-use crate::verbs::{EventKind, Transport};
+use crate::verbs::EventKind;
 use crate::wire::{Aeth, NakCode, Operation, PiggybackedAck, Syndrome};
 use alloc::collections::VecDeque;
 
@@ -237,11 +237,6 @@ impl Responder {
         Ok(true)
     }
 
-    /// Whether the next ACK announces support for the extensions.
-    fn announces<H: Host>(&self, io: &Io<'_, H>) -> bool {
-        self.announcements_left > 0 && io.id.transport == Transport::Rc
-    }
-
     fn send_ack<H: Host>(
         &mut self,
         psn: Psn,
@@ -250,10 +245,9 @@ impl Responder {
         io: &mut Io<'_, H>,
     ) -> Result<bool, TxError> {
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
-        headers.bth.extended = self.announces(io);
+        headers.bth.hello = self.peer_extends;
         headers.aeth = Some(Aeth { syndrome, msn });
         io.send_unacknowledged(&headers, TxPayload::None)?;
-        self.announcements_left -= u8::from(headers.bth.extended);
         io.counters.acks_sent += 1;
         Ok(true)
     }
@@ -274,14 +268,14 @@ impl Responder {
         if !is_middle || read.even {
             headers.aeth = Some(Aeth { syndrome: NO_CREDITS, msn: read.msn });
         }
-        headers.bth.extended = if is_middle { read.even } else { self.announces(io) };
+        headers.bth.extended = is_middle && read.even;
+        headers.bth.hello = !is_middle && self.peer_extends;
         let payload = if len == 0 {
             TxPayload::None
         } else {
             TxPayload::Remote { pd: read.pd, rkey: read.rkey, addr: read.addr, len }
         };
         io.send_unacknowledged(&headers, payload)?;
-        self.announcements_left -= u8::from(headers.bth.extended && !is_middle);
         if !last && let Some(Reply::Read(front)) = self.replies.queue.front_mut() {
             front.psn = read.psn.plus(1);
             front.addr = read.addr.wrapping_add(u64::from(len));
