@@ -32,10 +32,13 @@ impl Timers {
 
     /// Makes sure that `qp` is polled by `deadline`. The caller holds its lock. Returns whether this is now the earliest deadline
     /// of all.
+    #[inline]
     pub(super) fn arm(&self, qp: &QpCore, deadline: Time) -> bool {
-        if deadline.0 >= qp.timer_at.load(Ordering::Relaxed) {
-            return false;
-        }
+        deadline.0 < qp.timer_at.load(Ordering::Relaxed) && self.advance(qp, deadline)
+    }
+
+    #[inline(never)] // rare: a deadline that moves back is armed when the earlier one passes
+    fn advance(&self, qp: &QpCore, deadline: Time) -> bool {
         qp.timer_at.store(deadline.0, Ordering::Relaxed);
         let mut heap = self.heap.lock();
         heap.push(Reverse((deadline.0, qp.qpn.value())));

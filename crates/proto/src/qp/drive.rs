@@ -67,6 +67,7 @@ impl Qp {
     }
 
     /// Time at which [`Qp::handle_timeout`] is due.
+    #[inline] // every packet may change it
     pub fn deadline(&self) -> Option<Time> {
         match (&self.machine, self.attr.state) {
             (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => {

@@ -92,30 +92,30 @@ impl Qp {
     /// Executes a one-sided request in the peer's memory and completes it.
     #[inline(always)]
     fn try_direct<'a, H: Host>(&mut self, wr: impl Fn() -> SendWr<'a>, host: &mut H) -> Attempt {
-        let SendWr { wr_id, op, flags, payload, srq, .. } = wr();
+        // `wr` is called for each field: a request read as a whole is copied to the stack.
         // Unsupported operations are refused when they are queued.
         let is_first = match self.id.transport {
             Transport::Rc => self.is_alone(),
-            Transport::XrcIni => srq.is_some() && self.is_alone(),
-            Transport::Uc => matches!(op, SendOp::Write { .. }) && self.has_drained(host),
+            Transport::XrcIni => wr().srq.is_some() && self.is_alone(),
+            Transport::Uc => matches!(wr().op, SendOp::Write { .. }) && self.has_drained(host),
             Transport::Ud | Transport::XrcTgt => false,
         };
         if !is_first {
             return Attempt::Declined;
         }
         let Some((len, data)) = self.data_of(&wr) else { return Attempt::Declined };
-        let sges = if let Payload::Sges(sges) = payload { sges } else { &[] };
-        let Some(request) = one_sided(&op, srq, data, sges, len, self.attr.max_rd_atomic) else {
+        let sges = if let Payload::Sges(sges) = wr().payload { sges } else { &[] };
+        let Some(request) = one_sided(&wr().op, wr().srq, data, sges, len, self.attr.max_rd_atomic) else {
             return Attempt::Declined;
         };
         if !host.try_direct(self.id.pd, &request).is_done() {
             return Attempt::Declined;
         }
         self.counters.performed += 1;
-        if signals(flags, self.id.signal_all) {
-            let (opcode, byte_len) = (wc_opcode(&op), if awaits_response(&op) { len } else { 0 });
+        if signals(wr().flags, self.id.signal_all) {
+            let (opcode, byte_len) = (wc_opcode(&wr().op), if awaits_response(&wr().op) { len } else { 0 });
             let completion =
-                Completion { wr_id, opcode, byte_len, qpn: self.id.qpn, ..Completion::default() };
+                Completion { wr_id: wr().wr_id, opcode, byte_len, qpn: self.id.qpn, ..Completion::default() };
             host.complete(Side::Send, completion);
         }
         Attempt::Done
@@ -125,8 +125,8 @@ impl Qp {
     #[inline(always)]
     fn data_of<'a>(&self, wr: impl Fn() -> SendWr<'a>) -> Option<(u32, TxPayload<'a>)> {
         let cap = &self.attr.cap;
-        let SendWr { op, payload, .. } = wr();
-        let may_be_inline = !matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        let payload = wr().payload;
+        let may_be_inline = !matches!(wr().op, SendOp::Read { .. } | SendOp::Atomic { .. });
         let len = match payload {
             // Nearly all requests have one SGE, so no sum is needed.
             Payload::Sges([sge]) if cap.max_send_sge > 0 && sge.len <= MAX_MESSAGE => sge.len,

@@ -39,7 +39,7 @@ pub enum Terms {
 
 impl Qp {
     /// Handles the bytes of a packet from its BTH to its padding, addressed to this queue pair or a multicast group of
-    /// it. The clock is read only if the packet arms a timer, samples the RTT or is out of order.
+    /// it. The clock is read only if the packet arms a timer or samples the RTT.
     #[inline(always)] // then the fast views are never stored
     pub fn receive<H: Host>(
         &mut self,

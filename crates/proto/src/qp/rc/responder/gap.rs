@@ -23,7 +23,6 @@ impl Responder {
             ask |= self.peer_selects && is_news;
             let mtu = io.mtu();
             let (inbound, now, budget) = (&self.inbound, io.now, &io.id.reorder);
-            self.kept.expire(now);
             self.kept.keep(self.expected, pkt, mtu, now, budget, |ahead| inbound.place_early(pkt, ahead, io));
         }
         if ask {
@@ -33,16 +32,17 @@ impl Responder {
 
     /// Executes the kept requests that are now next in sequence.
     pub(super) fn catch_up<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
-        self.kept.expire(io.now);
         while let Some(early) = self.kept.take(self.expected) {
-            match early.packet() {
-                Some(packet) => self.in_sequence(&packet, rq, io)?,
-                None => self.pass_placed(early.ack_req(), io)?,
-            }
+            let outcome = match early.packet() {
+                Some(packet) => self.in_sequence(&packet, rq, io),
+                None => self.pass_placed(early.ack_req(), io),
+            };
+            self.kept.reuse(early);
+            outcome?;
         }
-        if self.not_ready || self.kept.is_empty() {
+        if self.not_ready {
             self.kept.clear();
-        } else {
+        } else if !self.kept.is_empty() {
             self.asked_again = self.kept.highest();
             self.ask_for_missing(io);
         }

@@ -8,45 +8,54 @@
 //! Anybody who knows the addresses of both ends can send such packets. So a packet is checked before memory is allocated
 //! for it, the queue pairs of a NIC share a [budget](ReorderBudget), and a packet expires: the requester resends it
 //! within a few timeouts anyway. Two packets with one PSN and different contents are both discarded, because one of them
-//! is forged; the PSN must then arrive in sequence.
+//! is forged; the PSN must then arrive in sequence. A placed packet has no copy to compare with, so any second packet
+//! counts as different.
+//!
+//! Buffers are reused while losses continue: to allocate and free them with each packet costs a fifth of the receive
+//! rate.
 
 use crate::Time;
 use crate::ids::Psn;
 use crate::qp::ReorderBudget;
 use crate::wire::{Bth, Headers, Packet};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 /// Maximum number of packets kept beyond the first missing one.
 const MAX_KEPT: u32 = 1024;
 /// Maximum payload bytes kept per queue pair.
 const MAX_KEPT_BYTES: u32 = 1 << 20;
-/// How long a packet is kept in nanoseconds: four transport timers with the usual exponent 14.
-const EXPIRY_NS: u64 = 4 * (4096 << 14);
+/// A packet expires at the second tick after its arrival: after two to four transport timers with the usual exponent 14.
+/// A tick needs no time of arrival, so the receive path does not read the clock for each packet.
+const TICK_NS: u64 = 2 * (4096 << 14);
 
 /// Bytes of the bitmap of kept packets in a NAK.
 pub(in super::super) const REPORT_LEN: usize = MAX_KEPT as usize / 8;
 
-/// Heap bytes of an empty store: itself, and one node of the map, which has room for 11 packets.
-const STORE_BYTES: usize = size_of::<Store>() + 12 * size_of::<Early>();
-/// Heap bytes of a packet besides its payload: nodes of the map are at least half full.
-const PACKET_BYTES: usize = 2 * size_of::<Early>();
+/// Slots of the smallest ring.
+const MIN_SLOTS: usize = 64;
+/// Heap bytes of a slot.
+const SLOT_BYTES: usize = size_of::<Option<Box<Early>>>();
+/// Heap bytes of a packet besides its payload: itself, and its place in the list of unused ones.
+const PACKET_BYTES: usize = size_of::<Early>() + 2 * SLOT_BYTES;
 
-/// A kept packet.
+/// A kept packet, or an unused buffer for one.
 #[derive(Debug)]
 pub(super) struct Early {
     headers: Headers,
     content: Content,
-    arrived: Time,
+    payload: Vec<u8>,
+    /// It arrived before the last tick.
+    is_old: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Content {
-    /// The payload.
-    Stored(Box<[u8]>),
-    /// The payload is in the destination memory; this is its CRC-32.
-    Placed(u32),
+    /// The payload is in the buffer.
+    Stored,
+    /// The payload is in the destination memory.
+    Placed,
     /// Two different packets had this PSN.
     Conflicting,
 }
@@ -59,24 +68,14 @@ impl Early {
             piggybacked_ack: None,
             ..*h
         };
-        constant(&self.headers) == constant(&pkt.headers)
-            && match &self.content {
-                Content::Stored(payload) => **payload == *pkt.payload,
-                Content::Placed(crc) => *crc == crc32fast::hash(pkt.payload),
-                Content::Conflicting => false,
-            }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        PACKET_BYTES + if let Content::Stored(payload) = &self.content { payload.len() } else { 0 }
+        self.content == Content::Stored
+            && constant(&self.headers) == constant(&pkt.headers)
+            && self.payload == pkt.payload
     }
 
     /// The packet; `None` if its payload is already placed.
     pub(super) fn packet(&self) -> Option<Packet<'_>> {
-        match &self.content {
-            Content::Stored(payload) => Some(Packet { headers: self.headers, payload }),
-            _ => None,
-        }
+        (self.content == Content::Stored).then_some(Packet { headers: self.headers, payload: &self.payload })
     }
 
     pub(super) fn ack_req(&self) -> bool {
@@ -84,58 +83,131 @@ impl Early {
     }
 }
 
-/// The packets kept by one queue pair. It owns memory only while there are any.
+/// The packets kept by one queue pair. It owns memory until the first tick without any.
 #[derive(Debug, Default)]
 pub(super) struct Kept(Option<Box<Store>>);
 
 #[derive(Debug)]
 struct Store {
-    /// By PSN.
-    packets: BTreeMap<u32, Early>,
+    /// By PSN. The length is a power of two, so that the ring wraps with the PSN space, and exceeds the distance of every
+    /// packet from the expected PSN.
+    ring: Vec<Option<Box<Early>>>,
+    /// Number of packets in the ring.
+    count: usize,
+    #[expect(clippy::vec_box, reason = "a packet moves between the ring and this list")]
+    unused: Vec<Box<Early>>,
     /// The highest PSN that was kept.
     highest: Psn,
-    /// No packet arrived before this time.
-    oldest: Time,
+    next_tick: Time,
     budget: Arc<ReorderBudget>,
+    /// Bytes taken from the budget.
+    heap_bytes: usize,
 }
 
 impl Store {
-    fn remove(&mut self, psn: Psn) -> Option<Early> {
-        let early = self.packets.remove(&psn.value())?;
-        self.budget.give_back(early.heap_bytes());
-        Some(early)
+    /// Creates a store without slots if the budget allows.
+    fn new(now: Time, budget: &Arc<ReorderBudget>) -> Option<Box<Store>> {
+        let heap_bytes = size_of::<Store>();
+        budget.take(heap_bytes).then(|| {
+            Box::new(Store {
+                ring: Vec::new(),
+                count: 0,
+                unused: Vec::new(),
+                highest: Psn::default(),
+                next_tick: now + TICK_NS,
+                budget: budget.clone(),
+                heap_bytes,
+            })
+        })
     }
 
-    fn heap_bytes(&self) -> usize {
-        STORE_BYTES + self.packets.values().map(Early::heap_bytes).sum::<usize>()
+    fn slot(&self, psn: Psn) -> usize {
+        psn.value() as usize & self.ring.len().wrapping_sub(1)
+    }
+
+    /// Takes `bytes` from the budget. Returns whether that many were left.
+    fn take_bytes(&mut self, bytes: usize) -> bool {
+        let is_taken = bytes == 0 || self.budget.take(bytes);
+        self.heap_bytes += if is_taken { bytes } else { 0 };
+        is_taken
+    }
+
+    /// Grows the ring to at least `slots`. Returns whether the budget allows it.
+    fn grow(&mut self, slots: usize) -> bool {
+        let (old, new) = (self.ring.len(), slots.next_power_of_two().max(MIN_SLOTS));
+        if new <= old {
+            return true;
+        }
+        if !self.take_bytes((new - old) * SLOT_BYTES) {
+            return false;
+        }
+        let packets = core::mem::take(&mut self.ring);
+        self.ring.reserve_exact(new);
+        self.ring.resize_with(new, || None);
+        for early in packets.into_iter().flatten() {
+            let slot = self.slot(early.headers.bth.psn);
+            self.ring[slot] = Some(early);
+        }
+        true
+    }
+
+    /// An unused buffer, if the budget allows one.
+    fn buffer(&mut self, headers: Headers) -> Option<Box<Early>> {
+        self.unused.pop().or_else(|| {
+            let (content, payload, is_old) = (Content::Placed, Vec::new(), false);
+            self.take_bytes(PACKET_BYTES).then(|| Box::new(Early { headers, content, payload, is_old }))
+        })
+    }
+
+    fn insert(&mut self, psn: Psn, early: Box<Early>) {
+        if self.count == 0 || psn.is_after(self.highest) {
+            self.highest = psn;
+        }
+        self.count += 1;
+        let slot = self.slot(psn);
+        self.ring[slot] = Some(early);
+    }
+
+    fn remove(&mut self, psn: Psn) -> Option<Box<Early>> {
+        let slot = self.slot(psn);
+        let early = self.ring.get_mut(slot)?.take()?;
+        self.count -= 1;
+        Some(early)
     }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.budget.give_back(self.heap_bytes());
+        self.budget.give_back(self.heap_bytes);
     }
 }
 
 impl Kept {
+    /// Whether no packet is kept.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|store| store.count == 0)
+    }
+
+    /// Whether [`Self::keep`] needs the time, in order to set the first deadline.
+    #[inline]
+    pub(super) fn needs_time(&self) -> bool {
         self.0.is_none()
     }
 
     /// The highest kept PSN, if any packet is kept.
     pub(super) fn highest(&self) -> Option<Psn> {
-        self.0.as_ref().map(|store| store.highest)
+        self.0.as_ref().filter(|store| store.count > 0).map(|store| store.highest)
     }
 
     /// When [`Self::expire`] is due.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.0.as_ref().map(|store| store.oldest + EXPIRY_NS)
+        self.0.as_ref().map(|store| store.next_tick)
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.0.as_ref().map_or(0, |store| store.heap_bytes())
+        self.0.as_ref().map_or(0, |store| store.heap_bytes)
     }
 
     /// Keeps a packet ahead of `expected` if it is near enough and the budget allows. `place` tries to write the payload
@@ -155,41 +227,51 @@ impl Kept {
         if !(1..slots as i32).contains(&ahead) || len > mtu as usize {
             return;
         }
-        if let Some(first) = self.0.as_mut().and_then(|store| store.packets.get_mut(&psn.value())) {
+        if self.0.is_none() {
+            self.0 = Store::new(now, budget);
+        }
+        let Some(store) = &mut self.0 else { return };
+        if !store.grow(ahead as usize + 1) {
+            return;
+        }
+        let slot = store.slot(psn);
+        if let Some(first) = &mut store.ring[slot] {
             if !first.is_repeated_by(pkt) {
-                budget.give_back(first.heap_bytes() - PACKET_BYTES);
                 first.content = Content::Conflicting;
             }
             return;
         }
-        let own_bytes = if self.is_empty() { STORE_BYTES } else { 0 };
-        if !budget.take(own_bytes + PACKET_BYTES + len) {
-            return;
+        let Some(mut early) = store.buffer(pkt.headers) else { return };
+        early.payload.clear();
+        let is_placed = place(ahead as u32);
+        if !is_placed {
+            if !store.take_bytes(len.saturating_sub(early.payload.capacity())) {
+                store.unused.push(early);
+                return;
+            }
+            early.payload.reserve_exact(len);
+            early.payload.extend_from_slice(pkt.payload);
         }
-        let content = if place(ahead as u32) {
-            budget.give_back(len);
-            Content::Placed(crc32fast::hash(pkt.payload))
-        } else {
-            Content::Stored(pkt.payload.into())
-        };
-        let store = self.0.get_or_insert_with(|| {
-            let budget = budget.clone();
-            Box::new(Store { packets: BTreeMap::new(), highest: psn, oldest: now, budget })
-        });
-        store.packets.insert(psn.value(), Early { headers: pkt.headers, content, arrived: now });
-        if psn.is_after(store.highest) {
-            store.highest = psn;
-        }
+        early.content = if is_placed { Content::Placed } else { Content::Stored };
+        (early.headers, early.is_old) = (pkt.headers, false);
+        store.insert(psn, early);
     }
 
-    /// Removes and returns the packet with this PSN.
-    pub(super) fn take(&mut self, psn: Psn) -> Option<Early> {
-        let store = self.0.as_mut()?;
-        let early = store.remove(psn);
-        if store.packets.is_empty() {
-            self.0 = None;
+    /// Removes and returns the packet with this PSN, for [`Self::reuse`] afterwards.
+    pub(super) fn take(&mut self, psn: Psn) -> Option<Box<Early>> {
+        let early = self.0.as_mut()?.remove(psn)?;
+        if early.content != Content::Conflicting {
+            return Some(early);
         }
-        early.filter(|early| !matches!(early.content, Content::Conflicting))
+        self.reuse(early);
+        None
+    }
+
+    /// Accepts the buffer of a packet that [`Self::take`] returned.
+    pub(super) fn reuse(&mut self, early: Box<Early>) {
+        if let Some(store) = &mut self.0 {
+            store.unused.push(early);
+        }
     }
 
     /// Removes kept packets that `expected` skipped: PSNs inside a READ.
@@ -198,7 +280,9 @@ impl Kept {
             if self.is_empty() {
                 return;
             }
-            let _ = self.take(from.plus(n));
+            if let Some(early) = self.take(from.plus(n)) {
+                self.reuse(early);
+            }
         }
     }
 
@@ -207,32 +291,31 @@ impl Kept {
         self.0 = None;
     }
 
-    /// Removes the packets that arrived too long ago.
+    /// Removes the packets that arrived too long ago. Frees the memory if none is left.
     pub(super) fn expire(&mut self, now: Time) {
-        let Some(store) = self.0.as_mut().filter(|store| now >= store.oldest + EXPIRY_NS) else { return };
-        let is_old = |early: &Early| now >= early.arrived + EXPIRY_NS;
-        let old: alloc::vec::Vec<u32> =
-            store.packets.iter().filter(|(_, early)| is_old(early)).map(|(psn, _)| *psn).collect();
-        for psn in old {
-            store.remove(Psn::new(psn));
+        let Some(store) = self.0.as_mut().filter(|store| now >= store.next_tick) else { return };
+        for slot in &mut store.ring {
+            if let Some(early) = slot.take_if(|early| core::mem::replace(&mut early.is_old, true)) {
+                store.unused.push(early);
+                store.count -= 1;
+            }
         }
-        match store.packets.values().map(|early| early.arrived).min() {
-            Some(oldest) => store.oldest = oldest,
-            None => self.0 = None,
+        store.next_tick = now + TICK_NS;
+        if store.count == 0 {
+            self.0 = None;
         }
     }
 
     /// Writes the bitmap of kept packets: bit k stands for `expected` + 1 + k. Returns its length in bytes, a multiple
     /// of four.
     pub(super) fn report(&self, expected: Psn, out: &mut [u8; REPORT_LEN]) -> usize {
-        let Some(store) = &self.0 else { return 0 };
+        let Some(store) = self.0.as_ref().filter(|store| store.count > 0) else { return 0 };
         let mut span = 0;
-        for (&psn, early) in &store.packets {
-            let ahead = Psn::new(psn).distance_from(expected);
-            if (1..=MAX_KEPT as i32).contains(&ahead) && !matches!(early.content, Content::Conflicting) {
-                let k = ahead as usize - 1;
+        for k in 0..store.highest.distance_from(expected).clamp(0, store.ring.len() as i32 - 1) as usize {
+            let early = &store.ring[store.slot(expected.plus(1 + k as u32))];
+            if early.as_ref().is_some_and(|early| early.content != Content::Conflicting) {
                 out[k / 8] |= 1 << (k % 8);
-                span = span.max(ahead as usize);
+                span = k + 1;
             }
         }
         span.div_ceil(32) * 4
@@ -244,7 +327,6 @@ mod tests {
     use super::*;
     use crate::ids::Qpn;
     use crate::wire::{Opcode, Operation, Service};
-    use alloc::vec::Vec;
 
     fn packet(psn: Psn, payload: &[u8]) -> Packet<'_> {
         let opcode = Opcode::new(Service::Rc, Operation::WriteMiddle);
@@ -272,7 +354,17 @@ mod tests {
         /// Whether the packet so far ahead is kept; takes it.
         fn takes(&mut self, ahead: u32, payload: &[u8]) -> bool {
             let psn = self.expected.plus(ahead);
-            self.kept.take(psn).is_some_and(|early| early.packet() == Some(packet(psn, payload)))
+            let Some(early) = self.kept.take(psn) else { return false };
+            let is_equal = early.packet() == Some(packet(psn, payload));
+            self.kept.reuse(early);
+            is_equal
+        }
+
+        /// Whether no packet is kept, and the next tick frees all memory.
+        fn is_freed(&mut self) -> bool {
+            let is_empty = self.kept.is_empty();
+            self.kept.expire(self.kept.deadline().unwrap_or_default());
+            is_empty && self.kept.heap_bytes() == 0 && self.budget.left() == BUDGET
         }
 
         fn reported(&self) -> Vec<usize> {
@@ -304,24 +396,51 @@ mod tests {
                 f.takes(n, &[n as u8; 4096][..n as usize]) && !f.takes(n, &[n as u8; 4096][..n as usize])
             );
         }
-        assert!(f.kept.is_empty() && f.budget.left() == BUDGET);
+        assert!(f.is_freed());
     }
 
     #[test]
-    fn placed_packets_are_compared_too() {
+    fn the_ring_grows_around_kept_packets() {
+        let mut f = Fixture::new(Psn::new(0xff_ffc1));
+        for n in [1, 63, 64, 200] {
+            f.keep(n, &[n as u8], Time(0));
+        }
+        assert_eq!(f.reported(), [0, 62, 63, 199]);
+        assert!([1, 63, 64, 200].iter().all(|&n| f.takes(n, &[n as u8])) && f.is_freed());
+    }
+
+    #[test]
+    fn buffers_are_reused_until_a_tick_without_packets() {
+        let mut f = Fixture::new(Psn::new(7));
+        let mut heap_bytes = Vec::new();
+        for round in 0..3 {
+            (1..9).for_each(|n| f.keep(n, &[round; 4096], Time(0)));
+            assert!((1..9).all(|n| f.takes(n, &[round; 4096])));
+            heap_bytes.push(f.kept.heap_bytes());
+        }
+        assert!(heap_bytes[0] > 8 * 4096 && heap_bytes.iter().all(|&bytes| bytes == heap_bytes[0]));
+        f.kept.expire(Time(TICK_NS - 1));
+        assert_eq!(f.kept.heap_bytes(), heap_bytes[0]);
+        assert!(f.is_freed() && f.kept.deadline().is_none());
+    }
+
+    #[test]
+    fn a_placed_packet_is_discarded_by_any_second_one() {
         let (mut f, mut asked) = (Fixture::new(Psn::new(7)), Vec::new());
-        for (n, fill) in [(1, 3), (2, 3), (1, 3), (2, 4)] {
-            let (pkt, budget) = (packet(f.expected.plus(n), &[fill; 8]).headers, &f.budget);
-            let pkt = Packet { headers: pkt, payload: &[fill; 8] };
-            f.kept.keep(f.expected, &pkt, 4096, Time(0), budget, |ahead| {
+        for n in [1, 2, 2, 2] {
+            let pkt = packet(f.expected.plus(n), &[3; 8]);
+            f.kept.keep(f.expected, &pkt, 4096, Time(0), &f.budget, |ahead| {
                 asked.push(ahead);
                 true
             });
         }
         assert_eq!(asked, [1, 2], "a kept packet is not placed again");
-        assert!(f.kept.take(f.expected.plus(1)).is_some_and(|early| early.packet().is_none()));
-        assert!(f.kept.take(f.expected.plus(2)).is_none(), "two different packets");
-        assert!(f.kept.is_empty() && f.budget.left() == BUDGET);
+        assert_eq!(f.reported(), [0]);
+        let early = f.kept.take(f.expected.plus(1)).expect("it was placed once");
+        assert!(early.packet().is_none());
+        f.kept.reuse(early);
+        assert!(f.kept.take(f.expected.plus(2)).is_none());
+        assert!(f.is_freed());
     }
 
     #[test]
@@ -333,38 +452,44 @@ mod tests {
         f.keep(6, b"six", Time(0));
         assert_eq!(f.reported(), [5]);
         assert!(!f.takes(5, b"one") && f.takes(6, b"six"));
-        assert!(f.kept.is_empty() && f.budget.left() == BUDGET);
+        assert!(f.is_freed());
     }
 
     #[test]
-    fn packets_expire_one_by_one() {
+    fn a_packet_expires_at_the_second_tick() {
         let mut f = Fixture::new(Psn::new(7));
         f.keep(1, b"one", Time(0));
-        f.keep(2, b"two", Time(100));
-        assert_eq!(f.kept.deadline(), Some(Time(EXPIRY_NS)));
-        f.kept.expire(Time(EXPIRY_NS - 1));
-        assert_eq!(f.reported(), [0, 1]);
-        f.kept.expire(Time(EXPIRY_NS));
-        assert_eq!((f.reported(), f.kept.deadline()), (alloc::vec![1], Some(Time(100 + EXPIRY_NS))));
-        f.kept.expire(Time(100 + EXPIRY_NS));
-        assert!(f.kept.is_empty() && f.kept.deadline().is_none() && f.budget.left() == BUDGET);
+        assert_eq!(f.kept.deadline(), Some(Time(TICK_NS)));
+        f.kept.expire(Time(TICK_NS));
+        f.keep(2, b"two", Time(TICK_NS));
+        f.kept.expire(Time(2 * TICK_NS - 1));
+        assert_eq!((f.reported(), f.kept.deadline()), (alloc::vec![0, 1], Some(Time(2 * TICK_NS))));
+        f.kept.expire(Time(2 * TICK_NS));
+        assert_eq!((f.reported(), f.kept.deadline()), (alloc::vec![1], Some(Time(3 * TICK_NS))));
+        f.kept.expire(Time(3 * TICK_NS));
+        assert!(f.kept.deadline().is_none() && f.budget.left() == BUDGET);
     }
 
     #[test]
     fn the_budget_is_shared_and_given_back() {
         let mut stores: Vec<Fixture> = (0..3).map(|_| Fixture::new(Psn::new(0))).collect();
-        let budget = ReorderBudget::new(2 * (STORE_BYTES + PACKET_BYTES + 100));
+        stores[0].keep(1, &[0; 100], Time(0));
+        let each = stores[0].kept.heap_bytes();
+        // The third packet lacks one byte.
+        let budget = ReorderBudget::new(3 * each - 1);
         for f in &mut stores {
-            f.budget = budget.clone();
+            (f.kept, f.budget) = (Kept::default(), budget.clone());
             f.keep(1, &[0; 100], Time(0));
         }
-        assert_eq!(stores.iter().map(|f| !f.kept.is_empty()).collect::<Vec<_>>(), [true, true, false]);
+        let are_empty = |stores: &[Fixture]| stores.iter().map(|f| f.kept.is_empty()).collect::<Vec<_>>();
+        assert_eq!(are_empty(&stores), [false, false, true]);
         stores[0].kept.clear();
         stores[2].keep(1, &[0; 100], Time(0));
-        assert_eq!(stores.iter().map(|f| !f.kept.is_empty()).collect::<Vec<_>>(), [false, true, true]);
+        assert_eq!(are_empty(&stores), [true, false, false]);
         drop(stores);
-        assert_eq!(budget.left(), 2 * (STORE_BYTES + PACKET_BYTES + 100));
+        assert_eq!(budget.left(), 3 * each - 1);
     }
+
     #[test]
     fn one_packet_at_each_of_10_000_queue_pairs_needs_less_than_64_mib() {
         let budget = ReorderBudget::new(ReorderBudget::DEFAULT);

@@ -117,10 +117,10 @@ impl Responder {
         Ok(())
     }
 
-    /// Whether handling a request with this PSN needs the time: out-of-order packets expire.
+    /// Whether handling a request with this PSN needs the time: the first out-of-order packet arms a timer.
     #[inline(always)]
     pub(crate) fn needs_time(&self, psn: Psn) -> bool {
-        psn != self.expected || !self.kept.is_empty()
+        psn != self.expected && self.kept.needs_time()
     }
 
     /// Time at which [`Self::handle_timeout`] is due.
