@@ -4,7 +4,7 @@
 
 mod support;
 
-use ferroce::{Device, RemoteRegion, SendFlags, SendWr, WcOpcode, WcStatus, wr};
+use ferroce::{Device, QpBuilder, Rc, RemoteRegion, SendFlags, SendWr, WcOpcode, WcStatus, wr};
 use ferroce_nic::registry::{Registry, default_base};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
@@ -19,24 +19,34 @@ fn has_fabric() -> bool {
     !std::env::var("FERROCE_LINK").is_ok_and(|link| link == "udp")
 }
 
-fn direct(side: &Side<ferroce::Rc>) -> u64 {
+fn direct(side: &Side<Rc>) -> u64 {
     let link = side.device.counters().link;
     link.direct_mapped + link.direct_copied
 }
 
 struct Met {
-    side: Side<ferroce::Rc>,
+    side: Side<Rc>,
     region: ferroce::Region,
     remote: RemoteRegion,
 }
 
 fn meet(socket: &mut TcpStream) -> Met {
-    meet_on(device(), V4, socket)
+    meet_on(device(), V4, socket, |qp| qp)
+}
+
+/// The same for a test that waits until the retries are used up.
+fn meet_impatiently(socket: &mut TcpStream) -> Met {
+    meet_on(device(), V4, socket, |qp| qp.timeout(12).retries(5))
 }
 
 /// The same on a device with this address.
-fn meet_on(device: Device, address: IpAddr, socket: &mut TcpStream) -> Met {
-    let side = Side::on(device, |pd, cq| pd.rc(cq).address(address), |qp| qp.timeout(12).retries(5));
+fn meet_on(
+    device: Device,
+    address: IpAddr,
+    socket: &mut TcpStream,
+    settle: impl FnOnce(QpBuilder<Rc>) -> QpBuilder<Rc>,
+) -> Met {
+    let side = Side::on(device, |pd, cq| pd.rc(cq).address(address), settle);
     let region = side.open_region(LEN);
     side.qp.connect_over(socket).unwrap();
     socket.write_all(&region.remote().to_bytes()).unwrap();
@@ -105,7 +115,7 @@ fn a_stopped_target_is_read_and_written() {
 
 /// Until it is killed: writes and adds to the survivor's memory, and sends what it wants.
 fn be_killed(mut socket: TcpStream) {
-    let Met { side, region, remote } = meet(&mut socket);
+    let Met { side, region, remote } = meet_impatiently(&mut socket);
     let whole = region.sge(..).unwrap();
     let mut round = 0_u64;
     loop {
@@ -127,7 +137,7 @@ fn be_killed(mut socket: TcpStream) {
 /// Returns the slot of the dead.
 fn survive(delay_us: u64) -> u8 {
     let mut peer = Peer::start("killed_at_any_instruction", V4);
-    let Met { side, region, remote } = meet(&mut peer.socket);
+    let Met { side, region, remote } = meet_impatiently(&mut peer.socket);
     let receives = side.open_region(LEN);
     let post = |n| side.qp.post_recv(&[wr::recv(n, &[receives.sge(..).unwrap()])]);
     (0..16).for_each(|n| post(n).unwrap());
@@ -201,7 +211,7 @@ fn an_idle_nic_uses_no_processor() {
     // Its own: the tests beside this one kill processes, and whoever shares their address has work then.
     const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 93, 1, 1));
     fn meet(socket: &mut TcpStream) -> Met {
-        meet_on(device_at(&[ADDRESS]), ADDRESS, socket)
+        meet_on(device_at(&[ADDRESS]), ADDRESS, socket, |qp| qp)
     }
     if let Some(mut socket) = parent() {
         let Met { side, region, remote } = meet(&mut socket);

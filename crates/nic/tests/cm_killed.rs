@@ -13,7 +13,7 @@ use ferroce_proto::verbs::QpState;
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Step at which the process that is going to be killed stops; set in that process only.
 const STEP: &str = "CM_KILLED_STEP";
@@ -159,12 +159,10 @@ fn given_up(end: &End, is_shared: bool, reason: RejectReason) {
     }
 }
 
-/// Gets the end of a connection whose other end is dead, within seconds, although no message arrives.
+/// Gets the end of a connection whose other end is dead, although no message arrives.
 #[track_caller]
 fn peer_died(end: &End) {
-    let start = Instant::now();
     assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     assert_eq!(end.nic.counters().cm["peer_died"], 1);
 }
 
