@@ -1,4 +1,4 @@
-//! Memory of a GPU, with a CUDA driver that needs none.
+//! Memory of a GPU, with a fake CUDA driver that needs no GPU.
 
 mod support;
 
@@ -19,7 +19,7 @@ impl Driver {
     /// Builds and loads it; `None`, with the reason printed, if this machine has no C compiler.
     fn load() -> Option<Driver> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ffi/ibverbs/tests/c/fake_cuda.c");
-        // Also a user who may not write to cargo's folder runs this.
+        // The test also runs as a user who may not write to cargo's folder.
         let library = std::env::temp_dir().join(format!("ferroce-libcuda.so.1.{}", std::process::id()));
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-pthread", "-Wl,-soname,libcuda.so.1", "-o"]).arg(&library).arg(source);
@@ -73,7 +73,7 @@ impl Driver {
 fn peers_and_local_work_requests_reach_memory_of_a_gpu() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
-        // SAFETY: whatever the address is, refused or allocated until the process ends.
+        // SAFETY: the address is refused, or it stays allocated until the process ends.
         let register = |start| unsafe {
             b.pd.register_gpu(start, LEN, Access::LOCAL_WRITE | Access::REMOTE, Arc::new(()))
         };
@@ -84,7 +84,7 @@ fn peers_and_local_work_requests_reach_memory_of_a_gpu() {
         assert!(refused(4096).contains("has not loaded the CUDA driver"));
         let Some(driver) = Driver::load() else { return };
         let local = a.open_region(LEN);
-        assert_eq!(refused(local.remote().addr), "is no CUDA device pointer");
+        assert_eq!(refused(local.remote().addr), "is not a CUDA device pointer");
         let start = driver.allocate(LEN);
         let region = register(start).unwrap();
         assert_eq!((region.len(), region.remote().addr), (LEN, start));
@@ -100,7 +100,7 @@ fn peers_and_local_work_requests_reach_memory_of_a_gpu() {
         a.qp.fetch_add(3, local.sge(..8).unwrap(), region.remote(), 1).unwrap();
         a.success();
         assert_eq!(driver.get(start, 8), [8, 7, 7, 7, 7, 7, 7, 7]);
-        // As the source of a message, and without the region the peer is refused.
+        // The region is the source of a message. After its deregistration, the peer's access is refused.
         let received = a.qp.recv(a.pd.buffer(LEN).unwrap()).unwrap();
         b.qp.send_from(4, &[region.sge(..).unwrap()]).unwrap();
         assert!(received.wait().unwrap().buffer[..] == driver.get(start, LEN));

@@ -35,7 +35,7 @@ fn meet(socket: &mut TcpStream) -> Met {
 }
 
 /// The same for a test that waits until the retries are used up.
-fn meet_impatiently(socket: &mut TcpStream) -> Met {
+fn meet_with_short_timeout(socket: &mut TcpStream) -> Met {
     meet_on(device(), V4, socket, |qp| qp.timeout(12).retries(5))
 }
 
@@ -115,7 +115,7 @@ fn a_stopped_target_is_read_and_written() {
 
 /// Until it is killed: writes and adds to the survivor's memory, and sends what it wants.
 fn be_killed(mut socket: TcpStream) {
-    let Met { side, region, remote } = meet_impatiently(&mut socket);
+    let Met { side, region, remote } = meet_with_short_timeout(&mut socket);
     let whole = region.sge(..).unwrap();
     let mut round = 0_u64;
     loop {
@@ -137,7 +137,7 @@ fn be_killed(mut socket: TcpStream) {
 /// Returns the slot of the dead.
 fn survive(delay_us: u64) -> u8 {
     let mut peer = Peer::start("killed_at_any_instruction", V4);
-    let Met { side, region, remote } = meet_impatiently(&mut peer.socket);
+    let Met { side, region, remote } = meet_with_short_timeout(&mut peer.socket);
     let receives = side.open_region(LEN);
     let post = |n| side.qp.post_recv(&[wr::recv(n, &[receives.sge(..).unwrap()])]);
     (0..16).for_each(|n| post(n).unwrap());
@@ -202,13 +202,13 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Connected, used, and then left alone: its thread sleeps. A host that takes the processor away charges its time to whoever ran, so one
-/// period without work is enough.
+/// The thread of a NIC sleeps while no traffic arrives. A host that takes the processor away charges its time to the process that ran, so
+/// one period of little processor time is enough.
 #[test]
 fn an_idle_nic_uses_no_processor() {
     const PERIOD: Duration = Duration::from_millis(500);
     const PERIODS: u32 = 40;
-    // Its own: the tests beside this one kill processes, and whoever shares their address has work then.
+    // No other test uses it: other tests kill processes, and every process that shares their address then has work.
     const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 93, 1, 1));
     fn meet(socket: &mut TcpStream) -> Met {
         meet_on(device_at(&[ADDRESS]), ADDRESS, socket, |qp| qp)

@@ -76,7 +76,7 @@ impl Frame {
         {
             return Ok(Packet { headers: stand_in(&head), payload: source_bytes });
         }
-        // Only the queue pair knows whether the sender extends its packets.
+        // Only the queue pair stores whether the sender extends its packets.
         let plain = || Packet::parse_from(transport, |_| false);
         Packet::parse(transport).or_else(|_| plain()).map_err(Unreadable::Malformed)
     }

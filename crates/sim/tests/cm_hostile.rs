@@ -182,7 +182,7 @@ fn a_dreq_must_carry_the_queue_pair() {
     assert_eq!(pair.nodes[1].names(), ["request", "established", "disconnected"], "{}", pair.journal);
 }
 
-/// A REQ that names the queue pair of a connection's peer may be forged. The peer shows that it lives, to either end.
+/// A REQ that names the queue pair of a connection's peer may be forged. Either end probes its peer, and the peer answers.
 #[test]
 fn a_req_with_the_queue_pair_of_a_live_peer_ends_nothing() {
     let mut pair = pair();
@@ -202,7 +202,8 @@ fn a_req_with_the_queue_pair_of_a_live_peer_ends_nothing() {
     assert_eq!(pair.nodes[1].names(), ["request", "established"], "{}", pair.journal);
 }
 
-/// If the peer is dead, the connection ends: at once if somebody at its address does not know it, else after the probe.
+/// If the peer is dead, the connection ends: immediately if a process at its address rejects the probe, otherwise when the probe
+/// times out.
 #[test]
 fn a_req_with_the_queue_pair_of_a_dead_peer_ends_the_connection() {
     for (victim, is_gone) in [(1, true), (1, false), (0, false)] {

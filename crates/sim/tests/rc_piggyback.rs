@@ -26,7 +26,7 @@ fn is_marked(seen: &Seen<'_>) -> bool {
     seen.packet.headers.bth.extended
 }
 
-fn says_hello(seen: &Seen<'_>) -> bool {
+fn has_hello(seen: &Seen<'_>) -> bool {
     seen.packet.headers.bth.hello
 }
 
@@ -91,24 +91,24 @@ fn a_ping_pong_rarely_reads_the_clock() {
 #[test]
 fn a_foreign_peer_never_receives_a_piggybacked_ack() {
     let pair = connect(&PairSetup::rc());
-    // No request says hello, as those of a foreign end would not.
-    let hello = |s: &Seen<'_>| is_request(s) && says_hello(s);
+    // The hello bit of every request is cleared, as on the requests of a foreign end.
+    let hello = |s: &Seen<'_>| is_request(s) && has_hello(s);
     let requests = pair.world.rule(reserved(hello, 0));
-    let answers = pair.world.rule(Rule::on(|s: &Seen<'_>| is_ack(s) && says_hello(s)));
+    let answers = pair.world.rule(Rule::on(|s: &Seen<'_>| is_ack(s) && has_hello(s)));
     let marked = pair.world.rule(Rule::on(is_marked));
     ping_pong(&pair, 100, LEN);
     assert_eq!((marked.hits(), answers.hits()), (0, 0));
-    assert_eq!(requests.hits(), 2, "a stranger sees the bit on the first request only");
+    assert_eq!(requests.hits(), 2, "a foreign end sees the bit on the first request only");
 }
 
-/// A foreign end may leave anything in reserved bits. No message loses a part of itself, and the answers are as specified.
+/// A foreign end may set reserved bits. No message loses payload, and the answers are as specified.
 #[test]
 fn reserved_bits_of_a_foreign_end_cost_no_payload() {
     for bits in [0x02, 0x06, 0x0a, 0x7e] {
         for len in [LEN / 2, LEN, 64] {
             let pair = connect(&PairSetup::rc());
             pair.world.rule(reserved(is_request, bits));
-            let hello = pair.world.rule(Rule::on(|s: &Seen<'_>| is_ack(s) && says_hello(s)));
+            let hello = pair.world.rule(Rule::on(|s: &Seen<'_>| is_ack(s) && has_hello(s)));
             ping_pong(&pair, 20, len);
             assert_eq!(hello.hits(), 0, "reserved bits {bits:#x}");
         }
@@ -228,7 +228,7 @@ fn responses_to_a_foreign_peer_are_as_specified() {
     let pair = connect(&PairSetup::rc());
     let lengths = lengths(&pair, is_response);
     let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
-    let answers = pair.world.rule(reserved(|s| is_response(s) && says_hello(s), 0));
+    let answers = pair.world.rule(reserved(|s| is_response(s) && has_hello(s), 0));
     reads(&pair, 20, 4096);
     let lengths = lengths.take();
     assert_eq!((marked.hits(), answers.hits()), (0, 40), "the first and the last response to each READ");

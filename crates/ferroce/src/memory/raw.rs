@@ -182,7 +182,7 @@ impl crate::pd::Pd {
 }
 
 /// Memory of a GPU as a region, made by [`Pd::register_gpu`](crate::Pd::register_gpu). Cheap to clone; the program reads and writes the
-/// bytes by CUDA.
+/// bytes with CUDA.
 #[derive(Clone)]
 pub struct GpuRegion {
     region: Arc<MemoryRegion>,
@@ -201,11 +201,11 @@ impl GpuRegion {
 debug!(GpuRegion, |this| "GpuRegion({} bytes, {:?}, rkey {})", this.len(), this.access(), this.rkey());
 
 impl crate::pd::Pd {
-    /// Registers memory of a GPU: `len` bytes from the CUDA device pointer `start` on. The program has loaded the CUDA driver to get
-    /// one; without the driver, or for any other address, the call is refused.
+    /// Registers memory of a GPU: `len` bytes at the CUDA device pointer `start`. The call is refused if the program has not loaded the
+    /// CUDA driver, or if `start` is not a device pointer.
     ///
-    /// What a peer writes is in the memory of the GPU before the completion and the ACK. Atomics are atomic among the operations of this
-    /// device, but not to kernels of the GPU.
+    /// Data that a peer writes is in the memory of the GPU before the completion and the ACK. Atomics are atomic among the operations of
+    /// this process, but not to kernels of the GPU.
     ///
     /// # Safety
     /// `keeper` must keep the bytes allocated while it lives. The NIC and peers access them at any time.

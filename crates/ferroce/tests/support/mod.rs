@@ -40,8 +40,8 @@ pub fn device() -> Device {
     device_at(&LOOPBACKS)
 }
 
-/// The same with other addresses. Processes of one user that share an address also share work: they forward misrouted packets and steer them
-/// anew after each death.
+/// The same with other addresses. Processes of one user that share an address also share work: they forward misrouted packets, and
+/// change the steering after each death of a process.
 pub fn device_at(addresses: &[IpAddr]) -> Device {
     let config = Config::from_env().expect("environment").with(|c| c.addresses = Some(addresses.to_vec()));
     Device::open_with(config).expect("the device opens")

@@ -184,15 +184,15 @@ pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
     guard::pointer("ibv_reg_dmabuf_mr", || {
         // SAFETY: a domain of ours.
         let (object, _) = unsafe { PdObject::of(pd)? };
-        // Programs ask with an invalid descriptor whether dma-bufs can be registered: any other error means that they can.
+        // Programs test for dma-buf support with an invalid descriptor: any error other than EOPNOTSUPP means support.
         if !ferroce_nic::is_cuda_loaded() {
             return Err(unsupported("only memory of GPUs is supported, and the CUDA driver is not loaded"));
         }
-        // SAFETY: asks for the flags of a descriptor.
+        // SAFETY: reads the flags of a descriptor.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-            return Err(Refused::Errno(libc::EBADF, "fd is no open descriptor"));
+            return Err(Refused::Errno(libc::EBADF, "fd is not an open descriptor"));
         }
-        // The descriptor says nothing about the address. Programs that export one of a GPU pass the device pointer as iova.
+        // The address cannot be read from the descriptor. Programs that export memory of a GPU pass the device pointer as iova.
         // SAFETY: the program promises, as the verb demands, that the memory stays until it deregisters.
         let region = unsafe { object.pd.register_gpu(iova, length, access(flags as u32)?, None)? };
         // SAFETY: a domain of ours.

@@ -84,7 +84,7 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("key");
         let with = |bytes: &[u8], mode: u32| {
-            // Its owner may not write to it either.
+            // The mode of the previous file may forbid even its owner to write.
             let _ = std::fs::remove_file(&path);
             write(&path, bytes).unwrap();
             set_permissions(&path, Permissions::from_mode(mode)).unwrap();

@@ -369,7 +369,7 @@ impl Sleeper {
         self.engine.activity.going_to_sleep(deadline);
         // After announcing the sleep, check once more: a deadline or work that came before it rang no bell.
         let wait_ns = self.engine.next_deadline_ns().min(deadline).saturating_sub(now().0);
-        // So did a poller that left acknowledgements to its next poll, and may never poll again.
+        // A poller that left acknowledgements to its next poll did not wake this thread either, and it may never poll again.
         let stay = stop.load(Ordering::SeqCst) || self.engine.owes_acks();
         let mut slept_ns = u64::MAX;
         if !stay && wait_ns > 0 {

@@ -40,6 +40,7 @@ const CROWDED_NS: u64 = 10_000;
 /// A yield that takes longer than this gave the processor to a thread that does not wait for messages and uses its whole time slice. A poller
 /// then keeps the processor for a part of that time. Otherwise it would poll four times per slice of each such thread.
 const BUSY_NS: u64 = 2_000_000;
+/// The poller keeps the processor for the duration of that yield divided by this.
 const KEPT_PART: u64 = 4;
 /// Failed attempts at the progress lock after which a poller yields: its holder may be waiting for this processor.
 const CONTENTIONS_PER_YIELD: u32 = 64;
@@ -506,7 +507,7 @@ impl Engine {
 }
 
 impl Polling {
-    /// Yields the processor, and records whether another thread ran meanwhile, and for how long.
+    /// Yields the processor, unless the poller keeps it after a long yield. Records whether another thread ran meanwhile.
     fn yield_processor(&self) {
         let before = now();
         if before.0 < self.keeps_until_ns.load(Ordering::Relaxed) {

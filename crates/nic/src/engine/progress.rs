@@ -29,7 +29,7 @@ pub(super) struct Polling {
     pub(super) contentions: AtomicU32,
     /// Polls without arrivals after which a poller yields the processor.
     pub(super) patience: AtomicU32,
-    /// When a poller may yield again.
+    /// Pollers do not yield the processor before this time.
     pub(super) keeps_until_ns: AtomicU64,
     /// Requests that must not wait for more, because nobody polled for earlier ones that did.
     uncoalesced: AtomicU32,

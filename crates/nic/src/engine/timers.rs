@@ -37,7 +37,7 @@ impl Timers {
         deadline.0 < qp.timer_at.load(Ordering::Relaxed) && self.advance(qp, deadline)
     }
 
-    #[inline(never)] // rare: a deadline that moves back is armed when the earlier one passes
+    #[inline(never)] // rare: a deadline that moves to a later time is armed when the earlier one passes
     fn advance(&self, qp: &QpCore, deadline: Time) -> bool {
         qp.timer_at.store(deadline.0, Ordering::Relaxed);
         let mut heap = self.heap.lock();

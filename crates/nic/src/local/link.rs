@@ -433,11 +433,11 @@ mod tests {
             .into_iter()
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
             .collect();
-        // SAFETY: the count is the length of the vector that the pointer leads to.
+        // SAFETY: the count is the length of the vector that the pointer refers to.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) > 0 }
     }
 
-    /// A queue pair that stops has its context driven by the thread that stops it, while the background thread of that context sleeps.
+    /// A thread that stops a queue pair polls the link of that queue pair's context, while the background thread of the context sleeps.
     #[test]
     fn a_sleeping_driver_is_woken_although_another_thread_read_its_wake_up() {
         let gid = |address: &str| Gid::from_ip(address.parse().unwrap());
@@ -455,7 +455,7 @@ mod tests {
             assert_ne!(sleeper.prepare_sleep(), Sleep::Pending);
             send();
             assert!(is_readable(&sleeper), "the driver is woken");
-            // Another thread is faster than the driver, and takes both.
+            // Another thread reads the wake-up and the packet before the driver does.
             let mut found = 0;
             while found == 0 || is_readable(&sleeper) {
                 found += sleeper.receive(&mut rx, effort);

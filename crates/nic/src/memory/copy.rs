@@ -109,7 +109,7 @@ pub(super) fn spread(near: &[Span], far: Span, towards_far: bool) {
 enum Word<'a> {
     Mapped(&'a AtomicU64),
     Gpu(u8),
-    /// They are nowhere.
+    /// In a null region.
     Null,
 }
 

@@ -116,7 +116,7 @@ impl<'a> Pins<'a> {
                 self.copies.push(bytes);
                 Ok(Some(External(copied)))
             }
-            // What may be gone, or was never there, needs a copy that can fail.
+            // On-demand pages may be missing, and a null region has none: the caller copies, and that copy can fail.
             Backing::OnDemand | Backing::Null => Ok(None),
         }
     }

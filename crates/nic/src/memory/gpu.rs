@@ -1,7 +1,7 @@
 //! Memory of a GPU, which only the CUDA driver can copy.
 //!
-//! The driver library is never loaded here: whoever has a device pointer has loaded it. A program without it pays one call into the loader
-//! per registration.
+//! This module never loads the driver library: a program with a device pointer has loaded it. In a program without it, each registration
+//! costs two calls into the loader.
 //!
 //! All copies run on one stream per GPU, in its primary context. The stream does not wait for the default stream: kernels there may wait for
 //! the very bytes that are copied. Each copy is complete, and visible to kernels that start later, when its function returns; so it
@@ -90,9 +90,9 @@ fn driver() -> Option<&'static Driver> {
     if SEARCHED_AT.load(Relaxed) == loaded {
         return None;
     }
-    // SAFETY: takes a share of a library that is loaded already, and loads none. The share is never given back.
+    // SAFETY: adds a reference to a library that is loaded already, and loads none. The reference is never released.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
-    // SAFETY: the share keeps it loaded.
+    // SAFETY: the reference keeps it loaded.
     let found = if library.is_null() { None } else { unsafe { Driver::of(library) } };
     match found {
         Some(found) => Some(DRIVER.get_or_init(|| found)),
@@ -109,7 +109,7 @@ pub fn is_driver_loaded() -> bool {
 }
 
 impl Driver {
-    /// An attribute of an address, or `None` if the driver does not know the address.
+    /// An attribute of an address, or `None` if the driver has no such address.
     fn attribute(&self, attribute: c_int, addr: usize) -> Option<c_int> {
         let mut value: c_int = 0;
         // SAFETY: these attributes are numbers of this size, or a flag of one byte; the driver checks the address.
@@ -117,7 +117,7 @@ impl Driver {
         (status == 0).then_some(value)
     }
 
-    /// The GPU that an address belongs to. Managed memory is the processor's too, so it is none.
+    /// The GPU that an address belongs to; `None` for managed memory, which the processor can access too.
     fn gpu_of(&self, addr: usize) -> Option<c_int> {
         let is_device = self.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr)? == CU_MEMORYTYPE_DEVICE;
         let is_managed = self.attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, addr).is_some_and(|it| it != 0);
@@ -128,8 +128,8 @@ impl Driver {
     }
 }
 
-/// Whether the driver has pinned the first or the last byte of a range of host memory. Such pages must stay where they are: the GPU
-/// would go on using the old ones.
+/// Whether the driver has pinned the first or the last byte of a range of host memory. Such pages must not be moved: the GPU would
+/// continue to use the old ones.
 pub(super) fn is_pinned(addr: usize, len: usize) -> bool {
     driver().is_some_and(|driver| {
         let memory_type = |addr| driver.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr);
@@ -205,14 +205,14 @@ impl Gpu {
         GPUS[usize::from(index)].get().expect("a region on it was registered")
     }
 
-    /// Prepares this thread for copies, and locks out those of others.
+    /// Prepares this thread for copies, and makes those of other threads wait.
     fn lock(&self) -> Result<Copying<'_>, c_int> {
         let entered = Entered::new(self.driver, self.context)?;
         Ok(Copying { driver: self.driver, stream: self.stream.lock(), _entered: entered })
     }
 }
 
-/// The right to copy. Each copy is complete when its method returns.
+/// A GPU that is locked for copies by this thread. Each copy is complete when its method returns.
 struct Copying<'a> {
     driver: &'static Driver,
     stream: MutexGuard<'a, Handle>,
@@ -244,7 +244,7 @@ impl Copying<'_> {
     }
 }
 
-/// The context of a GPU is current on this thread, which may be one of the program. Dropping restores the previous one.
+/// The context of a GPU is current on this thread, which may belong to the program. Dropping restores the previous one.
 struct Entered {
     driver: &'static Driver,
     capture_mode: c_int,

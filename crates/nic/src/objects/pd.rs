@@ -129,11 +129,11 @@ impl Pd {
         Ok(region)
     }
 
-    /// Registers memory of a GPU: `len` bytes from the CUDA device pointer `addr` on. [`Pd::register`] does so too, where it finds such a
-    /// pointer; this one accepts no other memory. The process must have loaded the CUDA driver, as its owner of the pointer has.
+    /// Registers memory of a GPU: `len` bytes at the CUDA device pointer `addr`. [`Pd::register`] accepts such a pointer too; this call
+    /// accepts no other memory. The process must have loaded the CUDA driver.
     ///
     /// The driver copies the bytes, and each copy is complete before the completion or the ACK. Atomics are atomic among the operations
-    /// of this device, and not to kernels of the GPU.
+    /// of this process, but not to kernels of the GPU.
     ///
     /// # Safety
     /// The bytes must stay allocated until the region is dropped. `owner` is kept until then, so it can guarantee that.
@@ -151,7 +151,7 @@ impl Pd {
         let (iova, addr) = (addr, addr as usize);
         let backing = backing(addr, len, access)?;
         if !matches!(backing, Backing::Gpu(_)) {
-            return Err(why("is no CUDA device pointer"));
+            return Err(why("is not a CUDA device pointer"));
         }
         let registration = Registration { addr, len, capacity: len, iova, backing };
         self.register_range(registration, access, Pages::MustBeThere, owner)

@@ -70,7 +70,7 @@ impl Cm {
         self.known(inbound, id)
     }
 
-    /// An answer to a LAP, which only asks whether the peer lives.
+    /// Handles the answer to a LAP, which ferroce sends only as a probe of the peer.
     fn handle_apr(&mut self, inbound: &MadAddressing, apr: &Apr) {
         let id = apr.remote_comm_id;
         let Some(connection) = self.known(inbound, id) else { return };

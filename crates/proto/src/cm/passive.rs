@@ -174,9 +174,9 @@ impl Cm {
         }
     }
 
-    /// Handles a REQ whose queue pair or id belongs to another connection, which should be stale (IBA 12.9.8.3.1). The
-    /// peer must retry. Anybody can send such a REQ, so without a key the old connection ends only if its peer is dead. One
-    /// that is not established ends by its own timers.
+    /// Handles a REQ whose queue pair or id belongs to an older connection, which is probably stale (IBA 12.9.8.3.1). The
+    /// peer must retry. Anybody can send such a REQ. So without a proof of the key, an established connection ends only if
+    /// its peer does not answer a probe, and any other connection ends by its own timers.
     fn on_stale(
         &mut self,
         old: CommId,
@@ -192,7 +192,7 @@ impl Cm {
             // Ending it is enough; a connection in TIMEWAIT has already ended.
             let _ = self.disconnect(old, &[], now);
         } else if self.in_state(old, &[State::Established]).is_ok() {
-            self.probe_life(old, now);
+            self.probe_peer(old, now);
         }
     }
 

@@ -18,7 +18,7 @@ const LONGEST_REP_WAIT_NS: u64 = 16 * exponent_ns(20);
 /// Repetitions of a REP to an address that has proven nothing, as TCP repeats a SYN-ACK: the REQ may be forged. A lost
 /// REP needs none, because the peer repeats its REQ. A lost RTU needs one, because the peer repeats nothing.
 const UNPROVEN_REPEATS: u8 = 5;
-/// How long a peer whose connection may be stale has to show that it lives: two response times of Linux.
+/// The longest wait for the answer to a probe of a connection that may be stale: two response times of Linux.
 const LONGEST_PROBE_NS: u64 = 2 * exponent_ns(20);
 
 /// 4.096 us * 2^n, as every timer of the specification counts.
@@ -94,7 +94,7 @@ impl Cm {
         self.counters.timed_out += 1;
         match state {
             State::DreqSent => self.end(id, true, now),
-            // It did not answer the probe.
+            // The peer did not answer the probe.
             State::Established => {
                 let _ = self.disconnect(id, &[], now);
             }
@@ -126,8 +126,8 @@ impl Cm {
         self.arm(id, resend.next.min(resend.give_up));
     }
 
-    /// Asks whether the peer of an established connection still has it. If not, or if nothing answers, the connection ends.
-    pub(super) fn probe_life(&mut self, id: CommId, now: Time) {
+    /// Probes whether the peer of an established connection still has it. If not, or without an answer, the connection ends.
+    pub(super) fn probe_peer(&mut self, id: CommId, now: Time) {
         if self.connections.get(&id).is_none_or(|connection| connection.resend.is_some()) {
             return;
         }
@@ -138,8 +138,8 @@ impl Cm {
         }
     }
 
-    /// Retransmits what awaits an answer. That is the last message, except for a probe of the active side: nothing answers an RTU,
-    /// but ferroce answers a LAP. The REP that probes from the passive side is answered by every implementation.
+    /// Retransmits the message that awaits an answer: the last one, except when the active side probes. No implementation answers an
+    /// RTU, but ferroce answers a LAP. The passive side probes with its REP, which every implementation answers.
     fn repeat(&mut self, id: CommId) {
         let Some(connection) = self.connections.get(&id) else { return };
         if connection.state != State::Established || !connection.is_active {

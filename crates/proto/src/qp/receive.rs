@@ -90,8 +90,8 @@ impl Qp {
         }
     }
 
-    /// Whether the extended bit means something on the peer's packets with this opcode. A foreign end may set reserved bits
-    /// too, and must not lose a part of its payload.
+    /// Whether the extended bit of the peer's packets with this opcode is valid. A foreign end may set reserved bits too, and
+    /// its payload must not be parsed as a header.
     #[inline(always)]
     fn peer_extends(&self, opcode: Opcode) -> bool {
         match &self.machine {

@@ -102,7 +102,7 @@ pub enum MemoryFault {
         addr: u64,
         /// Number of bytes asked for.
         len: u64,
-        /// The driver's answer.
+        /// The driver's result code (`CUresult`).
         status: i32,
     },
     /// The region was not registered for on-demand paging.

@@ -41,11 +41,11 @@ pub struct Bth {
     pub dest_qpn: Qpn,
     /// Whether the responder should acknowledge now.
     pub ack_req: bool,
-    /// A reserved bit with which ferroce peers recognise each other. On the first request of a connection, the
-    /// requester supports the extensions. On an ACK, or a READ response with a regular AETH, the responder does too, and
-    /// it has received such a request. Means nothing on an [extended](Bth::extended) packet.
+    /// A reserved bit with which ferroce peers recognise each other. On the first request of a connection, it means that the
+    /// requester supports the extensions. On an ACK, or a READ response with a regular AETH, it means that the responder
+    /// supports them and has received such a request. Ignored on an [extended](Bth::extended) packet.
     pub hello: bool,
-    /// A reserved bit used between ferroce peers that have recognised each other; between others it means nothing. On a
+    /// A reserved bit used between ferroce peers that have recognised each other; other peers' packets are parsed without it. On a
     /// request that [may carry one](Opcode::may_carry_ack), a [`PiggybackedAck`](super::PiggybackedAck) follows the other
     /// headers. On packets that [may repeat](Opcode::may_repeat_reth) the RETH or [the AETH](Opcode::may_repeat_aeth), that
     /// header is repeated. On a READ request, the responder may repeat the AETH.
@@ -133,7 +133,8 @@ impl Bth {
     }
 }
 
-/// Whether the byte with the acknowledge request has the hello bit. A sender that sets every reserved bit does not say hello.
+/// Whether the byte with the acknowledge request has a valid hello bit. With the extended bit it is invalid, because a foreign end may set
+/// every reserved bit.
 #[inline(always)]
 pub(super) const fn is_hello(byte: u8) -> bool {
     byte & (HELLO | EXTENDED) == HELLO

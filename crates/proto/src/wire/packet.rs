@@ -21,7 +21,7 @@ impl<'a> Packet<'a> {
         Packet::parse_from(bytes, |_| true)
     }
 
-    /// Reads a packet like [`Packet::parse`], from a sender that `extends` packets with some opcodes or none.
+    /// Parses a packet like [`Packet::parse`]. `extends` returns whether the sender extends packets with this opcode.
     #[inline]
     pub fn parse_from(
         bytes: &'a [u8],

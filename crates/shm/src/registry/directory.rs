@@ -6,10 +6,10 @@
 //! - a directory counts only if it is ours, whatever its name: owner, kind and mode are checked on the opened directory;
 //! - if the plain name is taken, the directory gets a random one, and the other processes find it by listing the parent.
 //!
-//! Two processes that list and make at the same time may make two directories. `Registry::open` decides for one of them.
+//! Two processes that start at the same time may make two directories. `Registry::open` chooses one of them.
 //!
-//! `XDG_RUNTIME_DIR` comes last. A process of cron or sudo does not have it, and the directory of a login session goes at logout, so
-//! the processes of one user would meet in two places.
+//! `XDG_RUNTIME_DIR` comes last. A process of cron or sudo does not have it, and the system removes it at logout, so the processes of one
+//! user would use two directories.
 
 use super::{RegistryError, io_error};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -49,7 +49,7 @@ pub(super) fn own_directories(base: &Path) -> Result<Vec<PathBuf>, RegistryError
 
 /// Makes a directory for this user and network namespace in `base`.
 ///
-/// The plain name can be taken without malice too: namespace numbers are used again, and root of a user namespace shares its
+/// The plain name can also be taken by accident: the kernel reuses namespace numbers, and root of a user namespace shares its
 /// number with root.
 pub(super) fn make_directory(base: &Path) -> Result<(), RegistryError> {
     let plain = plain_directory(base);
@@ -63,7 +63,7 @@ pub(super) fn make_directory(base: &Path) -> Result<(), RegistryError> {
     }
 }
 
-/// The directory in `base` that processes meet in if nobody else has taken its name.
+/// The directory in `base` that processes use unless somebody else has taken its name.
 pub(super) fn plain_directory(base: &Path) -> PathBuf {
     base.join(plain_name())
 }
@@ -124,7 +124,7 @@ mod tests {
         std::fs::remove_dir_all(base).unwrap();
     }
 
-    /// Somebody else takes every name that can be guessed, and gives the plain one back later.
+    /// Somebody else takes every name that can be guessed, and later removes the plain one.
     #[test]
     fn names_that_others_take_neither_block_nor_split() {
         let base = fresh_base("taken");
@@ -143,7 +143,7 @@ mod tests {
         std::fs::remove_dir_all(base).unwrap();
     }
 
-    /// A directory that is made beside one in use wins only when nobody is left in the other.
+    /// A second directory is not used while a process has a slot in the first.
     #[test]
     fn of_two_directories_the_one_in_use_counts() {
         let base = fresh_base("two");
@@ -156,9 +156,9 @@ mod tests {
         std::fs::remove_dir_all(base).unwrap();
     }
 
-    /// Processes that start together while the plain name is taken all make a directory, and meet in one.
+    /// Processes that start together while the plain name is taken may each make a directory, but all enter the same one.
     #[test]
-    fn who_starts_together_meets() {
+    fn processes_that_start_together_enter_one_directory() {
         let base = fresh_base("together");
         symlink("/", plain_directory(&base)).unwrap();
         for _ in 0..50 {

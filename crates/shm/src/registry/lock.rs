@@ -57,7 +57,7 @@ impl ByteLocks {
         self.is_any_held(byte..=byte)
     }
 
-    /// Whether somebody else has one of the bytes. One system call, however many they are.
+    /// Whether somebody else has one of the bytes. Makes one system call for all of them.
     pub(crate) fn is_any_held(&self, bytes: RangeInclusive<u8>) -> io::Result<bool> {
         let mut answer = range(*bytes.start(), libc::F_WRLCK);
         answer.l_len = bytes.count() as libc::off_t;

@@ -98,13 +98,13 @@ impl Registry {
                 Err(e) => return Err(e),
             }
         }
-        Err(io_error(base, "enter a directory that stays", io::ErrorKind::NotFound.into()))
+        Err(io_error(base, "enter a registry before it is removed", io::ErrorKind::NotFound.into()))
     }
 
     /// Claims a slot in the one directory of this user; `None` if the directories changed meanwhile.
     ///
-    /// All directories are locked and then listed once more. Whoever makes another one afterwards finds this process in the
-    /// chosen one, and one that was made before is in the list. So no two directories are in use at once.
+    /// All directories are locked and then listed once more. A process that makes another one afterwards finds this process in
+    /// the chosen one. A directory that was made before is in the list. So no two directories are in use at once.
     fn enter(base: &Path) -> Result<Option<Registry>, RegistryError> {
         let mut directories = own_directories(base)?;
         if directories.is_empty() {
@@ -112,7 +112,7 @@ impl Registry {
             directories = own_directories(base)?;
         }
         let mut found = directories.iter().map(|path| Registry::at(path)).collect::<Result<Vec<_>, _>>()?;
-        // In the order of their names, as everybody does.
+        // Every process locks them in the order of their names, so no two processes wait for each other.
         let locked =
             found.iter().map(|registry| registry.lock(ROSTER_PATIENCE)).collect::<Result<Vec<_>, _>>()?;
         let is_there = |registry: &Registry| registry.locks.is_at(&registry.directory.join(LOCK_FILE));
@@ -135,7 +135,7 @@ impl Registry {
         Ok(Registry { directory: directory.to_path_buf(), locks, slot: 0 })
     }
 
-    /// Whether some other process is in it.
+    /// Whether another process has a slot in it.
     fn is_in_use(&self) -> bool {
         self.locks.is_any_held(FIRST_SLOT..=LAST_SLOT).unwrap_or(true)
     }
@@ -196,7 +196,7 @@ impl Registry {
         Ok(RosterLock(&self.locks))
     }
 
-    /// With the roster locked.
+    /// Runs `change` on the roster and stores the result. The caller holds the lock.
     fn change<T>(&self, change: impl FnOnce(&Registry, &mut Roster) -> T) -> Result<T, RegistryError> {
         let mut roster = self.load();
         let before = roster.clone();
@@ -242,7 +242,7 @@ impl Registry {
     }
 }
 
-/// The directory in which processes of this user and network namespace are; nothing is claimed in it, and it may be missing.
+/// The directory that processes of this user and network namespace use. It may be missing. Claims no slot in it.
 pub fn own_directory() -> Result<PathBuf, RegistryError> {
     let base = default_base();
     let directories = own_directories(&base)?;
@@ -251,7 +251,7 @@ pub fn own_directory() -> Result<PathBuf, RegistryError> {
     Ok(in_use.cloned().unwrap_or_else(|| plain_directory(&base)))
 }
 
-/// Unlocks on every way out, also after a panic; closing the file would not, if the process has forked meanwhile.
+/// Unlocks the roster on drop, also after a panic. Closing the file is not enough if the process has forked meanwhile.
 struct RosterLock<'a>(&'a ByteLocks);
 
 impl Drop for RosterLock<'_> {

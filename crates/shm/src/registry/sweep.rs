@@ -56,7 +56,7 @@ pub(crate) fn sweep_registries(own: &Path) {
 fn remove_if_abandoned(path: &Path) {
     let Ok(locks) = ByteLocks::open_existing(&path.join(LOCK_FILE)) else { return };
     let is_in_use = || locks.is_any_held(FIRST_SLOT..=LAST_SLOT).unwrap_or(true);
-    // Looked at first without the roster, for which its processes would wait.
+    // The first check does not lock the roster, because the processes of that registry would wait for it.
     if is_in_use() {
         return;
     }
@@ -82,7 +82,7 @@ mod tests {
     use std::os::unix::fs::DirBuilderExt;
     use std::path::PathBuf;
 
-    /// In memory, as real ones: a disk that stalls would look like a process that holds the roster for ever.
+    /// In shared memory, like real registries: on a disk that stalls, the wait for the roster lock could time out.
     fn fresh_base(name: &str) -> PathBuf {
         let base = default_base().join(format!("ferroce-sweep-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&base);

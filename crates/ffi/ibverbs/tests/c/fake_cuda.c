@@ -1,5 +1,5 @@
-/* A CUDA driver without a GPU. Its device memory cannot be read or written at its addresses, so a plain access faults. Copies
- * happen when their stream is synchronised and not before, and only in the primary context on a stream that does not block. */
+/* A CUDA driver without a GPU. Its device memory cannot be read or written at its addresses, so a plain access faults. A copy
+ * happens only when its stream is synchronised, and only in the primary context on a non-blocking stream. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>

@@ -38,7 +38,7 @@ static void load_driver(const char *path) {
     MUST(init(0) == 0 && get(&device, 0) == 0 && retain(&context, device) == 0);
 }
 
-/* Calls of the test itself have the context current, and all others have none. */
+/* The context is current only during calls of the test itself. */
 #define IN_CONTEXT(call)                                                                          \
     do {                                                                                          \
         void *popped_;                                                                            \
@@ -76,7 +76,7 @@ static void fill(struct place *place, unsigned seed) {
     put(place, 0, bytes, SIZE);
 }
 
-/* Whether the bytes are equal, and those behind them are not: nothing was copied beyond. */
+/* Whether the bytes are equal and the bytes behind them differ, so that nothing was copied beyond the range. */
 static int equal(struct place *a, struct place *b, size_t offset, size_t len) {
     static char of_a[SIZE], of_b[SIZE];
     get(a, 0, of_a, SIZE);
@@ -161,7 +161,7 @@ static void atomics(struct pair *p, struct place *near, struct place *far) {
     CHECK(word(near, 64) == 7 && word(far, 64) == 1000);
 }
 
-/* A driver that refuses a copy fails the operation, and the status tells on which end. */
+/* If the driver refuses a copy, the operation fails, and its status shows at which end. */
 static void failures_of_the_driver(struct ibv_context *device, uint64_t gpu) {
     for (int is_far = 0; is_far < 2; is_far++) {
         struct pair p = pair_open(device, SIZE);
@@ -195,7 +195,7 @@ static int in_memfd(void *at) {
     return found;
 }
 
-/* Pages that the driver has pinned stay where they are: the GPU would go on using the old ones. */
+/* Pages that the driver has pinned are not moved: the GPU would continue to use the old ones. */
 static void pinned_pages_stay(struct pair *p) {
     char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(memory != MAP_FAILED);
@@ -217,7 +217,7 @@ int main(int argc, char **argv) {
     uint64_t gpu[2];
     for (int i = 0; i < 2; i++)
         IN_CONTEXT(cuMemAlloc(&gpu[i], SIZE));
-    /* Any descriptor: the address tells where the memory is. */
+    /* Any open descriptor is accepted: the address identifies the memory. */
     int fd = dup(2);
     NULL_WITH(EBADF, ibv_reg_dmabuf_mr(p.pd, 0, SIZE, gpu[1], -1, ALL));
     NULL_WITH(EINVAL, ibv_reg_dmabuf_mr(p.pd, 0, SIZE, (uintptr_t)p.buffer, fd, ALL));

@@ -11,8 +11,7 @@
 //! is forged; the PSN must then arrive in sequence. A placed packet has no copy to compare with, so any second packet
 //! counts as different.
 //!
-//! Buffers are reused while losses continue: to allocate and free them with each packet costs a fifth of the receive
-//! rate.
+//! Buffers are reused while losses continue: allocating and freeing one per packet costs a fifth of the receive rate.
 
 use crate::Time;
 use crate::ids::Psn;
@@ -37,7 +36,7 @@ pub(in super::super) const REPORT_LEN: usize = MAX_KEPT as usize / 8;
 const MIN_SLOTS: usize = 64;
 /// Heap bytes of a slot.
 const SLOT_BYTES: usize = size_of::<Option<Box<Early>>>();
-/// Heap bytes of a packet besides its payload: itself, and its place in the list of unused ones.
+/// Heap bytes of a packet besides its payload: itself, and its entry in the list of unused buffers.
 const PACKET_BYTES: usize = size_of::<Early>() + 2 * SLOT_BYTES;
 
 /// A kept packet, or an unused buffer for one.
@@ -83,7 +82,7 @@ impl Early {
     }
 }
 
-/// The packets kept by one queue pair. It owns memory until the first tick without any.
+/// The packets kept by one queue pair. It owns memory until the first tick at which it holds no packet.
 #[derive(Debug, Default)]
 pub(super) struct Kept(Option<Box<Store>>);
 
@@ -475,7 +474,7 @@ mod tests {
         let mut stores: Vec<Fixture> = (0..3).map(|_| Fixture::new(Psn::new(0))).collect();
         stores[0].keep(1, &[0; 100], Time(0));
         let each = stores[0].kept.heap_bytes();
-        // The third packet lacks one byte.
+        // One byte is missing for the third packet.
         let budget = ReorderBudget::new(3 * each - 1);
         for f in &mut stores {
             (f.kept, f.budget) = (Kept::default(), budget.clone());

@@ -55,7 +55,7 @@ pub(crate) struct Responder {
     not_ready: bool,
     /// The peer supports selective repeat.
     peer_selects: bool,
-    /// The peer has said hello: it uses the extensions once it knows that we understand them.
+    /// The peer's first request had the hello bit. The peer uses the extensions after an answer with that bit.
     peer_extends: bool,
 }
 
@@ -93,7 +93,7 @@ impl Responder {
         if view.psn() != self.expected {
             return self.out_of_sequence(&view.to_packet(), V::CAN_BE_KEPT, io);
         }
-        // Only the first request says hello: it cannot be missed, and a foreign end that sets the bit elsewhere is not believed.
+        // The bit counts on the first request only. The responder always executes that request, and a foreign end may set the bit on others.
         if view.hello() && view.psn() == io.attr.rq_psn {
             self.peer_extends = io.id.transport == Transport::Rc;
         }
