@@ -8,7 +8,7 @@ use crate::process::Job;
 use crate::step::{Context, Report, Tier};
 
 /// Tests that run programs of other tests once more, under valgrind and ThreadSanitizer: for the step `test` of the full tier.
-pub(crate) const UNDER_DETECTORS: [&str; 2] = ["under_valgrind", "no_thread_meets_another_without_order"];
+const UNDER_DETECTORS: [&str; 2] = ["under_valgrind", "no_thread_meets_another_without_order"];
 
 /// A target that has no standard library at all: what builds for it cannot do I/O.
 const BARE_TARGET: &str = "x86_64-unknown-none";
@@ -46,7 +46,7 @@ pub(crate) fn test(ctx: &Context) -> Report {
     if is_quick {
         args.extend(["--lib", "--bins"]);
     }
-    let mut job = Job::cargo(args).args(for_test_programs(ctx.is_full())).limit_s(45 * 60);
+    let mut job = Job::cargo(args).arg("--").args(for_test_programs(ctx.is_full())).limit_s(45 * 60);
     if is_quick {
         job = job.env("PROPTEST_CASES", "32");
     }
@@ -62,9 +62,9 @@ pub(crate) fn test(ctx: &Context) -> Report {
 }
 
 /// Arguments of every test program.
-fn for_test_programs(under_detectors: bool) -> Vec<&'static str> {
+pub(crate) fn for_test_programs(under_detectors: bool) -> Vec<&'static str> {
     let skipped: &[&str] = if under_detectors { &[] } else { &UNDER_DETECTORS };
-    ["--", "--show-output"].into_iter().chain(skipped.iter().flat_map(|name| ["--skip", name])).collect()
+    ["--show-output"].into_iter().chain(skipped.iter().flat_map(|name| ["--skip", name])).collect()
 }
 
 /// The tests of everything that opens a NIC, between processes of one host that must not use what they share. By default
@@ -82,7 +82,8 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
     let _pages = HugePages::borrow();
     // A minute of time-outs that no link shortens.
     let skipped: &[&str] = if ctx.is_full() { &[] } else { &["--skip", "nobody_answers"] };
-    let job = job.args(for_test_programs(false)).args(skipped.iter().copied()).env("FERROCE_LINK", "udp");
+    let job =
+        job.arg("--").args(for_test_programs(false)).args(skipped.iter().copied()).env("FERROCE_LINK", "udp");
     libtest::report(job.limit_s(15 * 60).run(ctx))
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::cargo::UNDER_DETECTORS;
+use crate::cargo::for_test_programs;
 use crate::hugepages::HugePages;
 use crate::libtest;
 use crate::process::Job;
@@ -75,8 +75,7 @@ fn perf(ctx: &Context, job: Job, home: &Home) -> crate::process::Ran {
 fn repeat(ctx: &Context, home: &Home, binary: &TestBinary) -> Report {
     let mut job = home
         .job(&binary.executable)
-        .args(["--show-output"])
-        .args(UNDER_DETECTORS.iter().flat_map(|name| ["--skip", name]))
+        .args(for_test_programs(false))
         .env("CARGO_MANIFEST_DIR", &binary.package_dir)
         .env("FERROCE_TEST_LIBRARY", target_dir(ctx).join("debug/libibverbs.so"))
         .dir(&binary.package_dir)

@@ -4,7 +4,7 @@ use ferroce_proto::cm::{
     Accept, CmError, CommId, Config, Event, MadAddressing, Path, RejectReason, Secret, SidrStatus,
 };
 use ferroce_proto::verbs::{Mtu, QpState};
-use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Rep, Rtu};
+use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Rep, Req, Rtu};
 use ferroce_proto::{Gid, Qpn, Time};
 use ferroce_sim::cm::{Act, CmPair, DATAGRAM_SERVICE, FaultRates, Policy};
 
@@ -231,6 +231,25 @@ fn a_forged_dreq_or_req_does_not_end_a_connection() {
     assert_eq!(pair.cm(1).connections(), 1);
     pair.run_until(pair.now + SECOND);
     assert_eq!(pair.nodes[1].names(), ["request", "established"]);
+}
+
+/// Only one listener has a key, so a REQ for another service needs no proof. It must not end the connection, even if the peer
+/// does not answer.
+#[test]
+fn a_req_without_a_key_does_not_end_a_connection_with_one() {
+    let mut pair = pair(None, None);
+    let (listener, now) = (pair.listener, pair.now);
+    pair.cm(1).set_listener_secret(listener, key(3));
+    let own = key(3);
+    let offer = ferroce_proto::cm::Connect { secret: Some(&own), ..pair.connect_params(100) };
+    pair.cm(0).connect(&offer, now).unwrap();
+    pair.run_until(Time(SECOND));
+    pair.nodes[0].cm = None;
+    let req = Req { local_comm_id: CommId(0x7700_0000), local_qpn: Qpn::new(100), ..Req::default() };
+    pair.deliver(1, &CmMad { tid: 5, attr_mod: 0, message: CmMessage::Req(req) }.to_bytes());
+    assert_eq!(pair.cm(1).counters().stale, 1);
+    pair.run_until(pair.now + 60 * SECOND);
+    assert_eq!(pair.nodes[1].names(), ["request", "established"], "{}", pair.journal);
 }
 
 /// The peer restarted and used its queue pair number again, so its REQ ends the old connection and is refused. A forger

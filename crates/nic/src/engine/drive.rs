@@ -42,6 +42,8 @@ const CROWDED_NS: u64 = 10_000;
 const BUSY_NS: u64 = 2_000_000;
 /// The poller keeps the processor for the duration of that yield divided by this.
 const KEPT_PART: u64 = 4;
+/// The longest time that it keeps the processor: a process that was stopped was away for longer than any time slice.
+const KEPT_MOST_NS: u64 = 4_000_000;
 /// Failed attempts at the progress lock after which a poller yields: its holder may be waiting for this processor.
 const CONTENTIONS_PER_YIELD: u32 = 64;
 
@@ -517,7 +519,7 @@ impl Polling {
         let after = now();
         let away_ns = after.since_ns(before);
         if away_ns > BUSY_NS {
-            self.keeps_until_ns.store(after.0 + away_ns / KEPT_PART, Ordering::Relaxed);
+            self.keeps_until_ns.store(after.0 + (away_ns / KEPT_PART).min(KEPT_MOST_NS), Ordering::Relaxed);
         }
         let crowded = away_ns > CROWDED_NS;
         self.patience.store(if crowded { YIELDS_AFTER_IN_CROWD } else { YIELDS_AFTER }, Ordering::Relaxed);

@@ -83,7 +83,8 @@ impl Cm {
 
     /// RoCE has no alternate paths.
     fn handle_lap(&mut self, inbound: &MadAddressing, tid: u64, lap: &Lap) {
-        if self.known(inbound, lap.remote_comm_id).is_none() {
+        let connection = self.known(inbound, lap.remote_comm_id);
+        if connection.is_none_or(|connection| connection.remote != lap.local_comm_id) {
             return;
         }
         let apr = Apr {

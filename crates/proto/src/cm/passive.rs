@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, State};
 use super::params::put_private_before;
-use super::proof::{REQ_PROOF_LEN, ReqProof};
+use super::proof::{REQ_PROOF_LEN, ReqProof, Secret};
 use super::timing::response_ns;
 use super::{
     Accept, Cm, CmError, CommId, Ece, Event, Kind, ListenerId, MadAddressing, Path, RejectReason, Request,
@@ -33,7 +33,7 @@ impl Cm {
             if let Some((_, mac)) = proof {
                 self.record_req_proof(mac);
             }
-            return self.on_stale(old, inbound, tid, req, proof.is_some(), now);
+            return self.on_stale(old, inbound, tid, req, proof.map(|(secret, _)| secret), now);
         }
         match self.check_req(inbound, req, now) {
             Ok(Some((listener, mtu))) => {
@@ -175,22 +175,25 @@ impl Cm {
     }
 
     /// Handles a REQ whose queue pair or id belongs to an older connection, which is probably stale (IBA 12.9.8.3.1). The
-    /// peer must retry. Anybody can send such a REQ. So without a proof of the key, an established connection ends only if
-    /// its peer does not answer a probe, and any other connection ends by its own timers.
+    /// peer must retry. Anybody can send such a REQ. So a connection with a key ends only for a REQ that proves the same
+    /// key. One without ends only if its peer does not answer a probe, or by its own timers if it is not established.
     fn on_stale(
         &mut self,
         old: CommId,
         inbound: &MadAddressing,
         tid: u64,
         req: &Req,
-        is_proven: bool,
+        proven: Option<Secret>,
         now: Time,
     ) {
         self.counters.stale += 1;
         self.refuse_req(inbound, tid, req, RejectReason::STALE_CONNECTION);
-        if is_proven {
-            // Ending it is enough; a connection in TIMEWAIT has already ended.
-            let _ = self.disconnect(old, &[], now);
+        let secret = self.connections.get(&old).and_then(|connection| connection.secret.clone());
+        if secret.is_some() {
+            if secret == proven {
+                // Ending it is enough; a connection in TIMEWAIT has already ended.
+                let _ = self.disconnect(old, &[], now);
+            }
         } else if self.in_state(old, &[State::Established]).is_ok() {
             self.probe_peer(old, now);
         }

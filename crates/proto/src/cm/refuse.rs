@@ -109,7 +109,8 @@ impl Cm {
         let id = rej.remote_comm_id;
         let Some(connection) = self.known_or_peer(inbound, id, rej.local_comm_id) else { return };
         let (id, state) = (connection.local, connection.state);
-        let was_probed = connection.resend.is_some() && connection.remote == rej.local_comm_id;
+        let names_both = (connection.local, connection.remote) == (rej.remote_comm_id, rej.local_comm_id);
+        let was_probed = connection.resend.is_some() && names_both;
         self.counters.on_rejected(rej.reason);
         if state == State::ReqSent
             && rej.reason == RejectReason::INVALID_SERVICE_ID
