@@ -7,8 +7,10 @@ use crate::libtest;
 use crate::process::Job;
 use crate::step::{Context, Report, Tier};
 
-/// Tests that run programs of other tests once more, under valgrind and ThreadSanitizer: for the step `test` of the full tier.
+/// Tests that run programs of other tests once more, under valgrind and ThreadSanitizer: for the full tier.
 const UNDER_DETECTORS: [&str; 2] = ["under_valgrind", "no_thread_meets_another_without_order"];
+/// Tests that show the same on every link and for every user, and take a minute: the detectors, and time-outs.
+const LONG: [&str; 3] = [UNDER_DETECTORS[0], UNDER_DETECTORS[1], "nobody_answers"];
 
 /// A target that has no standard library at all: what builds for it cannot do I/O.
 const BARE_TARGET: &str = "x86_64-unknown-none";
@@ -46,7 +48,9 @@ pub(crate) fn test(ctx: &Context) -> Report {
     if is_quick {
         args.extend(["--lib", "--bins"]);
     }
-    let mut job = Job::cargo(args).arg("--").args(for_test_programs(ctx.is_full())).limit_s(45 * 60);
+    let mut job = Job::cargo(args).limit_s(45 * 60);
+    let skipped: &[&str] = if ctx.is_full() { &[] } else { &UNDER_DETECTORS };
+    job = job.arg("--").args(for_test_programs(skipped));
     if is_quick {
         job = job.env("PROPTEST_CASES", "32");
     }
@@ -61,9 +65,12 @@ pub(crate) fn test(ctx: &Context) -> Report {
     libtest::report(job.run(ctx))
 }
 
-/// Arguments of every test program.
-pub(crate) fn for_test_programs(under_detectors: bool) -> Vec<&'static str> {
-    let skipped: &[&str] = if under_detectors { &[] } else { &UNDER_DETECTORS };
+/// Arguments of test programs in the steps that repeat the step `test` over another link or as another user.
+pub(crate) fn for_repeated_tests() -> Vec<&'static str> {
+    for_test_programs(&LONG)
+}
+
+fn for_test_programs(skipped: &'static [&'static str]) -> Vec<&'static str> {
     ["--show-output"].into_iter().chain(skipped.iter().flat_map(|name| ["--skip", name])).collect()
 }
 
@@ -80,10 +87,7 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
         false => job.arg("--workspace").args(usual.iter().flat_map(|name| ["--test", name])),
     };
     let _pages = HugePages::borrow();
-    // A minute of time-outs that no link shortens.
-    let skipped: &[&str] = if ctx.is_full() { &[] } else { &["--skip", "nobody_answers"] };
-    let job =
-        job.arg("--").args(for_test_programs(false)).args(skipped.iter().copied()).env("FERROCE_LINK", "udp");
+    let job = job.arg("--").args(for_repeated_tests()).env("FERROCE_LINK", "udp");
     libtest::report(job.limit_s(15 * 60).run(ctx))
 }
 
@@ -91,7 +95,7 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
 pub(crate) fn kills(ctx: &Context) -> Report {
     let args =
         "test --workspace --all-features --test local --test messages --no-fail-fast -- killed --show-output";
-    let job = Job::cargo(args.split(' ')).env("FERROCE_TEST_KILLS", "500");
+    let job = Job::cargo(args.split(' ')).env("FERROCE_TEST_KILLS", "1000");
     libtest::report(job.limit_s(20 * 60).run(ctx))
 }
 

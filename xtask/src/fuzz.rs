@@ -15,7 +15,9 @@ use crate::step::{Context, Report, fail};
 const MANIFEST: &str = "fuzz/Cargo.toml";
 /// How long each target runs inside `cargo xtask test`, and with `--full`.
 const SMOKE_SECONDS: u64 = 5;
-const FULL_SECONDS: u64 = 20;
+const FULL_SECONDS: u64 = 60;
+/// Targets that run at once: each uses one processor.
+const AT_ONCE: usize = 2;
 
 /// What cargo-fuzz passes, less the sanitiser. Debug assertions and overflow checks are what turns a bug into a crash.
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -88,7 +90,15 @@ pub(crate) fn smoke(ctx: &Context) -> Report {
     }
     let seconds = if ctx.is_full() { FULL_SECONDS } else { SMOKE_SECONDS };
     let mut report = Report::default();
-    targets.iter().for_each(|target| report.merge(hunt(ctx, target, seconds)));
+    for some in targets.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            let hunts: Vec<_> =
+                some.iter().map(|target| scope.spawn(move || hunt(ctx, target, seconds))).collect();
+            for hunt in hunts {
+                report.merge(hunt.join().unwrap_or_else(|_| Report::fail("a thread of the step panicked")));
+            }
+        });
+    }
     report
 }
 

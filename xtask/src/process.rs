@@ -84,7 +84,7 @@ impl Job {
         if self.command.get_current_dir().is_none() {
             self.command.current_dir(&ctx.root);
         }
-        ctx.screen.borrow_mut().line(&format!("$ {title}"));
+        ctx.screen.lock().expect("no thread panics while it draws").line(&format!("$ {title}"));
         match self.start() {
             Err(error) => Ran { title, status: Err(format!("did not start: {error}")), lines: Vec::new() },
             Ok((child, lines)) => follow(ctx, title, child, &lines, self.limit),
@@ -141,10 +141,12 @@ fn follow(ctx: &Context, title: String, mut child: Child, output: &Receiver<Stri
     loop {
         match output.recv_timeout(TICK) {
             Ok(line) => {
-                ctx.screen.borrow_mut().line(&line);
+                ctx.screen.lock().expect("no thread panics while it draws").line(&line);
                 lines.push(line);
             }
-            Err(RecvTimeoutError::Timeout) => ctx.screen.borrow_mut().tick(),
+            Err(RecvTimeoutError::Timeout) => {
+                ctx.screen.lock().expect("no thread panics while it draws").tick()
+            }
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if ended.is_none() && matches!(child.try_wait(), Ok(Some(_))) {

@@ -3,10 +3,10 @@
 //! A step never prints and never exits: it returns a [`Report`], and `test` decides what is shown. So a step that fails
 //! cannot hide the ones after it.
 
-use std::cell::{OnceCell, RefCell};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, OnceLock};
 
 use crate::process::Ran;
 use crate::programs::verdict::Row;
@@ -38,9 +38,9 @@ pub struct Context {
     /// Root of the repository.
     pub root: PathBuf,
     pub(crate) tier: Tier,
-    pub(crate) screen: RefCell<Screen>,
+    pub(crate) screen: Mutex<Screen>,
     /// Filled by the `tools` step, or on first use where that step was filtered out.
-    pub(crate) tools: OnceCell<Tools>,
+    pub(crate) tools: OnceLock<Tools>,
 }
 
 impl Context {
@@ -51,7 +51,7 @@ impl Context {
             std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&manifest_dir).ancestors().find(|folder| folder.join("Cargo.lock").exists());
         let root = root.expect("this crate is a member of the workspace").to_path_buf();
-        Self { root, tier, screen: RefCell::new(Screen::new(verbose)), tools: OnceCell::new() }
+        Self { root, tier, screen: Mutex::new(Screen::new(verbose)), tools: OnceLock::new() }
     }
 
     /// Scratch of xtask inside the target directory; never checked in.
@@ -69,7 +69,10 @@ impl Context {
         let mut done = 0;
         move |row| {
             done += 1;
-            self.screen.borrow_mut().line(&format!("[{done}/{total}] {}", row.line()));
+            self.screen
+                .lock()
+                .expect("no thread panics while it draws")
+                .line(&format!("[{done}/{total}] {}", row.line()));
         }
     }
 

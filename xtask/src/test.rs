@@ -21,7 +21,7 @@ const STEPS: [Step; 21] = [
     Step { name: "clippy", tier: Tier::Quick, run: cargo::clippy, about: "all targets and features, warnings denied" },
     Step { name: "test", tier: Tier::Quick, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests; full: also under valgrind and ThreadSanitizer)" },
     Step { name: "test-udp", tier: Tier::Default, run: cargo::test_over_udp, about: "tests that open a NIC once more, without the same-host fabric (full: all of them)" },
-    Step { name: "kills", tier: Tier::Full, run: cargo::kills, about: "a thousand processes killed at random moments under traffic" },
+    Step { name: "kills", tier: Tier::Full, run: cargo::kills, about: "two thousand processes killed at random moments under traffic" },
     Step { name: "miri", tier: Tier::Full, run: cargo::miri, about: "unit tests of proto in Miri, where a toolchain has it" },
     Step { name: "models", tier: Tier::Default, run: cargo::models, about: "loom on the ring, the lock, region guards and cached regions: all orders of steps with few preemptions" },
     Step { name: "no-std", tier: Tier::Default, run: cargo::no_std, about: "proto built without the standard library" },
@@ -34,7 +34,7 @@ const STEPS: [Step; 21] = [
     Step { name: "programs-udp", tier: Tier::Default, run: programs::check_over_udp, about: "some of them without the same-host fabric (full: all of them)" },
     Step { name: "dsm", tier: Tier::Default, run: dsm::check, about: "shared-memory programs on every transport (full: each with 1 to 8 processes)" },
     Step { name: "unprivileged", tier: Tier::Default, run: unprivileged::check, about: "ferroce perf and integration tests as a user without rights (full: all of them)" },
-    Step { name: "fuzz", tier: Tier::Default, run: fuzz::smoke, about: "each fuzz target for 5 s (full: 20 s)" },
+    Step { name: "fuzz", tier: Tier::Default, run: fuzz::smoke, about: "each fuzz target for 5 s (full: 60 s)" },
     Step { name: "interop", tier: Tier::Default, run: interop::check, about: "the Linux kernel's Soft-RoCE as the peer, in a virtual machine (full: every variation)" },
 ];
 
@@ -103,9 +103,9 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
 
 fn run_step(ctx: &Context, step: &Step, at: usize, of: usize, verbose: bool) -> Done {
     let started = Instant::now();
-    ctx.screen.borrow_mut().begin(format!("[{at}/{of}] {}", step.name));
+    ctx.screen.lock().expect("no thread panics while it draws").begin(format!("[{at}/{of}] {}", step.name));
     let report = (step.run)(ctx);
-    ctx.screen.borrow_mut().end(report.verdict());
+    ctx.screen.lock().expect("no thread panics while it draws").end(report.verdict());
     let log = ctx.scratch().join("log").join(format!("{}.log", step.name));
     let logged = std::fs::create_dir_all(ctx.scratch().join("log"))
         .and_then(|()| std::fs::write(&log, report.output.join("\n") + "\n"));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::cargo::for_test_programs;
+use crate::cargo::for_repeated_tests;
 use crate::hugepages::HugePages;
 use crate::libtest;
 use crate::process::Job;
@@ -75,7 +75,7 @@ fn perf(ctx: &Context, job: Job, home: &Home) -> crate::process::Ran {
 fn repeat(ctx: &Context, home: &Home, binary: &TestBinary) -> Report {
     let mut job = home
         .job(&binary.executable)
-        .args(for_test_programs(false))
+        .args(for_repeated_tests())
         .env("CARGO_MANIFEST_DIR", &binary.package_dir)
         .env("FERROCE_TEST_LIBRARY", target_dir(ctx).join("debug/libibverbs.so"))
         .dir(&binary.package_dir)

@@ -22,6 +22,16 @@ fn pair(active: Option<u8>, passive: Option<u8>) -> CmPair {
     pair
 }
 
+/// Connects with a key that only the listener and the REQ have.
+fn connect_with_own_key(pair: &mut CmPair) {
+    let (listener, now) = (pair.listener, pair.now);
+    pair.cm(1).set_listener_secret(listener, key(3));
+    let own = key(3);
+    let offer = ferroce_proto::cm::Connect { secret: Some(&own), ..pair.connect_params(100) };
+    pair.cm(0).connect(&offer, now).unwrap();
+    pair.run_until(Time(SECOND));
+}
+
 /// Takes the messages that node 0 wants to send.
 fn sent(pair: &mut CmPair, node: usize) -> Vec<[u8; 256]> {
     std::iter::from_fn(|| pair.cm(node).poll_transmit()).map(|t| *t.mad).collect()
@@ -96,12 +106,7 @@ fn another_key_or_none_is_rejected() {
 #[test]
 fn keys_of_listeners_and_reqs_have_priority() {
     let mut pair = pair(Some(1), Some(2));
-    let (listener, now) = (pair.listener, pair.now);
-    pair.cm(1).set_listener_secret(listener, key(3));
-    let own = key(3);
-    let offer = ferroce_proto::cm::Connect { secret: Some(&own), ..pair.connect_params(100) };
-    pair.cm(0).connect(&offer, now).unwrap();
-    pair.run_until(Time(SECOND));
+    connect_with_own_key(&mut pair);
     assert_eq!(pair.nodes[1].names(), ["request", "established"]);
 }
 
@@ -238,12 +243,7 @@ fn a_forged_dreq_or_req_does_not_end_a_connection() {
 #[test]
 fn a_req_without_a_key_does_not_end_a_connection_with_one() {
     let mut pair = pair(None, None);
-    let (listener, now) = (pair.listener, pair.now);
-    pair.cm(1).set_listener_secret(listener, key(3));
-    let own = key(3);
-    let offer = ferroce_proto::cm::Connect { secret: Some(&own), ..pair.connect_params(100) };
-    pair.cm(0).connect(&offer, now).unwrap();
-    pair.run_until(Time(SECOND));
+    connect_with_own_key(&mut pair);
     pair.nodes[0].cm = None;
     let req = Req { local_comm_id: CommId(0x7700_0000), local_qpn: Qpn::new(100), ..Req::default() };
     pair.deliver(1, &CmMad { tid: 5, attr_mod: 0, message: CmMessage::Req(req) }.to_bytes());

@@ -62,9 +62,8 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let registration =
-            Registration { addr, len, capacity: len, iova, backing: backing(addr, len, access)? };
-        self.register_range(registration, access, Pages::MustBeThere, owner)
+        let range = Range { addr, len, capacity: len, iova };
+        self.register_range(range, access, Memory::Present, owner)
     }
 
     /// As [`Pd::register`], where the `capacity` bytes from `addr` on, of which the region has the first `len`, are nobody
@@ -80,14 +79,8 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let registration = Registration {
-            addr,
-            len,
-            capacity: capacity.max(len),
-            iova: addr as u64,
-            backing: backing(addr, len, access)?,
-        };
-        self.register_range(registration, access, Pages::MustBeThere, owner)
+        let range = Range { addr, len, capacity: capacity.max(len), iova: addr as u64 };
+        self.register_range(range, access, Memory::Present, owner)
     }
 
     /// As [`Pd::register`], but neither brings pages in nor checks them: for ranges most of which are never used, such as
@@ -102,28 +95,30 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let backing = backing(addr, len, access)?;
-        let registration = Registration { addr, len, capacity: len, iova: addr as u64, backing };
-        self.register_range(registration, access, Pages::MayBeMissing, owner)
+        let range = Range { addr, len, capacity: len, iova: addr as u64 };
+        self.register_range(range, access, Memory::Sparse, owner)
     }
 
     fn register_range(
         self: &Arc<Self>,
-        mut registration: Registration,
+        mut range: Range,
         access: Access,
-        pages: Pages,
+        memory: Memory,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
         self.nic.alive()?;
         check_access(access)?;
         if access.contains(Access::ZERO_BASED) {
-            registration.iova = 0;
+            range.iova = 0;
         }
-        check_range(registration.addr, registration.len, registration.iova)?;
-        let Registration { addr, len, backing, .. } = registration;
-        let region = self.insert_region(registration, access, owner)?;
+        let Range { addr, len, iova, .. } = range;
+        let backing = check_range(addr, len, iova, access)?;
+        if memory == Memory::OfGpu && !matches!(backing, Backing::Gpu(_)) {
+            return Err(Error::Invalid { attribute: "addr", why: "is not a CUDA device pointer" });
+        }
+        let region = self.insert_region(range, backing, access, owner)?;
         // Nobody has the keys yet. Afterwards, since pages that were never touched need not be copied to move into a memfd.
-        if pages == Pages::MustBeThere {
+        if memory == Memory::Present {
             check_mapped(addr, len, access, backing).map_err(Error::Memory)?;
         }
         Ok(region)
@@ -144,17 +139,12 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let why = |why| Error::Invalid { attribute: "addr", why };
         if !is_driver_loaded() {
-            return Err(why("the process has not loaded the CUDA driver (libcuda.so.1)"));
+            let why = "the process has not loaded the CUDA driver (libcuda.so.1)";
+            return Err(Error::Invalid { attribute: "addr", why });
         }
-        let (iova, addr) = (addr, addr as usize);
-        let backing = backing(addr, len, access)?;
-        if !matches!(backing, Backing::Gpu(_)) {
-            return Err(why("is not a CUDA device pointer"));
-        }
-        let registration = Registration { addr, len, capacity: len, iova, backing };
-        self.register_range(registration, access, Pages::MustBeThere, owner)
+        let range = Range { addr: addr as usize, len, capacity: len, iova: addr };
+        self.register_range(range, access, Memory::OfGpu, owner)
     }
 
     /// Registers part of the device's own memory; peers and work requests count from its first byte. The access must
@@ -178,22 +168,15 @@ impl Pd {
         if offset > size || len as u64 > size - offset {
             return Err(Error::Invalid { attribute: "dm_offset", why: "past the end of the device memory" });
         }
-        let registration = Registration {
-            addr: memory.start() + offset as usize,
-            len,
-            capacity: len,
-            iova: 0,
-            backing: Backing::Mapped,
-        };
-        self.insert_region(registration, access, Some(memory.clone()))
+        let range = Range { addr: memory.start() + offset as usize, len, capacity: len, iova: 0 };
+        self.insert_region(range, Backing::Mapped, access, Some(memory.clone()))
     }
 
     /// Makes a region that is nowhere: whatever is written there vanishes, and zeros are read. Only its lkey works.
     pub fn alloc_null_region(self: &Arc<Self>) -> Result<MemoryRegion, Error> {
         self.nic.alive()?;
-        let registration =
-            Registration { addr: 0, len: usize::MAX, capacity: usize::MAX, iova: 0, backing: Backing::Null };
-        self.insert_region(registration, Access::LOCAL_WRITE, None)
+        let range = Range { addr: 0, len: usize::MAX, capacity: usize::MAX, iova: 0 };
+        self.insert_region(range, Backing::Null, Access::LOCAL_WRITE, None)
     }
 
     /// Copies the bytes that scatter/gather entries name, as the NIC does when it makes a packet of them.
@@ -211,11 +194,12 @@ impl Pd {
 
     fn insert_region(
         self: &Arc<Self>,
-        registration: Registration,
+        range: Range,
+        backing: Backing,
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let Registration { addr, len, capacity, iova, backing } = registration;
+        let Range { addr, len, capacity, iova } = range;
         let region = Region {
             iova,
             // A null region is not for peers.
@@ -236,30 +220,24 @@ impl Pd {
     }
 }
 
-/// Whether registration brings pages in, and so learns that there are none.
+/// What the memory of a registration must be.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pages {
-    MustBeThere,
-    MayBeMissing,
+enum Memory {
+    /// Mapped, unless it is on demand or of a GPU: registration brings the pages in, and so finds out.
+    Present,
+    /// Nobody checks it.
+    Sparse,
+    /// Of a GPU.
+    OfGpu,
 }
 
 /// Where a region is.
-struct Registration {
+struct Range {
     addr: usize,
     len: usize,
     /// Bytes from `addr` on that are nobody else's.
     capacity: usize,
     iova: u64,
-    backing: Backing,
-}
-
-pub(super) fn backing(addr: usize, len: usize, access: Access) -> Result<Backing, Error> {
-    check_range(addr, len, 0)?;
-    Ok(match gpu_of(addr, len).map_err(Error::Memory)? {
-        Some(gpu) => Backing::Gpu(gpu),
-        None if access.contains(Access::ON_DEMAND) => Backing::OnDemand,
-        None => Backing::Mapped,
-    })
 }
 
 /// Remote write and atomic need local write (IBA 11.2.8.2): the NIC itself stores what the peer sends.
@@ -282,11 +260,16 @@ pub(super) fn check_access(access: Access) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn check_range(addr: usize, len: usize, iova: u64) -> Result<(), Error> {
+/// Checks a range, and finds out where its bytes are.
+pub(super) fn check_range(addr: usize, len: usize, iova: u64, access: Access) -> Result<Backing, Error> {
     // The last byte, if any, must have an address, in this process and in the remote view.
     let last = len.saturating_sub(1);
     if addr.checked_add(last).is_none() || iova.checked_add(last as u64).is_none() {
         return Err(Error::Invalid { attribute: "length", why: "the region wraps around the address space" });
     }
-    Ok(())
+    Ok(match gpu_of(addr, len).map_err(Error::Memory)? {
+        Some(gpu) => Backing::Gpu(gpu),
+        None if access.contains(Access::ON_DEMAND) => Backing::OnDemand,
+        None => Backing::Mapped,
+    })
 }

@@ -1,6 +1,6 @@
 //! Memory regions, as programs hold them.
 
-use super::pd::{Pd, backing, check_access, check_range};
+use super::pd::{Pd, check_access, check_range};
 use crate::error::Error;
 use crate::memory::check_mapped;
 use ferroce_proto::verbs::{Access, Sge};
@@ -148,8 +148,7 @@ impl MemoryRegion {
         check_access(new_access)?;
         let (addr, len, iova) = place.unwrap_or((self.addr, self.len, self.iova));
         let iova = if new_access.contains(Access::ZERO_BASED) { 0 } else { iova };
-        check_range(addr, len, iova)?;
-        let backing = backing(addr, len, new_access)?;
+        let backing = check_range(addr, len, iova, new_access)?;
         check_mapped(addr, len, new_access, backing).map_err(Error::Memory)?;
         self.pd.nic.engine.device.regions.change_keeping_keys(self.slot, |region| {
             (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing);
@@ -168,8 +167,7 @@ impl MemoryRegion {
         self.pd.nic.alive()?;
         self.check_unbound()?;
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
-        check_range(addr, len, iova)?;
-        let backing = backing(addr, len, self.access)?;
+        let backing = check_range(addr, len, iova, self.access)?;
         check_mapped(addr, len, self.access, backing).map_err(Error::Memory)?;
         let keys = self.pd.nic.engine.device.regions.change(self.slot, |region| {
             region.backing = backing;

@@ -51,7 +51,8 @@ impl Qp {
         let outcome = match &mut self.machine {
             Machine::Rc(rc) => {
                 let (requester, responder) = &mut **rc;
-                let piggybacked_ack = if requester.may_carry() { responder.piggybacked_ack() } else { None };
+                let piggybacked_ack =
+                    if requester.peer_extends() { responder.piggybacked_ack() } else { None };
                 io.piggybacked_ack = piggybacked_ack;
                 let outcome = requester.poll_transmit(&mut self.sq, &mut io);
                 if io.piggybacked_ack != piggybacked_ack {

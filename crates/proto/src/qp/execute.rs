@@ -5,7 +5,7 @@
 //! Everything else waits for [`Qp::poll_requests`], which applies the same rules.
 
 use super::flush::io;
-use super::io::Io;
+use super::io::{Io, has_hello};
 use super::post::signals;
 use super::sq::{awaits_response, wc_opcode};
 use super::{
@@ -58,14 +58,14 @@ impl Qp {
         let Some(plan) = requester.plan_only(flags, is_signaled, mtu, &self.sq, || host.coalesces()) else {
             return Attempt::Declined;
         };
-        let may_carry = requester.may_carry() && len as usize + PiggybackedAck::LEN <= mtu as usize;
+        let may_carry = requester.peer_extends() && len as usize + PiggybackedAck::LEN <= mtu as usize;
         let headers = SendOnly {
             dest_qpn: self.attr.dest_qpn,
             pkey: PKey::DEFAULT,
             psn: plan.psn,
             ack_req: plan.ack_req,
             solicited: flags.contains(SendFlags::SOLICITED),
-            hello: plan.psn == self.attr.sq_psn,
+            hello: has_hello(self.id.transport, &self.attr, plan.psn),
             selective: false,
             imm: if let SendOp::SendImm(imm) = op { Some(imm) } else { None },
             piggybacked_ack: if may_carry { responder.piggybacked_ack() } else { None },

@@ -35,6 +35,12 @@ pub(crate) const fn service_of(transport: Transport) -> Service {
     }
 }
 
+/// Whether a request with this PSN has the [hello bit](Bth::hello): the first one of an RC connection does.
+#[inline(always)]
+pub(crate) fn has_hello(transport: Transport, attr: &QpAttr, psn: Psn) -> bool {
+    transport == Transport::Rc && psn == attr.sq_psn
+}
+
 /// An error that ends the queue pair. Its completion, NAK or event is already created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fatal;
@@ -69,7 +75,6 @@ impl<H: Host> Io<'_, H> {
 
     /// A header for this connection's peer.
     pub(crate) fn headers(&self, operation: Operation, psn: Psn, payload_len: u32) -> Headers {
-        let is_request = self.id.transport == Transport::Rc && !operation.is_response();
         Headers::new(Bth {
             opcode: Opcode::new(self.id.service, operation),
             solicited: false,
@@ -80,7 +85,7 @@ impl<H: Host> Io<'_, H> {
             becn: false,
             dest_qpn: self.attr.dest_qpn,
             ack_req: false,
-            hello: is_request && psn == self.attr.sq_psn,
+            hello: !operation.is_response() && has_hello(self.id.transport, self.attr, psn),
             extended: false,
             selective: false,
             psn,

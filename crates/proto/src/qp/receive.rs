@@ -95,7 +95,7 @@ impl Qp {
     #[inline(always)]
     fn peer_extends(&self, opcode: Opcode) -> bool {
         match &self.machine {
-            Machine::Rc(rc) if opcode.operation.is_response() => rc.0.may_carry(),
+            Machine::Rc(rc) if opcode.operation.is_response() => rc.0.peer_extends(),
             Machine::Rc(rc) => rc.1.peer_extends(),
             _ => false,
         }

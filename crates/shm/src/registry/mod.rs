@@ -119,7 +119,8 @@ impl Registry {
         if found.is_empty() || own_directories(base)? != directories || !found.iter().all(is_there) {
             return Ok(None);
         }
-        let in_use = if found.len() > 1 { found.iter().position(Registry::is_in_use) } else { None };
+        let in_use =
+            if found.len() > 1 { found.iter().position(|registry| is_in_use(&registry.locks)) } else { None };
         let chosen = in_use.unwrap_or(0);
         let slot = found[chosen].change(Registry::claim)??;
         drop(locked);
@@ -133,11 +134,6 @@ impl Registry {
         let locks = ByteLocks::open(&directory.join(LOCK_FILE))
             .map_err(|source| io_error(directory, "open the lock file", source))?;
         Ok(Registry { directory: directory.to_path_buf(), locks, slot: 0 })
-    }
-
-    /// Whether another process has a slot in it.
-    fn is_in_use(&self) -> bool {
-        self.locks.is_any_held(FIRST_SLOT..=LAST_SLOT).unwrap_or(true)
     }
 
     /// The slot of this process.
@@ -246,9 +242,14 @@ impl Registry {
 pub fn own_directory() -> Result<PathBuf, RegistryError> {
     let base = default_base();
     let directories = own_directories(&base)?;
-    let is_in_use = |path: &&PathBuf| Registry::at(path).is_ok_and(|registry| registry.is_in_use());
-    let in_use = directories.iter().find(is_in_use);
+    let is_taken = |path: &&PathBuf| Registry::at(path).is_ok_and(|registry| is_in_use(&registry.locks));
+    let in_use = directories.iter().find(is_taken);
     Ok(in_use.cloned().unwrap_or_else(|| plain_directory(&base)))
+}
+
+/// Whether another process has a slot in the registry of these locks.
+fn is_in_use(locks: &ByteLocks) -> bool {
+    locks.is_any_held(FIRST_SLOT..=LAST_SLOT).unwrap_or(true)
 }
 
 /// Unlocks the roster on drop, also after a panic. Closing the file is not enough if the process has forked meanwhile.

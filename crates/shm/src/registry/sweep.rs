@@ -2,7 +2,7 @@
 
 use super::directory::is_ours;
 use super::lock::ByteLocks;
-use super::{FIRST_SLOT, LAST_SLOT, LOCK_FILE, ROSTER_BYTE, effective_uid};
+use super::{LOCK_FILE, ROSTER_BYTE, effective_uid, is_in_use};
 use std::path::Path;
 
 /// Registries that one process checks when it starts. The next process checks the rest.
@@ -55,16 +55,15 @@ pub(crate) fn sweep_registries(own: &Path) {
 
 fn remove_if_abandoned(path: &Path) {
     let Ok(locks) = ByteLocks::open_existing(&path.join(LOCK_FILE)) else { return };
-    let is_in_use = || locks.is_any_held(FIRST_SLOT..=LAST_SLOT).unwrap_or(true);
     // The first check does not lock the roster, because the processes of that registry would wait for it.
-    if is_in_use() {
+    if is_in_use(&locks) {
         return;
     }
     // Whoever opens the registry just now waits for the roster, and finds then that all is gone.
     if !locks.try_lock(ROSTER_BYTE).unwrap_or(false) {
         return;
     }
-    if is_in_use() {
+    if is_in_use(&locks) {
         return;
     }
     // In one step, for who comes now must find all of it or nothing.

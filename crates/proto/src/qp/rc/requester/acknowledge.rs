@@ -85,7 +85,7 @@ impl Requester {
     /// to guess its PSN.
     #[inline(always)]
     fn on_hello(&mut self, ack: &Ack<'_>) {
-        self.peer_reads_piggybacked_acks |= ack.hello && !ack.psn.is_before(self.una);
+        self.peer_extends |= ack.hello && !ack.psn.is_before(self.una);
     }
 
     #[inline(never)]

@@ -26,7 +26,7 @@ impl Requester {
                 let len = (position.wqe.len - offset).min(packets.saturating_mul(io.mtu()));
                 let mut headers = io.headers(Operation::ReadRequest, psn, 0);
                 headers.reth = Some(Reth { addr: addr.wrapping_add(u64::from(offset)), rkey, len });
-                headers.bth.extended = self.peer_reads_piggybacked_acks;
+                headers.bth.extended = self.peer_extends;
                 (headers, len)
             }
             SendOp::Atomic { addr, rkey, op } => {

@@ -100,8 +100,8 @@ pub(crate) struct Requester {
     went_back: Option<(Psn, Time)>,
     /// The peer sent a NAK with the selective bit: it supports selective repeat.
     peer_selects: bool,
-    /// The peer supports piggybacked ACKs.
-    peer_reads_piggybacked_acks: bool,
+    /// The peer supports the extensions, such as piggybacked ACKs.
+    peer_extends: bool,
     repairs: Repairs,
     cc: Controller,
 }
@@ -131,7 +131,7 @@ impl Requester {
             first_try: None,
             went_back: None,
             peer_selects: false,
-            peer_reads_piggybacked_acks: false,
+            peer_extends: false,
             repairs: Repairs::default(),
             cc,
         }
@@ -171,9 +171,9 @@ impl Requester {
         self.clock.deadline()
     }
 
-    /// Whether the next request may carry a piggybacked ACK.
-    pub(crate) fn may_carry(&self) -> bool {
-        self.peer_reads_piggybacked_acks
+    /// Whether our requests and the peer's responses may be [extended](crate::wire::Bth::extended).
+    pub(crate) fn peer_extends(&self) -> bool {
+        self.peer_extends
     }
 
     /// Packets (or READ responses) in flight.

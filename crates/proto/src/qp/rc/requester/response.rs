@@ -61,7 +61,7 @@ impl Requester {
             self.on_reordering();
             return None;
         }
-        self.peer_reads_piggybacked_acks |= pkt.headers.bth.hello;
+        self.peer_extends |= pkt.headers.bth.hello;
         if let Some(Syndrome::Nak(NakCode::PsnSequence)) = pkt.headers.aeth.map(|a| a.syndrome) {
             io.host.dropped(
                 DropReason::UnexpectedOpcode,

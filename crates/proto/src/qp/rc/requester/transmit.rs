@@ -268,9 +268,7 @@ impl Requester {
     /// with only one RETH would leave in two batches, each as expensive as a full one.
     pub(super) fn repeats_reth(&self, wqe: &SendWqe) -> bool {
         let is_short = (2..=SHORT).contains(&wqe.packets);
-        is_short
-            && self.peer_reads_piggybacked_acks
-            && matches!(wqe.op, SendOp::Write { .. } | SendOp::WriteImm { .. })
+        is_short && self.peer_extends && matches!(wqe.op, SendOp::Write { .. } | SendOp::WriteImm { .. })
     }
 
     fn send_read<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
