@@ -73,15 +73,24 @@ impl QueuePair {
 
     /// Posts a send.
     pub fn post_send(&self, wr: &Wr) -> Result<(), PostError> {
+        self.post_counting_clock_reads(wr).map(drop)
+    }
+
+    /// Posts a send. Returns how often that read the clock.
+    pub fn post_counting_clock_reads(&self, wr: &Wr) -> Result<u32, PostError> {
         self.with(|qp, now, host| {
-            let sent = qp.counters().tx_packets;
+            let (sent, mut clock_reads) = (qp.counters().tx_packets, 0);
+            let clock = || {
+                clock_reads += 1;
+                now
+            };
             // The NIC's next step sends queued requests.
-            let _ = qp.post_send(|| wr.borrow(), || now, host)?;
+            let _ = qp.post_send(|| wr.borrow(), clock, host)?;
             if qp.counters().tx_packets > sent {
                 // A request was sent: delayed ACKs need not wait any longer.
                 qp.poll_replies(now, host);
             }
-            Ok(())
+            Ok(clock_reads)
         })
     }
 

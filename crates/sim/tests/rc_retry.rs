@@ -228,3 +228,23 @@ fn the_other_direction_continues_during_retries() {
     pair.run();
     assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success)]);
 }
+
+/// A message behind others finds the timer running, so only the first one and RTT samples read the clock. A lost burst is sent again as soon
+/// as if each message had read it: the first packet after the probe delay of 1 ms, the others after another one.
+#[test]
+fn messages_behind_others_do_not_read_the_clock() {
+    for burst in [1, 48] {
+        let pair = PairSetup { timeout: 14, ..setup() }.connect();
+        acquaint(&pair);
+        let start = pair.world.now();
+        (0..burst).for_each(|id| pair.b.post_recv(100 + id, 0, 10));
+        let lost = pair.world.rule(Rule::on(is_request).times(burst as u32).drop());
+        let post = |id| pair.a.qp.post_counting_clock_reads(&Wr::send(id).sge(pair.a.sge(0, 8)).unsignaled());
+        let clock_reads: u32 = (0..burst).map(|id| post(id).unwrap()).sum();
+        assert!(clock_reads <= 2 + burst as u32 / 16, "{clock_reads} clock reads for {burst} messages");
+        pair.run();
+        assert_eq!((lost.hits(), pair.b.recv_cq.statuses().len()), (burst as u32, burst as usize));
+        let probes = (pair.world.now().0 - start.0) / 1_000_000;
+        assert_eq!(probes, burst.min(2), "{burst} messages");
+    }
+}

@@ -66,7 +66,7 @@ impl CongestionControl for Careful {
     fn window(&self) -> u32 {
         self.window
     }
-    fn on_sent(&mut self, _now: Time, bytes: u32) {
+    fn on_sent(&mut self, bytes: u32) {
         self.heard.lock().unwrap().sent += u64::from(bytes);
     }
     fn on_ack(&mut self, _now: Time, bytes: u32, rtt_ns: Option<u64>, _ecn: bool) {

@@ -18,7 +18,7 @@ pub struct Posting<'a> {
     // Dropped before the lock is.
     host: NicHost<'a, 'a>,
     machine: MutexGuard<'a, qp::Qp>,
-    /// The time, once it was read.
+    /// The time, once it was read: a packet that was sent started a timer, or an RTT sample.
     asked: Option<Time>,
     /// Every request so far took a fast path: none is queued.
     is_plain: bool,
@@ -88,16 +88,18 @@ impl Engine {
     #[inline(never)]
     fn ring(&self, qp: &Arc<QpCore>, posting: &mut Posting<'_>) {
         let Posting { host, machine, asked, is_plain, .. } = posting;
-        // `asked` is the time of the first packet that this call sent.
         let is_queued = !*is_plain && asked.is_none() && !qp.overrun.load(Ordering::Relaxed);
         if is_queued && machine.may_coalesce(host) {
             self.polling.push_ready(qp);
             return;
         }
-        // Requests that took a fast path leave only a timer to arm.
-        if *is_plain && asked.is_some() && !machine.has_replies() && self.is_settled(qp) {
+        // Requests that took a fast path leave only a timer to arm, unless it runs already: then none of them asked for the time.
+        if *is_plain && !machine.has_unsent() && !machine.has_replies() && self.is_settled(qp) {
             host.flush();
-            return self.arm(qp, machine);
+            if asked.is_some() {
+                self.arm(qp, machine);
+            }
+            return;
         }
         let now = asked.unwrap_or_else(now);
         // Queued requests leave as one batch.

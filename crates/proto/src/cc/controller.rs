@@ -64,8 +64,8 @@ impl CongestionControl for Controller {
         forward!(self, c => c.window())
     }
     #[inline]
-    fn on_sent(&mut self, now: Time, bytes: u32) {
-        forward!(self, c => c.on_sent(now, bytes));
+    fn on_sent(&mut self, bytes: u32) {
+        forward!(self, c => c.on_sent(bytes));
     }
     #[inline]
     fn on_ack(&mut self, now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool) {
@@ -102,7 +102,7 @@ mod tests {
         fn window(&self) -> u32 {
             self.window
         }
-        fn on_sent(&mut self, _now: Time, _bytes: u32) {}
+        fn on_sent(&mut self, _bytes: u32) {}
         fn on_ack(&mut self, _now: Time, bytes: u32, _rtt_ns: Option<u64>, _ecn: bool) {
             self.window += bytes;
         }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_fixed_window_ignores_losses() {
         let mut fixed = Controller::from(FixedWindow { bytes: 4096 });
-        fixed.on_sent(Time(0), 4096);
+        fixed.on_sent(4096);
         fixed.on_ack(Time(1), 4096, Some(1), true);
         fixed.on_loss(Time(2));
         fixed.on_hole(Time(2), 4096);

@@ -16,7 +16,7 @@ impl CongestionControl for FixedWindow {
         self.bytes
     }
     #[inline]
-    fn on_sent(&mut self, _now: Time, _bytes: u32) {}
+    fn on_sent(&mut self, _bytes: u32) {}
     #[inline]
     fn on_ack(&mut self, _now: Time, _bytes: u32, _rtt_ns: Option<u64>, _ecn: bool) {}
     fn on_loss(&mut self, _now: Time) {}

@@ -40,7 +40,7 @@ impl CongestionControl for HalvingWindow {
         self.window
     }
     #[inline]
-    fn on_sent(&mut self, _now: Time, _bytes: u32) {}
+    fn on_sent(&mut self, _bytes: u32) {}
     #[inline]
     fn on_ack(&mut self, _now: Time, bytes: u32, _rtt_ns: Option<u64>, _ecn: bool) {
         if self.window < self.ceiling {

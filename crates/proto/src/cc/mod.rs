@@ -21,7 +21,7 @@ pub trait CongestionControl {
     /// The congestion window in bytes. With nothing in flight, the requester always sends at least one packet.
     fn window(&self) -> u32;
     /// Payload bytes were sent, including retransmissions.
-    fn on_sent(&mut self, now: Time, bytes: u32);
+    fn on_sent(&mut self, bytes: u32);
     /// Bytes were acknowledged. `rtt_ns` is set if the packet was sent exactly once; `ecn` is set if the network marked
     /// it.
     fn on_ack(&mut self, now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool);

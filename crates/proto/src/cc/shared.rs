@@ -65,13 +65,13 @@ impl CongestionControl for SharedWindow {
         self.own.window().min(self.share.of_one())
     }
     #[inline]
-    fn on_sent(&mut self, now: Time, bytes: u32) {
+    fn on_sent(&mut self, bytes: u32) {
         self.sent_bytes = self.sent_bytes.saturating_add(bytes);
         if !self.is_busy && self.sent_bytes > LITTLE_BYTES {
             self.is_busy = true;
             self.share.busy.fetch_add(1, Relaxed);
         }
-        self.own.on_sent(now, bytes);
+        self.own.on_sent(bytes);
     }
     #[inline]
     fn on_ack(&mut self, now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool) {
@@ -118,11 +118,11 @@ mod tests {
             (0..8).map(|_| SharedWindow::new(HalvingWindow::new(512 * 1024), share.clone())).collect();
         assert_eq!(windows[0].window(), 512 * 1024, "nobody sends");
         for window in &mut windows {
-            window.on_sent(Time(0), 4096);
+            window.on_sent(4096);
         }
         assert_eq!(share.busy(), 0, "little is nothing");
         for window in &mut windows {
-            window.on_sent(Time(0), 4096);
+            window.on_sent(4096);
         }
         assert_eq!((share.busy(), windows[0].window()), (8, 128 * 1024));
         windows[0].on_drained();
@@ -132,7 +132,7 @@ mod tests {
         let many: alloc::vec::Vec<_> = (0..1000)
             .map(|_| SharedWindow::new(HalvingWindow::new(512 * 1024), share.clone()))
             .map(|mut window| {
-                window.on_sent(Time(0), LITTLE_BYTES + 1);
+                window.on_sent(LITTLE_BYTES + 1);
                 window
             })
             .collect();

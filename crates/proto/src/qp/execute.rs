@@ -36,7 +36,8 @@ impl Qp {
         }
     }
 
-    /// Sends a single-packet message. The clock is read after the packet is sent.
+    /// Sends a single-packet message. The clock is read after the packet is sent, and only if the timer or an RTT sample
+    /// needs it: a clock read takes as long as a third of a short message.
     #[inline(always)]
     fn try_send<'a, H: Host>(
         &mut self,
@@ -81,7 +82,7 @@ impl Qp {
         let op = if let SendOp::SendImm(imm) = op { SendOp::SendImm(imm) } else { SendOp::Send };
         let wqe = self.sq.push(&SendWr { op, ud: None, srq: None, ..wr() }, len, io.id.signal_all);
         (wqe.segment, wqe.packets) = (mtu, 1);
-        io.now = clock();
+        io.now = if requester.needs_time_to_send() { clock() } else { requester.last_time() };
         requester.on_posted(&plan, len, &mut io);
         if headers.piggybacked_ack.is_some() {
             responder.on_piggybacked(&mut io);

@@ -105,7 +105,7 @@ impl Pace {
     pub(super) fn on_sent(&mut self, now: Time, psn: Psn, len: u32, is_marked: bool) {
         let cost = Pace::cost(len);
         self.sent += cost;
-        self.window.on_sent(now, cost as u32);
+        self.window.on_sent(cost as u32);
         if is_marked {
             self.marked = self.sent;
             self.marks[self.next_mark % MAX_MARKS] = Mark { psn, sent: self.sent };

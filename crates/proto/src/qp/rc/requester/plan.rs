@@ -170,6 +170,13 @@ impl Requester {
         !answers_all || self.clock.is_measuring() || !matches!(ack.aeth.syndrome, Syndrome::Ack { .. })
     }
 
+    /// Whether a packet that is sent now, for the first time, needs the time. If not, the timer runs already, and
+    /// [`Self::last_time`] has the same effect.
+    #[inline]
+    pub(crate) fn needs_time_to_send(&self) -> bool {
+        self.clock.needs_time_to_send()
+    }
+
     /// The last clock reading, while packets are in flight.
     #[inline]
     pub(crate) fn last_time(&self) -> Time {

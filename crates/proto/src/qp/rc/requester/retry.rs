@@ -76,12 +76,24 @@ impl RetryClock {
         if self.sample.is_some() {
             return;
         }
-        let is_short = self.srtt_ns.is_some_and(|srtt| 4 * srtt < PROBE_FLOOR_NS);
-        if is_short && self.unmeasured + 1 < MEASURED_OF {
-            self.unmeasured += 1;
-        } else {
+        if self.is_sample_due() {
             (self.sample, self.unmeasured) = (Some((psn, now)), 0);
+        } else {
+            self.unmeasured += 1;
         }
+    }
+
+    /// Whether the next packet, sent for the first time, needs the time: for the timer or for an RTT sample.
+    #[inline]
+    pub(super) fn needs_time_to_send(&self) -> bool {
+        self.waiting_since.is_none() || (self.sample.is_none() && self.is_sample_due())
+    }
+
+    /// Whether the next packet starts an RTT sample, if none is running.
+    #[inline]
+    fn is_sample_due(&self) -> bool {
+        let is_short = self.srtt_ns.is_some_and(|srtt| 4 * srtt < PROBE_FLOOR_NS);
+        !is_short || self.unmeasured + 1 >= MEASURED_OF
     }
 
     /// Whether an RTT sample is running.

@@ -356,7 +356,7 @@ impl Requester {
             self.clock.sample_start(self.psn, io.now);
         }
         self.clock.start(io.now);
-        self.cc.on_sent(io.now, bytes);
+        self.cc.on_sent(bytes);
         self.pass(packets, of);
     }
 
