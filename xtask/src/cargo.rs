@@ -9,8 +9,10 @@ use crate::step::{Context, Report, Tier};
 
 /// Tests that run programs of other tests once more, under valgrind and ThreadSanitizer: for the full tier.
 const UNDER_DETECTORS: [&str; 2] = ["under_valgrind", "no_thread_meets_another_without_order"];
-/// Tests that show the same on every link and for every user, and take a minute: the detectors, and time-outs.
-const LONG: [&str; 3] = [UNDER_DETECTORS[0], UNDER_DETECTORS[1], "nobody_answers"];
+/// A test that only waits, for a minute, until a connection request is given up. The others run meanwhile.
+const WAITING: &str = "nobody_answers";
+/// Tests that show the same on every link and for every user, and take a minute.
+const LONG: [&str; 3] = [UNDER_DETECTORS[0], UNDER_DETECTORS[1], WAITING];
 
 /// A target that has no standard library at all: what builds for it cannot do I/O.
 const BARE_TARGET: &str = "x86_64-unknown-none";
@@ -44,12 +46,12 @@ pub(crate) fn doc(ctx: &Context) -> Report {
 
 pub(crate) fn test(ctx: &Context) -> Report {
     let is_quick = ctx.tier == Tier::Quick;
-    let mut args = vec!["test", "--workspace", "--all-features", "--no-fail-fast"];
-    if is_quick {
-        args.extend(["--lib", "--bins"]);
-    }
+    let args = ["test", "--workspace", "--all-features", "--no-fail-fast"];
     let mut job = Job::cargo(args).limit_s(45 * 60);
-    let skipped: &[&str] = if ctx.is_full() { &[] } else { &UNDER_DETECTORS };
+    if is_quick {
+        job = job.args(["--lib", "--bins"]);
+    }
+    let skipped: &'static [&'static str] = if ctx.is_full() { &LONG[2..] } else { &LONG };
     job = job.arg("--").args(for_test_programs(skipped));
     if is_quick {
         job = job.env("PROPTEST_CASES", "32");
@@ -62,7 +64,16 @@ pub(crate) fn test(ctx: &Context) -> Report {
         job = job.env("FERROCE_REQUIRE_TOOLS", "1");
     }
     let _pages = HugePages::borrow();
-    libtest::report(job.run(ctx))
+    if is_quick {
+        return libtest::report(job.run(ctx));
+    }
+    let waiting = Job::cargo(args).args(["--test", "c_programs", "--", "--show-output", WAITING]);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| libtest::report(waiting.limit_s(45 * 60).run(ctx)));
+        let mut report = libtest::report(job.run(ctx));
+        report.merge(waiting.join().unwrap_or_else(|_| Report::fail("a thread of the step panicked")));
+        report
+    })
 }
 
 /// Arguments of test programs in the steps that repeat the step `test` over another link or as another user.

@@ -12,9 +12,9 @@ use crate::dialogue::Dialogue;
 
 /// Both sides of a pair spin, so more would only wait for each other.
 const WORKERS: usize = 2;
-/// Over UDP a pair has the machine for itself: a receiver that waits for a processor loses datagrams that its socket has no room for, and
-/// one that waits for half a second is given up by its peer.
-const WORKERS_OVER_UDP: usize = 1;
+/// The tests of this kind, the conformance suite, wait more than they spin. Over UDP a pair that spins has only these beside it: a receiver
+/// that waits for a processor loses datagrams that its socket has no room for.
+const SUITE: &str = "pyverbs";
 
 /// Something to run: the kind as the worker knows it, and a name.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,14 +38,18 @@ pub(super) fn is_over_udp() -> bool {
 /// Runs all jobs; each answer is sent as soon as it is there.
 pub(crate) fn run(jobs: Vec<Job>, ferroce: &Path, logs: &Path, answers: &Sender<(Job, Value)>) {
     let queue = Mutex::new(VecDeque::from(jobs));
-    let workers = if is_over_udp() { WORKERS_OVER_UDP } else { WORKERS };
+    let is_over_udp = is_over_udp();
     std::thread::scope(|scope| {
-        for number in 0..workers {
+        for number in 0..WORKERS {
             let queue = &queue;
             scope.spawn(move || {
                 let mut worker = None;
-                // From both ends: jobs that wait (the suite) run well next to jobs that spin (the pairs).
                 let next = |mut queue: MutexGuard<'_, VecDeque<Job>>| match number {
+                    _ if is_over_udp => {
+                        let at = queue.iter().position(|job| (job.kind == SUITE) == (number > 0));
+                        at.and_then(|at| queue.remove(at))
+                    }
+                    // From both ends: jobs that wait (the suite) run well next to jobs that spin (the pairs).
                     0 => queue.pop_front(),
                     _ => queue.pop_back(),
                 };
