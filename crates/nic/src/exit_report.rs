@@ -4,6 +4,7 @@
 //! before it could write.
 
 use crate::engine::Engine;
+use ferroce_os::log;
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,6 +36,8 @@ pub(crate) fn write(engine: &Engine) {
         "retransmitted": live + engine.device.counters.retransmitted.load(Ordering::Relaxed),
         "drops": counters.drops,
         "link": counters.link,
+        // Of the process, so only in the report of the NIC that closes first.
+        "unprinted_lines": log::take_more(),
     });
     let _ = std::fs::write(file, report.to_string());
 }

@@ -2,9 +2,15 @@
 //!
 //! Off by default, and then the sentences are not even formatted.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
+
+/// Lines of one kind that `explain` prints; the others are counted.
+const LINES_PER_KIND: usize = 5;
+/// Kinds of lines that `explain` tells apart. Lines of further kinds are all printed.
+const MOST_KINDS: usize = 256;
 
 /// The topics that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,6 +18,8 @@ struct Topics {
     completions: bool,
     drops: bool,
     calls: bool,
+    /// Only a few lines of each kind are printed.
+    brief: bool,
 }
 
 fn topics() -> Topics {
@@ -27,14 +35,74 @@ fn parse(value: &str) -> Topics {
             "completions" => topics.completions = true,
             "drops" => topics.drops = true,
             "calls" => topics.calls = true,
-            _ => topics = Topics { completions: true, drops: true, calls: true },
+            "explain" => topics = Topics { completions: true, drops: true, calls: true, brief: true },
+            _ => topics = Topics { completions: true, drops: true, calls: true, ..topics },
         }
     }
     topics
 }
 
+/// Lines that were printed or counted, by kind: lines that differ only in numbers are of one kind.
+#[derive(Debug, Default)]
+struct Kinds(BTreeMap<String, Kind>);
+
+#[derive(Debug, Default)]
+struct Kind {
+    printed: Vec<String>,
+    /// Lines that were not printed.
+    more: u64,
+}
+
+impl Kinds {
+    const fn new() -> Kinds {
+        Kinds(BTreeMap::new())
+    }
+
+    /// Whether a line is to be printed. If not, it is counted.
+    fn admit(&mut self, line: &str) -> bool {
+        let kind = kind_of(line);
+        if self.0.len() >= MOST_KINDS && !self.0.contains_key(&kind) {
+            return true;
+        }
+        let kind = self.0.entry(kind).or_default();
+        let is_new = kind.printed.len() < LINES_PER_KIND && !kind.printed.iter().any(|before| before == line);
+        if is_new {
+            kind.printed.push(line.to_owned());
+        } else {
+            kind.more += 1;
+        }
+        is_new
+    }
+
+    /// For each kind of which lines were not printed: the first line, and how many more there were since the last call.
+    fn take_more(&mut self) -> Vec<(String, u64)> {
+        let left_out = self.0.values_mut().filter(|kind| kind.more > 0);
+        left_out.map(|kind| (kind.printed[0].clone(), std::mem::take(&mut kind.more))).collect()
+    }
+}
+
+/// A line without its numbers, decimal or hexadecimal.
+fn kind_of(line: &str) -> String {
+    let is_number = |word: &str| word.starts_with(|c: char| c.is_ascii_digit());
+    let words = line.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
+    words.map(|word| if is_number(word) { "#" } else { word }).collect()
+}
+
+static KINDS: Mutex<Kinds> = Mutex::new(Kinds::new());
+
+/// With `FERROCE_LOG=explain`, the lines that were not printed: for each kind the first line, and how many more there were since the last
+/// call.
+pub fn take_more() -> Vec<(String, u64)> {
+    KINDS.try_lock().map_or_else(|_| Vec::new(), |mut kinds| kinds.take_more())
+}
+
 fn say(topic: &str, why: fmt::Arguments<'_>) {
-    let line = format!("ferroce[{}] {topic}: {why}\n", std::process::id());
+    let line = format!("{topic}: {why}");
+    // Not waited for: a child of `fork` may find the lock taken for ever.
+    if topics().brief && KINDS.try_lock().is_ok_and(|mut kinds| !kinds.admit(&line)) {
+        return;
+    }
+    let line = format!("ferroce[{}] {line}\n", std::process::id());
     // One write per line, so that lines of several processes do not mix. A closed stderr is nobody's failure.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
@@ -76,8 +144,30 @@ mod tests {
         assert_eq!(parse(""), Topics::default());
         assert_eq!(parse("off"), Topics::default());
         assert_eq!(parse("drops"), Topics { drops: true, ..Topics::default() });
-        let both = Topics { completions: true, drops: true, calls: false };
+        let both = Topics { completions: true, drops: true, ..Topics::default() };
         assert_eq!(parse("drops, completions"), both);
         assert_eq!(parse("1"), Topics { calls: true, ..both });
+        assert_eq!(parse("explain"), Topics { calls: true, brief: true, ..both });
+    }
+
+    #[test]
+    fn a_line_is_printed_once_and_few_that_differ_only_in_numbers() {
+        let mut kinds = Kinds::new();
+        let refused = "refused: ibv_modify_qp: QP 17: no such port 3";
+        assert!(kinds.admit(refused) && kinds.admit("refused: ibv_reg_mr: no such flag"));
+        assert!((0..11).all(|_| !kinds.admit(refused)));
+        let dropped = |n: u32| format!("dropped: QP {n} at 10.0.0.{n}: PSN {:#x} of no request", n * 1000);
+        let printed = (0..100).filter(|&n| kinds.admit(&dropped(n))).count();
+        assert_eq!(printed, LINES_PER_KIND);
+        let more = [(dropped(0), 100 - LINES_PER_KIND as u64), (refused.to_owned(), 11)];
+        assert_eq!((kinds.take_more(), kinds.take_more()), (more.to_vec(), vec![]));
+    }
+
+    #[test]
+    fn the_table_of_kinds_is_bounded() {
+        let mut kinds = Kinds::new();
+        let word = |n: usize| format!("dropped: {}", "x".repeat(n));
+        assert!((0..2 * MOST_KINDS).all(|n| kinds.admit(&word(n))));
+        assert_eq!(kinds.0.len(), MOST_KINDS);
     }
 }

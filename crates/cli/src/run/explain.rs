@@ -25,13 +25,17 @@ struct Report {
     retransmitted: u64,
     drops: BTreeMap<String, u64>,
     link: BTreeMap<String, u64>,
+    /// Lines of `FERROCE_LOG=explain` that were not printed: one like them, and how many.
+    #[serde(default)]
+    unprinted_lines: Vec<(String, u64)>,
 }
 
-/// Requests a report, and the reason of each failed completion, from `command` and all its child processes.
+/// Requests a report, and the reason of each failed completion, dropped packet and refused call, from `command` and all its child
+/// processes.
 pub(crate) fn apply_to(command: &mut Command, folder: &Path) {
     command.env(REPORT_VARIABLE, folder);
     if std::env::var_os(LOG_VARIABLE).is_none_or(|value| value.is_empty()) {
-        command.env(LOG_VARIABLE, "completions");
+        command.env(LOG_VARIABLE, "explain");
     }
 }
 
@@ -68,6 +72,7 @@ fn by_process(reports: Vec<Report>) -> Vec<Report> {
         sum.retransmitted += report.retransmitted;
         report.drops.into_iter().for_each(|(name, count)| *sum.drops.entry(name).or_default() += count);
         report.link.into_iter().for_each(|(name, count)| *sum.link.entry(name).or_default() += count);
+        sum.unprinted_lines.extend(report.unprinted_lines);
     }
     sums.into_values().collect()
 }
@@ -109,6 +114,9 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
         for (name, count) in report.drops.iter().chain(losses).filter(|(_, count)| **count > 0) {
             text += &format!("  {count:>9} {name:18} {}\n", meaning::of_drop(name));
         }
+        for (line, count) in &report.unprinted_lines {
+            text += &format!("  {count:>9} more lines like \"{line}\"\n");
+        }
     }
     for pid in silent {
         text += &format!(
@@ -130,7 +138,7 @@ mod tests {
     fn reports_become_sentences() {
         let json = r#"{"pid": 7, "command": "ib_x", "completions": 5, "failed_completions": 1, "flushed_completions": 3, "retransmitted": 2, "new": 1,
             "drops": {"bad_psn": 3, "no_such_qp": 0}, "link": {"tx_packets": 9, "rx_packets": 8, "rx_overruns": 4,
-            "direct_mapped": 6}}"#;
+            "direct_mapped": 6}, "unprinted_lines": [["refused: ibv_reg_mr: …", 11]]}"#;
         let report: Report = serde_json::from_str(json).expect("a report");
         let text = to_text(&[report], &["99".to_owned()]);
         for part in [
@@ -138,6 +146,7 @@ mod tests {
             "6 in mapped",
             "bad_psn",
             "rx_overruns",
+            "11 more lines like \"refused: ibv_reg_mr: …\"",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

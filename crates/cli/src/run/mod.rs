@@ -45,7 +45,7 @@ const NCCL_GIN: (&str, &str) = ("NCCL_GIN_TYPE", "2");
 #[derive(Parser)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Explain each failed completion when it happens, and print the counters of each process at the end.
+    /// Explain each failed completion, dropped packet and refused call when it happens, and print the counters of each process at the end.
     #[arg(long)]
     explain: bool,
     /// Record all packets to this pcapng file. An existing file is kept: then, and for a second process, the name is
