@@ -27,7 +27,7 @@
 //! | `segment` | layout of the shared segment; creating one, opening that of a peer |
 //! | `shared` | memory that the program shares itself |
 //! | `pages` | which of the two a region is |
-//! | `access` | how deregistration waits for peers that access a region, and never for a dead one |
+//! | `access` | how deregistration and the end of a queue pair wait for peers that access a region, and never for a dead one |
 //! | `ring`, `backlog` | packets from one process to another; packets that found no room |
 //! | `descriptors`, `srq_descriptors`, `groups` | the descriptor tables |
 //! | `region_mapping` | regions of a local peer that are mapped here |
@@ -53,9 +53,10 @@ mod srq_descriptors;
 mod vma;
 mod write_protect;
 
-pub use access::AccessToken;
+pub use access::{AccessToken, Announcement, StoppedPeer};
 pub use descriptors::{
-    Partner, PublishedRegion, QpDescriptor, QpDomain, RegionDescriptor, RegionDescriptors,
+    Partner, PublishedQp, PublishedRegion, QpDescriptor, QpDomain, QpVersion, RegionDescriptor,
+    RegionDescriptors,
 };
 pub use groups::GroupDescriptors;
 pub use local_peers::{LocalPeer, LocalPeers, NOBODY_FOR_NS, Pushed};

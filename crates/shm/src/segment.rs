@@ -41,7 +41,7 @@ pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 256 };
 pub(crate) const RING_LEN: usize = if cfg!(loom) { 256 } else { 1 << 20 };
 
 /// Also the version: a segment of another layout is not opened.
-const MAGIC: u64 = 0x0006_6563_6172_7266;
+const MAGIC: u64 = 0x0007_6563_6172_7266;
 
 const INSTANCE_AT: usize = 8;
 const PROCESS_AT: usize = 16;
@@ -204,7 +204,7 @@ impl ShmSegment {
         self.memory.word(NEW_SENDERS_AT + 64)
     }
 
-    /// What `slot` accesses in the owner's memory just now: numbers of region descriptors, plus one.
+    /// What `slot` accesses in the owner's memory just now: [announcements](super::access::Announcement).
     #[inline(always)]
     pub(crate) fn access(&self, slot: u8, index: usize) -> &AtomicU32 {
         // Nearly always inside, and a division takes longer than to look.

@@ -2,9 +2,10 @@
 
 use super::{Engine, QpCore};
 use crate::local::Path;
+use ferroce_os::log;
 use ferroce_proto::qp::Qp;
 use ferroce_proto::verbs::Transport;
-use ferroce_shm::{Partner, QpDescriptor, QpDomain};
+use ferroce_shm::{Partner, QpDescriptor, QpDomain, StoppedPeer};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -60,7 +61,25 @@ impl Engine {
         if *published != descriptor {
             *published = descriptor;
             qp.published_word.store(word_of(descriptor), Ordering::Relaxed);
+            qp.was_published.fetch_or(descriptor.is_some(), Ordering::Relaxed);
             local_peers.publish_qp(qp.qpn, descriptor);
+        }
+    }
+
+    /// Waits until no local peer accesses memory through a queue pair that was stopped and withdrawn. Called without its lock.
+    pub(super) fn wait_for_accesses(&self, qp: &QpCore) {
+        let Some(local_peers) = &self.local_peers else { return };
+        if !qp.was_published.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(StoppedPeer { process }) = local_peers.wait_for_qp(qp.qpn) {
+            let process =
+                process.map_or_else(|| "a process".to_owned(), |process| format!("process {process}"));
+            log::choice(format_args!(
+                "{process} is stopped in the middle of an access through QP {}, which has ended: the access ends when the process \
+                 continues. Deregistration of the memory waits for it",
+                qp.qpn
+            ));
         }
     }
 
