@@ -11,6 +11,7 @@ use super::region_mapping::{RegionMapping, RegionMappings};
 use super::registry::{self, Registry};
 use super::ring::{Piece, RxMeta, Writer};
 use super::segment::{ADDRESSES, Owner, SLOTS, ShmSegment, retire_the_dead};
+use super::source_ports::{SourcePorts, is_published};
 use super::srq_descriptors::{SrqDescriptors, find_srq};
 use ferroce_os::clock::{coarse_now, now};
 use ferroce_os::interfaces::local_addresses;
@@ -154,8 +155,13 @@ impl LocalPeer {
         listens(&self.segment, group, interface)
     }
 
-    /// Announces an access to a region, until it is [ended](Self::end_access). Nothing if too many others are under way. `free`
-    /// is where the caller found room the last time.
+    /// Whether its NIC sends from this UDP port.
+    pub fn sends_from(&self, port: u16) -> bool {
+        is_published(&self.segment, port)
+    }
+
+    /// Announces an access, until it is [ended](Self::end_access). Nothing if too many others are under way. `free` is where the
+    /// caller found room the last time.
     #[inline(always)]
     pub fn begin_access(&self, access: Announcement, free: &mut usize) -> Option<AccessToken> {
         access::begin(&self.tables, self.own_slot, access, free)
@@ -438,6 +444,11 @@ impl LocalPeers {
     /// A table for this NIC's regions.
     pub fn region_descriptors(&self) -> RegionDescriptors {
         RegionDescriptors::new(self.segment.clone(), self.registry.clone(), self.uses_memfd)
+    }
+
+    /// The list of the UDP ports that this NIC sends from.
+    pub fn source_ports(&self) -> SourcePorts {
+        SourcePorts::new(self.segment.clone())
     }
 
     /// A table for this NIC's XRC shared receive queues.

@@ -9,6 +9,7 @@
 //! …        table of regions
 //! …        table of groups
 //! …        table of shared receive queues
+//! …        source ports, one bit each
 //! …        rings to every slot: a file with holes, filled when first used
 //! ```
 
@@ -85,8 +86,10 @@ const SRQ_DESCRIPTOR_LEN: usize = 16;
 /// XRC shared receive queues that are published; one-sided operations that name another one go by packets.
 pub(crate) const SRQ_DESCRIPTORS: usize = 1024;
 
+const PORTS_AT: usize = SRQS_AT + SRQ_DESCRIPTORS * SRQ_DESCRIPTOR_LEN;
+
 /// What local peers map of a segment.
-pub(crate) const TABLES_LEN: usize = SRQS_AT + SRQ_DESCRIPTORS * SRQ_DESCRIPTOR_LEN;
+pub(crate) const TABLES_LEN: usize = PORTS_AT + (1 << 16) / 8;
 const WHOLE_LEN: usize = TABLES_LEN + SLOTS * RING_LEN;
 
 /// The head and the tables of a segment, one's own or another's.
@@ -269,6 +272,11 @@ impl ShmSegment {
     pub(crate) fn srq_descriptor(&self, index: usize) -> (&AtomicU64, &AtomicU64) {
         let at = SRQS_AT + (index % SRQ_DESCRIPTORS) * SRQ_DESCRIPTOR_LEN;
         (self.memory.long(at), self.memory.long(at + 8))
+    }
+
+    /// The bits of 64 source ports, among them this one.
+    pub(crate) fn source_ports(&self, port: u16) -> &AtomicU64 {
+        self.memory.long(PORTS_AT + usize::from(port) / 64 * 8)
     }
 
     /// Memory for the ring to `slot`.

@@ -1,9 +1,11 @@
 //! The descriptor of a queue pair that processes of this host read, and its path to them.
 
 use super::{Engine, QpCore};
+use crate::link::RxPacket;
 use crate::local::Path;
 use ferroce_os::log;
-use ferroce_proto::qp::Qp;
+use ferroce_proto::Qpn;
+use ferroce_proto::qp::{DropReason, Qp};
 use ferroce_proto::verbs::Transport;
 use ferroce_shm::{Partner, QpDescriptor, QpDomain, StoppedPeer};
 use std::sync::atomic::Ordering;
@@ -31,6 +33,22 @@ impl Engine {
         qp.fetches.store(fetches, Ordering::Relaxed);
         // SAFETY: the caller holds the lock, and the host of the call has released the path.
         *unsafe { qp.path.get() } = path;
+    }
+
+    /// Whether another process than that of the local peer sent a packet to a queue pair by UDP: any user of the host can send from the
+    /// peer's address. Reports it.
+    #[cold]
+    pub(super) fn is_from_stranger(&self, path: &Path, qpn: Qpn, packet: &RxPacket<'_>) -> bool {
+        let (from, sport) = (packet.arrival.sgid, packet.sport);
+        let is_stranger = !path.is_from_peer(sport);
+        if is_stranger {
+            self.device.counters.dropped(DropReason::WrongPort);
+            log::drop(format_args!(
+                "the process of this host that QP {qpn} is connected to does not send from UDP port {sport} (from {from}): another program \
+                 forges its packets. `ss -uanp 'sport = {sport}'` shows it while its socket is open"
+            ));
+        }
+        is_stranger
     }
 
     /// Whether nothing about a queue pair changes after a plain message: local peers have its descriptor, and no completion was lost.

@@ -223,6 +223,11 @@ impl Path {
         is_open && !self.local_peer.is_gone() && is_published()
     }
 
+    /// Whether a packet from this UDP port comes from the peer's process.
+    pub(crate) fn is_from_peer(&self, sport: u16) -> bool {
+        self.local_peer.sends_from(sport)
+    }
+
     /// Whether the local peer has read all packets in its ring.
     pub(crate) fn has_caught_up(&self) -> bool {
         self.local_peer.has_read_all()
