@@ -30,7 +30,7 @@ fn listener_of(command: &mut Command, role: &str, address: &str) -> Other {
 
 /// The same as user nobody, who may not enter the directory that the tests lie in.
 fn listener_of_nobody(role: &str, address: &str) -> Other {
-    let copy = std::env::temp_dir().join(format!("ferroce-cm-local-{}", std::process::id()));
+    let copy = std::env::temp_dir().join(format!("ferroce-cm-local-{}-{address}", std::process::id()));
     std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
     let mut command = Command::new(&copy);
     command.args(["other_process", "--exact", "--nocapture"]).current_dir("/").uid(NOBODY).gid(NOBODY);

@@ -1,46 +1,94 @@
-//! How deregistration waits for local peers that access a region, and never for a dead one.
+//! How deregistration and the end of a queue pair wait for local peers that access a region, and never for a dead one.
 //!
-//! To access a region of a local peer, a process first writes the number of its descriptor into a word of the local peer's segment that
-//! belongs to its own slot, then checks that the descriptor is still valid, and clears the word afterwards. Deregistration first invalidates
-//! the descriptor, then waits until no word of a living process holds the descriptor's number.
+//! To access a region of a local peer, a process first writes the numbers of the region's and the queue pair's descriptors into a word of the
+//! local peer's segment that belongs to its own slot, then checks that both descriptors are still valid, and clears the word afterwards.
+//! Deregistration first invalidates the descriptor of the region, then waits until no word of a living process holds its number. The end of
+//! a queue pair does the same with the descriptor of the queue pair.
 
 use super::segment::{ACCESSES_PER_SLOT, SLOTS, ShmSegment};
 use crate::registry::Registry;
 use ferroce_os::sync::{Ordering, spin_loop, yield_now};
-use std::time::Duration;
+use ferroce_proto::Qpn;
+use std::time::{Duration, Instant};
+
+/// The low bits of an announcement: the number of the region's descriptor, plus one. The others are the low half of the QPN.
+const REGION_BITS: u32 = 13;
+
+/// How long the end of a queue pair waits for a process that is stopped in the middle of an access.
+const STOPPED_FOR: Duration = Duration::from_secs(1);
 
 /// The word that announces an access in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessToken(usize);
 
-/// Announces an access by `slot` to the region behind `descriptor`, until it is [ended](end). Returns `None` if all words
-/// are in use. `free` is where the caller found a free word the last time: so queue pairs that different threads use do not contend for
-/// one word.
+/// Which region is accessed, and through which queue pair. Never zero.
+#[derive(Clone, Copy, Debug)]
+pub struct Announcement(u32);
+
+impl Announcement {
+    pub(crate) fn new(region: usize, qpn: Qpn) -> Announcement {
+        Announcement((qpn.value() & 0xffff) << REGION_BITS | (region as u32 + 1))
+    }
+}
+
+/// Whose accesses are awaited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Awaited {
+    /// Those to the region with this descriptor. A process that is stopped in the middle of one is waited for until it continues or dies:
+    /// the program may free the memory next.
+    Region(usize),
+    /// Those through this queue pair. A process that is stopped is waited for only [for a while](STOPPED_FOR).
+    Qp(Qpn),
+}
+
+impl Awaited {
+    fn concerns(self, word: u32) -> bool {
+        word != 0
+            && match self {
+                Awaited::Region(number) => word & ((1 << REGION_BITS) - 1) == number as u32 + 1,
+                Awaited::Qp(qpn) => word >> REGION_BITS == qpn.value() & 0xffff,
+            }
+    }
+
+    fn may_give_up(self) -> bool {
+        matches!(self, Awaited::Qp(_))
+    }
+}
+
+/// A process that is stopped in the middle of an access. The access ends when the process continues or dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoppedPeer {
+    /// Its process ID, if this process can name it.
+    pub process: Option<libc::pid_t>,
+}
+
+/// Announces an access by `slot`, until it is [ended](end). Returns `None` if all words are in use. `free` is where the caller found a
+/// free word the last time: so queue pairs that different threads use do not contend for one word.
 #[inline(always)]
 pub(crate) fn begin(
     segment: &ShmSegment,
     slot: u8,
-    descriptor: usize,
+    access: Announcement,
     free: &mut usize,
 ) -> Option<AccessToken> {
-    if !occupy(segment, slot, descriptor, *free) {
-        *free = another(segment, slot, descriptor, *free)?;
+    if !occupy(segment, slot, access, *free) {
+        *free = another(segment, slot, access, *free)?;
     }
     Some(AccessToken(*free))
 }
 
 /// Announces the access in any word other than `taken`.
 #[inline(never)]
-fn another(segment: &ShmSegment, slot: u8, descriptor: usize, taken: usize) -> Option<usize> {
+fn another(segment: &ShmSegment, slot: u8, access: Announcement, taken: usize) -> Option<usize> {
     let mut others = taken + 1..taken + ACCESSES_PER_SLOT;
-    others.find(|&index| occupy(segment, slot, descriptor, index)).map(|index| index % ACCESSES_PER_SLOT)
+    others.find(|&index| occupy(segment, slot, access, index)).map(|index| index % ACCESSES_PER_SLOT)
 }
 
 #[inline(always)]
-fn occupy(segment: &ShmSegment, slot: u8, descriptor: usize, index: usize) -> bool {
-    // A full barrier: the descriptor's version must be read after it.
+fn occupy(segment: &ShmSegment, slot: u8, access: Announcement, index: usize) -> bool {
+    // A full barrier: the versions of the descriptors must be read after it.
     let word = segment.access(slot, index);
-    word.compare_exchange(0, descriptor as u32 + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    word.compare_exchange(0, access.0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// The access is done.
@@ -61,35 +109,54 @@ fn clear(segment: &ShmSegment, slot: u8) {
     (0..ACCESSES_PER_SLOT).for_each(|index| segment.access(slot, index).store(0, Ordering::Release));
 }
 
-/// Waits until nobody accesses the region behind `descriptor` any more. Its descriptor is no longer valid.
-pub(crate) fn wait_for(segment: &ShmSegment, descriptor: usize, registry: &Registry) {
+/// Waits until no local peer accesses memory in this way any more. The descriptor that allowed it is no longer valid. Gives up only on a
+/// process that is stopped, and only if `awaited` allows it.
+pub(crate) fn wait_for(
+    segment: &ShmSegment,
+    awaited: Awaited,
+    registry: &Registry,
+) -> Result<(), StoppedPeer> {
     for slot in 0..SLOTS {
         let slot = slot as u8;
         let is_held = || {
-            (0..ACCESSES_PER_SLOT)
-                .any(|i| segment.access(slot, i).load(Ordering::SeqCst) == descriptor as u32 + 1)
+            (0..ACCESSES_PER_SLOT).any(|i| awaited.concerns(segment.access(slot, i).load(Ordering::SeqCst)))
         };
-        let mut looks = 0_u32;
+        let (mut looks, mut stopped_since) = (0_u32, None);
         while is_held() {
             looks += 1;
             match looks {
                 ..1000 => spin_loop(),
                 1000..2000 => yield_now(),
                 _ => {
-                    if !lives(segment, slot, registry) {
+                    let Some(accessor) = find_accessor(segment, slot, registry) else {
                         clear(segment, slot);
                         break;
+                    };
+                    if awaited.may_give_up() && accessor.process().is_none_or(is_stopped) {
+                        let since = *stopped_since.get_or_insert_with(Instant::now);
+                        if since.elapsed() > STOPPED_FOR {
+                            return Err(StoppedPeer { process: accessor.process() });
+                        }
+                    } else {
+                        stopped_since = None;
                     }
                     std::thread::sleep(Duration::from_micros(200));
                 }
             }
         }
     }
+    Ok(())
 }
 
-/// Whether the process that announced itself for `slot` is still there, and not another in its segment.
-fn lives(segment: &ShmSegment, slot: u8, registry: &Registry) -> bool {
+/// The segment of the process that announced itself for `slot`, if it is still there, and not another in its segment.
+fn find_accessor(segment: &ShmSegment, slot: u8, registry: &Registry) -> Option<ShmSegment> {
     let instance = segment.accessor(slot).load(Ordering::Acquire);
-    registry.is_alive(slot)
-        && ShmSegment::open(registry.directory(), slot).is_ok_and(|now| now.instance() == instance)
+    let now = || ShmSegment::open(registry.directory(), slot).ok();
+    registry.is_alive(slot).then(now)?.filter(|now| now.instance() == instance)
+}
+
+/// Whether a process is stopped, by a signal or a debugger.
+fn is_stopped(process: libc::pid_t) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|state| state.starts_with(['T', 't']))
 }

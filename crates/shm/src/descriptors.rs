@@ -1,9 +1,10 @@
 //! Which queue pairs and regions of this process local peers may access directly.
 //!
 //! A descriptor contains what the checks need. Only its owner writes it, and every local peer reads it. That of a queue pair has two words
-//! that appear to change atomically (a number is not reused for a long time); that of a region has a version that changes with it.
+//! that appear to change atomically (a number is not reused for a long time), and the first one counts the changes; that of a region has a
+//! version that changes with it.
 
-use super::access;
+use super::access::{self, Announcement, Awaited};
 use super::mapping::BackingFile;
 use super::pages::Pages;
 use super::segment::{REGION_DESCRIPTORS, ShmSegment};
@@ -20,6 +21,9 @@ const OPEN: u64 = 1 << 63;
 const LARGE: u64 = 1 << 62;
 const FETCHES: u64 = 1 << 61;
 const XRC: u64 = 1 << 60;
+/// How often the descriptor of a queue pair changed, in twelve bits.
+const ONE_CHANGE: u64 = 1 << 48;
+const CHANGES: u64 = 0xfff << 48;
 /// Indices where a region's descriptor may be, from the one that its key selects on.
 const PROBES: usize = 8;
 
@@ -76,29 +80,59 @@ impl QpDescriptor {
     }
 }
 
-/// Publishes a queue pair to local peers, or withdraws it.
+/// Publishes a queue pair to local peers, or withdraws it. One caller at a time per queue pair.
 pub(crate) fn publish_qp(segment: &ShmSegment, qpn: Qpn, descriptor: Option<QpDescriptor>) {
     let (first, second) = segment.qp_descriptor(qpn.value() as u16);
+    let changes = first.load(Ordering::Relaxed).wrapping_add(ONE_CHANGE) & CHANGES;
     match descriptor {
-        None => first.store(0, Ordering::Release),
+        // Announced accesses are read after it: `wait_for_qp`.
+        None => first.store(changes, Ordering::SeqCst),
         Some(descriptor) => {
             second.store(descriptor.partner.0, Ordering::Release);
-            first.store(descriptor.first_word(), Ordering::Release);
+            first.store(changes | descriptor.first_word(), Ordering::Release);
         }
     }
 }
 
-/// What a local peer publishes of a queue pair.
+/// A descriptor of a queue pair that a local peer publishes, and the version of it.
+#[derive(Clone, Copy, Debug)]
+pub struct PublishedQp {
+    /// Its descriptor.
+    pub descriptor: QpDescriptor,
+    /// Its version.
+    pub version: QpVersion,
+}
+
+/// Which of the descriptors that a queue pair had one after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpVersion(u64);
+
+impl QpVersion {
+    /// Whether the descriptor is still what it was.
+    #[inline(always)]
+    pub(crate) fn is_valid(self, segment: &ShmSegment, qpn: Qpn) -> bool {
+        segment.qp_descriptor(qpn.value() as u16).0.load(Ordering::SeqCst) == self.0
+    }
+}
+
+/// What a local peer publishes of a queue pair. For an access only good once it is announced and the version found unchanged.
 #[inline(always)]
-pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<QpDescriptor> {
+pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<PublishedQp> {
     let (first, second) = segment.qp_descriptor(qpn.value() as u16);
     let word = first.load(Ordering::Acquire);
-    (word & OPEN != 0).then(|| QpDescriptor {
-        access: Access::from_bits_truncate((word >> 32) as u32 & 0xffff),
-        domain: if word & XRC == 0 { QpDomain::Pd(PdId(word as u32)) } else { QpDomain::Xrc(word as u32) },
-        partner: Partner(second.load(Ordering::Acquire)),
-        takes_large: word & LARGE != 0,
-        fetches: word & FETCHES != 0,
+    (word & OPEN != 0).then(|| PublishedQp {
+        descriptor: QpDescriptor {
+            access: Access::from_bits_truncate((word >> 32) as u32 & 0xffff),
+            domain: if word & XRC == 0 {
+                QpDomain::Pd(PdId(word as u32))
+            } else {
+                QpDomain::Xrc(word as u32)
+            },
+            partner: Partner(second.load(Ordering::Acquire)),
+            takes_large: word & LARGE != 0,
+            fetches: word & FETCHES != 0,
+        },
+        version: QpVersion(word),
     })
 }
 
@@ -180,6 +214,11 @@ pub struct PublishedRegion {
 }
 
 impl PublishedRegion {
+    /// What announces an access to it through this queue pair of its owner.
+    pub fn announcement(&self, qpn: Qpn) -> Announcement {
+        Announcement::new(self.number, qpn)
+    }
+
     /// Whether the descriptor is still what it was.
     #[inline(always)]
     pub(crate) fn is_valid(&self, segment: &ShmSegment) -> bool {
@@ -249,7 +288,8 @@ impl RegionDescriptors {
     pub fn withdraw(&self, number: usize) {
         let version = self.segment.region_field(number, VERSION);
         version.store(version.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
-        access::wait_for(&self.segment, number, &self.registry);
+        // It never gives up on a region.
+        let _ = access::wait_for(&self.segment, Awaited::Region(number), &self.registry);
         self.used.lock()[number] = false;
     }
 }
@@ -307,11 +347,15 @@ mod tests {
         let xrc = QpDescriptor { domain: QpDomain::Xrc(9), takes_large: false, ..terms };
         for descriptor in [terms, xrc] {
             publish_qp(&segment, qpn, Some(descriptor));
-            assert_eq!(find_qp(&theirs, qpn), Some(descriptor));
+            assert_eq!(find_qp(&theirs, qpn).map(|found| found.descriptor), Some(descriptor));
         }
+        let version = find_qp(&theirs, qpn).unwrap().version;
+        assert!(version.is_valid(&theirs, qpn));
         assert_eq!(terms.partner.qpn(), Qpn::new(0x02_5678));
         publish_qp(&segment, qpn, None);
-        assert_eq!(find_qp(&theirs, qpn), None);
+        assert!(find_qp(&theirs, qpn).is_none());
+        publish_qp(&segment, qpn, Some(xrc));
+        assert!(!version.is_valid(&theirs, qpn), "the same descriptor in another life");
         drop((table, segment));
         assert!(theirs.is_closed());
         drop(registry);
@@ -328,7 +372,8 @@ mod tests {
         let number = table.publish(&descriptor(1)).unwrap();
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         access::attach(&theirs, registry.slot(), theirs.instance());
-        let access = access::begin(&theirs, registry.slot(), number, &mut 0).unwrap();
+        let announcement = |number| Announcement::new(number, Qpn::new(0x01_1234));
+        let access = access::begin(&theirs, registry.slot(), announcement(number), &mut 0).unwrap();
         std::thread::scope(|s| {
             let hiding = s.spawn(|| table.withdraw(number));
             while find_region(&theirs, RKey(1)).is_some() {}
@@ -340,7 +385,7 @@ mod tests {
         let number = table.publish(&descriptor(2)).unwrap();
         let dead_slot = registry.slot() + 1;
         access::attach(&theirs, dead_slot, 4711);
-        access::begin(&theirs, dead_slot, number, &mut 0).unwrap();
+        access::begin(&theirs, dead_slot, announcement(number), &mut 0).unwrap();
         table.withdraw(number);
         drop((table, segment, registry));
         std::fs::remove_dir_all(base).unwrap();

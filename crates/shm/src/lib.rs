@@ -27,9 +27,10 @@
 //! | `segment` | layout of the shared segment; creating one, opening that of a peer |
 //! | `shared` | memory that the program shares itself |
 //! | `pages` | which of the two a region is |
-//! | `access` | how deregistration waits for peers that access a region, and never for a dead one |
+//! | `access` | how deregistration and the end of a queue pair wait for peers that access a region, and never for a dead one |
 //! | `ring`, `backlog` | packets from one process to another; packets that found no room |
 //! | `descriptors`, `srq_descriptors`, `groups` | the descriptor tables |
+//! | `source_ports` | from which UDP ports a process sends, so that a stranger's packets are told from its own |
 //! | `region_mapping` | regions of a local peer that are mapped here |
 //! | `local_peers`, `rx_rings` | who else is there; the rings that lead here |
 
@@ -49,13 +50,15 @@ mod ring;
 mod rx_rings;
 mod segment;
 mod shared;
+mod source_ports;
 mod srq_descriptors;
 mod vma;
 mod write_protect;
 
-pub use access::AccessToken;
+pub use access::{AccessToken, Announcement, StoppedPeer};
 pub use descriptors::{
-    Partner, PublishedRegion, QpDescriptor, QpDomain, RegionDescriptor, RegionDescriptors,
+    Partner, PublishedQp, PublishedRegion, QpDescriptor, QpDomain, QpVersion, RegionDescriptor,
+    RegionDescriptors,
 };
 pub use groups::GroupDescriptors;
 pub use local_peers::{LocalPeer, LocalPeers, NOBODY_FOR_NS, Pushed};
@@ -64,4 +67,5 @@ pub use region_mapping::RegionMapping;
 pub use ring::{Piece, RxMeta};
 pub use rx_rings::{RxRings, Taken};
 pub use segment::Owner;
+pub use source_ports::SourcePorts;
 pub use srq_descriptors::SrqDescriptors;

@@ -1,15 +1,17 @@
 //! Who else is there, and which addresses are this host's.
 
-use super::access::{self, AccessToken};
+use super::access::{self, AccessToken, Announcement, Awaited, StoppedPeer};
 use super::backlog::Backlog;
 use super::descriptors::{
-    PublishedRegion, QpDescriptor, RegionDescriptors, find_qp, find_region, publish_qp,
+    PublishedQp, PublishedRegion, QpDescriptor, QpVersion, RegionDescriptors, find_qp, find_region,
+    publish_qp,
 };
 use super::groups::{GroupDescriptors, listens};
 use super::region_mapping::{RegionMapping, RegionMappings};
 use super::registry::{self, Registry};
 use super::ring::{Piece, RxMeta, Writer};
 use super::segment::{ADDRESSES, Owner, SLOTS, ShmSegment, retire_the_dead};
+use super::source_ports::{SourcePorts, is_published};
 use super::srq_descriptors::{SrqDescriptors, find_srq};
 use ferroce_os::clock::{coarse_now, now};
 use ferroce_os::interfaces::local_addresses;
@@ -122,8 +124,14 @@ impl LocalPeer {
 
     /// What it publishes of a queue pair.
     #[inline(always)]
-    pub fn find_qp(&self, qpn: Qpn) -> Option<QpDescriptor> {
+    pub fn find_qp(&self, qpn: Qpn) -> Option<PublishedQp> {
         find_qp(&self.segment, qpn)
+    }
+
+    /// Whether it publishes a queue pair still, unchanged.
+    #[inline(always)]
+    pub fn still_publishes_qp(&self, qpn: Qpn, version: QpVersion) -> bool {
+        version.is_valid(&self.segment, qpn)
     }
 
     /// What it publishes under this key. Only good once an access is announced and the region found [published](Self::still_publishes) still.
@@ -147,11 +155,16 @@ impl LocalPeer {
         listens(&self.segment, group, interface)
     }
 
-    /// Announces an access to a region, until it is [ended](Self::end_access). Nothing if too many others are under way. `free`
-    /// is where the caller found room the last time.
+    /// Whether its NIC sends from this UDP port.
+    pub fn sends_from(&self, port: u16) -> bool {
+        is_published(&self.segment, port)
+    }
+
+    /// Announces an access, until it is [ended](Self::end_access). Nothing if too many others are under way. `free` is where the
+    /// caller found room the last time.
     #[inline(always)]
-    pub fn begin_access(&self, region: &PublishedRegion, free: &mut usize) -> Option<AccessToken> {
-        access::begin(&self.tables, self.own_slot, region.number, free)
+    pub fn begin_access(&self, access: Announcement, free: &mut usize) -> Option<AccessToken> {
+        access::begin(&self.tables, self.own_slot, access, free)
     }
 
     /// The access is done.
@@ -356,6 +369,8 @@ struct Addresses {
 /// What a progress context of a NIC has of the same-host fabric: its own segment, and its local peers.
 pub struct LocalPeers {
     pub(crate) segment: Arc<ShmSegment>,
+    /// The segment in which the NIC publishes regions, and where local peers announce accesses.
+    tables: Arc<ShmSegment>,
     pub(crate) registry: Arc<Registry>,
     /// Registered memory becomes memory that local peers can map, and long messages to them are sent by rendezvous.
     uses_memfd: bool,
@@ -381,8 +396,10 @@ impl LocalPeers {
             })
             .collect();
         let segment = Arc::new(ShmSegment::create(&registry, &addresses, first.map(LocalPeers::slot))?);
+        let tables = first.map_or(&segment, |first| &first.tables).clone();
         Ok(LocalPeers {
             segment,
+            tables,
             registry,
             uses_memfd,
             known: (0..SLOTS).map(|_| RwLock::default()).collect(),
@@ -429,6 +446,11 @@ impl LocalPeers {
         RegionDescriptors::new(self.segment.clone(), self.registry.clone(), self.uses_memfd)
     }
 
+    /// The list of the UDP ports that this NIC sends from.
+    pub fn source_ports(&self) -> SourcePorts {
+        SourcePorts::new(self.segment.clone())
+    }
+
     /// A table for this NIC's XRC shared receive queues.
     pub fn srq_descriptors(&self) -> SrqDescriptors {
         SrqDescriptors::new(self.segment.clone())
@@ -437,6 +459,11 @@ impl LocalPeers {
     /// Publishes a queue pair to local peers, or withdraws it.
     pub fn publish_qp(&self, qpn: Qpn, descriptor: Option<QpDescriptor>) {
         publish_qp(&self.segment, qpn, descriptor);
+    }
+
+    /// Waits until no local peer accesses memory through a queue pair that was withdrawn. Gives up on a process that stays stopped.
+    pub fn wait_for_qp(&self, qpn: Qpn) -> Result<(), StoppedPeer> {
+        access::wait_for(&self.tables, Awaited::Qp(qpn), &self.registry)
     }
 
     /// The NIC that owns `qpn`, if it can be reached at `dgid` without a wire.

@@ -9,6 +9,7 @@
 //! …        table of regions
 //! …        table of groups
 //! …        table of shared receive queues
+//! …        source ports, one bit each
 //! …        rings to every slot: a file with holes, filled when first used
 //! ```
 
@@ -41,7 +42,7 @@ pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 256 };
 pub(crate) const RING_LEN: usize = if cfg!(loom) { 256 } else { 1 << 20 };
 
 /// Also the version: a segment of another layout is not opened.
-const MAGIC: u64 = 0x0006_6563_6172_7266;
+const MAGIC: u64 = 0x0007_6563_6172_7266;
 
 const INSTANCE_AT: usize = 8;
 const PROCESS_AT: usize = 16;
@@ -85,8 +86,10 @@ const SRQ_DESCRIPTOR_LEN: usize = 16;
 /// XRC shared receive queues that are published; one-sided operations that name another one go by packets.
 pub(crate) const SRQ_DESCRIPTORS: usize = 1024;
 
+const PORTS_AT: usize = SRQS_AT + SRQ_DESCRIPTORS * SRQ_DESCRIPTOR_LEN;
+
 /// What local peers map of a segment.
-pub(crate) const TABLES_LEN: usize = SRQS_AT + SRQ_DESCRIPTORS * SRQ_DESCRIPTOR_LEN;
+pub(crate) const TABLES_LEN: usize = PORTS_AT + (1 << 16) / 8;
 const WHOLE_LEN: usize = TABLES_LEN + SLOTS * RING_LEN;
 
 /// The head and the tables of a segment, one's own or another's.
@@ -204,7 +207,7 @@ impl ShmSegment {
         self.memory.word(NEW_SENDERS_AT + 64)
     }
 
-    /// What `slot` accesses in the owner's memory just now: numbers of region descriptors, plus one.
+    /// What `slot` accesses in the owner's memory just now: [announcements](super::access::Announcement).
     #[inline(always)]
     pub(crate) fn access(&self, slot: u8, index: usize) -> &AtomicU32 {
         // Nearly always inside, and a division takes longer than to look.
@@ -269,6 +272,11 @@ impl ShmSegment {
     pub(crate) fn srq_descriptor(&self, index: usize) -> (&AtomicU64, &AtomicU64) {
         let at = SRQS_AT + (index % SRQ_DESCRIPTORS) * SRQ_DESCRIPTOR_LEN;
         (self.memory.long(at), self.memory.long(at + 8))
+    }
+
+    /// The bits of 64 source ports, among them this one.
+    pub(crate) fn source_ports(&self, port: u16) -> &AtomicU64 {
+        self.memory.long(PORTS_AT + usize::from(port) / 64 * 8)
     }
 
     /// Memory for the ring to `slot`.

@@ -9,6 +9,7 @@ pub(crate) fn of_drop(reason: &str) -> &'static str {
         "wrong_state" => "the queue pair was not ready to receive",
         "wrong_transport" => "for another transport than the queue pair's",
         "wrong_address" => "not from the peer's address, or not to ours",
+        "wrong_port" => "from a UDP port that the peer's process on this host does not own: forged",
         "bad_pkey" => "partition key mismatch",
         "bad_qkey" => "queue key mismatch (UD)",
         "bad_psn" => "PSN outside the expected range, or a response without a request",

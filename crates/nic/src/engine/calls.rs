@@ -155,7 +155,8 @@ impl Engine {
         route: Option<Route>,
         limits: &AttrLimits,
     ) -> Result<(), Error> {
-        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+        let stops = mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset);
+        if stops {
             self.drive_before_stop();
         }
         let now = now();
@@ -170,6 +171,9 @@ impl Engine {
         self.choose_path(qp, &machine);
         self.after(qp, &mut machine, host.has_more);
         drop(machine);
+        if stops {
+            self.wait_for_accesses(qp);
+        }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             // The QP starts anew: completions from before the reset would be taken for new ones.
             qp.send_cq.purge(qp.qpn);
@@ -193,6 +197,7 @@ impl Engine {
         self.publish_qp(qp, &machine);
         drop(host);
         drop(machine);
+        self.wait_for_accesses(qp);
         self.forget_recent();
         qp.send_cq.purge(qp.qpn);
         qp.recv_cq.purge(qp.qpn);

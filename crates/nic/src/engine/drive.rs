@@ -294,6 +294,15 @@ impl Engine {
                 continue;
             }
             let mut machine = qp.machine.lock();
+            // A batch comes from rings or from UDP, never from both.
+            // SAFETY: this thread holds the lock, and no host uses the path.
+            let path = unsafe { qp.path.get() }.as_ref().filter(|_| packet.arrival.ring.is_none());
+            if let Some(path) = path
+                && self.is_from_stranger(path, qpn, &packet)
+            {
+                continue;
+            }
+            let is_checked = path.is_some();
             let mut host = NicHost::new(self, qp, tx);
             loop {
                 let terms = machine.receive(packet.arrival, packet.bytes, || clock.now(), &mut host);
@@ -303,7 +312,7 @@ impl Engine {
                 }
                 packet = rx.packet(next);
                 // Packets of one message follow each other: keep the lock for all of them.
-                if dest_qpn(packet.bytes) != Some(qpn) {
+                if dest_qpn(packet.bytes) != Some(qpn) || is_checked {
                     break;
                 }
                 next += 1;

@@ -1,10 +1,13 @@
 //! The descriptor of a queue pair that processes of this host read, and its path to them.
 
 use super::{Engine, QpCore};
+use crate::link::RxPacket;
 use crate::local::Path;
-use ferroce_proto::qp::Qp;
+use ferroce_os::log;
+use ferroce_proto::Qpn;
+use ferroce_proto::qp::{DropReason, Qp};
 use ferroce_proto::verbs::Transport;
-use ferroce_shm::{Partner, QpDescriptor, QpDomain};
+use ferroce_shm::{Partner, QpDescriptor, QpDomain, StoppedPeer};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -30,6 +33,22 @@ impl Engine {
         qp.fetches.store(fetches, Ordering::Relaxed);
         // SAFETY: the caller holds the lock, and the host of the call has released the path.
         *unsafe { qp.path.get() } = path;
+    }
+
+    /// Whether another process than that of the local peer sent a packet to a queue pair by UDP: any user of the host can send from the
+    /// peer's address. Reports it.
+    #[cold]
+    pub(super) fn is_from_stranger(&self, path: &Path, qpn: Qpn, packet: &RxPacket<'_>) -> bool {
+        let (from, sport) = (packet.arrival.sgid, packet.sport);
+        let is_stranger = !path.is_from_peer(sport);
+        if is_stranger {
+            self.device.counters.dropped(DropReason::WrongPort);
+            log::drop(format_args!(
+                "the process of this host that QP {qpn} is connected to does not send from UDP port {sport} (from {from}): another program \
+                 forges its packets. `ss -uanp 'sport = {sport}'` shows it while its socket is open"
+            ));
+        }
+        is_stranger
     }
 
     /// Whether nothing about a queue pair changes after a plain message: local peers have its descriptor, and no completion was lost.
@@ -60,7 +79,25 @@ impl Engine {
         if *published != descriptor {
             *published = descriptor;
             qp.published_word.store(word_of(descriptor), Ordering::Relaxed);
+            qp.was_published.fetch_or(descriptor.is_some(), Ordering::Relaxed);
             local_peers.publish_qp(qp.qpn, descriptor);
+        }
+    }
+
+    /// Waits until no local peer accesses memory through a queue pair that was stopped and withdrawn. Called without its lock.
+    pub(super) fn wait_for_accesses(&self, qp: &QpCore) {
+        let Some(local_peers) = &self.local_peers else { return };
+        if !qp.was_published.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(StoppedPeer { process }) = local_peers.wait_for_qp(qp.qpn) {
+            let process =
+                process.map_or_else(|| "a process".to_owned(), |process| format!("process {process}"));
+            log::choice(format_args!(
+                "{process} is stopped in the middle of an access through QP {}, which has ended: the access ends when the process \
+                 continues. Deregistration of the memory waits for it",
+                qp.qpn
+            ));
         }
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct QpCore {
     pub(crate) published_word: AtomicU64,
     /// The descriptor that local peers read.
     pub(crate) published: Mutex<Option<QpDescriptor>>,
+    /// Local peers have read a descriptor of it, so an access through it may be in progress.
+    pub(crate) was_published: AtomicBool,
     /// Which payloads are copied because of retransmissions.
     pub(crate) resends: Resends,
     /// Earliest deadline in the timer heap; `u64::MAX` if none.
@@ -101,6 +103,7 @@ impl QpCore {
             fetches: AtomicBool::new(false),
             published_word: AtomicU64::new(0),
             published: Mutex::new(None),
+            was_published: AtomicBool::new(false),
             resends: Resends::default(),
             timer_at: AtomicU64::new(u64::MAX),
             touched: AtomicBool::new(false),

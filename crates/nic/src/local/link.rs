@@ -91,6 +91,7 @@ impl LocalLink {
     ) -> io::Result<LocalLink> {
         let registry = udp.port().registry().clone();
         let local_peers = Arc::new(LocalPeers::open(registry, uses_memfd, udp.bound_addresses(), first)?);
+        udp.publish_ports(local_peers.source_ports());
         let cast = Cast::open(&local_peers)?;
         let next_liveness_check_ns = now().0 + LIVENESS_CHECK_NS;
         Ok(LocalLink {
@@ -435,6 +436,35 @@ mod tests {
             .collect();
         // SAFETY: the count is the length of the vector that the pointer refers to.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) > 0 }
+    }
+
+    /// A process that has no room for a ring sends to a local peer by UDP.
+    #[test]
+    fn a_local_peer_knows_the_ports_that_a_link_sends_from_and_nobody_else_has_them() {
+        let [from, to] = ["127.43.91.1", "127.43.91.2"].map(|address| Gid::from_ip(address.parse().unwrap()));
+        let [sender, receiver] = [from, to].map(|gid| open(&gid.to_ip().to_string()));
+        let peer = receiver.local_peers.find_in_slot(sender.local_peers.slot(), from).unwrap();
+        let packet = [0x64, 0x40, 0xff, 0xff, 0, receiver.local_peers.slot(), 0, 9, 0, 0, 0, 0];
+        for (entropy, hop_limit) in (0..8).flat_map(|entropy| [(entropy, 64), (entropy, 9)]) {
+            let route = Route { sgid: from, dgid: to, entropy, hop_limit, ..Route::default() };
+            let mut batch = TxBatch::new();
+            batch.reserve(&route, packet.len()).copy_from_slice(&packet);
+            sender.udp.send(&mut batch);
+            let mut rx = RxBatch::new();
+            let start = now();
+            while receiver.receive(&mut rx, Effort::Thorough) == 0 {
+                assert!(now().since_ns(start) < 30_000_000_000, "it never arrived");
+            }
+            let sport = rx.packet(0).sport;
+            assert!(peer.sends_from(sport), "entropy {entropy}, hop limit {hop_limit}");
+            // From another address, a socket could name the sender's as its source.
+            for address in [from, to, Gid::from_ip([0; 4].into())] {
+                let taken = std::net::UdpSocket::bind((address.to_ip(), sport)).unwrap_err();
+                assert_eq!(taken.kind(), io::ErrorKind::AddrInUse, "{address}");
+            }
+        }
+        let stranger = std::net::UdpSocket::bind((from.to_ip(), 0)).unwrap();
+        assert!(!peer.sends_from(stranger.local_addr().unwrap().port()));
     }
 
     /// A thread that stops a queue pair polls the link of that queue pair's context, while the background thread of the context sleeps.

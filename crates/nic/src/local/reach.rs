@@ -11,7 +11,8 @@ use ferroce_proto::qp::{Attempt, LARGE_SEGMENT, OneSided, OneSidedKind, TxPayloa
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
 use ferroce_shm::{
-    AccessToken, LocalPeer, LocalPeers, Partner, Piece, PublishedRegion, QpDomain, RegionMapping,
+    AccessToken, Announcement, LocalPeer, LocalPeers, Partner, Piece, PublishedRegion, QpDomain, QpVersion,
+    RegionMapping,
 };
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub(crate) struct Path {
     pub(super) peer: Qpn,
     /// This end, which the peer must be connected to.
     pub(super) own: Partner,
+    /// Which descriptor of the peer's queue pair the last check read.
+    terms: QpVersion,
     /// The region of the last operation: most programs use one repeatedly.
     last: Option<Known>,
     /// The announced access to it, kept from one operation to the next while a list of them is posted.
@@ -83,6 +86,7 @@ impl Drop for Reaching<'_> {
 /// A region of the local peer, and how it is accessed from here.
 struct Known {
     published: PublishedRegion,
+    announcement: Announcement,
     region: Region,
     mapping: Option<RegionMapping>,
 }
@@ -110,6 +114,7 @@ impl Path {
             local_peer,
             peer,
             own,
+            terms: QpVersion::default(),
             last,
             access,
             free_access,
@@ -208,13 +213,19 @@ impl Path {
 
     /// Whether an operation with this key could be executed directly.
     pub(crate) fn reaches(&self, rkey: RKey) -> bool {
-        let is_open = self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own);
+        let is_open =
+            self.local_peer.find_qp(self.peer).is_some_and(|found| found.descriptor.partner == self.own);
         let is_published = || {
             self.local_peer
                 .find_region(rkey)
                 .is_some_and(|published| published.descriptor.access.intersects(Access::REMOTE))
         };
         is_open && !self.local_peer.is_gone() && is_published()
+    }
+
+    /// Whether a packet from this UDP port comes from the peer's process.
+    pub(crate) fn is_from_peer(&self, sport: u16) -> bool {
+        self.local_peer.sends_from(sport)
     }
 
     /// Whether the local peer has read all packets in its ring.
@@ -224,7 +235,7 @@ impl Path {
 
     /// The largest packet payload for the peer, if it accepts more than a wire could carry.
     pub(crate) fn segment(&self) -> Option<u32> {
-        let terms = self.local_peer.find_qp(self.peer)?;
+        let terms = self.local_peer.find_qp(self.peer)?.descriptor;
         (terms.takes_large && terms.partner == self.own && !self.local_peer.is_gone())
             .then_some(LARGE_SEGMENT)
     }
@@ -272,7 +283,7 @@ impl Path {
     }
 
     /// The local peer's bytes, in its own address space, if every check that the local peer would make passes. Valid only once an access to
-    /// the region is [announced](Self::announce).
+    /// them is [announced](Self::announce).
     #[inline(always)]
     fn check(&mut self, srq: Option<Srqn>, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
         // Within a list only now and then: reading the clock takes as long as a short copy.
@@ -280,7 +291,9 @@ impl Path {
         if is_due && !self.local_peer.lives() {
             return None;
         }
-        let terms = self.local_peer.find_qp(self.peer)?;
+        let found = self.local_peer.find_qp(self.peer)?;
+        let terms = found.descriptor;
+        self.terms = found.version;
         if terms.partner != self.own || !terms.access.contains(need) || len == 0 {
             return None;
         }
@@ -299,15 +312,18 @@ impl Path {
         checked.ok()
     }
 
-    /// Announces an access to the region of the last operation, until `let_go`. Returns whether the access may start: not if the region has
-    /// changed, or too many other accesses are in flight. Called as late as possible: the processor waits here until all stores are done.
+    /// Announces an access to the region of the last operation, until `let_go`. Returns whether the access may start: not if the region or
+    /// the peer's queue pair has changed since the check, or too many other accesses are in flight. Called as late as possible: the processor
+    /// waits here until all stores are done.
     #[inline(always)]
     fn announce(&mut self) -> bool {
         let Some(known) = &self.last else { return false };
         if self.access.is_none() {
-            self.access = self.local_peer.begin_access(&known.published, &mut self.free_access);
+            self.access = self.local_peer.begin_access(known.announcement, &mut self.free_access);
         }
-        let is_good = self.access.is_some() && self.local_peer.still_publishes(&known.published);
+        let is_good = self.access.is_some()
+            && self.local_peer.still_publishes(&known.published)
+            && self.local_peer.still_publishes_qp(self.peer, self.terms);
         if !is_good {
             self.refresh();
         }
@@ -318,7 +334,7 @@ impl Path {
     #[inline(never)]
     fn select_region(&mut self, rkey: RKey) -> Option<()> {
         self.forget();
-        self.last = Some(find(&self.local_peer, rkey)?);
+        self.last = Some(find(&self.local_peer, self.peer, rkey)?);
         Some(())
     }
 
@@ -368,12 +384,13 @@ pub(super) fn partly_mapped(mapping: Option<&RegionMapping>, at: usize, len: usi
     }
 }
 
-fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<Known> {
+fn find(local_peer: &LocalPeer, peer: Qpn, rkey: RKey) -> Option<Known> {
     let published = local_peer.find_region(rkey)?;
     let descriptor = published.descriptor;
     let (base, iova) = (descriptor.base as usize, descriptor.iova);
     let plain = Region::plain(base, descriptor.len, descriptor.pd, descriptor.access, LKey(0), rkey);
     let region = Region { iova, only_qp: descriptor.only_qp, ..plain };
     let mapping = if local_peer.is_self() { None } else { local_peer.map(&published) };
-    Some(Known { published, region, mapping })
+    let announcement = published.announcement(peer);
+    Some(Known { published, announcement, region, mapping })
 }

@@ -19,7 +19,7 @@ impl Path {
     /// Whether the peer accepts rendezvous sends.
     pub(crate) fn may_send_rendezvous(&self) -> bool {
         let terms = self.local_peer.find_qp(self.peer);
-        terms.is_some_and(|terms| terms.fetches && terms.partner == self.own)
+        terms.is_some_and(|found| found.descriptor.fetches && found.descriptor.partner == self.own)
             && self.local_peers.uses_memfd()
             && !self.local_peer.is_gone()
     }
@@ -62,7 +62,7 @@ impl Path {
         // The bytes were read before the descriptor is.
         fence(Ordering::Acquire);
         let is_published =
-            || self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own);
+            || self.local_peer.find_qp(self.peer).is_some_and(|found| found.descriptor.partner == self.own);
         Attempt::of(attempt.is_done() && is_published())
     }
 

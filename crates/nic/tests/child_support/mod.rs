@@ -22,7 +22,16 @@ impl Other {
     }
 
     pub(crate) fn start(command: &mut Command) -> Other {
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let start = Instant::now();
+        // A process that another thread has just forked holds the file open for writing if this test has just made it.
+        let is_busy = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ExecutableFileBusy;
+        let mut process = loop {
+            match command.spawn() {
+                Err(error) if is_busy(&error) && start.elapsed() < PATIENCE => std::thread::yield_now(),
+                spawned => break spawned.unwrap(),
+            }
+        };
         let output = BufReader::new(process.stdout.take().unwrap());
         Other { process, output }
     }

@@ -95,6 +95,8 @@ listed! {
         WrongTransport => "wrong_transport",
         /// The packet's addresses differ from the connection's.
         WrongAddress => "wrong_address",
+        /// The packet's UDP source port does not belong to the process of the local peer.
+        WrongPort => "wrong_port",
         /// Partition key mismatch.
         BadPkey => "bad_pkey",
         /// Queue key mismatch.

@@ -1,5 +1,5 @@
-//! Loom runs an access to a region of a local peer against its withdrawal. An access goes on only before [`RegionDescriptors::withdraw`]
-//! returns; behind it the owner uses the memory again, and loom reports the race with whoever still accesses it.
+//! Loom runs an access to a region of a local peer against the withdrawal of the region, or of the queue pair. An access goes on only before
+//! the owner has waited for it; behind that the owner uses the memory again, and loom reports the race with whoever still accesses it.
 
 use super::*;
 use crate::segment::{ACCESSES_PER_SLOT, SLOTS};
@@ -8,6 +8,8 @@ use ferroce_os::sync::loom::model::Builder;
 use ferroce_os::sync::loom::thread;
 
 const KEY: RKey = RKey(5);
+/// The owner's queue pair that the region is accessed through.
+const QPN: Qpn = Qpn::new(7);
 /// The local peer that accesses the region.
 const PEER_SLOT: u8 = 1;
 
@@ -25,18 +27,36 @@ fn descriptor(base: u64) -> RegionDescriptor {
     RegionDescriptor { rkey: KEY, access, pd: PdId(7), iova: 0, len: 64, base, only_qp: None, file: None }
 }
 
-/// As a queue pair accesses a region of a local peer that it has found: announced, and if it is published still.
+fn qp_descriptor() -> QpDescriptor {
+    QpDescriptor {
+        access: Access::REMOTE_READ,
+        domain: QpDomain::Pd(PdId(7)),
+        partner: Partner::new(Service::Rc, QPN),
+        takes_large: false,
+        fetches: false,
+    }
+}
+
+/// What is withdrawn.
+#[derive(Clone, Copy)]
+enum Withdrawn {
+    Region,
+    Qp,
+}
+
+/// As a queue pair accesses a region of a local peer that it has found: announced, and if it and the peer's queue pair are published still.
 fn access(peers: &ShmSegment, found: &PublishedRegion, free: &mut usize, memory: &Memory) {
-    let Some(token) = access::begin(peers, PEER_SLOT, found.number, free) else { return };
-    if found.is_valid(peers) {
+    let Some(qp) = find_qp(peers, QPN) else { return };
+    let Some(token) = access::begin(peers, PEER_SLOT, found.announcement(QPN), free) else { return };
+    if found.is_valid(peers) && qp.version.is_valid(peers, QPN) {
         assert_eq!(found.descriptor.base, 4096, "what was read of the descriptor is whole");
         memory.0.with(|_| ());
     }
     access::end(peers, PEER_SLOT, token);
 }
 
-/// So many threads of the peer access a region so many times each while its owner withdraws it.
-fn check(threads: usize, times: usize, preemptions: usize) {
+/// So many threads of the peer access a region so many times each while its owner withdraws it or the queue pair.
+fn check(withdrawn: Withdrawn, threads: usize, times: usize, preemptions: usize) {
     let base = std::env::temp_dir().join(format!("ferroce-model-{:x}", ferroce_os::random::number::<u64>()));
     std::fs::create_dir_all(&base).unwrap();
     let registry = Arc::new(Registry::open(&base).unwrap());
@@ -47,6 +67,7 @@ fn check(threads: usize, times: usize, preemptions: usize) {
         (0..SLOTS as u8).for_each(|slot| access::attach(&segment, slot, 1));
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
         let number = table.publish(&descriptor(4096)).unwrap();
+        publish_qp(&segment, QPN, Some(qp_descriptor()));
         let memory = Arc::new(Memory::default());
         let accesses = (0..threads).map(|thread| {
             let (peers, memory) = (ShmSegment::model(Some(&segment)), memory.clone());
@@ -57,7 +78,13 @@ fn check(threads: usize, times: usize, preemptions: usize) {
             })
         });
         let accesses: Vec<_> = accesses.collect();
-        table.withdraw(number);
+        match withdrawn {
+            Withdrawn::Region => table.withdraw(number),
+            Withdrawn::Qp => {
+                publish_qp(&segment, QPN, None);
+                access::wait_for(&segment, Awaited::Qp(QPN), &registry).unwrap();
+            }
+        }
         memory.0.with_mut(|_| ());
         accesses.into_iter().for_each(|thread| thread.join().unwrap());
         let words = (0..ACCESSES_PER_SLOT).map(|index| segment.access(PEER_SLOT, index));
@@ -71,10 +98,15 @@ fn check(threads: usize, times: usize, preemptions: usize) {
 
 #[test]
 fn withdrawal_waits_for_an_access() {
-    check(1, 2, 4);
+    check(Withdrawn::Region, 1, 2, 4);
 }
 
 #[test]
 fn withdrawal_waits_for_all_accesses_of_a_peer() {
-    check(2, 1, 3);
+    check(Withdrawn::Region, 2, 1, 3);
+}
+
+#[test]
+fn withdrawal_of_a_queue_pair_waits_for_an_access() {
+    check(Withdrawn::Qp, 1, 2, 3);
 }

@@ -40,6 +40,7 @@ fn pair(registry: &Arc<Registry>, file: &File) -> (LocalPeers, LocalPeer, Reader
         addresses: Vec::new(),
     };
     let receiver = LocalPeers {
+        tables: segment.clone(),
         segment,
         registry: registry.clone(),
         uses_memfd: false,

@@ -46,6 +46,7 @@ use ferroce_os::lock::Mutex;
 use ferroce_os::wait_set::WaitSet;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
+use ferroce_shm::SourcePorts;
 use receive::Receiver;
 use send::Sender;
 use std::io;
@@ -130,6 +131,11 @@ impl UdpLink {
     /// Where it receives.
     pub(crate) fn bound_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.iter().map(|bound| bound.addr)
+    }
+
+    /// Publishes the source ports of its packets. Nobody else on this host can send from the same address and port.
+    pub(crate) fn publish_ports(&self, ports: SourcePorts) {
+        self.sender.publish_ports(ports);
     }
 
     /// The address, zero for none, and the port of the socket that [`Self::send_echoes`] uses for this route. It sends no

@@ -14,6 +14,7 @@ use ferroce_os::lock::RwLock;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::FlowAddrs;
+use ferroce_shm::SourcePorts;
 
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -93,6 +94,11 @@ impl Sender {
         let plan = Arc::new(Plan { tx_sockets, gso, plain_only, has_plain_only });
         let chooser: Arc<dyn SocketChooser> = Arc::clone(&plan) as _;
         Sender { plan, chooser, interfaces: RwLock::default(), counters, capture }
+    }
+
+    /// Publishes the source ports of its sockets.
+    pub(super) fn publish_ports(&self, ports: SourcePorts) {
+        self.plan.tx_sockets.publish(ports);
     }
 
     /// Sends everything, socket by socket: packets of one route share a socket and keep their order.

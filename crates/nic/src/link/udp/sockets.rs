@@ -29,6 +29,8 @@ pub(super) struct TxSocket {
     pub(super) is_bound: bool,
     /// Hop limit of packets without a control message.
     pub(super) hop_limit: u8,
+    /// Keeps the port from being bound at any other address of the host.
+    _reservation: Option<Socket>,
 }
 
 /// Opens a socket that receives on `addr`, not yet bound: binding belongs under the registry's lock.
@@ -93,7 +95,10 @@ pub(super) fn bind_in_scope(socket: &Socket, addr: IpAddr, scope: u32) -> Result
 /// this hop limit.
 ///
 /// Unconnected and with "don't fragment": only then does the kernel write identification 0, which the ICRC covers.
-pub(super) fn open_tx_socket(addr: IpAddr, hop_limit: u8) -> io::Result<TxSocket> {
+///
+/// `reserves`: nobody else on this host can send from `addr` with the same port. A socket that is bound to the port at another address of
+/// the host could: it may name any local address as the source of a packet (`IP_PKTINFO`).
+pub(super) fn open_tx_socket(addr: IpAddr, hop_limit: u8, reserves: bool) -> io::Result<TxSocket> {
     let is_ipv4 = addr.is_ipv4();
     let socket = open(is_ipv4)?;
     let on: libc::c_int = 1;
@@ -112,11 +117,31 @@ pub(super) fn open_tx_socket(addr: IpAddr, hop_limit: u8) -> io::Result<TxSocket
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, on)?;
     }
     enlarge(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
-    // Nobody reads this socket: what is sent to its port must not pile up in it.
+    drop_arrivals(&socket)?;
+    // The wildcard reserves its port itself.
+    let reservation = if reserves && !addr.is_unspecified() { Some(open(is_ipv4)?) } else { None };
+    let port = match &reservation {
+        None => bind_source_port(&socket, addr)?,
+        Some(reservation) => {
+            if !is_ipv4 {
+                reservation.set_only_v6(true)?;
+            }
+            drop_arrivals(reservation)?;
+            let port = bind_source_port(reservation, unspecified(is_ipv4))?;
+            // Only sockets of one user share a port in this way, and only once the port is theirs.
+            reservation.set_reuse_port(true)?;
+            socket.set_reuse_port(true)?;
+            socket.bind(&SocketAddr::new(addr, port).into())?;
+            port
+        }
+    };
+    Ok(TxSocket { socket, port, is_bound: !addr.is_unspecified(), hop_limit, _reservation: reservation })
+}
+
+/// Nobody reads this socket: what is sent to its port must not pile up in it.
+fn drop_arrivals(socket: &Socket) -> io::Result<()> {
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
-    socket.attach_filter(&[drop_all])?;
-    let port = bind_source_port(&socket, addr)?;
-    Ok(TxSocket { socket, port, is_bound: !addr.is_unspecified(), hop_limit })
+    socket.attach_filter(&[drop_all])
 }
 
 fn bind_source_port(socket: &Socket, addr: IpAddr) -> io::Result<u16> {

@@ -9,6 +9,7 @@ use super::sockets::{TxSocket, open_tx_socket, unspecified};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
+use ferroce_shm::SourcePorts;
 use std::io;
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -32,6 +33,8 @@ pub(super) struct TxSockets {
     /// ThreadSanitizer sees, while that of `OnceLock` is hidden in the standard library.
     filled: AtomicUsize,
     adding: Mutex<()>,
+    /// Where local peers read the ports of these sockets.
+    published: OnceLock<SourcePorts>,
 }
 
 /// A source address, a hop limit and their sockets.
@@ -49,19 +52,30 @@ const ANY_V6: u16 = u16::MAX - 2;
 impl TxSockets {
     /// Opens the sockets bound to no address; the others follow with the first packet of each address.
     pub(super) fn open(per_address: usize) -> io::Result<TxSockets> {
-        let any_v6 = match open_tx_socket(unspecified(false), DEFAULT_HOP_LIMIT) {
+        let any_v6 = match open_tx_socket(unspecified(false), DEFAULT_HOP_LIMIT, false) {
             Ok(socket) => Some(socket),
             Err(e) if has_no_ipv6(&e) => None,
             Err(e) => return Err(e),
         };
         Ok(TxSockets {
             per_address: per_address.clamp(1, MOST_SOCKETS),
-            any_v4: open_tx_socket(unspecified(true), DEFAULT_HOP_LIMIT)?,
+            any_v4: open_tx_socket(unspecified(true), DEFAULT_HOP_LIMIT, false)?,
             any_v6,
             addresses: (0..MOST_ADDRESSES).map(|_| OnceLock::new()).collect(),
             filled: AtomicUsize::new(0),
             adding: Mutex::new(()),
+            published: OnceLock::new(),
         })
+    }
+
+    /// Publishes the ports of all sockets, those that follow too. Called before the first packet is sent.
+    pub(super) fn publish(&self, ports: SourcePorts) {
+        let _adding = self.adding.lock();
+        [Some(&self.any_v4), self.any_v6.as_ref()]
+            .into_iter()
+            .flatten()
+            .for_each(|any| ports.publish(any.port));
+        let _ = self.published.set(ports);
     }
 
     /// The number of the socket for a route; `None` if its addresses are of two families, or of one that this machine
@@ -119,8 +133,12 @@ impl TxSockets {
         }
         let filled = self.filled.load(Ordering::Relaxed);
         let free = self.addresses.get(filled)?;
-        let sockets =
-            (0..self.per_address).map(|_| open_tx_socket(addr, hop_limit)).collect::<io::Result<_>>().ok()?;
+        let published = self.published.get();
+        let open = |_| open_tx_socket(addr, hop_limit, published.is_some());
+        let sockets = (0..self.per_address).map(open).collect::<io::Result<Vec<_>>>().ok()?;
+        if let Some(ports) = published {
+            sockets.iter().for_each(|socket| ports.publish(socket.port));
+        }
         free.set(Address { gid: sgid, hop_limit, sockets }).ok()?;
         self.filled.store(filled + 1, Ordering::Release);
         Some(filled)
