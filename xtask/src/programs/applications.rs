@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::middleware::{carried, opened, words};
+use super::explained::{self, LIMIT, Ports, Session, carried, contains, opened, words};
 use super::session::{Launcher, Program, is_listening};
-use super::worker::answer;
 use crate::tools::not_installed;
 
 /// One row: what is run, and the packages that it needs.
@@ -77,11 +76,7 @@ pub(super) const PACKAGES: [(&str, &str); 11] = [
     ("libmpich-dev", "/usr/bin/mpicc.mpich"),
 ];
 
-/// Each may share two processors with whatever the other worker runs.
-const LIMIT: Duration = Duration::from_secs(120);
-/// First port of these cases; the rows have `PORTS_PER_CASE` each.
-const FIRST_PORT: u16 = 26_000;
-const PORTS_PER_CASE: u16 = 4;
+const PORTS: Ports = Ports { first: 26_000, per_case: 4 };
 /// The port on which DAPL's programs exchange addresses.
 const DAPL_PORT: u16 = 15_828;
 const ADDRESS: &str = "198.18.0.1";
@@ -99,32 +94,18 @@ pub(crate) fn obstacle(name: &str) -> Option<String> {
 
 /// The job of a worker.
 pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
-    let Some(at) = CASES.iter().position(|case| case.name == name) else {
-        return answer(Err(format!("no case {name}")), Vec::new());
-    };
-    let session = Session {
-        launcher: launcher.with(&["--explain"]),
-        name,
-        port: FIRST_PORT + at as u16 * PORTS_PER_CASE,
-    };
-    let mut tails = Vec::new();
-    let outcome = match CASES[at].kind {
-        Kind::Iser(initiators) => session.iser(&mut tails, |tails| {
-            initiators.iter().try_for_each(|(line, says)| session.initiator(line, says, tails))
-        }),
-        Kind::IserCopy => session.iser(&mut tails, |tails| session.copy(tails)),
-        Kind::Dapl(options, says) => session.dapl(options, says, &mut tails),
-        Kind::Gloo => session.gloo(&mut tails),
-        Kind::Rpma => session.rpma(&mut tails),
-        Kind::Migration => session.migration(&mut tails),
-    };
-    answer(outcome, tails)
-}
-
-struct Session<'a> {
-    launcher: Launcher,
-    name: &'a str,
-    port: u16,
+    explained::run(launcher, name, (CASES, |case| case.name), &PORTS, |session, case, tails| {
+        match case.kind {
+            Kind::Iser(initiators) => session.iser(tails, |tails| {
+                initiators.iter().try_for_each(|(line, says)| session.initiator(line, says, tails))
+            }),
+            Kind::IserCopy => session.iser(tails, |tails| session.copy(tails)),
+            Kind::Dapl(options, says) => session.dapl(options, says, tails),
+            Kind::Gloo => session.gloo(tails),
+            Kind::Rpma => session.rpma(tails),
+            Kind::Migration => session.migration(tails),
+        }
+    })
 }
 
 impl Session<'_> {
@@ -159,30 +140,20 @@ impl Session<'_> {
 
     /// Runs one program to its end: it prints `says`, and the device did the work.
     fn client(&self, title: &str, line: &str, says: &str, tails: &mut Vec<String>) -> Result<(), String> {
-        let mut program = self.launcher.start(&self.file(title), &words(line))?;
-        let outcome = program.finish(LIMIT);
-        tails.extend(program.tail());
-        outcome?;
-        match program.output() {
-            output if !output.contains(says) => Err(format!("the output lacks {says:?}")),
-            output => carried(&output, 1),
-        }
+        let output = self.alone(&self.file(title), line, tails)?;
+        contains(&output, &[says]).and_then(|()| carried(&output, 1))
     }
 
     /// Runs both sides: each prints `says`, and the device did the work.
-    fn pair(
+    fn both(
         &self,
         [server, client]: [String; 2],
         says: &str,
         ready: impl Fn(&Program) -> bool,
         tails: &mut Vec<String>,
     ) -> Result<(), String> {
-        let lines = [&words(&server)[..], &words(&client)];
-        let [server, client] = self.launcher.pair(self.name, lines, ready, LIMIT, tails)?;
-        match [&server, &client].iter().find(|output| !output.contains(says)) {
-            Some(_) => Err(format!("an output lacks {says:?}")),
-            None => opened(&server).and_then(|()| carried(&client, 1)),
-        }
+        let outputs = self.pair(ready, [&server, &client], tails)?;
+        outputs.iter().try_for_each(|output| contains(output, &[says]))
     }
 
     fn dapl(&self, options: &str, says: &str, tails: &mut Vec<String>) -> Result<(), String> {
@@ -191,7 +162,7 @@ impl Session<'_> {
         self.write(&self.file("dat.conf"), provider.as_bytes())?;
         let server = format!("env DAT_OVERRIDE={} {} {options} -P ferroce", registry.display(), self.name);
         let client = format!("{server} -h {ADDRESS}");
-        self.pair([server, client], says, |_| is_listening(DAPL_PORT), tails)
+        self.both([server, client], says, |_| is_listening(DAPL_PORT), tails)
     }
 
     fn gloo(&self, tails: &mut Vec<String>) -> Result<(), String> {
@@ -203,7 +174,7 @@ impl Session<'_> {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).map_err(|error| format!("{meeting}: {error}"))?;
         let lines = [0, 1].map(|rank| format!("{program} {meeting} {rank}"));
-        self.pair(lines, "24 sums are right", |_| true, tails)
+        self.both(lines, "24 sums are right", |_| true, tails)
     }
 
     fn rpma(&self, tails: &mut Vec<String>) -> Result<(), String> {
@@ -211,7 +182,7 @@ impl Session<'_> {
         let server = format!("{program} {ADDRESS} {}", self.port);
         let client = format!("{server} client");
         let ready = |server: &Program| server.output().contains("listening");
-        self.pair([server, client], "8 rounds of 4194304 bytes are right", ready, tails)
+        self.both([server, client], "8 rounds of 4194304 bytes are right", ready, tails)
     }
 }
 
