@@ -29,6 +29,8 @@ enum Kind {
     IserCopy,
     /// A test program of DAPL with these options, and what both sides print.
     Dapl(&'static str, &'static str),
+    /// Two threads with two connections each: WRITEs, READs and SENDs, with all data compared.
+    DaplTest,
     Gloo,
     Rpma,
     /// A paused guest with data in its memory moves to another QEMU.
@@ -55,6 +57,8 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "dtest", packages: DAPL, kind: Kind::Dapl("-b 262144", "DAPL Test Complete. PASSED") },
     Case { name: "dtestx", packages: DAPL, kind: Kind::Dapl("", "immed/atomic test PASSED") },
     Case { name: "dtestcm", packages: DAPL, kind: Kind::Dapl("-c 20", "ALL 20 CONNECTED") },
+    Case { name: "dtestsrq", packages: DAPL, kind: Kind::Dapl("", "DAPL RC SRQ Test Complete.") },
+    Case { name: "dapltest", packages: DAPL, kind: Kind::DaplTest },
     Case { name: "gloo allreduce", packages: &["g++", "libgloo-dev"], kind: Kind::Gloo },
     Case { name: "librpma", packages: &["librpma-dev"], kind: Kind::Rpma },
     Case { name: "qemu-system-x86_64 migration", packages: &["qemu-system-x86"], kind: Kind::Migration },
@@ -101,6 +105,7 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
             }),
             Kind::IserCopy => session.iser(tails, |tails| session.copy(tails)),
             Kind::Dapl(options, says) => session.dapl(options, says, tails),
+            Kind::DaplTest => session.dapltest(tails),
             Kind::Gloo => session.gloo(tails),
             Kind::Rpma => session.rpma(tails),
             Kind::Migration => session.migration(tails),
@@ -156,13 +161,42 @@ impl Session<'_> {
         outputs.iter().try_for_each(|output| contains(output, &[says]))
     }
 
-    fn dapl(&self, options: &str, says: &str, tails: &mut Vec<String>) -> Result<(), String> {
+    /// A program of DAPL, with a registry that names our interface.
+    fn dapl_line(&self) -> Result<String, String> {
         let registry = self.launcher.logs.join(self.file("dat.conf"));
         let provider = "ferroce u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"fe0 0\" \"\"\n";
         self.write(&self.file("dat.conf"), provider.as_bytes())?;
-        let server = format!("env DAT_OVERRIDE={} {} {options} -P ferroce", registry.display(), self.name);
+        Ok(format!("env DAT_OVERRIDE={} stdbuf -oL {}", registry.display(), self.name))
+    }
+
+    /// Its server ends when a client asks it to.
+    fn dapltest(&self, tails: &mut Vec<String>) -> Result<(), String> {
+        let line = self.dapl_line()?;
+        let mut server = self
+            .launcher
+            .start(&format!("{} server", self.name), &words(&format!("{line} -T S -D ferroce")))?;
+        let ready = |server: &Program| server.output().contains("Service Point Ready");
+        let operations = "client RW 4096 2 server RR 4096 2 client SR 1024 server SR 1024";
+        let transfers = format!("{line} -T T -V -s {ADDRESS} -D ferroce -i 100 -t 2 -w 2 {operations}");
+        let quit = format!("{line} -T Q -s {ADDRESS} -D ferroce");
+        let outcome = server
+            .wait_until(LIMIT, "ready", ready)
+            .and_then(|()| self.client("transfers", &transfers, "Total RDMA Read  :       3.27 MB", tails))
+            .and_then(|()| self.alone(&self.file("quit"), &quit, tails))
+            .and_then(|_| server.finish(LIMIT));
+        tails.extend(server.tail());
+        outcome.and_then(|()| opened(&server.output()))
+    }
+
+    fn dapl(&self, options: &str, says: &str, tails: &mut Vec<String>) -> Result<(), String> {
+        let server = format!("{} {options} -P ferroce", self.dapl_line()?);
         let client = format!("{server} -h {ADDRESS}");
-        self.both([server, client], says, |_| is_listening(DAPL_PORT), tails)
+        // This one does not exchange addresses.
+        let is_ready = |server: &Program| match self.name {
+            "dtestsrq" => server.output().contains("server ready"),
+            _ => is_listening(DAPL_PORT),
+        };
+        self.both([server, client], says, is_ready, tails)
     }
 
     fn gloo(&self, tails: &mut Vec<String>) -> Result<(), String> {
