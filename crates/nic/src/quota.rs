@@ -68,6 +68,8 @@ impl Default for Quotas {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Config, Nic};
+    use ferroce_proto::verbs::AddressVector;
 
     #[test]
     fn what_is_dropped_can_be_taken_again() {
@@ -79,5 +81,32 @@ mod tests {
         }
         drop(second);
         assert!(quota.take().is_ok());
+    }
+    /// So many objects would take gigabytes, so all but one are only counted.
+    #[test]
+    fn every_kind_has_its_limit() {
+        let addresses = Some(vec!["127.91.48.2".parse().unwrap()]);
+        let nic = Nic::open(Config { addresses, ..Config::default() }).unwrap();
+        let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(1, None, 0).unwrap());
+        let vector = AddressVector { dgid: nic.gids()[0].gid, ..AddressVector::default() };
+        let quotas = &nic.inner().quotas;
+        let limits = |quota: &Quota, create: &dyn Fn() -> Result<(), Error>| {
+            let counted = MAX_OBJECTS - 1 - quota.used.load(Ordering::Relaxed);
+            quota.used.fetch_add(counted, Ordering::Relaxed);
+            create().unwrap();
+            let last = quota.take().unwrap();
+            let refused = create().unwrap_err();
+            assert_eq!(
+                refused.to_string(),
+                format!("all {MAX_OBJECTS} {} of the device are in use", quota.what)
+            );
+            drop(last);
+            quota.used.fetch_sub(counted, Ordering::Relaxed);
+        };
+        limits(&quotas.pds, &|| nic.alloc_pd().map(drop));
+        limits(&quotas.cqs, &|| nic.create_cq(1, None, 0).map(drop));
+        limits(&quotas.srqs, &|| pd.create_srq(1, 1).map(drop));
+        limits(&quotas.address_handles, &|| pd.create_address_handle(&vector).map(drop));
+        limits(&quotas.work_queues, &|| pd.create_wq(1, 1, &cq).map(drop));
     }
 }

@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::middleware::{carried, opened, words};
+use super::explained::{self, LIMIT, Ports, Session, carried, contains, opened, words};
 use super::session::{Launcher, Program, is_listening};
-use super::worker::answer;
 use crate::tools::not_installed;
 
 /// One row: what is run, and the packages that it needs.
@@ -30,6 +29,8 @@ enum Kind {
     IserCopy,
     /// A test program of DAPL with these options, and what both sides print.
     Dapl(&'static str, &'static str),
+    /// Two threads with two connections each: WRITEs, READs and SENDs, with all data compared.
+    DaplTest,
     Gloo,
     Rpma,
     /// A paused guest with data in its memory moves to another QEMU.
@@ -56,6 +57,8 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "dtest", packages: DAPL, kind: Kind::Dapl("-b 262144", "DAPL Test Complete. PASSED") },
     Case { name: "dtestx", packages: DAPL, kind: Kind::Dapl("", "immed/atomic test PASSED") },
     Case { name: "dtestcm", packages: DAPL, kind: Kind::Dapl("-c 20", "ALL 20 CONNECTED") },
+    Case { name: "dtestsrq", packages: DAPL, kind: Kind::Dapl("", "DAPL RC SRQ Test Complete.") },
+    Case { name: "dapltest", packages: DAPL, kind: Kind::DaplTest },
     Case { name: "gloo allreduce", packages: &["g++", "libgloo-dev"], kind: Kind::Gloo },
     Case { name: "librpma", packages: &["librpma-dev"], kind: Kind::Rpma },
     Case { name: "qemu-system-x86_64 migration", packages: &["qemu-system-x86"], kind: Kind::Migration },
@@ -77,11 +80,7 @@ pub(super) const PACKAGES: [(&str, &str); 11] = [
     ("libmpich-dev", "/usr/bin/mpicc.mpich"),
 ];
 
-/// Each may share two processors with whatever the other worker runs.
-const LIMIT: Duration = Duration::from_secs(120);
-/// First port of these cases; the rows have `PORTS_PER_CASE` each.
-const FIRST_PORT: u16 = 26_000;
-const PORTS_PER_CASE: u16 = 4;
+const PORTS: Ports = Ports { first: 26_000, per_case: 4 };
 /// The port on which DAPL's programs exchange addresses.
 const DAPL_PORT: u16 = 15_828;
 const ADDRESS: &str = "198.18.0.1";
@@ -99,32 +98,19 @@ pub(crate) fn obstacle(name: &str) -> Option<String> {
 
 /// The job of a worker.
 pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
-    let Some(at) = CASES.iter().position(|case| case.name == name) else {
-        return answer(Err(format!("no case {name}")), Vec::new());
-    };
-    let session = Session {
-        launcher: launcher.with(&["--explain"]),
-        name,
-        port: FIRST_PORT + at as u16 * PORTS_PER_CASE,
-    };
-    let mut tails = Vec::new();
-    let outcome = match CASES[at].kind {
-        Kind::Iser(initiators) => session.iser(&mut tails, |tails| {
-            initiators.iter().try_for_each(|(line, says)| session.initiator(line, says, tails))
-        }),
-        Kind::IserCopy => session.iser(&mut tails, |tails| session.copy(tails)),
-        Kind::Dapl(options, says) => session.dapl(options, says, &mut tails),
-        Kind::Gloo => session.gloo(&mut tails),
-        Kind::Rpma => session.rpma(&mut tails),
-        Kind::Migration => session.migration(&mut tails),
-    };
-    answer(outcome, tails)
-}
-
-struct Session<'a> {
-    launcher: Launcher,
-    name: &'a str,
-    port: u16,
+    explained::run(launcher, name, (CASES, |case| case.name), &PORTS, |session, case, tails| {
+        match case.kind {
+            Kind::Iser(initiators) => session.iser(tails, |tails| {
+                initiators.iter().try_for_each(|(line, says)| session.initiator(line, says, tails))
+            }),
+            Kind::IserCopy => session.iser(tails, |tails| session.copy(tails)),
+            Kind::Dapl(options, says) => session.dapl(options, says, tails),
+            Kind::DaplTest => session.dapltest(tails),
+            Kind::Gloo => session.gloo(tails),
+            Kind::Rpma => session.rpma(tails),
+            Kind::Migration => session.migration(tails),
+        }
+    })
 }
 
 impl Session<'_> {
@@ -159,39 +145,58 @@ impl Session<'_> {
 
     /// Runs one program to its end: it prints `says`, and the device did the work.
     fn client(&self, title: &str, line: &str, says: &str, tails: &mut Vec<String>) -> Result<(), String> {
-        let mut program = self.launcher.start(&self.file(title), &words(line))?;
-        let outcome = program.finish(LIMIT);
-        tails.extend(program.tail());
-        outcome?;
-        match program.output() {
-            output if !output.contains(says) => Err(format!("the output lacks {says:?}")),
-            output => carried(&output, 1),
-        }
+        let output = self.alone(&self.file(title), line, tails)?;
+        contains(&output, &[says]).and_then(|()| carried(&output, 1))
     }
 
     /// Runs both sides: each prints `says`, and the device did the work.
-    fn pair(
+    fn both(
         &self,
         [server, client]: [String; 2],
         says: &str,
         ready: impl Fn(&Program) -> bool,
         tails: &mut Vec<String>,
     ) -> Result<(), String> {
-        let lines = [&words(&server)[..], &words(&client)];
-        let [server, client] = self.launcher.pair(self.name, lines, ready, LIMIT, tails)?;
-        match [&server, &client].iter().find(|output| !output.contains(says)) {
-            Some(_) => Err(format!("an output lacks {says:?}")),
-            None => opened(&server).and_then(|()| carried(&client, 1)),
-        }
+        let outputs = self.pair(ready, [&server, &client], tails)?;
+        outputs.iter().try_for_each(|output| contains(output, &[says]))
     }
 
-    fn dapl(&self, options: &str, says: &str, tails: &mut Vec<String>) -> Result<(), String> {
+    /// A program of DAPL, with a registry that names our interface.
+    fn dapl_line(&self) -> Result<String, String> {
         let registry = self.launcher.logs.join(self.file("dat.conf"));
         let provider = "ferroce u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"fe0 0\" \"\"\n";
         self.write(&self.file("dat.conf"), provider.as_bytes())?;
-        let server = format!("env DAT_OVERRIDE={} {} {options} -P ferroce", registry.display(), self.name);
+        Ok(format!("env DAT_OVERRIDE={} stdbuf -oL {}", registry.display(), self.name))
+    }
+
+    /// Its server ends when a client asks it to.
+    fn dapltest(&self, tails: &mut Vec<String>) -> Result<(), String> {
+        let line = self.dapl_line()?;
+        let mut server = self
+            .launcher
+            .start(&format!("{} server", self.name), &words(&format!("{line} -T S -D ferroce")))?;
+        let ready = |server: &Program| server.output().contains("Service Point Ready");
+        let operations = "client RW 4096 2 server RR 4096 2 client SR 1024 server SR 1024";
+        let transfers = format!("{line} -T T -V -s {ADDRESS} -D ferroce -i 100 -t 2 -w 2 {operations}");
+        let quit = format!("{line} -T Q -s {ADDRESS} -D ferroce");
+        let outcome = server
+            .wait_until(LIMIT, "ready", ready)
+            .and_then(|()| self.client("transfers", &transfers, "Total RDMA Read  :       3.27 MB", tails))
+            .and_then(|()| self.alone(&self.file("quit"), &quit, tails))
+            .and_then(|_| server.finish(LIMIT));
+        tails.extend(server.tail());
+        outcome.and_then(|()| opened(&server.output()))
+    }
+
+    fn dapl(&self, options: &str, says: &str, tails: &mut Vec<String>) -> Result<(), String> {
+        let server = format!("{} {options} -P ferroce", self.dapl_line()?);
         let client = format!("{server} -h {ADDRESS}");
-        self.pair([server, client], says, |_| is_listening(DAPL_PORT), tails)
+        // This one does not exchange addresses.
+        let is_ready = |server: &Program| match self.name {
+            "dtestsrq" => server.output().contains("server ready"),
+            _ => is_listening(DAPL_PORT),
+        };
+        self.both([server, client], says, is_ready, tails)
     }
 
     fn gloo(&self, tails: &mut Vec<String>) -> Result<(), String> {
@@ -203,7 +208,7 @@ impl Session<'_> {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).map_err(|error| format!("{meeting}: {error}"))?;
         let lines = [0, 1].map(|rank| format!("{program} {meeting} {rank}"));
-        self.pair(lines, "24 sums are right", |_| true, tails)
+        self.both(lines, "24 sums are right", |_| true, tails)
     }
 
     fn rpma(&self, tails: &mut Vec<String>) -> Result<(), String> {
@@ -211,7 +216,7 @@ impl Session<'_> {
         let server = format!("{program} {ADDRESS} {}", self.port);
         let client = format!("{server} client");
         let ready = |server: &Program| server.output().contains("listening");
-        self.pair([server, client], "8 rounds of 4194304 bytes are right", ready, tails)
+        self.both([server, client], "8 rounds of 4194304 bytes are right", ready, tails)
     }
 }
 

@@ -4,12 +4,11 @@
 //! both must agree that the data went through ferroce.
 
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 
+use super::explained::{self, LIMIT, Ports, Session, carried, contains};
 use super::session::{Launcher, Program, is_listening};
-use super::worker::answer;
 use crate::tools::{not_installed, which};
 
 /// One row: what is run, and what shows success.
@@ -141,11 +140,7 @@ pub(crate) const CASES: &[Case] = &[
     case("fio --verb=send, verified", Fio("send", "--iodepth=16 --verify=crc32c --do_verify=0", 128)),
 ];
 
-/// Each may share two processors with whatever the other worker runs.
-const LIMIT: Duration = Duration::from_secs(120);
-/// First TCP port of these cases; the rows have `PORTS_PER_CASE` each.
-const FIRST_PORT: u16 = 24_000;
-const PORTS_PER_CASE: u16 = 8;
+const PORTS: Ports = Ports { first: 24_000, per_case: 8 };
 const ITERATIONS: u64 = 100;
 const MPI_SOURCE: &str = include_str!("mpi.c");
 
@@ -172,66 +167,21 @@ pub(crate) fn obstacle(name: &str) -> Option<String> {
 
 /// The job of a worker.
 pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
-    let Some(at) = CASES.iter().position(|case| case.name == name) else {
-        return answer(Err(format!("no case {name}")), Vec::new());
-    };
-    let session = Session {
-        launcher: launcher.with(&["--explain"]),
-        name,
-        port: FIRST_PORT + at as u16 * PORTS_PER_CASE,
-    };
-    let mut tails = Vec::new();
-    let outcome = match CASES[at].kind {
-        Alone(line, says) => session.alone(line, says, &mut tails),
-        Ucx(tls, test, sizes) => session.ucx(tls, "", test, sizes, &mut tails),
-        UcxThreads(tls, test, sizes) => session.ucx(tls, "-M multi -T 2", test, sizes, &mut tails),
-        Uct(transport, test, options) => session.uct(transport, test, options, &mut tails),
-        Mpi(library, ranks, tls) => session.mpi(library, ranks, tls, &mut tails),
-        Qperf(options, tests) => session.qperf(options, tests, &mut tails),
-        Fabric(provider, kind) => session.fabric(provider, kind, &mut tails),
-        Fio(verb, options, depth) => session.fio(verb, options, depth, &mut tails),
-    };
-    answer(outcome, tails)
-}
-
-pub(super) fn words(line: &str) -> Vec<String> {
-    line.split_whitespace().map(str::to_owned).collect()
-}
-
-struct Session<'a> {
-    launcher: Launcher,
-    name: &'a str,
-    port: u16,
+    explained::run(launcher, name, (CASES, |case| case.name), &PORTS, |session, case, tails| {
+        match case.kind {
+            Alone(line, says) => contains(&session.alone(name, line, tails)?, says),
+            Ucx(tls, test, sizes) => session.ucx(tls, "", test, sizes, tails),
+            UcxThreads(tls, test, sizes) => session.ucx(tls, "-M multi -T 2", test, sizes, tails),
+            Uct(transport, test, options) => session.uct(transport, test, options, tails),
+            Mpi(library, ranks, tls) => session.mpi(library, ranks, tls, tails),
+            Qperf(options, tests) => session.qperf(options, tests, tails),
+            Fabric(provider, kind) => session.fabric(provider, kind, tails),
+            Fio(verb, options, depth) => session.fio(verb, options, depth, tails),
+        }
+    })
 }
 
 impl Session<'_> {
-    fn alone(&self, line: &str, says: &[&str], tails: &mut Vec<String>) -> Result<(), String> {
-        let mut program = self.launcher.start(self.name, &words(line))?;
-        let outcome = program.finish(LIMIT);
-        let output = program.output();
-        tails.extend(program.tail());
-        outcome?;
-        match says.iter().find(|text| !output.contains(**text)) {
-            Some(text) => Err(format!("the output lacks {text:?}")),
-            None => Ok(()),
-        }
-    }
-
-    /// Runs a server and, once it is ready, a client. Returns their outputs. Both must succeed and have used the device.
-    fn pair(
-        &self,
-        ready: impl Fn(&Program) -> bool,
-        server: &str,
-        client: &str,
-        tails: &mut Vec<String>,
-    ) -> Result<[String; 2], String> {
-        let words = [&words(server)[..], &words(client)];
-        let [server, client] = self.launcher.pair(self.name, words, ready, LIMIT, tails)?;
-        carried(&client, 1)?;
-        opened(&server)?;
-        Ok([server, client])
-    }
-
     fn ucx(
         &self,
         tls: &str,
@@ -261,7 +211,7 @@ impl Session<'_> {
             let server = format!("{front} -p {port}");
             let client = format!("{server} 127.0.0.1 {round} -n {ITERATIONS} -w 10");
             tails.clear();
-            let [_, output] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+            let [_, output] = self.pair(|_| is_listening(port), [&server, &client], tails)?;
             if !has_final_row(&output) {
                 return Err(format!("no final row of {ITERATIONS} iterations for {round}"));
             }
@@ -285,15 +235,10 @@ impl Session<'_> {
         Program::of(cc, folder, &format!("{} {name}", library.compiler))?.finish(LIMIT)?;
         let start = library.start.replace("{ranks}", &ranks.to_string());
         let line = format!("env UCX_TLS={tls} {start} {program}");
-        let mut run = self.launcher.start(self.name, &words(&line))?;
-        let outcome = run.finish(LIMIT);
-        tails.extend(run.tail());
-        outcome?;
-        if !run.output().contains(&format!("{ranks} ranks, ")) {
-            return Err("the program did not say that its checks held".to_owned());
-        }
+        let output = self.alone(self.name, &line, tails)?;
+        contains(&output, &[&format!("{ranks} ranks, ")])?;
         // 3 MiB went round the ring alone: by SENDs, in packets of 4 KiB at most, or by READs of a message or less.
-        carried(&run.output(), 256 * u64::from(ranks))
+        carried(&output, 256 * u64::from(ranks))
     }
 
     fn qperf(&self, options: &str, tests: &[&str], tails: &mut Vec<String>) -> Result<(), String> {
@@ -301,7 +246,7 @@ impl Session<'_> {
         let server = format!("qperf -lp {port}");
         // Its option for a number of messages hangs, over TCP too; a second is the least time it takes.
         let client = format!("qperf -lp {port} {options} -t 1 127.0.0.1 {} quit", tests.join(" "));
-        let [_, output] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+        let [_, output] = self.pair(|_| is_listening(port), [&server, &client], tails)?;
         match tests.iter().find(|test| !is_measured(&output, test)) {
             Some(test) => Err(format!("no figure for {test}")),
             None => Ok(()),
@@ -314,7 +259,7 @@ impl Session<'_> {
         let port = self.port;
         let base = format!("fi_pingpong -p {provider} -e {kind} -c -I {ITERATIONS}");
         let (server, client) = (format!("{base} -B {port}"), format!("{base} -P {port} 127.0.0.1"));
-        let [_, output] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+        let [_, output] = self.pair(|_| is_listening(port), [&server, &client], tails)?;
         // 64 B, 256 B, 1 KiB, 4 KiB; 64 KiB and 1 MiB where a message may be longer than a packet.
         let wanted = if kind == "dgram" { 4 } else { 6 };
         let found = output.lines().filter(|line| line.contains(&format!(" ={ITERATIONS} "))).count();
@@ -330,7 +275,7 @@ impl Session<'_> {
         let server = format!("{base} --name=server --rw=read --iodepth={depth}");
         let client = format!("{base} --name=client --rw=write --hostname=127.0.0.1 --verb={verb}");
         let ready = |server: &Program| server.output().contains("waiting for connection");
-        for output in self.pair(ready, &server, &client, tails)? {
+        for output in self.pair(ready, [&server, &client], tails)? {
             if !output.contains("err= 0") {
                 return Err("fio does not say that there was no error".to_owned());
             }
@@ -360,35 +305,6 @@ fn is_measured(output: &str, test: &str) -> bool {
     })
 }
 
-/// `ferroce run --explain` must say that the device did so much: packets, and one-sided operations without any.
-pub(super) fn carried(output: &str, at_least: u64) -> Result<(), String> {
-    match work_done(output) {
-        done if done >= at_least => Ok(()),
-        done => Err(format!(
-            "ferroce sent {done} packets or did that many operations, at least {at_least} expected"
-        )),
-    }
-}
-
-/// It must say that the device was opened. What a server of one-sided operations does with it may be nothing: on one host
-/// the client does everything.
-pub(super) fn opened(output: &str) -> Result<(), String> {
-    match output.contains(" packets sent, ") {
-        true => Ok(()),
-        false => Err("the server did not open the device".to_owned()),
-    }
-}
-
-fn work_done(output: &str) -> u64 {
-    let number_before = |what: &str| {
-        let number = |line: &str| line.split_once(what)?.0.rsplit(' ').next()?.parse::<u64>().ok();
-        output.lines().filter_map(number).sum::<u64>()
-    };
-    number_before(" packets sent")
-        + number_before(" in mapped memory")
-        + number_before(" copied by the kernel")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -411,13 +327,5 @@ mod tests {
         assert!(!is_measured(output, "rc_bw"));
         assert!(!is_measured(output, "ud_lat"));
         assert!(!is_measured(output, "uc_lat"));
-    }
-
-    #[test]
-    fn packets_of_all_processes_count() {
-        let output = "x\nferroce run: process 1 (mpi): 5 completions, 0 of them failed, 0 flushed; 2836 packets sent, 2 received, 1 sent again\n\
-                    ferroce run: process 2 (mpi): 7 completions, 0 of them failed, 0 flushed; 4 packets sent, 2 received, 0 sent again\n";
-        assert_eq!(work_done(output), 2840);
-        assert_eq!(work_done("nothing"), 0);
     }
 }

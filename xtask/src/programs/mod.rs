@@ -5,6 +5,7 @@
 //! | `applications` | iSER, DAPL, gloo, librpma, migration of a guest; `gloo.cc` and `rpma.c` are what two of them run |
 //! | `cases` | the table: which programs, how, and what shows success |
 //! | `conversation` | how a server and its clients are run |
+//! | `explained` | what `applications`, `middleware` and `pypi` share |
 //! | `middleware` | UCX, Open MPI, MPICH, libfabric, qperf, fio; `mpi.c` is what both MPIs run |
 //! | `pypi` | Mooncake, Open MPI, MPICH, InfiniStore, NIXL, from PyPI; programs/pypi has what they run |
 //! | `trials` | what `ferroce run` itself promises |
@@ -21,6 +22,7 @@ mod applications;
 mod cases;
 mod conformance;
 mod conversation;
+mod explained;
 mod middleware;
 pub mod network;
 mod pool;

@@ -5,11 +5,10 @@
 //! InfiniStore name PyTorch, which is 2 GB and which they use only for tensors.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::Value;
 
-use super::middleware::{carried, words};
+use super::explained::{LIMIT, carried, words};
 use super::session::Launcher;
 use super::worker::{answer, judged};
 use crate::step::{Context, Report};
@@ -76,9 +75,6 @@ const SCRIPTS: [(&str, &str); 5] = scripts!(
     "infinistore_keys.py",
     "mpi_checks.py"
 );
-
-/// Each may share two processors with whatever the other worker runs.
-const LIMIT: Duration = Duration::from_secs(120);
 
 impl Environment {
     fn folder(&self, logs: &Path) -> PathBuf {
