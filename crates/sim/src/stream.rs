@@ -9,7 +9,7 @@ use crate::node::{Cq, Mr, Node, Srq};
 use crate::work::Wr;
 use crate::world::World;
 use ferroce_proto::cc::FixedWindow;
-use ferroce_proto::iwarp::negotiation::{Initiator, Negotiated, Offer, Responder};
+use ferroce_proto::iwarp::negotiation::{Initiator, Negotiated, Offer, Responder, Rtr};
 use ferroce_proto::iwarp::reader::{Item, Reader};
 use ferroce_proto::iwarp::{Close, Lost, StreamQp};
 use ferroce_proto::qp::{PostError, QpConfig};
@@ -164,11 +164,21 @@ pub struct StreamPair {
 impl StreamPair {
     /// Connects two queue pairs. The negotiation itself goes through the streams in random pieces.
     pub fn new(seed: u64, setup: &StreamSetup) -> StreamPair {
+        StreamPair::build(seed, setup, None)
+    }
+
+    /// The same with this RTR message, as a foreign responder may select it.
+    pub fn new_with_rtr(seed: u64, setup: &StreamSetup, rtr: Rtr) -> StreamPair {
+        StreamPair::build(seed, setup, Some(rtr))
+    }
+
+    fn build(seed: u64, setup: &StreamSetup, rtr: Option<Rtr>) -> StreamPair {
         let world = World::new(seed);
         let mut rng = StdRng::seed_from_u64(seed);
         let mut ends = [StreamEnd::new(&world, setup, false), StreamEnd::new(&world, setup, setup.srq)];
         for (end, mut terms) in ends.iter_mut().zip(negotiate(&mut rng, &setup.offer)) {
             terms.is_ferroce &= setup.extended;
+            terms.rtr = rtr.or(terms.rtr);
             end.qp.start(terms, setup.access, setup.mulpdu);
         }
         let wire = || Wire { room: setup.room, ..Wire::default() };

@@ -4,9 +4,7 @@
 //! requests and responses take turns, so neither can starve the other. A Terminate leaves after the FPDU in progress.
 
 use super::super::negotiation::Rtr;
-use super::super::wire::{
-    DdpBuffer, DdpHeader, Fpdu, LENGTH_LEN, MAX_BODY, RdmapOpcode, ReadRequest, Terminate,
-};
+use super::super::wire::{DdpBuffer, DdpHeader, Fpdu, LENGTH_LEN, MAX_BODY, RdmapOpcode, ReadRequest};
 use super::{StreamHost, StreamQp};
 use crate::Time;
 use crate::ids::RKey;
@@ -75,7 +73,8 @@ impl StreamQp {
     pub fn poll_transmit<H: StreamHost>(&mut self, now: Time, host: &mut H) {
         loop {
             if self.current.is_none() {
-                self.current = self.next_fpdu(now, host);
+                // A request that fails as it starts leaves a Terminate behind.
+                self.current = self.next_fpdu(now, host).or_else(|| self.terminate_fpdu());
             }
             let Some(current) = self.current else { break };
             match self.send_current(&current, host) {
@@ -128,9 +127,6 @@ impl StreamQp {
     }
 
     fn next_fpdu<H: StreamHost>(&mut self, now: Time, host: &mut H) -> Option<Current> {
-        if let Some(terminate) = self.terminate.take() {
-            return Some(self.terminate_fpdu(&terminate));
-        }
         if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) || !self.may_send {
             return None;
         }
@@ -171,11 +167,12 @@ impl StreamQp {
         }
     }
 
-    fn terminate_fpdu(&mut self, terminate: &Terminate) -> Current {
+    fn terminate_fpdu(&mut self) -> Option<Current> {
+        let terminate = self.terminate.take()?;
         let mut body = [0; MAX_BODY];
         let len = terminate.write(&mut body);
         let header = self.untagged(RdmapOpcode::Terminate, RKey(0), 0, true);
-        Current::new(Source::Terminate, &header, &body[..len], 0)
+        Some(Current::new(Source::Terminate, &header, &body[..len], 0))
     }
 
     /// The header of an untagged segment. The last one of a message uses up the sequence number.
