@@ -50,6 +50,7 @@ const LAYERED: &[Layered] = &[
             ("verbs", &["verbs"]),
             ("congestion control", &["cc"]),
             ("state machines", &["cm", "qp"]),
+            ("byte streams", &["iwarp"]),
         ],
     },
 ];

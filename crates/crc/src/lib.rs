@@ -4,10 +4,15 @@
 //! that the general functions of `crc32fast`, which everything else is left to, spend a third of their time at the ends: they take a header
 //! of twelve bytes step by step, and sixteen partial sums together one after the other. [`Summer::sum`] takes the header in
 //! with the first bytes of the payload, and the partial sums in pairs.
+//!
+//! [`Crc32c`] is the other checksum of RDMA: the one of iWARP.
 #![cfg_attr(not(feature = "std"), no_std)]
 
+mod castagnoli;
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
 mod wide;
+
+pub use castagnoli::Crc32c;
 
 /// Bytes of the header that [`Summer::sum`] takes: a BTH.
 pub const HEAD_LEN: usize = 12;

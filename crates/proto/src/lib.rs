@@ -11,6 +11,7 @@
 //! | [`wire`] | one file per header; parsers that cannot panic, writers that mirror them |
 //! | [`qp`] | the queue pair: state table, RC, UC and UD machines |
 //! | [`cc`] | congestion control behind one small trait |
+//! | [`iwarp`] | the second wire: MPA, DDP and RDMAP over a byte stream |
 //! | [`cm`] | the communication manager: connection setup and teardown |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ extern crate std;
 pub mod cc;
 pub mod cm;
 pub mod ids;
+pub mod iwarp;
 mod listed;
 pub mod qp;
 pub mod time;

@@ -3,6 +3,10 @@
 use crate::frame::Frame;
 use crate::journal::{Entry, Journal, NodeId};
 use crate::nic::Resources;
+use crate::stream::Wire;
+use ferroce_crc::Crc32c;
+use ferroce_proto::iwarp::StreamEgress;
+use ferroce_proto::iwarp::wire::Fpdu;
 use ferroce_proto::qp::{
     Attempt, DropReason, Egress, Events, Memory, RecvWqe, RefusalReason, Segment, Side, TxError, TxPayload,
     WriteHeaders,
@@ -31,6 +35,8 @@ pub(crate) struct SimHost<'a> {
     pub(crate) journal: &'a mut Journal,
     /// The bytes in the sender's memory that the current rendezvous send refers to.
     pub(crate) source_bytes: Option<Rc<[u8]>>,
+    /// The stream of an iWARP queue pair.
+    pub(crate) stream: Option<&'a mut Wire>,
 }
 
 impl SimHost<'_> {
@@ -86,6 +92,19 @@ impl Egress for SimHost<'_> {
         let (record, len) = head.to_bytes(&source);
         self.nic.outbox.push_back(Frame::rendezvous(route, &record[..len], data));
         Attempt::Done
+    }
+}
+
+impl StreamEgress for SimHost<'_> {
+    fn send_fpdu(&mut self, fpdu: &Fpdu<'_>, from: usize) -> Result<usize, TxError> {
+        let data = self.fetch_own(fpdu.payload).map_err(TxError::Fault)?;
+        let crc = Crc32c::new();
+        let (trailer, len) = fpdu.trailer(crc, |sum| crc.update(sum, &data));
+        let bytes = [fpdu.header, &data, &trailer[..len]].concat();
+        assert_eq!(bytes.len(), fpdu.encoded_len());
+        let wire = self.stream.as_mut().expect("a stream");
+        let taken = wire.take(&bytes[from..], fpdu.has_crc);
+        if taken == 0 { Err(TxError::Full) } else { Ok(from + taken) }
     }
 }
 

@@ -21,6 +21,7 @@
 //! | [`Pair`], [`PairSetup`] | two connected queue pairs, ready to use |
 //! | [`Wr`] | work requests as a test writes them |
 //! | [`Rule`], [`filter`], [`Faults`] | scripted and random faults |
+//! | [`StreamPair`], [`StreamSetup`] | two iWARP queue pairs and the byte streams between them |
 //! | [`cm`] | two communication managers and the network between them |
 //! | [`journal`] | a record of every event, to print and to compare |
 #![forbid(unsafe_code)]
@@ -37,6 +38,7 @@ mod node;
 mod pair;
 mod queue_pair;
 mod queues;
+mod stream;
 mod work;
 mod world;
 
@@ -46,5 +48,6 @@ pub use network::{Faults, LATENCY_NS};
 pub use node::{Cq, Mr, Node, Srq, pattern};
 pub use pair::{Endpoint, Pair, PairSetup, QKEY};
 pub use queue_pair::{LIMITS, QpSetup, QueuePair, steps_to_rts};
+pub use stream::{StreamEnd, StreamPair, StreamSetup};
 pub use work::Wr;
 pub use world::World;

@@ -129,8 +129,16 @@ impl Nic {
         let slot = self.qps.get_mut(&qpn)?;
         self.needs_progress = true;
         let nic = &mut self.resources;
-        let mut host =
-            SimHost { now, node: self.id, qpn, queues: slot.queues, nic, journal, source_bytes: None };
+        let mut host = SimHost {
+            now,
+            node: self.id,
+            qpn,
+            queues: slot.queues,
+            nic,
+            journal,
+            source_bytes: None,
+            stream: None,
+        };
         Some(call(&mut slot.qp, &mut host))
     }
 

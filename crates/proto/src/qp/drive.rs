@@ -1,7 +1,7 @@
 //! The entry points by which the engine drives a queue pair.
 
 use super::flush::io;
-use super::io::{Fatal, Io};
+use super::io::Fatal;
 use super::{Host, Machine, Qp};
 use crate::Time;
 use crate::verbs::{EventKind, QpState};

@@ -5,8 +5,8 @@
 //! Everything else waits for [`Qp::poll_requests`], which applies the same rules.
 
 use super::flush::io;
-use super::io::{Io, has_hello};
-use super::post::signals;
+use super::io::has_hello;
+use super::post::{check_payload, signals};
 use super::sq::{awaits_response, wc_opcode};
 use super::{
     Attempt, Host, MAX_MESSAGE, Machine, OneSided, OneSidedKind, Qp, Segment, Side, Transmission, TxPayload,
@@ -122,7 +122,7 @@ impl Qp {
         Attempt::Done
     }
 
-    /// Returns length and data of a request if [`Self::check_payload`] accepts them.
+    /// Returns length and data of a request if [`check_payload`] accepts them.
     #[inline(always)]
     fn data_of<'a>(&self, wr: impl Fn() -> SendWr<'a>) -> Option<(u32, TxPayload<'a>)> {
         let cap = &self.attr.cap;
@@ -134,7 +134,7 @@ impl Qp {
             Payload::Inline(bytes) if may_be_inline && bytes.len() <= cap.max_inline_data as usize => {
                 bytes.len() as u32
             }
-            _ => self.check_payload(&wr()).ok()?,
+            _ => check_payload(cap, &wr()).ok()?,
         };
         let data = match payload {
             Payload::Sges(sges) => TxPayload::Local { pd: self.id.pd, sges, offset: 0, len },

@@ -1,13 +1,14 @@
 //! The error state: outstanding requests are flushed in posting order (IBA 10.8.3).
 
 use super::io::Io;
-use super::{Host, Machine, Qp, RecvWqe, Side};
+use super::sq::SendQueue;
+use super::{Host, HostServices, Machine, Qp, Reason, RecvQueue, RecvWqe, Side};
 use crate::Time;
-use crate::verbs::{EventKind, QpState, WcOpcode};
+use crate::verbs::{EventKind, QpState, WcOpcode, WcStatus};
 
 macro_rules! io {
     ($qp:expr, $now:expr, $host:expr) => {
-        Io {
+        $crate::qp::Io {
             host: $host,
             id: &$qp.id,
             pd: $qp.id.pd,
@@ -20,7 +21,27 @@ macro_rules! io {
         }
     };
 }
-pub(super) use io;
+pub(crate) use io;
+
+/// Completes one request as flushed.
+pub(crate) fn flush_one<H: HostServices>(io: &mut Io<'_, H>, side: Side, wr_id: u64, opcode: WcOpcode) {
+    io.complete_failed(side, wr_id, opcode, WcStatus::WrFlushErr, Reason::Flushed);
+}
+
+/// Flushes all posted sends.
+pub(crate) fn flush_queued_sends<H: HostServices>(sq: &mut SendQueue, io: &mut Io<'_, H>) {
+    while let Some(wqe) = sq.pop() {
+        flush_one(io, Side::Send, wqe.wr_id, wqe.wc_opcode());
+    }
+}
+
+/// Flushes all receives that no message has taken.
+pub(crate) fn flush_queued_recvs<H: HostServices>(rq: &mut RecvQueue, io: &mut Io<'_, H>) {
+    let mut wqe = RecvWqe::default();
+    while rq.pop(&mut wqe) {
+        flush_one(io, Side::Recv, wqe.wr_id, WcOpcode::Recv);
+    }
+}
 
 impl Qp {
     /// Enters ERR and flushes both queues. A queued NAK is still sent.
@@ -44,10 +65,7 @@ impl Qp {
     }
 
     pub(super) fn flush_sends<H: Host>(&mut self, now: Time, host: &mut H) {
-        let mut io = io!(self, now, host);
-        while let Some(wqe) = self.sq.pop() {
-            Self::flush_one(&mut io, Side::Send, wqe.wr_id, wqe.wc_opcode());
-        }
+        flush_queued_sends(&mut self.sq, &mut io!(self, now, host));
         match &mut self.machine {
             Machine::Rc(rc) => rc.0.halt(&self.sq),
             Machine::Uc(uc) => uc.0.halt(&self.sq),
@@ -66,12 +84,9 @@ impl Qp {
             Machine::Ud(ud) => ud.take_recv().map(|wr_id| (Side::Recv, wr_id)),
         };
         if let Some((side, wr_id)) = in_hand {
-            Self::flush_one(&mut io, side, wr_id, WcOpcode::Recv);
+            flush_one(&mut io, side, wr_id, WcOpcode::Recv);
         }
-        let mut wqe = RecvWqe::default();
-        while self.rq.pop(&mut wqe) {
-            Self::flush_one(&mut io, Side::Recv, wqe.wr_id, WcOpcode::Recv);
-        }
+        flush_queued_recvs(&mut self.rq, &mut io);
     }
 
     /// Moves the queue pair to ERR after a device error such as a completion queue overflow. Raises `kind` if the QP

@@ -302,7 +302,12 @@ pub trait Events {
     fn explain(&mut self, why: fmt::Arguments<'_>);
 }
 
-/// Everything a queue pair calls in its NIC.
-pub trait Host: Egress + Memory + Events {}
+/// What every wire needs of the NIC: memory and events.
+pub trait HostServices: Memory + Events {}
 
-impl<T: Egress + Memory + Events> Host for T {}
+impl<T: Memory + Events> HostServices for T {}
+
+/// Everything a queue pair calls in its NIC.
+pub trait Host: Egress + HostServices {}
+
+impl<T: Egress + HostServices> Host for T {}

@@ -5,8 +5,8 @@
 
 use super::io::Io;
 use super::rq::capacity;
-use super::view::View;
-use super::{Host, LARGE_SEGMENT, Reason, RecvQueue, RecvWqe, Side};
+use super::view::MessagePart;
+use super::{HostServices, LARGE_SEGMENT, Reason, RecvQueue, RecvWqe, Side};
 use crate::ids::{RKey, Srqn};
 use crate::verbs::{Access, Completion, MemoryFault, Sge, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Operation, Packet, Reth};
@@ -79,13 +79,13 @@ impl Inbound {
 
     /// Places one packet of a SEND or WRITE. Returns whether it was the last of its message.
     #[inline(always)] // the fast views then keep only the checks that apply to them
-    pub(crate) fn accept<V: View, H: Host>(
+    pub(crate) fn accept<V: MessagePart, H: HostServices>(
         &mut self,
         view: &V,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<bool, Refusal> {
-        let op = view.opcode().operation;
+        let op = view.operation();
         self.check_sequence(op)?;
         if op.starts_message() {
             let is_large = io.may_be_large && view.len() > io.mtu() as usize;
@@ -107,14 +107,15 @@ impl Inbound {
         if fits { Ok(()) } else { Err(Refusal::Sequence) }
     }
 
+    /// Places a part of a SEND. Returns whether it was the last.
     #[inline(always)]
-    fn accept_send<V: View, H: Host>(
+    pub(crate) fn accept_send<V: MessagePart, H: HostServices>(
         &mut self,
         view: &V,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<bool, Refusal> {
-        let op = view.opcode().operation;
+        let op = view.operation();
         if op.starts_message() {
             self.placed = 0;
         }
@@ -145,6 +146,20 @@ impl Inbound {
         Ok(true)
     }
 
+    /// Completes the next receive for immediate data that is a message of its own, behind a WRITE of `len` bytes.
+    pub(crate) fn accept_immediate<V: MessagePart, H: HostServices>(
+        &mut self,
+        part: &V,
+        len: u64,
+        rq: &mut RecvQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Refusal> {
+        self.ensure_recv(None, rq, io)?;
+        self.placed = len;
+        self.finish_recv(part, WcOpcode::RecvRdmaWithImm, io);
+        Ok(())
+    }
+
     /// Takes the oldest receive after a refusal, so that it can complete with the error.
     #[cold]
     fn take_refused(&mut self, refusal: Refusal, rq: &mut RecvQueue) -> Refusal {
@@ -153,13 +168,13 @@ impl Inbound {
     }
 
     #[inline(always)]
-    fn accept_write<V: View, H: Host>(
+    fn accept_write<V: MessagePart, H: HostServices>(
         &mut self,
         view: &V,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<bool, Refusal> {
-        let op = view.opcode().operation;
+        let op = view.operation();
         // Check this before writing: the requester retransmits the whole packet after an RNR NAK. Where the message is several packets
         // of the path MTU, a bad key is refused with the first of them, before the last one takes a receive. So it is with a large packet.
         let (takes_recv, is_large) = (view.imm().is_some(), view.len() > io.mtu() as usize);
@@ -202,7 +217,12 @@ impl Inbound {
     /// Places a packet that is `ahead` packets early. Only middle packets of the current WRITE qualify: their
     /// destination is known, and the first packet checked the rights. The last packet never qualifies, because
     /// applications poll for its bytes. Returns whether the packet was placed; otherwise it must be kept.
-    pub(crate) fn place_early<H: Host>(&self, pkt: &Packet<'_>, ahead: u32, io: &mut Io<'_, H>) -> bool {
+    pub(crate) fn place_early<H: HostServices>(
+        &self,
+        pkt: &Packet<'_>,
+        ahead: u32,
+        io: &mut Io<'_, H>,
+    ) -> bool {
         let is_middle = pkt.headers.bth.opcode.operation == Operation::WriteMiddle;
         if !is_middle || self.kind != Kind::Write || pkt.headers.xrceth.is_some() {
             return false;
@@ -215,7 +235,7 @@ impl Inbound {
     }
 
     /// Advances over a packet that was placed early.
-    pub(crate) fn pass_placed<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), MemoryFault> {
+    pub(crate) fn pass_placed<H: HostServices>(&mut self, io: &mut Io<'_, H>) -> Result<(), MemoryFault> {
         let len = self.segment;
         // The region may have been deregistered since; in order, this packet would fail.
         io.host.check_remote(io.pd, self.rkey, self.addr, u64::from(len), Access::REMOTE_WRITE)?;
@@ -225,7 +245,11 @@ impl Inbound {
         Ok(())
     }
 
-    fn start_write<H: Host>(&mut self, reth: Option<Reth>, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+    fn start_write<H: HostServices>(
+        &mut self,
+        reth: Option<Reth>,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Refusal> {
         let reth = reth.ok_or(Refusal::Sequence)?;
         if reth.len > super::MAX_MESSAGE {
             return Err(Refusal::Length);
@@ -240,7 +264,7 @@ impl Inbound {
         Ok(())
     }
 
-    fn ensure_recv<H: Host>(
+    fn ensure_recv<H: HostServices>(
         &mut self,
         xrc: Option<Srqn>,
         rq: &mut RecvQueue,
@@ -259,7 +283,12 @@ impl Inbound {
 
     /// Completes the current receive.
     #[inline(always)] // then the completion is made where it will lie
-    fn finish_recv<V: View, H: Host>(&mut self, view: &V, opcode: WcOpcode, io: &mut Io<'_, H>) {
+    fn finish_recv<V: MessagePart, H: HostServices>(
+        &mut self,
+        view: &V,
+        opcode: WcOpcode,
+        io: &mut Io<'_, H>,
+    ) {
         let mut flags = WcFlags::empty();
         flags.set(WcFlags::WITH_IMM, view.imm().is_some());
         flags.set(WcFlags::WITH_INV, view.ieth().is_some());
@@ -284,7 +313,12 @@ impl Inbound {
     }
 
     /// Completes the current receive with an error. Returns whether there was one.
-    pub(crate) fn fail_recv<H: Host>(&mut self, status: WcStatus, why: Reason, io: &mut Io<'_, H>) -> bool {
+    pub(crate) fn fail_recv<H: HostServices>(
+        &mut self,
+        status: WcStatus,
+        why: Reason,
+        io: &mut Io<'_, H>,
+    ) -> bool {
         match self.take_recv() {
             Some((side, wr_id)) => {
                 io.complete_failed(side, wr_id, WcOpcode::Recv, status, why);
@@ -297,7 +331,12 @@ impl Inbound {
 
 /// Places the data of a packet, `offset` bytes into a receive.
 #[inline(always)]
-fn place<V: View, H: Host>(view: &V, sges: &[Sge], offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+fn place<V: MessagePart, H: HostServices>(
+    view: &V,
+    sges: &[Sge],
+    offset: u64,
+    io: &mut Io<'_, H>,
+) -> Result<(), Refusal> {
     let (needed, capacity) = (offset + view.len() as u64, capacity(sges));
     if needed > capacity {
         return Err(Refusal::TooLong { capacity, needed });

@@ -1,7 +1,8 @@
 //! The context that a requester or responder works in during one call.
 
 use super::{
-    Host, QpCounters, Reason, ReorderBudget, Segment, Side, Transmission, TxError, TxPayload, WriteHeaders,
+    Host, HostServices, QpConfig, QpCounters, Reason, ReorderBudget, Segment, Side, Transmission, TxError,
+    TxPayload, WriteHeaders,
 };
 use crate::Time;
 use crate::ids::{PdId, Psn, Qpn, RKey};
@@ -25,6 +26,22 @@ pub(crate) struct Identity {
     pub(crate) reorder: Arc<ReorderBudget>,
 }
 
+impl Identity {
+    pub(crate) fn new(config: &QpConfig) -> Identity {
+        Identity {
+            qpn: config.qpn,
+            transport: config.transport,
+            service: service_of(config.transport),
+            pd: config.pd,
+            // A request of XRC names its queue, whose domain then counts for all of it.
+            recv_pd: config.shared_recv.filter(|_| !config.transport.is_xrc()),
+            signal_all: config.signal_all,
+            shared_recv: config.shared_recv.is_some() || config.transport == Transport::XrcTgt,
+            reorder: config.reorder.clone(),
+        }
+    }
+}
+
 /// The service of a transport's packets.
 pub(crate) const fn service_of(transport: Transport) -> Service {
     match transport {
@@ -46,7 +63,7 @@ pub(crate) fn has_hello(transport: Transport, attr: &QpAttr, psn: Psn) -> bool {
 pub(crate) struct Fatal;
 
 /// The context of one call.
-pub(crate) struct Io<'a, H: Host> {
+pub(crate) struct Io<'a, H> {
     pub(crate) host: &'a mut H,
     pub(crate) id: &'a Identity,
     /// Protection domain for memory checks: the queue pair's own, or that of the shared receive queue of an XRC request
@@ -62,17 +79,13 @@ pub(crate) struct Io<'a, H: Host> {
     pub(crate) may_be_large: bool,
 }
 
-impl<H: Host> Io<'_, H> {
+impl<H> Io<'_, H> {
     pub(crate) fn mtu(&self) -> u32 {
         self.attr.path_mtu.bytes()
     }
+}
 
-    /// Protection domain of the memory of receives.
-    #[inline(always)]
-    pub(crate) fn recv_pd(&self) -> PdId {
-        self.id.recv_pd.unwrap_or(self.pd)
-    }
-
+impl<H: Host> Io<'_, H> {
     /// A header for this connection's peer.
     pub(crate) fn headers(&self, operation: Operation, psn: Psn, payload_len: u32) -> Headers {
         Headers::new(Bth {
@@ -121,6 +134,14 @@ impl<H: Host> Io<'_, H> {
         payload: TxPayload<'_>,
     ) -> Result<(), TxError> {
         self.send(&Segment::unacknowledged(headers, payload)).map(drop)
+    }
+}
+
+impl<H: HostServices> Io<'_, H> {
+    /// Protection domain of the memory of receives.
+    #[inline(always)]
+    pub(crate) fn recv_pd(&self) -> PdId {
+        self.id.recv_pd.unwrap_or(self.pd)
     }
 
     /// Checks the rights of the queue pair, then those of the region.

@@ -1,16 +1,16 @@
 //! Local work requests: LOCAL INVALIDATE and memory window binds.
 
-use super::Host;
+use super::HostServices;
 use super::io::Io;
 use super::{Reason, RefusalReason};
 use crate::verbs::{SendOp, WcStatus};
 
 /// Result of a local request, with the completion status on failure.
-pub(super) type Outcome = Result<(), (WcStatus, Reason)>;
+pub(crate) type Outcome = Result<(), (WcStatus, Reason)>;
 
 /// Executes a local request. Returns `None` for a request that goes to the peer. The caller ensures that every earlier
 /// request is complete.
-pub(super) fn execute<H: Host>(op: &SendOp, wr_id: u64, io: &mut Io<'_, H>) -> Option<Outcome> {
+pub(crate) fn execute<H: HostServices>(op: &SendOp, wr_id: u64, io: &mut Io<'_, H>) -> Option<Outcome> {
     let (what, done, status, why) = match op {
         SendOp::LocalInv(rkey) => {
             let done = io.host.invalidate(io.pd, *rkey);

@@ -49,8 +49,8 @@ mod view;
 
 pub use counters::QpCounters;
 pub use host::{
-    Attempt, DropReason, Egress, Events, Host, LARGE_SEGMENT, Memory, OneSided, OneSidedKind, Side, TxError,
-    TxPayload,
+    Attempt, DropReason, Egress, Events, Host, HostServices, LARGE_SEGMENT, Memory, OneSided, OneSidedKind,
+    Side, TxError, TxPayload,
 };
 pub use post::{PostError, Posted};
 pub use reason::Reason;
@@ -66,8 +66,13 @@ use crate::verbs::{Access, Mtu, QpAttr, QpCap, QpState, Route, Transport};
 use crate::wire::Service;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use io::{Identity, service_of};
-use sq::SendQueue;
+pub(crate) use flush::{flush_one, flush_queued_recvs, flush_queued_sends, io};
+pub(crate) use inbound::{Inbound, Refusal};
+pub(crate) use io::{Identity, Io};
+pub(crate) use local::execute;
+pub(crate) use post::{check_payload, queue_recv};
+pub(crate) use sq::{SendQueue, SendWqe};
+pub(crate) use view::MessagePart;
 
 pub use crate::wire::MAX_MESSAGE;
 
@@ -140,17 +145,7 @@ impl Machine {
 impl Qp {
     /// A queue pair in RESET.
     pub fn new(config: QpConfig) -> Self {
-        let id = Identity {
-            qpn: config.qpn,
-            transport: config.transport,
-            service: service_of(config.transport),
-            pd: config.pd,
-            // A request of XRC names its queue, whose domain then counts for all of it.
-            recv_pd: config.shared_recv.filter(|_| !config.transport.is_xrc()),
-            signal_all: config.signal_all,
-            shared_recv: config.shared_recv.is_some() || config.transport == Transport::XrcTgt,
-            reorder: config.reorder,
-        };
+        let id = Identity::new(&config);
         Qp {
             attr: QpAttr { cap: config.cap, path_mtu: config.port_mtu, ..QpAttr::default() },
             route: Route::default(),

@@ -1,10 +1,9 @@
 //! Posting work.
 
-use super::io::Io;
 use super::state::{may_post_recv, may_post_send, state_name};
-use super::{Attempt, Host, MAX_MESSAGE, Qp, Reason, Side};
+use super::{Attempt, Host, MAX_MESSAGE, Qp, RecvQueue};
 use crate::Time;
-use crate::verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Transport, WcOpcode, WcStatus};
+use crate::verbs::{Payload, QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Transport};
 
 /// Why a work request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +40,9 @@ pub enum PostError {
     /// The transport does not support the operation.
     #[error("a {0:?} queue pair has no such operation")]
     NotOnThisTransport(Transport),
+    /// The wire does not carry the operation.
+    #[error("iWARP has no {0}")]
+    NotOnThisWire(&'static str),
     /// A datagram needs a destination.
     #[error("a datagram needs an address handle")]
     NoDestination,
@@ -98,7 +100,7 @@ impl Qp {
             return Err(PostError::WrongState(self.attr.state));
         }
         check_operation(self.id.transport, wr)?;
-        let len = self.check_payload(wr)?;
+        let len = check_payload(&self.attr.cap, wr)?;
         if self.sq.is_full() {
             return Err(PostError::QueueFull { depth: self.sq.depth() });
         }
@@ -126,16 +128,7 @@ impl Qp {
         if !may_post_recv(self.attr.state) {
             return Err(PostError::WrongState(self.attr.state));
         }
-        if self.id.shared_recv {
-            return Err(PostError::HasSharedQueue);
-        }
-        let max = self.rq.max_sge();
-        if wr.sges.len() > max {
-            return Err(PostError::TooManySges { given: wr.sges.len(), max });
-        }
-        if !self.rq.push(wr) {
-            return Err(PostError::QueueFull { depth: self.rq.depth() });
-        }
+        queue_recv(&mut self.rq, self.id.shared_recv, wr)?;
         Ok(self.attr.state == QpState::Err)
     }
 
@@ -145,37 +138,49 @@ impl Qp {
             self.flush_recvs(now, host);
         }
     }
+}
 
-    #[inline]
-    pub(super) fn check_payload(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
-        let cap = &self.attr.cap;
-        match wr.payload {
-            Payload::Sges(sges) => {
-                let max = cap.max_send_sge as usize;
-                if sges.len() > max {
-                    return Err(PostError::TooManySges { given: sges.len(), max });
-                }
-                let bytes = if has_no_data(&wr.op) { 0 } else { total_len(sges) };
-                if bytes > u64::from(MAX_MESSAGE) {
-                    return Err(PostError::MessageTooLong { bytes });
-                }
-                Ok(bytes as u32)
-            }
-            Payload::Inline(bytes) => {
-                let max = cap.max_inline_data as usize;
-                if has_no_data(&wr.op) || matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. }) {
-                    return Err(PostError::InlineNotAllowed);
-                }
-                if bytes.len() > max {
-                    return Err(PostError::InlineTooLong { given: bytes.len(), max });
-                }
-                Ok(bytes.len() as u32)
-            }
-        }
+/// Adds a receive to a queue pair's own queue.
+#[inline]
+pub(crate) fn queue_recv(rq: &mut RecvQueue, is_shared: bool, wr: &RecvWr<'_>) -> Result<(), PostError> {
+    if is_shared {
+        return Err(PostError::HasSharedQueue);
     }
+    let max = rq.max_sge();
+    if wr.sges.len() > max {
+        return Err(PostError::TooManySges { given: wr.sges.len(), max });
+    }
+    if !rq.push(wr) {
+        return Err(PostError::QueueFull { depth: rq.depth() });
+    }
+    Ok(())
+}
 
-    pub(super) fn flush_one<H: Host>(io: &mut Io<'_, H>, side: Side, wr_id: u64, opcode: WcOpcode) {
-        io.complete_failed(side, wr_id, opcode, WcStatus::WrFlushErr, Reason::Flushed);
+/// Checks the data of a send against the sizes of the queue. Returns its length.
+#[inline]
+pub(crate) fn check_payload(cap: &QpCap, wr: &SendWr<'_>) -> Result<u32, PostError> {
+    match wr.payload {
+        Payload::Sges(sges) => {
+            let max = cap.max_send_sge as usize;
+            if sges.len() > max {
+                return Err(PostError::TooManySges { given: sges.len(), max });
+            }
+            let bytes = if has_no_data(&wr.op) { 0 } else { total_len(sges) };
+            if bytes > u64::from(MAX_MESSAGE) {
+                return Err(PostError::MessageTooLong { bytes });
+            }
+            Ok(bytes as u32)
+        }
+        Payload::Inline(bytes) => {
+            let max = cap.max_inline_data as usize;
+            if has_no_data(&wr.op) || matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. }) {
+                return Err(PostError::InlineNotAllowed);
+            }
+            if bytes.len() > max {
+                return Err(PostError::InlineTooLong { given: bytes.len(), max });
+            }
+            Ok(bytes.len() as u32)
+        }
     }
 }
 

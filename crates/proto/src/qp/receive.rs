@@ -4,7 +4,7 @@
 //! code after parsing is generic over the view.
 
 use super::flush::io;
-use super::io::{Fatal, Io};
+use super::io::Fatal;
 use super::view::View;
 use super::{DropReason, Host, LARGE_SEGMENT, Machine, Qp};
 use crate::Time;

@@ -5,7 +5,7 @@
 
 use super::inbound::Refusal;
 use super::io::Io;
-use super::{Attempt, Host};
+use super::{Attempt, HostServices};
 use crate::ids::{PKey, Psn, RKey, Srqn};
 use crate::verbs::Sge;
 use crate::wire::{
@@ -13,26 +13,14 @@ use crate::wire::{
     SourceRef, WriteMiddle,
 };
 
-pub(crate) trait View {
-    /// Whether an out-of-order packet of this kind can be kept.
-    const CAN_BE_KEPT: bool = true;
-
-    fn opcode(&self) -> Opcode;
-    fn pkey(&self) -> PKey;
-    fn psn(&self) -> Psn;
-    fn ack_req(&self) -> bool;
+/// The part of a message that a packet, or a piece of a byte stream, carries.
+pub(crate) trait MessagePart {
+    /// The kind of message, and the position of this part in it.
+    fn operation(&self) -> Operation;
     /// The bytes that the packet carries.
     fn payload(&self) -> &[u8];
-    /// The same packet with parsed headers, for slow paths.
-    fn to_packet(&self) -> Packet<'_>;
 
     fn solicited(&self) -> bool {
-        false
-    }
-    fn hello(&self) -> bool {
-        false
-    }
-    fn selective(&self) -> bool {
         false
     }
     fn imm(&self) -> Option<u32> {
@@ -47,13 +35,6 @@ pub(crate) trait View {
     fn reth(&self) -> Option<Reth> {
         None
     }
-    fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
-        None
-    }
-    /// Number of PSNs that the packet uses.
-    fn packets(&self) -> u32 {
-        1
-    }
     /// Message bytes that the packet represents.
     #[inline(always)]
     fn len(&self) -> usize {
@@ -63,16 +44,67 @@ pub(crate) trait View {
     /// `segment`, only ones at most `segment` (C9-22 … C9-27).
     #[inline(always)]
     fn has_valid_len(&self, segment: u32) -> bool {
-        let (op, len, segment) = (self.opcode().operation, self.len(), segment as usize);
+        let (op, len, segment) = (self.operation(), self.len(), segment as usize);
         if !op.ends_message() { len == segment } else { len <= segment && (op.starts_message() || len > 0) }
     }
     /// Places the data at `offset` of a receive's SGEs.
     #[inline(always)]
-    fn place<H: Host>(&self, sges: &[Sge], offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+    fn place<H: HostServices>(&self, sges: &[Sge], offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
         match self.payload() {
             [] => Ok(()),
             data => io.host.scatter(io.recv_pd(), sges, offset, data).map_err(Refusal::Local),
         }
+    }
+}
+
+/// A packet.
+pub(crate) trait View: MessagePart {
+    /// Whether an out-of-order packet of this kind can be kept.
+    const CAN_BE_KEPT: bool = true;
+
+    fn opcode(&self) -> Opcode;
+    fn pkey(&self) -> PKey;
+    fn psn(&self) -> Psn;
+    fn ack_req(&self) -> bool;
+    /// The same packet with parsed headers, for slow paths.
+    fn to_packet(&self) -> Packet<'_>;
+
+    fn hello(&self) -> bool {
+        false
+    }
+    fn selective(&self) -> bool {
+        false
+    }
+    fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
+        None
+    }
+    /// Number of PSNs that the packet uses.
+    fn packets(&self) -> u32 {
+        1
+    }
+}
+
+impl MessagePart for Packet<'_> {
+    fn operation(&self) -> Operation {
+        self.headers.bth.opcode.operation
+    }
+    fn payload(&self) -> &[u8] {
+        self.payload
+    }
+    fn solicited(&self) -> bool {
+        self.headers.bth.solicited
+    }
+    fn imm(&self) -> Option<u32> {
+        self.headers.imm
+    }
+    fn ieth(&self) -> Option<RKey> {
+        self.headers.ieth
+    }
+    fn xrceth(&self) -> Option<Srqn> {
+        self.headers.xrceth
+    }
+    fn reth(&self) -> Option<Reth> {
+        self.headers.reth
     }
 }
 
@@ -89,14 +121,8 @@ impl View for Packet<'_> {
     fn ack_req(&self) -> bool {
         self.headers.bth.ack_req
     }
-    fn payload(&self) -> &[u8] {
-        self.payload
-    }
     fn to_packet(&self) -> Packet<'_> {
         *self
-    }
-    fn solicited(&self) -> bool {
-        self.headers.bth.solicited
     }
     fn hello(&self) -> bool {
         self.headers.bth.hello
@@ -104,20 +130,27 @@ impl View for Packet<'_> {
     fn selective(&self) -> bool {
         self.headers.bth.selective
     }
-    fn imm(&self) -> Option<u32> {
-        self.headers.imm
-    }
-    fn ieth(&self) -> Option<RKey> {
-        self.headers.ieth
-    }
-    fn xrceth(&self) -> Option<Srqn> {
-        self.headers.xrceth
-    }
-    fn reth(&self) -> Option<Reth> {
-        self.headers.reth
-    }
     fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         self.headers.piggybacked_ack
+    }
+}
+
+impl MessagePart for (SendOnly, &[u8]) {
+    #[inline(always)]
+    fn operation(&self) -> Operation {
+        self.0.opcode().operation
+    }
+    #[inline(always)]
+    fn payload(&self) -> &[u8] {
+        self.1
+    }
+    #[inline(always)]
+    fn solicited(&self) -> bool {
+        self.0.solicited
+    }
+    #[inline(always)]
+    fn imm(&self) -> Option<u32> {
+        self.0.imm
     }
 }
 
@@ -138,17 +171,9 @@ impl View for (SendOnly, &[u8]) {
     fn ack_req(&self) -> bool {
         self.0.ack_req
     }
-    #[inline(always)]
-    fn payload(&self) -> &[u8] {
-        self.1
-    }
     #[cold]
     fn to_packet(&self) -> Packet<'_> {
         Packet { headers: self.0.to_headers(self.1.len()), payload: self.1 }
-    }
-    #[inline(always)]
-    fn solicited(&self) -> bool {
-        self.0.solicited
     }
     #[inline(always)]
     fn hello(&self) -> bool {
@@ -159,19 +184,26 @@ impl View for (SendOnly, &[u8]) {
         self.0.selective
     }
     #[inline(always)]
-    fn imm(&self) -> Option<u32> {
-        self.0.imm
-    }
-    #[inline(always)]
     fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         self.0.piggybacked_ack
+    }
+}
+
+impl MessagePart for (WriteMiddle, &[u8]) {
+    #[inline(always)]
+    fn operation(&self) -> Operation {
+        Operation::WriteMiddle
+    }
+    #[inline(always)]
+    fn payload(&self) -> &[u8] {
+        self.1
     }
 }
 
 impl View for (WriteMiddle, &[u8]) {
     #[inline(always)]
     fn opcode(&self) -> Opcode {
-        Opcode::new(Service::Rc, Operation::WriteMiddle)
+        Opcode::new(Service::Rc, self.operation())
     }
     #[inline(always)]
     fn pkey(&self) -> PKey {
@@ -185,10 +217,6 @@ impl View for (WriteMiddle, &[u8]) {
     fn ack_req(&self) -> bool {
         self.0.ack_req
     }
-    #[inline(always)]
-    fn payload(&self) -> &[u8] {
-        self.1
-    }
     #[cold]
     fn to_packet(&self) -> Packet<'_> {
         let WriteMiddle { dest_qpn, pkey, psn, ack_req, selective } = self.0;
@@ -201,13 +229,39 @@ impl View for (WriteMiddle, &[u8]) {
     }
 }
 
+impl MessagePart for (RendezvousSend, SourceRef) {
+    fn operation(&self) -> Operation {
+        if self.0.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly }
+    }
+    fn payload(&self) -> &[u8] {
+        &[]
+    }
+    fn solicited(&self) -> bool {
+        self.0.solicited
+    }
+    fn imm(&self) -> Option<u32> {
+        self.0.imm
+    }
+    fn len(&self) -> usize {
+        self.1.message_len() as usize
+    }
+    /// [`Qp::receive`](super::Qp::receive) drops a record whose length and number of packets contradict each other.
+    fn has_valid_len(&self, _segment: u32) -> bool {
+        true
+    }
+    fn place<H: HostServices>(&self, sges: &[Sge], _offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+        match io.host.fetch(io.recv_pd(), sges, &self.1) {
+            Attempt::Done => Ok(()),
+            Attempt::Declined => Err(Refusal::NotFetched),
+        }
+    }
+}
+
 /// The message uses the PSNs of its packets. The receiver copies its data from the sender's memory.
 impl View for (RendezvousSend, SourceRef) {
     const CAN_BE_KEPT: bool = false;
-
     fn opcode(&self) -> Opcode {
-        let operation = if self.0.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
-        Opcode::new(Service::Rc, operation)
+        Opcode::new(Service::Rc, self.operation())
     }
     fn pkey(&self) -> PKey {
         self.0.pkey
@@ -219,41 +273,19 @@ impl View for (RendezvousSend, SourceRef) {
     fn ack_req(&self) -> bool {
         true
     }
-    fn payload(&self) -> &[u8] {
-        &[]
-    }
     fn to_packet(&self) -> Packet<'_> {
         let RendezvousSend { dest_qpn, pkey, psn, solicited, imm, piggybacked_ack, .. } = self.0;
         let bth = Bth { pkey, ack_req: true, solicited, ..Bth::new(self.opcode(), dest_qpn, psn) };
         Packet { headers: Headers { imm, piggybacked_ack, ..Headers::new(bth) }, payload: &[] }
     }
-    fn solicited(&self) -> bool {
-        self.0.solicited
-    }
     /// Only a ferroce process sends such a record.
     fn hello(&self) -> bool {
         true
-    }
-    fn imm(&self) -> Option<u32> {
-        self.0.imm
     }
     fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         self.0.piggybacked_ack
     }
     fn packets(&self) -> u32 {
         self.0.packets
-    }
-    fn len(&self) -> usize {
-        self.1.message_len() as usize
-    }
-    /// [`Qp::receive`](super::Qp::receive) drops a record whose length and number of packets contradict each other.
-    fn has_valid_len(&self, _segment: u32) -> bool {
-        true
-    }
-    fn place<H: Host>(&self, sges: &[Sge], _offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
-        match io.host.fetch(io.recv_pd(), sges, &self.1) {
-            Attempt::Done => Ok(()),
-            Attempt::Declined => Err(Refusal::NotFetched),
-        }
     }
 }

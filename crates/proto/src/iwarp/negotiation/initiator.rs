@@ -1,0 +1,97 @@
+//! The end that connects.
+
+use super::super::wire::{Enhanced, FrameKind, MpaFrame, RtrKinds};
+use super::{
+    FrameBuffer, Negotiated, NegotiationError, Offer, REPLY_TIMEOUT_NS, Role, Rtr, check_deadline, lower,
+};
+use crate::Time;
+use alloc::vec::Vec;
+
+/// The responder's decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The terms; `None` if the responder refused.
+    pub accepted: Option<Negotiated>,
+    /// The private data of its program.
+    pub private_data: Vec<u8>,
+}
+
+/// The initiator: sends a request and waits for the reply.
+#[derive(Debug)]
+pub struct Initiator {
+    offer: Offer,
+    reply: FrameBuffer,
+    deadline: Time,
+}
+
+impl Initiator {
+    /// Starts the negotiation. Returns the bytes of the request as well.
+    pub fn new(offer: Offer, private_data: &[u8], now: Time) -> (Initiator, Vec<u8>) {
+        let enhanced = Enhanced {
+            ird: offer.ird.into(),
+            ord: offer.ord.into(),
+            peer_to_peer: offer.rtr,
+            rtr: RtrKinds { send: false, write: offer.rtr, read: offer.rtr },
+        };
+        let request = MpaFrame {
+            kind: FrameKind::Request,
+            revision: offer.revision,
+            markers: false,
+            crc: offer.crc,
+            reject: false,
+            is_ferroce: true,
+            enhanced: (offer.revision == 2).then_some(enhanced),
+            private_data: private_data.to_vec(),
+        };
+        let deadline = now + REPLY_TIMEOUT_NS;
+        (Initiator { offer, reply: FrameBuffer::new(FrameKind::Reply), deadline }, request.to_bytes())
+    }
+
+    /// Time at which [`Self::handle_timeout`] is due.
+    pub fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// Fails the negotiation if its deadline has passed.
+    pub fn handle_timeout(&self, now: Time) -> Result<(), NegotiationError> {
+        check_deadline(self.deadline, now)
+    }
+
+    /// Takes bytes of the stream. Returns the number of them that belong to the reply, and the reply once it is complete.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<Reply>), NegotiationError> {
+        let (used, Some(frame)) = self.reply.receive(bytes)? else { return Ok((bytes.len(), None)) };
+        let accepted = if frame.reject { None } else { Some(self.check(&frame)?) };
+        Ok((used, Some(Reply { accepted, private_data: frame.private_data })))
+    }
+
+    fn check(&self, reply: &MpaFrame) -> Result<Negotiated, NegotiationError> {
+        let offer = &self.offer;
+        if reply.markers {
+            return Err(NegotiationError::Markers);
+        }
+        if reply.revision != offer.revision {
+            return Err(NegotiationError::OlderRevision(reply.revision));
+        }
+        let mut terms = Negotiated {
+            role: Role::Initiator,
+            crc: offer.crc || reply.crc,
+            ird: offer.ird,
+            ord: offer.ord,
+            rtr: None,
+            is_ferroce: reply.is_ferroce,
+        };
+        let Some(words) = reply.enhanced else { return Ok(terms) };
+        if words.ord != Enhanced::NOT_NEGOTIATED && words.ord > u16::from(offer.ird) {
+            return Err(NegotiationError::Ird { ord: words.ord, ird: offer.ird });
+        }
+        terms.ord = lower(offer.ord, words.ird);
+        if offer.rtr && words.peer_to_peer {
+            terms.rtr = Some(match words.rtr {
+                RtrKinds { write: true, .. } => Rtr::Write,
+                RtrKinds { read: true, .. } => Rtr::Read,
+                _ => return Err(NegotiationError::Rtr),
+            });
+        }
+        Ok(terms)
+    }
+}

@@ -1,0 +1,157 @@
+//! MPA negotiation: one request, one reply, then FPDUs (RFC 5044, 7; RFC 6581).
+//!
+//! [`Initiator`] and [`Responder`] take bytes in any pieces and return how many of them belong to the frame; the rest is the
+//! beginning of the FPDU phase and belongs to the queue pair. Both have a deadline.
+//!
+//! | question | rule |
+//! |---|---|
+//! | CRC | used if either end asks for it |
+//! | markers | never; a request for them is refused, as siw does |
+//! | IRD and ORD | each end's ORD is lowered to the other's IRD (revision 2); without negotiation each end keeps its own |
+//! | RTR | the initiator offers an empty WRITE or READ, the responder selects WRITE if it can |
+//! | extensions | RFC 7306, if both frames carry ferroce's mark |
+
+mod initiator;
+mod responder;
+
+pub use initiator::{Initiator, Reply};
+pub use responder::{Request, Responder};
+
+use super::wire::{BadFrame, Enhanced, FrameKind, MAX_PRIVATE_DATA, MpaFrame, TerminateCode};
+use crate::Time;
+use alloc::vec::Vec;
+
+/// How long the initiator waits for the reply; siw's value.
+pub const REPLY_TIMEOUT_NS: u64 = 10_000_000_000;
+/// How long the responder waits for the request; siw's value.
+pub const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
+
+/// What one end wants of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Highest MPA revision to use: 1 or 2.
+    pub revision: u8,
+    /// Whether to use CRCs even if the peer does not ask for them.
+    pub crc: bool,
+    /// READs and atomics that this end answers at a time.
+    pub ird: u8,
+    /// READs and atomics that this end asks for at a time.
+    pub ord: u8,
+    /// Initiator: whether to begin with an RTR message, so that the responder's program may send first.
+    pub rtr: bool,
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Offer { revision: 2, crc: false, ird: 1, ord: 1, rtr: true }
+    }
+}
+
+/// The message that the initiator sends first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rtr {
+    /// An empty WRITE.
+    Write,
+    /// An empty READ.
+    Read,
+}
+
+/// Which end of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It connected, and sends the first FPDU.
+    Initiator,
+    /// It listened. It must not send before it has received an FPDU.
+    Responder,
+}
+
+/// The terms of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Which end this is.
+    pub role: Role,
+    /// Whether FPDUs have a CRC.
+    pub crc: bool,
+    /// READs and atomics that this end answers at a time.
+    pub ird: u8,
+    /// READs and atomics that this end asks for at a time.
+    pub ord: u8,
+    /// The RTR message, sent by the initiator.
+    pub rtr: Option<Rtr>,
+    /// Whether the peer is ferroce, too: immediate data, atomics and long FPDUs are possible.
+    pub is_ferroce: bool,
+}
+
+/// Why a negotiation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NegotiationError {
+    /// The bytes are no frame.
+    #[error(transparent)]
+    Frame(#[from] BadFrame),
+    /// The peer wants markers.
+    #[error("the peer asks for MPA markers, which ferroce does not send")]
+    Markers,
+    /// The peer knows only an older revision.
+    #[error("the peer answered with MPA revision {0}: connect again with that revision")]
+    OlderRevision(u8),
+    /// The peer asks for more READs at a time than offered.
+    #[error("the peer wants {ord} READs at a time, this end answers {ird}")]
+    Ird {
+        /// The peer's ORD.
+        ord: u16,
+        /// The IRD of this end.
+        ird: u8,
+    },
+    /// No RTR message that both ends support.
+    #[error("the two ends support no common RTR message")]
+    Rtr,
+    /// The frame did not arrive in time.
+    #[error("no MPA frame from the peer before the deadline")]
+    TimedOut,
+}
+
+impl NegotiationError {
+    /// The Terminate that the initiator sends for a reply it cannot accept, if any.
+    pub const fn code(&self) -> Option<TerminateCode> {
+        match self {
+            NegotiationError::Ird { .. } => Some(TerminateCode::LLP_IRD),
+            NegotiationError::Rtr => Some(TerminateCode::LLP_RTR),
+            _ => None,
+        }
+    }
+}
+
+/// The smaller of the own depth and the peer's; the own one if the peer does not negotiate.
+fn lower(own: u8, peer: u16) -> u8 {
+    if peer == Enhanced::NOT_NEGOTIATED { own } else { own.min(u8::try_from(peer).unwrap_or(u8::MAX)) }
+}
+
+fn check_deadline(deadline: Time, now: Time) -> Result<(), NegotiationError> {
+    if now < deadline { Ok(()) } else { Err(NegotiationError::TimedOut) }
+}
+
+/// Collects the bytes of one frame.
+#[derive(Debug)]
+struct FrameBuffer {
+    kind: FrameKind,
+    bytes: Vec<u8>,
+}
+
+impl FrameBuffer {
+    fn new(kind: FrameKind) -> FrameBuffer {
+        FrameBuffer { kind, bytes: Vec::new() }
+    }
+
+    /// Returns how many of the bytes belong to the frame, and the frame once it is complete.
+    fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<MpaFrame>), BadFrame> {
+        let before = self.bytes.len();
+        let most = MpaFrame::HEADER_LEN + MAX_PRIVATE_DATA - before;
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(most)]);
+        match MpaFrame::parse(self.kind, &self.bytes)? {
+            // The frame was incomplete before, so it ends in these bytes.
+            Some((frame, len)) => Ok((len - before, Some(frame))),
+            None => Ok((bytes.len(), None)),
+        }
+    }
+}

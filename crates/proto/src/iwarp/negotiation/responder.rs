@@ -1,0 +1,133 @@
+//! The end that listens.
+
+use super::super::wire::{Enhanced, FrameKind, MpaFrame, RtrKinds};
+use super::{
+    FrameBuffer, Negotiated, NegotiationError, Offer, REQUEST_TIMEOUT_NS, Role, Rtr, check_deadline, lower,
+};
+use crate::Time;
+use alloc::vec::Vec;
+
+/// The responder: waits for a request, then its program decides.
+#[derive(Debug)]
+pub struct Responder {
+    request: FrameBuffer,
+    deadline: Time,
+}
+
+impl Responder {
+    /// Waits for the request of a connection that was accepted now.
+    pub fn new(now: Time) -> Responder {
+        Responder { request: FrameBuffer::new(FrameKind::Request), deadline: now + REQUEST_TIMEOUT_NS }
+    }
+
+    /// Time at which [`Self::handle_timeout`] is due.
+    pub fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// Fails the negotiation if its deadline has passed.
+    pub fn handle_timeout(&self, now: Time) -> Result<(), NegotiationError> {
+        check_deadline(self.deadline, now)
+    }
+
+    /// Takes bytes of the stream. Returns the number of them that belong to the request, and the request once it is complete.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<Request>), NegotiationError> {
+        let (used, frame) = self.request.receive(bytes)?;
+        Ok((used, frame.map(|frame| Request { frame })))
+    }
+}
+
+/// A request to connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    frame: MpaFrame,
+}
+
+impl Request {
+    /// The private data of the initiator's program.
+    pub fn private_data(&self) -> &[u8] {
+        &self.frame.private_data
+    }
+
+    /// READs that the initiator answers, and asks for, at a time; `None` if it does not negotiate that.
+    pub fn depths(&self) -> (Option<u16>, Option<u16>) {
+        let negotiated = |depth: u16| (depth != Enhanced::NOT_NEGOTIATED).then_some(depth);
+        self.frame.enhanced.map_or((None, None), |words| (negotiated(words.ird), negotiated(words.ord)))
+    }
+
+    /// Returns why the request must be refused without asking the program, if so.
+    pub fn unacceptable(&self) -> Option<NegotiationError> {
+        if self.frame.markers {
+            return Some(NegotiationError::Markers);
+        }
+        let wants_rtr = self.frame.enhanced.filter(|words| words.peer_to_peer);
+        wants_rtr.filter(|words| !words.rtr.write && !words.rtr.read).map(|_| NegotiationError::Rtr)
+    }
+
+    /// The reply that accepts, and the terms. A request that is [unacceptable](Self::unacceptable) returns the error.
+    pub fn accept(
+        &self,
+        offer: &Offer,
+        private_data: &[u8],
+    ) -> Result<(Negotiated, Vec<u8>), NegotiationError> {
+        if let Some(error) = self.unacceptable() {
+            return Err(error);
+        }
+        let mut terms = Negotiated {
+            role: Role::Responder,
+            crc: offer.crc || self.frame.crc,
+            ird: offer.ird,
+            ord: offer.ord,
+            rtr: None,
+            is_ferroce: self.frame.is_ferroce,
+        };
+        let revision = self.frame.revision.min(offer.revision);
+        let enhanced = self.frame.enhanced.filter(|_| revision == 2).map(|words| {
+            terms.ord = lower(offer.ord, words.ird);
+            if words.peer_to_peer {
+                terms.rtr = Some(if words.rtr.write { Rtr::Write } else { Rtr::Read });
+            }
+            Enhanced {
+                ird: terms.ird.into(),
+                ord: terms.ord.into(),
+                peer_to_peer: words.peer_to_peer,
+                rtr: RtrKinds {
+                    send: false,
+                    write: terms.rtr == Some(Rtr::Write),
+                    read: terms.rtr == Some(Rtr::Read),
+                },
+            }
+        });
+        let reply = Reply { revision, crc: terms.crc, enhanced, reject: false };
+        Ok((terms, self.reply(reply, private_data)))
+    }
+
+    /// The reply that refuses.
+    pub fn reject(&self, private_data: &[u8]) -> Vec<u8> {
+        let MpaFrame { revision, crc, enhanced, .. } = self.frame;
+        let enhanced = enhanced.map(|_| Enhanced::default());
+        self.reply(Reply { revision, crc, enhanced, reject: true }, private_data)
+    }
+
+    fn reply(&self, reply: Reply, private_data: &[u8]) -> Vec<u8> {
+        MpaFrame {
+            kind: FrameKind::Reply,
+            revision: reply.revision,
+            markers: false,
+            crc: reply.crc,
+            reject: reply.reject,
+            is_ferroce: self.frame.is_ferroce,
+            enhanced: reply.enhanced,
+            private_data: private_data.to_vec(),
+        }
+        .to_bytes()
+    }
+}
+
+/// What differs between replies.
+struct Reply {
+    revision: u8,
+    crc: bool,
+    enhanced: Option<Enhanced>,
+    reject: bool,
+}

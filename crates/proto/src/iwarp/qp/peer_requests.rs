@@ -1,0 +1,112 @@
+//! READs and atomics of the peer, and the responses to our atomics.
+
+use super::super::wire::{AtomicRequest, AtomicResponse, DdpHeader, ReadRequest, TerminateCode};
+use super::StreamQp;
+use super::receive::{Stop, quote};
+use super::responses::Response;
+use super::terminate::read_code;
+use crate::Time;
+use crate::qp::{HostServices, Reason, RefusalReason, io};
+use crate::verbs::{Access, EventKind, MemoryFault, SendOp, WcStatus};
+
+impl StreamQp {
+    pub(super) fn on_read_request<H: HostServices>(
+        &mut self,
+        header: &DdpHeader,
+        request: &ReadRequest,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), Stop> {
+        self.check_depth(header, host)?;
+        let ReadRequest { len, source_stag, source_to, .. } = *request;
+        if len > 0 {
+            if source_to.checked_add(u64::from(len) - 1).is_none() {
+                let why = format_args!("a READ of {len} bytes at {source_to:#x} exceeds the address space");
+                return Err(self.invalid(TerminateCode::RDMAP_WRAP, header, why, host));
+            }
+            let need = Access::REMOTE_READ;
+            let granted = io!(self, now, host).check_remote(source_stag, source_to, len.into(), need);
+            granted.map_err(|fault| self.refuse_access("READ", header, Some(*request), fault, host))?;
+        }
+        self.responses.push_back(Response::Read { request: *request, sent: 0 });
+        Ok(())
+    }
+
+    pub(super) fn on_atomic_request<H: HostServices>(
+        &mut self,
+        header: &DdpHeader,
+        request: &AtomicRequest,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), Stop> {
+        self.check_depth(header, host)?;
+        let Some(op) = request.op() else {
+            let why =
+                format_args!("an atomic with code {} or masks that ferroce does not have", request.code);
+            return Err(self.invalid(TerminateCode::RDMAP_OPERATION, header, why, host));
+        };
+        let AtomicRequest { id, stag, to, .. } = *request;
+        let done = if to % 8 == 0 {
+            let granted = io!(self, now, host).check_remote(stag, to, 8, Access::REMOTE_ATOMIC);
+            granted.and_then(|()| host.atomic(self.id.pd, stag, to, op))
+        } else {
+            Err(MemoryFault::Misaligned { addr: to })
+        };
+        let original = done.map_err(|fault| self.refuse_access("atomic", header, None, fault, host))?;
+        self.responses.push_back(Response::Atomic(AtomicResponse { id, original }));
+        Ok(())
+    }
+
+    /// The peer may not ask for more READs and atomics at a time than IRD. An empty READ as RTR needs no IRD.
+    fn check_depth<H: HostServices>(&mut self, header: &DdpHeader, host: &mut H) -> Result<(), Stop> {
+        let ird = self.attr.max_dest_rd_atomic;
+        if self.responses.len() < usize::from(ird.max(1)) {
+            return Ok(());
+        }
+        let why = format_args!("more READs and atomics outstanding than the IRD of {ird}");
+        Err(self.invalid(TerminateCode::RDMAP_THIS_STREAM, header, why, host))
+    }
+
+    #[cold]
+    fn refuse_access<H: HostServices>(
+        &self,
+        what: &str,
+        header: &DdpHeader,
+        read: Option<ReadRequest>,
+        fault: MemoryFault,
+        host: &mut H,
+    ) -> Stop {
+        let why = format_args!("QP {}: {what} refused: {fault}", self.id.qpn);
+        host.refused(RefusalReason::from(&fault), why);
+        let len = if read.is_some() { ReadRequest::LEN } else { AtomicRequest::LEN };
+        let quoted = Some(quote(header, len as u32, read));
+        Stop { code: read_code(&fault), quoted, event: Some(EventKind::QpAccessErr) }
+    }
+
+    /// The response to our oldest atomic.
+    pub(super) fn on_atomic_response<H: HostServices>(
+        &mut self,
+        header: &DdpHeader,
+        response: &AtomicResponse,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), Stop> {
+        let front = self.awaited.front().map(|awaited| awaited.number);
+        let atomic = front.and_then(|number| self.sq.get(number).map(|wqe| (number, *wqe)));
+        let is_it =
+            |(number, op): (u64, SendOp)| number as u32 == response.id && matches!(op, SendOp::Atomic { .. });
+        let Some((number, wqe)) = atomic.filter(|(number, wqe)| is_it((*number, wqe.op))) else {
+            let why = format_args!("an atomic response {} without its request", response.id);
+            return Err(self.invalid(TerminateCode::RDMAP_OPCODE, header, why, host));
+        };
+        let data = response.original.to_ne_bytes();
+        if let Err(fault) = host.scatter(self.id.pd, self.sq.sges(number), 0, &data) {
+            let (qpn, wr_id) = (self.id.qpn, wqe.wr_id);
+            host.explain(format_args!("QP {qpn}: the answer to wr_id {wr_id:#x} cannot be placed: {fault}"));
+            self.complete_failed(number, WcStatus::LocProtErr, Reason::LocalMemory, now, host);
+            return Err(Stop { code: TerminateCode::DDP_LOCAL, quoted: None, event: None });
+        }
+        self.on_response_placed(now, host);
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! Posting work.
+
+use super::StreamQp;
+use crate::Time;
+use crate::qp::state::{may_post_recv, may_post_send};
+use crate::qp::{HostServices, PostError, check_payload, queue_recv};
+use crate::verbs::{QpState, RecvWr, SendOp, SendWr};
+
+impl StreamQp {
+    /// Queues a send. The caller then calls [`StreamQp::poll_transmit`].
+    pub fn post_send<H: HostServices>(
+        &mut self,
+        wr: &SendWr<'_>,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), PostError> {
+        if !may_post_send(self.attr.state) {
+            return Err(PostError::WrongState(self.attr.state));
+        }
+        self.check_operation(&wr.op)?;
+        let len = check_payload(&self.attr.cap, wr)?;
+        if self.sq.is_full() {
+            return Err(PostError::QueueFull { depth: self.sq.depth() });
+        }
+        self.sq.push(wr, len, self.id.signal_all);
+        if self.attr.state == QpState::Err {
+            self.flush(now, host);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive.
+    pub fn post_recv<H: HostServices>(
+        &mut self,
+        wr: &RecvWr<'_>,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), PostError> {
+        if !may_post_recv(self.attr.state) {
+            return Err(PostError::WrongState(self.attr.state));
+        }
+        queue_recv(&mut self.rq, self.id.shared_recv, wr)?;
+        if self.attr.state == QpState::Err {
+            self.flush(now, host);
+        }
+        Ok(())
+    }
+
+    /// What RDMAP carries; RFC 7306 only between two ends that both have it.
+    fn check_operation(&self, op: &SendOp) -> Result<(), PostError> {
+        let missing = match op {
+            SendOp::WriteImm { .. } if !self.is_extended() => "immediate data with this peer",
+            SendOp::Atomic { .. } if !self.is_extended() => "atomics with this peer",
+            SendOp::SendImm(_) => "SEND with immediate data",
+            SendOp::AtomicWrite { .. } => "atomic write",
+            SendOp::Flush { .. } => "flush",
+            _ => return Ok(()),
+        };
+        // In ERR everything is flushed, whatever the peer supports.
+        if self.attr.state == QpState::Err { Ok(()) } else { Err(PostError::NotOnThisWire(missing)) }
+    }
+}

@@ -1,0 +1,55 @@
+//! FPDUs: how MPA frames segments in the stream (RFC 5044, 4).
+
+use crate::qp::TxPayload;
+
+/// Bytes of the ULPDU length field.
+pub const LENGTH_LEN: usize = 2;
+/// Bytes of the CRC field.
+pub const CRC_LEN: usize = 4;
+/// Longest trailer: pad and CRC.
+pub const MAX_TRAILER: usize = 3 + CRC_LEN;
+
+/// Zero bytes behind a ULPDU of this length.
+pub const fn pad_len(ulpdu_len: usize) -> usize {
+    (LENGTH_LEN + ulpdu_len).wrapping_neg() & 3
+}
+
+/// An FPDU to send, in pieces: header bytes, a description of the payload, and the trailer that follows from them.
+#[derive(Clone, Copy, Debug)]
+pub struct Fpdu<'a> {
+    /// ULPDU length, DDP header and body.
+    pub header: &'a [u8],
+    /// The payload. The host reads it, so it can pass references to the kernel.
+    pub payload: TxPayload<'a>,
+    /// Whether the trailer has a CRC. Otherwise that field is zero.
+    pub has_crc: bool,
+    /// Whether the message ends with it.
+    pub ends_message: bool,
+}
+
+impl Fpdu<'_> {
+    /// Bytes in the stream.
+    pub fn encoded_len(&self) -> usize {
+        self.header.len() + self.payload.len() + self.trailer_len()
+    }
+
+    /// Bytes of pad and CRC.
+    pub fn trailer_len(&self) -> usize {
+        pad_len(self.header.len() - LENGTH_LEN + self.payload.len()) + CRC_LEN
+    }
+
+    /// Pad and CRC. `payload_crc` continues the CRC-32C of the header over the payload; it is called only if the FPDU has a CRC.
+    pub fn trailer(
+        &self,
+        crc: ferroce_crc::Crc32c,
+        payload_crc: impl FnOnce(u32) -> u32,
+    ) -> ([u8; MAX_TRAILER], usize) {
+        let (mut out, len) = ([0; MAX_TRAILER], self.trailer_len());
+        if self.has_crc {
+            let pad = len - CRC_LEN;
+            let sum = crc.update(payload_crc(crc.update(0, self.header)), &out[..pad]);
+            out[pad..len].copy_from_slice(&sum.to_le_bytes());
+        }
+        (out, len)
+    }
+}

@@ -1,0 +1,178 @@
+//! MPA negotiation: terms, refusals, every cut of the frames, and bytes behind them.
+
+use ferroce_proto::Time;
+use ferroce_proto::iwarp::negotiation::{
+    Initiator, Negotiated, NegotiationError, Offer, REPLY_TIMEOUT_NS, REQUEST_TIMEOUT_NS, Reply, Request,
+    Responder, Role, Rtr,
+};
+use ferroce_proto::iwarp::wire::{BadFrame, Enhanced, FrameKind, MpaFrame, RtrKinds, TerminateCode};
+
+const OFFER: Offer = Offer { revision: 2, crc: false, ird: 4, ord: 6, rtr: true };
+
+fn request_of(bytes: &[u8]) -> Request {
+    let (used, request) = Responder::new(Time(0)).receive(bytes).unwrap();
+    assert_eq!(used, bytes.len());
+    request.unwrap()
+}
+
+/// Both ends of a negotiation in which the program of the responder accepts.
+fn negotiate(initiator: Offer, responder: Offer) -> (Result<Negotiated, NegotiationError>, Negotiated) {
+    let (mut active, request) = Initiator::new(initiator, b"hello", Time(0));
+    let request = request_of(&request);
+    assert_eq!(request.private_data(), b"hello");
+    let (terms, reply) = request.accept(&responder, b"welcome").unwrap();
+    let outcome = active.receive(&reply).map(|(used, reply_read)| {
+        let read = reply_read.unwrap();
+        assert_eq!((used, &read.private_data[..]), (reply.len(), &b"welcome"[..]));
+        read.accepted.unwrap()
+    });
+    (outcome, terms)
+}
+
+#[test]
+fn each_end_asks_for_no_more_than_the_other_answers() {
+    let (active, passive) = negotiate(OFFER, Offer { ird: 2, ord: 9, ..OFFER });
+    let active = active.unwrap();
+    let terms = Negotiated {
+        role: Role::Initiator,
+        crc: false,
+        ird: 4,
+        ord: 2,
+        rtr: Some(Rtr::Write),
+        is_ferroce: true,
+    };
+    assert_eq!(active, terms);
+    assert_eq!(passive, Negotiated { role: Role::Responder, ird: 2, ord: 4, ..terms });
+}
+
+#[test]
+fn either_end_switches_crc_on() {
+    for (mine, yours) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (active, passive) = negotiate(Offer { crc: mine, ..OFFER }, Offer { crc: yours, ..OFFER });
+        assert_eq!((active.unwrap().crc, passive.crc), (mine || yours, mine || yours));
+    }
+}
+
+#[test]
+fn revision_1_negotiates_neither_depths_nor_rtr() {
+    let (active, passive) = negotiate(Offer { revision: 1, ..OFFER }, Offer { ird: 1, ord: 9, ..OFFER });
+    let active = active.unwrap();
+    assert_eq!((active.ird, active.ord, active.rtr), (4, 6, None));
+    assert_eq!((passive.ird, passive.ord, passive.rtr), (1, 9, None));
+}
+
+#[test]
+fn an_older_responder_makes_the_initiator_connect_again() {
+    let (active, _) = negotiate(OFFER, Offer { revision: 1, ..OFFER });
+    assert_eq!(active, Err(NegotiationError::OlderRevision(1)));
+}
+
+#[test]
+fn a_refusal_carries_private_data() {
+    let (mut active, request) = Initiator::new(OFFER, b"", Time(0));
+    let reply = request_of(&request).reject(b"no");
+    let refused = Reply { accepted: None, private_data: b"no".to_vec() };
+    assert_eq!(active.receive(&reply), Ok((reply.len(), Some(refused))));
+}
+
+#[test]
+fn every_cut_gives_the_same_and_later_bytes_stay() {
+    let (_, bytes) = Initiator::new(OFFER, b"hello", Time(0));
+    let stream = [&bytes[..], b"the first FPDU"].concat();
+    for cut in 0..stream.len() {
+        let (first, second) = stream.split_at(cut);
+        let mut responder = Responder::new(Time(0));
+        let (used, request) = responder.receive(first).unwrap();
+        let (used, request) = match request {
+            Some(_) => (used, request),
+            None => {
+                assert_eq!(used, cut);
+                let (more, request) = responder.receive(second).unwrap();
+                (used + more, request)
+            }
+        };
+        assert_eq!((used, request.unwrap().private_data()), (bytes.len(), &b"hello"[..]), "cut at {cut}");
+    }
+}
+
+/// A frame of a foreign end.
+fn foreign(kind: FrameKind, enhanced: Option<Enhanced>) -> MpaFrame {
+    let revision = if enhanced.is_some() { 2 } else { 1 };
+    MpaFrame {
+        kind,
+        revision,
+        markers: false,
+        crc: false,
+        reject: false,
+        is_ferroce: false,
+        enhanced,
+        private_data: Vec::new(),
+    }
+}
+
+#[test]
+fn markers_and_unknown_rtr_are_refused() {
+    let wants_markers = MpaFrame { markers: true, ..foreign(FrameKind::Request, None) };
+    let request = request_of(&wants_markers.to_bytes());
+    assert_eq!(request.accept(&OFFER, b"").unwrap_err(), NegotiationError::Markers);
+
+    let words =
+        Enhanced { peer_to_peer: true, rtr: RtrKinds { send: true, ..RtrKinds::default() }, ird: 1, ord: 1 };
+    let request = request_of(&foreign(FrameKind::Request, Some(words)).to_bytes());
+    let error = request.accept(&OFFER, b"").unwrap_err();
+    assert_eq!((error, error.code()), (NegotiationError::Rtr, Some(TerminateCode::LLP_RTR)));
+
+    let (mut active, _) = Initiator::new(OFFER, b"", Time(0));
+    let reply = MpaFrame { markers: true, ..foreign(FrameKind::Reply, Some(Enhanced::default())) };
+    assert_eq!(active.receive(&reply.to_bytes()), Err(NegotiationError::Markers));
+}
+
+/// siw answers with READ if the initiator does not offer WRITE, and repeats the request's reserved bits.
+#[test]
+fn a_foreign_reply_selects_read_and_is_no_ferroce() {
+    let (mut active, request) = Initiator::new(OFFER, b"", Time(0));
+    let words = Enhanced {
+        peer_to_peer: true,
+        rtr: RtrKinds { read: true, ..RtrKinds::default() },
+        ird: 128,
+        ord: 4,
+    };
+    let mut reply = foreign(FrameKind::Reply, Some(words)).to_bytes();
+    reply[16] |= request[16] & 0x07;
+    let terms = active.receive(&reply).unwrap().1.unwrap().accepted.unwrap();
+    assert_eq!((terms.rtr, terms.is_ferroce, terms.ord), (Some(Rtr::Read), false, 6));
+}
+
+#[test]
+fn a_reply_with_too_many_reads_is_refused_with_a_terminate() {
+    let (mut active, _) = Initiator::new(OFFER, b"", Time(0));
+    let reply = foreign(FrameKind::Reply, Some(Enhanced { ord: 5, ird: 1, ..Enhanced::default() }));
+    let error = active.receive(&reply.to_bytes()).unwrap_err();
+    assert_eq!(
+        (error, error.code()),
+        (NegotiationError::Ird { ord: 5, ird: 4 }, Some(TerminateCode::LLP_IRD))
+    );
+    let (mut active, _) = Initiator::new(OFFER, b"", Time(0));
+    let open =
+        Enhanced { ird: Enhanced::NOT_NEGOTIATED, ord: Enhanced::NOT_NEGOTIATED, ..Enhanced::default() };
+    let terms = active
+        .receive(&foreign(FrameKind::Reply, Some(open)).to_bytes())
+        .unwrap()
+        .1
+        .unwrap()
+        .accepted
+        .unwrap();
+    assert_eq!((terms.ird, terms.ord), (4, 6), "not negotiated");
+}
+
+#[test]
+fn deadlines_and_foreign_bytes_end_the_negotiation() {
+    let (mut active, _) = Initiator::new(OFFER, b"", Time(7));
+    assert_eq!(active.deadline(), Time(7 + REPLY_TIMEOUT_NS));
+    assert_eq!(active.handle_timeout(Time(7)), Ok(()));
+    assert_eq!(active.handle_timeout(active.deadline()), Err(NegotiationError::TimedOut));
+    assert_eq!(active.receive(b"HTTP/1.1"), Err(NegotiationError::Frame(BadFrame::Key)));
+    let passive = Responder::new(Time(7));
+    assert_eq!(passive.deadline(), Time(7 + REQUEST_TIMEOUT_NS));
+    assert_eq!(passive.handle_timeout(passive.deadline()), Err(NegotiationError::TimedOut));
+}
