@@ -1,7 +1,7 @@
 //! What the fuzz targets do with their bytes. `crates/proto/tests/wire_fuzz_smoke.rs` includes this file, so that every
 //! test run does the same with random bytes.
 
-mod choices;
+pub mod choices;
 #[path = "cm.rs"]
 mod management;
 mod qp_host;

@@ -32,6 +32,7 @@
 //! | `descriptors`, `srq_descriptors`, `groups` | the descriptor tables |
 //! | `region_mapping` | regions of a local peer that are mapped here |
 //! | `local_peers`, `rx_rings` | who else is there; the rings that lead here |
+//! | `hostile` | a fuzz target, not part of the library |
 
 mod access;
 mod address_space;
@@ -39,6 +40,8 @@ mod backlog;
 mod descriptors;
 mod groups;
 mod held_fd;
+#[cfg(any(fuzzing, all(test, not(loom))))]
+pub mod hostile;
 mod local_peers;
 mod mapping;
 mod memfd_backing;
