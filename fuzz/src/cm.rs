@@ -1,5 +1,6 @@
 //! Connection management: messages as bytes, and the machine under any sequence of calls, messages and time.
 
+use super::choices::Choices;
 use ferroce_proto::cm::{
     Accept, Answer, Cm, CommId, Config, Connect, Event, IpHeader, MadAddressing, Path, PortSpace, Query,
     RejectReason, Scope, Secret, ServiceId,
@@ -25,23 +26,6 @@ pub fn mad(bytes: &[u8]) {
         assert!(bytes.len() >= MAD_LEN);
         assert_eq!(written[..4], bytes[..4]);
         assert_eq!(written[8..18], bytes[8..18], "transaction and message");
-    }
-}
-
-/// Takes choices from the input; zeros when that has run out.
-struct Choices<'a>(&'a [u8]);
-
-impl<'a> Choices<'a> {
-    fn byte(&mut self) -> u8 {
-        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
-        self.0 = rest;
-        *first
-    }
-
-    fn take(&mut self, len: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
-        self.0 = rest;
-        taken
     }
 }
 

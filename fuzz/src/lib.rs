@@ -1,10 +1,15 @@
 //! What the fuzz targets do with their bytes. `crates/proto/tests/wire_fuzz_smoke.rs` includes this file, so that every
 //! test run does the same with random bytes.
 
+pub mod choices;
 #[path = "cm.rs"]
 mod management;
+mod qp_host;
+#[path = "qp.rs"]
+mod queue_pair;
 
 pub use management::{cm, mad};
+pub use queue_pair::qp;
 
 use ferroce_proto::wire::{
     Bth, FlowAddrs, Grh, Headers, ICRC_LEN, Ipv4Header, Ipv6Header, Opcode, Packet, UdpHeader, dest_qpn,

@@ -13,11 +13,14 @@ use crate::process::{Job, Ran};
 use crate::step::{Context, Report, fail};
 
 const MANIFEST: &str = "fuzz/Cargo.toml";
-/// How long each target runs inside `cargo xtask test`, and with `--full`.
-const SMOKE_SECONDS: u64 = 5;
-const FULL_SECONDS: u64 = 60;
+/// How long all targets together run inside `cargo xtask test`, and with `--full`, in seconds of one processor. The targets share it,
+/// so that another target does not make the step longer.
+const SMOKE_SECONDS: u64 = 24;
+const FULL_SECONDS: u64 = 240;
 /// Targets that run at once: each uses one processor.
 const AT_ONCE: usize = 2;
+/// The longest seed that is kept in the repository.
+const SEED_BYTES: usize = 128;
 
 /// What cargo-fuzz passes, less the sanitiser. Debug assertions and overflow checks are what turns a bug into a crash.
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -31,6 +34,12 @@ pub(crate) struct Args {
     /// How long each target runs.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// How long all of them run together, one after the other, instead. Inputs that crash are kept, and the other targets go on.
+    #[arg(long, conflicts_with = "seconds")]
+    hours: Option<f64>,
+    /// Reduce the inputs that were found to few that cover the same, in fuzz/seeds, instead.
+    #[arg(long, conflicts_with_all = ["seconds", "hours", "input"])]
+    minimise: bool,
     /// Run the target once on this file instead: the replay of a crash.
     #[arg(long, value_name = "FILE", requires = "target")]
     input: Option<PathBuf>,
@@ -58,13 +67,17 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     if let Some(failure) = built.failure() {
         return fail(&failure);
     }
-    let failures: Vec<String> = chosen
-        .iter()
-        .filter_map(|target| match &args.input {
-            Some(input) => replay(ctx, target, input).failure(),
-            None => hunt(ctx, target, args.seconds).failures.pop(),
-        })
-        .collect();
+    let seconds = args.hours.map_or(args.seconds, |hours| (hours * 3600.0) as u64 / chosen.len() as u64);
+    let mut report = Report::default();
+    for target in &chosen {
+        report.merge(match &args.input {
+            Some(input) => Report::of(replay(ctx, target, input)),
+            None if args.minimise => minimise(ctx, target),
+            None => hunt(ctx, target, seconds),
+        });
+    }
+    let (failures, count) = (report.failures, executions(&report.output));
+    println!("{count} executions");
     failures.iter().for_each(|failure| eprintln!("FAILED: {failure}"));
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -88,7 +101,8 @@ pub(crate) fn smoke(ctx: &Context) -> Report {
     if !built.success() {
         return Report::of(built);
     }
-    let seconds = if ctx.is_full() { FULL_SECONDS } else { SMOKE_SECONDS };
+    let sum = if ctx.is_full() { FULL_SECONDS } else { SMOKE_SECONDS };
+    let seconds = (sum / targets.len() as u64).max(1);
     let mut report = Report::default();
     for some in targets.chunks(AT_ONCE) {
         std::thread::scope(|scope| {
@@ -99,7 +113,14 @@ pub(crate) fn smoke(ctx: &Context) -> Report {
             }
         });
     }
+    report.notes.push(format!("{} executions of {} targets", executions(&report.output), targets.len()));
     report
+}
+
+/// The sum of the executions that libFuzzer reports at its end.
+fn executions(lines: &[String]) -> u64 {
+    let count = |line: &String| line.strip_prefix("Done ")?.split_once(" runs")?.0.parse::<u64>().ok();
+    lines.iter().filter_map(count).sum()
 }
 
 /// Names of the binaries in fuzz/.
@@ -134,6 +155,32 @@ fn binary(ctx: &Context, target: &str) -> PathBuf {
 
 fn replay(ctx: &Context, target: &str, input: &PathBuf) -> Ran {
     Job::new(binary(ctx, target)).arg(input).run(ctx)
+}
+
+/// Replaces the seeds of a target by few of the inputs known that cover as much as all of them.
+fn minimise(ctx: &Context, target: &str) -> Report {
+    let folder = |kind: &str| ctx.root.join("fuzz").join(kind).join(target);
+    let (corpus, seeds, chosen) = (folder("corpus"), folder("seeds"), folder("chosen"));
+    let prepare = || {
+        for made in [&corpus, &seeds, &chosen] {
+            std::fs::create_dir_all(made)?;
+        }
+        Ok(())
+    };
+    if let Err(error) = prepare() as std::io::Result<()> {
+        return Report::fail(format!("{}: {error}", chosen.display()));
+    }
+    // Short ones, so that the repository stays small; libFuzzer reads them from the shortest on.
+    let options = ["-merge=1".to_owned(), format!("-max_len={SEED_BYTES}")];
+    let mut report =
+        Report::of(Job::new(binary(ctx, target)).args(options).args([&chosen, &corpus, &seeds]).run(ctx));
+    let swap = || std::fs::remove_dir_all(&seeds).and_then(|()| std::fs::rename(&chosen, &seeds));
+    if report.failures.is_empty()
+        && let Err(error) = swap()
+    {
+        report.failures.push(format!("{}: {error}", seeds.display()));
+    }
+    report
 }
 
 /// Run one target; a crash leaves its input in fuzz/artifacts and names the command that replays it.

@@ -39,7 +39,7 @@ const LAYERED: &[Layered] = &[
             ("tables", &["backlog", "descriptors", "groups", "srq_descriptors"]),
             ("mapped regions", &["region_mapping"]),
             ("peers", &["local_peers"]),
-            ("arrivals", &["rx_rings"]),
+            ("arrivals", &["hostile", "rx_rings"]),
         ],
     },
     Layered {

@@ -92,6 +92,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/shm/src/local_peers.rs", "puts packets into rings, piece by piece"),
     ("crates/shm/src/segment.rs", "asks the kernel for room in a file"),
     ("crates/shm/src/ring.rs", "copies packets that lie in pieces"),
+    ("crates/shm/src/ring/hostile.rs", "pushes a slice of its own into a ring"),
     ("crates/shm/src/ring/models.rs", "sends packets that lie in pieces"),
     ("crates/nic/src/memory/across.rs", "copies between processes, by the kernel"),
     ("crates/nic/src/memory/copy.rs", "the only place where bytes of registered memory move"),

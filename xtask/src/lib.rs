@@ -16,6 +16,8 @@
 //! | `dsm` | shared-memory programs over libjia |
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
+//! | `sim` | the simulation over many seeds |
+//! | `soak` | mixed traffic for a long time: nothing may grow |
 //! | `instructions` | instructions per operation, compared with a file in the repository |
 //! | `layout`, `links`, `source` | the style rules as a check: sources, links of the Markdown pages, blanking of comments and strings |
 //! | `selection` | which cases of a table, and how they are shown |
@@ -42,6 +44,8 @@ mod process;
 pub mod programs;
 mod screen;
 mod selection;
+mod sim;
+mod soak;
 mod source;
 pub mod step;
 mod test;
@@ -70,6 +74,10 @@ enum Command {
     Test(test::Args),
     /// Run the fuzz targets of fuzz/ for a while.
     Fuzz(fuzz::Args),
+    /// Run the simulation over many seeds; the results must be those of a perfect network.
+    Sim(sim::Args),
+    /// Run mixed traffic on both links and see that memory, descriptors and files do not grow.
+    Soak(soak::Args),
     /// Run foreign RDMA programs on ferroce: Debian's ibverbs-utils and perftest, and rdma-core's conformance suite.
     Programs(programs::Args),
     /// The side of `programs` inside a network namespace.
@@ -100,6 +108,8 @@ pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Test(args) => test::run(&Context::new(args.verbose, args.tier()), &args),
         Command::Fuzz(args) => fuzz::run(&Context::new(true, Tier::Full), &args),
+        Command::Sim(args) => sim::run(&Context::new(true, Tier::Full), &args),
+        Command::Soak(args) => soak::run(&Context::new(true, Tier::Full), &args),
         Command::Programs(args) => programs::run(&Context::new(false, Tier::Full), &args),
         Command::ProgramsWorker(args) => programs::worker::run(&args),
         Command::Dsm(args) => dsm::run(&Context::new(false, Tier::Full), &args),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::selection::name_of;
 use crate::step::{Context, Report, Step, Tier};
 use crate::{
-    cargo, dsm, fuzz, install, instructions, interop, layout, package, programs, tools, unprivileged,
+    cargo, dsm, fuzz, install, instructions, interop, layout, package, programs, soak, tools, unprivileged,
 };
 
 /// Lines of a failed step's output that are shown; the whole of it is in the log.
@@ -14,7 +14,7 @@ const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 21] = [
+const STEPS: [Step; 22] = [
     Step { name: "layout", tier: Tier::Quick, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", tier: Tier::Quick, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "tools", tier: Tier::Default, run: tools::provide, about: "tshark, scapy, setpriv, valgrind, c++: found or installed" },
@@ -22,6 +22,7 @@ const STEPS: [Step; 21] = [
     Step { name: "test", tier: Tier::Quick, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests; full: also under valgrind and ThreadSanitizer)" },
     Step { name: "test-udp", tier: Tier::Default, run: cargo::test_over_udp, about: "tests that open a NIC once more, without the same-host fabric (full: all of them)" },
     Step { name: "kills", tier: Tier::Full, run: cargo::kills, about: "two thousand processes killed at random moments under traffic" },
+    Step { name: "soak", tier: Tier::Full, run: soak::check, about: "mixed traffic with kills for 12 s on each link: memory, descriptors and files do not grow" },
     Step { name: "miri", tier: Tier::Full, run: cargo::miri, about: "unit tests of proto in Miri, where a toolchain has it" },
     Step { name: "models", tier: Tier::Default, run: cargo::models, about: "loom on the ring, the lock, region guards and cached regions: all orders of steps with few preemptions" },
     Step { name: "no-std", tier: Tier::Default, run: cargo::no_std, about: "proto built without the standard library" },
@@ -34,7 +35,7 @@ const STEPS: [Step; 21] = [
     Step { name: "programs-udp", tier: Tier::Default, run: programs::check_over_udp, about: "some of them without the same-host fabric (full: all of them)" },
     Step { name: "dsm", tier: Tier::Default, run: dsm::check, about: "shared-memory programs on every transport (full: each with 1 to 8 processes)" },
     Step { name: "unprivileged", tier: Tier::Default, run: unprivileged::check, about: "ferroce perf and integration tests as a user without rights (full: all of them)" },
-    Step { name: "fuzz", tier: Tier::Default, run: fuzz::smoke, about: "each fuzz target for 5 s (full: 60 s)" },
+    Step { name: "fuzz", tier: Tier::Default, run: fuzz::smoke, about: "the fuzz targets for 12 s, two at once (full: 2 minutes)" },
     Step { name: "interop", tier: Tier::Default, run: interop::check, about: "the Linux kernel's Soft-RoCE as the peer, in a virtual machine (full: every variation)" },
 ];
 

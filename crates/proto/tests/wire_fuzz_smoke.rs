@@ -115,16 +115,26 @@ fn management_datagrams() {
     }
 }
 
-#[test]
-fn sequences_of_connection_management() {
+/// Random sequences of choices.
+fn run_sequences(target: fn(&[u8]), inputs: usize, max_len: usize) {
     let seed = seed();
     let mut random = Random(seed);
-    for round in 0..INPUTS / 5 {
-        let len = random.below(800);
+    for round in 0..inputs {
+        let len = random.below(max_len);
         let input = random.bytes(len);
-        if let Err(reason) = panic::catch_unwind(AssertUnwindSafe(|| targets::cm(&input))) {
+        if let Err(reason) = panic::catch_unwind(AssertUnwindSafe(|| target(&input))) {
             println!("FERROCE_SEED={seed}, input {round}: {input:02x?}");
             panic::resume_unwind(reason);
         }
     }
+}
+
+#[test]
+fn sequences_of_connection_management() {
+    run_sequences(targets::cm, INPUTS / 5, 800);
+}
+
+#[test]
+fn sequences_of_a_queue_pair() {
+    run_sequences(targets::qp, INPUTS / 20, 500);
 }

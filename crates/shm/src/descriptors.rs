@@ -162,7 +162,7 @@ const FIELDS: usize = 12;
 const ONLY_QP: u64 = 1 << 32;
 
 impl RegionDescriptor {
-    fn fields(&self) -> [u64; FIELDS] {
+    pub(crate) fn fields(&self) -> [u64; FIELDS] {
         let file = self.file.map_or([0; 6], BackingFile::fields);
         let [start, len, offset, source, inode, device] = file;
         [
@@ -181,7 +181,7 @@ impl RegionDescriptor {
         ]
     }
 
-    fn from_fields(fields: [u64; FIELDS]) -> RegionDescriptor {
+    pub(crate) fn from_fields(fields: [u64; FIELDS]) -> RegionDescriptor {
         let [key, pd, iova, len, base, only_qp, file @ ..] = fields;
         RegionDescriptor {
             rkey: RKey(key as u32),

@@ -33,6 +33,7 @@
 //! | `source_ports` | from which UDP ports a process sends, so that a stranger's packets are told from its own |
 //! | `region_mapping` | regions of a local peer that are mapped here |
 //! | `local_peers`, `rx_rings` | who else is there; the rings that lead here |
+//! | `hostile` | a fuzz target, not part of the library |
 
 mod access;
 mod address_space;
@@ -40,6 +41,8 @@ mod backlog;
 mod descriptors;
 mod groups;
 mod held_fd;
+#[cfg(any(fuzzing, all(test, not(loom))))]
+pub mod hostile;
 mod local_peers;
 mod mapping;
 mod memfd_backing;

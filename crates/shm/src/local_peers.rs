@@ -499,6 +499,21 @@ impl LocalPeers {
         })
     }
 
+    /// Forgets local peers that are dead: the memory of a dead process is freed once nobody maps it. A queue pair that was connected to one
+    /// keeps it for as long as the queue pair exists.
+    pub(crate) fn forget_dead(&self) {
+        let is_dead =
+            |known: &Known| matches!(known, Known::LocalPeer(local_peer) if !local_peer.lives_now());
+        for known in &self.known {
+            if is_dead(&known.read()) {
+                let mut known = known.write();
+                if is_dead(&known) {
+                    *known = Known::Unknown;
+                }
+            }
+        }
+    }
+
     /// Opens the segment of a local peer and announces this sender to it.
     fn open_slot(&self, slot: u8) -> Option<Arc<LocalPeer>> {
         let mut known = self.known[usize::from(slot)].write();

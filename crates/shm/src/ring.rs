@@ -264,9 +264,10 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Reads from `position` on.
+    /// Reads from `position` on. No writer of ours is near the end of the numbers, where the position would wrap.
     pub(crate) fn new(memory: Mapping, position: u64) -> Reader {
-        Reader { memory, position: position.next_multiple_of(ALIGN as u64), before: None }
+        let position = (position % (1 << 62)).next_multiple_of(ALIGN as u64);
+        Reader { memory, position, before: None }
     }
 
     #[inline]
@@ -322,6 +323,8 @@ fn read_meta(memory: &Mapping, at: usize) -> RxMeta {
     meta_from_bytes(&bytes)
 }
 
+#[cfg(any(fuzzing, all(test, not(loom))))]
+pub(crate) mod hostile;
 #[cfg(all(test, loom))]
 mod models;
 
@@ -445,6 +448,17 @@ mod tests {
         assert_eq!(reader.look(10_000), Found::Nothing);
         assert!(push(&mut writer, &[8; 12], &consumed), "what the last reader left is in nobody's way");
         assert!(matches!(reader.look(10_000), Found::Packet { len: 12, .. }));
+    }
+
+    #[test]
+    fn a_writer_may_begin_at_any_number() {
+        for start in [u64::MAX, u64::MAX - 62, 1 << 62, 1] {
+            let (_file, [ours, theirs]) = memory();
+            let mut reader = Reader::new(theirs, start);
+            ours.word(offset_of(reader.position())).store(100, Ordering::Relaxed);
+            let Found::Packet { len, head_len } = reader.look(10_000) else { panic!("a packet") };
+            reader.take(len, head_len);
+        }
     }
 
     #[test]

@@ -166,8 +166,9 @@ impl RxRings {
         self.rings.push(RxRing { slot, segment, reader, reported });
     }
 
-    /// Closes the rings of processes that have ended and left nothing in them.
+    /// Closes the rings of processes that have ended and left nothing in them, and forgets these processes.
     pub fn close_dead(&mut self, local_peers: &LocalPeers) {
+        local_peers.forget_dead();
         let most = self.max_packet_len;
         let is_over = |ring: &mut RxRing| {
             let is_gone = ring.segment.is_closed() || !local_peers.registry.is_alive(ring.slot);

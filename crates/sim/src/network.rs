@@ -130,6 +130,13 @@ impl Network {
         }
     }
 
+    /// Takes a packet that no NIC sent.
+    pub(crate) fn inject(&mut self, now: Time, frame: Frame) {
+        if let Some(to) = self.addresses.get(&frame.route.dgid).copied() {
+            self.schedule(now + LATENCY_NS, Some(to), &frame);
+        }
+    }
+
     fn obey(&mut self, rule: usize, now: Time, to: Option<NodeId>, frame: &mut Frame) -> Fate {
         let arrival = now + LATENCY_NS;
         match &mut self.rules[rule].action {

@@ -1,10 +1,13 @@
 //! The world: nodes, the network between them, and a clock that jumps to the next event.
 
 use crate::filter::{Hits, Rule};
+use crate::frame::Frame;
 use crate::journal::{Journal, NodeId};
 use crate::network::{Faults, Network};
 use crate::nic::Nic;
 use crate::node::Node;
+use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::Headers;
 use ferroce_proto::{Gid, Time};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -81,6 +84,13 @@ impl World {
     /// Sets the random faults of packets that no rule matches.
     pub fn set_faults(&self, faults: Faults) {
         self.0.borrow_mut().network.set_faults(faults);
+    }
+
+    /// Puts a packet onto the network that no node sent, with any addresses. It arrives after the usual latency.
+    pub fn inject(&self, route: &Route, headers: &Headers, payload: &[u8]) {
+        let mut inner = self.0.borrow_mut();
+        let now = inner.now;
+        inner.network.inject(now, Frame::encode(route, headers, payload));
     }
 
     /// The time.

@@ -1,0 +1,42 @@
+//! Mixed traffic for as long as wanted, on both links: nothing may grow.
+
+use std::process::ExitCode;
+
+use crate::libtest;
+use crate::process::Job;
+use crate::step::{Context, Report, fail};
+
+/// How long the step runs on each link. A leak of a descriptor per round shows in the first second; memory needs longer runs.
+const STEP_SECONDS: u64 = 12;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How long it runs, half of it on each link.
+    #[arg(long, default_value_t = 60)]
+    minutes: u64,
+}
+
+/// The command.
+pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
+    let report = on_both_links(ctx, args.minutes * 30);
+    match report.failures.is_empty() && report.passed == 2 {
+        true => ExitCode::SUCCESS,
+        false => fail(&report.failures.join("\n")),
+    }
+}
+
+/// The step.
+pub(crate) fn check(ctx: &Context) -> Report {
+    on_both_links(ctx, STEP_SECONDS)
+}
+
+fn on_both_links(ctx: &Context, seconds: u64) -> Report {
+    let mut report = Report::default();
+    for link in ["auto", "udp"] {
+        // With all members and features as in `test`, so that nothing is compiled twice.
+        let words = "test --workspace --all-features --test soak nothing_grows -- --nocapture";
+        let job = Job::cargo(words.split(' ')).env("FERROCE_SOAK_SECONDS", seconds.to_string());
+        report.merge(libtest::report(job.env("FERROCE_LINK", link).limit_s(seconds + 600).run(ctx)));
+    }
+    report
+}
