@@ -7,7 +7,8 @@ use ferroce_proto::iwarp::reader::{Item, Reader};
 use ferroce_proto::iwarp::wire::Fpdu;
 use ferroce_proto::iwarp::{StreamEgress, StreamQp};
 use ferroce_proto::qp::{
-    DropReason, Events, Memory, QpConfig, RecvWqe, RefusalReason, ReorderBudget, Side, TxError, TxPayload,
+    DropReason, Events, Memory, Placement, QpConfig, RecvWqe, RefusalReason, ReorderBudget, Side, TxError,
+    TxPayload,
 };
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, Mtu, MwBind, Payload, QpCap, QpState, RecvWr,
@@ -97,7 +98,14 @@ impl StreamEgress for Nic {
 }
 
 impl Memory for Nic {
-    fn scatter(&mut self, _: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+    fn scatter(
+        &mut self,
+        _: PdId,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+        _: Placement,
+    ) -> Result<(), MemoryFault> {
         let [sge] = sges else { panic!("one entry was posted") };
         assert!(offset + data.len() as u64 <= u64::from(sge.len), "placed outside the entry");
         let span = self.span(sge.lkey.0, sge.addr + offset, data.len() as u64)?;
@@ -114,7 +122,14 @@ impl Memory for Nic {
     ) -> Result<(), MemoryFault> {
         self.span(rkey.0, addr, len).map(drop)
     }
-    fn write_remote(&mut self, _: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
+    fn write_remote(
+        &mut self,
+        _: PdId,
+        rkey: RKey,
+        addr: u64,
+        data: &[u8],
+        _: Placement,
+    ) -> Result<(), MemoryFault> {
         let span = self.span(rkey.0, addr, data.len() as u64).expect("checked when the segment began");
         self.bytes[span].copy_from_slice(data);
         Ok(())

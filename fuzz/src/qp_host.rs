@@ -2,8 +2,8 @@
 //! compared with what is outstanding, and every completion with what was posted.
 
 use ferroce_proto::qp::{
-    Attempt, DropReason, Egress, Events, LARGE_SEGMENT, Memory, OneSided, RecvWqe, RefusalReason, Segment,
-    Side, TxError, TxPayload, WriteHeaders,
+    Attempt, DropReason, Egress, Events, LARGE_SEGMENT, Memory, OneSided, Placement, RecvWqe, RefusalReason,
+    Segment, Side, TxError, TxPayload, WriteHeaders,
 };
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, Transport, WcStatus,
@@ -223,10 +223,19 @@ impl Memory for Host {
 
     fn fetch(&mut self, pd: PdId, sges: &[Sge], source: &SourceRef) -> Attempt {
         let fits = u64::from(source.message_len()) <= sges.iter().map(|sge| u64::from(sge.len)).sum();
-        Attempt::of(self.mood.rendezvous() && fits && self.scatter(pd, sges, 0, &[0]).is_ok())
+        Attempt::of(
+            self.mood.rendezvous() && fits && self.scatter(pd, sges, 0, &[0], Placement::Last).is_ok(),
+        )
     }
 
-    fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+    fn scatter(
+        &mut self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+        _: Placement,
+    ) -> Result<(), MemoryFault> {
         assert_eq!(pd, PD);
         let wr_id = sges.iter().find(|sge| sge.len > 0).expect("bytes without a place").addr >> 32;
         if self.receives.front() != Some(&wr_id) {
@@ -247,7 +256,14 @@ impl Memory for Host {
         if len == 0 { Ok(()) } else { self.check_region(rkey, addr, len, need) }
     }
 
-    fn write_remote(&mut self, _pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
+    fn write_remote(
+        &mut self,
+        _pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        data: &[u8],
+        _: Placement,
+    ) -> Result<(), MemoryFault> {
         self.check_region(rkey, addr, data.len() as u64, Access::REMOTE_WRITE)
     }
 

@@ -1,11 +1,13 @@
 //! `ferroce perf` over RDMA between two processes: every test and transport, every option, and what happens when the
 //! other side is killed, stops answering, or loses packets. No figure is judged, only that there is one.
 
+#[path = "../../ffi/ibverbs/tests/support/fake_cuda.rs"]
+mod fake_cuda;
 mod support;
 
 use serde_json::Value;
 use std::sync::{Mutex, MutexGuard};
-use support::{both_sides, ferroce, outcome};
+use support::{Server, both_sides, both_sides_with, cc, ferroce, outcome, scratch};
 
 /// Each test polls with two processes; several would compete for the cores.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
@@ -64,6 +66,38 @@ fn latency_over_every_transport() {
         let line = &both_sides(test, &format!("-c {transport} -n 20"))[0];
         assert_eq!(line["params"]["transport"], transport);
         check_latency(line, 20);
+    }
+}
+
+/// The memory of the fake GPU cannot be accessed except through its driver, so each byte that was checked went through it.
+#[test]
+fn bandwidth_of_gpu_memory() {
+    let _turn = one_at_a_time();
+    let folder = |name: &str| {
+        let folder = scratch().join(format!("{name}.{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder of ours");
+        folder
+    };
+    let driver = folder("fake-cuda");
+    if !fake_cuda::build(&driver.join("libcuda.so.1")) {
+        return;
+    }
+    for test in ["send-bw", "write-bw", "read-bw"] {
+        let line = &both_sides_with(test, "--gpu -n 20 -s 300000", &[("LD_LIBRARY_PATH", &driver)])[0];
+        check_bandwidth(line, 20);
+        assert_eq!(line["params"]["gpu"], true);
+        assert!(line["bare_copy_gigabytes_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{line}");
+    }
+    let empty = folder("empty-cuda");
+    cc(&empty, "-shared -o libcuda.so.1 -x c /dev/null");
+    let server = Server::start("perf write-bw");
+    let line = format!("perf write-bw 127.0.0.1 -p {} --gpu", server.port);
+    let refused = outcome(ferroce(&line).env("LD_LIBRARY_PATH", &empty));
+    assert_eq!(refused.code, 1, "{refused:?}");
+    // Whichever side finds out first tells the other.
+    assert!(refused.stderr.contains("--gpu needs the CUDA driver"), "{refused:?}");
+    for folder in [driver, empty] {
+        std::fs::remove_dir_all(folder).expect("ours");
     }
 }
 

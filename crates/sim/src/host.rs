@@ -8,10 +8,12 @@ use ferroce_crc::Crc32c;
 use ferroce_proto::iwarp::StreamEgress;
 use ferroce_proto::iwarp::wire::Fpdu;
 use ferroce_proto::qp::{
-    Attempt, DropReason, Egress, Events, Memory, RecvWqe, RefusalReason, Segment, Side, TxError, TxPayload,
-    WriteHeaders,
+    Attempt, DropReason, Egress, Events, Memory, Placement, RecvWqe, RefusalReason, Segment, Side, TxError,
+    TxPayload, WriteHeaders,
 };
-use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
+use ferroce_proto::verbs::{
+    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
+};
 use ferroce_proto::wire::{RendezvousSend, SourcePiece, SourceRef};
 use ferroce_proto::{PdId, Qpn, RKey, Srqn, Time};
 use std::fmt;
@@ -45,7 +47,7 @@ impl SimHost<'_> {
             TxPayload::None => Ok(Vec::new()),
             TxPayload::Bytes(bytes) => Ok(bytes.to_vec()),
             TxPayload::Local { pd, sges, offset, len } => self.nic.memory.gather(pd, sges, offset, len),
-            TxPayload::Remote { pd, rkey, addr, len } => self.nic.memory.read_remote(pd, rkey, addr, len),
+            TxPayload::Remote { pd, rkey, addr, len, .. } => self.nic.memory.read_remote(pd, rkey, addr, len),
         }
     }
 
@@ -120,11 +122,20 @@ impl Memory for SimHost<'_> {
         rendezvous.fetches += 1;
         let declines =
             rendezvous.decline_every > 0 && rendezvous.fetches.is_multiple_of(rendezvous.decline_every);
-        Attempt::of(!declines && self.nic.memory.scatter(pd, sges, 0, &bytes).is_ok())
+        Attempt::of(
+            !declines && self.nic.memory.scatter(pd, sges, 0, &bytes, (self.qpn, Placement::Last)).is_ok(),
+        )
     }
 
-    fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        self.nic.memory.scatter(pd, sges, offset, data)
+    fn scatter(
+        &mut self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+        placement: Placement,
+    ) -> Result<(), MemoryFault> {
+        self.nic.memory.scatter(pd, sges, offset, data, (self.qpn, placement))
     }
 
     fn check_remote(
@@ -138,8 +149,15 @@ impl Memory for SimHost<'_> {
         self.nic.memory.check_remote(pd, rkey, addr, len, need)
     }
 
-    fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        self.nic.memory.write_remote(pd, rkey, addr, data)
+    fn write_remote(
+        &mut self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        data: &[u8],
+        placement: Placement,
+    ) -> Result<(), MemoryFault> {
+        self.nic.memory.write_remote(pd, rkey, addr, data, (self.qpn, placement))
     }
 
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
@@ -149,7 +167,7 @@ impl Memory for SimHost<'_> {
 
     fn store_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, value: [u8; 8]) -> Result<(), MemoryFault> {
         self.nic.atomics_run += 1;
-        self.nic.memory.write_remote(pd, rkey, addr, &value)
+        self.nic.memory.write_remote(pd, rkey, addr, &value, (self.qpn, Placement::Last))
     }
 
     fn flush_remote(&mut self, pd: PdId, rkey: RKey, range: Option<(u64, u64)>) -> Result<(), MemoryFault> {
@@ -192,6 +210,9 @@ impl Events for SimHost<'_> {
     fn complete(&mut self, side: Side, completion: Completion) {
         assert_eq!(completion.qpn, self.qpn, "a completion of another queue pair");
         self.journal.add(self.now, Entry::Completed(self.node, side, completion));
+        if completion.status != WcStatus::Success {
+            self.nic.memory.forget_deferred(self.qpn);
+        }
         let number = match side {
             Side::Send => self.queues.send_cq,
             Side::Recv => self.queues.recv_cq,

@@ -3,9 +3,11 @@
 //! A region owns its bytes; its addresses are made up, so a test can place one at the very end of the address space
 //! and see whether a range check wraps. Every access does everything or nothing.
 
+use ferroce_proto::qp::Placement;
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
-use ferroce_proto::{LKey, PdId, RKey};
+use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A memory region as the NIC keeps it.
 #[derive(Clone, Debug)]
@@ -26,7 +28,7 @@ pub(crate) struct Region {
 
 impl Region {
     /// Where `len` bytes at `addr` lie in `bytes`. The order of subtraction matters: nothing here can wrap.
-    fn span(&self, key: u32, addr: u64, len: u64) -> Result<std::ops::Range<usize>, MemoryFault> {
+    fn span(&self, key: u32, addr: u64, len: u64) -> Result<Range<usize>, MemoryFault> {
         let region_len = self.bytes.len() as u64;
         let offset = addr.wrapping_sub(self.start);
         if addr < self.start || offset > region_len || len > region_len - offset {
@@ -46,11 +48,16 @@ impl Region {
     }
 }
 
+/// Bytes for a region, and where they go.
+type Placed = (LKey, Range<usize>, Vec<u8>);
+
 /// All regions of a NIC, by the keys that name them.
 #[derive(Default, Debug)]
 pub(crate) struct Memory {
     regions: BTreeMap<LKey, Region>,
     remote: BTreeMap<RKey, LKey>,
+    /// What queue pairs have placed, and nobody may read yet. So a completion that comes too early reports old bytes.
+    deferred: BTreeMap<Qpn, Vec<Placed>>,
 }
 
 impl Memory {
@@ -123,13 +130,14 @@ impl Memory {
         rkey: RKey,
         addr: u64,
         data: &[u8],
+        by: (Qpn, Placement),
     ) -> Result<(), MemoryFault> {
         if data.is_empty() {
             return Ok(());
         }
         let region = self.by_remote(pd, rkey, Access::REMOTE_WRITE)?;
         let (lkey, span) = (region.lkey, region.span(rkey.0, addr, data.len() as u64)?);
-        self.regions.get_mut(&lkey).expect("found above").bytes[span].copy_from_slice(data);
+        self.place(vec![(lkey, span, data.to_vec())], by);
         Ok(())
     }
 
@@ -178,7 +186,7 @@ impl Memory {
         offset: u64,
         len: u64,
         need: Access,
-    ) -> Result<Vec<(LKey, std::ops::Range<usize>)>, MemoryFault> {
+    ) -> Result<Vec<(LKey, Range<usize>)>, MemoryFault> {
         let (mut skip, mut left, mut pieces) = (offset, len, Vec::new());
         for sge in sges {
             let entry = u64::from(sge.len);
@@ -225,14 +233,34 @@ impl Memory {
         sges: &[Sge],
         offset: u64,
         data: &[u8],
+        by: (Qpn, Placement),
     ) -> Result<(), MemoryFault> {
-        let mut rest = data;
+        let (mut rest, mut placed) = (data, Vec::new());
         for (lkey, span) in self.pieces(pd, sges, offset, data.len() as u64, Access::LOCAL_WRITE)? {
             let (now, later) = rest.split_at(span.len());
-            self.regions.get_mut(&lkey).expect("checked above").bytes[span].copy_from_slice(now);
+            placed.push((lkey, span, now.to_vec()));
             rest = later;
         }
+        self.place(placed, by);
         Ok(())
+    }
+
+    /// Defers bytes as long as a host may.
+    fn place(&mut self, placed: Vec<Placed>, (qpn, placement): (Qpn, Placement)) {
+        self.deferred.entry(qpn).or_default().extend(placed);
+        if placement == Placement::More {
+            return;
+        }
+        for (lkey, span, data) in self.deferred.remove(&qpn).unwrap_or_default() {
+            if let Some(region) = self.regions.get_mut(&lkey) {
+                region.bytes[span].copy_from_slice(&data);
+            }
+        }
+    }
+
+    /// Forgets what a queue pair that failed has deferred.
+    pub(crate) fn forget_deferred(&mut self, qpn: Qpn) {
+        self.deferred.remove(&qpn);
     }
 }
 
@@ -241,6 +269,7 @@ mod tests {
     use super::*;
 
     const PD: PdId = PdId(1);
+    const BY: (Qpn, Placement) = (Qpn::GSI, Placement::Last);
 
     fn memory(start: u64, len: usize, access: Access) -> Memory {
         let mut memory = Memory::default();
@@ -268,7 +297,7 @@ mod tests {
         let entry = |addr, len| Sge { addr, len, lkey: LKey(1) };
         let sges = [entry(100, 4), entry(0, 0), entry(120, 2), entry(110, 5)];
         assert_eq!(memory.gather(PD, &sges, 3, 4).unwrap(), [3, 20, 21, 10]);
-        memory.scatter(PD, &sges, 5, &[0xaa, 0xbb]).unwrap();
+        memory.scatter(PD, &sges, 5, &[0xaa, 0xbb], BY).unwrap();
         assert_eq!(memory.regions[&LKey(1)].bytes[21], 0xaa);
         assert_eq!(memory.regions[&LKey(1)].bytes[10], 0xbb);
     }
@@ -277,7 +306,7 @@ mod tests {
     fn a_refused_scatter_writes_nothing() {
         let mut memory = memory(0, 8, Access::LOCAL_WRITE);
         let sges = [Sge { addr: 0, len: 4, lkey: LKey(1) }, Sge { addr: 0, len: 4, lkey: LKey(9) }];
-        assert_eq!(memory.scatter(PD, &sges, 0, &[0xff; 8]), Err(MemoryFault::NoSuchKey { key: 9 }));
+        assert_eq!(memory.scatter(PD, &sges, 0, &[0xff; 8], BY), Err(MemoryFault::NoSuchKey { key: 9 }));
         assert_eq!(memory.regions[&LKey(1)].bytes, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 
@@ -288,7 +317,7 @@ mod tests {
         assert!(memory.atomic(PD, RKey(2), 8, add).is_ok());
         assert_eq!(memory.atomic(PD, RKey(2), 4, add), Err(MemoryFault::Misaligned { addr: 4 }));
         assert!(matches!(memory.atomic(PdId(5), RKey(2), 8, add), Err(MemoryFault::WrongPd { .. })));
-        assert!(matches!(memory.write_remote(PD, RKey(2), 0, &[1]), Err(MemoryFault::Denied { .. })));
+        assert!(matches!(memory.write_remote(PD, RKey(2), 0, &[1], BY), Err(MemoryFault::Denied { .. })));
         memory.invalidate(PD, RKey(2)).unwrap();
         assert_eq!(memory.atomic(PD, RKey(2), 8, add), Err(MemoryFault::NoSuchKey { key: 2 }));
     }

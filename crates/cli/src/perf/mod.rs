@@ -9,6 +9,7 @@ mod affinity;
 mod baseline;
 mod client;
 mod control;
+mod gpu;
 mod handshake;
 mod measure;
 mod options;

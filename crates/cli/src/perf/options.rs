@@ -201,6 +201,9 @@ pub(crate) struct TestArgs {
     /// sleeps. There is no warm-up.
     #[arg(long, conflicts_with = "duration")]
     pub(crate) like_perftest: bool,
+    /// Buffers of both sides in the memory of the first GPU, for the bandwidths. The bare copy to it is measured too, to compare.
+    #[arg(long)]
+    pub(crate) gpu: bool,
     /// Index of the local GID to send from (see `ferroce gids`) [default: the one of the route to the peer].
     #[arg(short = 'x', long = "gid-index", value_name = "INDEX")]
     pub(crate) gid_index: Option<u8>,
@@ -254,6 +257,7 @@ impl TestArgs {
             mtu: self.mtu,
             cq_moderation: self.cq_moderation,
             like_perftest: self.like_perftest,
+            gpu: self.gpu,
         };
         params.check().map_err(Failure::usage)?;
         if self.all && test.operation() == Operation::Atomic {
@@ -276,6 +280,7 @@ impl TestArgs {
             ("-m", self.mtu.is_some()),
             ("-Q", self.cq_moderation.is_some()),
             ("--like-perftest", self.like_perftest),
+            ("--gpu", self.gpu),
             ("-x", self.gid_index.is_some()),
             ("faults of RDMA packets", self.faults != FaultArgs::default()),
         ];
@@ -338,6 +343,7 @@ impl TestArgs {
             ("-m", self.mtu.is_some() && self.mtu != asked.mtu),
             ("-Q", self.cq_moderation.is_some() && self.cq_moderation != asked.cq_moderation),
             ("--like-perftest", self.like_perftest && !asked.like_perftest),
+            ("--gpu", self.gpu && !asked.gpu),
         ] {
             if differs {
                 return Err(format!(
@@ -388,6 +394,7 @@ mod tests {
             mtu: Some(2048),
             cq_moderation: Some(9),
             like_perftest: false,
+            gpu: false,
         };
         assert_eq!(args.params(test), Ok(expected));
     }

@@ -50,6 +50,8 @@ pub(crate) struct Params {
     pub(crate) cq_moderation: Option<u32>,
     /// Make the calls of perftest's programs, in their order.
     pub(crate) like_perftest: bool,
+    /// The buffers of both sides are in the memory of a GPU.
+    pub(crate) gpu: bool,
 }
 
 /// Atomics work on eight bytes.
@@ -108,6 +110,7 @@ impl Params {
             mtu: None,
             cq_moderation: None,
             like_perftest: false,
+            gpu: false,
         }
     }
 
@@ -196,6 +199,14 @@ impl Params {
         }
         if self.events && self.test == Test::WriteLat {
             return Err("write-lat cannot use events (-e): a WRITE makes no completion at its target".into());
+        }
+        if self.gpu && !matches!(self.test, Test::SendBw | Test::WriteBw | Test::ReadBw) {
+            return Err(format!("--gpu is for send-bw, write-bw and read-bw, not for {name}"));
+        }
+        if self.gpu && self.inline > 0 {
+            return Err(
+                "a message that is copied at posting (-I) is in host memory, not in that of --gpu".into()
+            );
         }
         if self.like_perftest {
             self.check_like_perftest()?;
@@ -337,6 +348,10 @@ mod tests {
         assert!(refused(Params { size: 5000, ..Params::defaults(Test::UdpBw) }).contains("4096"));
         assert!(refused(Params { size: 65_508, ..Params::defaults(Test::UdpLat) }).contains("65507"));
         assert!(refused(Params { events: true, ..Params::defaults(Test::TcpLat) }).contains("plain socket"));
+        assert!(refused(Params { gpu: true, ..Params::defaults(Test::TcpBw) }).contains("plain socket"));
+        assert!(refused(Params { gpu: true, ..base.clone() }).contains("--gpu is for send-bw"));
+        let inline = Params { gpu: true, inline: 8, ..Params::defaults(Test::WriteBw) };
+        assert!(refused(inline).contains("(-I)"));
         for messages in [1, 4] {
             let refusal = refused(Params { cq_moderation: Some(messages), ..base.clone() });
             assert!(refusal.contains("(-Q) belongs to the -bw tests"), "{refusal}");

@@ -2,6 +2,7 @@
 
 use super::client::Client;
 use super::control::{Control, STEP_TIMEOUT, canonical};
+use super::gpu;
 use super::handshake;
 use super::measure::Measurement;
 use super::options::TestArgs;
@@ -25,6 +26,9 @@ struct Line {
     latency: Option<Latency>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bandwidth: Option<Bandwidth>,
+    /// Of copies of the same size from host memory to the GPU, without RDMA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bare_copy_gigabytes_per_s: Option<f64>,
 }
 
 /// Runs either side.
@@ -82,7 +86,9 @@ fn measure(
             Measurement::Latency(histogram) => (histogram.summary(test.messages_per_round_trip()), None),
             Measurement::Bandwidth(bandwidth) => (None, Some(bandwidth)),
         };
-        lines.push(Line { params, latency, bandwidth });
+        let bare_copy_gigabytes_per_s =
+            if params.gpu { Some(gpu::bare_copy(params.size as usize)?) } else { None };
+        lines.push(Line { params, latency, bandwidth, bare_copy_gigabytes_per_s });
     }
     client.leave();
     Ok(lines)
@@ -243,8 +249,14 @@ fn render(test: Test, lines: &[Line]) -> String {
     let right = |names: &[&'static str]| names.iter().map(|name| (*name, Align::Right)).collect::<Vec<_>>();
     let us = |ns: Option<f64>| ns.map_or("–".into(), |ns| format!("{:.2}", ns / 1e3));
     let mut table = if test.is_bandwidth() {
-        let lost = lines.iter().any(|line| line.bandwidth.is_some_and(|b| b.lost.is_some()));
-        Table::new(&right(&["bytes", "messages", "GB/s", "M msg/s", "lost"][..if lost { 5 } else { 4 }]))
+        let mut names = vec!["bytes", "messages", "GB/s", "M msg/s"];
+        if lines.iter().any(|line| line.bandwidth.is_some_and(|b| b.lost.is_some())) {
+            names.push("lost");
+        }
+        if lines.iter().any(|line| line.bare_copy_gigabytes_per_s.is_some()) {
+            names.push("bare copy\nGB/s");
+        }
+        Table::new(&right(&names))
     } else {
         Table::new(&right(&[
             "bytes",
@@ -263,7 +275,9 @@ fn render(test: Test, lines: &[Line]) -> String {
             let rates = [bandwidth.gigabytes_per_s, bandwidth.million_messages_per_s]
                 .map(|rate| format!("{rate:.3}"));
             let lost = bandwidth.lost.map(|lost| lost.to_string());
-            table.line([size.clone(), bandwidth.messages.to_string()].into_iter().chain(rates).chain(lost));
+            let bare = line.bare_copy_gigabytes_per_s.map(|rate| format!("{rate:.3}"));
+            let figures = [size.clone(), bandwidth.messages.to_string()].into_iter().chain(rates);
+            table.line(figures.chain(lost).chain(bare));
         }
         if let Some(latency) = &line.latency {
             let times = [Some(latency.min_ns), Some(latency.median_ns), Some(latency.mean_ns)];

@@ -112,7 +112,12 @@ pub(crate) struct Server {
 impl Server {
     /// Starts it and waits until it listens.
     pub(crate) fn start(line: &str) -> Server {
-        let mut child = ferroce(line).arg("-p0").stderr(Stdio::piped()).spawn().expect("the server starts");
+        Server::start_command(&mut ferroce(line))
+    }
+
+    /// The same with a command that has more than its arguments.
+    pub(crate) fn start_command(command: &mut Command) -> Server {
+        let mut child = command.arg("-p0").stderr(Stdio::piped()).spawn().expect("the server starts");
         let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
         let mut hint = String::new();
         said.read_line(&mut hint)
@@ -141,9 +146,24 @@ impl Drop for Server {
 /// Runs both sides of one test; the client has the options. Returns the client's lines; both sides must succeed.
 #[track_caller]
 pub(crate) fn both_sides(test: &str, options: &str) -> Vec<serde_json::Value> {
-    let server = Server::start(&format!("perf {test}"));
+    both_sides_with(test, options, &[])
+}
+
+/// The same with variables in the environment of both sides.
+#[track_caller]
+pub(crate) fn both_sides_with(
+    test: &str,
+    options: &str,
+    variables: &[(&str, &Path)],
+) -> Vec<serde_json::Value> {
+    let side = |line: &str| {
+        let mut command = ferroce(line);
+        command.envs(variables.iter().copied());
+        command
+    };
+    let server = Server::start_command(&mut side(&format!("perf {test}")));
     let line = format!("perf {test} 127.0.0.1 -p {} {options} --json", server.port);
-    let client = outcome(&mut ferroce(&line));
+    let client = outcome(&mut side(&line));
     let (code, said) = server.end();
     assert_eq!((client.code, code), (0, Some(0)), "{line}: {client:?}, server: {said}");
     client.json().as_array().expect("lines").clone()

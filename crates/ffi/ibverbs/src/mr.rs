@@ -184,12 +184,10 @@ pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
     guard::pointer("ibv_reg_dmabuf_mr", || {
         // SAFETY: a domain of ours.
         let (object, _) = unsafe { PdObject::of(pd)? };
-        // Programs test for dma-buf support with an invalid descriptor: any error other than EOPNOTSUPP means support.
-        if !ferroce_nic::is_cuda_loaded() {
-            return Err(unsupported("only memory of GPUs is supported, and the CUDA driver is not loaded"));
-        }
+        // Programs test for dma-buf support with an invalid descriptor: any error other than EOPNOTSUPP, which `register_gpu` returns without
+        // the driver, means support.
         // SAFETY: reads the flags of a descriptor.
-        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        if ferroce_nic::is_cuda_loaded() && unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
             return Err(Refused::Errno(libc::EBADF, "fd is not an open descriptor"));
         }
         // The address cannot be read from the descriptor. Programs that export memory of a GPU pass the device pointer as iova.

@@ -1,5 +1,7 @@
 //! Small C programs, compiled against the real headers and run on our library: what no foreign program shows.
 
+#[path = "support/fake_cuda.rs"]
+mod fake_cuda;
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -134,21 +136,7 @@ fn windows_device_memory_and_memory_on_demand() {
 fn memory_of_a_gpu() {
     let Some(program) = compile("gpu") else { return };
     let driver = support::scratch().join(format!("libcuda.so.1.{}", std::process::id()));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/fake_cuda.c");
-    let mut cc = Command::new("cc");
-    cc.args([
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-g",
-        "-pthread",
-        "-shared",
-        "-fPIC",
-        "-Wl,-soname,libcuda.so.1",
-        "-o",
-    ]);
-    let built = cc.arg(&driver).arg(&source).status().expect("cc ran for the program");
-    assert!(built.success(), "cc fake_cuda.c: {built}");
+    assert!(fake_cuda::build(&driver), "cc ran for the program");
     for link in ["auto", "udp"] {
         let link = format!("FERROCE_LINK={link}");
         let [program, driver] = [&program, &driver].map(|path| path.to_str().expect("a path of ours"));

@@ -4,6 +4,7 @@ use super::host::NicHost;
 use super::{Engine, QpCore};
 use crate::error::Error;
 use crate::link::now;
+use crate::memory::settle_stopped;
 use crate::raw::RawQp;
 use ferroce_os::lock::MutexGuard;
 use ferroce_proto::qp::state::AttrLimits;
@@ -164,6 +165,9 @@ impl Engine {
         let mut host = NicHost::alone(self, qp);
         self.send_coalesced_of(qp, &mut machine, &mut host);
         machine.modify(attr, mask, route, limits, now, &mut host)?;
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+            settle_stopped(qp.address());
+        }
         // SQD or SQE back to RTS: send what waited.
         machine.poll_replies(now, &mut host);
         machine.poll_requests(now, &mut host);
@@ -194,6 +198,7 @@ impl Engine {
         self.device.counters.retired.lock().add(&qp.tally);
         self.device.counters.retransmitted.fetch_add(machine.counters().retransmitted, Ordering::Relaxed);
         machine.retire();
+        settle_stopped(qp.address());
         self.publish_qp(qp, &machine);
         drop(host);
         drop(machine);

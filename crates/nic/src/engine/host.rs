@@ -4,12 +4,12 @@ use super::outgoing::{Batch, Outgoing};
 use super::{Engine, QpCore};
 use crate::link::TxBatch;
 use crate::local::{Path, Reaching};
-use crate::memory::{MIN_RENDEZVOUS, Peer, RegionGuard};
+use crate::memory::{MIN_RENDEZVOUS, MessagePart, Peer, RegionGuard, settle_stopped};
 use crate::queues::{CqCore, SrqCore};
 use ferroce_os::log;
 use ferroce_proto::qp::{
-    Attempt, DropReason, Egress, Events, Memory, OneSided, RecvWqe, RefusalReason, Segment, Side, TxError,
-    TxPayload, WriteHeaders,
+    Attempt, DropReason, Egress, Events, Memory, OneSided, Placement, RecvWqe, RefusalReason, Segment, Side,
+    TxError, TxPayload, WriteHeaders,
 };
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
@@ -218,7 +218,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
                 true
             }
             TxPayload::Local { pd, sges, offset, .. } => {
-                self.engine.device.regions.gather(pd, sges, offset, body).is_ok()
+                self.engine.device.regions.gather(pd, sges, offset, body, self.qp.address()).is_ok()
             }
             TxPayload::Remote { .. } => false,
         };
@@ -347,14 +347,22 @@ impl Memory for NicHost<'_, '_> {
     }
 
     #[inline(always)] // one short copy, mostly
-    fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+    fn scatter(
+        &mut self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+        placement: Placement,
+    ) -> Result<(), MemoryFault> {
+        let part = MessagePart { qp: self.qp.address(), placement };
         if let ([sge], 0) = (sges, offset)
             && data.len() as u64 <= u64::from(sge.len)
             && let Some(path) = reach(&mut self.reaching, self.qp).path()
         {
-            return path.place(&mut self.guard, pd, sge, data);
+            return path.place(&mut self.guard, pd, sge, data, part);
         }
-        self.guard.scatter(pd, sges, offset, data)
+        self.guard.scatter(pd, sges, offset, data, part)
     }
 
     fn check_remote(
@@ -368,8 +376,16 @@ impl Memory for NicHost<'_, '_> {
         self.engine.device.regions.check_remote(self.peer(pd), rkey, addr, len, need)
     }
 
-    fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        self.guard.write_remote(self.peer(pd), rkey, addr, data)
+    fn write_remote(
+        &mut self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        data: &[u8],
+        placement: Placement,
+    ) -> Result<(), MemoryFault> {
+        let part = MessagePart { qp: self.qp.address(), placement };
+        self.guard.write_remote(self.peer(pd), rkey, addr, data, part)
     }
 
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
@@ -420,6 +436,7 @@ impl Events for NicHost<'_, '_> {
                 _ => tally.failed_completions.add(1),
             }
             self.engine.withdraw_failed(self.qp);
+            settle_stopped(self.qp.address());
         }
         let cq = match side {
             Side::Send => &self.qp.send_cq,
@@ -433,6 +450,8 @@ impl Events for NicHost<'_, '_> {
     }
 
     fn event(&mut self, kind: EventKind) {
+        // It may be an error that stops the queue pair.
+        settle_stopped(self.qp.address());
         self.qp.raise(kind);
     }
 

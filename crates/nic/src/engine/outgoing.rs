@@ -124,7 +124,7 @@ impl<'a> Outgoing<'a> {
         if !self.tx.has_room(len) || self.tx.would_cut(route, len) {
             self.flush();
         }
-        match self.external(segment, &qp.resends)? {
+        match self.external(segment, qp)? {
             Some(external) => {
                 // SAFETY: `pins` hold the region, and release it only after the batch was cleared: in `flush` and when
                 // `self` is dropped.
@@ -163,7 +163,7 @@ impl<'a> Outgoing<'a> {
         while done < count {
             let (headers, payload) = run.packet(done);
             let rest = Segment { headers: &headers, payload, count: count - done, ..run };
-            let outcome = match self.push_external_run(route, &rest, &qp.resends) {
+            let outcome = match self.push_external_run(route, &rest, qp) {
                 0 => self.push_one(route, &rest, qp),
                 added => Ok(added),
             };
@@ -177,10 +177,10 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Adds as many packets as fit and may point to their payload; 0 if the first may not.
-    fn push_external_run(&mut self, route: &Route, segment: &Segment<'_>, resends: &Resends) -> u32 {
+    fn push_external_run(&mut self, route: &Route, segment: &Segment<'_>, qp: &QpCore) -> u32 {
         let TxPayload::Local { pd, sges, offset, len } = segment.payload else { return 0 };
         let (len, Some(bth)) = (len as usize, segment.headers.only_bth()) else { return 0 };
-        if !self.may_point(segment) || pad_of(len) != 0 || resends.is_copying(segment.transmission) {
+        if !self.may_point(segment) || pad_of(len) != 0 || qp.resends.is_copying(segment.transmission) {
             return 0;
         }
         if self.tx.would_cut(route, Bth::LEN + len) {
@@ -188,7 +188,9 @@ impl<'a> Outgoing<'a> {
         }
         let count = (segment.count as usize).min(self.tx.room_in_runs(route, Bth::LEN + len));
         // A fault in a later packet is found when that packet is pushed.
-        let Ok(Some(external)) = self.pins.local(pd, sges, offset, count * len) else { return 0 };
+        let Ok(Some(external)) = self.pins.local(pd, sges, offset, count * len, qp.address()) else {
+            return 0;
+        };
         // SAFETY: as in `push_one`.
         unsafe { self.tx.push_gso_run(route, bth, external, len) };
         count as u32
@@ -204,13 +206,13 @@ impl<'a> Outgoing<'a> {
     fn external<W: WriteHeaders>(
         &mut self,
         segment: &Segment<'_, W>,
-        resends: &Resends,
+        qp: &QpCore,
     ) -> Result<Option<External>, MemoryFault> {
         let TxPayload::Local { pd, sges, offset, len } = segment.payload else { return Ok(None) };
-        if !self.may_point(segment) || resends.must_copy(segment.transmission) {
+        if !self.may_point(segment) || qp.resends.must_copy(segment.transmission) {
             return Ok(None);
         }
-        self.pins.local(pd, sges, offset, len as usize)
+        self.pins.local(pd, sges, offset, len as usize, qp.address())
     }
 }
 
@@ -222,9 +224,13 @@ fn fill(out: &mut [u8], payload: TxPayload<'_>, engine: &Engine, qp: &QpCore) ->
             out.copy_from_slice(bytes);
             Ok(())
         }
-        TxPayload::Local { pd, sges, offset, .. } => engine.device.regions.gather(pd, sges, offset, out),
-        TxPayload::Remote { pd, rkey, addr, .. } => {
-            engine.device.regions.read_remote(Peer { pd, qp: qp.qpn }, rkey, addr, out)
+        TxPayload::Local { pd, sges, offset, .. } => {
+            engine.device.regions.gather(pd, sges, offset, out, qp.address())
+        }
+        TxPayload::Remote { pd, rkey, addr, rest, is_first, .. } => {
+            // The responses of a queue pair are read beside its requests.
+            let ahead = (qp.address() + 1, rest, is_first);
+            engine.device.regions.read_remote(Peer { pd, qp: qp.qpn }, rkey, addr, out, ahead)
         }
     }
 }

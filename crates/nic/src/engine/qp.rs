@@ -113,6 +113,12 @@ impl QpCore {
         }
     }
 
+    /// Identifies it among all queue pairs of the process.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Raises an event, one for every handle.
     pub(crate) fn raise(&self, kind: EventKind) {
         match &self.handles {

@@ -6,7 +6,9 @@
 use super::link::meta_of;
 use super::rendezvous::SourceRegion;
 use crate::counters::Tally;
-use crate::memory::{CachedRegion, Far, PartlyMapped, Peer, Region, RegionGuard, Span, ask_for_line};
+use crate::memory::{
+    CachedRegion, Far, MessagePart, PartlyMapped, Peer, Region, RegionGuard, Span, ask_for_line,
+};
 use ferroce_proto::qp::{Attempt, LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
@@ -266,8 +268,9 @@ impl Path {
         pd: PdId,
         sge: &Sge,
         data: &[u8],
+        part: MessagePart,
     ) -> Result<(), MemoryFault> {
-        guard.place(&mut self.recv_cache, pd, sge, data)
+        guard.place(&mut self.recv_cache, pd, sge, data, part)
     }
 
     /// Prefetches the cache line that the next packet will be written to: the local peer polls it, and the transfer of the line takes as

@@ -1,6 +1,7 @@
 //! What work requests and peers do with keys.
 
 use super::copy;
+use super::gpu::{Ahead, MessagePart};
 use super::on_demand::{self, Prefetch};
 use super::region::{Backing, Kind, Peer, Region, WindowType};
 use super::table::{Held, RegionTable};
@@ -14,7 +15,7 @@ pub(super) fn region<'a>(held: &'a Held<'_>) -> &'a Region {
 }
 
 impl RegionTable {
-    /// Copies `out.len()` bytes from `offset` on of the concatenated entries.
+    /// Copies `out.len()` bytes from `offset` on of the concatenated entries. They are a message of `reader`, or of nobody if that is 0.
     #[inline]
     pub(crate) fn gather(
         &self,
@@ -22,21 +23,24 @@ impl RegionTable {
         sges: &[Sge],
         offset: u64,
         out: &mut [u8],
+        reader: usize,
     ) -> Result<(), MemoryFault> {
         if let [only] = sges
             && !out.is_empty()
             && offset.saturating_add(out.len() as u64) <= u64::from(only.len)
         {
             let held = self.by_lkey(only.lkey)?;
-            let addr = only.addr.wrapping_add(offset);
-            return copy::read(region(&held).local(pd, addr, out.len() as u64, Access::empty())?, out);
+            let (addr, region) = (only.addr.wrapping_add(offset), region(&held));
+            let span = region.local(pd, addr, out.len() as u64, Access::empty())?;
+            let rest = u64::from(only.len) - offset;
+            return copy::read(span, out, || region.ahead(span, reader, rest, offset == 0));
         }
         let mut done = 0;
         for piece in pieces(sges, offset, out.len()) {
             let held = self.by_lkey(piece.lkey)?;
             let span = region(&held).local(pd, piece.addr, u64::from(piece.len), Access::empty())?;
             let end = done + piece.len as usize;
-            copy::read(span, &mut out[done..end])?;
+            copy::read(span, &mut out[done..end], || Ahead::NONE)?;
             done = end;
         }
         Ok(())
@@ -54,7 +58,7 @@ impl RegionTable {
             let held = self.by_lkey(piece.lkey)?;
             let span = region(&held).local(pd, piece.addr, u64::from(piece.len), Access::LOCAL_WRITE)?;
             if let Some(data) = data {
-                copy::write(span, data)?;
+                copy::write(span, data, MessagePart::WHOLE)?;
             }
             Ok(())
         };
@@ -83,17 +87,19 @@ impl RegionTable {
         region(&held).remote(peer, addr, len, need).map(|_| ())
     }
 
-    /// The peer's READ.
+    /// The peer's READ, of which `rest` bytes are left. `reader` answers it.
     pub(crate) fn read_remote(
         &self,
         peer: Peer,
         rkey: RKey,
         addr: u64,
         out: &mut [u8],
+        (reader, rest, is_first): (usize, u32, bool),
     ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
-        let span = region(&held).remote(peer, addr, out.len() as u64, Access::REMOTE_READ)?;
-        copy::read(span, out)
+        let region = region(&held);
+        let span = region.remote(peer, addr, out.len() as u64, Access::REMOTE_READ)?;
+        copy::read(span, out, || region.ahead(span, reader, rest.into(), is_first))
     }
 
     /// The peer's atomic.
@@ -235,7 +241,7 @@ mod tests {
         assert!(memory.iter().all(|b| *b == 0), "nothing was written");
         assert!(table.scatter(PdId(1), &sges, 0, &[7; 8]).is_ok());
         let mut out = [0; 8];
-        assert!(table.gather(PdId(1), &sges, 0, &mut out).is_ok() && out == [7; 8]);
+        assert!(table.gather(PdId(1), &sges, 0, &mut out, 0).is_ok() && out == [7; 8]);
         assert_eq!(table.atomic(PEER, rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(0));
         assert_eq!(table.atomic(PEER, rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(5));
         assert!(table.invalidate(Peer { pd: PdId(2), ..PEER }, rkey).is_err());

@@ -7,14 +7,15 @@
 //! hardware would have pinned the pages, which an ordinary user cannot. Memory that is meant to come and go is
 //! registered for on-demand paging, and goes through the kernel instead (`on_demand`). Memory of a GPU goes through its driver (`gpu`).
 
+use super::gpu::{Ahead, MessagePart};
 use super::region::{Backing, Span};
 use super::{gpu, on_demand};
 use ferroce_proto::verbs::{AtomicOp, MemoryFault};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Copies out of registered memory; `out` is as long as the span.
+/// Copies out of registered memory; `out` is as long as the span. `ahead` is how it lies in its message.
 #[inline]
-pub(crate) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
+pub(crate) fn read(span: Span, out: &mut [u8], ahead: impl FnOnce() -> Ahead) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, out.len());
     match span.backing {
         Backing::Mapped => {
@@ -30,7 +31,7 @@ pub(crate) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
             Ok(())
         }
         Backing::OnDemand => on_demand::read(span, out),
-        Backing::Gpu(gpu) => gpu::read(gpu, span, out),
+        Backing::Gpu(gpu) => gpu::read(gpu, span, out, ahead()),
         Backing::Null => {
             out.fill(0);
             Ok(())
@@ -41,7 +42,7 @@ pub(crate) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
 /// Copies into registered memory. The last bytes become visible last: programs poll on them (and hardware keeps
 /// that order), while `memcpy` promises none.
 #[inline]
-pub(crate) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
+pub(crate) fn write(span: Span, data: &[u8], part: MessagePart) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, data.len());
     match span.backing {
         Backing::Mapped => {
@@ -50,7 +51,7 @@ pub(crate) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
             Ok(())
         }
         Backing::OnDemand => on_demand::write(span, data),
-        Backing::Gpu(gpu) => gpu::write(gpu, span, data),
+        Backing::Gpu(gpu) => gpu::write(gpu, span, data, part),
         Backing::Null => Ok(()),
     }
 }
@@ -131,7 +132,7 @@ fn word<'a>(span: Span) -> Result<Word<'a>, MemoryFault> {
 pub(super) fn store(span: Span, value: u64) -> Result<(), MemoryFault> {
     match word(span)? {
         Word::Mapped(cell) => cell.store(value, Ordering::SeqCst),
-        Word::Gpu(gpu) => gpu::write(gpu, span, &value.to_ne_bytes())?,
+        Word::Gpu(gpu) => gpu::write(gpu, span, &value.to_ne_bytes(), MessagePart::WHOLE)?,
         Word::Null => {}
     }
     Ok(())

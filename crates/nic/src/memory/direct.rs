@@ -7,6 +7,7 @@ use super::access::{pieces, region};
 use super::across::{fetch, store};
 use super::cached_region::CachedRegion;
 use super::copy;
+use super::gpu::MessagePart;
 use super::guard::RegionGuard;
 use super::region::{Backing, Region, Span};
 use super::table::{Held, RegionTable};
@@ -110,7 +111,7 @@ impl RegionGuard<'_> {
             return near.moves(*there, true);
         }
         if let (TxPayload::Bytes(bytes), Far::Mapped(there)) = (data, far) {
-            return Attempt::of(copy::write(*there, bytes).is_ok());
+            return Attempt::of(copy::write(*there, bytes, MessagePart::WHOLE).is_ok());
         }
         self.table().send_direct(pd, *data, far)
     }
@@ -178,12 +179,13 @@ impl RegionGuard<'_> {
         pd: PdId,
         sge: &Sge,
         data: &[u8],
+        part: MessagePart,
     ) -> Result<(), MemoryFault> {
         match cache.region(sge.lkey) {
             Some(region) => {
-                copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data)
+                copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data, part)
             }
-            None => self.place_and_cache(cache, pd, sge, data),
+            None => self.place_and_cache(cache, pd, sge, data, part),
         }
     }
 
@@ -195,11 +197,12 @@ impl RegionGuard<'_> {
         pd: PdId,
         sge: &Sge,
         data: &[u8],
+        part: MessagePart,
     ) -> Result<(), MemoryFault> {
         let number = self.table().number_of(sge.lkey);
         let region = self.local(sge.lkey)?;
         cache.renew(number, region);
-        copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data)
+        copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data, part)
     }
 
     /// The bytes of an entry, if all of them may be used and are there to stay.

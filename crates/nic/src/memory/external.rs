@@ -3,11 +3,10 @@
 //! A large payload is not copied into the packet: the packet points to it, and the kernel copies it out of the region.
 //! So the region must stay registered a little longer than a copy takes, until the system call is done: [`Pins`].
 //!
-//! A payload in the memory of a GPU is copied first, but for all packets of a run at once: each copy of the driver takes several
-//! microseconds, whatever its length.
+//! A payload in the memory of a GPU is copied first, and the packets point to the copy.
 
 use super::access::{pieces, region};
-use super::copy;
+use super::gpu::{self, Ahead, Fetched};
 use super::region::{Backing, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::PdId;
@@ -65,7 +64,7 @@ pub(crate) struct Pins<'a> {
     table: &'a RegionTable,
     held: SmallVec<[Held<'a>; 1]>,
     /// Copies of bytes in the memory of a GPU.
-    copies: Vec<Vec<u8>>,
+    copies: Vec<Fetched>,
 }
 
 impl<'a> Pins<'a> {
@@ -83,13 +82,15 @@ impl<'a> Pins<'a> {
         self.copies.clear();
     }
 
-    /// `len` bytes from `offset` on of the concatenated entries, if they lie in one piece; `None` if they must be copied.
+    /// `len` bytes from `offset` on of the concatenated entries, if they lie in one piece; `None` if they must be copied. They are a message
+    /// of `reader`.
     pub(crate) fn local(
         &mut self,
         pd: PdId,
         sges: &[Sge],
         offset: u64,
         len: usize,
+        reader: usize,
     ) -> Result<Option<External>, MemoryFault> {
         let Some(piece) = pieces(sges, offset, len).next().filter(|piece| piece.len as usize == len) else {
             return Ok(None);
@@ -109,11 +110,14 @@ impl<'a> Pins<'a> {
         let span = region(held).local(pd, piece.addr, u64::from(piece.len), Access::empty())?;
         match span.backing {
             Backing::Mapped => Ok(Some(External(span))),
-            Backing::Gpu(_) => {
-                let mut bytes = vec![0; len];
-                copy::read(span, &mut bytes)?;
-                let copied = Span::of(&bytes);
-                self.copies.push(bytes);
+            Backing::Gpu(gpu) => {
+                let ahead = match sges {
+                    [only] => region(held).ahead(span, reader, u64::from(only.len) - offset, offset == 0),
+                    _ => Ahead::NONE,
+                };
+                let fetched = gpu::fetch(gpu, span, ahead)?;
+                let copied = fetched.span();
+                self.copies.push(fetched);
                 Ok(Some(External(copied)))
             }
             // On-demand pages may be missing, and a null region has none: the caller copies, and that copy can fail.

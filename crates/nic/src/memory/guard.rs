@@ -6,6 +6,7 @@
 
 use super::access::region;
 use super::copy;
+use super::gpu::MessagePart;
 use super::region::{Peer, Region};
 use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, MemoryFault, Sge};
@@ -47,10 +48,11 @@ impl<'a> RegionGuard<'a> {
         rkey: RKey,
         addr: u64,
         data: &[u8],
+        part: MessagePart,
     ) -> Result<(), MemoryFault> {
         let table = self.table;
         let region = self.hold(|r| r.rkey == rkey, || table.by_rkey(rkey))?;
-        copy::write(region.remote(peer, addr, data.len() as u64, Access::REMOTE_WRITE)?, data)
+        copy::write(region.remote(peer, addr, data.len() as u64, Access::REMOTE_WRITE)?, data, part)
     }
 
     /// As [`RegionTable::scatter`].
@@ -61,6 +63,7 @@ impl<'a> RegionGuard<'a> {
         sges: &[Sge],
         offset: u64,
         data: &[u8],
+        part: MessagePart,
     ) -> Result<(), MemoryFault> {
         let table = self.table;
         let [sge] = sges else { return table.scatter(pd, sges, offset, data) };
@@ -69,7 +72,7 @@ impl<'a> RegionGuard<'a> {
         }
         let region = self.local(sge.lkey)?;
         let addr = sge.addr.wrapping_add(offset);
-        copy::write(region.local(pd, addr, data.len() as u64, Access::LOCAL_WRITE)?, data)
+        copy::write(region.local(pd, addr, data.len() as u64, Access::LOCAL_WRITE)?, data, part)
     }
 
     /// The region in hand if it is the right one, else the one that `find` finds.

@@ -4,6 +4,7 @@
 //! The locks here are loom's, as the lock has models of its own. A waiting writer does not keep readers out in them, so how long a
 //! deregistration may have to wait is not covered. Nor is a queue pair that is destroyed meanwhile: loom has no `Weak`.
 
+use super::gpu::MessagePart;
 use super::{CacheOwner, CachedRegion, Peer, Region, RegionGuard, RegionTable};
 use ferroce_os::sync::Mutex;
 use ferroce_os::sync::loom::cell::UnsafeCell;
@@ -98,11 +99,11 @@ fn deregistration_waits_for_a_region_guard() {
                 // The packets of a message, then those of another after a pause.
                 for _ in 0..2 {
                     for _ in 0..2 {
-                        if guard.scatter(PD, &[sge], 0, &[]).is_ok() {
+                        if guard.scatter(PD, &[sge], 0, &[], MessagePart::WHOLE).is_ok() {
                             memory.access();
                         }
                     }
-                    if guard.write_remote(PEER, rkey, 0, &[]).is_ok() {
+                    if guard.write_remote(PEER, rkey, 0, &[], MessagePart::WHOLE).is_ok() {
                         memory.access();
                     }
                     guard.release();
@@ -112,7 +113,7 @@ fn deregistration_waits_for_a_region_guard() {
         table.remove(number);
         memory.reuse();
         accesses.join().unwrap();
-        assert!(RegionGuard::new(&table).scatter(PD, &[sge], 0, &[]).is_err());
+        assert!(RegionGuard::new(&table).scatter(PD, &[sge], 0, &[], MessagePart::WHOLE).is_err());
     });
 }
 

@@ -161,6 +161,7 @@ impl RegionTable {
     pub(super) fn take_out(&self, number: u32) -> Option<Region> {
         self.withdraw(number);
         let gone = self.slot(number)?.write().take();
+        gone.iter().for_each(Region::settle);
         self.free.lock().returned.push(number);
         gone
     }
@@ -172,6 +173,7 @@ impl RegionTable {
         self.withdraw(number);
         let mut held = self.slot(number)?.write();
         let region = held.as_mut()?;
+        region.settle();
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
         region.cache_use = CacheUse::default();
@@ -187,6 +189,7 @@ impl RegionTable {
         if let Some(slot) = self.slot(number)
             && let Some(region) = slot.write().as_mut()
         {
+            region.settle();
             change(region);
             (region.remote_open, region.cache_use) = (true, CacheUse::default());
             region.pages = self.pages_of(region);
@@ -204,6 +207,7 @@ impl RegionTable {
             && region.rkey == key
         {
             region.remote_open = false;
+            region.settle();
         }
     }
 

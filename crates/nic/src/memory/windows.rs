@@ -148,6 +148,7 @@ impl RegionTable {
             Some(window) => {
                 window.remote_open = false;
                 window.pages = None;
+                window.settle();
                 match &mut window.kind {
                     Kind::Window { region, .. } => region.take(),
                     Kind::Memory { .. } => None,

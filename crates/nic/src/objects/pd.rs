@@ -140,8 +140,11 @@ impl Pd {
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
         if !is_driver_loaded() {
-            let why = "the process has not loaded the CUDA driver (libcuda.so.1)";
-            return Err(Error::Invalid { attribute: "addr", why });
+            let source = std::io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+            return Err(Error::System {
+                what: "the process has not loaded the CUDA driver (libcuda.so.1)",
+                source,
+            });
         }
         let range = Range { addr: addr as usize, len, capacity: len, iova: addr };
         self.register_range(range, access, Memory::OfGpu, owner)
@@ -182,7 +185,7 @@ impl Pd {
     /// Copies the bytes that scatter/gather entries name, as the NIC does when it makes a packet of them.
     pub fn gather(&self, sges: &[Sge], out: &mut [u8]) -> Result<(), Error> {
         self.nic.alive()?;
-        self.nic.engine.device.regions.gather(self.id, sges, 0, out).map_err(Error::Memory)
+        self.nic.engine.device.regions.gather(self.id, sges, 0, out, 0).map_err(Error::Memory)
     }
 
     /// Brings pages of on-demand regions in. With `wait`, pages that cannot be brought in are an error; keys, ranges and

@@ -38,6 +38,10 @@ pub enum TxPayload<'a> {
         addr: u64,
         /// Number of bytes.
         len: u32,
+        /// Bytes from `addr` on that READs of the peer await: of this one, and of those that continue it.
+        rest: u32,
+        /// Whether no earlier `rest` contained them.
+        is_first: bool,
     },
 }
 
@@ -231,6 +235,23 @@ pub trait Egress {
     }
 }
 
+/// Whether arriving data ends what is reported next. A host may defer data before that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// More data of the message follows, and nothing is reported before it: neither a completion, nor the ACK of the message.
+    More,
+    /// A completion or the ACK of the message may follow. All data of the queue pair must be visible before.
+    Last,
+}
+
+impl Placement {
+    /// [`Placement::Last`] if `is_last`.
+    #[inline(always)]
+    pub(crate) const fn of(is_last: bool) -> Placement {
+        if is_last { Placement::Last } else { Placement::More }
+    }
+}
+
 /// Local memory. Every call checks key, domain, range and rights, and has either its full effect or none.
 pub trait Memory {
     /// Whether the peer is a queue pair of the process in this slot.
@@ -247,7 +268,14 @@ pub trait Memory {
     }
 
     /// Copies `data` to the SGEs at `offset`; they must allow local writes. The caller has checked their length.
-    fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault>;
+    fn scatter(
+        &mut self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+        placement: Placement,
+    ) -> Result<(), MemoryFault>;
 
     /// Checks that the peer has the rights `need` on these bytes. A length of zero needs no key check (IBA 9.7.4.1.3).
     fn check_remote(
@@ -260,7 +288,14 @@ pub trait Memory {
     ) -> Result<(), MemoryFault>;
 
     /// Writes the peer's data. Checks again, because the region may be deregistered in the middle of a message.
-    fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault>;
+    fn write_remote(
+        &mut self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        data: &[u8],
+        placement: Placement,
+    ) -> Result<(), MemoryFault>;
 
     /// Executes an atomic and returns the original value.
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault>;

@@ -6,7 +6,7 @@
 use super::io::Io;
 use super::rq::capacity;
 use super::view::MessagePart;
-use super::{HostServices, LARGE_SEGMENT, Reason, RecvQueue, RecvWqe, Side};
+use super::{HostServices, LARGE_SEGMENT, Placement, Reason, RecvQueue, RecvWqe, Side};
 use crate::ids::{RKey, Srqn};
 use crate::verbs::{Access, Completion, MemoryFault, Sge, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Operation, Packet, Reth};
@@ -198,7 +198,10 @@ impl Inbound {
             return Err(Refusal::Length);
         }
         if len > 0 {
-            io.host.write_remote(io.pd, self.rkey, self.addr, view.payload()).map_err(Refusal::Access)?;
+            let placement = Placement::of(op.ends_message());
+            io.host
+                .write_remote(io.pd, self.rkey, self.addr, view.payload(), placement)
+                .map_err(Refusal::Access)?;
         }
         self.addr = self.addr.wrapping_add(u64::from(len));
         self.left -= len;
@@ -231,7 +234,10 @@ impl Inbound {
         let is_inside = offset + u64::from(self.segment) < u64::from(self.left);
         is_inside
             && pkt.payload.len() == self.segment as usize
-            && io.host.write_remote(io.pd, self.rkey, self.addr.wrapping_add(offset), pkt.payload).is_ok()
+            && io
+                .host
+                .write_remote(io.pd, self.rkey, self.addr.wrapping_add(offset), pkt.payload, Placement::Last)
+                .is_ok()
     }
 
     /// Advances over a packet that was placed early.

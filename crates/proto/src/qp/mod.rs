@@ -50,7 +50,7 @@ mod view;
 pub use counters::QpCounters;
 pub use host::{
     Attempt, DropReason, Egress, Events, Host, HostServices, LARGE_SEGMENT, Memory, OneSided, OneSidedKind,
-    Side, TxError, TxPayload,
+    Placement, Side, TxError, TxPayload,
 };
 pub use post::{PostError, Posted};
 pub use reason::Reason;

@@ -3,7 +3,7 @@
 use super::io::{Fatal, Io};
 use super::receive::Arrival;
 use super::sq::{SendQueue, SendWqe};
-use super::{DropReason, Host, Reason, RecvQueue, RecvWqe, Segment, Side, TxError};
+use super::{DropReason, Host, Placement, Reason, RecvQueue, RecvWqe, Segment, Side, TxError};
 use crate::ids::{Psn, Qkey};
 use crate::verbs::{Completion, QpAttr, QpState, SendOp, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Deth, Grh, Headers, Ipv4Header, Operation, Packet};
@@ -142,9 +142,13 @@ impl Datagrams {
     ) -> Result<(), Fatal> {
         let (grh, network) = grh_bytes(arrival, &pkt.headers, pkt.payload.len());
         let placed =
-            io.host.scatter(io.recv_pd(), &self.recv.sges, 0, &grh).and_then(|()| match pkt.payload {
+            io.host.scatter(io.recv_pd(), &self.recv.sges, 0, &grh, Placement::Last).and_then(|()| match pkt
+                .payload
+            {
                 [] => Ok(()),
-                data => io.host.scatter(io.recv_pd(), &self.recv.sges, Grh::LEN as u64, data),
+                data => {
+                    io.host.scatter(io.recv_pd(), &self.recv.sges, Grh::LEN as u64, data, Placement::Last)
+                }
             });
         if let Err(fault) = placed {
             io.host.explain(format_args!(

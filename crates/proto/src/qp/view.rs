@@ -5,7 +5,7 @@
 
 use super::inbound::Refusal;
 use super::io::Io;
-use super::{Attempt, HostServices};
+use super::{Attempt, HostServices, Placement};
 use crate::ids::{PKey, Psn, RKey, Srqn};
 use crate::verbs::Sge;
 use crate::wire::{
@@ -52,7 +52,10 @@ pub(crate) trait MessagePart {
     fn place<H: HostServices>(&self, sges: &[Sge], offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
         match self.payload() {
             [] => Ok(()),
-            data => io.host.scatter(io.recv_pd(), sges, offset, data).map_err(Refusal::Local),
+            data => {
+                let placement = Placement::of(self.operation().ends_message());
+                io.host.scatter(io.recv_pd(), sges, offset, data, placement).map_err(Refusal::Local)
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 //! | file | question |
 //! |---|---|
 //! | `local` | what does one side decide for itself? |
-//! | `offer`, `queue_pair`, `lane`, `station` | how is a test set up, and what do the sides exchange? |
+//! | `offer`, `queue_pair`, `lane`, `buffers`, `station` | how is a test set up, and what do the sides exchange? |
 //! | `wait` | how does a side wait without hanging? |
 //! | `ping`, `send_lat`, `write_lat`, `one_sided_lat` | what is timed one by one? |
 //! | `bandwidth` | what is streamed? |
@@ -12,6 +12,7 @@
 //! | `pattern` | did the bytes arrive? |
 
 mod bandwidth;
+mod buffers;
 mod lane;
 mod like_perftest;
 mod local;

@@ -22,7 +22,7 @@ pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> R
     })?;
     if station.params.test.operation() == Operation::Read {
         let nothing = vec![0; station.params.size as usize];
-        station.region.write(station.layout.incoming(0) as usize, &nothing).map_err(refused)?;
+        station.region.write(station.layout.incoming(0), &nothing)?;
         operations += 1;
         once(station, &mut waiter, operations, control)?;
         let expected = station.message(0, false);
@@ -65,7 +65,7 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
     handshake::await_stop(control)?;
     let word = station.layout.incoming(0) as usize;
     let received = match station.params.test.operation() {
-        Operation::Atomic => station.region.load_u64(word).map_err(refused)?,
+        Operation::Atomic => station.region.host().load_u64(word).map_err(refused)?,
         _ => 0,
     };
     Ok(Report { received, ..Report::default() })

@@ -1,8 +1,7 @@
 //! A byte pattern that shows whether the data arrived.
 
-use super::refused;
+use super::buffers::Buffers;
 use crate::failure::Failure;
-use ferroce::Region;
 
 /// Bytes that depend on position and seed.
 pub(super) fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -19,9 +18,9 @@ pub(super) fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Checks the bytes in the region; the error names the first wrong one.
-pub(super) fn check(region: &Region, at: u64, expected: &[u8], what: &str) -> Result<(), Failure> {
+pub(super) fn check(region: &Buffers, at: u64, expected: &[u8], what: &str) -> Result<(), Failure> {
     let mut found = vec![0; expected.len()];
-    region.read(at as usize, &mut found).map_err(refused)?;
+    region.read(at, &mut found)?;
     match found.iter().zip(expected).position(|(found, expected)| found != expected) {
         None => Ok(()),
         Some(wrong) => Err(Failure::new(format!(

@@ -36,7 +36,7 @@ impl<'a> Ping<'a> {
             }
             None => {
                 let last = self.station.layout.outgoing(0) + self.station.params.size - 1;
-                self.station.region.store_u8(last as usize, count).map_err(refused)?;
+                self.station.region.host().store_u8(last as usize, count).map_err(refused)?;
                 lane.qp.post_send(&[request])
             }
         }
@@ -52,7 +52,7 @@ pub(super) struct LastByte<'a> {
 impl<'a> LastByte<'a> {
     pub(super) fn new(station: &'a Station) -> LastByte<'a> {
         let at = station.layout.incoming(0) + station.params.size - 1;
-        LastByte { region: &station.region, at: at as usize }
+        LastByte { region: station.region.host(), at: at as usize }
     }
 
     /// Reads it again.

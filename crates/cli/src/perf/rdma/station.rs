@@ -5,6 +5,7 @@ use super::super::control::Control;
 use super::super::handshake;
 use super::super::params::{Params, Transport};
 use super::super::test::{Operation, Test};
+use super::buffers::Buffers;
 use super::lane::{Lane, Layout};
 use super::like_perftest;
 use super::local::Local;
@@ -13,7 +14,7 @@ use super::pattern;
 use super::queue_pair::{HOP_LIMIT, QueuePair, Shape};
 use super::refused;
 use crate::failure::Failure;
-use ferroce::{Cq, Endpoint, Mtu, Region};
+use ferroce::{Cq, Endpoint, Mtu};
 
 /// Depth of the send queue of a latency test: enough that few sends need a completion.
 pub(super) const LATENCY_SENDS: u32 = 128;
@@ -27,7 +28,7 @@ pub(super) struct Station {
     pub(super) cq: Cq,
     /// Where receives complete; the same queue, except for perftest's calls.
     pub(super) recv_cq: Cq,
-    pub(super) region: Region,
+    pub(super) region: Buffers,
     pub(super) layout: Layout,
     pub(super) lanes: Vec<Lane>,
     mtu: Mtu,
@@ -44,13 +45,7 @@ impl Station {
         let recv_cq =
             if params.like_perftest { device.create_cq(depth).map_err(refused)? } else { cq.clone() };
         let layout = Layout::of(params);
-        let region = pd
-            .region(layout.total(params.queue_pairs) as usize)
-            .remote_read()
-            .remote_write()
-            .remote_atomic()
-            .register()
-            .map_err(refused)?;
+        let region = Buffers::register(&pd, layout.total(params.queue_pairs) as usize, params.gpu)?;
         let lane = |n: usize| {
             let qp = QueuePair::create(&pd, &cq, &recv_cq, &shape)?;
             let receive = region.sge(layout.receive(n, params.transport)).map_err(refused)?;
@@ -119,7 +114,7 @@ impl Station {
                 break;
             }
             let message = self.message(n, last);
-            self.region.write(self.layout.outgoing(n) as usize, &message).map_err(refused)?;
+            self.region.write(self.layout.outgoing(n), &message)?;
             self.lanes[n].inline = inline.then_some(message);
         }
         Ok(())

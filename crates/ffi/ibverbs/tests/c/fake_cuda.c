@@ -1,5 +1,5 @@
 /* A CUDA driver without a GPU. Its device memory cannot be read or written at its addresses, so a plain access faults. A copy
- * happens only when its stream is synchronised, and only in the primary context on a non-blocking stream. */
+ * happens only when somebody waits for it, and only in the primary context on a non-blocking stream. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -20,8 +20,12 @@ static struct copy {
     const char *from;
     size_t size;
 } queued[1024];
-static int queued_count, copies_until_failure = -1;
-static long copies;
+static int queued_count, copies_until_failure = -1, contexts;
+static long copies, waits, done; /* `done` counts the copies that have happened */
+static struct event {
+    long behind; /* copies before it */
+} events[64];
+static int event_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char primary_context, stream;
 static __thread void *current[16];
@@ -55,6 +59,16 @@ int cuMemAlloc_v2(uint64_t *at, size_t size) {
         return OUT_OF_MEMORY;
     *at = (uint64_t)range.start;
     return keep(range);
+}
+
+int cuMemFree_v2(uint64_t at) {
+    struct range *range = find(at);
+    if (range == NULL || (uint64_t)range->start != at)
+        return INVALID_VALUE;
+    munmap(range->start, range->size);
+    munmap(range->backing, range->size);
+    range->start = NULL;
+    return SUCCESS;
 }
 
 int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
@@ -91,6 +105,12 @@ int cuDeviceGet(int *device, int ordinal) {
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     *context = &primary_context;
+    contexts += device == 0;
+    return device == 0 ? SUCCESS : INVALID_DEVICE;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device) {
+    contexts -= device == 0;
     return device == 0 ? SUCCESS : INVALID_DEVICE;
 }
 
@@ -108,6 +128,11 @@ int cuCtxPopCurrent_v2(void **context) {
     return SUCCESS;
 }
 
+int cuCtxSetCurrent(void *context) {
+    depth -= depth > 0;
+    return cuCtxPushCurrent_v2(context);
+}
+
 int cuThreadExchangeStreamCaptureMode(int *mode) {
     int before = capture_mode;
     capture_mode = *mode;
@@ -115,9 +140,28 @@ int cuThreadExchangeStreamCaptureMode(int *mode) {
     return SUCCESS;
 }
 
+static int streams_fail;
+
 int cuStreamCreate(void **created, unsigned flags) {
     *created = &stream;
-    return depth == 0 ? INVALID_CONTEXT : flags != 1 ? INVALID_VALUE : SUCCESS;
+    return depth == 0 ? INVALID_CONTEXT : flags != 1 ? INVALID_VALUE : streams_fail ? OUT_OF_MEMORY : SUCCESS;
+}
+
+int cuMemHostAlloc(void **at, size_t size, unsigned flags) {
+    *at = calloc(1, size);
+    return depth == 0 ? INVALID_CONTEXT : flags != 1 ? INVALID_VALUE : *at == NULL ? OUT_OF_MEMORY : SUCCESS;
+}
+
+int cuMemFreeHost(void *at) {
+    free(at);
+    return SUCCESS;
+}
+
+int cuEventCreate(void **created, unsigned flags) {
+    if (depth == 0 || flags != 2 || event_count == 64)
+        return depth == 0 ? INVALID_CONTEXT : INVALID_VALUE;
+    *created = &events[event_count++];
+    return SUCCESS;
 }
 
 static int enqueue(uint64_t device, size_t size, void *on, struct copy copy) {
@@ -155,20 +199,53 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *on) {
     return enqueue(from, size, on, (struct copy){to, backing(from), size});
 }
 
+/* Makes the copies happen before the one with this number. */
+static void run_until(long behind) {
+    int count = 0;
+    for (; count < queued_count && done < behind; count++, done++)
+        memcpy(queued[count].to, queued[count].from, queued[count].size);
+    queued_count -= count;
+    memmove(queued, queued + count, queued_count * sizeof *queued);
+}
+
 int cuStreamSynchronize(void *on) {
     if (depth == 0)
         return INVALID_CONTEXT;
     if (on != &stream)
         return INVALID_HANDLE;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < queued_count; i++)
-        memcpy(queued[i].to, queued[i].from, queued[i].size);
-    queued_count = 0;
+    waits++;
+    run_until(copies);
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
+
+int cuEventRecord(struct event *event, void *on) {
+    if (depth == 0)
+        return INVALID_CONTEXT;
+    if (on != &stream)
+        return INVALID_HANDLE;
+    pthread_mutex_lock(&lock);
+    event->behind = copies;
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
+
+int cuEventSynchronize(struct event *event) {
+    if (depth == 0)
+        return INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
+    waits++;
+    run_until(event->behind);
     pthread_mutex_unlock(&lock);
     return SUCCESS;
 }
 
 /* What the program under test does itself, outside of all streams. */
+int cuCtxSynchronize(void) {
+    return depth == 0 ? INVALID_CONTEXT : SUCCESS;
+}
+
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) {
     memcpy(backing(to), from, size);
     return SUCCESS;
@@ -192,6 +269,24 @@ long fake_copies(void) {
     long count = copies;
     pthread_mutex_unlock(&lock);
     return count;
+}
+
+/* For the test: waits for copies so far. */
+long fake_waits(void) {
+    pthread_mutex_lock(&lock);
+    long count = waits;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+/* For the test: whether no stream can be created. */
+void fake_fail_streams(int fail) {
+    streams_fail = fail;
+}
+
+/* For the test: how often the primary context is retained. */
+int fake_contexts(void) {
+    return contexts;
 }
 
 /* For the test: contexts that this thread has left current, and whether its capture mode has changed. */

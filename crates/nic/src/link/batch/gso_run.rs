@@ -237,7 +237,7 @@ mod tests {
                     batch.finalise_all(&chooser);
                 }
                 batch.reserve(&route, first_len + Bth::LEN).fill(5);
-                let whole = pins.local(PdId(1), &sges, 0, 80 * LEN).unwrap().unwrap();
+                let whole = pins.local(PdId(1), &sges, 0, 80 * LEN, 0).unwrap().unwrap();
                 let bth = Bth::new(opcode, Qpn::new(7), Psn::new(0xff_fff0));
                 if as_run {
                     assert!(batch.room_for(LEN + Bth::LEN) >= 80);

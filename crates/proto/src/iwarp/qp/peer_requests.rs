@@ -6,7 +6,7 @@ use super::receive::{Stop, quote};
 use super::responses::Response;
 use super::terminate::read_code;
 use crate::Time;
-use crate::qp::{HostServices, Reason, RefusalReason, io};
+use crate::qp::{HostServices, Placement, Reason, RefusalReason, io};
 use crate::verbs::{Access, EventKind, MemoryFault, SendOp, WcStatus};
 
 impl StreamQp {
@@ -100,7 +100,7 @@ impl StreamQp {
             return Err(self.invalid(TerminateCode::RDMAP_OPCODE, header, why, host));
         };
         let data = response.original.to_ne_bytes();
-        if let Err(fault) = host.scatter(self.id.pd, self.sq.sges(number), 0, &data) {
+        if let Err(fault) = host.scatter(self.id.pd, self.sq.sges(number), 0, &data, Placement::Last) {
             let (qpn, wr_id) = (self.id.qpn, wqe.wr_id);
             host.explain(format_args!("QP {qpn}: the answer to wr_id {wr_id:#x} cannot be placed: {fault}"));
             self.complete_failed(number, WcStatus::LocProtErr, Reason::LocalMemory, now, host);

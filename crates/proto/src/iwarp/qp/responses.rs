@@ -49,6 +49,8 @@ impl StreamQp {
                 rkey: request.source_stag,
                 addr: request.source_to.wrapping_add((*sent).into()),
                 len,
+                rest: request.len - sent,
+                is_first: *sent == 0,
             },
             _ => TxPayload::None,
         }

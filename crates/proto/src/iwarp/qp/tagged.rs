@@ -9,7 +9,7 @@ use super::terminate::write_code;
 use super::transmit::RTR_STAG;
 use crate::Time;
 use crate::ids::RKey;
-use crate::qp::{HostServices, Reason, RefusalReason, io};
+use crate::qp::{HostServices, Placement, Reason, RefusalReason, io};
 use crate::verbs::{Access, EventKind, MemoryFault, SendOp, WcStatus};
 
 /// Lengths of the peer's WRITEs.
@@ -41,7 +41,7 @@ impl StreamQp {
         }
         if !piece.data.is_empty() {
             let addr = to.wrapping_add(piece.offset.into());
-            let written = host.write_remote(self.id.pd, stag, addr, piece.data);
+            let written = host.write_remote(self.id.pd, stag, addr, piece.data, Placement::Last);
             written.map_err(|fault| self.refuse_write(piece, fault, host))?;
         }
         if piece.is_end {
@@ -92,7 +92,8 @@ impl StreamQp {
         }
         let offset = u64::from(self.placed) + u64::from(piece.offset);
         if !piece.data.is_empty()
-            && let Err(fault) = host.scatter(self.id.pd, self.sq.sges(number), offset, piece.data)
+            && let Err(fault) =
+                host.scatter(self.id.pd, self.sq.sges(number), offset, piece.data, Placement::Last)
         {
             let (qpn, wr_id) = (self.id.qpn, wqe.wr_id);
             host.explain(format_args!("QP {qpn}: the answer to wr_id {wr_id:#x} cannot be placed: {fault}"));

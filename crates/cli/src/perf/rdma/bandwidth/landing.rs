@@ -4,8 +4,8 @@
 use super::super::super::control::Control;
 use super::super::super::handshake::Report;
 use super::super::super::test::Operation;
+use super::super::pattern;
 use super::super::station::Station;
-use super::super::{pattern, refused};
 use super::Phase;
 use super::traffic::{Step, Traffic};
 use crate::failure::Failure;
@@ -26,7 +26,7 @@ pub(super) fn prove(traffic: &mut Traffic<'_>, control: &mut Control) -> Result<
         Operation::Read => {
             let nothing = vec![0; station.params.size as usize];
             for n in 0..station.lanes.len() {
-                station.region.write(station.layout.incoming(n) as usize, &nothing).map_err(refused)?;
+                station.region.write(station.layout.incoming(n), &nothing)?;
             }
             let done = post_one_each(traffic, control)?;
             (0..station.lanes.len()).try_for_each(|n| {
@@ -39,7 +39,7 @@ pub(super) fn prove(traffic: &mut Traffic<'_>, control: &mut Control) -> Result<
     }
     for n in 0..station.lanes.len() {
         let last = station.message(n, true);
-        station.region.write(station.layout.outgoing(n) as usize, &last).map_err(refused)?;
+        station.region.write(station.layout.outgoing(n), &last)?;
     }
     let mut done = post_one_each(traffic, control)?;
     for _ in 1..if station.is_reliable() { 1 } else { UNRELIABLE_TRIES } {
@@ -75,7 +75,7 @@ pub(super) fn check(station: &Station, proved: &[bool]) -> Result<(), Failure> {
 fn admit_loss(station: &Station, lane: usize) -> Result<(), Failure> {
     let len = FIRST_PACKET.min(station.params.size as usize);
     let mut found = vec![0; len];
-    station.region.read(station.layout.incoming(lane) as usize, &mut found).map_err(refused)?;
+    station.region.read(station.layout.incoming(lane), &mut found)?;
     if !is_from_before(&found, &station.message(lane, false)[..len], &station.message(lane, true)[..len]) {
         return Ok(());
     }

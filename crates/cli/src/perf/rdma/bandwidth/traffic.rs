@@ -166,7 +166,7 @@ impl<'a> Traffic<'a> {
         let Station { region, layout, lanes, params, .. } = self.station;
         match params.test.operation() {
             Operation::Atomic => {
-                let word = |n: usize| region.load_u64(layout.incoming(n) as usize).map_err(refused);
+                let word = |n: usize| region.host().load_u64(layout.incoming(n) as usize).map_err(refused);
                 (0..lanes.len()).map(word).sum()
             }
             Operation::Write => {

@@ -4,7 +4,7 @@
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::{SendQueue, SendWqe};
-use super::super::super::{DropReason, Host, Reason};
+use super::super::super::{DropReason, Host, Placement, Reason};
 use super::Requester;
 use super::acknowledge::Reach;
 use super::early::Early;
@@ -87,8 +87,13 @@ impl Requester {
         sq: &mut SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
+        // An early response may be the last one: then any that fills a gap before it completes the request.
+        let is_inner = fit.due
+            && self.early.is_empty()
+            && offset + (data.len() as u64) < u64::from(fit.position.wqe.len);
+        let placement = Placement::of(!is_inner);
         if !data.is_empty()
-            && let Err(fault) = io.host.scatter(io.pd, sq.sges(fit.position.number), offset, data)
+            && let Err(fault) = io.host.scatter(io.pd, sq.sges(fit.position.number), offset, data, placement)
         {
             // If out-of-order data cannot be placed, the requester asks for it again in order; then the fault ends the
             // request.

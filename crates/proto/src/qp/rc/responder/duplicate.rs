@@ -52,6 +52,7 @@ impl Responder {
             msn: self.msn,
             again: true,
             even: pkt.headers.bth.extended,
+            continues: false,
         };
         self.replies.read_again(reply, mtu);
         Ok(())

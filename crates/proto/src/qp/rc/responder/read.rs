@@ -48,6 +48,7 @@ impl Responder {
             msn: self.msn,
             again: false,
             even: pkt.headers.bth.extended,
+            continues: false,
         });
         Ok(())
     }

@@ -30,12 +30,25 @@ pub(super) struct ReadReply {
     pub(super) again: bool,
     /// Every packet carries an AETH, so that all have equal length. The requester supports this.
     pub(super) even: bool,
+    /// The response before it was announced to the host together with this one.
+    pub(super) continues: bool,
 }
 
 impl ReadReply {
     /// The response to a flush or atomic write.
     pub(super) fn of_nothing(psn: Psn, msn: u32, pd: PdId) -> ReadReply {
-        ReadReply { psn, addr: 0, rkey: RKey(0), pd, len: 0, fresh: true, msn, again: false, even: false }
+        ReadReply {
+            psn,
+            addr: 0,
+            rkey: RKey(0),
+            pd,
+            len: 0,
+            fresh: true,
+            msn,
+            again: false,
+            even: false,
+            continues: false,
+        }
     }
 }
 
@@ -101,6 +114,22 @@ impl Replies {
     pub(super) fn read(&mut self, reply: ReadReply) {
         self.reading += 1;
         self.queue.push_back(Reply::Read(reply));
+    }
+
+    /// Bytes that the first response and those behind it read, as long as each continues the one before: requesters divide a long READ.
+    /// All of these requests have arrived, so their data may be read now.
+    fn announce(&mut self, first: &ReadReply) -> u32 {
+        let mut bytes = first.len;
+        for reply in self.queue.iter_mut().skip(1) {
+            let Reply::Read(next) = reply else { break };
+            let end = first.addr.wrapping_add(bytes.into());
+            if (next.addr, next.rkey, next.pd) != (end, first.rkey, first.pd) {
+                break;
+            }
+            let Some(more) = bytes.checked_add(next.len) else { break };
+            (bytes, next.continues) = (more, true);
+        }
+        bytes
     }
 
     pub(super) fn atomic(&mut self, psn: Psn, msn: u32, original: u64) {
@@ -273,7 +302,9 @@ impl Responder {
         let payload = if len == 0 {
             TxPayload::None
         } else {
-            TxPayload::Remote { pd: read.pd, rkey: read.rkey, addr: read.addr, len }
+            let ReadReply { pd, rkey, addr, .. } = read;
+            let rest = if read.fresh && !last { self.replies.announce(&read) } else { read.len };
+            TxPayload::Remote { pd, rkey, addr, len, rest, is_first: read.fresh && !read.continues }
         };
         io.send_unacknowledged(&headers, payload)?;
         if !last && let Some(Reply::Read(front)) = self.replies.queue.front_mut() {

@@ -1,0 +1,160 @@
+//! The CUDA driver library, if the process has loaded it.
+
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::mem::transmute;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A `CUcontext`, a `CUstream` or a `CUevent`: a pointer that only the driver follows.
+pub(super) type Handle = usize;
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal ($($argument:ty),*);)*) => {
+        /// The functions of the driver library that are used here. All return a `CUresult`.
+        pub(super) struct Driver {
+            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl Driver {
+            /// # Safety
+            /// `library` is a driver library that stays loaded.
+            unsafe fn of(library: *mut c_void) -> Option<Driver> {
+                // SAFETY: the handle is valid, and `cuda.h` declares the functions with these types.
+                Some(unsafe { Driver { $($name: transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(symbol(library, $symbol)?),)* } })
+            }
+        }
+    };
+}
+
+functions! {
+    pointer_attribute = c"cuPointerGetAttribute"(*mut c_void, c_int, u64);
+    device = c"cuDeviceGet"(*mut c_int, c_int);
+    retain_primary_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
+    release_primary_context = c"cuDevicePrimaryCtxRelease_v2"(c_int);
+    push_context = c"cuCtxPushCurrent_v2"(Handle);
+    pop_context = c"cuCtxPopCurrent_v2"(*mut Handle);
+    exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_int);
+    create_stream = c"cuStreamCreate"(*mut Handle, c_uint);
+    allocate_host = c"cuMemHostAlloc"(*mut usize, usize, c_uint);
+    create_event = c"cuEventCreate"(*mut Handle, c_uint);
+    record_event = c"cuEventRecord"(Handle, Handle);
+    wait_for_event = c"cuEventSynchronize"(Handle);
+    copy_to_device = c"cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, Handle);
+    copy_to_host = c"cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, Handle);
+    wait_for_stream = c"cuStreamSynchronize"(Handle);
+}
+
+const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: c_int = 2;
+const CU_POINTER_ATTRIBUTE_IS_MANAGED: c_int = 8;
+const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
+const CU_MEMORYTYPE_HOST: c_int = 1;
+const CU_MEMORYTYPE_DEVICE: c_int = 2;
+const CU_STREAM_CAPTURE_MODE_RELAXED: c_int = 2;
+
+unsafe fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: as the caller promises; the name ends with a zero.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+/// How many libraries the process has loaded so far. Only ever grows.
+fn libraries_loaded() -> u64 {
+    unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _: usize, count: *mut c_void) -> c_int {
+        // SAFETY: the loader passes a valid structure, and `count` is that of the caller below.
+        unsafe { *count.cast::<u64>() = (*info).dlpi_adds };
+        1
+    }
+    let mut count = 0_u64;
+    // SAFETY: the callback matches, and runs during the call only.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut count).cast()) };
+    count
+}
+
+/// The driver, if the process has loaded its library.
+pub(super) fn driver() -> Option<&'static Driver> {
+    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    /// What [`libraries_loaded`] returned before the last search, which found nothing. The search opens files.
+    static SEARCHED_AT: AtomicU64 = AtomicU64::new(0);
+    if let Some(driver) = DRIVER.get() {
+        return Some(driver);
+    }
+    let loaded = libraries_loaded();
+    if SEARCHED_AT.load(Relaxed) == loaded {
+        return None;
+    }
+    // SAFETY: adds a reference to a library that is loaded already, and loads none. The reference is never released.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
+    // SAFETY: the reference keeps it loaded.
+    let found = if library.is_null() { None } else { unsafe { Driver::of(library) } };
+    match found {
+        Some(found) => Some(DRIVER.get_or_init(|| found)),
+        None => {
+            SEARCHED_AT.store(loaded, Relaxed);
+            None
+        }
+    }
+}
+
+/// Whether the process has loaded the CUDA driver library, so that memory of GPUs can be registered.
+pub fn is_driver_loaded() -> bool {
+    driver().is_some()
+}
+
+/// A result of the driver.
+pub(super) fn check(status: c_int) -> Result<(), c_int> {
+    if status == 0 { Ok(()) } else { Err(status) }
+}
+
+impl Driver {
+    /// An attribute of an address, or `None` if the driver has no such address.
+    fn attribute(&self, attribute: c_int, addr: usize) -> Option<c_int> {
+        let mut value: c_int = 0;
+        // SAFETY: these attributes are numbers of this size, or a flag of one byte; the driver checks the address.
+        let status = unsafe { (self.pointer_attribute)((&raw mut value).cast(), attribute, addr as u64) };
+        (status == 0).then_some(value)
+    }
+
+    /// The GPU that an address belongs to; `None` for managed memory, which the processor can access too.
+    pub(super) fn gpu_of(&self, addr: usize) -> Option<c_int> {
+        let is_device = self.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr)? == CU_MEMORYTYPE_DEVICE;
+        let is_managed = self.attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, addr).is_some_and(|it| it != 0);
+        if !is_device || is_managed {
+            return None;
+        }
+        self.attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, addr)
+    }
+
+    /// Whether the driver has pinned a byte of host memory.
+    pub(super) fn has_pinned(&self, addr: usize) -> bool {
+        self.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) == Some(CU_MEMORYTYPE_HOST)
+    }
+}
+
+/// The context of a GPU is current on this thread, which may belong to the program. Dropping restores the previous one.
+pub(super) struct Entered {
+    driver: &'static Driver,
+    capture_mode: c_int,
+}
+
+impl Entered {
+    pub(super) fn new(driver: &'static Driver, context: Handle) -> Result<Entered, c_int> {
+        // SAFETY: a context that was retained, and is not released while it is current here.
+        check(unsafe { (driver.push_context)(context) })?;
+        let mut capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        // A thread that records a graph must not have it invalidated by copies on a stream that is not part of it.
+        // SAFETY: swaps a number. A driver that refuses leaves the mode as it is.
+        unsafe { (driver.exchange_capture_mode)(&mut capture_mode) };
+        Ok(Entered { driver, capture_mode })
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut context: Handle = 0;
+        // SAFETY: undoes `new` on the same thread.
+        unsafe {
+            (self.driver.exchange_capture_mode)(&mut self.capture_mode);
+            (self.driver.pop_context)(&mut context);
+        }
+    }
+}

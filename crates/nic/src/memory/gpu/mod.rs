@@ -1,0 +1,271 @@
+//! Memory of a GPU, which only the CUDA driver can copy.
+//!
+//! This module never loads the driver library: a program with a device pointer has loaded it. In a program without it, each registration
+//! costs two calls into the loader.
+//!
+//! All copies run on one stream per GPU, in its primary context, so they take effect in the order in which they are issued. The stream does
+//! not wait for the default stream: kernels there may wait for the very bytes that are copied.
+//!
+//! A copy takes several microseconds, whatever its length, and so does waiting for it. So the packets of a message are
+//! [gathered](writes) in pinned host memory, copied in large pieces, and waited for once, with the last packet: it precedes the
+//! completion and the ACK. Messages are [read ahead](reads) in large pieces.
+
+mod driver;
+mod reads;
+mod staging;
+mod writes;
+
+use super::region::Span;
+use driver::{Driver, Entered, Handle, check, driver};
+use ferroce_proto::qp::Placement;
+use ferroce_proto::verbs::MemoryFault;
+use parking_lot::{Mutex, MutexGuard};
+use reads::Reader;
+use staging::Buffer;
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_uint};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use writes::Batch;
+
+pub use driver::is_driver_loaded;
+pub(crate) use reads::Ahead;
+pub(super) use reads::{Fetched, fetch, read};
+
+const CU_STREAM_NON_BLOCKING: c_uint = 1;
+/// The answer to a device number beyond [`MAX_GPUS`].
+const CUDA_ERROR_INVALID_DEVICE: c_int = 101;
+
+/// The driver pins whole pages.
+const PAGE: usize = 4096;
+
+/// Data that arrives at a queue pair, as part of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessagePart {
+    /// The queue pair: the address of its data.
+    pub(crate) qp: usize,
+    pub(crate) placement: Placement,
+}
+
+impl MessagePart {
+    /// Data that must be visible immediately.
+    pub(crate) const WHOLE: MessagePart = MessagePart { qp: 0, placement: Placement::Last };
+}
+
+/// Whether the driver has pinned any byte of a range of host memory. Such pages must not be moved: the GPU would continue to use the old
+/// ones.
+pub(super) fn is_pinned(addr: usize, len: usize) -> bool {
+    let Some(driver) = driver().filter(|_| len > 0) else { return false };
+    let (first, last) = (addr / PAGE, (addr + len - 1) / PAGE);
+    (first..=last).any(|page| driver.has_pinned((page * PAGE).max(addr)))
+}
+
+/// The GPU that a range of addresses belongs to, ready for copies. Programs round ranges to whole pages, so the range may reach beyond the
+/// allocation at one end.
+pub(crate) fn gpu_of(addr: usize, len: usize) -> Result<Option<u8>, MemoryFault> {
+    let Some(driver) = driver().filter(|_| len > 0) else { return Ok(None) };
+    let Some(ordinal) = [addr, addr + (len - 1)].into_iter().find_map(|addr| driver.gpu_of(addr)) else {
+        return Ok(None);
+    };
+    let fault = |status| fault(addr, len, status);
+    let index = u8::try_from(ordinal).ok().filter(|index| usize::from(*index) < MAX_GPUS);
+    let index = index.ok_or(fault(CUDA_ERROR_INVALID_DEVICE))?;
+    Gpu::open(driver, index).map_err(fault)?;
+    Ok(Some(index))
+}
+
+fn fault(addr: usize, len: usize, status: c_int) -> MemoryFault {
+    MemoryFault::Gpu { addr: addr as u64, len: len as u64, status }
+}
+
+/// A GPU that regions are on.
+struct Gpu {
+    driver: &'static Driver,
+    context: Handle,
+    /// Held during each copy that is waited for, so that an atomic, which takes two, is one step for all operations of this process.
+    queue: Mutex<Queue>,
+    /// The buffers that nobody uses, the one that was used last at the end.
+    free: Mutex<VecDeque<Buffer>>,
+}
+
+/// The stream, and what is on the way to it or through it.
+struct Queue {
+    stream: Handle,
+    /// Copies were issued that nobody has waited for.
+    is_busy: bool,
+    /// The messages that arrive, those that started last at the end.
+    batches: Vec<Batch>,
+    /// The messages that are read ahead, the one that was read last at the end.
+    readers: Vec<Reader>,
+}
+
+const MAX_GPUS: usize = 64;
+
+/// The GPUs that regions were registered on, by their number. They stay open: the next region is likely to be on the same one.
+static GPUS: [OnceLock<Gpu>; MAX_GPUS] = [const { OnceLock::new() }; MAX_GPUS];
+/// Whether any is.
+static ANY_OPEN: AtomicBool = AtomicBool::new(false);
+
+impl Gpu {
+    /// Opens a GPU, unless it is open.
+    fn open(driver: &'static Driver, index: u8) -> Result<(), c_int> {
+        static OPENING: Mutex<()> = Mutex::new(());
+        let cell = &GPUS[usize::from(index)];
+        let _opening = OPENING.lock();
+        if cell.get().is_some() {
+            return Ok(());
+        }
+        let (mut device, mut context) = (0, 0);
+        // SAFETY: the driver writes to these numbers only.
+        unsafe {
+            check((driver.device)(&mut device, index.into()))?;
+            check((driver.retain_primary_context)(&mut context, device))?;
+        }
+        let gpu = Self::in_context(driver, context, index).inspect_err(|_| {
+            // SAFETY: undoes the call above.
+            unsafe { (driver.release_primary_context)(device) };
+        })?;
+        cell.get_or_init(|| gpu);
+        ANY_OPEN.store(true, Relaxed);
+        Ok(())
+    }
+
+    /// What a retained context needs for copies.
+    fn in_context(driver: &'static Driver, context: Handle, index: u8) -> Result<Gpu, c_int> {
+        let _entered = Entered::new(driver, context)?;
+        let mut stream = 0;
+        // SAFETY: the driver writes to this number only; the context of the stream is current.
+        check(unsafe { (driver.create_stream)(&mut stream, CU_STREAM_NON_BLOCKING) })?;
+        let queue = Queue { stream, is_busy: false, batches: Vec::new(), readers: Vec::new() };
+        let free = Mutex::new(staging::allocate(driver, index));
+        Ok(Gpu { driver, context, queue: Mutex::new(queue), free })
+    }
+
+    fn at(index: u8) -> &'static Gpu {
+        GPUS[usize::from(index)].get().expect("a region on it was registered")
+    }
+
+    /// Makes the copies of other threads wait.
+    fn lock(&'static self) -> Copying {
+        Copying { gpu: self, entered: None, queue: self.queue.lock() }
+    }
+}
+
+/// A GPU that is locked for copies by this thread.
+struct Copying {
+    gpu: &'static Gpu,
+    /// Only the driver needs the context, and packets that are gathered do not need the driver.
+    entered: Option<Entered>,
+    queue: MutexGuard<'static, Queue>,
+}
+
+impl Copying {
+    /// Prepares this thread for calls of the driver.
+    fn driver(&mut self) -> Result<&'static Driver, c_int> {
+        let Gpu { driver, context, .. } = *self.gpu;
+        if self.entered.is_none() {
+            self.entered = Some(Entered::new(driver, context)?);
+        }
+        Ok(driver)
+    }
+
+    /// Issues a copy to the GPU.
+    ///
+    /// # Safety
+    /// The `len` bytes at `from` stay until the GPU is done.
+    unsafe fn issue_to_gpu(&mut self, to: usize, from: *const u8, len: usize) -> Result<(), c_int> {
+        let driver = self.driver()?;
+        self.queue.is_busy = true;
+        // SAFETY: as the caller promises. The driver checks the addresses on the GPU.
+        check(unsafe { (driver.copy_to_device)(to as u64, from.cast(), len, self.queue.stream) })
+    }
+
+    /// Issues a copy from the GPU.
+    ///
+    /// # Safety
+    /// The `len` bytes at `to` stay, and nobody uses them, until the GPU is done.
+    unsafe fn issue_to_host(&mut self, to: *mut u8, from: usize, len: usize) -> Result<(), c_int> {
+        let driver = self.driver()?;
+        self.queue.is_busy = true;
+        // SAFETY: as above.
+        check(unsafe { (driver.copy_to_host)(to.cast(), from as u64, len, self.queue.stream) })
+    }
+
+    /// Waits until the GPU is done with all copies.
+    fn wait(&mut self) -> Result<(), c_int> {
+        if !self.queue.is_busy {
+            return Ok(());
+        }
+        let driver = self.driver()?;
+        // SAFETY: a stream of the current context.
+        check(unsafe { (driver.wait_for_stream)(self.queue.stream) })?;
+        self.queue.is_busy = false;
+        Ok(())
+    }
+
+    /// Copies from the GPU, and waits for it, even if the driver reported an error for it.
+    fn read_now(&mut self, start: usize, out: &mut [u8]) -> Result<(), c_int> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: `out` stays until the end of the call.
+        let issued = unsafe { self.issue_to_host(out.as_mut_ptr(), start, out.len()) };
+        issued.and(self.wait())
+    }
+
+    /// The same to the GPU.
+    fn write_now(&mut self, start: usize, data: &[u8]) -> Result<(), c_int> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: `data` stays until the end of the call.
+        let issued = unsafe { self.issue_to_gpu(start, data.as_ptr(), data.len()) };
+        issued.and(self.wait())
+    }
+
+    /// Issues all copies, and waits for them. What was read ahead is forgotten.
+    fn settle(&mut self) {
+        self.issue_all();
+        self.queue.readers.clear();
+        // An error is sticky: the next copy reports it.
+        let _ = self.wait();
+    }
+}
+
+/// Copies into the memory of a GPU; `data` is as long as the span. Data before the last part of its message may be visible only with it.
+pub(super) fn write(gpu: u8, span: Span, data: &[u8], part: MessagePart) -> Result<(), MemoryFault> {
+    let mut copying = Gpu::at(gpu).lock();
+    let outcome = match part.placement {
+        Placement::More => copying.gather(part.qp, span.start, data),
+        Placement::Last => copying.finish(part.qp, span.start, data),
+    };
+    outcome.map_err(|status| fault(span.start, span.len, status))
+}
+
+/// Replaces eight bytes by what `change` makes of them, and returns the original value. One step for all operations of this process; kernels
+/// may see it as two.
+pub(super) fn atomic(gpu: u8, span: Span, change: impl FnOnce(u64) -> u64) -> Result<u64, MemoryFault> {
+    let mut copying = Gpu::at(gpu).lock();
+    let mut word = [0; 8];
+    let read = copying.read_now(span.start, &mut word);
+    let original = u64::from_ne_bytes(word);
+    let outcome = read.and_then(|()| copying.write_now(span.start, &change(original).to_ne_bytes()));
+    outcome.map(|()| original).map_err(|status| fault(span.start, span.len, status))
+}
+
+/// Waits for all copies on a GPU: memory there is about to be given back to the program.
+pub(super) fn settle(gpu: u8) {
+    Gpu::at(gpu).lock().settle();
+}
+
+/// Waits for all copies of a queue pair that stops: the program may use its buffers from then on.
+pub(crate) fn settle_stopped(qp: usize) {
+    if !ANY_OPEN.load(Relaxed) {
+        return;
+    }
+    for gpu in GPUS.iter().filter_map(OnceLock::get) {
+        let mut copying = gpu.lock();
+        copying.settle();
+        copying.queue.batches.retain(|batch| batch.qp != qp);
+    }
+}

@@ -1,0 +1,220 @@
+//! Reads messages ahead, in large pieces: while the packets of one piece leave, the GPU copies the next.
+//!
+//! What was read ahead may serve only the message that it was read for: the program may change the memory before the next one. A message
+//! always starts at the first byte of an entry or of a READ, and that byte is always read anew.
+
+use super::staging::{BUFFER_LEN, Loan};
+use super::{Copying, Gpu, fault};
+use crate::memory::region::Span;
+use ferroce_proto::verbs::MemoryFault;
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// Messages that are read ahead at a time.
+const READERS: usize = 8;
+/// Pieces of each: one that leaves, one that is copied.
+const PIECES: usize = 2;
+
+/// How bytes that are read lie in their message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// Whose message it is; 0 if nothing is read ahead.
+    pub(crate) reader: usize,
+    /// Bytes of the entry or the READ behind them.
+    pub(crate) behind: usize,
+    /// They are the first ones of the entry or the READ.
+    pub(crate) is_first: bool,
+}
+
+impl Ahead {
+    /// Bytes that belong to no message.
+    pub(crate) const NONE: Ahead = Ahead { reader: 0, behind: 0, is_first: true };
+}
+
+/// A message that is read ahead.
+pub(super) struct Reader {
+    id: usize,
+    /// The byte that is read next.
+    next: usize,
+    /// The byte behind the last piece.
+    issued: usize,
+    /// The byte behind the message.
+    end: usize,
+    pieces: VecDeque<Piece>,
+    /// The byte behind those that were read last elsewhere. A retransmission that goes on from there is read ahead instead.
+    elsewhere: usize,
+}
+
+/// Bytes of a message that are in a buffer, or on the way there.
+struct Piece {
+    start: usize,
+    len: usize,
+    buffer: Arc<Loan>,
+    /// Of the copy, if it was waited for.
+    outcome: Option<Result<(), c_int>>,
+}
+
+impl Reader {
+    fn new(id: usize, next: usize, end: usize) -> Reader {
+        Reader { id, next, issued: next, end, pieces: VecDeque::new(), elsewhere: 0 }
+    }
+}
+
+/// Bytes in a buffer, which nobody else uses meanwhile.
+pub(crate) struct Lent {
+    _buffer: Arc<Loan>,
+    span: Span,
+}
+
+impl Lent {
+    /// Copies them; returns how many they are.
+    fn copy_to(&self, out: &mut [u8]) -> usize {
+        // SAFETY: the buffer has so many bytes, and the GPU is done with it. `out` may be longer.
+        let bytes = unsafe { std::slice::from_raw_parts(self.span.start as *const u8, self.span.len) };
+        out[..bytes.len()].copy_from_slice(bytes);
+        bytes.len()
+    }
+}
+
+/// A copy of bytes in the memory of a GPU.
+pub(crate) enum Fetched {
+    /// In a buffer.
+    Lent(Lent),
+    /// In memory of its own.
+    Copied(Vec<u8>),
+}
+
+impl Fetched {
+    /// Where it is, as long as it exists.
+    pub(crate) fn span(&self) -> Span {
+        match self {
+            Fetched::Lent(lent) => lent.span,
+            Fetched::Copied(bytes) => Span::of(bytes),
+        }
+    }
+}
+
+/// Copies out of the memory of a GPU; `out` is as long as the span.
+pub(crate) fn read(gpu: u8, span: Span, out: &mut [u8], ahead: Ahead) -> Result<(), MemoryFault> {
+    debug_assert_eq!(span.len, out.len());
+    let mut copying = Gpu::at(gpu).lock();
+    let reader = copying.reader(span, ahead);
+    copying.fill(reader, span, out, 0).map_err(|status| fault(span.start, span.len, status))
+}
+
+/// The same without an `out`.
+pub(crate) fn fetch(gpu: u8, span: Span, ahead: Ahead) -> Result<Fetched, MemoryFault> {
+    let mut copying = Gpu::at(gpu).lock();
+    let mut reader = copying.reader(span, ahead);
+    let first = reader.as_mut().and_then(|reader| copying.next(reader, span.len));
+    match first {
+        Some(lent) if lent.span.len == span.len => {
+            copying.keep(reader);
+            Ok(Fetched::Lent(lent))
+        }
+        first => {
+            let mut bytes = vec![0; span.len];
+            let done = first.map_or(0, |lent| lent.copy_to(&mut bytes));
+            let filled = copying.fill(reader, span, &mut bytes, done);
+            filled.map_err(|status| fault(span.start, span.len, status))?;
+            Ok(Fetched::Copied(bytes))
+        }
+    }
+}
+
+impl Copying {
+    /// The reader of these bytes, if they are read ahead.
+    fn reader(&mut self, span: Span, ahead: Ahead) -> Option<Reader> {
+        if ahead.reader == 0 {
+            return None;
+        }
+        let readers = &mut self.queue.readers;
+        let known = readers.iter().position(|reader| reader.id == ahead.reader);
+        let mut known = known.map(|at| readers.remove(at));
+        let end = span.start + span.len;
+        let continues = |reader: &mut Reader| reader.next == span.start && end <= reader.end;
+        if !ahead.is_first
+            && let Some(reader) = known.take_if(continues)
+        {
+            // More READs that continue it may have arrived.
+            return Some(Reader { elsewhere: 0, end: reader.end.max(end + ahead.behind), ..reader });
+        }
+        let goes_on = known.as_ref().is_some_and(|reader| reader.elsewhere == span.start);
+        if ahead.is_first || goes_on {
+            return (ahead.behind > 0).then(|| Reader::new(ahead.reader, span.start, end + ahead.behind));
+        }
+        let reader = known.unwrap_or_else(|| Reader::new(ahead.reader, 0, 0));
+        self.keep(Some(Reader { elsewhere: end, ..reader }));
+        None
+    }
+
+    /// Keeps a reader for the next bytes.
+    fn keep(&mut self, reader: Option<Reader>) {
+        let Some(reader) = reader.filter(|reader| reader.next < reader.end || reader.elsewhere > 0) else {
+            return;
+        };
+        if self.queue.readers.len() == READERS {
+            self.queue.readers.remove(0);
+        }
+        self.queue.readers.push(reader);
+    }
+
+    /// Copies the bytes of a span behind the first `done` ones.
+    fn fill(
+        &mut self,
+        reader: Option<Reader>,
+        span: Span,
+        out: &mut [u8],
+        mut done: usize,
+    ) -> Result<(), c_int> {
+        if let Some(mut reader) = reader {
+            while done < out.len()
+                && let Some(lent) = self.next(&mut reader, out.len() - done)
+            {
+                done += lent.copy_to(&mut out[done..]);
+            }
+            if done == out.len() {
+                self.keep(Some(reader));
+                return Ok(());
+            }
+        }
+        // No buffer is free, or the memory ends within a piece: the error of exactly these bytes counts.
+        self.read_now(span.start + done, &mut out[done..])
+    }
+
+    /// The next bytes of a message, at most so many.
+    fn next(&mut self, reader: &mut Reader, most: usize) -> Option<Lent> {
+        self.issue_ahead(reader);
+        let piece = reader.pieces.front_mut()?;
+        if piece.outcome.is_none() {
+            // Nobody else has the buffer before its bytes are there.
+            piece.outcome = Some(self.wait_for(Arc::get_mut(&mut piece.buffer)?));
+        }
+        piece.outcome?.ok()?;
+        let offset = reader.next - piece.start;
+        let len = most.min(piece.len - offset);
+        let span = Span::at(piece.buffer.at(offset) as usize, len);
+        let lent = Lent { _buffer: piece.buffer.clone(), span };
+        reader.next += len;
+        if offset + len == piece.len {
+            reader.pieces.pop_front();
+            self.issue_ahead(reader);
+        }
+        Some(lent)
+    }
+
+    /// Issues the copies of the next pieces.
+    fn issue_ahead(&mut self, reader: &mut Reader) {
+        while reader.pieces.len() < PIECES && reader.issued < reader.end {
+            let Some(mut buffer) = self.take_buffer() else { break };
+            let (start, len) = (reader.issued, BUFFER_LEN.min(reader.end - reader.issued));
+            // SAFETY: nobody reads the buffer before `wait_for`.
+            let issued = unsafe { self.issue_to_host(buffer.at(0), start, len) };
+            self.mark(&mut buffer);
+            let outcome = issued.err().map(Err);
+            reader.pieces.push_back(Piece { start, len, buffer: Arc::new(buffer), outcome });
+            reader.issued += len;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Pinned host memory, which the GPU reads and writes while the processor does something else.
+
+use super::driver::{Driver, Handle, check};
+use super::{Copying, Gpu};
+use std::collections::VecDeque;
+use std::ffi::c_uint;
+use std::ops::{Deref, DerefMut};
+
+/// Bytes of a buffer: a copy of so many takes several times as long as starting it.
+pub(super) const BUFFER_LEN: usize = 512 << 10;
+/// Buffers per GPU.
+const BUFFERS: usize = 32;
+
+const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
+const CU_EVENT_DISABLE_TIMING: c_uint = 2;
+
+/// A buffer of pinned memory. It is never freed.
+pub(super) struct Buffer {
+    gpu: u8,
+    start: usize,
+    /// Recorded behind the last copy from it or to it.
+    event: Handle,
+    /// Nobody has waited for the event.
+    is_busy: bool,
+}
+
+/// Buffers of a GPU whose context is current. None if the driver refuses: then nothing is gathered or read ahead.
+pub(super) fn allocate(driver: &'static Driver, gpu: u8) -> VecDeque<Buffer> {
+    let mut start = 0_usize;
+    // SAFETY: the driver writes the address only.
+    let allocated =
+        unsafe { (driver.allocate_host)(&mut start, BUFFERS * BUFFER_LEN, CU_MEMHOSTALLOC_PORTABLE) };
+    if check(allocated).is_err() {
+        return VecDeque::new();
+    }
+    let buffers = (0..BUFFERS).map_while(|n| {
+        let mut event = 0;
+        // SAFETY: as above.
+        check(unsafe { (driver.create_event)(&mut event, CU_EVENT_DISABLE_TIMING) }).ok()?;
+        Some(Buffer { gpu, start: start + n * BUFFER_LEN, event, is_busy: false })
+    });
+    buffers.collect()
+}
+
+impl Buffer {
+    pub(super) fn at(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset <= BUFFER_LEN);
+        (self.start + offset) as *mut u8
+    }
+}
+
+/// A buffer in use. Dropping it makes it free, even if the GPU still uses it.
+pub(super) struct Loan(Option<Buffer>);
+
+impl Deref for Loan {
+    type Target = Buffer;
+
+    fn deref(&self) -> &Buffer {
+        self.0.as_ref().expect("taken only in drop")
+    }
+}
+
+impl DerefMut for Loan {
+    fn deref_mut(&mut self) -> &mut Buffer {
+        self.0.as_mut().expect("taken only in drop")
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.0.take() {
+            Gpu::at(buffer.gpu).free.lock().push_back(buffer);
+        }
+    }
+}
+
+impl Copying {
+    /// A buffer for a copy from the GPU. The GPU may still use it: the stream keeps the order.
+    pub(super) fn take_buffer(&mut self) -> Option<Loan> {
+        let free = |gpu: &Gpu| gpu.free.lock().pop_front().map(|buffer| Loan(Some(buffer)));
+        if let Some(loan) = free(self.gpu) {
+            return Some(loan);
+        }
+        if !self.issue_oldest() && !self.queue.readers.is_empty() {
+            self.queue.readers.remove(0);
+        }
+        free(self.gpu)
+    }
+
+    /// A buffer for the processor to write to.
+    pub(super) fn take_idle_buffer(&mut self) -> Option<Loan> {
+        let mut loan = self.take_buffer()?;
+        self.wait_for(&mut loan).ok()?;
+        Some(loan)
+    }
+
+    /// Marks the end of the copies that use a buffer so far.
+    pub(super) fn mark(&mut self, buffer: &mut Buffer) {
+        buffer.is_busy = true;
+        if let Ok(driver) = self.driver() {
+            // SAFETY: an event and a stream of the current context. Without the mark, `wait_for` waits for an earlier one; the driver refuses
+            // only if the context is lost, and with it all copies.
+            unsafe { (driver.record_event)(buffer.event, self.queue.stream) };
+        }
+    }
+
+    /// Waits until the GPU is done with a buffer.
+    pub(super) fn wait_for(&mut self, buffer: &mut Buffer) -> Result<(), i32> {
+        if buffer.is_busy {
+            let driver = self.driver()?;
+            // SAFETY: an event of the current context.
+            check(unsafe { (driver.wait_for_event)(buffer.event) })?;
+            buffer.is_busy = false;
+        }
+        Ok(())
+    }
+}

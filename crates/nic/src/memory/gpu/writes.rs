@@ -1,0 +1,87 @@
+//! Gathers the packets of arriving messages, and copies them to the GPU in large pieces.
+
+use super::Copying;
+use super::staging::{BUFFER_LEN, Loan};
+use std::ffi::c_int;
+
+/// The message that arrives at a queue pair. Exists from its first part that is not its last, until its last.
+pub(super) struct Batch {
+    pub(super) qp: usize,
+    /// Where on the GPU the gathered bytes belong.
+    start: usize,
+    /// Bytes gathered.
+    len: usize,
+    buffer: Option<Loan>,
+    /// Of the copies issued so far. A message may be copied on behalf of another one, and reports a failure itself.
+    outcome: Result<(), c_int>,
+}
+
+impl Copying {
+    fn find_batch(&self, qp: usize) -> Option<usize> {
+        self.queue.batches.iter().position(|batch| batch.qp == qp)
+    }
+
+    /// Gathers data before the last part of a message.
+    pub(super) fn gather(&mut self, qp: usize, start: usize, data: &[u8]) -> Result<(), c_int> {
+        let at = self.find_batch(qp).unwrap_or_else(|| {
+            self.queue.batches.push(Batch { qp, start, len: 0, buffer: None, outcome: Ok(()) });
+            self.queue.batches.len() - 1
+        });
+        let (mut to, mut left) = (start, data);
+        while !left.is_empty() {
+            let batch = &self.queue.batches[at];
+            if batch.start + batch.len != to || batch.len == BUFFER_LEN {
+                self.issue(at);
+            }
+            if self.queue.batches[at].buffer.is_none() {
+                let Some(buffer) = self.take_idle_buffer() else { return self.write_now(to, left) };
+                let batch = &mut self.queue.batches[at];
+                (batch.start, batch.len, batch.buffer) = (to, 0, Some(buffer));
+            }
+            let batch = &mut self.queue.batches[at];
+            let (now, later) = left.split_at(left.len().min(BUFFER_LEN - batch.len));
+            if let Some(buffer) = &batch.buffer {
+                // SAFETY: the buffer is ours, and has room for so many bytes.
+                unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), buffer.at(batch.len), now.len()) };
+            }
+            batch.len += now.len();
+            (to, left) = (to + now.len(), later);
+        }
+        if self.queue.batches[at].len == BUFFER_LEN {
+            self.issue(at);
+        }
+        self.queue.batches[at].outcome
+    }
+
+    /// Copies the last part of a message, and waits for all of it.
+    pub(super) fn finish(&mut self, qp: usize, start: usize, data: &[u8]) -> Result<(), c_int> {
+        let Some(at) = self.find_batch(qp) else { return self.write_now(start, data) };
+        let gathered = self.gather(qp, start, data);
+        self.issue(at);
+        let outcome = gathered.and(self.queue.batches.remove(at).outcome);
+        outcome.and(self.wait())
+    }
+
+    /// Issues the copy of what a message has gathered.
+    fn issue(&mut self, at: usize) {
+        let batch = &mut self.queue.batches[at];
+        let (start, len) = (batch.start, std::mem::take(&mut batch.len));
+        let Some(mut buffer) = batch.buffer.take() else { return };
+        // SAFETY: nobody writes to the buffer before `wait_for`.
+        let issued = unsafe { self.issue_to_gpu(start, buffer.at(0), len) };
+        self.mark(&mut buffer);
+        let outcome = &mut self.queue.batches[at].outcome;
+        *outcome = outcome.and(issued);
+    }
+
+    /// The same for the message that has been gathering for longest. Returns whether there is one.
+    pub(super) fn issue_oldest(&mut self) -> bool {
+        let oldest = self.queue.batches.iter().position(|batch| batch.buffer.is_some());
+        oldest.inspect(|&at| self.issue(at)).is_some()
+    }
+
+    /// The same for all messages.
+    pub(super) fn issue_all(&mut self) {
+        while self.issue_oldest() {}
+    }
+}
