@@ -67,8 +67,9 @@ impl Origin {
         }
     }
 
+    /// Only files have a path. The first System V segment of a machine has inode 0, as memory without a file has.
     fn new(inode: u64, name: &[u8]) -> Origin {
-        if inode == 0 { Origin::of_memory(name) } else { Origin::of_file(name) }
+        if inode == 0 && !name.starts_with(b"/") { Origin::of_memory(name) } else { Origin::of_file(name) }
     }
 }
 
@@ -264,6 +265,7 @@ mod tests {
         assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /memfd:mine (deleted)"), Origin::Memfd);
         assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /memfd:ferroce (deleted)"), Origin::MemfdPages);
         assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /SYSV0000002a (deleted)"), Origin::SystemV);
+        assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 0   /SYSV00000000 (deleted)"), Origin::SystemV);
         assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /dev/zero (deleted)"), Origin::SharedMemory);
         let huge = parse(b"7f00-7f01 rw-p 00000000 00:11 9   /anon_hugepage (deleted)").expect("a line");
         assert!(huge.is_huge() && !huge.is_plain());
