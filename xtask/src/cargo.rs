@@ -60,14 +60,14 @@ pub(crate) fn test(ctx: &Context) -> Report {
     if let Some(python) = &tools.python {
         job = job.env("FERROCE_PYTHON", python);
     }
-    if tools.complete() && !is_quick {
-        job = job.env("FERROCE_REQUIRE_TOOLS", "1");
-    }
+    let requires_tools =
+        |job: Job| if tools.complete() { job.env("FERROCE_REQUIRE_TOOLS", "1") } else { job };
     let _pages = HugePages::borrow();
     if is_quick {
         return libtest::report(job.run(ctx));
     }
     let waiting = Job::cargo(args).args(["--test", "c_programs", "--", "--show-output", WAITING]);
+    let (job, waiting) = (requires_tools(job), requires_tools(waiting));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| libtest::report(waiting.limit_s(45 * 60).run(ctx)));
         let mut report = libtest::report(job.run(ctx));

@@ -35,7 +35,7 @@ const LAYERED: &[Layered] = &[
             ("memfd", &["memfd_backing"]),
             ("mappings", &["mapping"]),
             ("segment", &["segment", "shared"]),
-            ("pages and rings", &["access", "pages", "ring"]),
+            ("pages and rings", &["access", "pages", "ring", "source_ports"]),
             ("tables", &["backlog", "descriptors", "groups", "srq_descriptors"]),
             ("mapped regions", &["region_mapping"]),
             ("peers", &["local_peers"]),

@@ -1,7 +1,7 @@
 //! Memory of the device itself: bytes that programs reach by copies only, and peers as any region.
 
 use crate::error::Error;
-use crate::memory::{Ahead, MessagePart, Span, copy};
+use crate::memory::{MessagePart, ReadAhead, Span, copy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -86,7 +86,7 @@ impl DeviceMemory {
 
     /// Copies bytes out.
     pub fn copy_from(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
-        copy::read(self.span(offset, out.len())?, out, || Ahead::NONE).map_err(Error::Memory)
+        copy::read(self.span(offset, out.len())?, out, || ReadAhead::NONE).map_err(Error::Memory)
     }
 
     /// Gives it back, unless regions are still on it.

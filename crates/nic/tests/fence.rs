@@ -9,7 +9,8 @@ use ferroce_nic::{Nic, Qp};
 use ferroce_proto::verbs::{Access, AttrMask, QpAttr, QpState, SendOp, Transport, WcStatus};
 use ferroce_proto::{Qpn, RKey};
 use objects_support::{Buffer, completions, connect_at, connect_with, create, gid, open, post};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Set in the process that writes only: a part of both ends' addresses, another one for every test.
@@ -97,18 +98,14 @@ fn to(state: QpState) -> impl FnOnce(Qp) {
 /// Ends the target's queue pair while the requester is stopped, which gets a signal meanwhile. The memory is the target's afterwards.
 fn nothing_is_written_behind(test: &str, end: impl FnOnce(Qp), signal: &str) {
     let Stopped { _nic, memory, qp, mut requester } = stop_in_the_middle(test);
-    let ends = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !ends.load(Ordering::Acquire) {
-                std::thread::yield_now();
-            }
-            requester.signal(signal);
-        });
-        ends.store(true, Ordering::Release);
-        end(qp);
-        memory.fill(0, LEN, OWN);
-    });
+    // Started before, because the end waits for one second only.
+    let mut sender = Command::new("sh");
+    sender.args(["-c", "read line; kill -s $0 $1", signal, &requester.process.id().to_string()]);
+    let mut sender = sender.stdin(Stdio::piped()).spawn().unwrap();
+    sender.stdin.take().unwrap().write_all(b"now\n").unwrap();
+    end(qp);
+    memory.fill(0, LEN, OWN);
+    assert!(sender.wait().unwrap().success());
     match signal {
         "CONT" => drop(requester.line("@has ended")),
         _ => assert!(!requester.process.wait().unwrap().success()),

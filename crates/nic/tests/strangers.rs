@@ -9,7 +9,7 @@ use ferroce_proto::wire::{
     Aeth, AtomicEth, Bth, FlowAddrs, Headers, NakCode, Opcode, Operation, ROCE_UDP_PORT, Reth, Service,
     Syndrome, icrc,
 };
-use ferroce_proto::{PKey, Psn, Qpn, RKey};
+use ferroce_proto::{Psn, Qpn, RKey};
 use objects_support::{Buffer, completions, connect_at, create, gid, post};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -89,22 +89,7 @@ impl Forger {
 
 fn packet(operation: Operation, to: Qpn, psn: u32) -> Headers {
     let opcode = Opcode::new(Service::Rc, operation);
-    let bth = Bth {
-        opcode,
-        solicited: false,
-        mig_req: true,
-        pad: 0,
-        pkey: PKey::DEFAULT,
-        fecn: false,
-        becn: false,
-        dest_qpn: to,
-        ack_req: true,
-        hello: false,
-        extended: false,
-        selective: false,
-        psn: Psn::new(psn),
-    };
-    Headers::new(bth)
+    Headers::new(Bth { ack_req: true, ..Bth::new(opcode, to, Psn::new(psn)) })
 }
 
 #[test]

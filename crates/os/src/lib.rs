@@ -7,6 +7,7 @@
 //! | [`eventfd`], [`wait_set`] | descriptors to sleep on |
 //! | [`fork`] | whether this process is a forked child |
 //! | [`interfaces`], [`watch`] | the network interfaces and their addresses; a notification when they change |
+//! | [`library`] | functions of a library that may be missing |
 //! | [`lock`] | locks that never allocate |
 //! | [`log`] | `FERROCE_LOG` |
 //! | [`random`] | random numbers, at process exit too |
@@ -18,6 +19,7 @@ pub mod env;
 pub mod eventfd;
 pub mod fork;
 pub mod interfaces;
+pub mod library;
 pub mod lock;
 pub mod log;
 pub mod random;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 
 /// Lines of one kind that `explain` prints; the others are counted.
 const LINES_PER_KIND: usize = 5;
-/// Kinds of lines that `explain` tells apart. Lines of further kinds are all printed.
+/// Kinds of lines that `explain` distinguishes. Lines of further kinds are of one kind.
 const MOST_KINDS: usize = 256;
 
 /// The topics that are logged.
@@ -60,9 +60,9 @@ impl Kinds {
 
     /// Whether a line is to be printed. If not, it is counted.
     fn admit(&mut self, line: &str) -> bool {
-        let kind = kind_of(line);
+        let mut kind = kind_of(line);
         if self.0.len() >= MOST_KINDS && !self.0.contains_key(&kind) {
-            return true;
+            kind = String::new();
         }
         let kind = self.0.entry(kind).or_default();
         let is_new = kind.printed.len() < LINES_PER_KIND && !kind.printed.iter().any(|before| before == line);
@@ -81,10 +81,12 @@ impl Kinds {
     }
 }
 
-/// A line without its numbers, decimal or hexadecimal.
+/// A line without its numbers, decimal or hexadecimal. The groups of an address are such numbers; a few words are taken for some.
 fn kind_of(line: &str) -> String {
-    let is_number = |word: &str| word.starts_with(|c: char| c.is_ascii_digit());
-    let words = line.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
+    let is_number = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_digit()) || word.chars().all(|c| c.is_ascii_hexdigit())
+    };
+    let words = line.split(|c: char| !c.is_ascii_alphanumeric());
     words.map(|word| if is_number(word) { "#" } else { word }).collect()
 }
 
@@ -156,7 +158,10 @@ mod tests {
         let refused = "refused: ibv_modify_qp: QP 17: no such port 3";
         assert!(kinds.admit(refused) && kinds.admit("refused: ibv_reg_mr: no such flag"));
         assert!((0..11).all(|_| !kinds.admit(refused)));
-        let dropped = |n: u32| format!("dropped: QP {n} at 10.0.0.{n}: PSN {:#x} of no request", n * 1000);
+        let dropped = |n: u32| {
+            let (psn, group) = (n * 1000, 0xa000 + n);
+            format!("dropped: QP {n} at 10.0.0.{n}, {group:04x}:{group:04x}: PSN {psn:#x} of no request")
+        };
         let printed = (0..100).filter(|&n| kinds.admit(&dropped(n))).count();
         assert_eq!(printed, LINES_PER_KIND);
         let more = [(dropped(0), 100 - LINES_PER_KIND as u64), (refused.to_owned(), 11)];
@@ -167,7 +172,8 @@ mod tests {
     fn the_table_of_kinds_is_bounded() {
         let mut kinds = Kinds::new();
         let word = |n: usize| format!("dropped: {}", "x".repeat(n));
-        assert!((0..2 * MOST_KINDS).all(|n| kinds.admit(&word(n))));
-        assert_eq!(kinds.0.len(), MOST_KINDS);
+        let printed = (1..=2 * MOST_KINDS).filter(|&n| kinds.admit(&word(n))).count();
+        assert_eq!((printed, kinds.0.len()), (MOST_KINDS + LINES_PER_KIND, MOST_KINDS + 1));
+        assert_eq!(kinds.take_more(), [(word(MOST_KINDS + 1), (MOST_KINDS - LINES_PER_KIND) as u64)]);
     }
 }

@@ -5,7 +5,7 @@
 //! Deregistration first invalidates the descriptor of the region, then waits until no word of a living process holds its number. The end of
 //! a queue pair does the same with the descriptor of the queue pair.
 
-use super::segment::{ACCESSES_PER_SLOT, SLOTS, ShmSegment};
+use super::segment::{ACCESSES_PER_SLOT, REGION_DESCRIPTORS, SLOTS, ShmSegment};
 use crate::registry::Registry;
 use ferroce_os::sync::{Ordering, spin_loop, yield_now};
 use ferroce_proto::Qpn;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The low bits of an announcement: the number of the region's descriptor, plus one. The others are the low half of the QPN.
 const REGION_BITS: u32 = 13;
+const _: () = assert!(REGION_DESCRIPTORS < 1 << REGION_BITS);
 
 /// How long the end of a queue pair waits for a process that is stopped in the middle of an access.
 const STOPPED_FOR: Duration = Duration::from_secs(1);

@@ -6,6 +6,7 @@
 
 use super::access::{self, Announcement, Awaited};
 use super::mapping::BackingFile;
+use super::memfd_backing::{LARGEST_PAGE, MAX_BACKED};
 use super::pages::Pages;
 use super::segment::{REGION_DESCRIPTORS, ShmSegment};
 use super::shared::SharedFiles;
@@ -266,6 +267,12 @@ impl RegionDescriptors {
     /// else's.
     pub fn pages(&self, base: usize, len: usize, capacity: usize) -> Option<Pages> {
         if self.uses_memfd { Pages::of(&self.files, base, len, capacity) } else { None }
+    }
+
+    /// How many bytes of a region may be moved by [`pages`](Self::pages), from its start on.
+    pub fn most_moved(&self) -> usize {
+        // The first page may be a huge one behind the start.
+        if self.uses_memfd { MAX_BACKED + LARGEST_PAGE } else { 0 }
     }
 
     /// Publishes a region. Nothing if there is no room: then packets must do.

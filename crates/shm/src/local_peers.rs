@@ -1,5 +1,8 @@
 //! Who else is there, and which addresses are this host's.
 
+mod host_addresses;
+mod outgoing;
+
 use super::access::{self, AccessToken, Announcement, Awaited, StoppedPeer};
 use super::backlog::Backlog;
 use super::descriptors::{
@@ -14,12 +17,13 @@ use super::segment::{ADDRESSES, Owner, SLOTS, ShmSegment, retire_the_dead};
 use super::source_ports::{SourcePorts, is_published};
 use super::srq_descriptors::{SrqDescriptors, find_srq};
 use ferroce_os::clock::{coarse_now, now};
-use ferroce_os::interfaces::local_addresses;
 use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_os::sync::{AtomicU64, Ordering, fence};
 use ferroce_proto::qp::Attempt;
 use ferroce_proto::wire::pad_of;
 use ferroce_proto::{Gid, PdId, Qpn, RKey, Srqn};
+use host_addresses::HostAddresses;
+use outgoing::Outgoing;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -28,8 +32,6 @@ use std::sync::{Arc, OnceLock};
 
 /// How long a slot is remembered as no local peer.
 pub const NOBODY_FOR_NS: u64 = 20_000_000;
-/// How long the list of the host's addresses is cached.
-const ADDRESSES_FOR_NS: u64 = 1_000_000_000;
 
 /// How long a process that was seen alive is believed to be, and until the coarse clock ticks. Its memory stays mapped here when it dies, and what is
 /// written there meanwhile is written as if it had arrived just before.
@@ -67,29 +69,6 @@ pub struct LocalPeer {
     is_readable: OnceLock<bool>,
     /// Where it receives.
     addresses: Vec<Gid>,
-}
-
-/// The ring to one slot, and what waits for it.
-#[derive(Debug)]
-struct Outgoing {
-    ring: Writer,
-    /// Which life of the slot reads it.
-    reader: u64,
-    waiting: Backlog,
-}
-
-impl Outgoing {
-    /// Moves waiting packets into the ring, as far as there is room. Returns whether none waits any more.
-    fn flush(&mut self, consumed: &AtomicU64) -> bool {
-        while let Some((meta, piece)) = self.waiting.first() {
-            // SAFETY: one piece, which lies in the backlog until it is dropped below.
-            if !unsafe { self.ring.push(&meta, piece.len, std::iter::once(piece), consumed) } {
-                return false;
-            }
-            self.waiting.drop_first();
-        }
-        true
-    }
 }
 
 /// What became of a packet for a local peer.
@@ -361,11 +340,6 @@ enum Known {
     },
 }
 
-struct Addresses {
-    read_ns: u64,
-    gids: Vec<Gid>,
-}
-
 /// What a progress context of a NIC has of the same-host fabric: its own segment, and its local peers.
 pub struct LocalPeers {
     pub(crate) segment: Arc<ShmSegment>,
@@ -377,7 +351,7 @@ pub struct LocalPeers {
     /// By slot.
     known: Box<[RwLock<Known>]>,
     rings: Mutex<HashMap<u8, Arc<Mutex<Outgoing>>>>,
-    addresses: RwLock<Addresses>,
+    addresses: HostAddresses,
 }
 
 impl LocalPeers {
@@ -404,7 +378,7 @@ impl LocalPeers {
             uses_memfd,
             known: (0..SLOTS).map(|_| RwLock::default()).collect(),
             rings: Mutex::default(),
-            addresses: RwLock::new(Addresses { read_ns: 0, gids: Vec::new() }),
+            addresses: HostAddresses::new(),
         })
     }
 
@@ -595,20 +569,7 @@ impl LocalPeers {
         if dgid.is_multicast() {
             return false;
         }
-        let age = |addresses: &Addresses| now().0.wrapping_sub(addresses.read_ns);
-        {
-            let addresses = self.addresses.read();
-            if age(&addresses) < ADDRESSES_FOR_NS {
-                return addresses.gids.contains(&dgid);
-            }
-        }
-        let mut addresses = self.addresses.write();
-        if age(&addresses) >= ADDRESSES_FOR_NS {
-            let list = local_addresses().unwrap_or_default();
-            addresses.gids = list.into_iter().map(|local| Gid::from_ip(local.addr)).collect();
-            addresses.read_ns = now().0;
-        }
-        addresses.gids.contains(&dgid)
+        self.addresses.contains(dgid)
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) use memfd::{huge_pages, is_strict, memory_device, page_len};
 
 /// What one registration moves at most: all of it may have to be copied, which takes half a second per GiB, and again at deregistration.
 pub(crate) const MAX_BACKED: usize = 4 << 30;
+/// The largest huge page of any processor that has fewer than [`MAX_BACKED`] bytes.
+pub(crate) const LARGEST_PAGE: usize = 1 << 30;
 
 /// Why memory, or the end of it, is not in a memfd. It is then as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -86,6 +86,23 @@ fn a_message_that_lost_a_packet_is_dropped_and_the_next_one_takes_its_receive() 
 }
 
 #[test]
+fn no_data_of_a_dropped_message_is_placed_later() {
+    let pair = PairSetup { psn_a: Psn::new(0), ..setup() }.connect();
+    let hit = pair.world.rule(Rule::on(request(4)).drop().first());
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, FAR).sge(pair.a.sge(0, 1280)));
+    pair.b.post_recv(2, 0, 0);
+    pair.a.qp.post(Wr::send(2));
+    pair.run();
+    hit.once();
+    assert_eq!(pair.b.recv_cq.statuses(), all(WcStatus::Success, [2]));
+    assert_eq!(
+        pair.b.mr.read(FAR as usize, 1024),
+        pair.a.mr.read(0, 1024),
+        "four packets of it are in place"
+    );
+}
+
+#[test]
 fn a_message_out_of_order_is_dropped() {
     for place in 0..5 {
         // The held packet comes after its successor, or between the messages, or into the next one.

@@ -1,8 +1,8 @@
 //! Memory of a GPU for the buffers of a test, and the bare copy to it as the peer of the figures.
 
 use crate::failure::Failure;
-use std::ffi::{CStr, c_int, c_uint, c_void};
-use std::mem::transmute;
+use ferroce_os::library_functions;
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -10,45 +10,24 @@ use std::time::{Duration, Instant};
 /// How long the bare copy is measured.
 const COPYING: Duration = Duration::from_millis(200);
 
-macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        /// The functions of the CUDA driver that are used here. All return a `CUresult`.
-        struct Driver {
-            $($name: unsafe extern "C" fn($($argument),*) -> c_int,)*
-        }
-
-        impl Driver {
-            /// # Safety
-            /// `library` is a CUDA driver that stays loaded.
-            unsafe fn of(library: *mut c_void) -> Option<Driver> {
-                // SAFETY: the handle is valid, and `cuda.h` declares the functions with these types.
-                Some(unsafe { Driver { $($name: transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(symbol(library, $symbol)?),)* } })
-            }
-        }
-    };
-}
-
-functions! {
-    init = c"cuInit"(c_uint);
-    device = c"cuDeviceGet"(*mut c_int, c_int);
-    retain_primary_context = c"cuDevicePrimaryCtxRetain"(*mut *mut c_void, c_int);
-    set_context = c"cuCtxSetCurrent"(*mut c_void);
-    synchronize = c"cuCtxSynchronize"();
-    allocate = c"cuMemAlloc_v2"(*mut u64, usize);
-    free = c"cuMemFree_v2"(u64);
-    allocate_host = c"cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
-    free_host = c"cuMemFreeHost"(*mut c_void);
-    copy_to_device = c"cuMemcpyHtoD_v2"(u64, *const c_void, usize);
-    copy_to_host = c"cuMemcpyDtoH_v2"(*mut c_void, u64, usize);
+library_functions! {
+    /// The functions of the CUDA driver that are used here. All return a `CUresult`.
+    struct Driver {
+        init = c"cuInit"(c_uint);
+        device = c"cuDeviceGet"(*mut c_int, c_int);
+        retain_primary_context = c"cuDevicePrimaryCtxRetain"(*mut *mut c_void, c_int);
+        set_context = c"cuCtxSetCurrent"(*mut c_void);
+        synchronize = c"cuCtxSynchronize"();
+        allocate = c"cuMemAlloc_v2"(*mut u64, usize);
+        free = c"cuMemFree_v2"(u64);
+        allocate_host = c"cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
+        free_host = c"cuMemFreeHost"(*mut c_void);
+        copy_to_device = c"cuMemcpyHtoD_v2"(u64, *const c_void, usize);
+        copy_to_host = c"cuMemcpyDtoH_v2"(*mut c_void, u64, usize);
+    }
 }
 
 const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
-
-unsafe fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: as the caller promises; the name ends with a zero.
-    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    (!found.is_null()).then_some(found)
-}
 
 /// The first GPU of this machine.
 #[derive(Clone, Copy)]

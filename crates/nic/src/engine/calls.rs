@@ -165,7 +165,7 @@ impl Engine {
         let mut host = NicHost::alone(self, qp);
         self.send_coalesced_of(qp, &mut machine, &mut host);
         machine.modify(attr, mask, route, limits, now, &mut host)?;
-        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+        if stops {
             settle_stopped(qp.address());
         }
         // SQD or SQE back to RTS: send what waited.

@@ -450,8 +450,9 @@ impl Events for NicHost<'_, '_> {
     }
 
     fn event(&mut self, kind: EventKind) {
-        // It may be an error that stops the queue pair.
-        settle_stopped(self.qp.address());
+        if matches!(kind, EventKind::QpFatal | EventKind::QpReqErr | EventKind::QpAccessErr) {
+            settle_stopped(self.qp.address());
+        }
         self.qp.raise(kind);
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Engine, QpCore};
 use crate::link::TxBatch;
-use crate::memory::{External, Peer, Pins};
+use crate::memory::{External, Peer, Pins, answers_of};
 use ferroce_proto::qp::{Segment, Transmission, TxPayload, WriteHeaders};
 use ferroce_proto::verbs::{MemoryFault, Route};
 use ferroce_proto::wire::{Bth, pad_of};
@@ -229,7 +229,7 @@ fn fill(out: &mut [u8], payload: TxPayload<'_>, engine: &Engine, qp: &QpCore) ->
         }
         TxPayload::Remote { pd, rkey, addr, rest, is_first, .. } => {
             // The responses of a queue pair are read beside its requests.
-            let ahead = (qp.address() + 1, rest, is_first);
+            let ahead = (answers_of(qp.address()), rest, is_first);
             engine.device.regions.read_remote(Peer { pd, qp: qp.qpn }, rkey, addr, out, ahead)
         }
     }

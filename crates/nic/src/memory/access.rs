@@ -1,7 +1,7 @@
 //! What work requests and peers do with keys.
 
 use super::copy;
-use super::gpu::{Ahead, MessagePart};
+use super::gpu::{MessagePart, ReadAhead};
 use super::on_demand::{self, Prefetch};
 use super::region::{Backing, Kind, Peer, Region, WindowType};
 use super::table::{Held, RegionTable};
@@ -40,7 +40,7 @@ impl RegionTable {
             let held = self.by_lkey(piece.lkey)?;
             let span = region(&held).local(pd, piece.addr, u64::from(piece.len), Access::empty())?;
             let end = done + piece.len as usize;
-            copy::read(span, &mut out[done..end], || Ahead::NONE)?;
+            copy::read(span, &mut out[done..end], || ReadAhead::NONE)?;
             done = end;
         }
         Ok(())

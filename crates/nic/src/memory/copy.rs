@@ -7,7 +7,7 @@
 //! hardware would have pinned the pages, which an ordinary user cannot. Memory that is meant to come and go is
 //! registered for on-demand paging, and goes through the kernel instead (`on_demand`). Memory of a GPU goes through its driver (`gpu`).
 
-use super::gpu::{Ahead, MessagePart};
+use super::gpu::{MessagePart, ReadAhead};
 use super::region::{Backing, Span};
 use super::{gpu, on_demand};
 use ferroce_proto::verbs::{AtomicOp, MemoryFault};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Copies out of registered memory; `out` is as long as the span. `ahead` is how it lies in its message.
 #[inline]
-pub(crate) fn read(span: Span, out: &mut [u8], ahead: impl FnOnce() -> Ahead) -> Result<(), MemoryFault> {
+pub(crate) fn read(span: Span, out: &mut [u8], ahead: impl FnOnce() -> ReadAhead) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, out.len());
     match span.backing {
         Backing::Mapped => {

@@ -6,7 +6,7 @@
 //! A payload in the memory of a GPU is copied first, and the packets point to the copy.
 
 use super::access::{pieces, region};
-use super::gpu::{self, Ahead, Fetched};
+use super::gpu::{self, Fetched, ReadAhead};
 use super::region::{Backing, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::PdId;
@@ -113,7 +113,7 @@ impl<'a> Pins<'a> {
             Backing::Gpu(gpu) => {
                 let ahead = match sges {
                     [only] => region(held).ahead(span, reader, u64::from(only.len) - offset, offset == 0),
-                    _ => Ahead::NONE,
+                    _ => ReadAhead::NONE,
                 };
                 let fetched = gpu::fetch(gpu, span, ahead)?;
                 let copied = fetched.span();

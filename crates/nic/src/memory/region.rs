@@ -1,7 +1,7 @@
 //! A region, and whether an access is inside it and allowed.
 
 use super::cached_region::CacheUse;
-use super::gpu::{self, Ahead};
+use super::gpu::{self, ReadAhead};
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use ferroce_shm::{Pages, RegionDescriptor};
@@ -186,9 +186,9 @@ impl Region {
     }
 
     /// How the bytes of a span lie in a message of `reader`, of which `rest` bytes are left.
-    pub(super) fn ahead(&self, span: Span, reader: usize, rest: u64, is_first: bool) -> Ahead {
+    pub(super) fn ahead(&self, span: Span, reader: usize, rest: u64, is_first: bool) -> ReadAhead {
         let in_region = self.len - (span.start - self.base) as u64;
-        Ahead { reader, behind: (rest.min(in_region) as usize).saturating_sub(span.len), is_first }
+        ReadAhead { reader, behind: (rest.min(in_region) as usize).saturating_sub(span.len), is_first }
     }
 
     /// Waits for copies of the GPU that it is on: from now on, its memory belongs to the program.

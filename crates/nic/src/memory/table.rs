@@ -69,7 +69,7 @@ impl RegionTable {
     fn pages_of(&self, region: &Region) -> Option<Pages> {
         let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
         let table = self.table.as_ref().filter(|_| region.may_be_reached() && is_of_use)?;
-        if gpu::is_pinned(region.base, region.len as usize) {
+        if gpu::is_pinned(region.base, (region.len as usize).min(table.most_moved())) {
             return None;
         }
         table.pages(region.base, region.len as usize, region.capacity)

@@ -31,6 +31,13 @@ pub struct Piece<'a> {
     pub is_end: bool,
 }
 
+impl Piece<'_> {
+    /// Whether no payload of the segment follows. The end of the segment may follow alone.
+    pub(super) fn has_last_byte(&self) -> bool {
+        self.offset as usize + self.data.len() == self.segment_len as usize
+    }
+}
+
 /// The body of a message without payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {

@@ -198,9 +198,8 @@ impl Inbound {
             return Err(Refusal::Length);
         }
         if len > 0 {
-            let placement = Placement::of(op.ends_message());
             io.host
-                .write_remote(io.pd, self.rkey, self.addr, view.payload(), placement)
+                .write_remote(io.pd, self.rkey, self.addr, view.payload(), view.placement())
                 .map_err(Refusal::Access)?;
         }
         self.addr = self.addr.wrapping_add(u64::from(len));

@@ -35,6 +35,11 @@ pub(crate) trait MessagePart {
     fn reth(&self) -> Option<Reth> {
         None
     }
+    /// Whether data of the message follows this part.
+    #[inline(always)]
+    fn placement(&self) -> Placement {
+        Placement::of(self.operation().ends_message())
+    }
     /// Message bytes that the packet represents.
     #[inline(always)]
     fn len(&self) -> usize {
@@ -53,8 +58,7 @@ pub(crate) trait MessagePart {
         match self.payload() {
             [] => Ok(()),
             data => {
-                let placement = Placement::of(self.operation().ends_message());
-                io.host.scatter(io.recv_pd(), sges, offset, data, placement).map_err(Refusal::Local)
+                io.host.scatter(io.recv_pd(), sges, offset, data, self.placement()).map_err(Refusal::Local)
             }
         }
     }
@@ -93,6 +97,11 @@ impl MessagePart for Packet<'_> {
     }
     fn payload(&self) -> &[u8] {
         self.payload
+    }
+    /// The rest of a UC message may never arrive, and the program learns nothing about it.
+    fn placement(&self) -> Placement {
+        let Opcode { service, operation } = self.headers.bth.opcode;
+        Placement::of(operation.ends_message() || service == Service::Uc)
     }
     fn solicited(&self) -> bool {
         self.headers.bth.solicited

@@ -46,7 +46,7 @@ fn pair(registry: &Arc<Registry>, file: &File) -> (LocalPeers, LocalPeer, Reader
         uses_memfd: false,
         known: Box::default(),
         rings: Mutex::default(),
-        addresses: RwLock::new(Addresses { read_ns: 0, gids: Vec::new() }),
+        addresses: HostAddresses::new(),
     };
     (receiver, peer, reader)
 }

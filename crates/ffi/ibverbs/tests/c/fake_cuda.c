@@ -72,7 +72,7 @@ int cuMemFree_v2(uint64_t at) {
 }
 
 int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
-    return flags != 0 ? INVALID_VALUE : keep((struct range){.start = at, .size = size});
+    return flags > 1 ? INVALID_VALUE : keep((struct range){.start = at, .size = size});
 }
 
 int cuPointerGetAttribute(void *out, int attribute, uint64_t at) {

@@ -1,47 +1,32 @@
 //! The CUDA driver library, if the process has loaded it.
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
-use std::mem::transmute;
+use ferroce_os::library_functions;
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A `CUcontext`, a `CUstream` or a `CUevent`: a pointer that only the driver follows.
 pub(super) type Handle = usize;
 
-macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        /// The functions of the driver library that are used here. All return a `CUresult`.
-        pub(super) struct Driver {
-            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> c_int,)*
-        }
-
-        impl Driver {
-            /// # Safety
-            /// `library` is a driver library that stays loaded.
-            unsafe fn of(library: *mut c_void) -> Option<Driver> {
-                // SAFETY: the handle is valid, and `cuda.h` declares the functions with these types.
-                Some(unsafe { Driver { $($name: transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(symbol(library, $symbol)?),)* } })
-            }
-        }
-    };
-}
-
-functions! {
-    pointer_attribute = c"cuPointerGetAttribute"(*mut c_void, c_int, u64);
-    device = c"cuDeviceGet"(*mut c_int, c_int);
-    retain_primary_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
-    release_primary_context = c"cuDevicePrimaryCtxRelease_v2"(c_int);
-    push_context = c"cuCtxPushCurrent_v2"(Handle);
-    pop_context = c"cuCtxPopCurrent_v2"(*mut Handle);
-    exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_int);
-    create_stream = c"cuStreamCreate"(*mut Handle, c_uint);
-    allocate_host = c"cuMemHostAlloc"(*mut usize, usize, c_uint);
-    create_event = c"cuEventCreate"(*mut Handle, c_uint);
-    record_event = c"cuEventRecord"(Handle, Handle);
-    wait_for_event = c"cuEventSynchronize"(Handle);
-    copy_to_device = c"cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, Handle);
-    copy_to_host = c"cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, Handle);
-    wait_for_stream = c"cuStreamSynchronize"(Handle);
+library_functions! {
+    /// The functions of the driver library that are used here. All return a `CUresult`.
+    pub(super) struct Driver {
+        pointer_attribute = c"cuPointerGetAttribute"(*mut c_void, c_int, u64);
+        device = c"cuDeviceGet"(*mut c_int, c_int);
+        retain_primary_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
+        release_primary_context = c"cuDevicePrimaryCtxRelease_v2"(c_int);
+        push_context = c"cuCtxPushCurrent_v2"(Handle);
+        pop_context = c"cuCtxPopCurrent_v2"(*mut Handle);
+        exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_int);
+        create_stream = c"cuStreamCreate"(*mut Handle, c_uint);
+        pin = c"cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
+        create_event = c"cuEventCreate"(*mut Handle, c_uint);
+        record_event = c"cuEventRecord"(Handle, Handle);
+        wait_for_event = c"cuEventSynchronize"(Handle);
+        copy_to_device = c"cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, Handle);
+        copy_to_host = c"cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, Handle);
+        wait_for_stream = c"cuStreamSynchronize"(Handle);
+    }
 }
 
 const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: c_int = 2;
@@ -50,12 +35,6 @@ const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
 const CU_MEMORYTYPE_HOST: c_int = 1;
 const CU_MEMORYTYPE_DEVICE: c_int = 2;
 const CU_STREAM_CAPTURE_MODE_RELAXED: c_int = 2;
-
-unsafe fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: as the caller promises; the name ends with a zero.
-    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    (!found.is_null()).then_some(found)
-}
 
 /// How many libraries the process has loaded so far. Only ever grows.
 fn libraries_loaded() -> u64 {

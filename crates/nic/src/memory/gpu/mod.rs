@@ -13,6 +13,8 @@
 mod driver;
 mod reads;
 mod staging;
+#[cfg(test)]
+mod tests;
 mod writes;
 
 use super::region::Span;
@@ -29,8 +31,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use writes::Batch;
 
 pub use driver::is_driver_loaded;
-pub(crate) use reads::Ahead;
 pub(super) use reads::{Fetched, fetch, read};
+pub(crate) use reads::{ReadAhead, answers_of};
 
 const CU_STREAM_NON_BLOCKING: c_uint = 1;
 /// The answer to a device number beyond [`MAX_GPUS`].
@@ -103,7 +105,7 @@ const MAX_GPUS: usize = 64;
 
 /// The GPUs that regions were registered on, by their number. They stay open: the next region is likely to be on the same one.
 static GPUS: [OnceLock<Gpu>; MAX_GPUS] = [const { OnceLock::new() }; MAX_GPUS];
-/// Whether any is.
+/// Whether any GPU is open.
 static ANY_OPEN: AtomicBool = AtomicBool::new(false);
 
 impl Gpu {
@@ -213,7 +215,7 @@ impl Copying {
         issued.and(self.wait())
     }
 
-    /// The same to the GPU.
+    /// Copies to the GPU, and waits for it, even if the driver reported an error for it.
     fn write_now(&mut self, start: usize, data: &[u8]) -> Result<(), c_int> {
         if data.is_empty() {
             return Ok(());
@@ -258,14 +260,17 @@ pub(super) fn settle(gpu: u8) {
     Gpu::at(gpu).lock().settle();
 }
 
-/// Waits for all copies of a queue pair that stops: the program may use its buffers from then on.
+/// Waits for the copies of a queue pair that stops: the program may use its buffers from then on.
 pub(crate) fn settle_stopped(qp: usize) {
     if !ANY_OPEN.load(Relaxed) {
         return;
     }
     for gpu in GPUS.iter().filter_map(OnceLock::get) {
         let mut copying = gpu.lock();
-        copying.settle();
-        copying.queue.batches.retain(|batch| batch.qp != qp);
+        let had_messages = [copying.end_batch(qp), copying.end_readers(qp)].contains(&true);
+        if had_messages {
+            // An error is sticky: the next copy reports it.
+            let _ = copying.wait();
+        }
     }
 }

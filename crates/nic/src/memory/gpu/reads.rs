@@ -3,7 +3,7 @@
 //! What was read ahead may serve only the message that it was read for: the program may change the memory before the next one. A message
 //! always starts at the first byte of an entry or of a READ, and that byte is always read anew.
 
-use super::staging::{BUFFER_LEN, Loan};
+use super::staging::{BUFFER_LEN, BufferGuard};
 use super::{Copying, Gpu, fault};
 use crate::memory::region::Span;
 use ferroce_proto::verbs::MemoryFault;
@@ -18,7 +18,7 @@ const PIECES: usize = 2;
 
 /// How bytes that are read lie in their message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct ReadAhead {
     /// Whose message it is; 0 if nothing is read ahead.
     pub(crate) reader: usize,
     /// Bytes of the entry or the READ behind them.
@@ -27,9 +27,14 @@ pub(crate) struct Ahead {
     pub(crate) is_first: bool,
 }
 
-impl Ahead {
+/// The reader of the READ responses of a queue pair; its own address is that of its requests.
+pub(crate) fn answers_of(qp: usize) -> usize {
+    qp + 1
+}
+
+impl ReadAhead {
     /// Bytes that belong to no message.
-    pub(crate) const NONE: Ahead = Ahead { reader: 0, behind: 0, is_first: true };
+    pub(crate) const NONE: ReadAhead = ReadAhead { reader: 0, behind: 0, is_first: true };
 }
 
 /// A message that is read ahead.
@@ -42,32 +47,32 @@ pub(super) struct Reader {
     /// The byte behind the message.
     end: usize,
     pieces: VecDeque<Piece>,
-    /// The byte behind those that were read last elsewhere. A retransmission that goes on from there is read ahead instead.
-    elsewhere: usize,
+    /// The byte behind those that were read out of order last. A retransmission that continues there is read ahead instead.
+    retransmitted_to: usize,
 }
 
 /// Bytes of a message that are in a buffer, or on the way there.
 struct Piece {
     start: usize,
     len: usize,
-    buffer: Arc<Loan>,
+    buffer: Arc<BufferGuard>,
     /// Of the copy, if it was waited for.
     outcome: Option<Result<(), c_int>>,
 }
 
 impl Reader {
     fn new(id: usize, next: usize, end: usize) -> Reader {
-        Reader { id, next, issued: next, end, pieces: VecDeque::new(), elsewhere: 0 }
+        Reader { id, next, issued: next, end, pieces: VecDeque::new(), retransmitted_to: 0 }
     }
 }
 
 /// Bytes in a buffer, which nobody else uses meanwhile.
-pub(crate) struct Lent {
-    _buffer: Arc<Loan>,
+pub(crate) struct StagedBytes {
+    _buffer: Arc<BufferGuard>,
     span: Span,
 }
 
-impl Lent {
+impl StagedBytes {
     /// Copies them; returns how many they are.
     fn copy_to(&self, out: &mut [u8]) -> usize {
         // SAFETY: the buffer has so many bytes, and the GPU is done with it. `out` may be longer.
@@ -80,7 +85,7 @@ impl Lent {
 /// A copy of bytes in the memory of a GPU.
 pub(crate) enum Fetched {
     /// In a buffer.
-    Lent(Lent),
+    StagedBytes(StagedBytes),
     /// In memory of its own.
     Copied(Vec<u8>),
 }
@@ -89,33 +94,33 @@ impl Fetched {
     /// Where it is, as long as it exists.
     pub(crate) fn span(&self) -> Span {
         match self {
-            Fetched::Lent(lent) => lent.span,
+            Fetched::StagedBytes(staged) => staged.span,
             Fetched::Copied(bytes) => Span::of(bytes),
         }
     }
 }
 
 /// Copies out of the memory of a GPU; `out` is as long as the span.
-pub(crate) fn read(gpu: u8, span: Span, out: &mut [u8], ahead: Ahead) -> Result<(), MemoryFault> {
+pub(crate) fn read(gpu: u8, span: Span, out: &mut [u8], ahead: ReadAhead) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, out.len());
     let mut copying = Gpu::at(gpu).lock();
     let reader = copying.reader(span, ahead);
     copying.fill(reader, span, out, 0).map_err(|status| fault(span.start, span.len, status))
 }
 
-/// The same without an `out`.
-pub(crate) fn fetch(gpu: u8, span: Span, ahead: Ahead) -> Result<Fetched, MemoryFault> {
+/// Copies out of the memory of a GPU, into a buffer if it can.
+pub(crate) fn fetch(gpu: u8, span: Span, ahead: ReadAhead) -> Result<Fetched, MemoryFault> {
     let mut copying = Gpu::at(gpu).lock();
     let mut reader = copying.reader(span, ahead);
     let first = reader.as_mut().and_then(|reader| copying.next(reader, span.len));
     match first {
-        Some(lent) if lent.span.len == span.len => {
+        Some(staged) if staged.span.len == span.len => {
             copying.keep(reader);
-            Ok(Fetched::Lent(lent))
+            Ok(Fetched::StagedBytes(staged))
         }
         first => {
             let mut bytes = vec![0; span.len];
-            let done = first.map_or(0, |lent| lent.copy_to(&mut bytes));
+            let done = first.map_or(0, |staged| staged.copy_to(&mut bytes));
             let filled = copying.fill(reader, span, &mut bytes, done);
             filled.map_err(|status| fault(span.start, span.len, status))?;
             Ok(Fetched::Copied(bytes))
@@ -125,7 +130,7 @@ pub(crate) fn fetch(gpu: u8, span: Span, ahead: Ahead) -> Result<Fetched, Memory
 
 impl Copying {
     /// The reader of these bytes, if they are read ahead.
-    fn reader(&mut self, span: Span, ahead: Ahead) -> Option<Reader> {
+    fn reader(&mut self, span: Span, ahead: ReadAhead) -> Option<Reader> {
         if ahead.reader == 0 {
             return None;
         }
@@ -138,20 +143,28 @@ impl Copying {
             && let Some(reader) = known.take_if(continues)
         {
             // More READs that continue it may have arrived.
-            return Some(Reader { elsewhere: 0, end: reader.end.max(end + ahead.behind), ..reader });
+            return Some(Reader { retransmitted_to: 0, end: reader.end.max(end + ahead.behind), ..reader });
         }
-        let goes_on = known.as_ref().is_some_and(|reader| reader.elsewhere == span.start);
-        if ahead.is_first || goes_on {
+        let continues_there = known.as_ref().is_some_and(|reader| reader.retransmitted_to == span.start);
+        if ahead.is_first || continues_there {
             return (ahead.behind > 0).then(|| Reader::new(ahead.reader, span.start, end + ahead.behind));
         }
         let reader = known.unwrap_or_else(|| Reader::new(ahead.reader, 0, 0));
-        self.keep(Some(Reader { elsewhere: end, ..reader }));
+        self.keep(Some(Reader { retransmitted_to: end, ..reader }));
         None
+    }
+
+    /// Forgets the messages that a queue pair was reading ahead. Returns whether there were any.
+    pub(super) fn end_readers(&mut self, qp: usize) -> bool {
+        let before = self.queue.readers.len();
+        self.queue.readers.retain(|reader| reader.id != qp && reader.id != answers_of(qp));
+        self.queue.readers.len() < before
     }
 
     /// Keeps a reader for the next bytes.
     fn keep(&mut self, reader: Option<Reader>) {
-        let Some(reader) = reader.filter(|reader| reader.next < reader.end || reader.elsewhere > 0) else {
+        let Some(reader) = reader.filter(|reader| reader.next < reader.end || reader.retransmitted_to > 0)
+        else {
             return;
         };
         if self.queue.readers.len() == READERS {
@@ -170,9 +183,9 @@ impl Copying {
     ) -> Result<(), c_int> {
         if let Some(mut reader) = reader {
             while done < out.len()
-                && let Some(lent) = self.next(&mut reader, out.len() - done)
+                && let Some(staged) = self.next(&mut reader, out.len() - done)
             {
-                done += lent.copy_to(&mut out[done..]);
+                done += staged.copy_to(&mut out[done..]);
             }
             if done == out.len() {
                 self.keep(Some(reader));
@@ -184,7 +197,7 @@ impl Copying {
     }
 
     /// The next bytes of a message, at most so many.
-    fn next(&mut self, reader: &mut Reader, most: usize) -> Option<Lent> {
+    fn next(&mut self, reader: &mut Reader, most: usize) -> Option<StagedBytes> {
         self.issue_ahead(reader);
         let piece = reader.pieces.front_mut()?;
         if piece.outcome.is_none() {
@@ -195,13 +208,13 @@ impl Copying {
         let offset = reader.next - piece.start;
         let len = most.min(piece.len - offset);
         let span = Span::at(piece.buffer.at(offset) as usize, len);
-        let lent = Lent { _buffer: piece.buffer.clone(), span };
+        let staged = StagedBytes { _buffer: piece.buffer.clone(), span };
         reader.next += len;
         if offset + len == piece.len {
             reader.pieces.pop_front();
             self.issue_ahead(reader);
         }
-        Some(lent)
+        Some(staged)
     }
 
     /// Issues the copies of the next pieces.

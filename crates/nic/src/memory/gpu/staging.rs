@@ -11,7 +11,7 @@ pub(super) const BUFFER_LEN: usize = 512 << 10;
 /// Buffers per GPU.
 const BUFFERS: usize = 32;
 
-const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
+const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
 const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 
 /// A buffer of pinned memory. It is never freed.
@@ -26,13 +26,20 @@ pub(super) struct Buffer {
 
 /// Buffers of a GPU whose context is current. None if the driver refuses: then nothing is gathered or read ahead.
 pub(super) fn allocate(driver: &'static Driver, gpu: u8) -> VecDeque<Buffer> {
-    let mut start = 0_usize;
-    // SAFETY: the driver writes the address only.
-    let allocated =
-        unsafe { (driver.allocate_host)(&mut start, BUFFERS * BUFFER_LEN, CU_MEMHOSTALLOC_PORTABLE) };
-    if check(allocated).is_err() {
+    // Not memory of the driver: that would vanish with its context (`cudaDeviceReset`), and the processor writes here without asking it.
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping of memory.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), BUFFERS * BUFFER_LEN, prot, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
         return VecDeque::new();
     }
+    // SAFETY: whole pages that nobody else uses.
+    if check(unsafe { (driver.pin)(memory, BUFFERS * BUFFER_LEN, CU_MEMHOSTREGISTER_PORTABLE) }).is_err() {
+        // SAFETY: as above; the driver has not pinned them.
+        unsafe { libc::munmap(memory, BUFFERS * BUFFER_LEN) };
+        return VecDeque::new();
+    }
+    let start = memory as usize;
     let buffers = (0..BUFFERS).map_while(|n| {
         let mut event = 0;
         // SAFETY: as above.
@@ -50,9 +57,9 @@ impl Buffer {
 }
 
 /// A buffer in use. Dropping it makes it free, even if the GPU still uses it.
-pub(super) struct Loan(Option<Buffer>);
+pub(super) struct BufferGuard(Option<Buffer>);
 
-impl Deref for Loan {
+impl Deref for BufferGuard {
     type Target = Buffer;
 
     fn deref(&self) -> &Buffer {
@@ -60,13 +67,13 @@ impl Deref for Loan {
     }
 }
 
-impl DerefMut for Loan {
+impl DerefMut for BufferGuard {
     fn deref_mut(&mut self) -> &mut Buffer {
         self.0.as_mut().expect("taken only in drop")
     }
 }
 
-impl Drop for Loan {
+impl Drop for BufferGuard {
     fn drop(&mut self) {
         if let Some(buffer) = self.0.take() {
             Gpu::at(buffer.gpu).free.lock().push_back(buffer);
@@ -76,10 +83,10 @@ impl Drop for Loan {
 
 impl Copying {
     /// A buffer for a copy from the GPU. The GPU may still use it: the stream keeps the order.
-    pub(super) fn take_buffer(&mut self) -> Option<Loan> {
-        let free = |gpu: &Gpu| gpu.free.lock().pop_front().map(|buffer| Loan(Some(buffer)));
-        if let Some(loan) = free(self.gpu) {
-            return Some(loan);
+    pub(super) fn take_buffer(&mut self) -> Option<BufferGuard> {
+        let free = |gpu: &Gpu| gpu.free.lock().pop_front().map(|buffer| BufferGuard(Some(buffer)));
+        if let Some(buffer) = free(self.gpu) {
+            return Some(buffer);
         }
         if !self.issue_oldest() && !self.queue.readers.is_empty() {
             self.queue.readers.remove(0);
@@ -88,10 +95,10 @@ impl Copying {
     }
 
     /// A buffer for the processor to write to.
-    pub(super) fn take_idle_buffer(&mut self) -> Option<Loan> {
-        let mut loan = self.take_buffer()?;
-        self.wait_for(&mut loan).ok()?;
-        Some(loan)
+    pub(super) fn take_idle_buffer(&mut self) -> Option<BufferGuard> {
+        let mut buffer = self.take_buffer()?;
+        self.wait_for(&mut buffer).ok()?;
+        Some(buffer)
     }
 
     /// Marks the end of the copies that use a buffer so far.

@@ -1,18 +1,19 @@
 //! Gathers the packets of arriving messages, and copies them to the GPU in large pieces.
 
 use super::Copying;
-use super::staging::{BUFFER_LEN, Loan};
+use super::staging::{BUFFER_LEN, BufferGuard};
 use std::ffi::c_int;
 
-/// The message that arrives at a queue pair. Exists from its first part that is not its last, until its last.
+/// The message that arrives at a queue pair. Exists from its first part that is not its last, until its last. If a copy fails, it exists
+/// until the queue pair stops, so that the failure is reported to the message, whoever issued the copy.
 pub(super) struct Batch {
     pub(super) qp: usize,
     /// Where on the GPU the gathered bytes belong.
     start: usize,
     /// Bytes gathered.
     len: usize,
-    buffer: Option<Loan>,
-    /// Of the copies issued so far. A message may be copied on behalf of another one, and reports a failure itself.
+    buffer: Option<BufferGuard>,
+    /// Of the copies issued so far.
     outcome: Result<(), c_int>,
 }
 
@@ -34,7 +35,10 @@ impl Copying {
                 self.issue(at);
             }
             if self.queue.batches[at].buffer.is_none() {
-                let Some(buffer) = self.take_idle_buffer() else { return self.write_now(to, left) };
+                let Some(buffer) = self.take_idle_buffer() else {
+                    let written = self.write_now(to, left);
+                    return self.note(at, written);
+                };
                 let batch = &mut self.queue.batches[at];
                 (batch.start, batch.len, batch.buffer) = (to, 0, Some(buffer));
             }
@@ -53,13 +57,33 @@ impl Copying {
         self.queue.batches[at].outcome
     }
 
+    /// Adds the result of a copy to those of a message, and returns the sum.
+    fn note(&mut self, at: usize, result: Result<(), c_int>) -> Result<(), c_int> {
+        let outcome = &mut self.queue.batches[at].outcome;
+        *outcome = outcome.and(result);
+        *outcome
+    }
+
     /// Copies the last part of a message, and waits for all of it.
     pub(super) fn finish(&mut self, qp: usize, start: usize, data: &[u8]) -> Result<(), c_int> {
         let Some(at) = self.find_batch(qp) else { return self.write_now(start, data) };
-        let gathered = self.gather(qp, start, data);
+        // Its result is noted too.
+        let _ = self.gather(qp, start, data);
         self.issue(at);
-        let outcome = gathered.and(self.queue.batches.remove(at).outcome);
-        outcome.and(self.wait())
+        let waited = self.wait();
+        self.note(at, waited)?;
+        self.queue.batches.remove(at);
+        Ok(())
+    }
+
+    /// Copies what a queue pair that stops has gathered, without waiting, and forgets its messages. Returns whether there were any.
+    pub(super) fn end_batch(&mut self, qp: usize) -> bool {
+        let found = self.find_batch(qp);
+        found.inspect(|&at| {
+            self.issue(at);
+            self.queue.batches.remove(at);
+        });
+        found.is_some()
     }
 
     /// Issues the copy of what a message has gathered.
@@ -70,17 +94,17 @@ impl Copying {
         // SAFETY: nobody writes to the buffer before `wait_for`.
         let issued = unsafe { self.issue_to_gpu(start, buffer.at(0), len) };
         self.mark(&mut buffer);
-        let outcome = &mut self.queue.batches[at].outcome;
-        *outcome = outcome.and(issued);
+        // Reported with a later part of the message.
+        let _ = self.note(at, issued);
     }
 
-    /// The same for the message that has been gathering for longest. Returns whether there is one.
+    /// Issues the copy of what the oldest message has gathered. Returns whether there is one.
     pub(super) fn issue_oldest(&mut self) -> bool {
         let oldest = self.queue.batches.iter().position(|batch| batch.buffer.is_some());
         oldest.inspect(|&at| self.issue(at)).is_some()
     }
 
-    /// The same for all messages.
+    /// Issues the copies of all that is gathered.
     pub(super) fn issue_all(&mut self) {
         while self.issue_oldest() {}
     }

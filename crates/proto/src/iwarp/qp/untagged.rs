@@ -6,7 +6,7 @@ use super::StreamQp;
 use super::receive::{SendProgress, Stop, quote};
 use crate::Time;
 use crate::ids::RKey;
-use crate::qp::{HostServices, MessagePart, Reason, Refusal, RefusalReason, io};
+use crate::qp::{HostServices, MessagePart, Placement, Reason, Refusal, RefusalReason, io};
 use crate::verbs::{EventKind, MemoryFault, WcStatus};
 use crate::wire::Operation;
 
@@ -14,6 +14,7 @@ use crate::wire::Operation;
 struct Part<'a> {
     operation: Operation,
     data: &'a [u8],
+    placement: Placement,
     solicited: bool,
     invalidate: Option<RKey>,
     imm: Option<u32>,
@@ -25,6 +26,9 @@ impl MessagePart for Part<'_> {
     }
     fn payload(&self) -> &[u8] {
         self.data
+    }
+    fn placement(&self) -> Placement {
+        self.placement
     }
     fn solicited(&self) -> bool {
         self.solicited
@@ -59,6 +63,7 @@ impl StreamQp {
                 (false, true) => Operation::SendLast,
             },
             data: piece.data,
+            placement: Placement::of(header.last && piece.has_last_byte()),
             solicited: header.opcode.solicits(),
             invalidate: header.opcode.invalidates().then_some(invalidate),
             imm: None,
@@ -116,6 +121,7 @@ impl StreamQp {
         let part = Part {
             operation: Operation::WriteOnlyImm,
             data: &[],
+            placement: Placement::Last,
             solicited: header.opcode.solicits(),
             invalidate: None,
             imm: Some(imm.0),
