@@ -34,7 +34,8 @@ pub(super) fn lock_search(base: &Path, uid: u32) -> Vec<OwnedFd> {
 
 /// The locks of this user whose names begin with the plain one, sorted by name.
 fn own_locks(plain: &Path, uid: u32) -> Vec<OwnedFd> {
-    let entries = plain.parent().and_then(|base| std::fs::read_dir(base).ok()).into_iter().flatten().flatten();
+    let entries =
+        plain.parent().and_then(|base| std::fs::read_dir(base).ok()).into_iter().flatten().flatten();
     let name = plain.file_name().unwrap_or_default().as_encoded_bytes();
     let mut paths: Vec<_> = entries
         .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(name))
