@@ -568,8 +568,6 @@ static int open_descriptors(void) {
 int main(int argc, char **argv) {
     MUST(argc == 3);
     state = strtoull(argv[1], NULL, 0);
-    /* The first context may leave descriptors of the process, such as that of its log. */
-    MUST(ibv_close_device(open_first()) == 0);
     int before = open_descriptors();
     context = open_first();
     unblock(context->async_fd);
@@ -578,7 +576,14 @@ int main(int argc, char **argv) {
     sweep();
     /* Unread async events must not block the end: closing drops them. */
     CHECK(ibv_close_device(context) == 0);
+#ifdef __SANITIZE_THREAD__ /* it keeps pipes to a process that names functions */
+    (void)before;
+#else
+    /* The threads of the device end, and close what they hold, soon after. */
+    for (int left = 3000; left > 0 && open_descriptors() > before; left--)
+        usleep(10000);
     CHECK(open_descriptors() == before);
+#endif
     if (failures)
         fprintf(stderr, "seed %s\n", argv[1]);
     return verdict();
