@@ -4,7 +4,8 @@
 //! address sanitiser would need them, and the parsers under test have no `unsafe`. The layout of fuzz/ is cargo-fuzz's,
 //! so `cargo +nightly fuzz run TARGET` works as well.
 
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -13,14 +14,15 @@ use crate::process::{Job, Ran};
 use crate::step::{Context, Report, fail};
 
 const MANIFEST: &str = "fuzz/Cargo.toml";
+const README: &str = "fuzz/README.md";
 /// How long all targets together run inside `cargo xtask test`, and with `--full`, in seconds of one processor. The targets share it,
 /// so that another target does not make the step longer.
 const SMOKE_SECONDS: u64 = 24;
 const FULL_SECONDS: u64 = 240;
 /// Targets that run at once: each uses one processor.
 const AT_ONCE: usize = 2;
-/// The longest seed that is kept in the repository.
-const SEED_BYTES: usize = 128;
+/// The longest seed that is kept in the repository: a management datagram has 256 bytes.
+const SEED_BYTES: usize = 300;
 
 /// What cargo-fuzz passes, less the sanitiser. Debug assertions and overflow checks are what turns a bug into a crash.
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -37,7 +39,7 @@ pub(crate) struct Args {
     /// How long all of them run together, one after the other, instead. Inputs that crash are kept, and the other targets go on.
     #[arg(long, conflicts_with = "seconds")]
     hours: Option<f64>,
-    /// Reduce the inputs that were found to few that cover the same, in fuzz/seeds, instead.
+    /// Write few of the inputs that were found, which reach every line that all of them reach, into fuzz/seeds instead.
     #[arg(long, conflicts_with_all = ["seconds", "hours", "input"])]
     minimise: bool,
     /// Run the target once on this file instead: the replay of a crash.
@@ -157,44 +159,114 @@ fn replay(ctx: &Context, target: &str, input: &PathBuf) -> Ran {
     Job::new(binary(ctx, target)).arg(input).run(ctx)
 }
 
-/// Replaces the seeds of a target by few of the inputs known that cover as much as all of them.
-fn minimise(ctx: &Context, target: &str) -> Report {
-    let folder = |kind: &str| ctx.root.join("fuzz").join(kind).join(target);
-    let (corpus, seeds, chosen) = (folder("corpus"), folder("seeds"), folder("chosen"));
-    let prepare = || {
-        for made in [&corpus, &seeds, &chosen] {
-            std::fs::create_dir_all(made)?;
-        }
-        Ok(())
-    };
-    if let Err(error) = prepare() as std::io::Result<()> {
-        return Report::fail(format!("{}: {error}", chosen.display()));
+/// The inputs of a target that the repository keeps: one per line, as hexadecimal digits.
+fn seeds_file(ctx: &Context, target: &str) -> PathBuf {
+    ctx.root.join("fuzz/seeds").join(format!("{target}.hex"))
+}
+
+/// Writes each seed of a target into a file of its own, as libFuzzer reads them, and returns their folder.
+fn unpack_seeds(ctx: &Context, target: &str) -> std::io::Result<PathBuf> {
+    let folder = ctx.root.join("fuzz/target/seeds").join(target);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
     }
-    // Short ones, so that the repository stays small; libFuzzer reads them from the shortest on.
-    let options = ["-merge=1".to_owned(), format!("-max_len={SEED_BYTES}")];
+    std::fs::create_dir_all(&folder)?;
+    let file = seeds_file(ctx, target);
+    let lines = if file.exists() { std::fs::read_to_string(&file)? } else { String::new() };
+    for (at, line) in lines.lines().enumerate() {
+        let seed = from_hex(line).ok_or_else(|| {
+            std::io::Error::other(format!("{}:{}: not a line of hexadecimal bytes", file.display(), at + 1))
+        })?;
+        std::fs::write(folder.join(at.to_string()), seed)?;
+    }
+    Ok(folder)
+}
+
+/// Replaces the seeds of a target by the inputs of a folder, the shortest first.
+fn pack_seeds(ctx: &Context, target: &str, chosen: &Path) -> std::io::Result<()> {
+    let paths = std::fs::read_dir(chosen)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut inputs = paths.map(|path| std::fs::read(path?)).collect::<std::io::Result<Vec<_>>>()?;
+    inputs.sort_by_key(|input| (input.len(), input.clone()));
+    let file = seeds_file(ctx, target);
+    std::fs::create_dir_all(file.parent().expect("it lies in a folder"))?;
+    std::fs::write(file, inputs.iter().map(|input| to_hex(input) + "\n").collect::<String>())
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
+}
+
+/// Replaces the seeds of a target by few of the inputs known that reach as many branches as all of them.
+fn minimise(ctx: &Context, target: &str) -> Report {
+    let (corpus, chosen) = (ctx.root.join("fuzz/corpus").join(target), ctx.root.join("fuzz/target/chosen"));
+    let prepare = || {
+        let _ = std::fs::remove_dir_all(&chosen);
+        std::fs::create_dir_all(&chosen)?;
+        std::fs::create_dir_all(&corpus)?;
+        unpack_seeds(ctx, target)
+    };
+    let seeds = match prepare() {
+        Ok(seeds) => seeds,
+        Err(error) => return Report::fail(format!("{target}: {error}")),
+    };
+    // Short inputs, and each must reach a branch that no other reaches: how often it does is left to the fuzzer. So the seeds of a
+    // target have a few KiB.
+    let options = ["-set_cover_merge=1", "-use_counters=0", &format!("-max_len={SEED_BYTES}")];
     let mut report =
         Report::of(Job::new(binary(ctx, target)).args(options).args([&chosen, &corpus, &seeds]).run(ctx));
-    let swap = || std::fs::remove_dir_all(&seeds).and_then(|()| std::fs::rename(&chosen, &seeds));
     if report.failures.is_empty()
-        && let Err(error) = swap()
+        && let Err(error) = pack_seeds(ctx, target, &chosen)
     {
-        report.failures.push(format!("{}: {error}", seeds.display()));
+        report.failures.push(format!("{target}: {error}"));
     }
     report
+}
+
+/// Targets without a row in the table of fuzz/README.md, and rows without a target.
+pub(crate) fn undocumented_targets(root: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(root.join("fuzz/fuzz_targets")).into_iter().flatten().flatten();
+    let mut targets: Vec<String> =
+        files.filter_map(|file| Some(file.path().file_stem()?.to_str()?.to_owned())).collect();
+    targets.sort();
+    compare(&targets, &std::fs::read_to_string(root.join(README)).unwrap_or_default())
+}
+
+fn compare(targets: &[String], readme: &str) -> Vec<String> {
+    let row = |line: &'_ str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
+    let table = readme.lines().skip_while(|line| !line.starts_with("| target |"));
+    let rows: Vec<String> = table.take_while(|line| line.starts_with('|')).filter_map(row).collect();
+    let missing = targets.iter().filter(|target| !rows.contains(target));
+    let stale = rows.iter().filter(|row| !targets.contains(row));
+    missing
+        .map(|target| format!("{README}:1: no row for the target {target}"))
+        .chain(stale.map(|row| format!("{README}:1: there is no target {row}")))
+        .collect()
 }
 
 /// Run one target; a crash leaves its input in fuzz/artifacts and names the command that replays it.
 fn hunt(ctx: &Context, target: &str, seconds: u64) -> Report {
     let folder = |kind: &str| ctx.root.join("fuzz").join(kind).join(target);
-    let (corpus, artifacts, seeds) = (folder("corpus"), folder("artifacts"), folder("seeds"));
-    for made in [&corpus, &artifacts] {
-        if let Err(error) = std::fs::create_dir_all(made) {
-            return Report::fail(format!("{}: {error}", made.display()));
-        }
-    }
+    let (corpus, artifacts) = (folder("corpus"), folder("artifacts"));
+    let prepare = || {
+        std::fs::create_dir_all(&corpus)?;
+        std::fs::create_dir_all(&artifacts)?;
+        unpack_seeds(ctx, target)
+    };
+    let seeds = match prepare() {
+        Ok(seeds) => seeds,
+        Err(error) => return Report::fail(format!("{target}: {error}")),
+    };
     let ran = Job::new(binary(ctx, target))
-        .arg(&corpus)
-        .args(seeds.is_dir().then_some(&seeds))
+        .args([&corpus, &seeds])
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         .args([format!("-max_total_time={seconds}"), "-timeout=10".to_owned()])
         .limit_s(seconds + 120)
@@ -208,4 +280,29 @@ fn hunt(ctx: &Context, target: &str, seconds: u64) -> Report {
         *failure = format!("{target} crashed; replay it: `cargo xtask fuzz {target} --input {file}`");
     }
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_written_and_read_as_digits() {
+        for bytes in [vec![], vec![0], vec![0x0a, 0xff, 0x10]] {
+            assert_eq!(from_hex(&to_hex(&bytes)), Some(bytes));
+        }
+        assert_eq!([from_hex("0"), from_hex("zz"), from_hex("0é")], [None, None, None]);
+    }
+
+    #[test]
+    fn the_readme_must_name_every_target_and_no_other() {
+        let readme = "| target | what |\n|---|---|\n| `a` | x |\n| `b` | y |\n\n| `not one` | z |\n";
+        let targets = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(compare(&targets(&["a", "b"]), readme), [""; 0]);
+        let found = compare(&targets(&["a", "c"]), readme);
+        assert_eq!(
+            found,
+            ["fuzz/README.md:1: no row for the target c", "fuzz/README.md:1: there is no target b"]
+        );
+    }
 }

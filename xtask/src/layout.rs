@@ -185,6 +185,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     failures.extend(layers::check_order(&files));
     failures.extend(layers::check_protocol(&files));
     failures.extend(crate::links::broken(&ctx.root));
+    failures.extend(crate::fuzz::undocumented_targets(&ctx.root));
     failures.extend(undocumented_variables(
         &files,
         &std::fs::read_to_string(ctx.root.join(VARIABLES)).unwrap_or_default(),

@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod cargo;
+mod deny;
 mod dialogue;
 pub mod dsm;
 pub mod figure;

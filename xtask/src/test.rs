@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use crate::selection::name_of;
 use crate::step::{Context, Report, Step, Tier};
 use crate::{
-    cargo, dsm, fuzz, install, instructions, interop, layout, package, programs, soak, tools, unprivileged,
+    cargo, deny, dsm, fuzz, install, instructions, interop, layout, package, programs, soak, tools,
+    unprivileged,
 };
 
 /// Lines of a failed step's output that are shown; the whole of it is in the log.
@@ -14,9 +15,10 @@ const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 22] = [
+const STEPS: [Step; 23] = [
     Step { name: "layout", tier: Tier::Quick, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", tier: Tier::Quick, run: cargo::fmt, about: "cargo fmt --check" },
+    Step { name: "deny", tier: Tier::Default, run: deny::check, about: "licences, versions and sources of the dependencies, all of them listed; advisories where cargo-deny is" },
     Step { name: "tools", tier: Tier::Default, run: tools::provide, about: "tshark, scapy, setpriv, valgrind, c++: found or installed" },
     Step { name: "clippy", tier: Tier::Quick, run: cargo::clippy, about: "all targets and features, warnings denied" },
     Step { name: "test", tier: Tier::Quick, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests; full: also under valgrind and ThreadSanitizer)" },

@@ -80,6 +80,8 @@ pub(crate) struct Nic {
     link_free_at: Time,
     /// How long ACKs wait for a request that can carry them.
     pub(crate) ack_delay_ns: u64,
+    /// How late the timers of queue pairs are handled.
+    pub(crate) timer_delay_ns: u64,
     /// A queue pair was called, or the link drained, since the last progress.
     needs_progress: bool,
     pub(crate) resources: Resources,
@@ -111,6 +113,7 @@ impl Nic {
             alive: true,
             link_free_at: Time(0),
             ack_delay_ns: 0,
+            timer_delay_ns: 0,
             needs_progress: false,
             resources,
             qps: BTreeMap::new(),
@@ -195,8 +198,13 @@ impl Nic {
             return None;
         }
         let link = (!self.resources.outbox.is_empty()).then_some(self.link_free_at);
-        let due = |slot: &Slot| slot.qp.deadline().into_iter().chain(slot.acks_due).min();
+        let due = |slot: &Slot| self.timer_of(&slot.qp).into_iter().chain(slot.acks_due).min();
         self.qps.values().filter_map(due).chain(link).min()
+    }
+
+    /// When the timer of a queue pair is handled.
+    fn timer_of(&self, qp: &Qp) -> Option<Time> {
+        qp.deadline().map(|at| at + self.timer_delay_ns)
     }
 
     /// The next packet to send, if one waits and the link is free.
@@ -214,7 +222,7 @@ impl Nic {
     /// Runs the timers that are due, and lets every queue pair send.
     pub(crate) fn progress(&mut self, now: Time, journal: &mut Journal) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        let due = self.qps.values().any(|slot| is_due(slot.qp.deadline()) || is_due(slot.acks_due));
+        let due = self.qps.values().any(|slot| is_due(self.timer_of(&slot.qp)) || is_due(slot.acks_due));
         if !self.alive || !(self.needs_progress || due) {
             return;
         }
@@ -222,8 +230,9 @@ impl Nic {
         for qpn in numbers {
             let ack_delay_ns = self.ack_delay_ns;
             let delays_acks = self.qps.get_mut(&qpn).is_some_and(|slot| slot.delays_acks(now, ack_delay_ns));
+            let is_expired = self.qps.get(&qpn).is_some_and(|slot| is_due(self.timer_of(&slot.qp)));
             self.with_qp(now, qpn, journal, |qp, host| {
-                if qp.deadline().is_some_and(|due| due <= now) {
+                if is_expired {
                     qp.handle_timeout(now, host);
                 }
                 if !delays_acks {

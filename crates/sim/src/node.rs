@@ -148,6 +148,11 @@ impl Node {
         self.nic(|nic| nic.ack_delay_ns = ns);
     }
 
+    /// Handles each timer late by this time, as a process that waits for its processor. The default is no delay.
+    pub fn delay_timers(&self, ns: u64) {
+        self.nic(|nic| nic.timer_delay_ns = ns);
+    }
+
     /// Sends long messages as rendezvous sends, and declines to fetch every `decline_every`-th of its peers; 0: none.
     pub fn enable_rendezvous(&self, decline_every: u64) {
         self.nic(|nic| {

@@ -121,6 +121,37 @@ fn reserved_bits_of_a_foreign_end_cost_no_payload() {
     }
 }
 
+/// A foreign end that sets the hello bit and never the extended bit is taken for ferroce. As requester it still receives what is specified,
+/// except for the hello bit of the answers, which it ignores.
+#[test]
+fn the_hello_bit_alone_of_a_foreign_requester_costs_nothing() {
+    for bits in [0x04, 0x7c] {
+        // The first rule that fits decides, so what only observes comes before.
+        let foreign = || {
+            let pair = connect(&PairSetup::rc());
+            let seen = [is_marked, is_response, is_request].map(|of| lengths(&pair, of));
+            pair.world.rule(reserved(is_request, bits));
+            let is_answer = |s: &Seen<'_>| is_ack(s) || is_response(s);
+            let hello = pair.world.rule(reserved(move |s| is_answer(s) && has_hello(s), 0));
+            (pair, hello, seen)
+        };
+        for len in [LEN / 2, LEN, 64] {
+            let (pair, hello, [marked, ..]) = foreign();
+            ping_pong(&pair, 20, len);
+            assert!(hello.hits() > 0, "its hello is answered");
+            assert_eq!(marked.take(), [0; 0], "reserved bits {bits:#x}");
+        }
+        let (pair, hello, [marked, responses, requests]) = foreign();
+        reads(&pair, 4, 4096);
+        assert!(hello.hits() > 0);
+        assert_eq!(responses.take(), [1024 + 16, 1024 + 12, 1024 + 12, 1024 + 16].repeat(4));
+        requests.take();
+        writes(&pair, 4, 4096);
+        assert_eq!(requests.take(), [1024 + 28, 1024 + 12, 1024 + 12, 1024 + 12].repeat(4));
+        assert_eq!(marked.take(), [0; 0]);
+    }
+}
+
 /// The same for the reserved bits of its answers.
 #[test]
 fn reserved_bits_of_a_foreign_responder_cost_no_payload() {

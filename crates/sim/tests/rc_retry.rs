@@ -48,6 +48,26 @@ fn a_silent_peer_gets_retry_cnt_plus_one_transmissions() {
     }
 }
 
+/// The transport timer may run up to four times its value (IBA 9.7.6.1.3). A requester that waits for its processor uses that: its peer may
+/// wait as well.
+#[test]
+fn a_late_requester_transmits_up_to_four_times_per_retry() {
+    let timeout_ns = timeout_ns(10).unwrap();
+    for (late_ns, per_retry) in [(timeout_ns / 4, 1), (timeout_ns / 2, 4), (3 * timeout_ns, 4)] {
+        for retry_cnt in 0..8 {
+            let pair = PairSetup { retry_cnt, timeout: 10, ..setup() }.connect();
+            pair.b.node.kill();
+            pair.a.node.delay_timers(late_ns);
+            let tries = pair.world.rule(Rule::on(is_request));
+            pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 100)));
+            pair.run();
+            assert_eq!(pair.a.send_cq.only().status, WcStatus::RetryExcErr);
+            let expected = (u32::from(retry_cnt) + 1) * per_retry;
+            assert_eq!(tries.hits(), expected, "retry_cnt {retry_cnt}, late by {late_ns} ns");
+        }
+    }
+}
+
 #[test]
 fn later_requests_are_flushed_in_order() {
     let pair = PairSetup { retry_cnt: 1, timeout: 8, ..setup() }.connect();

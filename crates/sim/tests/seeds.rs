@@ -3,6 +3,8 @@
 //!
 //! A run is small, so that a million of them take minutes: `cargo xtask sim --seeds 1000000`. `FERROCE_SIM_SEEDS=17..18` replays seed 17.
 
+mod support;
+
 use ferroce_proto::verbs::{Completion, Mtu, QpState, Route, Transport, WcOpcode, WcStatus};
 use ferroce_proto::wire::{
     Aeth, AtomicEth, Bth, Headers, NakCode, Opcode, Operation, PiggybackedAck, Reth, Service, Syndrome,
@@ -337,17 +339,6 @@ fn run(seed: u64) {
     }
 }
 
-/// `FIRST..LAST`, or a number of seeds.
-fn seeds() -> Range<u64> {
-    let number = |text: &str| text.parse().expect("FERROCE_SIM_SEEDS is a number or a range");
-    match std::env::var("FERROCE_SIM_SEEDS") {
-        Err(_) => SEEDS,
-        Ok(text) => text
-            .split_once("..")
-            .map_or_else(|| 0..number(&text), |(first, last)| number(first)..number(last)),
-    }
-}
-
 /// Shows the progress of long runs on standard error, once per percent.
 fn show(seed: u64, seeds: &Range<u64>, started: Instant) {
     let (done, all) = (seed - seeds.start, seeds.end - seeds.start);
@@ -359,7 +350,7 @@ fn show(seed: u64, seeds: &Range<u64>, started: Instant) {
 
 #[test]
 fn the_results_are_those_of_a_perfect_network() {
-    let (seeds, started) = (seeds(), Instant::now());
+    let (seeds, started) = (support::seeds(SEEDS), Instant::now());
     for seed in seeds.clone() {
         if let Err(reason) = std::panic::catch_unwind(|| run(seed)) {
             println!(

@@ -1,12 +1,14 @@
 //! A temporary folder of one run, for files that a program needs where no namespace can provide them.
+//!
+//! Every user may make files beside it, so its name is random: nobody can take it first.
 
 use crate::failure::Failure;
 use crate::program::CANNOT_RUN;
 use std::fs::{DirBuilder, File};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Held open and locked by the run that the folder belongs to.
 const LOCK: &str = "lock";
@@ -20,14 +22,13 @@ pub(crate) struct PrivateFolder {
 impl PrivateFolder {
     /// Makes it.
     pub(crate) fn make() -> Result<PrivateFolder, Failure> {
-        let base = ferroce_nic::registry::default_base();
+        Self::make_in(&ferroce_nic::registry::default_base())
+    }
+
+    fn make_in(base: &Path) -> Result<PrivateFolder, Failure> {
         let prefix = format!("ferroce-run-{}-", rustix::process::geteuid().as_raw());
-        sweep(&base, &prefix);
-        // One run may need several.
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let path = base.join(format!("{prefix}{}-{number}", std::process::id()));
-        make_at(path).map_err(|error| {
+        sweep(base, &prefix);
+        make_at(base.join(format!("{prefix}{:016x}", random_number()))).map_err(|error| {
             Failure::io(format!("cannot make a folder in {}", base.display()), error)
                 .exit_with(CANNOT_RUN)
                 .advise("Free some space there, or make it writable")
@@ -40,10 +41,18 @@ impl PrivateFolder {
     }
 }
 
+/// A number that another user cannot predict.
+pub(super) fn random_number() -> u64 {
+    RandomState::new().hash_one(())
+}
+
 fn make_at(path: PathBuf) -> io::Result<PrivateFolder> {
     DirBuilder::new().mode(0o700).create(&path)?;
-    let lock = File::create_new(path.join(LOCK))?;
+    // The lock gets its name once it is held: a run that sweeps at this moment would remove a folder whose lock is free.
+    let unnamed = path.join("unnamed");
+    let lock = File::create_new(&unnamed)?;
     lock.lock()?;
+    std::fs::rename(unnamed, path.join(LOCK))?;
     Ok(PrivateFolder { path, _lock: lock })
 }
 
@@ -74,6 +83,24 @@ fn sweep(base: &Path, prefix: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Somebody else makes every name that contains this process's id and a small number.
+    #[test]
+    fn names_that_others_take_do_not_block_a_run() {
+        let base = std::env::temp_dir().join(format!("ferroce-taken-{}", std::process::id()));
+        let plain = format!("ferroce-run-{}-{}-", rustix::process::geteuid().as_raw(), std::process::id());
+        for number in 0..64 {
+            std::fs::create_dir_all(base.join(format!("{plain}{number}"))).expect("a folder");
+        }
+        let folders = [(); 2].map(|()| PrivateFolder::make_in(&base).expect("a folder with another name"));
+        let is_private = |folder: &PrivateFolder| {
+            folder.path().symlink_metadata().expect("it exists").mode() & 0o777 == 0o700
+        };
+        assert!(folders.iter().all(is_private));
+        drop(folders);
+        assert_eq!(std::fs::read_dir(&base).expect("a folder").count(), 64, "both are removed");
+        std::fs::remove_dir_all(base).expect("our own folder");
+    }
 
     #[test]
     fn abandoned_folders_are_swept_and_others_are_not() {

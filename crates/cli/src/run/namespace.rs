@@ -60,7 +60,7 @@ pub(crate) fn try_out(files: &Files<'_>) -> Result<(), Refused> {
 fn enter_as_user(files: &Files<'_>) -> Result<PathBuf, Refused> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     // Held until this process is in its namespace, where the next one finds it.
-    let _lock = user_namespace::lock_search(uid);
+    let _locks = user_namespace::lock_search(&ferroce_nic::registry::default_base(), uid);
     if user_namespace::join(uid, gid) == user_namespace::Join::Joined {
         unshare(libc::CLONE_NEWNS).map_err(refused("mount namespace"))?;
         return mount_files(files);

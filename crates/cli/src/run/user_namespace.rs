@@ -4,6 +4,7 @@
 //! access each other's memory only within one such namespace, and local peers depend on that. A program therefore
 //! joins the namespace of a running program of the same user, if there is one, instead of making its own.
 
+use super::folder::random_number;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
@@ -16,13 +17,40 @@ const NS_GET_PARENT: libc::Ioctl = 0xb702;
 const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
 
 /// Locks the search for a namespace for this user, so that two programs that start together find each other.
-pub(super) fn lock_search(uid: u32) -> Option<OwnedFd> {
-    let path = ferroce_nic::registry::default_base().join(format!("ferroce-run-{uid}.lock"));
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+///
+/// Every user may make files in `base`. A lock counts only if it is ours, and gets a random name if the plain one is taken. Then two
+/// programs may make two locks: each takes all locks, in one order, and one of the two has found both.
+pub(super) fn lock_search(base: &Path, uid: u32) -> Vec<OwnedFd> {
+    let plain = base.join(format!("ferroce-run-{uid}.lock"));
+    let is_taken = open_lock(&plain, OFlags::CREATE, uid).is_none();
+    if is_taken && own_locks(&plain, uid).is_empty() {
+        let random = format!("{}-{:016x}", plain.display(), random_number());
+        let _ = open_lock(Path::new(&random), OFlags::CREATE | OFlags::EXCL, uid);
+    }
+    let mut locks = own_locks(&plain, uid);
+    locks.retain(|lock| flock(lock, FlockOperation::LockExclusive).is_ok());
+    locks
+}
+
+/// The locks of this user whose names begin with the plain one, sorted by name.
+fn own_locks(plain: &Path, uid: u32) -> Vec<OwnedFd> {
+    let entries =
+        plain.parent().and_then(|base| std::fs::read_dir(base).ok()).into_iter().flatten().flatten();
+    let name = plain.file_name().unwrap_or_default().as_encoded_bytes();
+    let mut paths: Vec<_> = entries
+        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(name))
+        .map(|entry| entry.path())
+        .collect();
+    paths.sort_unstable();
+    paths.iter().filter_map(|path| open_lock(path, OFlags::empty(), uid)).collect()
+}
+
+/// Opens a lock that belongs to this user and that nobody else can open: another user could hold any other for ever.
+fn open_lock(path: &Path, how: OFlags, uid: u32) -> Option<OwnedFd> {
+    let flags = how | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).ok()?;
-    // Another user could hold a lock on a file of its own for ever.
-    let is_ours = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_uid == uid && stat.st_mode & 0o077 == 0);
-    (is_ours && flock(&file, FlockOperation::LockExclusive).is_ok()).then_some(file)
+    let stat = rustix::fs::fstat(&file).ok()?;
+    (stat.st_uid == uid && stat.st_mode & 0o077 == 0).then_some(file)
 }
 
 /// Result of [`join`].
@@ -78,4 +106,39 @@ fn parent_of(namespace: &impl AsFd) -> Option<OwnedFd> {
     let fd = unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), NS_GET_PARENT) };
     // SAFETY: a new descriptor without another owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A symbolic link, and a file that others may open, hold the plain name.
+    #[test]
+    fn a_name_that_others_take_does_not_hinder_the_lock() {
+        let base = std::env::temp_dir().join(format!("ferroce-lock-{}", std::process::id()));
+        std::fs::create_dir_all(&base).expect("a folder");
+        let uid = rustix::process::geteuid().as_raw();
+        let plain = base.join(format!("ferroce-run-{uid}.lock"));
+        let is_held = || {
+            let locks = own_locks(&plain, uid);
+            !locks.is_empty()
+                && locks.iter().all(|lock| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err())
+        };
+        std::os::unix::fs::symlink("/dev/null", &plain).expect("a link");
+        let held = lock_search(&base, uid);
+        assert!(is_held());
+        drop(held);
+        assert!(!is_held());
+
+        std::fs::remove_file(&plain).expect("our own link");
+        let open = rustix::fs::open(&plain, OFlags::CREATE | OFlags::RDWR, Mode::from_raw_mode(0o600));
+        let open = open.expect("a file");
+        rustix::fs::fchmod(&open, Mode::from_raw_mode(0o666)).expect("our own file");
+        flock(&open, FlockOperation::LockExclusive).expect("nobody else has it");
+        let held = lock_search(&base, uid);
+        assert!(is_held());
+        assert_eq!(std::fs::read_dir(&base).expect("a folder").count(), 2, "the random name serves again");
+        drop(held);
+        std::fs::remove_dir_all(base).expect("our own folder");
+    }
 }

@@ -8,6 +8,7 @@ use crate::handle::Handle;
 use crate::mw;
 use crate::qp::QpObject;
 use ferroce_nic::{MAX_INLINE, Pd, Posting};
+use ferroce_proto::qp::PostError;
 use ferroce_proto::verbs::{AtomicOp, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
 use ferroce_proto::{Qkey, Qpn, RKey, Srqn};
 use std::ffi::c_int;
@@ -97,7 +98,13 @@ unsafe fn post_one(
     let sges = unsafe { entries(wr.sg_list, wr.num_sge)? };
     // Created once and changed in place: moving it would cost more than the rest of this function.
     let mut request = SendWr { wr_id: wr.wr_id, op, flags, payload: Payload::Sges(sges), ud, srq };
+    // Some entries are read before the NIC counts them.
+    let check_count = |posting: &Posting<'_>| match (sges.len(), posting.cap().max_send_sge as usize) {
+        (given, max) if given > max => Err(PostError::TooManySges { given, max }),
+        _ => Ok(()),
+    };
     if let SendOp::AtomicWrite { value, .. } = &mut request.op {
+        check_count(posting)?;
         // SAFETY: as above.
         *value = unsafe { atomic_write_value(sges, flags, pd)? };
         request.flags -= SendFlags::INLINE;
@@ -108,6 +115,7 @@ unsafe fn post_one(
             // SAFETY: bytes that the program wants sent; inline means they are read now.
             [one] => Payload::Inline(unsafe { bytes(one) }),
             many => {
+                check_count(posting)?;
                 let hand_over = |data: &[u8]| {
                     Ok(posting.post_seldom(&SendWr { payload: Payload::Inline(data), ..request })?)
                 };

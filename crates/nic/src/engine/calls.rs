@@ -9,7 +9,7 @@ use crate::raw::RawQp;
 use ferroce_os::lock::MutexGuard;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::qp::{self, Attempt, PostError, Posted};
-use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendOp, SendWr};
+use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, QpState, RecvWr, Route, SendOp, SendWr};
 use ferroce_proto::{Gid, Time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,6 +57,11 @@ impl Posting<'_> {
     #[inline(never)]
     pub fn post_seldom(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.post(|| *wr)
+    }
+
+    /// The sizes of the queue pair.
+    pub fn cap(&self) -> QpCap {
+        self.raw.map_or_else(|| *self.machine.cap(), |raw| raw.query().cap)
     }
 
     /// Sets whether the next request is the last one of the list: then it need not wait for others.

@@ -72,6 +72,8 @@ pub(super) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
 pub(super) fn prefetch(span: Span, how: Prefetch) -> Result<(), MemoryFault> {
     let advice = match how {
         _ if span.len == 0 => return Ok(()),
+        // No mapping is that long. The kernel rounds such a length up to the next page, which may be zero.
+        _ if span.len > isize::MAX as usize => return Err(fault(span)),
         Prefetch::NoFault => return Ok(()),
         Prefetch::Read => libc::MADV_POPULATE_READ,
         Prefetch::Write => libc::MADV_POPULATE_WRITE,

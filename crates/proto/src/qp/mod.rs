@@ -181,6 +181,11 @@ impl Qp {
         let sq_draining = state == QpState::Sqd && !self.is_drained();
         QpAttr { cur_state: state, sq_draining, ..self.attr }
     }
+
+    /// The sizes of its queues.
+    pub fn cap(&self) -> &QpCap {
+        &self.attr.cap
+    }
     /// Route of its packets (connected transports).
     pub fn route(&self) -> &Route {
         &self.route

@@ -4,6 +4,7 @@
 
 use ferroce_proto::verbs::{Completion, Mtu, QpState, WcFlags, WcOpcode, WcStatus};
 use ferroce_sim::{Pair, PairSetup, Wr};
+use std::ops::Range;
 
 /// Where in `b`'s memory the peer reads, writes and receives; `a` uses its own memory from 0 on.
 pub const FAR: u64 = 128 * 1024;
@@ -219,4 +220,15 @@ pub fn run(script: &Script, setup: &PairSetup, len: u32, fault: impl FnOnce(&Pai
     pair.run();
     (script.check)(&pair, len);
     pair
+}
+
+/// The seeds of `FERROCE_SIM_SEEDS`: `FIRST..LAST`, or their number. Otherwise the usual ones.
+pub fn seeds(usual: Range<u64>) -> Range<u64> {
+    let number = |text: &str| text.parse().expect("FERROCE_SIM_SEEDS is a number or a range");
+    match std::env::var("FERROCE_SIM_SEEDS") {
+        Err(_) => usual,
+        Ok(text) => text
+            .split_once("..")
+            .map_or_else(|| 0..number(&text), |(first, last)| number(first)..number(last)),
+    }
 }

@@ -1,5 +1,6 @@
 // Calls that must fail, each with the errno of its manual page.
 #include "check.h"
+#include <stdint.h>
 #include <sys/mman.h>
 
 static void in_use(struct ibv_context *context)
@@ -46,6 +47,14 @@ static void arguments(struct ibv_context *context)
 	CHECK(optional);
 	CHECK(ibv_dereg_mr(optional) == 0);
 	CHECK(ibv_dereg_mr(NULL) == EINVAL);
+	// From the first page to the end of the address space.
+	for (uintptr_t start = 1; start <= 4096; start += 4095) {
+		CHECK_NULL((ibv_reg_mr)(pd, (void *)start, SIZE_MAX - start + 1, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+		struct ibv_mr *moved = (ibv_reg_mr)(pd, buf, 8192, IBV_ACCESS_LOCAL_WRITE);
+		CHECK(ibv_rereg_mr(moved, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)start, SIZE_MAX - start + 1, 0) ==
+		      IBV_REREG_MR_ERR_INPUT);
+		CHECK(ibv_dereg_mr(moved) == 0);
+	}
 
 	CHECK_NULL(ibv_create_cq(context, 0, NULL, NULL, 0), EINVAL);
 	CHECK_NULL(ibv_create_cq(context, -1, NULL, NULL, 0), EINVAL);
@@ -89,6 +98,12 @@ static void posts(struct ibv_context *context)
 	connect_end(&end, end.qp->qp_num);
 	// The first request is accepted, the second has too many SGEs.
 	CHECK(ibv_post_send(end.qp, wrs, &bad) == EINVAL && bad == &wrs[1]);
+	// Nor are more entries read than the queue pair has, where the call itself reads the data.
+	wrs[1].send_flags = IBV_SEND_INLINE;
+	CHECK(ibv_post_send(end.qp, &wrs[1], &bad) == EINVAL && bad == &wrs[1]);
+	wrs[1].opcode = IBV_WR_ATOMIC_WRITE;
+	CHECK(ibv_post_send(end.qp, &wrs[1], &bad) == EINVAL && bad == &wrs[1]);
+	wrs[1].send_flags = 0, wrs[1].opcode = IBV_WR_SEND;
 	wrs[1].num_sge = -1;
 	CHECK(ibv_post_send(end.qp, &wrs[1], &bad) == EINVAL && bad == &wrs[1]);
 	wrs[1].num_sge = 1;

@@ -1,8 +1,11 @@
 /* Calls in a random order that depends only on the seed (argv[1], rounds in argv[2]): objects are created, used, destroyed
- * while others still need them, and destroyed in the end. The test checks that a destroy returns EBUSY exactly when another
- * object depends on it; valgrind, which runs the program, checks the rest. */
+ * while others still need them, and destroyed in the end. Between them, calls get wrong arguments. The test checks that a destroy
+ * returns EBUSY exactly when another object depends on it, that every call returns, and that no descriptor is left; valgrind, which
+ * runs the program, checks the rest. */
 #include "pair.h"
+#include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 
 #define MANY 12
 
@@ -299,6 +302,31 @@ static void change_qp(int i) {
     CHECK(attr.qp_state == qps[i].qp->state && init.qp_type == qps[i].qp->qp_type);
 }
 
+/* As far as it goes to RTS, toward another queue pair or itself, so that some requests are executed. */
+static void connect_qp(int i) {
+    int to = draw(2) ? i : (int)draw(MANY);
+    if (qps[i].qp == NULL || qps[to].qp == NULL)
+        return;
+    int is_ud = qps[i].qp->qp_type == IBV_QPT_UD;
+    struct ibv_qp_attr attr = {.port_num = 1, .path_mtu = IBV_MTU_1024, .qkey = 1,
+        .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, .dest_qp_num = qps[to].qp->qp_num,
+        .max_dest_rd_atomic = 1, .max_rd_atomic = 1, .min_rnr_timer = 1, .timeout = 8, .retry_cnt = 1, .rnr_retry = 1,
+        .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 64}}};
+    MUST(ibv_query_gid(context, 1, 0, &attr.ah_attr.grh.dgid) == 0);
+    int receives = qps[i].qp->qp_type == IBV_QPT_RC || qps[i].qp->qp_type == IBV_QPT_XRC_RECV;
+    int requests = qps[i].qp->qp_type == IBV_QPT_RC || qps[i].qp->qp_type == IBV_QPT_XRC_SEND;
+    const int masks[] = {0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | (is_ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS),
+        (is_ud ? 0 : IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN) |
+            (receives ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0),
+        IBV_QP_SQ_PSN | (receives || requests ? IBV_QP_TIMEOUT : 0) |
+            (requests ? IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0)};
+    for (int state = IBV_QPS_RESET; state <= IBV_QPS_RTS; state++) {
+        attr.qp_state = (enum ibv_qp_state)state;
+        /* A wrong request of the other end, or a CQ that overran, may have moved it to the error state. */
+        CHECK(ibv_modify_qp(qps[i].qp, &attr, IBV_QP_STATE | masks[state]) >= 0);
+    }
+}
+
 static void post(int i) {
     int mr = (int)draw(MANY), ah = (int)draw(MANY);
     if (qps[i].qp == NULL)
@@ -340,9 +368,159 @@ static void poll(int i) {
         (void)ibv_resize_cq(cqs[i].cq, 1 + (int)draw(100));
 }
 
+/* Wrong arguments: every call below may refuse or succeed, and must return. What it made is destroyed at once. */
+
+/* A value at a limit, or any. */
+static uint64_t odd(void) {
+    static const uint64_t limits[] = {0, 1, 2, 255, 4096, INT_MAX, (uint64_t)INT_MAX + 1, UINT_MAX, (uint64_t)UINT_MAX + 1,
+        INT64_MAX, UINT64_MAX - 4095, UINT64_MAX};
+    uint32_t choice = draw(sizeof limits / sizeof *limits + 2);
+    if (choice < sizeof limits / sizeof *limits)
+        return limits[choice];
+    return (uint64_t)draw(UINT_MAX) << draw(33);
+}
+
+/* Most values small, so that some calls get past the first check. */
+static uint32_t mostly(uint32_t below) {
+    return draw(4) ? draw(below) : (uint32_t)odd();
+}
+
+static void fill(void *at, size_t length) {
+    for (size_t i = 0; i < length; i++)
+        ((unsigned char *)at)[i] = (unsigned char)(draw(2) ? 0 : draw(256));
+}
+
+/* An object or NULL: with what exists, the others decide. */
+#define SOME(table, field) (draw(8) ? (table)[draw(MANY)].field : NULL)
+
+static void wrong_mr(int i) {
+    void *addr = draw(2) ? (void *)memory[i] : (void *)(uintptr_t)odd();
+    struct ibv_pd *pd = SOME(pds, pd);
+    int access = draw(2) ? (int)draw(1 << 9) : (int)odd();
+    struct ibv_mr *mr = draw(2) ? (ibv_reg_mr)(pd, addr, odd(), access)
+                                : ibv_reg_mr_iova2(pd, addr, odd(), odd(), (unsigned)access);
+    if (mr == NULL)
+        return;
+    /* Where an implicit region was asked for, wrong addresses are registered. */
+    (void)ibv_rereg_mr(mr, (int)draw(9), SOME(pds, pd), draw(2) ? (void *)memory[i] : (void *)(uintptr_t)odd(), odd(), (int)odd());
+    RETURNS(0, ibv_dereg_mr(mr));
+}
+
+static void wrong_queues(int i) {
+    struct ibv_cq *cq = ibv_create_cq(draw(8) ? context : NULL, (int)mostly(100), &cqs[i], SOME(channels, channel), (int)mostly(2));
+    if (cq != NULL)
+        RETURNS(0, ibv_destroy_cq(cq));
+    struct ibv_srq_init_attr init = {.attr = {.max_wr = mostly(50), .max_sge = mostly(5), .srq_limit = mostly(5)}};
+    struct ibv_srq *srq = ibv_create_srq(SOME(pds, pd), &init);
+    if (srq != NULL) {
+        struct ibv_srq_attr attr = {.max_wr = mostly(50), .max_sge = mostly(5), .srq_limit = mostly(50)};
+        (void)ibv_modify_srq(srq, &attr, (int)mostly(4));
+        RETURNS(0, ibv_destroy_srq(srq));
+    }
+    if (cqs[i].cq != NULL) {
+        struct ibv_wc wc[4];
+        (void)ibv_poll_cq(cqs[i].cq, -(int)draw(2), wc);
+        (void)ibv_resize_cq(cqs[i].cq, (int)mostly(100));
+    }
+}
+
+static void wrong_qp(int i) {
+    (void)i;
+    struct ibv_qp_init_attr init = {.send_cq = SOME(cqs, cq), .recv_cq = SOME(cqs, cq), .srq = draw(4) ? NULL : SOME(srqs, srq),
+        .qp_type = (enum ibv_qp_type)mostly(12), .cap = {mostly(20), mostly(20), mostly(4), mostly(4), mostly(200)}};
+    struct ibv_qp *qp = ibv_create_qp(SOME(pds, pd), &init);
+    if (qp != NULL)
+        RETURNS(0, ibv_destroy_qp(qp));
+}
+
+static void wrong_ah(int i) {
+    (void)i;
+    struct ibv_ah_attr attr;
+    fill(&attr, sizeof attr);
+    attr.is_global = (uint8_t)draw(2), attr.port_num = (uint8_t)mostly(2);
+    struct ibv_ah *ah = ibv_create_ah(SOME(pds, pd), &attr);
+    if (ah != NULL)
+        RETURNS(0, ibv_destroy_ah(ah));
+}
+
+static void wrong_change(int i) {
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr init;
+    fill(&attr, sizeof attr);
+    attr.qp_state = (enum ibv_qp_state)mostly(8), attr.port_num = (uint8_t)mostly(2);
+    CHECK(ibv_modify_qp(qps[i].qp, &attr, (int)mostly(1 << 22)) >= 0);
+    CHECK(ibv_query_qp(qps[i].qp, &attr, (int)odd(), &init) >= 0);
+    union ibv_gid gid;
+    fill(&gid, sizeof gid);
+    gid.raw[0] = draw(2) ? 0xff : gid.raw[0];
+    uint16_t lid = (uint16_t)odd();
+    if (ibv_attach_mcast(qps[i].qp, &gid, lid) == 0)
+        RETURNS(0, ibv_detach_mcast(qps[i].qp, &gid, lid));
+}
+
+/* Lists of up to three requests. Only inline data has a right address: the call copies it. */
+static void wrong_post(int i) {
+    if (qps[i].qp == NULL)
+        return;
+    struct ibv_sge sges[3][2];
+    struct ibv_send_wr sends[3], *bad_send;
+    struct ibv_recv_wr recvs[3], *bad_recv;
+    int last = (int)draw(3);
+    for (int n = 0; n <= last; n++) {
+        int mr = (int)draw(MANY), ah = (int)draw(MANY);
+        fill(&sends[n], sizeof sends[n]);
+        sends[n].next = n < last ? &sends[n + 1] : NULL;
+        sends[n].sg_list = sges[n], sends[n].num_sge = draw(4) ? (int)draw(3) : (int)odd();
+        sends[n].opcode = (enum ibv_wr_opcode)mostly(16), sends[n].send_flags = mostly(1 << 6);
+        if (qps[i].qp->qp_type == IBV_QPT_UD)
+            sends[n].wr.ud.ah = ahs[ah].ah;
+        if (sends[n].opcode == IBV_WR_BIND_MW)
+            sends[n].opcode = IBV_WR_SEND; /* bind_window does that */
+        recvs[n] = (struct ibv_recv_wr){.next = n < last ? &recvs[n + 1] : NULL, .sg_list = sges[n], .num_sge = sends[n].num_sge};
+        for (int e = 0; e < 2; e++)
+            sges[n][e] = (struct ibv_sge){.length = mostly(200), .lkey = mrs[mr].mr && draw(4) ? mrs[mr].mr->lkey : (uint32_t)odd(),
+                .addr = draw(2) || sends[n].send_flags & IBV_SEND_INLINE ? (uintptr_t)memory[mr] : odd()};
+    }
+    if (draw(2))
+        CHECK(ibv_post_send(qps[i].qp, sends, &bad_send) >= 0);
+    else if (qps[i].srq >= 0)
+        CHECK(ibv_post_srq_recv(srqs[qps[i].srq].srq, recvs, &bad_recv) >= 0);
+    else
+        CHECK(ibv_post_recv(qps[i].qp, recvs, &bad_recv) >= 0);
+}
+
+static void unblock(int fd) {
+    MUST(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
+}
+
+static void wrong_query(int i) {
+    struct ibv_port_attr port;
+    union ibv_gid gid;
+    uint16_t pkey;
+    (void)ibv_query_port(context, (uint8_t)odd(), &port);
+    (void)ibv_query_gid(context, (uint8_t)odd(), (int)odd(), &gid);
+    (void)ibv_query_pkey(context, (uint8_t)odd(), (int)odd(), &pkey);
+    (void)ibv_wc_status_str((enum ibv_wc_status)odd());
+    (void)ibv_event_type_str((enum ibv_event_type)odd());
+    struct ibv_async_event event;
+    while (ibv_get_async_event(context, &event) == 0) {
+        /* What a panic inside the library leads to. */
+        CHECK(event.event_type != IBV_EVENT_DEVICE_FATAL);
+        ibv_ack_async_event(&event);
+    }
+    struct ibv_cq *cq;
+    void *cq_context;
+    if (channels[i].channel != NULL) {
+        unblock(channels[i].channel->fd);
+        if (ibv_get_cq_event(channels[i].channel, &cq, &cq_context) == 0)
+            ibv_ack_cq_events(cq, 1);
+    }
+}
+
 static void step(void) {
     static void (*const actions[])(int) = {toggle_pd, toggle_channel, toggle_cq, toggle_srq, toggle_mr, toggle_ah,
-        toggle_xrcd, toggle_mw, bind_window, toggle_dm, toggle_dm_mr, toggle_qp, toggle_qp, change_qp, change_qp, change_qp, post, post, post, poll};
+        toggle_xrcd, toggle_mw, bind_window, toggle_dm, toggle_dm_mr, toggle_qp, toggle_qp, change_qp, change_qp, change_qp, connect_qp, post, post, post, poll,
+        wrong_mr, wrong_queues, wrong_qp, wrong_ah, wrong_change, wrong_post, wrong_query};
     actions[draw(sizeof actions / sizeof *actions)]((int)draw(MANY));
 }
 
@@ -378,15 +556,34 @@ static void sweep(void) {
     }
 }
 
+static int open_descriptors(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
 int main(int argc, char **argv) {
     MUST(argc == 3);
     state = strtoull(argv[1], NULL, 0);
+    int before = open_descriptors();
     context = open_first();
+    unblock(context->async_fd);
     for (long left = strtol(argv[2], NULL, 0); left > 0; left--)
         step();
     sweep();
     /* Unread async events must not block the end: closing drops them. */
     CHECK(ibv_close_device(context) == 0);
+#ifdef __SANITIZE_THREAD__ /* it keeps pipes to a process that names functions */
+    (void)before;
+#else
+    /* The threads of the device end, and close what they hold, soon after. */
+    for (int left = 3000; left > 0 && open_descriptors() > before; left--)
+        usleep(10000);
+    CHECK(open_descriptors() == before);
+#endif
     if (failures)
         fprintf(stderr, "seed %s\n", argv[1]);
     return verdict();
