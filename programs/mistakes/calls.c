@@ -5,7 +5,7 @@
 /* A request is posted before the queue pair is connected.
  *
  * shows: ibv_post_send: EINVAL
- * says: refused: ibv_post_send: post refused: nothing can be posted in state RESET
+ * says: refused: ibv_post_send: QP #: nothing can be posted in state RESET; receives need INIT, sends need RTS
  */
 MISTAKE(post_before_connecting)
 {
@@ -20,7 +20,7 @@ MISTAKE(post_before_connecting)
 /* A receive is posted in state RESET.
  *
  * shows: ibv_post_recv: EINVAL
- * says: refused: ibv_post_recv: post refused: nothing can be posted in state RESET
+ * says: refused: ibv_post_recv: QP #: nothing can be posted in state RESET; receives need INIT, sends need RTS
  */
 MISTAKE(receive_before_init)
 {
@@ -32,7 +32,7 @@ MISTAKE(receive_before_init)
 /* The queue pair goes from INIT to RTS without RTR.
  *
  * shows: ibv_modify_qp: EINVAL
- * says: refused: ibv_modify_qp: modify refused: a queue pair of this transport cannot go from INIT to RTS
+ * says: refused: ibv_modify_qp: QP #: a queue pair cannot go from INIT to RTS; the order is RESET, INIT, RTR, RTS
  */
 MISTAKE(skip_rtr)
 {
@@ -45,7 +45,7 @@ MISTAKE(skip_rtr)
 /* An attribute is missing in the mask of the transition to RTR.
  *
  * shows: ibv_modify_qp: EINVAL
- * says: refused: ibv_modify_qp: modify refused: the transition also needs MIN_RNR_TIMER
+ * says: refused: ibv_modify_qp: QP #: the transition also needs MIN_RNR_TIMER in the attribute mask
  */
 MISTAKE(missing_attribute)
 {
@@ -58,7 +58,7 @@ MISTAKE(missing_attribute)
 /* The mask names an attribute that the transition to INIT does not take.
  *
  * shows: ibv_modify_qp: EINVAL
- * says: refused: ibv_modify_qp: modify refused: the transition does not take DEST_QPN
+ * says: refused: ibv_modify_qp: QP #: the transition does not take DEST_QPN; remove it from the attribute mask
  */
 MISTAKE(attribute_too_early)
 {
@@ -70,7 +70,7 @@ MISTAKE(attribute_too_early)
 /* cur_state claims RTS, but the queue pair is in INIT.
  *
  * shows: ibv_modify_qp: EINVAL
- * says: refused: ibv_modify_qp: modify refused: cur_state is RTS, but the queue pair is in INIT
+ * says: refused: ibv_modify_qp: QP #: cur_state is RTS, but the queue pair is in INIT
  */
 MISTAKE(wrong_current_state)
 {
@@ -83,7 +83,7 @@ MISTAKE(wrong_current_state)
 /* port_num is 0: ports count from 1.
  *
  * shows: ibv_modify_qp: EINVAL
- * says: refused: ibv_modify_qp: modify refused: port must not be zero
+ * says: refused: ibv_modify_qp: QP #: port must not be zero
  */
 MISTAKE(port_zero)
 {
@@ -96,7 +96,7 @@ MISTAKE(port_zero)
 /* sgid_index is an index that the GID table does not have.
  *
  * shows: ibv_modify_qp: EINVAL
- * says: refused: ibv_modify_qp: sgid_index is 99, but the GID table has 1 entries; `ferroce gids` lists them
+ * says: refused: ibv_modify_qp: QP #: sgid_index is 99, but the GID table has 1 entries; `ferroce gids` lists them
  */
 MISTAKE(no_such_gid_index)
 {
@@ -110,7 +110,7 @@ MISTAKE(no_such_gid_index)
 /* path_mtu holds bytes instead of a value of enum ibv_mtu.
  *
  * shows: ibv_modify_qp: EINVAL
- * says: refused: ibv_modify_qp: no such path MTU
+ * says: refused: ibv_modify_qp: QP #: path_mtu is no value of enum ibv_mtu: 1 (256 bytes) to 5 (4096 bytes)
  */
 MISTAKE(mtu_in_bytes)
 {
@@ -124,7 +124,7 @@ MISTAKE(mtu_in_bytes)
 /* rnr_retry is 8, but has three bits.
  *
  * shows: ibv_modify_qp: EINVAL
- * says: refused: ibv_modify_qp: modify refused: rnr_retry is 8 (0x8), the limit is 7 (0x7)
+ * says: refused: ibv_modify_qp: QP #: rnr_retry is 8 (0x8), the limit is 7 (0x7)
  */
 MISTAKE(retry_count_too_high)
 {
@@ -162,7 +162,7 @@ MISTAKE(completion_queue_too_deep)
 /* A request has more scatter/gather entries than the queue pair was created for.
  *
  * shows: ibv_post_send: EINVAL
- * says: refused: ibv_post_send: post refused: 3 scatter/gather entries given, the queue was created for 2
+ * says: refused: ibv_post_send: QP #: 3 scatter/gather entries given, the queue was created with max_sge 2
  */
 MISTAKE(too_many_entries)
 {
@@ -179,7 +179,8 @@ MISTAKE(too_many_entries)
 /* Inline data is longer than max_inline_data.
  *
  * shows: ibv_post_send: EINVAL
- * says: refused: ibv_post_send: post refused: 1000 bytes of inline data given, max_inline_data is 64
+ * says: refused: ibv_post_send: QP #: 1000 bytes of inline data given, max_inline_data is 64; create the queue pair with
+ *       more, or post without INLINE
  */
 MISTAKE(inline_too_long)
 {
@@ -194,7 +195,8 @@ MISTAKE(inline_too_long)
 /* A READ has the flag IBV_SEND_INLINE.
  *
  * shows: ibv_post_send: EINVAL
- * says: refused: ibv_post_send: post refused: a READ, atomic or bind cannot be inline: it has no data to send
+ * says: refused: ibv_post_send: QP #: a READ, atomic or bind cannot be inline: it has no data to send; post it without
+ *       INLINE
  */
 MISTAKE(inline_read)
 {
@@ -209,7 +211,8 @@ MISTAKE(inline_read)
 /* A WRITE is posted to a UD queue pair.
  *
  * shows: ibv_post_send: EINVAL
- * says: refused: ibv_post_send: post refused: a Ud queue pair has no such operation
+ * says: refused: ibv_post_send: QP #: a queue pair of transport Ud has no such operation: UD only sends, UC has neither
+ *       READ nor atomics
  */
 MISTAKE(write_on_ud)
 {
@@ -224,7 +227,7 @@ MISTAKE(write_on_ud)
 /* A datagram has no address handle.
  *
  * shows: ibv_post_send: EINVAL
- * says: refused: ibv_post_send: a NULL pointer
+ * says: refused: ibv_post_send: QP #: a datagram needs an address handle
  */
 MISTAKE(no_address_handle)
 {
@@ -240,8 +243,8 @@ MISTAKE(no_address_handle)
 /* More receives are posted than the receive queue holds.
  *
  * shows: ibv_post_recv: ENOMEM
- * says: refused: ibv_post_recv: post refused: the queue is full: all 16 work requests are outstanding; poll completions
- *       first
+ * says: refused: ibv_post_recv: QP #: the queue is full: all 16 work requests are outstanding; poll completions (an
+ *       unsignalled send makes none) or create a deeper queue
  */
 MISTAKE(receive_queue_full)
 {
@@ -255,7 +258,7 @@ MISTAKE(receive_queue_full)
 /* A receive is posted to a queue pair that uses a shared receive queue.
  *
  * shows: ibv_post_recv: EINVAL
- * says: refused: ibv_post_recv: post refused: this queue pair takes its receives from a shared receive queue; post there
+ * says: refused: ibv_post_recv: QP #: this queue pair takes its receives from a shared receive queue; post there
  */
 MISTAKE(receive_despite_srq)
 {
@@ -314,7 +317,8 @@ MISTAKE(deregister_under_window)
 /* A protection domain is freed while a region and a queue pair are in it.
  *
  * shows: ibv_dealloc_pd: EBUSY
- * says: refused: ibv_dealloc_pd: the protection domain still has regions, queue pairs or address handles
+ * says: refused: ibv_dealloc_pd: the protection domain still has regions, queue pairs or address handles (2 uses);
+ *       destroy them first
  */
 MISTAKE(free_domain_in_use)
 {
@@ -325,7 +329,7 @@ MISTAKE(free_domain_in_use)
 /* A completion queue is destroyed before its queue pair.
  *
  * shows: ibv_destroy_cq: EBUSY
- * says: refused: ibv_destroy_cq: queue pairs still use the completion queue
+ * says: refused: ibv_destroy_cq: queue pairs still use the completion queue (2 uses); destroy them first
  */
 MISTAKE(destroy_completion_queue_in_use)
 {
@@ -336,7 +340,7 @@ MISTAKE(destroy_completion_queue_in_use)
 /* A shared receive queue is destroyed before its queue pair.
  *
  * shows: ibv_destroy_srq: EBUSY
- * says: refused: ibv_destroy_srq: queue pairs still take receives from it
+ * says: refused: ibv_destroy_srq: queue pairs still take receives from it (1 uses); destroy them first
  */
 MISTAKE(destroy_srq_in_use)
 {
@@ -351,7 +355,7 @@ MISTAKE(destroy_srq_in_use)
 /* A UD queue pair joins a GID that is no multicast group.
  *
  * shows: ibv_attach_mcast: EINVAL
- * says: refused: ibv_attach_mcast: gid: is no multicast address
+ * says: refused: ibv_attach_mcast: gid: is no multicast address: 224.0.0.0/4 or ff00::/8
  */
 MISTAKE(attach_to_unicast)
 {
@@ -381,8 +385,8 @@ MISTAKE(use_after_fork)
  *
  * udp shows: ibv_post_send: ENOMEM
  * local shows: ibv_post_send: success
- * udp says: refused: ibv_post_send: post refused: the queue is full: all 16 work requests are outstanding; poll
- *       completions first
+ * udp says: refused: ibv_post_send: QP #: the queue is full: all 16 work requests are outstanding; poll completions (an
+ *       unsignalled send makes none) or create a deeper queue
  */
 MISTAKE(all_unsignalled)
 {

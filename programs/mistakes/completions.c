@@ -5,9 +5,10 @@
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
  * shows: event: local access violation work queue error
- * says: failed: QP #: WRITE from QP # refused: key # names no region (never registered, or freed)
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ * says: failed: QP #: WRITE from QP # refused: key # names no region here; check that the key is that of the region, and
+ *       lkey and rkey are not exchanged
+ * says: failed: QP #: WRITE wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: a key
+ *       that names no region
  */
 MISTAKE(wrong_rkey)
 {
@@ -23,9 +24,10 @@ MISTAKE(wrong_rkey)
 /* The rkey names a region that its owner has deregistered.
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
- * says: failed: QP #: READ from QP # refused: key # names no region (never registered, or freed)
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ * says: failed: QP #: READ from QP # refused: key # is no longer valid: its region was deregistered or the key
+ *       invalidated
+ * says: failed: QP #: READ wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: the key
+ *       of a region that was deregistered, or an invalidated key
  */
 MISTAKE(rkey_after_deregistration)
 {
@@ -40,9 +42,10 @@ MISTAKE(rkey_after_deregistration)
 /* The rkey names a region of another protection domain than the responder's queue pair.
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
- * says: failed: QP #: WRITE from QP # refused: key # names a region of PD 1, this QP is in PD 3
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ * says: failed: QP #: WRITE from QP # refused: key # names a region of PD 1, this QP is in PD 3; register the memory in
+ *       the PD of the QP
+ * says: failed: QP #: WRITE wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: memory
+ *       of another protection domain
  */
 MISTAKE(rkey_of_another_domain)
 {
@@ -60,8 +63,8 @@ MISTAKE(rkey_of_another_domain)
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
  * says: failed: QP #: WRITE from QP # refused: 64 bytes at # are not inside the region of key #, which has 4096 bytes at
  *       #
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ * says: failed: QP #: WRITE wr_id 0x1 of 64 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess:
+ *       outside the region or memory window
  */
 MISTAKE(beyond_the_region)
 {
@@ -76,9 +79,10 @@ MISTAKE(beyond_the_region)
 /* The region does not grant REMOTE_WRITE.
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
- * says: failed: QP #: WRITE from QP # refused: key # grants LOCAL_WRITE and REMOTE_READ, the operation needs REMOTE_WRITE
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ * says: failed: QP #: WRITE from QP # refused: key # grants LOCAL_WRITE and REMOTE_READ, the operation needs
+ *       REMOTE_WRITE; register the memory with it
+ * says: failed: QP #: WRITE wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: a right
+ *       that the region or the queue pair does not grant
  */
 MISTAKE(region_without_remote_write)
 {
@@ -91,9 +95,10 @@ MISTAKE(region_without_remote_write)
 /* The region does not grant REMOTE_READ.
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
- * says: failed: QP #: READ from QP # refused: key # grants LOCAL_WRITE and REMOTE_WRITE, the operation needs REMOTE_READ
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ * says: failed: QP #: READ from QP # refused: key # grants LOCAL_WRITE and REMOTE_WRITE, the operation needs REMOTE_READ;
+ *       register the memory with it
+ * says: failed: QP #: READ wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: a right
+ *       that the region or the queue pair does not grant
  */
 MISTAKE(region_without_remote_read)
 {
@@ -107,9 +112,9 @@ MISTAKE(region_without_remote_read)
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
  * says: failed: QP #: atomic from QP # refused: key # grants LOCAL_WRITE and REMOTE_WRITE, the operation needs
- *       REMOTE_ATOMIC
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ *       REMOTE_ATOMIC; register the memory with it
+ * says: failed: QP #: atomic wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: a
+ *       right that the region or the queue pair does not grant
  */
 MISTAKE(region_without_remote_atomic)
 {
@@ -122,9 +127,10 @@ MISTAKE(region_without_remote_atomic)
 /* The region grants REMOTE_WRITE, but the responder's queue pair does not.
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
- * says: failed: QP #: WRITE from QP # refused: the access flags of the QP grant nothing, the operation needs REMOTE_WRITE
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ * says: failed: QP #: WRITE from QP # refused: the access flags of the QP grant nothing, the operation needs
+ *       REMOTE_WRITE; set it in qp_access_flags
+ * says: failed: QP #: WRITE wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: a right
+ *       that the region or the queue pair does not grant
  */
 MISTAKE(queue_pair_without_remote_write)
 {
@@ -138,9 +144,9 @@ MISTAKE(queue_pair_without_remote_write)
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
  * says: failed: QP #: READ from QP # refused: the access flags of the QP grant REMOTE_WRITE, the operation needs
- *       REMOTE_READ
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ *       REMOTE_READ; set it in qp_access_flags
+ * says: failed: QP #: READ wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: a right
+ *       that the region or the queue pair does not grant
  */
 MISTAKE(queue_pair_without_remote_read)
 {
@@ -153,7 +159,8 @@ MISTAKE(queue_pair_without_remote_read)
 /* The lkey of a SEND names no region.
  *
  * shows: client: IBV_WC_LOC_PROT_ERR (4)
- * says: failed: QP #: send wr_id 0x1 cannot read its data: key # names no region (never registered, or freed)
+ * says: failed: QP #: send wr_id 0x1 cannot read its data: key # names no region here; check that the key is that of the
+ *       region, and lkey and rkey are not exchanged
  */
 MISTAKE(wrong_lkey)
 {
@@ -186,7 +193,8 @@ MISTAKE(data_beyond_the_region)
 /* The lkey belongs to another protection domain than the queue pair.
  *
  * shows: client: IBV_WC_LOC_PROT_ERR (4)
- * says: failed: QP #: send wr_id 0x1 cannot read its data: key # names a region of PD 3, this QP is in PD 1
+ * says: failed: QP #: send wr_id 0x1 cannot read its data: key # names a region of PD 3, this QP is in PD 1; register the
+ *       memory in the PD of the QP
  */
 MISTAKE(lkey_of_another_domain)
 {
@@ -205,9 +213,9 @@ MISTAKE(lkey_of_another_domain)
  * shows: client: IBV_WC_REM_OP_ERR (11)
  * shows: server: IBV_WC_LOC_PROT_ERR (4)
  * says: failed: QP #: a message from QP # cannot be placed into its receive: key # grants nothing, the operation needs
- *       LOCAL_WRITE
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteOperational: the peer could not place the message: its
- *       receive buffer's memory is not usable
+ *       LOCAL_WRITE; register the memory with it
+ * says: failed: QP #: SEND wr_id 0x1 of 8 bytes was refused by QP # at # with NAK RemoteOperational: the memory of the
+ *       receive is not accessible
  */
 MISTAKE(receive_without_local_write)
 {
@@ -222,7 +230,8 @@ MISTAKE(receive_without_local_write)
 /* A READ returns its data into memory that does not grant LOCAL_WRITE.
  *
  * shows: client: IBV_WC_LOC_PROT_ERR (4)
- * says: failed: QP #: the answer to wr_id 0x1 cannot be placed: key # grants nothing, the operation needs LOCAL_WRITE
+ * says: failed: QP #: the answer to wr_id 0x1 cannot be placed: key # grants nothing, the operation needs LOCAL_WRITE;
+ *       register the memory with it
  */
 MISTAKE(read_without_local_write)
 {
@@ -237,8 +246,8 @@ MISTAKE(read_without_local_write)
  * shows: client: IBV_WC_REM_INV_REQ_ERR (9)
  * shows: server: IBV_WC_LOC_LEN_ERR (1)
  * says: failed: QP #: a message of at least 100 bytes from QP # exceeds the receive of 64 bytes
- * says: failed: QP #: QP # at # answered PSN 100 with NAK InvalidRequest: the peer found the request invalid: too long,
- *       unsupported, or too many READs outstanding
+ * says: failed: QP #: SEND wr_id 0x1 of 100 bytes was refused by QP # at # with NAK InvalidRequest: longer than its
+ *       receive
  */
 MISTAKE(receive_too_small)
 {
@@ -252,7 +261,8 @@ MISTAKE(receive_too_small)
 /* No receive is posted, and rnr_retry is 0.
  *
  * shows: client: IBV_WC_RNR_RETRY_EXC_ERR (13)
- * says: failed: QP #: QP # at # had no receive posted for PSN 100, 0 RNR retries used up
+ * says: failed: QP #: QP # at # had no receive posted for PSN 100, 0 RNR retries used up; post receives there first, or
+ *       raise rnr_retry
  */
 MISTAKE(no_receive)
 {
@@ -265,7 +275,8 @@ MISTAKE(no_receive)
 /* No receive is posted for a WRITE with immediate data, which consumes one.
  *
  * shows: client: IBV_WC_RNR_RETRY_EXC_ERR (13)
- * says: failed: QP #: QP # at # had no receive posted for PSN 100, 3 RNR retries used up
+ * says: failed: QP #: QP # at # had no receive posted for PSN 100, 3 RNR retries used up; post receives there first, or
+ *       raise rnr_retry
  */
 MISTAKE(no_receive_for_immediate)
 {
@@ -278,7 +289,8 @@ MISTAKE(no_receive_for_immediate)
 /* The shared receive queue is empty.
  *
  * shows: client: IBV_WC_RNR_RETRY_EXC_ERR (13)
- * says: failed: QP #: QP # at # had no receive posted for PSN 100, 0 RNR retries used up
+ * says: failed: QP #: QP # at # had no receive posted for PSN 100, 0 RNR retries used up; post receives there first, or
+ *       raise rnr_retry
  */
 MISTAKE(empty_srq)
 {
@@ -296,8 +308,8 @@ MISTAKE(empty_srq)
  *
  * shows: client: IBV_WC_REM_INV_REQ_ERR (9)
  * says: failed: QP #: request from QP # is invalid: atomic address # is not a multiple of 8
- * says: failed: QP #: QP # at # answered PSN 100 with NAK InvalidRequest: the peer found the request invalid: too long,
- *       unsupported, or too many READs outstanding
+ * says: failed: QP #: atomic wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK InvalidRequest: an
+ *       atomic that is not aligned to 8
  */
 MISTAKE(atomic_not_aligned)
 {
@@ -338,8 +350,8 @@ MISTAKE(no_reads_at_requester)
  *
  * shows: client: IBV_WC_REM_INV_REQ_ERR (9)
  * says: failed: QP #: request from QP # is invalid: more READs and atomics outstanding than max_dest_rd_atomic 0
- * says: failed: QP #: QP # at # answered PSN 100 with NAK InvalidRequest: the peer found the request invalid: too long,
- *       unsupported, or too many READs outstanding
+ * says: failed: QP #: READ wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK InvalidRequest:
+ *       opcode, length or number of requests not allowed
  */
 MISTAKE(no_reads_at_responder)
 {
@@ -371,10 +383,10 @@ MISTAKE(datagram_beyond_the_mtu)
  *
  * udp shows: client: IBV_WC_REM_INV_REQ_ERR (9)
  * local shows: client: IBV_WC_SUCCESS (0)
- * udp says: failed: QP #: request from QP # is invalid: SendOnly with 1000 bytes is not valid at this point of a message
- *       (MTU 512 bytes)
- * udp says: failed: QP #: QP # at # answered PSN 100 with NAK InvalidRequest: the peer found the request invalid: too
- *       long, unsupported, or too many READs outstanding
+ * udp says: failed: QP #: request from QP # is invalid: SendOnly with 1000 bytes is not valid at this point of a message,
+ *       or differs from path_mtu, which is 512 here
+ * udp says: failed: QP #: SEND wr_id 0x1 of 1000 bytes was refused by QP # at # with NAK InvalidRequest: opcode, length
+ *       or number of requests not allowed
  */
 MISTAKE(path_mtu_differs)
 {
@@ -390,9 +402,10 @@ MISTAKE(path_mtu_differs)
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
  * shows: client: IBV_WC_WR_FLUSH_ERR (5)
- * says: failed: QP #: WRITE from QP # refused: the access flags of the QP grant nothing, the operation needs REMOTE_WRITE
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ * says: failed: QP #: WRITE from QP # refused: the access flags of the QP grant nothing, the operation needs
+ *       REMOTE_WRITE; set it in qp_access_flags
+ * says: failed: QP #: WRITE wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: a right
+ *       that the region or the queue pair does not grant
  */
 MISTAKE(post_after_error)
 {
@@ -408,7 +421,7 @@ MISTAKE(post_after_error)
  *
  * shows: event: CQ error
  * shows: client: ibv_poll_cq fails
- * says: failed: QP #: completion of wr_id 0x1 found CQ 2 full
+ * says: failed: QP #: completion of wr_id 0x1 found CQ 2 full with 4 completions; poll more often, or create it deeper
  * says: refused: ibv_poll_cq: the completion queue overflowed: more than 4 completions were waiting; make it deeper or
  *       poll more often
  */
@@ -429,8 +442,8 @@ MISTAKE(completion_queue_overrun)
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
  * says: failed: QP #: WRITE from QP # refused: key # names a window that was bound through QP #, this is QP #
- * says: failed: QP #: QP # at # answered PSN 100 with NAK RemoteAccess: the peer refused access: wrong rkey, range,
- *       protection domain or rights
+ * says: failed: QP #: WRITE wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: a
+ *       memory window of another queue pair
  */
 MISTAKE(window_of_another_queue_pair)
 {
@@ -466,8 +479,9 @@ MISTAKE(window_of_another_queue_pair)
  *
  * shows: client: IBV_WC_RETRY_EXC_ERR (12)
  * shows: server: no completion
- * says: dropped: no QP # here (from #)
- * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up
+ * says: dropped: no QP # here for a packet from #: it was destroyed, or the sender has a wrong number
+ * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
+ *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
  */
 MISTAKE(peer_destroyed)
 {
@@ -483,8 +497,9 @@ MISTAKE(peer_destroyed)
  *
  * shows: client: IBV_WC_RETRY_EXC_ERR (12)
  * shows: server: no completion
- * says: dropped: QP # is in state INIT, it does not receive
- * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up
+ * says: dropped: QP # is in state INIT, it receives only in RTR and RTS
+ * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
+ *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
  */
 MISTAKE(peer_not_ready)
 {
@@ -501,8 +516,9 @@ MISTAKE(peer_not_ready)
  *
  * shows: client: IBV_WC_RETRY_EXC_ERR (12)
  * shows: server: no completion
- * says: dropped: QP #: NAK for PSN 100, which is already acknowledged
- * says: failed: QP #: PSN 4000 not acknowledged by QP # at # within 4194 us, 2 retries used up
+ * says: dropped: QP #: the peer expects PSN 100, but this QP began with sq_psn 4000: its rq_psn must be the same
+ * says: failed: QP #: PSN 4000 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
+ *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
  */
 MISTAKE(psn_mismatch)
 {
@@ -515,12 +531,33 @@ MISTAKE(psn_mismatch)
 	show_silence(&server);
 }
 
+/* The same, but sq_psn is behind rq_psn: the responder takes the request for a duplicate.
+ *
+ * shows: client: IBV_WC_RETRY_EXC_ERR (12)
+ * shows: server: no completion
+ * says: dropped: QP #: response to PSN 99, but only PSNs before 51 were sent, from sq_psn 50 on: rq_psn of the peer must
+ *       be the same
+ * says: failed: QP #: PSN 50 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
+ *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
+ */
+MISTAKE(psn_behind)
+{
+	retry_shortly();
+	client.sq_psn = 50;
+	connect_pair();
+	post_receive(64);
+	post_plain(IBV_WR_SEND, 8);
+	show_completion(&client);
+	show_silence(&server);
+}
+
 /* dest_qp_num is not the number of the peer's queue pair.
  *
  * shows: client: IBV_WC_RETRY_EXC_ERR (12)
  * shows: server: no completion
- * says: dropped: no QP # here (from #)
- * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up
+ * says: dropped: no QP # here for a packet from #: it was destroyed, or the sender has a wrong number
+ * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
+ *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
  */
 MISTAKE(wrong_destination_number)
 {
@@ -538,7 +575,8 @@ MISTAKE(wrong_destination_number)
  *
  * shows: client: IBV_WC_RETRY_EXC_ERR (12)
  * shows: server: no completion
- * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up
+ * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
+ *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
  */
 MISTAKE(wrong_destination_address)
 {
@@ -556,8 +594,9 @@ MISTAKE(wrong_destination_address)
  *
  * shows: client: IBV_WC_RETRY_EXC_ERR (12)
  * shows: server: no completion
- * says: dropped: QP # is connected from # to #, the packet went from # to #
- * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up
+ * says: dropped: QP # is connected from # to #, the packet went from # to #: the ends name different addresses
+ * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
+ *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
  */
 MISTAKE(peer_connected_elsewhere)
 {

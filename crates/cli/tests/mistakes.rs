@@ -16,7 +16,7 @@ use support::{build_library, cc, ferroce, has_compiler, scratch};
 const AT_ONCE: usize = 4;
 
 /// A sentence that may follow any error, if a packet is in flight when it happens.
-const AFTERMATH: &str = "dropped: QP # is in state ERR, it does not receive";
+const AFTERMATH: &str = "dropped: QP # is in state ERR, it receives only in RTR and RTS";
 
 /// What a line of a comment is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
