@@ -67,6 +67,7 @@ pub use engine::Posting;
 pub use error::{CmRefusal, Error};
 pub use ferroce_os::lock;
 pub use ferroce_os::log::refusal as log_refusal;
+pub use ferroce_proto::qp::RefusalReason;
 pub use ferroce_shm::registry;
 pub use gids::GidEntry;
 pub use memory::{MAX_MW, Prefetch, WindowType, is_driver_loaded as is_cuda_loaded};

@@ -152,7 +152,10 @@ fn unknown_mask_bits_are_refused_and_named() {
     let stranger = AttrMask::from_bits_retain(1 << 30);
     let answer = check(Transport::Rc, QpState::Rts, QpState::Rts, stranger);
     assert_eq!(answer, Err(ModifyError::NotAllowed(stranger)));
-    assert_eq!(answer.unwrap_err().to_string(), "the transition does not take unknown bits 0x40000000");
+    assert_eq!(
+        answer.unwrap_err().to_string(),
+        "the transition does not take unknown bits 0x40000000; remove it from the attribute mask"
+    );
 }
 
 #[test]
@@ -168,9 +171,12 @@ fn a_wrong_claim_about_the_current_state_is_caught() {
 #[test]
 fn errors_name_the_states_and_attributes() {
     let nowhere = check(Transport::Rc, QpState::Reset, QpState::Rts, AttrMask::STATE).unwrap_err();
-    assert_eq!(nowhere.to_string(), "a queue pair of this transport cannot go from RESET to RTS");
+    assert_eq!(
+        nowhere.to_string(),
+        "a queue pair cannot go from RESET to RTS; the order is RESET, INIT, RTR, RTS"
+    );
     let missing = check(Transport::Ud, QpState::Reset, QpState::Init, AttrMask::STATE).unwrap_err();
-    assert_eq!(missing.to_string(), "the transition also needs PKEY_INDEX, PORT, QKEY");
+    assert_eq!(missing.to_string(), "the transition also needs PKEY_INDEX, PORT, QKEY in the attribute mask");
 }
 
 #[test]

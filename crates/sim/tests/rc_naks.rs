@@ -446,3 +446,28 @@ fn no_forged_bit_breaks_more_than_the_connection() {
         }
     }
 }
+
+/// A NAK has one code for all of these; between two ferroce ends it also carries the reason.
+#[test]
+fn the_requester_names_the_reason_of_the_responder() {
+    let told = |wr: &dyn Fn(&Pair) -> Wr| -> Vec<String> {
+        let pair = setup().connect();
+        pair.a.qp.post(wr(&pair));
+        pair.run();
+        pair.world
+            .journal()
+            .explanations()
+            .filter(|why| why.contains("was refused by"))
+            .map(str::to_string)
+            .collect()
+    };
+    let beyond = told(&|pair| Wr::write(2, &pair.b.mr, FAR * 64).sge(pair.a.sge(0, 8)));
+    let unknown =
+        told(&|pair| Wr::new(2, SendOp::Write { addr: 0, rkey: RKey(0x1234) }).sge(pair.a.sge(0, 8)));
+    for (lines, reason) in [(beyond, "outside the region"), (unknown, "a key that names no region")] {
+        assert!(
+            lines.len() == 1 && lines[0].contains(reason) && lines[0].contains("WRITE wr_id 0x2"),
+            "{lines:?}"
+        );
+    }
+}

@@ -1,5 +1,7 @@
 //! The meaning of each counter, in one line. Unknown counters of a newer NIC are shown without one.
 
+use ferroce_nic::RefusalReason;
+
 /// A reason to drop a packet.
 pub(crate) fn of_drop(reason: &str) -> &'static str {
     match reason {
@@ -30,23 +32,7 @@ pub(crate) fn of_drop(reason: &str) -> &'static str {
 
 /// A reason to refuse a request.
 pub(super) fn of_refusal(reason: &str) -> &'static str {
-    match reason {
-        "invalid_request" => "opcode, length or number of requests not allowed",
-        "no_such_srq" => "no such shared receive queue in the XRC domain (XRC)",
-        "receive_too_small" => "longer than its receive",
-        "receive_memory" => "the memory of the receive is not accessible",
-        "no_such_key" => "an unknown, deregistered or invalidated key",
-        "wrong_pd" => "memory of another protection domain",
-        "out_of_range" => "outside the region or memory window",
-        "denied" => "a right that is not granted",
-        "wrong_qp" => "a memory window of another queue pair",
-        "misaligned" => "an atomic that is not aligned to 8",
-        "not_present" => {
-            "a page of on-demand memory that is not mapped, or GPU memory that its driver refuses"
-        }
-        "window" => "not allowed in the state of the memory window",
-        _ => "",
-    }
+    RefusalReason::ALL.into_iter().find(|known| known.name() == reason).map_or("", RefusalReason::text)
 }
 
 /// A counter of the connection manager.

@@ -50,7 +50,7 @@ fn refusal(error: Error) -> Refused {
         Error::Memory(MemoryFault::NotOnDemand { .. }) => {
             Refused::Errno(libc::ENOENT, "the region was not registered with ON_DEMAND")
         }
-        Error::Memory(MemoryFault::NoSuchKey { .. }) => {
+        Error::Memory(MemoryFault::NoSuchKey { .. } | MemoryFault::StaleKey { .. }) => {
             Refused::Errno(libc::ENOENT, "no region has this lkey")
         }
         other => other.into(),

@@ -2,9 +2,11 @@
 
 use ferroce_nic::CmRefusal;
 use ferroce_nic::Error;
+use ferroce_proto::Qpn;
 use ferroce_proto::cm::CmError;
 use ferroce_proto::qp::PostError;
 use std::ffi::c_int;
+use std::fmt;
 
 /// A refusal: an error number, or the NIC's own error, which is translated at the very end.
 #[derive(Debug)]
@@ -13,6 +15,10 @@ pub(crate) enum Refused {
     Errno(c_int, &'static str),
     /// The error of the NIC.
     Nic(Error),
+    /// A refusal that is about a queue pair.
+    Qp(Qpn, Box<Refused>),
+    /// The object is still in use, with who uses it and how many.
+    InUse(&'static str, usize),
 }
 
 /// An invalid argument.
@@ -67,17 +73,34 @@ impl Refused {
         match self {
             Refused::Errno(errno, _) => *errno,
             Refused::Nic(error) => of_nic(error),
+            Refused::Qp(_, why) => why.errno(),
+            Refused::InUse(..) => libc::EBUSY,
         }
+    }
+
+    /// The refusal, with the queue pair that it is about.
+    #[cold]
+    pub(crate) fn by_qp(self, qpn: Qpn) -> Refused {
+        Refused::Qp(qpn, Box::new(self))
     }
 
     /// Logs the reason, if `FERROCE_LOG` requests it.
     #[cold]
     pub(crate) fn explain(&self, verb: &str) {
+        // Not failures: an empty table entry, or an empty queue.
+        if !matches!(self, Refused::Errno(libc::ENODATA | libc::EAGAIN | libc::EINTR, _)) {
+            ferroce_nic::log_refusal(format_args!("{verb}: {self}"));
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Not failures: an empty table entry, or an empty queue.
-            Refused::Errno(libc::ENODATA | libc::EAGAIN | libc::EINTR, _) => {}
-            Refused::Errno(_, why) => ferroce_nic::log_refusal(format_args!("{verb}: {why}")),
-            Refused::Nic(error) => ferroce_nic::log_refusal(format_args!("{verb}: {error}")),
+            Refused::Errno(_, why) => f.write_str(why),
+            Refused::Nic(error) => error.fmt(f),
+            Refused::Qp(qpn, why) => write!(f, "QP {qpn}: {why}"),
+            Refused::InUse(who, count) => write!(f, "{who} ({count} uses); destroy them first"),
         }
     }
 }

@@ -81,7 +81,7 @@ macro_rules! object {
 
             unsafe fn release(&self, _abi: *mut $abi) -> Result<(), $crate::errno::Refused> {
                 $(if self.uses.any() {
-                    return Err($crate::errno::busy($who));
+                    return Err($crate::errno::Refused::InUse($who, self.uses.count()));
                 })?
                 // SAFETY: as the caller promises.
                 $(unsafe { self.$settle(_abi)? };)?
@@ -230,6 +230,11 @@ impl Uses {
 
     /// Whether there is one.
     pub(crate) fn any(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
+        self.count() > 0
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
     }
 }

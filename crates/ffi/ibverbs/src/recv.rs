@@ -38,7 +38,9 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: what the verb demands of the program.
     unsafe {
         post_with("ibv_post_recv", list, bad, |at| {
-            QpObject::of(qp)?.qp.post_recv_each(|post| post_list(at, post))?
+            let qp = &QpObject::of(qp)?.qp;
+            let posted = qp.post_recv_each(|post| post_list(at, post))?;
+            posted.map_err(|refused| Box::new(refused.by_qp(qp.qpn())))
         })
     }
 }

@@ -33,7 +33,7 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
     let object = unsafe { QpObject::of(qp)? };
     // SAFETY: as above.
     let qp_type = unsafe { (*qp).qp_type };
-    object.qp.post_send_each(|posting| {
+    let posted = object.qp.post_send_each(|posting| {
         guard::provoke("ibv_post_send, locked");
         // SAFETY: the program's list; the end is NULL.
         while let Some(wr) = unsafe { at.as_ref() } {
@@ -43,7 +43,8 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
             *at = wr.next;
         }
         Ok(())
-    })?
+    })?;
+    posted.map_err(|refused: Box<Refused>| Box::new(refused.by_qp(object.qp.qpn())))
 }
 
 /// Posts one request. The common ones name no object that must be looked up, and the NIC finds all their errors.
@@ -181,6 +182,9 @@ unsafe fn target(wr: &ibv_send_wr) -> Result<UdTarget, Refused> {
     // SAFETY: a datagram queue pair, so this member counts; its handle is one of ours.
     unsafe {
         let ud = wr.wr.ud;
+        if ud.ah.is_null() {
+            return Err(PostError::NoDestination.into());
+        }
         let ah = Handle::<AhObject>::of(ud.ah)?;
         Ok(UdTarget { route: *ah.ah.route(), qpn: Qpn::new(ud.remote_qpn), qkey: Qkey(ud.remote_qkey) })
     }

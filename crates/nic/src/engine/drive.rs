@@ -364,7 +364,9 @@ impl Engine {
 
     fn drop_unknown_qp(&self, qpn: Qpn, from: Gid) {
         self.device.counters.dropped(DropReason::NoSuchQp);
-        log::drop(format_args!("no QP {qpn} here (from {from})"));
+        log::drop(format_args!(
+            "no QP {qpn} here for a packet from {from}: it was destroyed, or the sender has a wrong number"
+        ));
     }
 
     fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<Packet<'a>> {

@@ -268,7 +268,12 @@ impl<'a, 'q> NicHost<'a, 'q> {
 #[cold]
 #[inline(never)]
 fn overrun(qp: &QpCore, cq: &CqCore, wr_id: u64) {
-    log::completion(format_args!("QP {}: completion of wr_id {wr_id:#x} found CQ {} full", qp.qpn, cq.id));
+    log::completion(format_args!(
+        "QP {}: completion of wr_id {wr_id:#x} found CQ {} full with {} completions; poll more often, or create it deeper",
+        qp.qpn,
+        cq.id,
+        cq.depth()
+    ));
     qp.overrun.store(true, Ordering::Relaxed);
 }
 

@@ -20,10 +20,10 @@ pub enum Error {
     #[error("cannot open the device: {0}")]
     Link(#[from] LinkError),
     /// `modify` was refused.
-    #[error("modify refused: {0}")]
+    #[error("{0}")]
     Modify(ModifyError),
     /// A work request was refused.
-    #[error("post refused: {0}")]
+    #[error("{0}")]
     Post(#[from] PostError),
     /// A number is beyond what the device can do.
     #[error("{what} is {value}, the device allows {limit}")]

@@ -248,7 +248,7 @@ mod tests {
         assert!(table.invalidate(PEER, rkey).is_ok());
         assert!(matches!(
             table.atomic(PEER, rkey, 16, AtomicOp::FetchAdd { add: 5 }),
-            Err(MemoryFault::NoSuchKey { .. })
+            Err(MemoryFault::StaleKey { .. })
         ));
         assert!(memory[8] == 7 && memory[16] == 10);
     }

@@ -227,7 +227,7 @@ impl Region {
     pub(crate) fn remote(&self, peer: Peer, addr: u64, len: u64, need: Access) -> Result<Span, MemoryFault> {
         let key = self.rkey.0;
         if !self.remote_open {
-            return Err(MemoryFault::NoSuchKey { key });
+            return Err(MemoryFault::StaleKey { key });
         }
         self.check_pd(key, peer.pd)?;
         if let Some(bound) = self.only_qp

@@ -221,9 +221,9 @@ impl RegionTable {
 
     #[inline]
     pub(super) fn by_lkey(&self, key: LKey) -> Result<Held<'_>, MemoryFault> {
-        let unknown = MemoryFault::NoSuchKey { key: key.0 };
-        let held = self.slot(self.lkeys.slot_of(key.0)).ok_or(unknown)?.read_recursive();
-        if held.as_ref().is_some_and(|r| r.lkey == key) { Ok(held) } else { Err(unknown) }
+        let number = self.lkeys.slot_of(key.0);
+        let held = self.slot(number).ok_or(MemoryFault::NoSuchKey { key: key.0 })?.read_recursive();
+        if held.as_ref().is_some_and(|r| r.lkey == key) { Ok(held) } else { Err(self.unknown(key.0, number)) }
     }
 
     /// The same, with the slot's number.
@@ -237,20 +237,26 @@ impl RegionTable {
         if !is_first {
             return self.by_lkey(key);
         }
-        let unknown = MemoryFault::NoSuchKey { key: key.0 };
-        let held = self.slot(self.lkeys.slot_of(key.0)).ok_or(unknown)?.read();
-        if held.as_ref().is_some_and(|r| r.lkey == key) { Ok(held) } else { Err(unknown) }
+        let number = self.lkeys.slot_of(key.0);
+        let held = self.slot(number).ok_or(MemoryFault::NoSuchKey { key: key.0 })?.read();
+        if held.as_ref().is_some_and(|r| r.lkey == key) { Ok(held) } else { Err(self.unknown(key.0, number)) }
     }
 
     pub(super) fn by_rkey(&self, key: RKey) -> Result<Held<'_>, MemoryFault> {
-        let unknown = MemoryFault::NoSuchKey { key: key.0 };
         let matches = |held: &Held<'_>| held.as_ref().is_some_and(|r| r.rkey == key);
-        if let Some(held) =
-            self.slot(self.rkeys.slot_of(key.0)).map(|slot| slot.read_recursive()).filter(matches)
-        {
+        let number = self.rkeys.slot_of(key.0);
+        if let Some(held) = self.slot(number).map(|slot| slot.read_recursive()).filter(matches) {
             return Ok(held);
         }
         let slot = self.windows.find(key).and_then(|number| self.slot(number));
-        slot.map(|slot| slot.read_recursive()).filter(matches).ok_or(unknown)
+        slot.map(|slot| slot.read_recursive()).filter(matches).ok_or_else(|| self.unknown(key.0, number))
+    }
+
+    /// Why no region has a key. A key that names a slot in use since the start was once that of a region: any other number names one of
+    /// the million slots.
+    #[cold]
+    fn unknown(&self, key: u32, number: u32) -> MemoryFault {
+        let was_used = number < self.free.lock().fresh;
+        if was_used { MemoryFault::StaleKey { key } } else { MemoryFault::NoSuchKey { key } }
     }
 }

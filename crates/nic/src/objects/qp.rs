@@ -292,7 +292,10 @@ impl Qp {
             });
         }
         if !group.is_multicast() {
-            return Err(Error::Invalid { attribute: "gid", why: "is no multicast address" });
+            return Err(Error::Invalid {
+                attribute: "gid",
+                why: "is no multicast address: 224.0.0.0/4 or ff00::/8",
+            });
         }
         let permit = self.pd.nic.quotas.multicast.take()?;
         self.engine.attach(&self.core, group)?;

@@ -10,16 +10,19 @@ use crate::verbs::{Payload, QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, S
 #[non_exhaustive]
 pub enum PostError {
     /// The queue is full.
-    #[error("the queue is full: all {depth} work requests are outstanding; poll completions first")]
+    #[error(
+        "the queue is full: all {depth} work requests are outstanding; poll completions (an unsignalled send makes none) or create a \
+         deeper queue"
+    )]
     QueueFull {
         /// How many requests it holds.
         depth: usize,
     },
     /// The state does not allow posting.
-    #[error("nothing can be posted in state {}", state_name(*.0))]
+    #[error("nothing can be posted in state {}; receives need INIT, sends need RTS", state_name(*.0))]
     WrongState(QpState),
     /// More SGEs than the queue pair supports.
-    #[error("{given} scatter/gather entries given, the queue was created for {max}")]
+    #[error("{given} scatter/gather entries given, the queue was created with max_sge {max}")]
     TooManySges {
         /// Entries given.
         given: usize,
@@ -27,7 +30,9 @@ pub enum PostError {
         max: usize,
     },
     /// More inline data than the queue pair supports.
-    #[error("{given} bytes of inline data given, max_inline_data is {max}")]
+    #[error(
+        "{given} bytes of inline data given, max_inline_data is {max}; create the queue pair with more, or post without INLINE"
+    )]
     InlineTooLong {
         /// Bytes given.
         given: usize,
@@ -35,10 +40,12 @@ pub enum PostError {
         max: usize,
     },
     /// READs, atomics and binds have no data to send inline.
-    #[error("a READ, atomic or bind cannot be inline: it has no data to send")]
+    #[error("a READ, atomic or bind cannot be inline: it has no data to send; post it without INLINE")]
     InlineNotAllowed,
     /// The transport does not support the operation.
-    #[error("a {0:?} queue pair has no such operation")]
+    #[error(
+        "a queue pair of transport {0:?} has no such operation: UD only sends, UC has neither READ nor atomics"
+    )]
     NotOnThisTransport(Transport),
     /// The wire does not carry the operation.
     #[error("iWARP has no {0}")]

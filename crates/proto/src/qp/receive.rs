@@ -226,11 +226,11 @@ impl Qp {
         match reason {
             DropReason::WrongState => {
                 let state = super::state::state_name(self.attr.state);
-                host.dropped(reason, format_args!("QP {qpn} is in state {state}, it does not receive"));
+                host.dropped(reason, format_args!("QP {qpn} is in state {state}, it receives only in RTR and RTS"));
             }
             DropReason::WrongTransport => host.dropped(
                 reason,
-                format_args!("QP {qpn} is {transport:?}, the packet is {:?}", bth.opcode.service),
+                format_args!("QP {qpn} is {transport:?}, the packet is for {:?}; both ends must have the same type", bth.opcode.service),
             ),
             DropReason::BadPkey => host.dropped(
                 reason,
@@ -243,7 +243,7 @@ impl Qp {
             _ => host.dropped(
                 reason,
                 format_args!(
-                    "QP {qpn} is connected from {} to {}, the packet went from {} to {}",
+                    "QP {qpn} is connected from {} to {}, the packet went from {} to {}: the ends name different addresses",
                     self.route.sgid, self.route.dgid, arrival.sgid, arrival.dgid
                 ),
             ),

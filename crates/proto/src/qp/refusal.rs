@@ -18,7 +18,7 @@ listed! {
         ReceiveTooSmall => "receive_too_small",
         /// A receive whose memory is not accessible.
         ReceiveMemory => "receive_memory",
-        /// An unknown key: never registered, deregistered or invalidated.
+        /// A key that was never valid.
         NoSuchKey => "no_such_key",
         /// Memory of another protection domain.
         WrongPd => "wrong_pd",
@@ -34,15 +34,51 @@ listed! {
         NotPresent => "not_present",
         /// A bind or invalidation that the state of the memory window does not allow.
         Window => "window",
+        /// A key whose region was deregistered, or that was invalidated.
+        StaleKey => "stale_key",
     }
     /// The name for tables.
     fn name
+}
+
+impl RefusalReason {
+    /// The reason in words.
+    pub const fn text(self) -> &'static str {
+        match self {
+            RefusalReason::InvalidRequest => "opcode, length or number of requests not allowed",
+            RefusalReason::NoSuchSrq => "no such shared receive queue in the XRC domain (XRC)",
+            RefusalReason::ReceiveTooSmall => "longer than its receive",
+            RefusalReason::ReceiveMemory => "the memory of the receive is not accessible",
+            RefusalReason::NoSuchKey => "a key that names no region",
+            RefusalReason::WrongPd => "memory of another protection domain",
+            RefusalReason::OutOfRange => "outside the region or memory window",
+            RefusalReason::Denied => "a right that the region or the queue pair does not grant",
+            RefusalReason::WrongQp => "a memory window of another queue pair",
+            RefusalReason::Misaligned => "an atomic that is not aligned to 8",
+            RefusalReason::NotPresent => {
+                "a page of on-demand memory that is not mapped, or GPU memory that its driver refuses"
+            }
+            RefusalReason::Window => "not allowed in the state of the memory window",
+            RefusalReason::StaleKey => "the key of a region that was deregistered, or an invalidated key",
+        }
+    }
+
+    /// The reason that a NAK between two ferroce ends carries.
+    pub(crate) fn from_payload(payload: &[u8]) -> Option<RefusalReason> {
+        RefusalReason::ALL.get(usize::from(*payload.first()?)).copied()
+    }
+
+    /// Its form in a NAK, padded to four bytes. The numbers of the list are part of the wire format.
+    pub(crate) fn to_payload(self) -> [u8; 4] {
+        [self as u8, 0, 0, 0]
+    }
 }
 
 impl From<&MemoryFault> for RefusalReason {
     fn from(fault: &MemoryFault) -> Self {
         match fault {
             MemoryFault::NoSuchKey { .. } => RefusalReason::NoSuchKey,
+            MemoryFault::StaleKey { .. } => RefusalReason::StaleKey,
             MemoryFault::WrongPd { .. } => RefusalReason::WrongPd,
             MemoryFault::OutOfRange { .. } => RefusalReason::OutOfRange,
             MemoryFault::Denied { .. } | MemoryFault::QpDenies { .. } => RefusalReason::Denied,

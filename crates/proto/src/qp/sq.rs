@@ -1,12 +1,13 @@
 //! The send queue: a ring of work queue entries. `post_send` adds entries; completions remove them.
 
 use super::post::signals;
-use crate::ids::{PdId, Srqn};
+use crate::ids::{PdId, RKey, Srqn};
 use crate::qp::TxPayload;
 use crate::verbs::{Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget, WcOpcode};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt;
 
 /// A posted send.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,26 @@ pub(crate) struct SendWqe {
     pub(crate) signaled: bool,
     pub(crate) fence: bool,
     pub(crate) solicited: bool,
+}
+
+/// The request as its poster knows it.
+impl fmt::Display for SendWqe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, remote) = match self.op {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => ("SEND", None),
+            SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => {
+                ("WRITE", Some((addr, rkey)))
+            }
+            SendOp::Read { addr, rkey } => ("READ", Some((addr, rkey))),
+            SendOp::Atomic { addr, rkey, .. } => ("atomic", Some((addr, rkey))),
+            SendOp::AtomicWrite { addr, rkey, .. } => ("atomic WRITE", Some((addr, rkey))),
+            SendOp::Flush { addr, rkey, .. } => ("FLUSH", Some((addr, rkey))),
+            SendOp::LocalInv(_) | SendOp::BindMw(_) => ("local request", None),
+        };
+        write!(f, "{name} wr_id {:#x} of {} bytes", self.wr_id, self.len)?;
+        let Some((addr, RKey(rkey))) = remote else { return Ok(()) };
+        write!(f, " at {addr:#x} with rkey {rkey:#x}")
+    }
 }
 
 impl SendWqe {

@@ -103,7 +103,7 @@ impl Datagrams {
             let from = deth.src_qpn;
             io.host.dropped(
                 DropReason::BadQkey,
-                format_args!("QP {qpn}: Q_Key {theirs} from QP {from}, this QP has {ours}"),
+                format_args!("QP {qpn}: Q_Key {theirs} in a datagram from QP {from}, this QP has {ours}; the sender must use that"),
             );
             return Ok(());
         }
@@ -115,8 +115,13 @@ impl Datagrams {
             };
         }
         if !self.has_recv {
-            io.host
-                .dropped(DropReason::NoReceive, format_args!("QP {qpn}: no receive posted for a datagram"));
+            let from = deth.src_qpn;
+            io.host.dropped(
+                DropReason::NoReceive,
+                format_args!(
+                    "QP {qpn}: no receive posted for a datagram from QP {from}; post receives before it sends"
+                ),
+            );
             return Ok(());
         }
         let needed = (Grh::LEN + pkt.payload.len()) as u64;
@@ -125,7 +130,10 @@ impl Datagrams {
             // Class D fault (IBA 9.9.3): drop silently; the receive stays for the next datagram.
             io.host.dropped(
                 DropReason::Unfit,
-                format_args!("QP {qpn}: datagram and GRH need {needed} bytes, the receive has {capacity}"),
+                format_args!(
+                    "QP {qpn}: datagram and GRH need {needed} bytes, the receive has {capacity}; add {} bytes for the GRH",
+                    Grh::LEN
+                ),
             );
             return Ok(());
         }

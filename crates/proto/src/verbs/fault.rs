@@ -8,13 +8,21 @@ use crate::ids::{PdId, Qpn};
 #[non_exhaustive]
 pub enum MemoryFault {
     /// No region has this key.
-    #[error("key {key:#x} names no region (never registered, or freed)")]
+    #[error(
+        "key {key:#x} names no region here; check that the key is that of the region, and lkey and rkey are not exchanged"
+    )]
     NoSuchKey {
         /// The key.
         key: u32,
     },
+    /// The region that had this key was deregistered, or the key was invalidated.
+    #[error("key {key:#x} is no longer valid: its region was deregistered or the key invalidated")]
+    StaleKey {
+        /// The key.
+        key: u32,
+    },
     /// The region belongs to another protection domain.
-    #[error("key {key:#x} names a region of PD {}, this QP is in PD {}", region.0, qp.0)]
+    #[error("key {key:#x} names a region of PD {}, this QP is in PD {}; register the memory in the PD of the QP", region.0, qp.0)]
     WrongPd {
         /// The key.
         key: u32,
@@ -40,7 +48,7 @@ pub enum MemoryFault {
         region_len: u64,
     },
     /// The region does not grant this right.
-    #[error("key {key:#x} grants {have}, the operation needs {need}")]
+    #[error("key {key:#x} grants {have}, the operation needs {need}; register the memory with it")]
     Denied {
         /// The key.
         key: u32,
@@ -50,7 +58,7 @@ pub enum MemoryFault {
         have: Access,
     },
     /// The queue pair does not grant this right, whatever the region does.
-    #[error("the access flags of the QP grant {have}, the operation needs {need}")]
+    #[error("the access flags of the QP grant {have}, the operation needs {need}; set it in qp_access_flags")]
     QpDenies {
         /// What was needed.
         need: Access,

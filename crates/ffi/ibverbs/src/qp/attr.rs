@@ -97,7 +97,8 @@ pub(super) fn wanted(attr: &ibv_qp_attr, mask: AttrMask, nic: &Nic) -> Result<Qp
         out.cur_state = state(attr.cur_qp_state)?;
     }
     if has(AttrMask::PATH_MTU) {
-        out.path_mtu = Mtu::from_code(attr.path_mtu).ok_or(invalid("no such path MTU"))?;
+        out.path_mtu = Mtu::from_code(attr.path_mtu)
+            .ok_or(invalid("path_mtu is no value of enum ibv_mtu: 1 (256 bytes) to 5 (4096 bytes)"))?;
     }
     if has(AttrMask::PATH_MIG_STATE) {
         out.path_mig_state = mig_state(attr.path_mig_state)?;

@@ -4,7 +4,7 @@ use super::QpObject;
 use super::attr::{reported, wanted};
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::invalid;
+use crate::errno::{Refused, invalid};
 use crate::guard;
 use crate::handle::store_word;
 use ferroce_proto::verbs::AttrMask;
@@ -18,7 +18,8 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
         let mask = AttrMask::from_bits_retain(mask as u32);
         // SAFETY: the queue pair's own structure, and its context.
         let nic = unsafe { &Context::of((*qp).context)?.nic };
-        object.qp.modify(&wanted(attr, mask, nic)?, mask)?;
+        let wanted = wanted(attr, mask, nic).map_err(|refused| refused.by_qp(object.qp.qpn()))?;
+        object.qp.modify(&wanted, mask).map_err(|error| Refused::from(error).by_qp(object.qp.qpn()))?;
         if mask.contains(AttrMask::STATE) {
             // SAFETY: the queue pair's own structure.
             unsafe { store_word(&raw mut (*qp).state, attr.qp_state) };

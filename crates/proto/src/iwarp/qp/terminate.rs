@@ -24,7 +24,7 @@ pub(super) fn read_code(fault: &MemoryFault) -> TerminateCode {
         MemoryFault::OutOfRange { .. } => TerminateCode::RDMAP_BOUNDS,
         MemoryFault::WrongPd { .. } | MemoryFault::WrongQp { .. } => TerminateCode::RDMAP_STREAM,
         MemoryFault::Denied { .. } | MemoryFault::QpDenies { .. } => TerminateCode::RDMAP_RIGHTS,
-        MemoryFault::NoSuchKey { .. } => TerminateCode::RDMAP_STAG,
+        MemoryFault::NoSuchKey { .. } | MemoryFault::StaleKey { .. } => TerminateCode::RDMAP_STAG,
         MemoryFault::NotPresent { .. } | MemoryFault::Gpu { .. } => TerminateCode::RDMAP_LOCAL,
         _ => TerminateCode::RDMAP_PROTECTION,
     }

@@ -9,7 +9,7 @@ use core::fmt;
 #[non_exhaustive]
 pub enum ModifyError {
     /// The transport has no transition between the two states.
-    #[error("a queue pair of this transport cannot go from {} to {}", state_name(*from), state_name(*to))]
+    #[error("a queue pair cannot go from {} to {}; the order is RESET, INIT, RTR, RTS", state_name(*from), state_name(*to))]
     NoSuchTransition {
         /// State of the queue pair.
         from: QpState,
@@ -17,10 +17,10 @@ pub enum ModifyError {
         to: QpState,
     },
     /// The transition requires these attributes.
-    #[error("the transition also needs {}", AttrNames(*.0))]
+    #[error("the transition also needs {} in the attribute mask", AttrNames(*.0))]
     Missing(AttrMask),
     /// The transition does not allow these attributes.
-    #[error("the transition does not take {}", AttrNames(*.0))]
+    #[error("the transition does not take {}; remove it from the attribute mask", AttrNames(*.0))]
     NotAllowed(AttrMask),
     /// `cur_state` differs from the actual state.
     #[error("cur_state is {}, but the queue pair is in {}", state_name(*claimed), state_name(*actual))]

@@ -91,17 +91,17 @@ impl Receiver {
     fn on_refusal<H: Host>(&mut self, refusal: Refusal, io: &mut Io<'_, H>) {
         self.inbound.abandon();
         self.skipping = true;
-        let qpn = io.id.qpn;
+        let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
         match refusal {
             Refusal::NoReceive => {
-                io.host.dropped(DropReason::NoReceive, format_args!("QP {qpn}: no receive posted"));
+                io.host.dropped(DropReason::NoReceive, format_args!("QP {qpn}: no receive posted for a message from QP {peer}; post receives before it sends"));
             }
             Refusal::TooLong { capacity, needed } => io.host.dropped(
                 DropReason::Unfit,
-                format_args!("QP {qpn}: message of {needed} bytes exceeds the receive of {capacity} bytes"),
+                format_args!("QP {qpn}: message of {needed} bytes from QP {peer} exceeds the receive of {capacity} bytes"),
             ),
             Refusal::Access(fault) | Refusal::Local(fault) | Refusal::Invalidate(fault) => {
-                io.host.dropped(DropReason::AccessDenied, format_args!("QP {qpn}: {fault}"));
+                io.host.dropped(DropReason::AccessDenied, format_args!("QP {qpn}: a message from QP {peer} is refused: {fault}"));
             }
             Refusal::Sequence | Refusal::Length | Refusal::NotFetched => io.host.dropped(
                 DropReason::BrokenMessage,

@@ -2,7 +2,7 @@
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::SendQueue;
-use super::super::super::{DropReason, Host, Reason};
+use super::super::super::{DropReason, Host, Reason, RefusalReason};
 use super::Requester;
 use crate::ids::Psn;
 use crate::verbs::WcStatus;
@@ -15,7 +15,7 @@ pub(crate) struct Ack<'a> {
     syndrome: Syndrome,
     hello: bool,
     selective: bool,
-    /// Bitmap of the packets that the peer holds beyond a missing one.
+    /// Of a sequence NAK: bitmap of the packets that the peer holds beyond a missing one. Of another NAK: the reason.
     report: &'a [u8],
 }
 
@@ -76,8 +76,10 @@ impl Requester {
     #[cold]
     #[inline(never)]
     fn drop_unasked<H: Host>(&self, psn: Psn, io: &mut Io<'_, H>) {
-        let (qpn, high) = (io.id.qpn, self.high);
-        let why = format_args!("QP {qpn}: response to PSN {psn}, but only PSNs before {high} were sent");
+        let (qpn, high, first) = (io.id.qpn, self.high, io.attr.sq_psn);
+        let why = format_args!(
+            "QP {qpn}: response to PSN {psn}, but only PSNs before {high} were sent, from sq_psn {first} on: rq_psn of the peer must be the same"
+        );
         io.host.dropped(DropReason::BadPsn, why);
     }
 
@@ -86,6 +88,19 @@ impl Requester {
     #[inline(always)]
     fn on_hello(&mut self, ack: &Ack<'_>) {
         self.peer_extends |= ack.hello && !ack.psn.is_before(self.una);
+    }
+
+    /// The peer misses a packet before the oldest in flight: an old NAK, or the ends began with different PSNs.
+    fn drop_old_nak<H: Host>(&self, psn: Psn, io: &mut Io<'_, H>) {
+        let (qpn, first) = (io.id.qpn, io.attr.sq_psn);
+        let why = if psn.is_before(first) {
+            format_args!(
+                "QP {qpn}: the peer expects PSN {psn}, but this QP began with sq_psn {first}: its rq_psn must be the same"
+            )
+        } else {
+            format_args!("QP {qpn}: NAK for PSN {psn}, which is already acknowledged")
+        };
+        io.host.dropped(DropReason::BadPsn, why);
     }
 
     #[inline(never)]
@@ -97,10 +112,7 @@ impl Requester {
     ) -> Result<(), Fatal> {
         let psn = ack.psn;
         if psn.is_before(self.una) {
-            io.host.dropped(
-                DropReason::BadPsn,
-                format_args!("QP {}: NAK for PSN {psn}, which is already acknowledged", io.id.qpn),
-            );
+            self.drop_old_nak(psn, io);
             return Ok(());
         }
         self.peer_selects |= ack.selective;
@@ -115,7 +127,7 @@ impl Requester {
             // The refused request must not fail before the older ones complete. Retransmit those first, then it.
             _ if reach == Reach::Gap => self.recover(self.una, sq, io),
             Syndrome::RnrNak { timer } => return self.on_rnr(timer, sq, io),
-            Syndrome::Nak(code) => return Err(self.on_error_nak(code, sq, io)),
+            Syndrome::Nak(code) => return Err(self.on_error_nak(code, ack, sq, io)),
             Syndrome::Ack { .. } => {}
         }
         Ok(())
@@ -178,21 +190,30 @@ impl Requester {
         }
     }
 
-    fn on_error_nak<H: Host>(&mut self, code: NakCode, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Fatal {
+    fn on_error_nak<H: Host>(
+        &mut self,
+        code: NakCode,
+        ack: &Ack<'_>,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Fatal {
         let (status, why) = match code {
             NakCode::InvalidRequest => (WcStatus::RemInvReqErr, Reason::PeerSaysInvalid),
             NakCode::RemoteAccess => (WcStatus::RemAccessErr, Reason::PeerRefusesAccess),
             NakCode::InvalidRdRequest => (WcStatus::RemInvRdReqErr, Reason::PeerSaysInvalidRd),
             NakCode::RemoteOperational | NakCode::PsnSequence => (WcStatus::RemOpErr, Reason::PeerFailed),
         };
-        io.host.explain(format_args!(
-            "QP {}: QP {} at {} answered PSN {} with NAK {code:?}: {}",
-            io.id.qpn,
-            io.attr.dest_qpn,
-            io.route.dgid,
-            self.una,
-            why.text()
-        ));
+        // A foreign end sends no reason, and might send other bytes.
+        let reason = if ack.hello { RefusalReason::from_payload(ack.report) } else { None };
+        if let Some(wqe) = sq.oldest() {
+            io.host.explain(format_args!(
+                "QP {}: {wqe} was refused by QP {} at {} with NAK {code:?}: {}",
+                io.id.qpn,
+                io.attr.dest_qpn,
+                io.route.dgid,
+                reason.map_or(why.text(), RefusalReason::text)
+            ));
+        }
         self.fail_oldest(status, why, sq, io)
     }
 }

@@ -229,8 +229,13 @@ impl Requester {
     fn on_expired<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         io.counters.timeouts += 1;
         if !self.clock.use_retry(io.now) {
+            let advice = if self.una == io.attr.sq_psn {
+                "nothing was ever acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR"
+            } else {
+                "earlier requests were acknowledged: the peer has ended, failed or is unreachable"
+            };
             io.host.explain(format_args!(
-                "QP {}: PSN {} not acknowledged by QP {} at {} within {} us, {} retries used up",
+                "QP {}: PSN {} not acknowledged by QP {} at {} within {} us, {} retries used up; {advice}",
                 io.id.qpn,
                 self.una,
                 io.attr.dest_qpn,
@@ -302,7 +307,7 @@ impl Requester {
         io.counters.rnr_received += 1;
         if self.clock.rnr_left == 0 {
             io.host.explain(format_args!(
-                "QP {}: QP {} at {} had no receive posted for PSN {}, {} RNR retries used up",
+                "QP {}: QP {} at {} had no receive posted for PSN {}, {} RNR retries used up; post receives there first, or raise rnr_retry",
                 io.id.qpn, io.attr.dest_qpn, io.route.dgid, self.una, self.clock.rnr_retry
             ));
             return Err(self.fail_oldest(WcStatus::RnrRetryExcErr, Reason::RnrRetriesUsedUp, sq, io));

@@ -57,6 +57,8 @@ pub(crate) struct Responder {
     peer_selects: bool,
     /// The peer's first request had the hello bit. The peer uses the extensions after an answer with that bit.
     peer_extends: bool,
+    /// Why the last request was refused.
+    refused: Option<RefusalReason>,
 }
 
 impl Responder {
@@ -192,8 +194,15 @@ impl Responder {
     }
 
     /// Refuses the current packet and ends the connection.
-    fn refuse<H: Host>(&mut self, code: NakCode, event: Option<EventKind>, io: &mut Io<'_, H>) -> Fatal {
+    fn refuse<H: Host>(
+        &mut self,
+        code: NakCode,
+        event: Option<EventKind>,
+        reason: RefusalReason,
+        io: &mut Io<'_, H>,
+    ) -> Fatal {
         io.counters.naks_sent += 1;
+        self.refused = Some(reason);
         self.replies.nak(self.expected, self.msn, Syndrome::Nak(code));
         if let Some(kind) = event {
             io.host.event(kind);
@@ -203,8 +212,9 @@ impl Responder {
 
     fn refuse_access<H: Host>(&mut self, what: &str, fault: MemoryFault, io: &mut Io<'_, H>) -> Fatal {
         let why = format_args!("QP {}: {what} from QP {} refused: {fault}", io.id.qpn, io.attr.dest_qpn);
-        io.host.refused(RefusalReason::from(&fault), why);
-        self.refuse(NakCode::RemoteAccess, Some(EventKind::QpAccessErr), io)
+        let reason = RefusalReason::from(&fault);
+        io.host.refused(reason, why);
+        self.refuse(NakCode::RemoteAccess, Some(EventKind::QpAccessErr), reason, io)
     }
 
     fn refuse_invalid<H: Host>(&mut self, why: core::fmt::Arguments<'_>, io: &mut Io<'_, H>) -> Fatal {
@@ -219,6 +229,6 @@ impl Responder {
     ) -> Fatal {
         let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
         io.host.refused(reason, format_args!("QP {qpn}: request from QP {peer} is invalid: {why}"));
-        self.refuse(NakCode::InvalidRequest, Some(EventKind::QpReqErr), io)
+        self.refuse(NakCode::InvalidRequest, Some(EventKind::QpReqErr), reason, io)
     }
 }

@@ -232,7 +232,9 @@ impl Responder {
                     // The region was deregistered while its READ was being answered.
                     let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
                     let why = format_args!("QP {qpn}: READ by QP {peer} stopped: {fault}");
-                    io.host.refused(RefusalReason::from(&fault), why);
+                    let reason = RefusalReason::from(&fault);
+                    io.host.refused(reason, why);
+                    self.refused = Some(reason);
                     self.replies.queue.clear();
                     self.replies.reading = 0;
                     self.replies.nak(reply.psn(), self.msn, Syndrome::Nak(NakCode::RemoteAccess));
@@ -276,7 +278,12 @@ impl Responder {
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
         headers.bth.hello = self.peer_extends;
         headers.aeth = Some(Aeth { syndrome, msn });
-        io.send_unacknowledged(&headers, TxPayload::None)?;
+        let is_refusal = self.peer_extends && matches!(syndrome, Syndrome::Nak(_));
+        let reason = self.refused.filter(|_| is_refusal).map(RefusalReason::to_payload);
+        io.send_unacknowledged(
+            &headers,
+            reason.as_ref().map_or(TxPayload::None, |bytes| TxPayload::Bytes(bytes)),
+        )?;
         io.counters.acks_sent += 1;
         Ok(true)
     }

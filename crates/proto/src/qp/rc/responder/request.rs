@@ -61,7 +61,7 @@ impl Responder {
                 );
                 io.host.refused(RefusalReason::ReceiveTooSmall, why);
                 self.inbound.fail_recv(WcStatus::LocLenErr, Reason::ReceiveTooSmall, io);
-                self.refuse(NakCode::InvalidRequest, None, io)
+                self.refuse(NakCode::InvalidRequest, None, RefusalReason::ReceiveTooSmall, io)
             }
             Refusal::Local(fault) => {
                 let why = format_args!(
@@ -69,20 +69,20 @@ impl Responder {
                 );
                 io.host.refused(RefusalReason::ReceiveMemory, why);
                 self.inbound.fail_recv(WcStatus::LocProtErr, Reason::LocalMemory, io);
-                self.refuse(NakCode::RemoteOperational, None, io)
+                self.refuse(NakCode::RemoteOperational, None, RefusalReason::ReceiveMemory, io)
             }
             Refusal::Invalidate(fault) => {
                 let why = format_args!("QP {qpn}: QP {peer} may not invalidate: {fault}");
                 io.host.refused(RefusalReason::from(&fault), why);
                 self.inbound.fail_recv(WcStatus::LocProtErr, Reason::InvalidateRefused, io);
-                self.refuse(NakCode::RemoteAccess, None, io)
+                self.refuse(NakCode::RemoteAccess, None, RefusalReason::from(&fault), io)
             }
             Refusal::Access(fault) => {
                 // A WRITE with immediate consumes a receive, which completes with the error (11.6.2).
                 if self.inbound.fail_recv(WcStatus::LocAccessErr, Reason::LocalMemory, io) {
                     let why = format_args!("QP {qpn}: WRITE with immediate from QP {peer}: {fault}");
                     io.host.refused(RefusalReason::from(&fault), why);
-                    self.refuse(NakCode::RemoteAccess, None, io)
+                    self.refuse(NakCode::RemoteAccess, None, RefusalReason::from(&fault), io)
                 } else {
                     self.refuse_access("WRITE", fault, io)
                 }
@@ -92,7 +92,7 @@ impl Responder {
                 let (len, mtu) = (pkt.payload.len(), io.mtu());
                 self.refuse_invalid(
                     format_args!(
-                        "{op:?} with {len} bytes is not valid at this point of a message (MTU {mtu} bytes)"
+                        "{op:?} with {len} bytes is not valid at this point of a message, or differs from path_mtu, which is {mtu} here"
                     ),
                     io,
                 )
