@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use support::{build_library, cc, ferroce, has_compiler, scratch};
 
 /// Programs that run at the same time. Most of their time they wait.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 
 /// A sentence that may follow any error, if a packet is in flight when it happens.
 const AFTERMATH: &str = "dropped: QP # is in state ERR, it receives only in RTR and RTS";
@@ -122,7 +122,11 @@ impl Mistake {
         child.stdout.take().expect("a pipe").read_to_string(&mut shown).expect("text");
         let status = child.wait().expect("an end");
         let is_said = |pattern: &str| said.iter().any(|line| matches(pattern, line));
-        let is_expected = |line: &str| says.iter().chain([&AFTERMATH]).any(|pattern| matches(pattern, line));
+        // A slow machine is told about what stands still, whatever the mistake is.
+        let is_expected = |line: &str| {
+            line.starts_with("stalled: ")
+                || says.iter().chain([&AFTERMATH]).any(|pattern| matches(pattern, line))
+        };
         let missing: Vec<_> = says.iter().filter(|pattern| !is_said(pattern)).collect();
         let extra: Vec<_> = said.iter().filter(|line| !is_expected(line)).collect();
         if shown.lines().eq(shows.iter().copied())

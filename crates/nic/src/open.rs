@@ -17,6 +17,7 @@ use crate::nic::{Nic, NicInner};
 use crate::poller_activity::PollerActivity;
 use crate::queues::{EventHub, EventSource};
 use crate::quota::Quotas;
+use crate::watchdog::Watchdog;
 use crate::xrc::XrcDomains;
 use crate::{exit, exit_report};
 use ferroce_os::fork::Generation;
@@ -77,6 +78,7 @@ impl Nic {
         let mut chores: Vec<Box<dyn Chore>> = vec![Box::new(follow)];
         chores
             .extend(answerer(&engine, attributes, born).map(|answerer| Box::new(answerer) as Box<dyn Chore>));
+        chores.extend(Watchdog::of(&engine).map(|watchdog| Box::new(watchdog) as Box<dyn Chore>));
         let background = Some(start_background(&engine, chores, &cm, &events)?);
         Nic::over(Arc::new(NicInner {
             engine,

@@ -135,6 +135,18 @@ pub fn refusal(why: fmt::Arguments<'_>) {
     }
 }
 
+/// Whether [`stall`] prints: `FERROCE_LOG=explain`.
+pub fn explains() -> bool {
+    topics().brief
+}
+
+/// Reports why something does not go on, with `FERROCE_LOG=explain`.
+pub fn stall(why: fmt::Arguments<'_>) {
+    if explains() {
+        say("stalled", why);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
