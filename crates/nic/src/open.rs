@@ -68,7 +68,8 @@ impl Nic {
         let ports = registry::Ports::open(host.directory().to_path_buf(), host.slot()).ok();
         let cm = CmService::start(engine.clone(), ports, table.clone(), config.cm_secret.clone(), born);
         exit::remember(&engine);
-        exit_report::announce(&engine);
+        let quotas = Quotas::default();
+        exit_report::announce(&engine, &quotas);
         let window_bytes = window_of(&config, half_buffer_of(&*engine.link));
         let attributes = {
             let table = table.clone();
@@ -87,7 +88,7 @@ impl Nic {
             window_bytes,
             xrc_domains: XrcDomains::default(),
             device_memory: Budget::default(),
-            quotas: Quotas::default(),
+            quotas,
             raw: Mutex::default(),
             table,
             events,

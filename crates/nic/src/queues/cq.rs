@@ -323,9 +323,14 @@ impl CqCore {
         })
     }
 
+    /// Completions that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
     /// Whether no completion waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) == 0
+        self.waiting() == 0
     }
 
     /// Stamps completions from now on; those that wait already with now.
