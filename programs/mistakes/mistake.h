@@ -129,7 +129,7 @@ static inline struct ibv_qp_attr rtr_attr(const struct end *end)
 {
 	return (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = end->mtu, .dest_qp_num = end->dest_qpn,
 				     .rq_psn = end->rq_psn, .max_dest_rd_atomic = end->max_dest_rd_atomic,
-				     .min_rnr_timer = 1,
+				     .min_rnr_timer = 12,
 				     .ah_attr = { .is_global = 1, .port_num = 1,
 						  .grh = { .dgid = end->dgid, .hop_limit = 64 } } };
 }

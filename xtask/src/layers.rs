@@ -22,7 +22,7 @@ const LAYERED: &[Layered] = &[
             ("queues", &["device_memory", "gids", "queues", "quota"]),
             ("addresses", &["addresses", "raw", "xrc"]),
             ("engine", &["engine"]),
-            ("services", &["cm", "contexts", "device_attr", "exit_report"]),
+            ("services", &["cm", "contexts", "device_attr", "exit_report", "watchdog"]),
             ("device", &["exit", "follow", "inspect", "nic"]),
             ("handles", &["objects", "open", "shared"]),
         ],

@@ -52,6 +52,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/os/src/thread.rs", "blocks the signals of new threads"),
     ("crates/os/src/env.rs", "asks whether the program has more rights than its caller"),
     ("crates/os/src/eventfd.rs", "makes, reads and writes event descriptors"),
+    ("crates/os/src/timerfd.rs", "makes and reads timer descriptors"),
     ("crates/nic/src/memory/gpu/driver.rs", "calls the CUDA driver, which it finds at run time"),
     ("crates/nic/src/memory/gpu/mod.rs", "has the CUDA driver copy"),
     ("crates/nic/src/memory/gpu/reads.rs", "memory that the GPU writes"),

@@ -6,8 +6,8 @@ use ferroce_proto::qp::{DropReason, QpCounters, RefusalReason};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What a queue pair counted for its device. Written under its lock, read by anybody.
 #[derive(Debug, Default)]
@@ -70,7 +70,13 @@ pub(crate) struct DeviceCounters {
     /// Packets that queue pairs sent again, of those that are destroyed.
     pub(crate) retransmitted: AtomicU64,
     /// Where all of this is to be reported at the end, if anywhere.
-    pub(crate) report: OnceLock<PathBuf>,
+    pub(crate) report: OnceLock<ReportPlan>,
+}
+
+/// Where a report goes, and the counts of live objects in it.
+pub(crate) struct ReportPlan {
+    pub(crate) file: PathBuf,
+    pub(crate) objects: Vec<(&'static str, Arc<AtomicU32>)>,
 }
 
 impl DeviceCounters {

@@ -51,6 +51,7 @@ mod queues;
 mod quota;
 mod raw;
 mod shared;
+mod watchdog;
 mod xrc;
 
 pub use cm::{
@@ -66,7 +67,7 @@ pub use device_memory::{DeviceMemory, MAX_DM};
 pub use engine::Posting;
 pub use error::{CmRefusal, Error};
 pub use ferroce_os::lock;
-pub use ferroce_os::log::refusal as log_refusal;
+pub use ferroce_os::log::{explains as log_explains, refusal as log_refusal, stall as log_stall};
 pub use ferroce_proto::qp::RefusalReason;
 pub use ferroce_shm::registry;
 pub use gids::GidEntry;

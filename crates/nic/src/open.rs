@@ -17,6 +17,7 @@ use crate::nic::{Nic, NicInner};
 use crate::poller_activity::PollerActivity;
 use crate::queues::{EventHub, EventSource};
 use crate::quota::Quotas;
+use crate::watchdog::Watchdog;
 use crate::xrc::XrcDomains;
 use crate::{exit, exit_report};
 use ferroce_os::fork::Generation;
@@ -67,7 +68,8 @@ impl Nic {
         let ports = registry::Ports::open(host.directory().to_path_buf(), host.slot()).ok();
         let cm = CmService::start(engine.clone(), ports, table.clone(), config.cm_secret.clone(), born);
         exit::remember(&engine);
-        exit_report::announce(&engine);
+        let quotas = Quotas::default();
+        exit_report::announce(&engine, &quotas);
         let window_bytes = window_of(&config, half_buffer_of(&*engine.link));
         let attributes = {
             let table = table.clone();
@@ -77,6 +79,7 @@ impl Nic {
         let mut chores: Vec<Box<dyn Chore>> = vec![Box::new(follow)];
         chores
             .extend(answerer(&engine, attributes, born).map(|answerer| Box::new(answerer) as Box<dyn Chore>));
+        chores.extend(Watchdog::of(&engine).map(|watchdog| Box::new(watchdog) as Box<dyn Chore>));
         let background = Some(start_background(&engine, chores, &cm, &events)?);
         Nic::over(Arc::new(NicInner {
             engine,
@@ -85,7 +88,7 @@ impl Nic {
             window_bytes,
             xrc_domains: XrcDomains::default(),
             device_memory: Budget::default(),
-            quotas: Quotas::default(),
+            quotas,
             raw: Mutex::default(),
             table,
             events,

@@ -51,6 +51,14 @@ pub(crate) struct Quotas {
     pub(crate) multicast: Quota,
 }
 
+impl Quotas {
+    /// The counts of live objects that a program should destroy.
+    pub(crate) fn counts(&self) -> Vec<(&'static str, Arc<AtomicU32>)> {
+        let kinds = [&self.pds, &self.cqs, &self.srqs, &self.address_handles, &self.work_queues];
+        kinds.map(|quota| (quota.what, quota.used.clone())).into()
+    }
+}
+
 impl Default for Quotas {
     fn default() -> Self {
         let of = |what| Quota::new(what, MAX_OBJECTS);

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`clock`] | the time, in nanoseconds |
 //! | [`mod@env`] | variables of the environment, unless the program is setuid |
-//! | [`eventfd`], [`wait_set`] | descriptors to sleep on |
+//! | [`eventfd`], [`timerfd`], [`wait_set`] | descriptors to sleep on |
 //! | [`fork`] | whether this process is a forked child |
 //! | [`interfaces`], [`watch`] | the network interfaces and their addresses; a notification when they change |
 //! | [`library`] | functions of a library that may be missing |
@@ -25,5 +25,6 @@ pub mod log;
 pub mod random;
 pub mod sync;
 pub mod thread;
+pub mod timerfd;
 pub mod wait_set;
 pub mod watch;

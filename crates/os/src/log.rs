@@ -20,6 +20,8 @@ struct Topics {
     calls: bool,
     /// Only a few lines of each kind are printed.
     brief: bool,
+    /// Each line is a JSON object.
+    json: bool,
 }
 
 fn topics() -> Topics {
@@ -35,7 +37,10 @@ fn parse(value: &str) -> Topics {
             "completions" => topics.completions = true,
             "drops" => topics.drops = true,
             "calls" => topics.calls = true,
-            "explain" => topics = Topics { completions: true, drops: true, calls: true, brief: true },
+            "json" => topics.json = true,
+            "explain" => {
+                topics = Topics { completions: true, drops: true, calls: true, brief: true, ..topics }
+            }
             _ => topics = Topics { completions: true, drops: true, calls: true, ..topics },
         }
     }
@@ -104,9 +109,26 @@ fn say(topic: &str, why: fmt::Arguments<'_>) {
     if topics().brief && KINDS.try_lock().is_ok_and(|mut kinds| !kinds.admit(&line)) {
         return;
     }
-    let line = format!("ferroce[{}] {line}\n", std::process::id());
+    let pid = std::process::id();
+    let line = match topics().json {
+        true => to_json(pid, topic, &why.to_string()),
+        false => format!("ferroce[{pid}] {line}\n"),
+    };
     // One write per line, so that lines of several processes do not mix. A closed stderr is nobody's failure.
     let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// The line as a JSON object.
+fn to_json(pid: u32, topic: &str, why: &str) -> String {
+    let mut text = String::with_capacity(why.len());
+    for c in why.chars() {
+        match c {
+            '"' | '\\' => text.extend(['\\', c]),
+            c if c < ' ' => text += &format!("\\u{:04x}", u32::from(c)),
+            c => text.push(c),
+        }
+    }
+    format!("{{\"pid\":{pid},\"topic\":\"{topic}\",\"text\":\"{text}\"}}\n")
 }
 
 /// Reports why a completion failed, if `FERROCE_LOG` names the topic `completions`.
@@ -137,6 +159,18 @@ pub fn refusal(why: fmt::Arguments<'_>) {
     }
 }
 
+/// Whether [`stall`] prints: `FERROCE_LOG=explain`.
+pub fn explains() -> bool {
+    topics().brief
+}
+
+/// Reports why something does not go on, with `FERROCE_LOG=explain`.
+pub fn stall(why: fmt::Arguments<'_>) {
+    if explains() {
+        say("stalled", why);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +184,14 @@ mod tests {
         assert_eq!(parse("drops, completions"), both);
         assert_eq!(parse("1"), Topics { calls: true, ..both });
         assert_eq!(parse("explain"), Topics { calls: true, brief: true, ..both });
+        assert_eq!(parse("explain,json"), Topics { calls: true, brief: true, json: true, ..both });
+        assert_eq!(parse("json,explain"), parse("explain,json"));
+    }
+
+    #[test]
+    fn a_line_of_json_escapes_its_text() {
+        let line = to_json(7, "refused", "a \"b\" \\ c\n");
+        assert_eq!(line, "{\"pid\":7,\"topic\":\"refused\",\"text\":\"a \\\"b\\\" \\\\ c\\u000a\"}\n");
     }
 
     #[test]

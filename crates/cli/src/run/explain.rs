@@ -3,7 +3,8 @@
 //! Each NIC writes a report into a folder when it is closed; see `FERROCE_REPORT` in docs/reference/environment.md.
 
 use crate::counters::meaning;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +15,7 @@ const REPORT_VARIABLE: &str = "FERROCE_REPORT";
 const LOG_VARIABLE: &str = "FERROCE_LOG";
 
 /// A NIC's report. Counters have names, since a newer NIC may have more.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 struct Report {
     pid: u32,
     command: String,
@@ -25,22 +26,41 @@ struct Report {
     retransmitted: u64,
     drops: BTreeMap<String, u64>,
     link: BTreeMap<String, u64>,
+    /// Objects that the program never destroyed, by kind.
+    #[serde(default)]
+    live_objects: BTreeMap<String, u64>,
+    /// Completions that nobody polled.
+    #[serde(default)]
+    unpolled_completions: u64,
     /// Lines of `FERROCE_LOG=explain` that were not printed: one like them, and how many.
     #[serde(default)]
     unprinted_lines: Vec<(String, u64)>,
 }
 
+/// How the explanations are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Sentences.
+    Text,
+    /// One JSON object per line: each sentence with its process and topic, then the report of each process.
+    Json,
+}
+
 /// Requests a report, and the reason of each failed completion, dropped packet and refused call, from `command` and all its child
 /// processes.
-pub(crate) fn apply_to(command: &mut Command, folder: &Path) {
+pub(crate) fn apply_to(command: &mut Command, folder: &Path, format: Format) {
     command.env(REPORT_VARIABLE, folder);
-    if std::env::var_os(LOG_VARIABLE).is_none_or(|value| value.is_empty()) {
-        command.env(LOG_VARIABLE, "explain");
+    match format {
+        Format::Json => drop(command.env(LOG_VARIABLE, "explain,json")),
+        Format::Text if std::env::var_os(LOG_VARIABLE).is_none_or(|value| value.is_empty()) => {
+            command.env(LOG_VARIABLE, "explain");
+        }
+        Format::Text => {}
     }
 }
 
 /// The summary of all reports in `folder`.
-pub(crate) fn summary(folder: &Path) -> String {
+pub(crate) fn summary(folder: &Path, format: Format) -> String {
     let mut reports: Vec<Report> = Vec::new();
     let mut silent: Vec<String> = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -57,7 +77,18 @@ pub(crate) fn summary(folder: &Path) -> String {
     silent.sort();
     silent.dedup();
     let reports = by_process(reports);
-    to_text(&reports, &silent)
+    match format {
+        Format::Text => to_text(&reports, &silent),
+        Format::Json => to_json(&reports, &silent),
+    }
+}
+
+fn to_json(reports: &[Report], silent: &[String]) -> String {
+    let of_report = |report| json!({ "topic": "report", "report": report });
+    let of_silent =
+        |pid: &String| json!({ "topic": "no report", "pid": pid.parse::<u32>().unwrap_or_default() });
+    let lines = reports.iter().map(of_report).chain(silent.iter().map(of_silent));
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 /// Merges the reports of each process, which may have opened the device several times.
@@ -72,6 +103,10 @@ fn by_process(reports: Vec<Report>) -> Vec<Report> {
         sum.retransmitted += report.retransmitted;
         report.drops.into_iter().for_each(|(name, count)| *sum.drops.entry(name).or_default() += count);
         report.link.into_iter().for_each(|(name, count)| *sum.link.entry(name).or_default() += count);
+        for (kind, count) in report.live_objects {
+            *sum.live_objects.entry(kind).or_default() += count;
+        }
+        sum.unpolled_completions += report.unpolled_completions;
         sum.unprinted_lines.extend(report.unprinted_lines);
     }
     sums.into_values().collect()
@@ -114,6 +149,13 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
         for (name, count) in report.drops.iter().chain(losses).filter(|(_, count)| **count > 0) {
             text += &format!("  {count:>9} {name:18} {}\n", meaning::of_drop(name));
         }
+        if !report.live_objects.is_empty() {
+            let kinds = report.live_objects.iter().map(|(kind, count)| format!("{kind}: {count}"));
+            text += &format!("  never destroyed: {}\n", kinds.collect::<Vec<_>>().join(", "));
+        }
+        if report.unpolled_completions > 0 {
+            text += &format!("  never polled: completions: {}\n", report.unpolled_completions);
+        }
         for (line, count) in &report.unprinted_lines {
             text += &format!("  {count:>9} more lines like \"{line}\"\n");
         }
@@ -138,14 +180,21 @@ mod tests {
     fn reports_become_sentences() {
         let json = r#"{"pid": 7, "command": "ib_x", "completions": 5, "failed_completions": 1, "flushed_completions": 3, "retransmitted": 2, "new": 1,
             "drops": {"bad_psn": 3, "no_such_qp": 0}, "link": {"tx_packets": 9, "rx_packets": 8, "rx_overruns": 4,
-            "direct_mapped": 6}, "unprinted_lines": [["refused: ibv_reg_mr: …", 11]]}"#;
+            "direct_mapped": 6}, "unprinted_lines": [["refused: ibv_reg_mr: …", 11]],
+            "live_objects": {"queue pairs": 2, "protection domains": 1}, "unpolled_completions": 3}"#;
         let report: Report = serde_json::from_str(json).expect("a report");
+        let json = to_json(std::slice::from_ref(&report), &["99".to_owned()]);
+        let lines: Vec<serde_json::Value> =
+            json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        assert_eq!((&lines[0]["report"]["completions"], &lines[1]["pid"]), (&5.into(), &99.into()), "{json}");
         let text = to_text(&[report], &["99".to_owned()]);
         for part in [
             "process 7 (ib_x): 5 completions, 1 of them failed, 3 flushed; 9 packets sent",
             "6 in mapped",
             "bad_psn",
             "rx_overruns",
+            "  never destroyed: protection domains: 1, queue pairs: 2\n",
+            "  never polled: completions: 3\n",
             "11 more lines like \"refused: ibv_reg_mr: …\"",
         ] {
             assert!(text.contains(part), "{part}: {text}");

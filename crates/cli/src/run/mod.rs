@@ -45,9 +45,10 @@ const NCCL_GIN: (&str, &str) = ("NCCL_GIN_TYPE", "2");
 #[derive(Parser)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Explain each failed completion, dropped packet and refused call when it happens, and print the counters of each process at the end.
-    #[arg(long)]
-    explain: bool,
+    /// Explain each failed completion, dropped packet, refused call and hang when it happens, and print the counters of each process at the end;
+    /// `--explain=json` prints one JSON object per line.
+    #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    explain: Option<explain::Format>,
     /// Record all packets to this pcapng file. An existing file is kept: then, and for a second process, the name is
     /// x.<pid>.pcapng instead of x.pcapng.
     #[arg(long, value_name = "FILE")]
@@ -114,8 +115,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.link == LinkChoice::Udp {
         command.env(LINK_VARIABLE, "udp");
     }
-    let reports = args.explain.then(PrivateFolder::make).transpose()?;
-    reports.iter().for_each(|folder| explain::apply_to(&mut command, folder.path()));
+    let reports = args.explain.map(|format| Ok((PrivateFolder::make()?, format))).transpose()?;
+    reports.iter().for_each(|(folder, format)| explain::apply_to(&mut command, folder.path(), *format));
     recording.iter().for_each(|recording| recording.apply_to(&mut command));
 
     // Replace this process by the program, unless there is work at the end.
@@ -123,8 +124,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Err(program::become_it(command));
     }
     let code = program::exit_code(program::run_to_end(command)?);
-    if let Some(folder) = reports {
-        eprint!("{}", explain::summary(folder.path()));
+    if let Some((folder, format)) = reports {
+        eprint!("{}", explain::summary(folder.path(), format));
     }
     if let Some(recording) = recording {
         eprint!("{}", recording.end(code)?.to_text("ferroce run"));
@@ -246,9 +247,18 @@ mod tests {
     fn the_programs_options_are_left_alone() {
         for line in ["run --explain -- ib_x -a --loss 5", "run --explain ib_x -a --loss 5"] {
             let args = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
-            assert_eq!((args.explain, args.command.len()), (true, 4), "{line}");
+            assert_eq!((args.explain, args.command.len()), (Some(explain::Format::Text), 4), "{line}");
             assert_eq!(args.faults, FaultArgs::default(), "{line}");
         }
+    }
+
+    #[test]
+    fn explanations_have_a_format() {
+        assert!(
+            parse("run --explain=json -- x").is_ok_and(|args| args.explain == Some(explain::Format::Json))
+        );
+        assert!(parse("run --explain=xml -- x").is_err_and(|error| error.contains("json")));
+        assert!(parse("run -- x").is_ok_and(|args| args.explain.is_none()));
     }
 
     #[test]

@@ -2,6 +2,10 @@
 //! as the manual requires: another thread may be about to use the pointer in the event.
 
 use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
+
+/// How long a program may take to acknowledge before it is told.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Events of one object.
 #[derive(Default)]
@@ -25,11 +29,17 @@ impl Acks {
         }
     }
 
-    /// Waits until all events are acknowledged.
-    pub(crate) fn wait_settled(&self) {
+    /// Waits until all events are acknowledged. `verb` destroys the object, `ack` acknowledges.
+    pub(crate) fn wait_settled(&self, verb: &str, ack: &str) {
         let mut outstanding = self.outstanding.lock();
         while *outstanding > 0 {
-            self.settled.wait(&mut outstanding);
+            if !ferroce_nic::log_explains() {
+                self.settled.wait(&mut outstanding);
+            } else if self.settled.wait_for(&mut outstanding, PATIENCE).timed_out() {
+                ferroce_nic::log_stall(format_args!(
+                    "{verb} waits: {outstanding} events of the object are not acknowledged; call {ack} for each event that was read"
+                ));
+            }
         }
     }
 }

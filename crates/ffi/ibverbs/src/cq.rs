@@ -53,8 +53,8 @@ impl CqObject {
         // SAFETY: a queue of ours, and its context.
         let context = unsafe { Context::of((*cq).base.context)? };
         context.targets.lock().remove(&EventSource::Cq(self.cq.id()));
-        self.comp_acks.wait_settled();
-        self.async_acks.wait_settled();
+        self.comp_acks.wait_settled("ibv_destroy_cq", "ibv_ack_cq_events");
+        self.async_acks.wait_settled("ibv_destroy_cq", "ibv_ack_async_event");
         Ok(())
     }
 

@@ -28,7 +28,7 @@ impl SrqObject {
         // SAFETY: a queue of ours, and its context.
         let context = unsafe { Context::of((*srq).context)? };
         context.targets.lock().remove(&EventSource::Srq(self.srq.id()));
-        self.acks.wait_settled();
+        self.acks.wait_settled("ibv_destroy_srq", "ibv_ack_async_event");
         Ok(())
     }
 }

@@ -9,11 +9,16 @@ use crate::guard::{self, Refused, check, invalid};
 use crate::ib::Names;
 use crate::multicast::Group;
 use ferroce_bridge::cm::{self, Setting, Standing};
+use ferroce_os::log;
 use parking_lot::{Condvar, Mutex};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Duration;
+
+/// How long a program may take to acknowledge before it is told.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The allocation behind a pointer. Programs access the structure at any time, hence the cell.
 #[repr(C)]
@@ -149,7 +154,16 @@ impl Id {
     /// Waits until the program has acknowledged all delivered events.
     pub(crate) fn wait_acknowledged(&self, handed_out: u32) {
         let mut state = self.state.lock();
-        self.changed.wait_while(&mut state, |state| state.acknowledged < handed_out);
+        while state.acknowledged < handed_out {
+            if !log::explains() {
+                self.changed.wait(&mut state);
+            } else if self.changed.wait_for(&mut state, PATIENCE).timed_out() {
+                log::stall(format_args!(
+                    "rdma_destroy_id waits: {} events of the id are not acknowledged; call rdma_ack_cm_event for each event that was read",
+                    handed_out - state.acknowledged
+                ));
+            }
+        }
     }
 
     /// Reads its state from the NIC.

@@ -3,8 +3,17 @@
 use super::Engine;
 use crate::counters::{Counters, QpReport, Tally};
 use crate::link::LinkCounters;
+use std::collections::BTreeMap;
 
 impl Engine {
+    /// Completions that wait in the completion queues of live queue pairs.
+    pub(crate) fn unpolled_completions(&self) -> usize {
+        let qps: Vec<_> = self.device.contexts().iter().flat_map(|context| context.qps.all()).collect();
+        let cqs = qps.iter().flat_map(|qp| [&qp.send_cq, &qp.recv_cq]);
+        let by_id: BTreeMap<u32, usize> = cqs.map(|cq| (cq.id, cq.waiting())).collect();
+        by_id.into_values().sum()
+    }
+
     /// All counters, with at most `most_qps` queue pairs, and how many queue pairs were left out.
     pub(crate) fn report(&self, most_qps: usize) -> (Counters, usize) {
         let contexts = self.device.contexts();

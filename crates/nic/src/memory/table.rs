@@ -115,6 +115,12 @@ impl RegionTable {
         })
     }
 
+    /// Regions and memory windows there are.
+    pub(crate) fn count(&self) -> usize {
+        let free = self.free.lock();
+        free.fresh as usize - free.returned.len()
+    }
+
     /// A number that nobody has.
     pub(super) fn free_number(&self) -> Option<u32> {
         let mut free = self.free.lock();

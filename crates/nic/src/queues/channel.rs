@@ -53,6 +53,11 @@ impl CompletionChannel {
         self.fd.sleep(most);
     }
 
+    /// Whether an event of this CQ was not taken yet.
+    pub(crate) fn has_event_of(&self, cq: u32) -> bool {
+        self.fired.lock().iter().filter_map(Weak::upgrade).any(|fired| fired.id == cq)
+    }
+
     fn pop_alive(&self) -> Option<(u32, u64)> {
         let cq: Arc<CqCore> = self.fired.lock().pop_front()?.upgrade()?;
         Some((cq.id, cq.cookie))

@@ -9,6 +9,7 @@ use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
 use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -71,6 +72,56 @@ pub(crate) struct CqCore {
     /// The progress contexts of its queue pairs, a bit each.
     contexts: AtomicU32,
     events: Arc<EventQueue>,
+}
+
+/// Completions that wait in a CQ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unpolled {
+    cq: u32,
+    /// Where the oldest lies in the ring: another place after a poll.
+    place: usize,
+    waiting: usize,
+    qpn: Qpn,
+    wr_id: u64,
+    notice: Notice,
+}
+
+/// How a thread that waits for the channel learns of them.
+#[derive(Clone, Copy, Debug)]
+enum Notice {
+    None,
+    /// Its event was not read yet.
+    Fired,
+    NotArmed,
+    SolicitedOnly,
+}
+
+impl Unpolled {
+    /// Whether the oldest completion is the same.
+    pub(crate) fn is_same(&self, earlier: &Unpolled) -> bool {
+        (self.place, self.qpn, self.wr_id) == (earlier.place, earlier.qpn, earlier.wr_id)
+    }
+
+    /// What the program may have forgotten.
+    pub(crate) fn advice(&self) -> &'static str {
+        match self.notice {
+            Notice::None => "poll it; perhaps the program polls another one",
+            Notice::Fired => "its event waits in the completion channel",
+            Notice::NotArmed => {
+                "it is not armed, so its channel wakes nobody: arm it, poll once more, and only then wait"
+            }
+            Notice::SolicitedOnly => {
+                "it is armed for solicited completions only: send with SOLICITED, or arm it for all"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Unpolled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unpolled { cq, waiting, qpn, wr_id, .. } = self;
+        write!(f, "CQ {cq} (completions in it: {waiting}, the first of wr_id {wr_id:#x} on QP {qpn})")
+    }
 }
 
 /// A completion found its CQ full.
@@ -251,9 +302,35 @@ impl CqCore {
         self.state.lock().depth
     }
 
+    /// The oldest completion, if there is one.
+    pub(crate) fn unpolled(&self) -> Option<Unpolled> {
+        let state = self.state.lock();
+        let front = state.ring.front()?;
+        let has_event = || self.channel.as_ref().is_some_and(|channel| channel.has_event_of(self.id));
+        let notice = match state.armed {
+            _ if has_event() => Notice::Fired,
+            Armed::Solicited => Notice::SolicitedOnly,
+            Armed::No if self.channel.is_some() => Notice::NotArmed,
+            _ => Notice::None,
+        };
+        Some(Unpolled {
+            cq: self.id,
+            place: std::ptr::from_ref(front).addr(),
+            waiting: state.ring.len(),
+            qpn: front.qpn,
+            wr_id: front.wr_id,
+            notice,
+        })
+    }
+
+    /// Completions that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
     /// Whether no completion waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) == 0
+        self.waiting() == 0
     }
 
     /// Stamps completions from now on; those that wait already with now.

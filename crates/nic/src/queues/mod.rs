@@ -8,7 +8,7 @@ mod event;
 mod srq;
 
 pub use channel::CompletionChannel;
-pub(crate) use cq::{CqCore, MAX_CQE, check_depth};
+pub(crate) use cq::{CqCore, MAX_CQE, Unpolled, check_depth};
 pub use cq::{Moderation, Stamp};
 pub use event::{AsyncEvent, EventSource};
 pub(crate) use event::{EventHub, EventQueue};

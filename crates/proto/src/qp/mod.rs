@@ -46,6 +46,7 @@ pub mod state;
 mod uc;
 mod ud;
 mod view;
+mod waiting;
 
 pub use counters::QpCounters;
 pub use host::{
@@ -59,6 +60,7 @@ pub use refusal::RefusalReason;
 pub use reorder::ReorderBudget;
 pub use rq::{RecvQueue, RecvWqe};
 pub use segment::{Segment, Transmission, WriteHeaders};
+pub use waiting::Waiting;
 
 use crate::cc::{CongestionControl, Controller, FixedWindow};
 use crate::ids::{PdId, Qpn};

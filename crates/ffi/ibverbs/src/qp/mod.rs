@@ -50,7 +50,7 @@ impl QpObject {
     unsafe fn settle(&self, qp: *mut ibv_qp_ex) -> Result<(), Refused> {
         // SAFETY: a queue pair of ours, and its context.
         unsafe { Context::of((*qp).base.context)? }.targets.lock().remove(&self.source);
-        self.acks.wait_settled();
+        self.acks.wait_settled("ibv_destroy_qp", "ibv_ack_async_event");
         Ok(())
     }
 }

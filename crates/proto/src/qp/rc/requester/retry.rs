@@ -226,14 +226,24 @@ impl Requester {
         Ok(())
     }
 
+    /// What to check when the peer does not acknowledge.
+    pub(crate) fn advice(&self, attr: &QpAttr) -> &'static str {
+        if self.una == attr.sq_psn {
+            "nothing was ever acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR"
+        } else {
+            "earlier requests were acknowledged: the peer has ended, failed or is unreachable"
+        }
+    }
+
+    /// The oldest PSN that is not acknowledged.
+    pub(crate) fn oldest_psn(&self) -> Psn {
+        self.una
+    }
+
     fn on_expired<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         io.counters.timeouts += 1;
         if !self.clock.use_retry(io.now) {
-            let advice = if self.una == io.attr.sq_psn {
-                "nothing was ever acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR"
-            } else {
-                "earlier requests were acknowledged: the peer has ended, failed or is unreachable"
-            };
+            let advice = self.advice(io.attr);
             io.host.explain(format_args!(
                 "QP {}: PSN {} not acknowledged by QP {} at {} within {} us, {} retries used up; {advice}",
                 io.id.qpn,

@@ -1,0 +1,119 @@
+//! `FERROCE_LOG=explain` also explains hangs: a peer that does not answer, completions that nobody polls.
+//!
+//! A chore of the background thread. Without that variable there is none.
+
+use crate::engine::{Chore, Engine, QpCore};
+use crate::queues::{CqCore, Unpolled};
+use ferroce_os::log;
+use ferroce_os::timerfd::Interval;
+use ferroce_proto::Qpn;
+use ferroce_proto::qp::Waiting;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often it looks.
+const PERIOD: Duration = Duration::from_millis(500);
+/// After how many looks without a change a request, or a completion, counts as stalled. A program may leave its completions for a while.
+const STALLED_REQUEST: u32 = 2;
+const STALLED_COMPLETION: u32 = 4;
+
+/// What stays the same from look to look.
+struct Watched<T> {
+    first: T,
+    looks: u32,
+}
+
+/// Looks for queue pairs and completion queues in which nothing moves.
+pub(crate) struct Watchdog {
+    interval: Interval,
+    engine: Arc<Engine>,
+    requests: HashMap<Qpn, Watched<Waiting>>,
+    completions: HashMap<u32, Watched<Unpolled>>,
+}
+
+impl Watchdog {
+    /// One for this device, if explanations are requested.
+    pub(crate) fn of(engine: &Arc<Engine>) -> Option<Watchdog> {
+        let interval = log::explains().then(|| Interval::new(PERIOD).ok()).flatten()?;
+        let engine = engine.clone();
+        Some(Watchdog { interval, engine, requests: HashMap::new(), completions: HashMap::new() })
+    }
+
+    fn look_at_requests(&mut self, qps: &[Arc<QpCore>]) {
+        let waiting = qps.iter().filter_map(|qp| Some((qp.qpn, qp.machine.lock().waiting()?)));
+        watch(&mut self.requests, waiting, Waiting::is_stalled_since, STALLED_REQUEST, |first, now| {
+            log::stall(format_args!("{}", now.why(first)));
+        });
+    }
+
+    fn look_at_completions(&mut self, qps: &[Arc<QpCore>]) {
+        let cqs = qps.iter().flat_map(|qp| [&qp.send_cq, &qp.recv_cq]).map(|cq| (cq.id, cq));
+        let cqs: HashMap<u32, &Arc<CqCore>> = cqs.collect();
+        let unpolled = cqs.into_iter().filter_map(|(id, cq)| Some((id, cq.unpolled()?)));
+        let patience = PERIOD * STALLED_COMPLETION;
+        watch(&mut self.completions, unpolled, Unpolled::is_same, STALLED_COMPLETION, |_, now| {
+            log::stall(format_args!(
+                "nobody has polled {now} for {} s: {}",
+                patience.as_secs(),
+                now.advice()
+            ));
+        });
+    }
+}
+
+/// Compares what is there now with what was there before. Calls `tell` once for each that stays the same `limit` times.
+fn watch<K: Eq + Hash, T>(
+    watched: &mut HashMap<K, Watched<T>>,
+    now: impl Iterator<Item = (K, T)>,
+    is_same: impl Fn(&T, &T) -> bool,
+    limit: u32,
+    mut tell: impl FnMut(&T, &T),
+) {
+    let mut before = std::mem::take(watched);
+    for (key, value) in now {
+        let same = before.remove(&key).filter(|old| is_same(&value, &old.first));
+        let Some(old) = same else {
+            watched.insert(key, Watched { first: value, looks: 0 });
+            continue;
+        };
+        let looks = old.looks.saturating_add(1);
+        if looks == limit {
+            tell(&old.first, &value);
+        }
+        watched.insert(key, Watched { first: old.first, looks });
+    }
+}
+
+impl Chore for Watchdog {
+    fn descriptor(&self) -> RawFd {
+        self.interval.as_raw_fd()
+    }
+
+    fn attend(&mut self) {
+        self.interval.take();
+        let contexts = self.engine.device.contexts();
+        let qps: Vec<_> = contexts.iter().flat_map(|context| context.qps.all()).collect();
+        self.look_at_requests(&qps);
+        self.look_at_completions(&qps);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_the_same_is_told_once() {
+        let (mut watched, mut told) = (HashMap::new(), Vec::new());
+        for values in [[1, 5], [2, 5], [3, 5], [3, 5], [3, 5], [3, 6]] {
+            let now = values.into_iter().enumerate();
+            watch(&mut watched, now, |a, b| a == b, 2, |_, now| told.push(*now));
+        }
+        assert_eq!(told, [5, 3]);
+        watch(&mut watched, std::iter::empty(), |a: &i32, b| a == b, 2, |_, _| {});
+        assert!(watched.is_empty(), "what is gone is forgotten");
+    }
+}
