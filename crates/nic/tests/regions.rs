@@ -246,7 +246,7 @@ fn prefetch_checks_what_it_is_asked_for() {
     assert!(matches!(ask(sge(&read_only, 8), Prefetch::Write, false), Err(MemoryFault::Denied { .. })));
     assert!(matches!(ask(s.buffer.sge(0, 8), Prefetch::Read, false), Err(MemoryFault::NotOnDemand { .. })));
     let stale = Sge { lkey: ferroce_proto::LKey(1), ..sge(&region, 8) };
-    assert!(matches!(ask(stale, Prefetch::Read, false), Err(MemoryFault::StaleKey { .. })));
+    assert!(matches!(ask(stale, Prefetch::Read, false), Err(MemoryFault::NoSuchKey { .. })));
     let other = s.nic.alloc_pd().unwrap();
     let refused = other.prefetch(&[sge(&region, 8)], Prefetch::Read, false);
     assert!(matches!(refused, Err(Error::Memory(MemoryFault::WrongPd { .. }))));

@@ -3,7 +3,9 @@
 use super::event::{CmEvent, CmEventKind, ConnParam, UdParam};
 use super::service::{Garbage, Managed};
 use super::{CmId, UDP_QKEY};
+use ferroce_os::log;
 use ferroce_proto::cm::{CommId, Event, Request, Response, SidrStatus};
+use std::fmt;
 use std::sync::Arc;
 
 impl Managed {
@@ -26,12 +28,17 @@ impl Managed {
                 self.raise(id, CmEventKind::Established, 0, |_| {});
             }
             Event::Rejected { id, reason, private_data } => {
+                self.explain(id, format_args!("was rejected with reason {}: {}", reason.0, reason.text()));
                 self.raise(id, CmEventKind::Rejected, reason.0.into(), |e| {
                     e.conn.private_data = private_data
                 });
                 self.forget(id);
             }
             Event::Unreachable { id } => {
+                self.explain(
+                    id,
+                    format_args!("was not answered: check the address, and that a device is there"),
+                );
                 self.raise(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, |_| {});
                 self.forget(id);
             }
@@ -55,6 +62,16 @@ impl Managed {
                 }
                 self.ids.remove(&id);
             }
+        }
+    }
+
+    /// Reports why a connection was not made.
+    fn explain(&mut self, comm: CommId, why: fmt::Arguments<'_>) {
+        let Some(id) = self.upgrade(comm) else { return };
+        let space = id.space();
+        match id.try_peer_addr() {
+            Some(peer) => log::completion(format_args!("connection to {peer} in port space {space:?} {why}")),
+            None => log::completion(format_args!("connection in port space {space:?} {why}")),
         }
     }
 

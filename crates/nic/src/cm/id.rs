@@ -177,6 +177,10 @@ impl CmId {
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.state.lock().peer
     }
+    /// The same where the lock of the id must not be waited for: its holder may wait for the connection manager.
+    pub(super) fn try_peer_addr(&self) -> Option<SocketAddr> {
+        self.state.try_lock()?.peer
+    }
     /// The path to the peer, once known.
     pub fn path(&self) -> Option<Path> {
         self.state.lock().path

@@ -60,7 +60,7 @@ impl RejectReason {
             "unsupported request",
             "invalid communication id",
             "invalid communication instance",
-            "nobody listens to this service id",
+            "nobody listens to this service id: check port and port space, and that the server runs",
             "invalid transport service type",
             "stale connection",
             "no reliable datagram channel",
