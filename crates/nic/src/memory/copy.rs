@@ -114,6 +114,7 @@ enum Word<'a> {
     Null,
 }
 
+#[inline(always)]
 fn word<'a>(span: Span) -> Result<Word<'a>, MemoryFault> {
     debug_assert!(span.len == 8 && span.start.is_multiple_of(8));
     match span.backing {
@@ -139,6 +140,7 @@ pub(super) fn store(span: Span, value: u64) -> Result<(), MemoryFault> {
 }
 
 /// Runs an atomic on eight aligned bytes and returns the original value.
+#[inline(always)] // a direct atomic is little more
 pub(super) fn atomic(span: Span, op: AtomicOp) -> Result<u64, MemoryFault> {
     let cell = match word(span)? {
         Word::Mapped(cell) => cell,

@@ -225,7 +225,7 @@ impl RegionTable {
     // Recursive read locks: source and destination of one operation may be the same region, and a waiting `dereg`
     // must not come between the two.
 
-    #[inline]
+    #[inline(always)] // each small message needs it
     pub(super) fn by_lkey(&self, key: LKey) -> Result<Held<'_>, MemoryFault> {
         let number = self.lkeys.slot_of(key.0);
         let held = self.slot(number).ok_or(MemoryFault::NoSuchKey { key: key.0 })?.read_recursive();

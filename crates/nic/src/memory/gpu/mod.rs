@@ -235,6 +235,7 @@ impl Copying {
 }
 
 /// Copies into the memory of a GPU; `data` is as long as the span. Data before the last part of its message may be visible only with it.
+#[inline(never)] // as the other copies: the paths of host memory need the registers
 pub(super) fn write(gpu: u8, span: Span, data: &[u8], part: MessagePart) -> Result<(), MemoryFault> {
     let mut copying = Gpu::at(gpu).lock();
     let outcome = match part.placement {
@@ -246,6 +247,7 @@ pub(super) fn write(gpu: u8, span: Span, data: &[u8], part: MessagePart) -> Resu
 
 /// Replaces eight bytes by what `change` makes of them, and returns the original value. One step for all operations of this process; kernels
 /// may see it as two.
+#[inline(never)]
 pub(super) fn atomic(gpu: u8, span: Span, change: impl FnOnce(u64) -> u64) -> Result<u64, MemoryFault> {
     let mut copying = Gpu::at(gpu).lock();
     let mut word = [0; 8];
@@ -261,6 +263,7 @@ pub(super) fn settle(gpu: u8) {
 }
 
 /// Waits for the copies of a queue pair that stops: the program may use its buffers from then on.
+#[cold]
 pub(crate) fn settle_stopped(qp: usize) {
     if !ANY_OPEN.load(Relaxed) {
         return;

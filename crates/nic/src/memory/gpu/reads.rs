@@ -101,6 +101,7 @@ impl Fetched {
 }
 
 /// Copies out of the memory of a GPU; `out` is as long as the span.
+#[inline(never)]
 pub(crate) fn read(gpu: u8, span: Span, out: &mut [u8], ahead: ReadAhead) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, out.len());
     let mut copying = Gpu::at(gpu).lock();
@@ -109,6 +110,7 @@ pub(crate) fn read(gpu: u8, span: Span, out: &mut [u8], ahead: ReadAhead) -> Res
 }
 
 /// Copies out of the memory of a GPU, into a buffer if it can.
+#[inline(never)]
 pub(crate) fn fetch(gpu: u8, span: Span, ahead: ReadAhead) -> Result<Fetched, MemoryFault> {
     let mut copying = Gpu::at(gpu).lock();
     let mut reader = copying.reader(span, ahead);

@@ -6,7 +6,7 @@ use super::Responder;
 use super::kept::REPORT_LEN;
 use crate::ids::{PdId, Psn, RKey};
 use crate::verbs::EventKind;
-use crate::wire::{Aeth, NakCode, Operation, PiggybackedAck, Syndrome};
+use crate::wire::{Aeth, Headers, NakCode, Operation, PiggybackedAck, Syndrome};
 use alloc::collections::VecDeque;
 
 /// No end-to-end credits: a responder without receives sends an RNR NAK (IBA 9.7.7.2.1, the "invalid" code).
@@ -278,14 +278,20 @@ impl Responder {
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
         headers.bth.hello = self.peer_extends;
         headers.aeth = Some(Aeth { syndrome, msn });
-        let is_refusal = self.peer_extends && matches!(syndrome, Syndrome::Nak(_));
-        let reason = self.refused.filter(|_| is_refusal).map(RefusalReason::to_payload);
-        io.send_unacknowledged(
-            &headers,
-            reason.as_ref().map_or(TxPayload::None, |bytes| TxPayload::Bytes(bytes)),
-        )?;
+        match syndrome {
+            Syndrome::Nak(_) => self.send_nak(&headers, io)?,
+            _ => io.send_unacknowledged(&headers, TxPayload::None)?,
+        }
         io.counters.acks_sent += 1;
         Ok(true)
+    }
+
+    /// Sends a NAK, with the reason of a refusal if the peer understands it.
+    #[cold]
+    fn send_nak<H: Host>(&self, headers: &Headers, io: &mut Io<'_, H>) -> Result<(), TxError> {
+        let reason = self.refused.filter(|_| self.peer_extends).map(RefusalReason::to_payload);
+        let payload = reason.as_ref().map_or(TxPayload::None, |bytes| TxPayload::Bytes(bytes));
+        io.send_unacknowledged(headers, payload)
     }
 
     /// Sends the next packet of a READ response. Returns whether it was the last.
