@@ -179,7 +179,7 @@ impl StreamPair {
         for (end, mut terms) in ends.iter_mut().zip(negotiate(&mut rng, &setup.offer)) {
             terms.is_ferroce &= setup.extended;
             terms.rtr = rtr.or(terms.rtr);
-            end.qp.start(terms, setup.access, setup.mulpdu);
+            assert!(end.qp.start(terms, setup.access, setup.mulpdu), "a new queue pair is in INIT");
         }
         let wire = || Wire { room: setup.room, ..Wire::default() };
         StreamPair { world, ends, wires: [wire(), wire()], rng, steps: 0, stall: 0.2, largest_piece: 2000 }

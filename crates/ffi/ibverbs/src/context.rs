@@ -2,12 +2,12 @@
 
 use crate::abi::*;
 use crate::device::device;
-use crate::errno::{Refused, invalid};
+use crate::errno::{Refused, invalid, unsupported};
 use crate::handle::{Handle, Uses, object};
 use crate::import::Exports;
 use crate::{cm, live, ops};
 use ferroce_nic::lock::Mutex;
-use ferroce_nic::{Config, EventSource, Nic};
+use ferroce_nic::{Config, EventSource, Nic, Wire};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -61,6 +61,11 @@ impl Context {
     /// Opens the device: all contexts of a process share one NIC.
     pub(crate) fn open() -> Result<*mut ibv_context, Refused> {
         let nic = Nic::shared(|| Ok(Config::from_env()?))?;
+        if nic.wire() != Wire::Roce {
+            return Err(unsupported(
+                "the C libraries do not support FERROCE_WIRE=iwarp yet; the Rust API does",
+            ));
+        }
         let cmd_fd = memfd_create("ferroce", MemfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
         let exports = Exports::found(nic.clone(), cmd_fd.as_raw_fd())?;
         Self::publish(nic, cmd_fd, exports)

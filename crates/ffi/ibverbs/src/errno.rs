@@ -87,6 +87,7 @@ fn of_nic(error: &Error) -> c_int {
         Error::Post(PostError::QueueFull { .. }) | Error::Exhausted { .. } => libc::ENOMEM,
         Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         Error::Link(link) => source_errno(link).unwrap_or(libc::EIO),
+        Error::NotOnThisWire { .. } => libc::EOPNOTSUPP,
         Error::Memory(_) => libc::EFAULT,
         Error::Busy { .. } => libc::EBUSY,
         Error::Forked | Error::CqOverrun { .. } => libc::EIO,

@@ -2,7 +2,7 @@
 
 use super::host::NicHost;
 use super::progress::{Clock, DelayedAcks, Polling, Progress};
-use super::{Engine, QpCore};
+use super::{Engine, QpCore, Streams};
 use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
 use ferroce_os::log;
 use ferroce_proto::qp::{self, Attempt, DropReason, Terms};
@@ -207,6 +207,9 @@ impl Engine {
     }
 
     pub(super) fn run(&self, progress: &mut Progress, driver: Driver, thorough: bool) -> bool {
+        if let Some(streams) = &self.streams {
+            return self.run_streams(streams, progress, thorough);
+        }
         let polling = &self.polling;
         let for_poller = driver == Driver::Poller;
         if !progress.delayed_acks.waiting.is_empty() && progress.is_overdue {
@@ -513,7 +516,8 @@ impl Engine {
     pub(super) fn next_deadline_ns(&self) -> u64 {
         let ready = if self.polling.any_ready() { 0 } else { u64::MAX };
         let management = self.agent_ns.load(Ordering::SeqCst);
-        self.polling.timers.next_ns().min(ready).min(management)
+        let streams = self.streams.as_ref().map_or(u64::MAX, Streams::next_ns);
+        self.polling.timers.next_ns().min(ready).min(management).min(streams)
     }
 }
 

@@ -12,8 +12,8 @@ const REJECT: u8 = 0x20;
 const ENHANCED: u8 = 0x10;
 /// Reserved bits. Two ferroce ends recognise each other by them: siw repeats the bits of a request in its reply, so the reply has
 /// another one.
-const FERROCE_REQUEST: u8 = 0x04;
-const FERROCE_REPLY: u8 = 0x02;
+const REQUEST_MARK: u8 = 0x04;
+const REPLY_MARK: u8 = 0x02;
 
 const PEER_TO_PEER: u16 = 0x8000;
 const RTR_SEND: u16 = 0x4000;
@@ -39,8 +39,8 @@ impl FrameKind {
     }
     const fn mark(self) -> u8 {
         match self {
-            FrameKind::Request => FERROCE_REQUEST,
-            FrameKind::Reply => FERROCE_REPLY,
+            FrameKind::Request => REQUEST_MARK,
+            FrameKind::Reply => REPLY_MARK,
         }
     }
 }
