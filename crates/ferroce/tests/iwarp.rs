@@ -8,7 +8,6 @@ use ferroce::{
     Wire, wr,
 };
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 use support::process::{Peer, parent};
 use support::{LOOPBACKS, PATIENCE, Side, V4, event, pattern, post_error, until, watched};
 
@@ -380,8 +379,9 @@ fn what_iwarp_does_not_have_is_refused() {
 }
 
 #[test]
-fn a_thousand_connections_share_one_descriptor() {
-    const CONNECTIONS: usize = 1000;
+fn many_connections_share_one_descriptor() {
+    // Both ends are here, and a process has 1024 descriptors by default.
+    const CONNECTIONS: usize = 300;
     watched(|| {
         let (here, there) = (device(false), device(false));
         let (pd, cq) = (here.alloc_pd().unwrap(), here.create_cq(4096).unwrap());
@@ -429,6 +429,5 @@ fn a_program_that_sleeps_is_woken() {
         // Nobody polls at the receiver: its background thread reads the stream.
         until("the completion channel has an event", || b.cq.clear_events() > 0);
         assert_eq!(b.success().wr_id, 1);
-        std::thread::sleep(Duration::from_millis(1));
     });
 }

@@ -13,7 +13,7 @@
 //!
 //! | bound | value |
 //! |---|---|
-//! | connections that have sent no whole request | 1024 per NIC; the oldest one gives way to a new one |
+//! | connections that have sent no whole request | 256 per NIC; then the oldest gives way, after 0.5 s |
 //! | time for the request | 5 s |
 //! | time for TCP to connect, and for the reply | 10 s, or the id's response timeout |
 //! | time for the first FPDU behind the reply | 10 s |

@@ -7,7 +7,7 @@ use crate::engine::NewStream;
 use crate::link::{StreamListener, StreamSocket};
 use ferroce_os::epoll::Interest;
 use ferroce_os::log;
-use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS, Request, Responder};
+use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS, REQUEST_TIMEOUT_NS, Request, Responder};
 use ferroce_proto::iwarp::wire::MAX_PRIVATE_DATA;
 use ferroce_proto::{Gid, Qpn, Time};
 use std::io;
@@ -15,9 +15,12 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Weak;
 
-/// Most connections without a whole request. The oldest gives way: a request follows its connection at once, so the oldest is the one
-/// that does not mean to send any.
-const MOST_HALF_OPEN: usize = 1024;
+/// Most connections without a whole request. A process may have 1024 descriptors by default.
+const MOST_HALF_OPEN: usize = 256;
+/// How long a connection without a request keeps its place although others wait: a request follows its connection at once.
+const PLACE_NS: u64 = 500_000_000;
+/// How long a listener waits before it looks for a free place again.
+const FULL_NS: u64 = 10_000_000;
 /// Connections accepted in one poll.
 const ACCEPTS: usize = 64;
 /// How long a listener rests after the system could not accept: it is out of descriptors or memory.
@@ -94,6 +97,11 @@ impl CmService {
                 self.unwatch(&listening.socket);
                 break;
             }
+            if !self.has_place(connections, now) {
+                self.unwatch(&listening.socket);
+                listening.rests = Some(now + FULL_NS);
+                break;
+            }
             match listening.socket.accept() {
                 Ok((socket, local, peer)) => {
                     self.begin_request(connections, number, (socket, local, peer), now)
@@ -114,6 +122,28 @@ impl CmService {
         connections.put(number, Entry::Listening(listening));
     }
 
+    /// Whether another connection may be accepted. The oldest one without a request gives way, if it had its time.
+    fn has_place(&self, connections: &mut Connections, now: Time) -> bool {
+        if connections.half_open.len() < MOST_HALF_OPEN {
+            return true;
+        }
+        let oldest = connections.half_open.first().copied();
+        let has_had_time =
+            |requesting: &Requesting| requesting.deadline().since_ns(now) + PLACE_NS <= REQUEST_TIMEOUT_NS;
+        match oldest.and_then(|oldest| Some((oldest, connections.entries.get(&oldest)?))) {
+            Some((oldest, Entry::Requesting(requesting))) if has_had_time(requesting) => {
+                let peer = requesting.peer;
+                self.unwatch(&requesting.socket);
+                log::drop(format_args!(
+                    "connection from {peer}: no MPA request, and {MOST_HALF_OPEN} others wait"
+                ));
+                connections.take(oldest);
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn begin_request(
         &self,
         connections: &mut Connections,
@@ -125,16 +155,6 @@ impl CmService {
         if self.addresses.find(Gid::from_ip(local.ip())).is_none() {
             return log::drop(format_args!(
                 "connection from {peer} to {local}: not an address of this device"
-            ));
-        }
-        if connections.half_open.len() >= MOST_HALF_OPEN
-            && let Some(&oldest) = connections.half_open.first()
-            && let Some(Entry::Requesting(oldest)) = connections.take(oldest)
-        {
-            self.unwatch(&oldest.socket);
-            log::drop(format_args!(
-                "connection from {}: no MPA request, and {MOST_HALF_OPEN} others wait",
-                oldest.peer
             ));
         }
         let requesting = Requesting { socket, responder: Responder::new(now), listener, local, peer };
