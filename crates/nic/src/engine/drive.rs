@@ -2,7 +2,7 @@
 
 use super::host::NicHost;
 use super::progress::{Clock, DelayedAcks, Polling, Progress};
-use super::{Engine, QpCore, Streams};
+use super::{Engine, QpCore};
 use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
 use ferroce_os::log;
 use ferroce_proto::qp::{self, Attempt, DropReason, Terms};
@@ -207,15 +207,18 @@ impl Engine {
     }
 
     pub(super) fn run(&self, progress: &mut Progress, driver: Driver, thorough: bool) -> bool {
-        if let Some(streams) = &self.streams {
-            return self.run_streams(streams, progress, thorough);
-        }
         let polling = &self.polling;
         let for_poller = driver == Driver::Poller;
         if !progress.delayed_acks.waiting.is_empty() && progress.is_overdue {
             self.send_delayed_acks(progress, now());
         }
-        let served = polling.any_ready() && self.serve_ready(READY_PER_POLL, Some(&mut progress.tx), now());
+        let mut served = false;
+        if polling.any_ready() {
+            if let Some(streams) = &self.streams {
+                return self.run_streams(streams, progress, thorough);
+            }
+            served = self.serve_ready(READY_PER_POLL, Some(&mut progress.tx), now());
+        }
         // A program that polls once and finds its completion may be about to answer; after two polls it is not.
         progress.is_overdue = !progress.delayed_acks.waiting.is_empty();
         let effort = if thorough { Effort::Thorough } else { Effort::Quick };
@@ -514,10 +517,13 @@ impl Engine {
 
     /// When the background thread must poll again although nothing arrives.
     pub(super) fn next_deadline_ns(&self) -> u64 {
-        let ready = if self.polling.any_ready() { 0 } else { u64::MAX };
+        let ready = match &self.streams {
+            Some(streams) => streams.next_ns(),
+            None if self.polling.any_ready() => 0,
+            None => u64::MAX,
+        };
         let management = self.agent_ns.load(Ordering::SeqCst);
-        let streams = self.streams.as_ref().map_or(u64::MAX, Streams::next_ns);
-        self.polling.timers.next_ns().min(ready).min(management).min(streams)
+        self.polling.timers.next_ns().min(ready).min(management)
     }
 }
 

@@ -120,6 +120,6 @@ impl Engine {
 
     /// The same context with iWARP as its wire.
     pub(crate) fn with_streams(self, streams: Streams) -> Self {
-        Engine { streams: Some(streams), ..self }
+        Engine { streams: Some(streams), polling: self.polling.always_ready(), ..self }
     }
 }

@@ -29,13 +29,14 @@ mod established;
 mod passive;
 
 use super::event::{CmEvent, CmEventKind, ConnParam};
+use super::service::LOCK_PATIENCE;
 use super::{CmId, CmService};
 use crate::engine::{Engine, StreamNews};
 use crate::link::{StreamSocket, now};
 use active::Connecting;
 use established::Established;
 use ferroce_os::epoll::Interest;
-use ferroce_os::lock::Mutex;
+use ferroce_os::lock::{Mutex, MutexGuard, lock_within};
 use ferroce_proto::Time;
 use ferroce_proto::iwarp::wire::{Enhanced, MAX_PRIVATE_DATA};
 use passive::{Listening, Requesting, Undecided};
@@ -145,15 +146,23 @@ impl StreamCm {
         StreamCm { connections: Mutex::default(), crc }
     }
 
-    pub(in crate::cm) fn named_counters(&self) -> [(&'static str, u64); 3] {
-        self.connections.lock().named_counters()
+    pub(in crate::cm) fn named_counters(&self) -> Vec<(&'static str, u64)> {
+        lock_within(&self.connections, LOCK_PATIENCE).map_or_else(Vec::new, |c| c.named_counters().to_vec())
     }
 }
 
 impl CmService {
     /// Runs `work` on the connections, then delivers the events.
     fn with_connections<R>(&self, streams: &StreamCm, work: impl FnOnce(&mut Connections) -> R) -> R {
-        let mut connections = streams.connections.lock();
+        self.with_locked(streams, streams.connections.lock(), work)
+    }
+
+    fn with_locked<R>(
+        &self,
+        streams: &StreamCm,
+        mut connections: MutexGuard<'_, Connections>,
+        work: impl FnOnce(&mut Connections) -> R,
+    ) -> R {
         let result = work(&mut connections);
         let events = std::mem::take(&mut connections.events);
         let next_ns = connections.deadlines.first().map_or(u64::MAX, |(at, _)| at.0);
@@ -208,6 +217,7 @@ impl CmService {
             while let Some(&(at, number)) = connections.deadlines.first()
                 && at <= now
             {
+                connections.deadlines.pop_first();
                 match connections.take(number) {
                     Some(Entry::Listening(listening)) => self.resume(connections, number, listening),
                     Some(Entry::Requesting(requesting)) => self.unwatch(requesting.socket()),
@@ -215,9 +225,8 @@ impl CmService {
                     Some(Entry::Established(established)) => {
                         self.on_late(connections, number, established);
                     }
-                    Some(Entry::Undecided(_)) | None => {
-                        connections.deadlines.remove(&(at, number));
-                    }
+                    Some(undecided @ Entry::Undecided(_)) => connections.put(number, undecided),
+                    None => {}
                 }
             }
         });
@@ -225,7 +234,9 @@ impl CmService {
 
     /// Ends every connection: the device is about to close.
     pub(super) fn close_streams(&self, streams: &StreamCm) {
-        self.with_connections(streams, |connections| {
+        // With a time limit, as for RoCE.
+        let Some(connections) = lock_within(&streams.connections, LOCK_PATIENCE) else { return };
+        self.with_locked(streams, connections, |connections| {
             let numbers: Vec<u64> = connections.entries.keys().copied().collect();
             numbers.into_iter().for_each(|number| self.release_entry(connections, number));
         });

@@ -6,9 +6,10 @@ use crate::engine::host::NicHost;
 use crate::engine::{Engine, QpCore};
 use crate::error::Error;
 use crate::link::{StreamSocket, now};
+use crate::memory::settle_stopped;
 use ferroce_os::epoll::Interest;
+use ferroce_proto::iwarp::StreamQp;
 use ferroce_proto::iwarp::negotiation::{Negotiated, Role};
-use ferroce_proto::iwarp::{Close, StreamQp};
 use ferroce_proto::qp::PostError;
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, SendWr};
 use std::io;
@@ -144,16 +145,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys a queue pair. What it has sent still reaches the peer.
+    /// Destroys a queue pair. What it has sent still reaches the peer; a message that is partially sent ends in a reset.
     pub(in crate::engine) fn destroy_stream(&self, qp: &QpCore, stream: &StreamEnd) {
         self.qps.remove(qp.qpn);
-        self.disconnect_stream(qp, stream);
-        let machine = stream.machine.lock();
-        let rest = stream.socket.lock().connected.take();
+        let mut machine = stream.machine.lock();
+        let close = machine.retire();
+        settle_stopped(qp.address());
+        let connected = stream.socket.lock().connected.take();
         drop(machine);
-        if let (Some(streams), Some(connected)) = (&self.streams, rest) {
-            // A message is partially sent and cannot be completed: its memory belongs to the program again.
-            self.end_stream(streams, connected, Close::Reset, now());
+        if let (Some(streams), Some(connected)) = (&self.streams, connected) {
+            self.end_stream(streams, connected, close, now());
             self.announce_news(streams);
         }
         self.device.counters.retired.lock().add(&qp.tally);
