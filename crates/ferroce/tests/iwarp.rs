@@ -7,7 +7,9 @@ use ferroce::{
     ModifyError, PostError, QpBuilder, QpState, Rc, Refusal, RejectReason, RemoteRegion, WcOpcode, WcStatus,
     Wire, wr,
 };
-use std::net::{IpAddr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::OnceLock;
 use support::process::{Peer, parent};
 use support::{LOOPBACKS, PATIENCE, Side, V4, event, pattern, post_error, until, watched};
 
@@ -297,27 +299,95 @@ fn disconnect_flushes_both_ends() {
     });
 }
 
+/// The parent listens; the child, which runs `test` too, connects and calls `in_child`. Then it is killed after `in_parent` began something.
+fn kill_peer(
+    test: &str,
+    in_child: impl FnOnce(&Side<Rc>, &mut TcpStream),
+    in_parent: impl FnOnce(&Side<Rc>, &mut TcpStream),
+) -> (Side<Rc>, Connection<Rc>) {
+    let side = Side::on(device(false), |pd, cq| pd.rc(cq), |qp| qp);
+    if let Some(mut socket) = parent() {
+        let mut port = [0; 2];
+        socket.read_exact(&mut port).unwrap();
+        let to = SocketAddr::new(V4, u16::from_be_bytes(port));
+        let connection = Connector::new(&side.device, to).connect(&side.qp).unwrap();
+        in_child(&side, &mut socket);
+        let _ = connection.wait_event();
+        std::process::exit(0);
+    }
+    let listener = Listener::bind(&side.device, SocketAddr::new(V4, 0)).unwrap();
+    let mut peer = Peer::start(test, V4);
+    peer.socket.write_all(&listener.local_addr().port().to_be_bytes()).unwrap();
+    let connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+    in_parent(&side, &mut peer.socket);
+    peer.kill();
+    (side, connection)
+}
+
 #[test]
 fn a_killed_peer_ends_the_connection() {
     watched(|| {
-        let side = Side::on(device(false), |pd, cq| pd.rc(cq), |qp| qp);
-        if let Some(mut socket) = parent() {
-            let mut port = [0; 2];
-            std::io::Read::read_exact(&mut socket, &mut port).unwrap();
-            let to = SocketAddr::new(V4, u16::from_be_bytes(port));
-            let connection = Connector::new(&side.device, to).connect(&side.qp).unwrap();
-            let _ = connection.wait_event();
-            return;
-        }
-        let listener = Listener::bind(&side.device, SocketAddr::new(V4, 0)).unwrap();
-        let mut peer = Peer::start("a_killed_peer_ends_the_connection", V4);
-        let port = listener.local_addr().port().to_be_bytes();
-        std::io::Write::write_all(&mut peer.socket, &port).unwrap();
-        let connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
-        side.qp.post_recv(&[wr::recv(1, &[])]).unwrap();
-        peer.kill();
+        let test = "a_killed_peer_ends_the_connection";
+        let (side, connection) = kill_peer(
+            test,
+            |_, _| {},
+            |side, _| {
+                side.qp.post_recv(&[wr::recv(1, &[])]).unwrap();
+            },
+        );
         side.status(WcStatus::WrFlushErr);
         assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+    });
+}
+
+#[test]
+fn a_peer_killed_in_the_middle_of_its_answers_fails_the_reads() {
+    const LEN: usize = 64 << 20;
+    watched(|| {
+        let test = "a_peer_killed_in_the_middle_of_its_answers_fails_the_reads";
+        let kept = OnceLock::new();
+        let (side, connection) = kill_peer(
+            test,
+            |side, socket| {
+                let region = side.open_region(LEN);
+                socket.write_all(&region.remote().to_bytes()).unwrap();
+                // Until this process is killed.
+                let _ = socket.read(&mut [0]);
+            },
+            |side, socket| {
+                let mut bytes = [0; RemoteRegion::ENCODED_LEN];
+                socket.read_exact(&mut bytes).unwrap();
+                let there = RemoteRegion::from_bytes(&bytes).unwrap();
+                let here = kept.get_or_init(|| side.pd.region(LEN).register().unwrap());
+                (0..16).for_each(|id| side.qp.read(id, &[here.sge(..).unwrap()], there).unwrap());
+                side.success();
+            },
+        );
+        // Those that were answered before succeed; all others are flushed, in order.
+        let statuses: Vec<WcStatus> = (1..16).map(|_| support::next(&side.cq).status).collect();
+        let good = statuses.iter().take_while(|status| **status == WcStatus::Success).count();
+        assert!(statuses[good..].iter().all(|status| *status == WcStatus::WrFlushErr), "{statuses:?}");
+        assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+        assert_eq!(side.qp.state(), QpState::Err);
+    });
+}
+
+#[test]
+fn the_wildcard_address_listens_on_both_ip_versions() {
+    watched(|| {
+        let side = || Side::on(device(false), |pd, cq| pd.rc(cq), |qp| qp);
+        let there = side();
+        let listener = Listener::bind(&there.device, "[::]:0".parse().unwrap()).unwrap();
+        for address in LOOPBACKS {
+            let (here, to) = (side(), SocketAddr::new(address, listener.local_addr().port()));
+            std::thread::scope(|scope| {
+                let connect = scope.spawn(|| Connector::new(&here.device, to).connect(&here.qp).unwrap());
+                let request = listener.accept_timeout(PATIENCE).unwrap();
+                assert_eq!((request.local_addr(), request.peer_addr().ip()), (to, address));
+                let accepted = request.accept(&there.pd.rc(&there.cq).create().unwrap(), b"").unwrap();
+                assert_eq!(accepted.peer_addr(), connect.join().unwrap().local_addr());
+            });
+        }
     });
 }
 

@@ -127,3 +127,14 @@ pub(crate) fn set(errno: c_int) {
     // SAFETY: the C library gives every thread a place for it.
     unsafe { *libc::__errno_location() = errno };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_iwarp_does_not_have_gets_the_numbers_of_siw() {
+        assert_eq!(Refused::from(PostError::NotOnThisWire("flush")).errno(), libc::EINVAL);
+        assert_eq!(Refused::from(Error::NotOnThisWire { what: "multicast" }).errno(), libc::EOPNOTSUPP);
+    }
+}

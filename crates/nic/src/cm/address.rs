@@ -114,7 +114,7 @@ impl CmId {
         };
         if state.bound.is_none() && state.socket.is_none() {
             let port = source.map_or(0, |s| s.port());
-            self.bind_locked(&mut state, SocketAddr::new(path.sgid.to_ip(), port))?;
+            self.bind_locked(&mut state, scoped(path.sgid.to_ip(), port, scope_id(destination)))?;
         }
         let port = state.local.map_or(0, |local| local.port());
         state.local = Some(SocketAddr::new(path.sgid.to_ip(), port));
