@@ -15,9 +15,9 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 /// Bytes that one read takes.
-const BUFFER: usize = 256 * 1024;
+const BUFFER: usize = 64 * 1024;
 /// Reads of one stream in one poll.
-const READS: u32 = 4;
+const READS: u32 = 16;
 /// Polls of the stream that had bytes last between two of all sockets.
 const QUICK_POLLS: u32 = 4;
 
