@@ -211,7 +211,7 @@ pub fn machine(bytes: &[u8]) {
     });
     let role = if choices & 1 == 0 { Role::Initiator } else { Role::Responder };
     let terms = Negotiated { role, crc: false, ird: 2, ord: 2, rtr: None, is_ferroce: choices & 2 == 0 };
-    qp.start(terms, Access::REMOTE, 128);
+    assert!(qp.start(terms, Access::REMOTE, 128));
     let mut nic = Nic { bytes: vec![0; SIZE as usize], ..Nic::default() };
     if choices & 2 == 0 {
         post_work(&mut qp, &mut nic);

@@ -7,7 +7,7 @@ use crate::macros::debug;
 use crate::pd::Pd;
 use crate::reactor::{self, Reactor};
 use crate::sleep;
-use ferroce_nic::{AsyncEvent, Config, Counters, DeviceAttr, GidEntry, Nic};
+use ferroce_nic::{AsyncEvent, Config, Counters, DeviceAttr, GidEntry, Nic, Wire};
 use ferroce_proto::verbs::Mtu;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -75,6 +75,11 @@ impl Device {
     /// Capabilities and limits of the device.
     pub fn attributes(&self) -> DeviceAttr {
         self.inner.nic.attributes()
+    }
+
+    /// The wire that the device speaks: [`Config::wire`].
+    pub fn wire(&self) -> Wire {
+        self.inner.nic.wire()
     }
 
     /// The GID table: every local address that packets can be sent from.

@@ -13,7 +13,7 @@ pub use ferroce_nic::registry::RegistryError;
 #[doc(inline)]
 pub use ferroce_nic::{
     AsyncEvent, CmRefusal, Config, ConfigError, Counters, DeviceAttr, EventSource, GidEntry, KeyError,
-    LinkChoice, Prefetch, QpReport, RejectReason, Secret, SrqAttr, read_key,
+    LinkChoice, Prefetch, QpReport, RejectReason, Secret, SrqAttr, Wire, read_key,
 };
 #[doc(inline)]
 pub use ferroce_proto::cm::CmError;

@@ -4,7 +4,7 @@
 //! as there are processors, and a queue pair belongs to the context of its completion queues: a poll drives the contexts of its queue only. The first context is
 //! there from the start and publishes the NIC's regions; the others are opened as they are needed.
 
-use crate::config::Config;
+use crate::config::{Config, Wire};
 use crate::engine::{Background, Engine};
 use crate::error::Error;
 use crate::poller_activity::MAX_CONTEXTS;
@@ -43,8 +43,8 @@ impl Default for MoreContexts {
 impl MoreContexts {
     pub(crate) fn new(config: &Config) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        // Faults come by seed, and packets are captured in their order: both need one stream of packets.
-        let is_one = config.faults.is_some() || config.capture.is_some();
+        // Faults come by seed, and packets are captured in their order: both need one stream of packets. iWARP has one set of sockets.
+        let is_one = config.faults.is_some() || config.capture.is_some() || config.wire == Wire::Iwarp;
         let most = if is_one { 1 } else { config.progress_contexts.map_or(processors, usize::from) };
         let more = MoreContexts::default();
         more.state.lock().most = most.clamp(1, MAX_CONTEXTS);

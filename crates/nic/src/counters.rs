@@ -2,9 +2,13 @@
 
 use crate::link::LinkCounters;
 use ferroce_os::lock::Mutex;
+use ferroce_proto::Qpn;
+use ferroce_proto::iwarp::StreamQp;
 use ferroce_proto::qp::{DropReason, QpCounters, RefusalReason};
+use ferroce_proto::verbs::QpState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -176,6 +180,28 @@ pub struct QpReport {
 impl QpReport {
     pub(crate) fn of(qp: &ferroce_proto::qp::Qp) -> Self {
         let attr = qp.query();
+        QpReport {
+            transport: format!("{:?}", qp.transport()).to_uppercase(),
+            peer_qpn: attr.dest_qpn.value(),
+            peer: qp.route().dgid.to_ip().to_string(),
+            sends_outstanding: qp.sends_outstanding(),
+            recvs_waiting: qp.recvs_waiting(),
+            ..QpReport::counted(qp.qpn(), qp.state(), qp.counters())
+        }
+    }
+
+    /// Of a queue pair over a stream. The peer's number is not known here.
+    pub(crate) fn of_stream(qp: &StreamQp, peer: Option<IpAddr>) -> Self {
+        QpReport {
+            transport: "RC".to_owned(),
+            peer: peer.map_or_else(String::new, |peer| peer.to_string()),
+            sends_outstanding: qp.sends_outstanding(),
+            recvs_waiting: qp.recvs_waiting(),
+            ..QpReport::counted(qp.qpn(), qp.state(), qp.counters())
+        }
+    }
+
+    fn counted(qpn: Qpn, state: QpState, counters: &QpCounters) -> Self {
         let QpCounters {
             tx_packets,
             tx_bytes,
@@ -192,15 +218,15 @@ impl QpReport {
             out_of_order,
             performed,
             ..
-        } = *qp.counters();
+        } = *counters;
         QpReport {
-            qpn: qp.qpn().value(),
-            transport: format!("{:?}", qp.transport()).to_uppercase(),
-            state: ferroce_proto::qp::state::state_name(qp.state()).to_owned(),
-            peer_qpn: attr.dest_qpn.value(),
-            peer: qp.route().dgid.to_ip().to_string(),
-            sends_outstanding: qp.sends_outstanding(),
-            recvs_waiting: qp.recvs_waiting(),
+            qpn: qpn.value(),
+            transport: String::new(),
+            state: ferroce_proto::qp::state::state_name(state).to_owned(),
+            peer_qpn: 0,
+            peer: String::new(),
+            sends_outstanding: 0,
+            recvs_waiting: 0,
             tx_packets,
             tx_bytes,
             rx_packets,

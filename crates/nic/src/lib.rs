@@ -58,7 +58,7 @@ pub use cm::{
     CmChannel, CmCounters, CmEvent, CmEventKind, CmId, CmOptions, CmTransport, ConnParam, Ece, PortSpace,
     RejectReason, Secret, UDP_QKEY, UdParam,
 };
-pub use config::{Config, ConfigError, KeyError, LinkChoice, read_key};
+pub use config::{Config, ConfigError, KeyError, LinkChoice, Wire, read_key};
 pub use counters::{Counters, QpReport};
 pub use device_attr::{
     DEVICE_NAME, DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE,

@@ -2,7 +2,7 @@
 
 use crate::addresses::{AddressTable, source_towards};
 use crate::cm::{CmChannel, CmId, CmService};
-use crate::config::Config;
+use crate::config::{Config, Wire};
 use crate::contexts::{Context, MoreContexts};
 use crate::counters::Counters;
 use crate::device_attr::{DeviceAttr, GID_TABLE_LEN, MAX_RD_ATOMIC};
@@ -94,6 +94,11 @@ impl Nic {
     /// What it can do.
     pub fn attributes(&self) -> DeviceAttr {
         DeviceAttr::of(&self.inner.table, self.inner.window_bytes)
+    }
+
+    /// The wire that it was opened for.
+    pub fn wire(&self) -> Wire {
+        self.inner.config.wire
     }
 
     /// The GID table.

@@ -2,16 +2,16 @@
 
 use crate::addresses::AddressTable;
 use crate::cm::CmService;
-use crate::config::{Config, LinkChoice};
+use crate::config::{Config, LinkChoice, Wire};
 use crate::contexts::{Context, MoreContexts};
 use crate::device_attr::DeviceAttr;
 use crate::device_memory::Budget;
-use crate::engine::{Background, Chore, DeviceState, Engine};
+use crate::engine::{Background, Chore, DeviceState, Engine, Streams};
 use crate::error::Error;
 use crate::follow::FollowAddresses;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
-use crate::link::{Capture, Faulty, Link, SharedPort, UdpConfig, UdpLink};
+use crate::link::{Capture, Faulty, Link, SharedPort, StreamLink, UdpConfig, UdpLink};
 use crate::local::{LocalLink, LocalPeers};
 use crate::nic::{Nic, NicInner};
 use crate::poller_activity::PollerActivity;
@@ -43,6 +43,7 @@ impl Nic {
         // First of all: a process that has only one thread yet need not wait for it.
         ferroce_os::lock::announce();
         let entries = gids::read(config.addresses.as_deref())?;
+        check_wire(&config)?;
         let links = open_links(&config, None)?;
         Self::with_links(config, links, entries, born)
     }
@@ -65,8 +66,11 @@ impl Nic {
             events: events.clone(),
         });
         let host = engine.shared_port.registry();
-        let ports = registry::Ports::open(host.directory().to_path_buf(), host.slot()).ok();
-        let cm = CmService::start(engine.clone(), ports, table.clone(), config.cm_secret.clone(), born);
+        // iWARP uses the TCP ports of the system.
+        let ports = (config.wire == Wire::Roce)
+            .then(|| registry::Ports::open(host.directory().to_path_buf(), host.slot()).ok())
+            .flatten();
+        let cm = CmService::start(engine.clone(), ports, table.clone(), &config, born);
         exit::remember(&engine);
         let quotas = Quotas::default();
         exit_report::announce(&engine, &quotas);
@@ -117,6 +121,22 @@ impl NicInner {
     }
 }
 
+/// Refuses settings that iWARP does not have. None of them may be ignored: a program with a key relies on it.
+fn check_wire(config: &Config) -> Result<(), Error> {
+    let refused = [
+        (config.cm_secret.is_some(), "keys for connections yet (FERROCE_CM_KEY)"),
+        (config.faults.is_some(), "injected faults (FERROCE_FAULTS)"),
+        (
+            config.capture.is_some(),
+            "capture of packets yet (FERROCE_CAPTURE); capture the TCP port with tcpdump",
+        ),
+    ];
+    match refused.into_iter().find(|(is_set, _)| *is_set && config.wire == Wire::Iwarp) {
+        Some((_, what)) => Err(Error::NotOnThisWire { what }),
+        None => Ok(()),
+    }
+}
+
 /// A progress context of this device.
 fn new_engine(
     config: &Config,
@@ -128,10 +148,13 @@ fn new_engine(
     let activity = Arc::new(activity.map_err(Error::system("creating an event descriptor"))?);
     let half_buffer = half_buffer_of(&*links.link);
     let share = u32::try_from(half_buffer).unwrap_or(u32::MAX).max(window_of(config, half_buffer));
-    let Links { link, wire, shared_port, local_peers } = links;
+    let Links { link, wire, shared_port, local_peers, streams } = links;
     let share = Share::new(share);
     let engine = Engine::new(link, wire, shared_port, local_peers, activity, device.clone(), share);
-    let engine = Arc::new(engine);
+    let engine = Arc::new(match streams {
+        Some(streams) => engine.with_streams(streams),
+        None => engine,
+    });
     device.add_context(&engine);
     Ok(engine)
 }
@@ -190,11 +213,18 @@ struct Links {
     wire: Arc<dyn Link>,
     shared_port: Arc<SharedPort>,
     local_peers: Option<Arc<LocalPeers>>,
+    /// TCP streams, if the wire is iWARP.
+    streams: Option<Streams>,
 }
 
 /// Opens the links of a progress context: UDP, with faults and capture as configured, and shared memory with processes of this host. A further
 /// context has shared memory only if the first one has.
 fn open_links(config: &Config, first: Option<&Arc<Engine>>) -> Result<Links, Error> {
+    if config.wire == Wire::Iwarp {
+        let link = Arc::new(StreamLink::open()?);
+        let (shared_port, streams) = (link.port().clone(), Some(Streams::new(link.sockets().clone())));
+        return Ok(Links { link: link.clone(), wire: link, shared_port, local_peers: None, streams });
+    }
     let capture = config.capture.as_deref().map(Capture::create).transpose();
     let udp = Arc::new(UdpLink::open(&UdpConfig {
         bind: config.addresses.clone(),
@@ -209,6 +239,7 @@ fn open_links(config: &Config, first: Option<&Arc<Engine>>) -> Result<Links, Err
         wire,
         shared_port: shared_port.clone(),
         local_peers: None,
+        streams: None,
     };
     if let Some(faults) = &config.faults {
         return Ok(over_wire(Arc::new(Faulty::new(udp, *faults))));
@@ -221,7 +252,7 @@ fn open_links(config: &Config, first: Option<&Arc<Engine>>) -> Result<Links, Err
     match LocalLink::open(udp.clone(), config.memfd, first_peers) {
         Ok(local) => {
             let local_peers = Some(local.local_peers().clone());
-            Ok(Links { link: Arc::new(local), wire: udp, shared_port, local_peers })
+            Ok(Links { link: Arc::new(local), wire: udp, shared_port, local_peers, streams: None })
         }
         Err(why) if first.is_some() => Err(Error::system("sharing memory with processes of this host")(why)),
         Err(why) => {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`clock`] | the time, in nanoseconds |
 //! | [`mod@env`] | variables of the environment, unless the program is setuid |
-//! | [`eventfd`], [`timerfd`], [`wait_set`] | descriptors to sleep on |
+//! | [`epoll`], [`eventfd`], [`timerfd`], [`wait_set`] | descriptors to watch and to sleep on |
 //! | [`fork`] | whether this process is a forked child |
 //! | [`interfaces`], [`watch`] | the network interfaces and their addresses; a notification when they change |
 //! | [`library`] | functions of a library that may be missing |
@@ -16,6 +16,7 @@
 
 pub mod clock;
 pub mod env;
+pub mod epoll;
 pub mod eventfd;
 pub mod fork;
 pub mod interfaces;

@@ -12,8 +12,9 @@ use ferroce_proto::cc::FixedWindow;
 use ferroce_proto::iwarp::negotiation::{Initiator, Negotiated, Offer, Responder, Rtr};
 use ferroce_proto::iwarp::reader::{Item, Reader};
 use ferroce_proto::iwarp::{Close, Lost, StreamQp};
+use ferroce_proto::qp::state::ModifyError;
 use ferroce_proto::qp::{PostError, QpConfig};
-use ferroce_proto::verbs::{Access, EventKind, Mtu, QpCap, RecvWr, Transport};
+use ferroce_proto::verbs::{Access, AttrMask, EventKind, Mtu, QpAttr, QpCap, RecvWr, Transport};
 use ferroce_proto::{PdId, Qpn, Time};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -179,7 +180,7 @@ impl StreamPair {
         for (end, mut terms) in ends.iter_mut().zip(negotiate(&mut rng, &setup.offer)) {
             terms.is_ferroce &= setup.extended;
             terms.rtr = rtr.or(terms.rtr);
-            end.qp.start(terms, setup.access, setup.mulpdu);
+            assert!(end.qp.start(terms, setup.access, setup.mulpdu), "a new queue pair is in INIT");
         }
         let wire = || Wire { room: setup.room, ..Wire::default() };
         StreamPair { world, ends, wires: [wire(), wire()], rng, steps: 0, stall: 0.2, largest_piece: 2000 }
@@ -227,6 +228,11 @@ impl StreamPair {
     /// Hands bytes to an end that its peer did not send.
     pub fn inject(&mut self, end: usize, bytes: &[u8]) {
         self.with(end, |qp, now, host| qp.receive(bytes, now, host));
+    }
+
+    /// Changes attributes and state of an end.
+    pub fn modify(&mut self, end: usize, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
+        self.with(end, |qp, now, host| qp.modify(attr, mask, now, host))
     }
 
     /// Disconnects, as a program does.

@@ -6,7 +6,8 @@ use ferroce_proto::iwarp::wire::{
     AtomicRequest, DdpBuffer, DdpHeader, Quoted, RdmapOpcode, ReadRequest, Terminate, TerminateCode, pad_len,
 };
 use ferroce_proto::qp::PostError;
-use ferroce_proto::verbs::{Access, AtomicOp, EventKind, QpState, SendOp, WcStatus};
+use ferroce_proto::qp::state::ModifyError;
+use ferroce_proto::verbs::{Access, AtomicOp, AttrMask, EventKind, QpAttr, QpState, SendOp, WcStatus};
 use ferroce_proto::{PdId, RKey};
 use ferroce_sim::{StreamPair, StreamSetup, Wr};
 use rand::rngs::StdRng;
@@ -432,5 +433,41 @@ fn hostile_bytes_change_nothing() {
         }
         pair.run();
         assert!(pair.ends[1].mr.read(0, 4096) == before, "seed {seed}");
+    }
+}
+
+#[test]
+fn only_a_connection_leads_to_rts() {
+    let mut pair = pair();
+    let to = |state| QpAttr { state, ..QpAttr::default() };
+    let (from, state) = (QpState::Rts, AttrMask::STATE);
+    let by_hand = ModifyError::OnlyByConnection { to: QpState::Rtr };
+    assert_eq!(pair.modify(REFUSER, &to(QpState::Rtr), state), Err(by_hand));
+    let no_reset = ModifyError::NoSuchTransition { from, to: QpState::Reset };
+    assert_eq!(pair.modify(REFUSER, &to(QpState::Reset), state), Err(no_reset));
+    let mtu = AttrMask::PATH_MTU;
+    assert_eq!(pair.modify(REFUSER, &to(from), state | mtu), Err(ModifyError::NotAllowed(mtu)));
+    assert_eq!(pair.ends[REFUSER].qp.state(), from);
+    // The rights of the peer can be changed at any time.
+    let attr = QpAttr { access: Access::empty(), ..to(from) };
+    assert_eq!(pair.modify(REFUSER, &attr, AttrMask::ACCESS_FLAGS), Ok(()));
+    let (addr, rkey) = (pair.ends[REFUSER].mr.addr(0), pair.ends[REFUSER].mr.rkey);
+    let sge = pair.ends[PEER].mr.sge(0, 4);
+    pair.post(PEER, &Wr::new(1, SendOp::Write { addr, rkey }).sge(sge));
+    pair.run();
+    assert_eq!(terminate_of(&pair, REFUSER).code, TerminateCode::RDMAP_RIGHTS);
+}
+
+#[test]
+fn the_error_state_flushes_and_closes() {
+    let mut pair = pair();
+    pair.post_recv(PEER, 1, 0, 8);
+    pair.post_recv(REFUSER, 2, 0, 8);
+    let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    assert_eq!(pair.modify(REFUSER, &attr, AttrMask::STATE), Ok(()));
+    pair.run();
+    for (end, wr_id) in [(PEER, 1), (REFUSER, 2)] {
+        assert_eq!(pair.ends[end].recv_cq.statuses(), [(wr_id, WcStatus::WrFlushErr)]);
+        assert_eq!((pair.ends[end].qp.state(), pair.ends[end].events()), (QpState::Err, Vec::new()));
     }
 }

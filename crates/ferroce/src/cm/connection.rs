@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::macros::debug;
 use crate::qp::{Connected, Qp};
 use crate::sleep;
-use ferroce_nic::{CmChannel, CmEvent, CmEventKind};
+use ferroce_nic::{CmChannel, CmEvent, CmEventKind, Wire};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub enum ConnectionEvent {
     /// One side disconnected, or the peer did not answer our disconnect.
     Disconnected,
-    /// No packet of the connection is in flight any more. The queue pair can be reused.
+    /// No packet of the connection is in flight any more. The queue pair can be reused. iWARP has no such event.
     TimewaitExit,
     /// The local address was removed or moved to another interface. The connection stays: the address may return.
     AddressChanged,
@@ -42,7 +42,7 @@ impl<T: Connected> Connection<T> {
         &self.qp
     }
 
-    /// Private data of the peer, padded with zeros.
+    /// Private data of the peer, padded with zeros; as it was sent on iWARP.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
@@ -60,7 +60,10 @@ impl<T: Connected> Connection<T> {
     /// Disconnects: outstanding work requests complete with a flush error, and the peer gets a disconnect request.
     /// [`ConnectionEvent::Disconnected`] follows when the peer answers.
     pub fn disconnect(&self) -> Result<(), Error> {
-        self.qp.close()?;
+        // On iWARP the end of the stream flushes them, after what is partially sent.
+        if self.qp.pd().device().wire() == Wire::Roce {
+            self.qp.close()?;
+        }
         self.id.0.disconnect().map_err(Error::in_call("disconnect"))
     }
 
@@ -69,7 +72,8 @@ impl<T: Connected> Connection<T> {
         std::iter::from_fn(|| self.channel.try_next()).find_map(|event| event_of(&event))
     }
 
-    /// Waits for an event. The end of a connection has two: `Disconnected`, then `TimewaitExit`. No event follows.
+    /// Waits for an event. The end of a connection has two: `Disconnected`, then `TimewaitExit`; on iWARP only the first. No event
+    /// follows.
     pub fn wait_event(&self) -> Result<ConnectionEvent, Error> {
         sleep::next(self.as_fd(), None, || Ok(self.try_event()))
     }

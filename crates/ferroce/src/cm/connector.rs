@@ -53,9 +53,9 @@ impl Connector {
         /// Key for mutual authentication. A connection is established only if the listener has the same key. The default is the
         /// key of `FERROCE_CM_KEY`, if that is set.
         secret(key: Secret) |b| b.secret = Some(key);
-        /// Private data for the listener: at most 56 bytes, 36 with a key.
+        /// Private data for the listener: at most 56 bytes, 36 with a key, 508 on iWARP.
         private_data(data: &[u8]) |b| b.private_data = data.to_vec();
-        /// Approximate time to wait for an answer, from 0.3 s to 275 s; the default is 69 s.
+        /// Approximate time to wait for an answer, from 0.3 s to 275 s; the default is 69 s, on iWARP 10 s.
         timeout(timeout: Duration) |b| b.timeout = Some(timeout);
     }
 
@@ -92,12 +92,16 @@ impl Connector {
 impl<T: Connected> PendingConnect<T> {
     /// Evaluates the answer.
     pub(super) fn finish(self, event: CmEvent) -> Result<Connection<T>, Error> {
-        if event.kind != CmEventKind::ConnectResponse {
-            return Err(failure(&event));
-        }
         let PendingConnect { id, channel, qp, param } = self;
-        qp.follow(&id.0, &param)?;
-        id.0.establish().map_err(Error::in_call("connect"))?;
+        match event.kind {
+            CmEventKind::ConnectResponse => {
+                qp.follow(&id.0, &param)?;
+                id.0.establish().map_err(Error::in_call("connect"))?;
+            }
+            // iWARP: the connection manager has connected the queue pair.
+            CmEventKind::Established => {}
+            _ => return Err(failure(&event)),
+        }
         Ok(Connection::new(id, channel, qp, event.conn.private_data.clone()))
     }
 }

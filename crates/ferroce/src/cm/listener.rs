@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::macros::{debug, setters};
 use crate::qp::{Connected, Qp};
 use crate::sleep;
-use ferroce_nic::{CmChannel, CmEvent, CmEventKind, CmTransport, PortSpace, RejectReason, Secret};
+use ferroce_nic::{CmChannel, CmEvent, CmEventKind, CmTransport, PortSpace, RejectReason, Secret, Wire};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -84,7 +84,8 @@ impl ListenerBuilder {
         /// Key for mutual authentication. Requests of peers without the key are rejected and not returned. The default is the key
         /// of `FERROCE_CM_KEY`, if that is set. With a key, private data has at most 36 bytes in a request and 180 in an answer.
         secret(key: Secret) |b| b.secret = Some(key);
-        /// Most requests that wait to be accepted or rejected; 1024. Further requests are dropped, and their senders retry.
+        /// Most requests that wait to be accepted or rejected; 1024. Further requests are dropped, and their senders retry; on iWARP
+        /// they wait in the system.
         backlog(requests: u32) |b| b.backlog = requests.max(1);
     }
 
@@ -128,7 +129,7 @@ pub(super) struct PendingAccept<T: Connected> {
 }
 
 impl Request {
-    /// Private data of the peer, padded with zeros to 56 bytes, or to 36 with a key.
+    /// Private data of the peer, padded with zeros to 56 bytes, or to 36 with a key; as it was sent on iWARP.
     pub fn private_data(&self) -> &[u8] {
         &self.event.conn.private_data
     }
@@ -144,7 +145,7 @@ impl Request {
     }
 
     /// Accepts the request with `qp` and waits until the peer is ready too. `qp` is in INIT, as created. Post receives before
-    /// the call. At most 196 bytes of private data.
+    /// the call. At most 196 bytes of private data, 508 on iWARP.
     pub fn accept<T: Connected>(self, qp: &Qp<T>, private_data: &[u8]) -> Result<Connection<T>, Error> {
         let pending = self.start(qp, private_data)?;
         let event = next_answer(&pending.channel)?;
@@ -166,12 +167,15 @@ impl Request {
             (param.responder_resources, param.initiator_depth) = (0, 0);
         }
         qp.prepare(&id.0);
-        qp.follow(&id.0, &param)?;
+        // iWARP: the connection manager connects the queue pair.
+        if qp.pd().device().wire() == Wire::Roce {
+            qp.follow(&id.0, &param)?;
+        }
         id.0.accept(&param).map_err(Error::in_call("accept"))?;
         Ok(PendingAccept { id, channel, qp: qp.clone(), private_data: event.conn.private_data.clone() })
     }
 
-    /// Rejects the request. At most 148 bytes of private data.
+    /// Rejects the request. At most 148 bytes of private data, 508 on iWARP.
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         self.id.0.reject(RejectReason::CONSUMER, private_data).map_err(Error::in_call("reject"))
     }

@@ -22,6 +22,10 @@ use crate::sleep;
 use ferroce_nic::{CmChannel, CmEvent, CmEventKind, RejectReason};
 use std::os::fd::AsFd;
 
+/// Error numbers of Linux, as events of iWARP have them.
+const ECONNRESET: i32 = 104;
+const ECONNREFUSED: i32 = 111;
+
 /// The next event that decides the outcome of a connection request. A change of addresses does not.
 fn try_answer(channel: &CmChannel) -> Option<CmEvent> {
     std::iter::from_fn(|| channel.try_next()).find(|event| event.kind != CmEventKind::AddrChange)
@@ -36,10 +40,17 @@ fn failure(event: &CmEvent) -> Error {
     let status = event.status;
     match event.kind {
         CmEventKind::Rejected => {
-            let reason = RejectReason(u16::try_from(status).unwrap_or_default());
+            let reason = match -status {
+                // iWARP has no reasons: TCP refuses, or the peer's program does.
+                ECONNREFUSED => RejectReason::INVALID_SERVICE_ID,
+                ECONNRESET => RejectReason::CONSUMER,
+                _ => RejectReason(u16::try_from(status).unwrap_or_default()),
+            };
             ConnectError::Rejected { reason, private_data: event.conn.private_data.clone() }.into()
         }
-        CmEventKind::AddrError => ConnectError::Socket(std::io::Error::from_raw_os_error(-status)).into(),
+        CmEventKind::AddrError | CmEventKind::ConnectError => {
+            ConnectError::Socket(std::io::Error::from_raw_os_error(-status)).into()
+        }
         _ => ConnectError::Unreachable.into(),
     }
 }

@@ -110,6 +110,7 @@ fn of_nic(error: &Error) -> c_int {
         Error::Post(PostError::QueueFull { .. }) | Error::Exhausted { .. } => libc::ENOMEM,
         Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         Error::Link(link) => source_errno(link).unwrap_or(libc::EIO),
+        Error::NotOnThisWire { .. } => libc::EOPNOTSUPP,
         Error::Memory(_) => libc::EFAULT,
         Error::Busy { .. } => libc::EBUSY,
         Error::Forked | Error::CqOverrun { .. } => libc::EIO,
@@ -148,4 +149,15 @@ fn source_errno(error: &dyn std::error::Error) -> Option<c_int> {
 pub(crate) fn set(errno: c_int) {
     // SAFETY: the C library gives every thread a place for it.
     unsafe { *libc::__errno_location() = errno };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_iwarp_does_not_have_gets_the_numbers_of_siw() {
+        assert_eq!(Refused::from(PostError::NotOnThisWire("flush")).errno(), libc::EINVAL);
+        assert_eq!(Refused::from(Error::NotOnThisWire { what: "multicast" }).errno(), libc::EOPNOTSUPP);
+    }
 }

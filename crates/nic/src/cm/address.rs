@@ -21,7 +21,7 @@ impl CmId {
     pub fn bind(&self, address: SocketAddr) -> Result<(), Error> {
         self.usable()?;
         let mut state = self.state.lock();
-        if state.bound.is_some() || state.is_closed {
+        if state.bound.is_some() || state.socket.is_some() || state.is_used() || state.is_closed {
             return Err(CmRefusal::WrongState { why: "it is bound already" }.into());
         }
         self.bind_locked(&mut state, address)
@@ -31,6 +31,9 @@ impl CmId {
         let ip = address.ip().to_canonical();
         if !ip.is_unspecified() && self.service.addresses.find(Gid::from_ip(ip)).is_none() {
             return Err(CmRefusal::AddressNotAvailable { address: ip }.into());
+        }
+        if self.service.streams.is_some() {
+            return self.bind_stream(state, address);
         }
         let scope = scope_of(ip, state.options.af_only);
         let ports = self.service.ports()?;
@@ -52,18 +55,21 @@ impl CmId {
     pub fn listen(self: &Arc<Self>, backlog: u32) -> Result<(), Error> {
         self.usable()?;
         let mut state = self.state.lock();
-        if state.listener.is_some() || state.comm.is_some() {
+        if state.is_used() {
             return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
         }
-        if state.bound.is_none() {
+        let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
+        if state.bound.is_none() && state.socket.is_none() {
             self.bind_locked(&mut state, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
+        }
+        if let Some(streams) = &self.service.streams {
+            return self.listen_stream(streams, &mut state, backlog);
         }
         let Some(bound) = state.bound.as_mut() else { return Ok(()) };
         self.service.ports()?.listen(bound.space, bound.port, bound.scope).map_err(CmRefusal::from)?;
         bound.is_listed = true;
         let service = ServiceId::of_port(bound.space, bound.port);
         let (scope, weak) = (bound.scope, Arc::downgrade(self));
-        let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
         let secret = state.secret.clone();
         let options = ListenerOptions {
             datagrams: self.is_datagram(),
@@ -91,7 +97,7 @@ impl CmId {
     ) -> Result<(), Error> {
         self.usable()?;
         let mut state = self.state.lock();
-        if state.comm.is_some() || state.listener.is_some() {
+        if state.is_used() {
             return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
         }
         let preferred = state.local.or(source).map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
@@ -106,11 +112,11 @@ impl CmId {
             }
             Err(refusal) => return Err(refusal.into()),
         };
-        if state.bound.is_none() {
+        if state.bound.is_none() && state.socket.is_none() {
             let port = source.map_or(0, |s| s.port());
-            self.bind_locked(&mut state, SocketAddr::new(path.sgid.to_ip(), port))?;
+            self.bind_locked(&mut state, scoped(path.sgid.to_ip(), port, scope_id(destination)))?;
         }
-        let port = state.bound.map_or(0, |bound| bound.port);
+        let port = state.local.map_or(0, |local| local.port());
         state.local = Some(SocketAddr::new(path.sgid.to_ip(), port));
         state.peer = Some(scoped(path.dgid.to_ip(), destination.port(), scope_id(destination)));
         state.path = Some(path);
@@ -140,6 +146,9 @@ impl CmId {
     /// queue pair.
     pub fn join_multicast(self: &Arc<Self>, group: IpAddr) -> Result<(), Error> {
         self.usable()?;
+        if self.service.streams.is_some() {
+            return Err(Error::NotOnThisWire { what: "multicast" });
+        }
         let state = self.state.lock();
         let preferred = state.local.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
         let mgid = Gid::from_ip(group.to_canonical());
@@ -152,6 +161,11 @@ impl CmId {
             UdParam { private_data: Vec::new(), vector: path.vector(), qpn: Qpn::MULTICAST, qkey: UDP_QKEY };
         self.raise_with(CmEventKind::MulticastJoin, 0, |event| event.ud = Some(ud));
         Ok(())
+    }
+
+    /// The path between two addresses, as far as it has one.
+    pub(super) fn path_between(&self, from: IpAddr, to: IpAddr) -> Option<Path> {
+        self.find_path(&IdState::default(), Some(from), to, 0).ok()
     }
 
     fn find_path(

@@ -2,6 +2,7 @@
 
 use super::event::{ConnParam, UDP_QKEY};
 use super::service::Managed;
+use super::stream::StreamCm;
 use super::{CmId, CmTransport};
 use crate::error::{CmRefusal, Error};
 use crate::link::now;
@@ -25,6 +26,9 @@ impl CmId {
         let gone = || CmRefusal::AddressNotAvailable { address: path.sgid.to_ip() };
         path.sgid_index = still.ok_or_else(gone)?.0;
         state.path = Some(path);
+        if let Some(streams) = &self.service.streams {
+            return self.connect_stream(streams, &mut state, param);
+        }
         let (Some(local), Some(peer), None) = (state.local, state.peer, state.comm) else {
             return Err(CmRefusal::WrongState { why: "it is connected already" }.into());
         };
@@ -74,6 +78,9 @@ impl CmId {
     /// Accepts the connection request of this id, or answers the query for a datagram service. The queue pair of a connection
     /// should be in RTR or RTS: the peer may send immediately.
     pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
+        if let Some(streams) = self.streams()? {
+            return self.accept_stream(streams, param);
+        }
         let private_data = &param.private_data[..];
         if self.is_datagram() {
             let (qkey, status) = (param.qkey.unwrap_or(UDP_QKEY), SidrStatus::SUCCESS);
@@ -101,6 +108,9 @@ impl CmId {
 
     /// Rejects a connection request, or the reply to our own.
     pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), Error> {
+        if let Some(streams) = self.streams()? {
+            return self.reject_stream(streams, private_data);
+        }
         self.with_comm(|managed, comm| {
             if self.is_datagram() {
                 let status = SidrStatus::REJECT;
@@ -112,11 +122,18 @@ impl CmId {
 
     /// Tells the peer, after `ConnectResponse`, that the queue pair is ready (RTU).
     pub fn establish(&self) -> Result<(), Error> {
+        if self.streams()?.is_some() {
+            return Err(CmRefusal::WrongState { why: "iWARP has no `ConnectResponse`" }.into());
+        }
         self.with_comm(|managed, comm| managed.cm.establish(comm, &[]))
     }
 
     /// Reports that data arrived although the peer's RTU did not: `Established` follows. No error if the RTU came meanwhile.
     pub fn notify_established(&self) -> Result<(), Error> {
+        // iWARP reports `Established` with the first FPDU.
+        if self.streams()?.is_some() {
+            return Ok(());
+        }
         self.with_comm(|managed, comm| match managed.cm.notify_established(comm) {
             Err(CmError::WrongState) => Ok(()),
             other => other,
@@ -125,6 +142,9 @@ impl CmId {
 
     /// Ends the connection: `Disconnected` follows, unless the peer was first; later `TimewaitExit`.
     pub fn disconnect(&self) -> Result<(), Error> {
+        if let Some(streams) = self.streams()? {
+            return self.disconnect_stream(streams);
+        }
         if self.is_datagram() {
             return Err(CmRefusal::WrongState { why: "datagram services are not connected" }.into());
         }
@@ -133,6 +153,12 @@ impl CmId {
             Err(CmError::NoSuchConnection) => Ok(()),
             other => other,
         })
+    }
+
+    /// The connections of iWARP, if that is the wire.
+    fn streams(&self) -> Result<Option<&StreamCm>, Error> {
+        self.usable()?;
+        Ok(self.service.streams.as_ref())
     }
 
     fn with_comm(&self, work: impl FnOnce(&mut Managed, CommId) -> Result<(), CmError>) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use super::channel::Queue;
 use super::event::{CmEvent, CmEventKind};
 use super::{CmChannel, CmService};
-use crate::link::now;
+use crate::link::{StreamSocket, now};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::cm::{CommId, ListenerId, Path, PortSpace, Request, Scope, Secret};
 use ferroce_proto::verbs::AddressVector;
@@ -59,6 +59,10 @@ pub(super) struct IdState {
     pub(super) comm: Option<CommId>,
     pub(super) listener: Option<ListenerId>,
     pub(super) is_closed: bool,
+    /// iWARP: a socket that is bound and not used yet.
+    pub(super) socket: Option<StreamSocket>,
+    /// iWARP: the number of its connection or listener.
+    pub(super) stream: Option<u64>,
     /// A key of its own.
     pub(super) secret: Option<Secret>,
 }
@@ -124,11 +128,34 @@ impl CmId {
             comm: Some(request.id),
             ..IdState::default()
         };
+        CmId::under(listener, state, request.transport.is_none())
+    }
+
+    /// The id of a new connection of iWARP.
+    pub(super) fn from_stream(
+        listener: &CmId,
+        number: u64,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Arc<CmId> {
+        let state = IdState {
+            local: Some(local),
+            peer: Some(peer),
+            path: listener.path_between(local.ip(), peer.ip()),
+            is_routed: true,
+            stream: Some(number),
+            ..IdState::default()
+        };
+        CmId::under(listener, state, false)
+    }
+
+    /// An id for a request to `listener`.
+    fn under(listener: &CmId, state: IdState, is_datagram: bool) -> Arc<CmId> {
         CmId {
             service: listener.service.clone(),
             device: listener.device.clone(),
             space: listener.space,
-            is_datagram: AtomicBool::new(request.transport.is_none()),
+            is_datagram: AtomicBool::new(is_datagram),
             cookie: AtomicU64::new(listener.cookie()),
             handed_out: AtomicU32::new(0),
             queue: Mutex::new(listener.queue()),
@@ -247,6 +274,9 @@ impl CmId {
 
     /// Releases connection, listener and port. Returns whether it listened.
     pub(super) fn release(&self) -> bool {
+        if let Some(streams) = &self.service.streams {
+            return self.release_stream(streams);
+        }
         let (comm, listener, bound) = {
             let mut state = self.state.lock();
             (state.comm.take(), state.listener.take(), state.bound.take())
@@ -273,6 +303,13 @@ impl CmId {
             }
         }
         listener.is_some()
+    }
+}
+
+impl IdState {
+    /// Whether it listens, or is or was connected.
+    pub(super) fn is_used(&self) -> bool {
+        self.comm.is_some() || self.listener.is_some() || self.stream.is_some()
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::CmService;
 use super::service::{Destination, LOCK_PATIENCE, Managed};
-use crate::engine::ManagementAgent;
+use super::stream::StreamCm;
+use crate::engine::{ManagementAgent, StreamNews};
 use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now};
 use crate::local::LocalPeers;
 use ferroce_os::clock::wall_clock_ns;
@@ -154,7 +155,18 @@ impl ManagementAgent for CmService {
         }
     }
 
+    fn socket_ready(&self, number: u64, now: Time) {
+        self.streams.iter().for_each(|streams| self.stream_socket_ready(streams, number, now));
+    }
+
+    fn stream_news(&self, news: &[(u64, StreamNews)], _: Time) {
+        self.streams.iter().for_each(|streams| self.stream_news_arrived(streams, news));
+    }
+
     fn handle_timeout(&self, now: Time) {
+        if let Some(streams) = &self.streams {
+            return self.handle_stream_timeout(streams, now);
+        }
         self.manage(|managed| {
             managed.cm.handle_timeout(now);
             self.check_liveness(managed, now);
@@ -162,6 +174,9 @@ impl ManagementAgent for CmService {
     }
 
     fn close(&self) {
+        if let Some(streams) = &self.streams {
+            return self.close_streams(streams);
+        }
         // With a time limit: at the exit of the process the lock may belong to a thread that no longer runs.
         if let Some(managed) = lock_within(&self.managed, LOCK_PATIENCE) {
             self.manage_locked(managed, |managed| managed.release_all(now()));
@@ -176,7 +191,8 @@ impl ManagementAgent for CmService {
             ("half_open_now", managed.cm.half_open() as u64),
             ("undecided_now", managed.cm.pending() as u64),
         ];
-        managed.cm.counters().named().into_iter().chain(now).collect()
+        let streams = self.streams.iter().flat_map(StreamCm::named_counters);
+        managed.cm.counters().named().into_iter().chain(now).chain(streams).collect()
     }
 }
 

@@ -16,6 +16,7 @@
 //! | `connect` | requesting, accepting, rejecting, ending |
 //! | `following` | events for addresses that leave and for the removal of the device |
 //! | `liveness` | how the end of a killed peer on this host is noticed |
+//! | `stream` | the same for iWARP: TCP ports and MPA |
 //! | `attributes` | the attributes of the id's queue pair |
 //!
 //! Every process of an address owns QP1. The high eight bits of a communication id are the slot of the process that assigned it. The steering program of
@@ -37,6 +38,7 @@ mod id;
 mod liveness;
 mod management;
 mod service;
+mod stream;
 
 pub use channel::CmChannel;
 pub use event::{CmEvent, CmEventKind, ConnParam, UDP_QKEY, UdParam};

@@ -2,6 +2,7 @@
 
 use super::following::LiveIds;
 use super::liveness::Watched;
+use super::stream::StreamCm;
 use super::{CmEvent, CmId};
 use crate::addresses::AddressTable;
 use crate::engine::{Engine, QpCore};
@@ -11,7 +12,7 @@ use ferroce_os::fork::Generation;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::cm::{
-    Accept, Cm, CmCounters, CmError, CommId, Config, ListenerId, MadAddressing, Secret, Transmit,
+    Accept, Cm, CmCounters, CmError, CommId, Config, ListenerId, MadAddressing, Transmit,
 };
 use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
 use ferroce_shm::registry::Ports;
@@ -97,6 +98,8 @@ pub(crate) struct CmService {
     born: Generation,
     pub(super) live_ids: LiveIds,
     pub(super) watched: Watched,
+    /// Connections of iWARP, if that is the wire.
+    pub(super) streams: Option<StreamCm>,
 }
 
 /// What to do with a message that arrived.
@@ -113,9 +116,11 @@ impl CmService {
         engine: Arc<Engine>,
         ports: Option<Ports>,
         addresses: Arc<AddressTable>,
-        secret: Option<Secret>,
+        config: &crate::config::Config,
         born: Generation,
     ) -> Arc<CmService> {
+        let streams = engine.sockets().map(|_| StreamCm::new(config.mpa_crc));
+        let secret = config.cm_secret.clone();
         let slot = engine.shared_port.slot();
         let config = Config { slot, ca_guid: ferroce_os::random::number::<u64>() | 1, ..Config::default() };
         let mut cm = Cm::new(config, Box::new(ferroce_os::random::number::<u64>));
@@ -124,7 +129,7 @@ impl CmService {
         let managed = Mutex::new(Managed { cm, ids, listeners, shut, garbage: Vec::new() });
         let (live_ids, watched) = (LiveIds::default(), Watched::default());
         let service =
-            Arc::new(CmService { engine, managed, slot, ports, addresses, born, live_ids, watched });
+            Arc::new(CmService { engine, managed, slot, ports, addresses, born, live_ids, watched, streams });
         let agent: Weak<CmService> = Arc::downgrade(&service);
         service.engine.set_agent(agent);
         service

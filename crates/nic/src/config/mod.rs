@@ -35,6 +35,10 @@ pub struct Config {
     pub link: LinkChoice,
     /// Whether registered memory becomes memory that processes of this host can map. `FERROCE_MEMFD=0` turns it off.
     pub memfd: bool,
+    /// The wire: RoCEv2 over UDP, or iWARP over TCP. `FERROCE_WIRE`: `roce` or `iwarp`.
+    pub wire: Wire,
+    /// iWARP: whether to ask for a CRC in every FPDU. It is used if either end asks. `FERROCE_MPA_CRC=1` turns it on.
+    pub mpa_crc: bool,
     /// Segmentation offload, sending and receiving. `FERROCE_OFFLOAD=0` turns both off.
     pub offload: bool,
     /// Largest number of progress contexts, 1 to 16: threads that poll completion queues of different contexts share no lock. `None`: one per
@@ -54,6 +58,8 @@ impl Default for Config {
             cm_secret: None,
             link: LinkChoice::Auto,
             memfd: true,
+            wire: Wire::Roce,
+            mpa_crc: false,
             offload: true,
             progress_contexts: None,
         }
@@ -70,6 +76,17 @@ pub enum LinkChoice {
     Auto,
     /// UDP to all.
     Udp,
+}
+
+/// Which protocol the device speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Wire {
+    /// RoCEv2: RDMA in UDP datagrams on port 4791.
+    #[default]
+    Roce,
+    /// iWARP: RDMA over TCP streams, connected by the connection manager. Reliable connections only.
+    Iwarp,
 }
 
 /// A variable that cannot be understood.
@@ -133,6 +150,12 @@ impl Config {
         if let Some((variable, value)) = set("FERROCE_LINK")? {
             config.link = parse_with(variable, &value, parse_link)?;
         }
+        if let Some((variable, value)) = set("FERROCE_WIRE")? {
+            config.wire = parse_with(variable, &value, parse_wire)?;
+        }
+        if let Some((variable, value)) = set("FERROCE_MPA_CRC")? {
+            config.mpa_crc = parse_with(variable, &value, parse_switch)?;
+        }
         config.memfd = set("FERROCE_MEMFD")?.is_none_or(|(_, v)| v != "0");
         config.offload = set("FERROCE_OFFLOAD")?.is_none_or(|(_, v)| v != "0");
         if let Some((variable, value)) = set("FERROCE_PROGRESS_CONTEXTS")? {
@@ -147,6 +170,22 @@ fn parse_link(value: &str) -> Result<LinkChoice, String> {
         "auto" => Ok(LinkChoice::Auto),
         "udp" => Ok(LinkChoice::Udp),
         _ => Err("must be auto or udp".into()),
+    }
+}
+
+fn parse_wire(value: &str) -> Result<Wire, String> {
+    match value {
+        "roce" => Ok(Wire::Roce),
+        "iwarp" => Ok(Wire::Iwarp),
+        _ => Err("must be roce or iwarp".into()),
+    }
+}
+
+fn parse_switch(value: &str) -> Result<bool, String> {
+    match value {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err("must be 0 or 1".into()),
     }
 }
 
@@ -219,10 +258,15 @@ mod tests {
         assert_eq!(with("FERROCE_ADDR", "127.0.0.5, ::1").unwrap().addresses.unwrap().len(), 2);
         assert_eq!(with("FERROCE_MTU", "2048").unwrap().mtu, Some(Mtu::B2048));
         assert!(!with("FERROCE_OFFLOAD", "0").unwrap().offload);
+        assert_eq!(with("FERROCE_WIRE", "iwarp").unwrap().wire, Wire::Iwarp);
+        assert!(with("FERROCE_MPA_CRC", "1").unwrap().mpa_crc);
+        assert_eq!(Config::default().wire, Wire::Roce);
         for (name, value) in [
             ("FERROCE_ADDR", "host"),
             ("FERROCE_MTU", "1500"),
             ("FERROCE_WINDOW", "1"),
+            ("FERROCE_WIRE", "udp"),
+            ("FERROCE_MPA_CRC", "yes"),
             ("FERROCE_CM_KEY", "/"),
         ] {
             let error = with(name, value).unwrap_err().to_string();

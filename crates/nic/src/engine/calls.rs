@@ -23,7 +23,15 @@ pub struct Posting<'a> {
     asked: Option<Time>,
     /// Every request so far took a fast path: none is queued.
     is_plain: bool,
-    raw: Option<&'a RawQp>,
+    special: Option<&'a Special>,
+}
+
+/// A queue pair that is not one of RoCE.
+pub(crate) enum Special {
+    /// It is for raw packets.
+    Raw(Box<RawQp>),
+    /// Its wire is iWARP.
+    Stream,
 }
 
 impl Posting<'_> {
@@ -31,8 +39,8 @@ impl Posting<'_> {
     /// place instead of being copied first.
     #[inline(always)] // the caller often knows the operation
     pub fn post<'a>(&mut self, wr: impl Fn() -> SendWr<'a>) -> Result<(), PostError> {
-        if let Some(raw) = self.raw {
-            return raw.post_send(&wr());
+        if let Some(special) = self.special {
+            return self.post_special(special, &wr());
         }
         let Posting { host, machine, asked, .. } = self;
         if let SendOp::Send = wr().op {
@@ -44,10 +52,18 @@ impl Posting<'_> {
         Ok(())
     }
 
+    #[inline(never)]
+    fn post_special(&mut self, special: &Special, wr: &SendWr<'_>) -> Result<(), PostError> {
+        match special {
+            Special::Raw(raw) => raw.post_send(wr),
+            Special::Stream => self.host.post_stream(wr),
+        }
+    }
+
     /// Executes a request while it is posted, or does nothing. Only [`Self::post`] queues it, or reports what is wrong with it.
     pub fn try_post(&mut self, wr: &SendWr<'_>) -> Attempt {
-        let Posting { host, machine, asked, raw, .. } = self;
-        match raw {
+        let Posting { host, machine, asked, special, .. } = self;
+        match special {
             Some(_) => Attempt::Declined,
             None => machine.try_post(|| *wr, || *asked.get_or_insert_with(now), host),
         }
@@ -61,7 +77,10 @@ impl Posting<'_> {
 
     /// The sizes of the queue pair.
     pub fn cap(&self) -> QpCap {
-        self.raw.map_or_else(|| *self.machine.cap(), |raw| raw.query().cap)
+        match self.special {
+            Some(Special::Raw(raw)) => raw.query().cap,
+            _ => *self.machine.cap(),
+        }
     }
 
     /// Sets whether the next request is the last one of the list: then it need not wait for others.
@@ -72,18 +91,19 @@ impl Posting<'_> {
 }
 
 impl Engine {
-    /// Posts what `fill` hands over, then rings one doorbell. Requests of a queue pair for raw packets go to `raw`.
+    /// Posts what `fill` hands over, then rings one doorbell.
     #[inline(always)] // both callers have one kind of list each
     pub(crate) fn post_send_each<R>(
         &self,
         qp: &Arc<QpCore>,
-        raw: Option<&RawQp>,
+        special: Option<&Special>,
         fill: impl FnOnce(&mut Posting<'_>) -> R,
     ) -> R {
         let machine = qp.machine.lock();
         let mut posting =
-            Posting { host: NicHost::alone(self, qp), machine, asked: None, is_plain: true, raw };
+            Posting { host: NicHost::alone(self, qp), machine, asked: None, is_plain: true, special };
         let outcome = fill(&mut posting);
+        // A special one has no unsent packets.
         if !posting.machine.is_quiet() || qp.overrun.load(Ordering::Relaxed) {
             self.ring(qp, &mut posting);
         }
@@ -193,6 +213,9 @@ impl Engine {
 
     /// Destroys a queue pair. Replies that the peer still waits for are sent first: it cannot know that this end is gone.
     pub(crate) fn destroy(&self, qp: &Arc<QpCore>) {
+        if let Some(stream) = qp.stream() {
+            return self.destroy_stream(qp, stream);
+        }
         self.drive_before_stop();
         self.qps.remove(qp.qpn);
         let mut machine = qp.machine.lock();

@@ -212,7 +212,13 @@ impl Engine {
         if !progress.delayed_acks.waiting.is_empty() && progress.is_overdue {
             self.send_delayed_acks(progress, now());
         }
-        let served = polling.any_ready() && self.serve_ready(READY_PER_POLL, Some(&mut progress.tx), now());
+        let mut served = false;
+        if polling.any_ready() {
+            if let Some(streams) = &self.streams {
+                return self.run_streams(streams, progress, thorough);
+            }
+            served = self.serve_ready(READY_PER_POLL, Some(&mut progress.tx), now());
+        }
         // A program that polls once and finds its completion may be about to answer; after two polls it is not.
         progress.is_overdue = !progress.delayed_acks.waiting.is_empty();
         let effort = if thorough { Effort::Thorough } else { Effort::Quick };
@@ -513,7 +519,11 @@ impl Engine {
 
     /// When the background thread must poll again although nothing arrives.
     pub(super) fn next_deadline_ns(&self) -> u64 {
-        let ready = if self.polling.any_ready() { 0 } else { u64::MAX };
+        let ready = match &self.streams {
+            Some(streams) => streams.next_ns(),
+            None if self.polling.any_ready() => 0,
+            None => u64::MAX,
+        };
         let management = self.agent_ns.load(Ordering::SeqCst);
         self.polling.timers.next_ns().min(ready).min(management)
     }

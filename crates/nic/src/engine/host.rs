@@ -7,12 +7,14 @@ use crate::local::{Path, Reaching};
 use crate::memory::{MIN_RENDEZVOUS, MessagePart, Peer, RegionGuard, settle_stopped};
 use crate::queues::{CqCore, SrqCore};
 use ferroce_os::log;
+use ferroce_proto::iwarp::StreamEgress;
+use ferroce_proto::iwarp::wire::Fpdu;
 use ferroce_proto::qp::{
-    Attempt, DropReason, Egress, Events, Memory, OneSided, Placement, RecvWqe, RefusalReason, Segment, Side,
-    TxError, TxPayload, WriteHeaders,
+    Attempt, DropReason, Egress, Events, Memory, OneSided, Placement, PostError, RecvWqe, RefusalReason,
+    Segment, Side, TxError, TxPayload, WriteHeaders,
 };
 use ferroce_proto::verbs::{
-    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
+    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, QpState, Route, SendWr, Sge, WcStatus,
 };
 use ferroce_proto::wire::{RendezvousSend, SourceRef};
 use ferroce_proto::{PdId, RKey, Srqn};
@@ -143,6 +145,15 @@ impl<'a, 'q> NicHost<'a, 'q> {
     pub(super) fn ask_for_ring(&mut self) {
         if let Some(path) = reach(&mut self.reaching, self.qp).path() {
             path.ask_for_ring();
+        }
+    }
+
+    /// Posts a send of a queue pair over a stream.
+    pub(super) fn post_stream(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let (engine, qp) = (self.engine, self.qp);
+        match qp.stream() {
+            Some(stream) => engine.post_stream(qp, stream, wr, self),
+            None => Err(PostError::WrongState(QpState::Reset)),
         }
     }
 
@@ -332,6 +343,17 @@ impl Egress for NicHost<'_, '_> {
 
     fn large_segment(&mut self) -> Option<u32> {
         self.path().and_then(|path| path.segment())
+    }
+}
+
+impl StreamEgress for NicHost<'_, '_> {
+    fn send_fpdu(&mut self, fpdu: &Fpdu<'_>, from: usize) -> Result<usize, TxError> {
+        if self.burst_left == 0 {
+            return Err(TxError::Full);
+        }
+        self.burst_left -= 1;
+        self.let_go();
+        self.engine.send_fpdu(self.qp, fpdu, from)
     }
 }
 

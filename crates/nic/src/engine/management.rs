@@ -1,7 +1,7 @@
 //! Packets to QP1 and the timer of the management agent that answers them. The agent is above the engine, which calls it through a trait.
 
-use super::Engine;
 use super::outgoing::Batch;
+use super::{Engine, StreamNews};
 use crate::link::{RxPacket, TxBatch};
 use ferroce_proto::Time;
 use ferroce_proto::wire::Packet;
@@ -13,6 +13,10 @@ use std::sync::{Arc, Weak};
 pub(crate) trait ManagementAgent: Send + Sync {
     /// Handles a packet to QP1.
     fn receive(&self, rx: &RxPacket<'_>, packet: &Packet<'_>, now: Time);
+    /// Handles a socket of its own that is ready (iWARP).
+    fn socket_ready(&self, number: u64, now: Time);
+    /// Handles what happened to connections, by their numbers (iWARP).
+    fn stream_news(&self, news: &[(u64, StreamNews)], now: Time);
     /// Called when the deadline that it [set](Engine::set_agent_deadline) has passed.
     fn handle_timeout(&self, now: Time);
     /// Ends all connections and notifies their peers; the process or the device is about to end.

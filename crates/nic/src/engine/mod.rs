@@ -16,6 +16,7 @@
 //! | `qps` | which queue pair has this number |
 //! | `srqs` | which XRC shared receive queue has this number |
 //! | `groups` | which queue pairs are attached to this multicast group |
+//! | `streams` | queue pairs over TCP streams (iWARP) |
 //! | `timers` | which queue pair must be polled when |
 //! | `background` | which thread drives when no application thread polls |
 //! | `report` | what the device counted |
@@ -39,16 +40,19 @@ mod qp;
 mod qps;
 mod report;
 mod srqs;
+mod streams;
 mod timers;
 
 pub(crate) use background::{Background, Chore};
 pub use calls::Posting;
+pub(crate) use calls::Special;
 pub(crate) use device::DeviceState;
 pub(crate) use management::ManagementAgent;
 pub(crate) use outgoing::Resends;
 pub(crate) use qp::{QpCore, QpQueues};
 pub(crate) use qps::MAX_QP;
 pub(crate) use srqs::MAX_XRC_SRQ;
+pub(crate) use streams::{NewStream, StreamEnd, StreamNews, Streams};
 
 use crate::link::{Link, SharedPort};
 use crate::local::LocalPeers;
@@ -83,6 +87,8 @@ pub(crate) struct Engine {
     may_point: bool,
     groups: Groups,
     polling: Polling,
+    /// TCP streams, if the wire is iWARP.
+    streams: Option<Streams>,
 }
 
 impl Engine {
@@ -108,6 +114,12 @@ impl Engine {
             activity,
             agent_ns: AtomicU64::new(u64::MAX),
             groups: Groups::default(),
+            streams: None,
         }
+    }
+
+    /// The same context with iWARP as its wire.
+    pub(crate) fn with_streams(self, streams: Streams) -> Self {
+        Engine { streams: Some(streams), polling: self.polling.always_ready(), ..self }
     }
 }

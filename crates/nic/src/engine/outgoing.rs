@@ -216,6 +216,18 @@ impl<'a> Outgoing<'a> {
     }
 }
 
+impl Engine {
+    /// Copies the payload of a message of this queue pair.
+    pub(super) fn fill_payload(
+        &self,
+        out: &mut [u8],
+        payload: TxPayload<'_>,
+        qp: &QpCore,
+    ) -> Result<(), MemoryFault> {
+        fill(out, payload, self, qp)
+    }
+}
+
 /// Copies the payload of a packet.
 fn fill(out: &mut [u8], payload: TxPayload<'_>, engine: &Engine, qp: &QpCore) -> Result<(), MemoryFault> {
     match payload {

@@ -1,7 +1,7 @@
 //! A queue pair as the engine sees it: the state machine and what belongs to it.
 
-use super::Resends;
 use super::guarded::Guarded;
+use super::{Resends, StreamEnd};
 use crate::counters::Tally;
 use crate::link::SinglePacket;
 use crate::local::Path;
@@ -26,7 +26,10 @@ pub(crate) struct QpCore {
     pub(crate) xrc_domain: Option<u32>,
     /// The live handles, where there can be several. An empty list means that the queue pair is being destroyed or was.
     handles: Option<Mutex<Vec<Handle>>>,
+    /// The state machine of RoCE. Where there is a `stream`, it stays in RESET and keeps the number.
     pub(crate) machine: Mutex<qp::Qp>,
+    /// The state machine and the stream of iWARP.
+    pub(super) stream: Option<Box<StreamEnd>>,
     pub(crate) events: Arc<EventQueue>,
     /// How to reach the peer's memory, if it is on this host.
     pub(crate) path: Guarded<Option<Path>>,
@@ -95,6 +98,7 @@ impl QpCore {
             xrc_domain,
             handles: xrc_domain.map(|_| first()),
             machine: Mutex::new(machine),
+            stream: None,
             events,
             path: Guarded::new(None),
             short: Guarded::default(),
@@ -111,6 +115,11 @@ impl QpCore {
             overrun: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
         }
+    }
+
+    /// The same queue pair over a stream.
+    pub(crate) fn with_stream(self, stream: Box<StreamEnd>) -> QpCore {
+        QpCore { stream: Some(stream), ..self }
     }
 
     /// Identifies it among all queue pairs of the process.

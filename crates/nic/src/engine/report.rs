@@ -1,6 +1,6 @@
 //! The counters of the device, summed up over its parts.
 
-use super::Engine;
+use super::{Engine, QpCore};
 use crate::counters::{Counters, QpReport, Tally};
 use crate::link::LinkCounters;
 use std::collections::BTreeMap;
@@ -37,8 +37,15 @@ impl Engine {
             flushed_completions: tally.flushed_completions.value(),
             cm: self.agent().map(|agent| agent.named_counters()).unwrap_or_default(),
             link,
-            queue_pairs: qps.iter().take(most_qps).map(|qp| QpReport::of(&qp.machine.lock())).collect(),
+            queue_pairs: qps.iter().take(most_qps).map(|qp| report_of(qp)).collect(),
         };
         (counters, left_out)
+    }
+}
+
+fn report_of(qp: &QpCore) -> QpReport {
+    match qp.stream() {
+        Some(stream) => QpReport::of_stream(&stream.machine.lock(), stream.peer()),
+        None => QpReport::of(&qp.machine.lock()),
     }
 }

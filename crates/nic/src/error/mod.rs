@@ -25,6 +25,12 @@ pub enum Error {
     /// A work request was refused.
     #[error("{0}")]
     Post(#[from] PostError),
+    /// The wire does not have it.
+    #[error("iWARP has no {what}")]
+    NotOnThisWire {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// A number is beyond what the device can do.
     #[error("{what} is {value}, the device allows {limit}")]
     Limit {

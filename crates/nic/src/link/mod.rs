@@ -8,6 +8,7 @@
 //! | `single_packet` | one small packet of a queue pair, sent without a batch |
 //! | `counters` | the counters of a link |
 //! | `shared_port` | how the processes that share a port reach each other |
+//! | `stream` | TCP streams, the wire of iWARP |
 //! | `udp` | RoCEv2 on UDP port 4791, shared by the processes of one user |
 //! | `faulty` | a wrapper that loses, reorders, duplicates, delays and damages packets by seed |
 //! | `capture` | a pcapng file of everything that crossed a link |
@@ -19,6 +20,7 @@ mod error;
 mod faulty;
 mod shared_port;
 mod single_packet;
+mod stream;
 mod udp;
 
 pub use ferroce_proto::qp::Attempt;
@@ -38,6 +40,7 @@ pub use ferroce_os::clock::now;
 pub use ferroce_os::interfaces::{LocalAddress, local_addresses};
 pub use shared_port::SharedPort;
 pub use single_packet::SinglePacket;
+pub(crate) use stream::{Closing, StreamLink, StreamListener, StreamPiece, StreamSocket};
 pub use udp::{UdpConfig, UdpLink};
 pub(crate) use udp::{is_final_message, management_slot};
 

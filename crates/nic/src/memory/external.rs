@@ -7,10 +7,10 @@
 
 use super::access::{pieces, region};
 use super::gpu::{self, Fetched, ReadAhead};
-use super::region::{Backing, Span};
+use super::region::{Backing, Peer, Span};
 use super::table::{Held, RegionTable};
-use ferroce_proto::PdId;
 use ferroce_proto::verbs::{Access, MemoryFault, Sge};
+use ferroce_proto::{PdId, RKey};
 use smallvec::SmallVec;
 
 /// Regions that one batch of packets may point into. More are rare, and then their bytes are copied.
@@ -123,5 +123,25 @@ impl<'a> Pins<'a> {
             // On-demand pages may be missing, and a null region has none: the caller copies, and that copy can fail.
             Backing::OnDemand | Backing::Null => Ok(None),
         }
+    }
+
+    /// `len` bytes that the peer reads, if the kernel can read them in place; `None` if they must be copied.
+    pub(crate) fn remote(
+        &mut self,
+        peer: Peer,
+        rkey: RKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<Option<External>, MemoryFault> {
+        if self.held.len() == MOST_PINS {
+            return Ok(None);
+        }
+        let held = self.table.by_rkey(rkey)?;
+        let span = region(&held).remote(peer, addr, len as u64, Access::REMOTE_READ)?;
+        if span.backing != Backing::Mapped {
+            return Ok(None);
+        }
+        self.held.push(held);
+        Ok(Some(External(span)))
     }
 }

@@ -3,14 +3,16 @@
 use super::cq::Cq;
 use super::pd::Pd;
 use super::srq::Srq;
+use crate::config::Wire;
 use crate::device_attr::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
-use crate::engine::{Engine, MAX_QP, Posting, QpCore, QpQueues};
+use crate::engine::{Engine, MAX_QP, Posting, QpCore, QpQueues, Special, StreamEnd};
 use crate::error::Error;
 use crate::quota::Permit;
 use crate::raw::{Flow, FlowRule, RawQp};
 use crate::xrc::XrcDomain;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::cc::{HalvingWindow, SharedWindow};
+use ferroce_proto::iwarp::StreamQp;
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, QpState, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
@@ -43,8 +45,8 @@ pub struct Qp {
     groups: Mutex<Vec<(Gid, Permit)>>,
     handle: u32,
     domain: Option<Arc<XrcDomain>>,
-    /// There if it is for raw packets: then it does the work, and the machine only keeps the number.
-    pub(crate) raw: Option<RawQp>,
+    /// There if it is not one of RoCE: then this does the work, and the machine only keeps the number.
+    pub(crate) special: Option<Special>,
 }
 
 impl Pd {
@@ -97,6 +99,10 @@ impl Pd {
     ) -> Result<Qp, Error> {
         let nic = &self.nic;
         let transport = parts.transport;
+        let is_stream = nic.config.wire == Wire::Iwarp;
+        if is_stream && transport != Transport::Rc {
+            return Err(Error::NotOnThisWire { what: "transport service but reliable connections" });
+        }
         let is_xrc = matches!(transport, Transport::XrcIni | Transport::XrcTgt);
         // Any queue pair of an XRC domain may complete receives of its shared receive queues, so all of them are in one context.
         let engine = match is_xrc {
@@ -108,7 +114,7 @@ impl Pd {
             engine.link.report_outer_fields();
         }
         let make = |qpn| {
-            let machine = qp::Qp::new(QpConfig {
+            let mut config = QpConfig {
                 qpn,
                 transport,
                 pd: self.id,
@@ -119,12 +125,23 @@ impl Pd {
                 congestion: SharedWindow::new(HalvingWindow::new(nic.window_bytes), engine.share.clone())
                     .into(),
                 reorder: engine.device.reorder.clone(),
-            });
+            };
+            let stream = is_stream.then(|| StreamEnd::new(StreamQp::new(&config)));
+            if is_stream {
+                // It keeps the number and nothing else.
+                (config.transport, config.cap) = (Transport::Ud, QpCap::default());
+            }
             let domain = domain.as_ref().map(|domain| domain.id());
-            Arc::new(QpCore::new(machine, parts.queues, domain, self.events.clone()))
+            let core = QpCore::new(qp::Qp::new(config), parts.queues, domain, self.events.clone());
+            Arc::new(match stream {
+                Some(stream) => core.with_stream(stream),
+                None => core,
+            })
         };
         let core = engine.qps.insert(make).ok_or(Error::Exhausted { what: "queue pairs", limit: MAX_QP })?;
-        Ok(Qp::new(core, engine.clone(), self.clone(), transport, 0, domain))
+        let mut qp = Qp::new(core, engine.clone(), self.clone(), transport, 0, domain);
+        qp.special = is_stream.then_some(Special::Stream);
+        Ok(qp)
     }
 }
 
@@ -160,7 +177,7 @@ impl Qp {
         handle: u32,
         domain: Option<Arc<XrcDomain>>,
     ) -> Qp {
-        Qp { core, engine, pd, transport, groups: Mutex::default(), handle, domain, raw: None }
+        Qp { core, engine, pd, transport, groups: Mutex::default(), handle, domain, special: None }
     }
 
     /// Its number.
@@ -189,31 +206,50 @@ impl Qp {
     }
     /// Its attributes, as they were set.
     pub fn query(&self) -> QpAttr {
-        if let Some(raw) = &self.raw {
-            return raw.query();
+        match (&self.special, self.core.stream()) {
+            (Some(Special::Raw(raw)), _) => raw.query(),
+            (_, Some(stream)) => stream.machine.lock().query(),
+            _ => self.core.machine.lock().query(),
         }
-        self.core.machine.lock().query()
     }
     /// Sends that can be posted before the queue is full.
     pub fn send_room(&self) -> usize {
-        let machine = self.core.machine.lock();
-        (machine.query().cap.max_send_wr as usize).saturating_sub(machine.sends_outstanding())
+        let (depth, outstanding) = match self.core.stream() {
+            Some(stream) => {
+                let machine = stream.machine.lock();
+                (machine.query().cap.max_send_wr, machine.sends_outstanding())
+            }
+            None => {
+                let machine = self.core.machine.lock();
+                (machine.query().cap.max_send_wr, machine.sends_outstanding())
+            }
+        };
+        (depth as usize).saturating_sub(outstanding)
     }
     /// What it counted.
     pub fn counters(&self) -> QpCounters {
-        *self.core.machine.lock().counters()
+        match self.core.stream() {
+            Some(stream) => *stream.machine.lock().counters(),
+            None => *self.core.machine.lock().counters(),
+        }
     }
     /// Heap bytes that belong to it alone.
     pub fn memory_footprint(&self) -> usize {
-        size_of::<QpCore>() + self.core.machine.lock().memory_footprint()
+        let stream = self
+            .core
+            .stream()
+            .map_or(0, |stream| size_of::<StreamEnd>() + stream.machine.lock().memory_footprint());
+        size_of::<QpCore>() + self.core.machine.lock().memory_footprint() + stream
     }
 
     /// Changes attributes and state.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
         let nic = &self.pd.nic;
         nic.alive()?;
-        if let Some(raw) = &self.raw {
-            return raw.modify(attr, mask);
+        match (&self.special, self.core.stream()) {
+            (Some(Special::Raw(raw)), _) => return raw.modify(attr, mask),
+            (_, Some(stream)) => return self.engine.modify_stream(&self.core, stream, attr, mask),
+            _ => {}
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             self.core.is_shut.store(false, Ordering::Relaxed);
@@ -246,7 +282,7 @@ impl Qp {
     #[inline(always)] // both callers have one kind of list each
     pub fn post_send_each<R>(&self, fill: impl FnOnce(&mut Posting<'_>) -> R) -> Result<R, Error> {
         self.pd.nic.alive()?;
-        Ok(self.engine.post_send_each(&self.core, self.raw.as_ref(), fill))
+        Ok(self.engine.post_send_each(&self.core, self.special.as_ref(), fill))
     }
 
     /// Posts the receives that `fill` hands over, in order, under one lock.
@@ -256,28 +292,46 @@ impl Qp {
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> Result<R, Error> {
         self.pd.nic.alive()?;
-        if let Some(raw) = &self.raw {
-            return Ok(raw.post_recv_each(fill));
+        match &self.special {
+            None => Ok(self.engine.post_recv_each(&self.core, fill)),
+            Some(special) => Ok(self.post_recv_special(special, fill)),
         }
-        Ok(self.engine.post_recv_each(&self.core, fill))
     }
 
     /// Posts receives, in order. On error the first `n` were taken.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
-        if let Some(raw) = &self.raw {
-            let each = |post: &mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>| {
+        if let Some(special) = &self.special {
+            return self.post_recv_special(special, |post| {
                 wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|e| (n, e.into())))
-            };
-            return raw.post_recv_each(each);
+            });
         }
         self.engine.post_recv(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
+    }
+
+    fn post_recv_special<R>(
+        &self,
+        special: &Special,
+        fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
+    ) -> R {
+        match (special, self.core.stream()) {
+            (Special::Raw(raw), _) => raw.post_recv_each(fill),
+            (Special::Stream, Some(stream)) => self.engine.post_stream_recv(&self.core, stream, fill),
+            (Special::Stream, None) => self.engine.post_recv_each(&self.core, fill),
+        }
+    }
+
+    fn raw(&self) -> Option<&RawQp> {
+        match &self.special {
+            Some(Special::Raw(raw)) => Some(raw),
+            _ => None,
+        }
     }
 
     /// Frames that the rule matches come to this queue pair, which is one for raw packets, until the flow is dropped.
     pub fn create_flow(&self, rule: FlowRule) -> Result<Flow, Error> {
         self.pd.nic.alive()?;
-        let raw = self.raw.as_ref();
+        let raw = self.raw();
         raw.ok_or(Error::Invalid { attribute: "qp", why: "flows are for queue pairs of raw packets" })?
             .create_flow(rule)
     }
@@ -285,7 +339,7 @@ impl Qp {
     /// Receives datagrams to this group from now on.
     pub fn attach_multicast(&self, group: Gid) -> Result<(), Error> {
         self.pd.nic.alive()?;
-        if self.transport != Transport::Ud || self.raw.is_some() {
+        if self.transport != Transport::Ud || self.raw().is_some() {
             return Err(Error::Invalid {
                 attribute: "qp",
                 why: "only datagram queue pairs join multicast groups",
@@ -323,7 +377,7 @@ impl Drop for Qp {
         if self.pd.nic.alive().is_err() {
             return;
         }
-        if let Some(raw) = &self.raw {
+        if let Some(raw) = self.raw() {
             raw.close();
         }
         for (group, _) in self.groups.lock().drain(..) {

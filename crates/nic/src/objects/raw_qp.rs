@@ -3,6 +3,7 @@
 use super::pd::Pd;
 use super::qp::{Qp, QpInit};
 use super::work_queue::WorkQueue;
+use crate::engine::Special;
 use crate::error::Error;
 use crate::raw::{Destination, QueueInit, RawInit, RawQp, RawQueue, RxHash, Spread};
 use ferroce_proto::verbs::{QpCap, Transport};
@@ -21,7 +22,7 @@ impl Pd {
             max_wr: cap.max_recv_wr,
             max_sge: cap.max_recv_sge,
         });
-        qp.raw = Some(RawQp::new(raw, cap, Destination::Queue(queue)));
+        qp.special = Some(Special::Raw(Box::new(RawQp::new(raw, cap, Destination::Queue(queue)))));
         Ok(qp)
     }
 
@@ -36,7 +37,8 @@ impl Pd {
         let queues = table.iter().map(|queue| queue.queue.clone()).collect();
         let spread = Spread::new(queues, hash)?;
         let (raw, mut qp, _) = self.raw_parts(init)?;
-        qp.raw = Some(RawQp::new(raw, QpCap::default(), Destination::Spread(Arc::new(spread))));
+        let raw = RawQp::new(raw, QpCap::default(), Destination::Spread(Arc::new(spread)));
+        qp.special = Some(Special::Raw(Box::new(raw)));
         Ok(qp)
     }
 

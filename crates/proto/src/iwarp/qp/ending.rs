@@ -4,7 +4,7 @@ use super::super::wire::{Quoted, Terminate, TerminateCode};
 use super::StreamQp;
 use super::transmit::Source;
 use crate::Time;
-use crate::qp::{HostServices, Side, flush_one, flush_queued_recvs, flush_queued_sends, io};
+use crate::qp::{HostServices, Inbound, Side, flush_one, flush_queued_recvs, flush_queued_sends, io};
 use crate::verbs::{EventKind, QpState, WcOpcode};
 
 /// How the stream must be closed.
@@ -70,6 +70,23 @@ impl StreamQp {
         }
         self.enter_error(now, host);
         (self.terminate, self.current) = (None, None);
+    }
+
+    /// Discards all work without completions: the queue pair is destroyed. Returns how the stream must be closed.
+    pub fn retire(&mut self) -> Close {
+        let is_between = self.current.is_none_or(|current| current.taken == 0);
+        let close = if is_between && !self.in_request() && !self.in_response() {
+            Close::Graceful
+        } else {
+            Close::Reset
+        };
+        self.attr.state = QpState::Reset;
+        self.sq.clear();
+        self.rq.clear();
+        (self.inbound, self.current, self.terminate, self.rtr) = (Inbound::default(), None, None, None);
+        self.awaited.clear();
+        self.responses.clear();
+        close
     }
 
     /// How the stream must be closed, once everything that must be sent was sent. `None` while the connection lives.

@@ -13,7 +13,7 @@
 //! | module | question |
 //! |---|---|
 //! | `egress` | the interface to the stream |
-//! | `post` | posting work |
+//! | `post`, `modify` | posting work; changing attributes |
 //! | `transmit` | which FPDU is next |
 //! | `requests`, `responses` | FPDUs of posted work; of answers to the peer |
 //! | `receive` | items of the reader, and the order of messages |
@@ -23,6 +23,7 @@
 
 mod egress;
 mod ending;
+mod modify;
 mod peer_requests;
 mod post;
 mod receive;
@@ -138,10 +139,11 @@ impl StreamQp {
     }
 
     /// Enters RTS with the terms of the negotiation. `access` are the rights of the peer, `mulpdu` the longest ULPDU to send: what
-    /// fits a TCP segment, or up to 65,535 between two ferroce ends. Only the first call has an effect.
-    pub fn start(&mut self, terms: Negotiated, access: Access, mulpdu: u16) {
+    /// fits a TCP segment, or up to 65,535 between two ferroce ends. Returns whether it did: only a queue pair in INIT can start.
+    #[must_use]
+    pub fn start(&mut self, terms: Negotiated, access: Access, mulpdu: u16) -> bool {
         if self.attr.state != QpState::Init {
-            return;
+            return false;
         }
         self.attr.state = QpState::Rts;
         self.attr.access = access;
@@ -151,6 +153,7 @@ impl StreamQp {
         self.rtr = terms.rtr.filter(|_| terms.role == Role::Initiator);
         self.set_mulpdu(mulpdu);
         self.terms = Some(terms);
+        true
     }
 
     /// Changes the longest ULPDU to send, for example when TCP's segment size changes.
@@ -177,6 +180,16 @@ impl StreamQp {
     /// The terms of the connection.
     pub fn terms(&self) -> Option<&Negotiated> {
         self.terms.as_ref()
+    }
+    /// Whether the peer has sent its first FPDU, or this end sends the first one.
+    pub fn is_ready(&self) -> bool {
+        self.may_send
+    }
+    /// Heap bytes owned by this queue pair.
+    pub fn memory_footprint(&self) -> usize {
+        let lists = self.awaited.capacity() * size_of::<Awaited>()
+            + self.responses.capacity() * size_of::<Response>();
+        lists + self.sq.memory_footprint() + self.rq.memory_footprint()
     }
     /// Sends posted and not completed.
     pub fn sends_outstanding(&self) -> usize {

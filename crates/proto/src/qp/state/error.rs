@@ -22,6 +22,12 @@ pub enum ModifyError {
     /// The transition does not allow these attributes.
     #[error("the transition does not take {}; remove it from the attribute mask", AttrNames(*.0))]
     NotAllowed(AttrMask),
+    /// iWARP: only a connection leads to this state.
+    #[error("an iWARP queue pair enters {} when the connection manager connects it, not by modify", state_name(*to))]
+    OnlyByConnection {
+        /// Requested state.
+        to: QpState,
+    },
     /// `cur_state` differs from the actual state.
     #[error("cur_state is {}, but the queue pair is in {}", state_name(*claimed), state_name(*actual))]
     WrongCurrentState {

@@ -1,0 +1,215 @@
+//! What programs do with ids of iWARP.
+
+use super::active::Connecting;
+use super::passive::Listening;
+use super::{Connections, Entry, MOST_PRIVATE_DATA, StreamCm};
+use crate::cm::CmId;
+use crate::cm::event::{CmEvent, ConnParam};
+use crate::cm::id::IdState;
+use crate::error::{CmRefusal, Error};
+use crate::link::{StreamSocket, now};
+use ferroce_os::epoll::Interest;
+use ferroce_proto::Time;
+use ferroce_proto::cm::{CmError, PortSpace};
+use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// How long the peer may take to close its half of a stream, and to read what was sent.
+const DISCONNECT_NS: u64 = 5_000_000_000;
+/// Messages of RoCE's connection manager that make up one response timeout of the Rust API.
+const ATTEMPTS: u64 = 16;
+
+impl StreamCm {
+    fn offer(&self, param: &ConnParam) -> Offer {
+        // A peer that reads without being asked would end a connection that answers no READ.
+        let ird = param.responder_resources.max(1);
+        Offer { crc: self.crc, ird, ord: param.initiator_depth, ..Offer::default() }
+    }
+}
+
+fn check_private_data(param: &ConnParam) -> Result<(), Error> {
+    Error::check_limit("private_data_len", param.private_data.len() as u64, MOST_PRIVATE_DATA as u64)
+}
+
+impl CmId {
+    /// Binds a TCP socket to an address that the device has.
+    pub(in crate::cm) fn bind_stream(&self, state: &mut IdState, address: SocketAddr) -> Result<(), Error> {
+        if self.space != PortSpace::Tcp {
+            return Err(Error::NotOnThisWire { what: "port space but that of TCP" });
+        }
+        if state.secret.is_some() {
+            return Err(Error::NotOnThisWire { what: "keys for connections yet" });
+        }
+        let bound = StreamSocket::bind(address, state.options.af_only)
+            .and_then(|socket| socket.local_addr().map(|local| (socket, local)));
+        let (socket, local) = bound.map_err(Error::system("binding a TCP socket"))?;
+        state.local = Some(local);
+        state.socket = Some(socket);
+        Ok(())
+    }
+
+    pub(in crate::cm) fn listen_stream(
+        self: &Arc<Self>,
+        streams: &StreamCm,
+        state: &mut IdState,
+        backlog: u32,
+    ) -> Result<(), Error> {
+        let Some(socket) = state.socket.take() else {
+            return Err(CmRefusal::WrongState { why: "it is not bound" }.into());
+        };
+        let socket = socket.listen(backlog).map_err(Error::system("listening on a TCP port"))?;
+        state.local = socket.local_addr().ok().or(state.local);
+        let id = Arc::downgrade(self);
+        let listening = Listening { socket, id, backlog: backlog as usize, undecided: 0, rests: None };
+        state.stream = Some(self.service.with_connections(streams, |connections| {
+            connections.last += 1;
+            let number = connections.last;
+            self.service.resume(connections, number, listening);
+            number
+        }));
+        Ok(())
+    }
+
+    /// Starts to connect. The outcome is an event: `Established`, `Rejected`, `Unreachable` or `ConnectError`.
+    pub(in crate::cm) fn connect_stream(
+        self: &Arc<Self>,
+        streams: &StreamCm,
+        state: &mut IdState,
+        param: &ConnParam,
+    ) -> Result<(), Error> {
+        check_private_data(param)?;
+        let (Some(peer), None) = (state.peer, state.stream) else {
+            return Err(CmRefusal::WrongState { why: "it is connected already" }.into());
+        };
+        if self.service.engine.device.find_qp(param.qpn).is_none_or(|(_, qp)| qp.stream().is_none()) {
+            return Err(Error::Invalid { attribute: "qp_num", why: "is no queue pair of this device" });
+        }
+        let Some(socket) = state.socket.take() else {
+            return Err(CmRefusal::WrongState { why: "it was connected before" }.into());
+        };
+        socket.set_traffic_class(state.options.tos);
+        let began = socket.connect(peer);
+        let exponent = state.options.response_timeout;
+        let timeout_ns = exponent.map_or(REPLY_TIMEOUT_NS, |n| (4096_u64 << n.min(31)) * ATTEMPTS);
+        let connecting = Connecting {
+            socket,
+            id: Arc::downgrade(self),
+            qpn: param.qpn,
+            peer,
+            offer: streams.offer(param),
+            private_data: param.private_data.clone(),
+            initiator: None,
+            deadline: now() + timeout_ns,
+        };
+        state.stream = Some(self.service.with_connections(streams, |connections| {
+            connections.last += 1;
+            let number = connections.last;
+            let watched =
+                began.and_then(|()| self.service.watch(connecting.socket.as_fd(), Interest::Write, number));
+            match watched {
+                Ok(()) => connections.put(number, Entry::Connecting(connecting)),
+                // On one host TCP can refuse at once.
+                Err(error) => self.service.fail_connecting(connections, &connecting, &error),
+            }
+            number
+        }));
+        Ok(())
+    }
+
+    pub(in crate::cm) fn accept_stream(&self, streams: &StreamCm, param: &ConnParam) -> Result<(), Error> {
+        check_private_data(param)?;
+        let (number, offer) = (self.stream_number()?, streams.offer(param));
+        let accepted = self.service.with_connections(streams, |connections| {
+            match take_undecided(connections, number) {
+                Ok(undecided) => {
+                    let how = (&offer, param.qpn, &param.private_data[..]);
+                    Ok(self.service.accept_request(connections, number, undecided, how, now()))
+                }
+                Err(refusal) => Err(refusal),
+            }
+        })?;
+        accepted.map_err(Error::system("accepting the connection"))
+    }
+
+    pub(in crate::cm) fn reject_stream(&self, streams: &StreamCm, private_data: &[u8]) -> Result<(), Error> {
+        Error::check_limit("private_data_len", private_data.len() as u64, MOST_PRIVATE_DATA as u64)?;
+        let number = self.stream_number()?;
+        self.service.with_connections(streams, |connections| {
+            let undecided = take_undecided(connections, number)?;
+            self.service.refuse(connections, undecided, private_data);
+            Ok::<_, CmRefusal>(())
+        })?;
+        Ok(())
+    }
+
+    /// Ends the connection: `Disconnected` follows, unless the peer was first.
+    pub(in crate::cm) fn disconnect_stream(&self, streams: &StreamCm) -> Result<(), Error> {
+        let number = self.stream_number()?;
+        self.service.with_connections(streams, |connections| {
+            let qpn = match connections.take(number) {
+                Some(Entry::Established(mut established)) => {
+                    established.deadline = Some(Time(now().0 + DISCONNECT_NS));
+                    let qpn = established.qpn;
+                    connections.put(number, Entry::Established(established));
+                    qpn
+                }
+                Some(other) => {
+                    connections.put(number, other);
+                    return Err(CmRefusal::WrongState { why: "it is not connected" });
+                }
+                // It has ended, as the caller wants.
+                None => return Ok(()),
+            };
+            if let Some((engine, qp)) = self.service.engine.device.find_qp(qpn)
+                && let Some(stream) = qp.stream()
+            {
+                engine.disconnect_stream(&qp, stream);
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Releases what the id has of this module. Returns whether it listened.
+    pub(in crate::cm) fn release_stream(&self, streams: &StreamCm) -> bool {
+        let (number, socket) = {
+            let mut state = self.state.lock();
+            (state.stream.take(), state.socket.take())
+        };
+        drop(socket);
+        let Some(number) = number else { return false };
+        self.service.with_connections(streams, |connections| {
+            let listened = matches!(connections.entries.get(&number), Some(Entry::Listening(_)));
+            self.service.release_entry(connections, number);
+            listened
+        })
+    }
+
+    fn stream_number(&self) -> Result<u64, CmRefusal> {
+        self.state.lock().stream.ok_or(CmRefusal::WrongState { why: "it has no connection" })
+    }
+
+    /// Queues an event, unless the id was closed: nobody would read it.
+    pub(in crate::cm) fn push_if_open(&self, event: CmEvent) {
+        let state = self.state.lock();
+        let is_open = !state.is_closed && !self.is_removed();
+        let unread = if is_open { self.queue().push(event) } else { Some(event) };
+        drop(state);
+        drop(unread);
+    }
+}
+
+fn take_undecided(
+    connections: &mut Connections,
+    number: u64,
+) -> Result<super::passive::Undecided, CmRefusal> {
+    match connections.take(number) {
+        Some(Entry::Undecided(undecided)) => Ok(undecided),
+        other => {
+            other.into_iter().for_each(|entry| connections.put(number, entry));
+            Err(CmRefusal::Protocol(CmError::WrongState))
+        }
+    }
+}

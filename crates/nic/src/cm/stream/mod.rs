@@ -1,0 +1,281 @@
+//! Connection management of iWARP: TCP connections and the MPA negotiation on them, behind the same ids and events.
+//!
+//! | file | question |
+//! |---|---|
+//! | here | which sockets there are, and how events leave |
+//! | `active` | connecting |
+//! | `passive` | listening, accepting and rejecting |
+//! | `established` | from the first FPDU to the end |
+//! | `calls` | what programs do with ids |
+//!
+//! A port of the connection manager is the TCP port of that number, so the system decides who has it. All sockets are in the set of the engine,
+//! which calls this module when one is ready. A connection has one number from its first socket to its end.
+//!
+//! | bound | value |
+//! |---|---|
+//! | connections that have sent no whole request | 256 per NIC; then the oldest gives way, after 0.5 s |
+//! | time for the request | 5 s |
+//! | time for TCP to connect, and for the reply | 10 s, or the id's response timeout |
+//! | time for the first FPDU behind the reply | 10 s |
+//! | time for a disconnect | 5 s, then the stream is reset |
+//! | requests that wait for the program | the backlog; then the system holds further connections |
+//! | private data | 508 bytes |
+//!
+//! Locks: an id's state, then the connections, then a queue pair. Events are delivered with none of them held but the state of their id.
+
+mod active;
+mod calls;
+mod established;
+mod passive;
+
+use super::event::{CmEvent, CmEventKind, ConnParam};
+use super::service::LOCK_PATIENCE;
+use super::{CmId, CmService};
+use crate::engine::{Engine, StreamNews};
+use crate::link::{StreamSocket, now};
+use active::Connecting;
+use established::Established;
+use ferroce_os::epoll::Interest;
+use ferroce_os::lock::{Mutex, MutexGuard, lock_within};
+use ferroce_proto::Time;
+use ferroce_proto::iwarp::wire::{Enhanced, MAX_PRIVATE_DATA};
+use passive::{Listening, Requesting, Undecided};
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// Most private data of a program: the enhanced words of revision 2 are in the same field.
+pub(super) const MOST_PRIVATE_DATA: usize = MAX_PRIVATE_DATA - Enhanced::LEN;
+
+/// The connections of one NIC.
+pub(in crate::cm) struct StreamCm {
+    connections: Mutex<Connections>,
+    /// Whether to ask for a CRC.
+    crc: bool,
+}
+
+/// Everything that has a number.
+#[derive(Default)]
+struct Connections {
+    last: u64,
+    entries: HashMap<u64, Entry>,
+    /// When entries are due.
+    deadlines: BTreeSet<(Time, u64)>,
+    /// Numbers of connections without a request yet, the oldest first.
+    half_open: BTreeSet<u64>,
+    /// Events to deliver when the lock is released.
+    events: Vec<Delivery>,
+}
+
+enum Entry {
+    Listening(Listening),
+    Requesting(Requesting),
+    Undecided(Undecided),
+    Connecting(Connecting),
+    Established(Established),
+}
+
+impl Entry {
+    fn deadline(&self) -> Option<Time> {
+        match self {
+            Entry::Listening(listening) => listening.resumes_at(),
+            Entry::Requesting(requesting) => Some(requesting.deadline()),
+            Entry::Undecided(_) => None,
+            Entry::Connecting(connecting) => Some(connecting.deadline),
+            Entry::Established(established) => established.deadline,
+        }
+    }
+}
+
+/// An event to deliver. It holds the id, whose last handle must not be dropped under the lock.
+enum Delivery {
+    Event { id: Arc<CmId>, kind: CmEventKind, status: i32, conn: ConnParam },
+    Request { listener: Arc<CmId>, number: u64, local: SocketAddr, peer: SocketAddr, conn: ConnParam },
+    Nothing { _id: Arc<CmId> },
+}
+
+impl Connections {
+    fn insert(&mut self, entry: Entry) -> u64 {
+        self.last += 1;
+        self.put(self.last, entry);
+        self.last
+    }
+
+    fn put(&mut self, number: u64, entry: Entry) {
+        if let Some(at) = entry.deadline() {
+            self.deadlines.insert((at, number));
+        }
+        if matches!(entry, Entry::Requesting(_)) {
+            self.half_open.insert(number);
+        }
+        self.entries.insert(number, entry);
+    }
+
+    fn take(&mut self, number: u64) -> Option<Entry> {
+        let entry = self.entries.remove(&number)?;
+        if let Some(at) = entry.deadline() {
+            self.deadlines.remove(&(at, number));
+        }
+        self.half_open.remove(&number);
+        Some(entry)
+    }
+
+    fn raise(&mut self, id: Option<Arc<CmId>>, kind: CmEventKind, status: i32, conn: ConnParam) {
+        self.events.extend(id.map(|id| Delivery::Event { id, kind, status, conn }));
+    }
+
+    /// Keeps an id until the lock is released.
+    fn keep(&mut self, id: &Option<Arc<CmId>>) {
+        self.events.extend(id.clone().map(|id| Delivery::Nothing { _id: id }));
+    }
+
+    fn named_counters(&self) -> [(&'static str, u64); 3] {
+        let count =
+            |is_it: fn(&Entry) -> bool| self.entries.values().filter(|entry| is_it(entry)).count() as u64;
+        [
+            ("connections_now", count(|entry| matches!(entry, Entry::Established(_)))),
+            ("half_open_now", self.half_open.len() as u64),
+            ("undecided_now", count(|entry| matches!(entry, Entry::Undecided(_)))),
+        ]
+    }
+}
+
+impl StreamCm {
+    pub(in crate::cm) fn new(crc: bool) -> StreamCm {
+        StreamCm { connections: Mutex::default(), crc }
+    }
+
+    pub(in crate::cm) fn named_counters(&self) -> Vec<(&'static str, u64)> {
+        lock_within(&self.connections, LOCK_PATIENCE).map_or_else(Vec::new, |c| c.named_counters().to_vec())
+    }
+}
+
+impl CmService {
+    /// Runs `work` on the connections, then delivers the events.
+    fn with_connections<R>(&self, streams: &StreamCm, work: impl FnOnce(&mut Connections) -> R) -> R {
+        self.with_locked(streams, streams.connections.lock(), work)
+    }
+
+    fn with_locked<R>(
+        &self,
+        streams: &StreamCm,
+        mut connections: MutexGuard<'_, Connections>,
+        work: impl FnOnce(&mut Connections) -> R,
+    ) -> R {
+        let result = work(&mut connections);
+        let events = std::mem::take(&mut connections.events);
+        let next_ns = connections.deadlines.first().map_or(u64::MAX, |(at, _)| at.0);
+        self.engine.set_agent_deadline(next_ns);
+        drop(connections);
+        self.engine.activity.wake_before(next_ns);
+        events.into_iter().for_each(|event| self.deliver_stream_event(streams, event));
+        result
+    }
+
+    fn deliver_stream_event(&self, streams: &StreamCm, event: Delivery) {
+        match event {
+            Delivery::Event { id, kind, status, conn } => {
+                let mut event = CmEvent::new(kind, status, id.clone());
+                event.conn = conn;
+                id.push_if_open(event);
+            }
+            Delivery::Request { listener, number, local, peer, conn } => {
+                let id = CmId::from_stream(&listener, number, local, peer);
+                if let Some(Entry::Undecided(undecided)) = streams.connections.lock().entries.get_mut(&number)
+                {
+                    undecided.id = Arc::downgrade(&id);
+                }
+                let mut event = CmEvent::new(CmEventKind::ConnectRequest, 0, id);
+                event.listener = Some(Arc::downgrade(&listener));
+                event.conn = conn;
+                listener.push_if_open(event);
+            }
+            Delivery::Nothing { .. } => {}
+        }
+    }
+
+    /// A socket of this module is ready.
+    pub(super) fn stream_socket_ready(&self, streams: &StreamCm, number: u64, now: Time) {
+        self.with_connections(streams, |connections| match connections.take(number) {
+            Some(Entry::Listening(listening)) => self.accept_waiting(connections, number, listening, now),
+            Some(Entry::Requesting(requesting)) => self.read_request(connections, number, requesting),
+            Some(Entry::Connecting(connecting)) => self.advance(connections, number, connecting, now),
+            Some(other) => connections.put(number, other),
+            None => {}
+        });
+    }
+
+    pub(super) fn stream_news_arrived(&self, streams: &StreamCm, news: &[(u64, StreamNews)]) {
+        self.with_connections(streams, |connections| {
+            news.iter().for_each(|(number, news)| established::on_news(connections, *number, *news));
+        });
+    }
+
+    pub(super) fn handle_stream_timeout(&self, streams: &StreamCm, now: Time) {
+        self.with_connections(streams, |connections| {
+            while let Some(&(at, number)) = connections.deadlines.first()
+                && at <= now
+            {
+                connections.deadlines.pop_first();
+                match connections.take(number) {
+                    Some(Entry::Listening(listening)) => self.resume(connections, number, listening),
+                    Some(Entry::Requesting(requesting)) => self.unwatch(requesting.socket()),
+                    Some(Entry::Connecting(connecting)) => self.give_up(connections, &connecting),
+                    Some(Entry::Established(established)) => {
+                        self.on_late(connections, number, established);
+                    }
+                    Some(undecided @ Entry::Undecided(_)) => connections.put(number, undecided),
+                    None => {}
+                }
+            }
+        });
+    }
+
+    /// Ends every connection: the device is about to close.
+    pub(super) fn close_streams(&self, streams: &StreamCm) {
+        // With a time limit, as for RoCE.
+        let Some(connections) = lock_within(&streams.connections, LOCK_PATIENCE) else { return };
+        self.with_locked(streams, connections, |connections| {
+            let numbers: Vec<u64> = connections.entries.keys().copied().collect();
+            numbers.into_iter().for_each(|number| self.release_entry(connections, number));
+        });
+    }
+
+    /// Ends what has this number. No event follows.
+    fn release_entry(&self, connections: &mut Connections, number: u64) {
+        match connections.take(number) {
+            Some(Entry::Listening(listening)) => self.stop_listening(connections, number, &listening),
+            Some(Entry::Requesting(requesting)) => self.unwatch(requesting.socket()),
+            Some(Entry::Undecided(undecided)) => self.refuse(connections, undecided, &[]),
+            Some(Entry::Connecting(connecting)) => self.unwatch(&connecting.socket),
+            Some(Entry::Established(established)) => {
+                if let Some((engine, qp)) = self.engine.device.find_qp(established.qpn)
+                    && let Some(stream) = qp.stream()
+                {
+                    engine.disconnect_stream(&qp, stream);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Watches a socket of the entry with this number.
+    fn watch(&self, fd: BorrowedFd<'_>, interest: Interest, number: u64) -> std::io::Result<()> {
+        match self.engine.sockets() {
+            Some(sockets) => sockets.watch(fd, interest, Engine::agent_token(number)),
+            None => Err(std::io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn unwatch(&self, socket: &impl std::os::fd::AsFd) {
+        self.engine.sockets().into_iter().for_each(|sockets| sockets.remove(socket.as_fd()));
+    }
+
+    /// Sends a last frame, and closes after it.
+    fn send_last(&self, socket: StreamSocket, frame: &[u8]) {
+        // A new socket has room for a frame of some hundred bytes. If it fails, the peer sees the end of the stream.
+        let _ = socket.send(frame, true);
+        self.engine.close_socket(socket, now());
+    }
+}

@@ -1,0 +1,301 @@
+//! Listening: accepting TCP connections, reading their MPA requests, and what the program decides.
+
+use super::{Connections, Delivery, Entry, Established};
+use crate::cm::event::{CmEventKind, ConnParam};
+use crate::cm::{CmId, CmService};
+use crate::engine::NewStream;
+use crate::link::{StreamListener, StreamSocket};
+use ferroce_os::epoll::Interest;
+use ferroce_os::log;
+use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS, REQUEST_TIMEOUT_NS, Request, Responder};
+use ferroce_proto::iwarp::wire::MAX_PRIVATE_DATA;
+use ferroce_proto::{Gid, Qpn, Time};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Weak;
+
+/// Most connections without a whole request. A process may have 1024 descriptors by default.
+const MOST_HALF_OPEN: usize = 256;
+/// How long a connection without a request keeps its place although others wait: a request follows its connection at once.
+const PLACE_NS: u64 = 500_000_000;
+/// How long a listener waits before it looks for a free place again.
+const FULL_NS: u64 = 10_000_000;
+/// Connections accepted in one poll.
+const ACCEPTS: usize = 64;
+/// How long a listener rests after the system could not accept: it is out of descriptors or memory.
+const REST_NS: u64 = 100_000_000;
+/// Bytes of one read: a whole request, and a little of what follows.
+const READ: usize = MAX_PRIVATE_DATA + 64;
+
+/// A listener.
+pub(super) struct Listening {
+    pub(super) socket: StreamListener,
+    pub(super) id: Weak<CmId>,
+    /// Most requests that wait for the program.
+    pub(super) backlog: usize,
+    pub(super) undecided: usize,
+    pub(super) rests: Option<Time>,
+}
+
+impl Listening {
+    pub(super) fn resumes_at(&self) -> Option<Time> {
+        self.rests
+    }
+}
+
+/// A connection whose request has not arrived.
+pub(super) struct Requesting {
+    socket: StreamSocket,
+    responder: Responder,
+    listener: u64,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Requesting {
+    pub(super) fn deadline(&self) -> Time {
+        self.responder.deadline()
+    }
+    pub(super) fn socket(&self) -> &StreamSocket {
+        &self.socket
+    }
+}
+
+/// A request that the program has not answered. Its socket is not watched.
+pub(super) struct Undecided {
+    socket: StreamSocket,
+    request: Request,
+    /// Bytes behind the request.
+    received: Vec<u8>,
+    listener: u64,
+    peer: SocketAddr,
+    pub(super) id: Weak<CmId>,
+}
+
+impl CmService {
+    /// Starts to listen, or goes on.
+    pub(super) fn resume(&self, connections: &mut Connections, number: u64, mut listening: Listening) {
+        listening.rests = None;
+        // If that fails, the system is out of memory: try again later.
+        if self.watch(listening.socket.as_fd(), Interest::Read, number).is_err() {
+            listening.rests = Some(crate::link::now() + REST_NS);
+        }
+        connections.put(number, Entry::Listening(listening));
+    }
+
+    pub(super) fn accept_waiting(
+        &self,
+        connections: &mut Connections,
+        number: u64,
+        mut listening: Listening,
+        now: Time,
+    ) {
+        for _ in 0..ACCEPTS {
+            if listening.undecided >= listening.backlog {
+                // Until the program decides.
+                self.unwatch(&listening.socket);
+                break;
+            }
+            if !self.has_place(connections, now) {
+                self.unwatch(&listening.socket);
+                listening.rests = Some(now + FULL_NS);
+                break;
+            }
+            match listening.socket.accept() {
+                Ok((socket, local, peer)) => {
+                    self.begin_request(connections, number, (socket, local, peer), now)
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                        log::refusal(format_args!("a connection waits to be accepted: {error}"));
+                        self.unwatch(&listening.socket);
+                        listening.rests = Some(now + REST_NS);
+                        break;
+                    }
+                    Some(libc::EAGAIN) => break,
+                    // The connection ended before it was accepted.
+                    _ => {}
+                },
+            }
+        }
+        connections.put(number, Entry::Listening(listening));
+    }
+
+    /// Whether another connection may be accepted. The oldest one without a request gives way, if it had its time.
+    fn has_place(&self, connections: &mut Connections, now: Time) -> bool {
+        if connections.half_open.len() < MOST_HALF_OPEN {
+            return true;
+        }
+        let oldest = connections.half_open.first().copied();
+        let has_had_time =
+            |requesting: &Requesting| requesting.deadline().since_ns(now) + PLACE_NS <= REQUEST_TIMEOUT_NS;
+        match oldest.and_then(|oldest| Some((oldest, connections.entries.get(&oldest)?))) {
+            Some((oldest, Entry::Requesting(requesting))) if has_had_time(requesting) => {
+                let peer = requesting.peer;
+                self.unwatch(&requesting.socket);
+                log::drop(format_args!(
+                    "connection from {peer}: no MPA request, and {MOST_HALF_OPEN} others wait"
+                ));
+                connections.take(oldest);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn begin_request(
+        &self,
+        connections: &mut Connections,
+        listener: u64,
+        (socket, local, peer): (StreamSocket, SocketAddr, SocketAddr),
+        now: Time,
+    ) {
+        // A listener on the wildcard address is reached at addresses that the device does not have.
+        if self.addresses.find(Gid::from_ip(local.ip())).is_none() {
+            return log::drop(format_args!(
+                "connection from {peer} to {local}: not an address of this device"
+            ));
+        }
+        let requesting = Requesting { socket, responder: Responder::new(now), listener, local, peer };
+        let number = connections.insert(Entry::Requesting(requesting));
+        let Some(Entry::Requesting(requesting)) = connections.entries.get(&number) else { return };
+        if self.watch(requesting.socket.as_fd(), Interest::Read, number).is_err() {
+            connections.take(number);
+        }
+    }
+
+    /// Reads the request of a connection.
+    pub(super) fn read_request(
+        &self,
+        connections: &mut Connections,
+        number: u64,
+        mut requesting: Requesting,
+    ) {
+        let mut buffer = [0; READ];
+        loop {
+            let count = match requesting.socket.receive(&mut buffer) {
+                Ok(count @ 1..) => count,
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                    return connections.put(number, Entry::Requesting(requesting));
+                }
+                _ => return self.unwatch(&requesting.socket),
+            };
+            match requesting.responder.receive(&buffer[..count]) {
+                Ok((_, None)) => {}
+                Ok((used, Some(request))) => {
+                    return self.on_request(connections, number, requesting, request, &buffer[used..count]);
+                }
+                Err(error) => {
+                    log::refusal(format_args!("connection from {}: {error}", requesting.peer));
+                    return self.unwatch(&requesting.socket);
+                }
+            }
+        }
+    }
+
+    fn on_request(
+        &self,
+        connections: &mut Connections,
+        number: u64,
+        requesting: Requesting,
+        request: Request,
+        received: &[u8],
+    ) {
+        let Requesting { socket, listener, local, peer, .. } = requesting;
+        self.unwatch(&socket);
+        if let Some(error) = request.unacceptable() {
+            log::refusal(format_args!("connection from {peer}: {error}"));
+            return self.send_last(socket, &request.reject(&[]));
+        }
+        let Some(Entry::Listening(listening)) = connections.entries.get_mut(&listener) else { return };
+        let Some(id) = listening.id.upgrade() else { return };
+        listening.undecided += 1;
+        // Where it is not negotiated, the program's own depth counts.
+        let depth = |depth: Option<u16>| depth.and_then(|depth| u8::try_from(depth).ok()).unwrap_or(u8::MAX);
+        let (ird, ord) = request.depths();
+        let conn = ConnParam {
+            private_data: request.private_data().to_vec(),
+            responder_resources: depth(ord),
+            initiator_depth: depth(ird),
+            ..ConnParam::default()
+        };
+        let received = received.to_vec();
+        let undecided = Undecided { socket, request, received, listener, peer, id: Weak::new() };
+        connections.put(number, Entry::Undecided(undecided));
+        connections.events.push(Delivery::Request { listener: id, number, local, peer, conn });
+    }
+
+    /// Accepts a request.
+    pub(super) fn accept_request(
+        &self,
+        connections: &mut Connections,
+        number: u64,
+        undecided: Undecided,
+        (offer, qpn, private_data): (&Offer, Qpn, &[u8]),
+        now: Time,
+    ) -> io::Result<()> {
+        let Undecided { socket, request, received, listener, peer, id } = undecided;
+        self.decided(connections, listener);
+        let invalid = |_| io::Error::from_raw_os_error(libc::EPROTO);
+        let (terms, reply) = request.accept(offer, private_data).map_err(invalid)?;
+        let (engine, qp) =
+            self.engine.device.find_qp(qpn).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let new = NewStream {
+            socket,
+            connection: number,
+            peer: peer.ip(),
+            terms,
+            reply: &reply,
+            received: &received,
+        };
+        engine.connect_stream(&qp, new).map_err(|(socket, error)| {
+            self.unwatch(&socket);
+            error
+        })?;
+        // Without RTR the responder's program may only answer; it is connected at once, as with siw.
+        let first_by = terms.rtr.map(|_| now + REPLY_TIMEOUT_NS);
+        let strong = id.upgrade();
+        connections.put(number, Entry::Established(Established::new(id, qpn, first_by)));
+        if first_by.is_none() {
+            connections.raise(strong, CmEventKind::Established, 0, ConnParam::default());
+        } else {
+            connections.keep(&strong);
+        }
+        Ok(())
+    }
+
+    /// Refuses a request.
+    pub(super) fn refuse(&self, connections: &mut Connections, undecided: Undecided, private_data: &[u8]) {
+        let Undecided { socket, request, listener, .. } = undecided;
+        self.decided(connections, listener);
+        self.send_last(socket, &request.reject(private_data));
+    }
+
+    /// The program decided about a request: the listener may accept another.
+    fn decided(&self, connections: &mut Connections, listener: u64) {
+        let Some(Entry::Listening(listening)) = connections.entries.get_mut(&listener) else { return };
+        let was_full = listening.undecided >= listening.backlog;
+        listening.undecided -= 1;
+        if was_full
+            && listening.rests.is_none()
+            && let Some(Entry::Listening(listening)) = connections.take(listener)
+        {
+            self.resume(connections, listener, listening);
+        }
+    }
+
+    /// A listener ends, and the connections that have not sent a request to it.
+    pub(super) fn stop_listening(&self, connections: &mut Connections, number: u64, listening: &Listening) {
+        self.unwatch(&listening.socket);
+        let half_open: Vec<u64> = connections.half_open.iter().copied().collect();
+        for other in half_open {
+            let is_its = |entry: &Entry| matches!(entry, Entry::Requesting(r) if r.listener == number);
+            if connections.entries.get(&other).is_some_and(is_its)
+                && let Some(Entry::Requesting(requesting)) = connections.take(other)
+            {
+                self.unwatch(&requesting.socket);
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Streams that end after their queue pair did.
+//!
+//! A socket that is closed with unread bytes resets the connection, and the reset can destroy what the peer has not read yet: a Terminate, a
+//! refusal, the last message. So the sending half is closed first, and the rest of the stream is read and ignored until the peer closes its
+//! half, for two seconds at most.
+
+use super::end::Unsent;
+use super::{CLOSING, StreamNews, Streams};
+use crate::engine::Engine;
+use crate::link::{Closing, StreamSocket};
+use ferroce_os::epoll::Interest;
+use ferroce_os::lock::Mutex;
+use ferroce_proto::Time;
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How long the peer may take to close its half.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// Reads of one stream in one poll.
+const READS: u32 = 4;
+
+struct ClosingStream {
+    socket: StreamSocket,
+    unsent: Unsent,
+    until: Time,
+    /// The connection manager's number, if it wants to know the end.
+    connection: Option<u64>,
+}
+
+impl ClosingStream {
+    /// Sends what is left, and reads. Returns whether the stream has ended.
+    fn advance(&mut self, buffer: &mut [u8]) -> bool {
+        let was_unsent = !self.unsent.is_empty();
+        match self.unsent.flush(&self.socket, false) {
+            Ok(true) if was_unsent => self.socket.close(Closing::AfterData),
+            Err(error) if error.raw_os_error() != Some(libc::EAGAIN) => return true,
+            _ => {}
+        }
+        for _ in 0..READS {
+            match self.socket.receive(buffer) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.raw_os_error() != Some(libc::EAGAIN),
+            }
+        }
+        false
+    }
+}
+
+/// The streams that are closing, by number; the oldest, whose time is over first, has the lowest.
+#[derive(Default)]
+pub(super) struct ClosingStreams {
+    streams: Mutex<Numbered>,
+    next_ns: AtomicU64,
+}
+
+#[derive(Default)]
+struct Numbered {
+    last: u64,
+    streams: BTreeMap<u64, ClosingStream>,
+}
+
+impl ClosingStreams {
+    pub(super) fn next_ns(&self) -> u64 {
+        match self.next_ns.load(Ordering::SeqCst) {
+            0 => u64::MAX,
+            at => at,
+        }
+    }
+
+    fn set_next(&self, numbered: &Numbered) {
+        let first = numbered.streams.values().next().map_or(0, |stream| stream.until.0);
+        self.next_ns.store(first, Ordering::SeqCst);
+    }
+}
+
+impl Engine {
+    /// Closes a stream after what was sent. News of the end go to `connection`.
+    pub(super) fn close_stream(
+        &self,
+        streams: &Streams,
+        socket: StreamSocket,
+        unsent: Unsent,
+        connection: Option<u64>,
+        now: Time,
+    ) {
+        let interest = if unsent.is_empty() { Interest::Read } else { Interest::ReadWrite };
+        if unsent.is_empty() {
+            socket.close(Closing::AfterData);
+        }
+        let mut numbered = streams.closing.streams.lock();
+        numbered.last += 1;
+        let number = numbered.last;
+        if streams.sockets.watch(socket.as_fd(), interest, CLOSING | number).is_err() {
+            drop(numbered);
+            streams.sockets.remove(socket.as_fd());
+            connection.into_iter().for_each(|connection| streams.tell(connection, StreamNews::Ended));
+            return;
+        }
+        let until = now + PATIENCE_NS;
+        numbered.streams.insert(number, ClosingStream { socket, unsent, until, connection });
+        streams.closing.set_next(&numbered);
+        drop(numbered);
+        self.activity.wake_before(until.0);
+    }
+
+    /// Closes a socket of the connection manager after what was sent.
+    pub(crate) fn close_socket(&self, socket: StreamSocket, now: Time) {
+        if let Some(streams) = &self.streams {
+            self.close_stream(streams, socket, Unsent::default(), None, now);
+        }
+    }
+
+    /// Serves a stream that is closing.
+    pub(super) fn serve_closing(&self, streams: &Streams, number: u64, buffer: &mut [u8]) {
+        let mut numbered = streams.closing.streams.lock();
+        let Some(stream) = numbered.streams.get_mut(&number) else { return };
+        let was_unsent = !stream.unsent.is_empty();
+        if stream.advance(buffer) {
+            Self::end_closing(streams, &mut numbered, number);
+        } else if was_unsent && stream.unsent.is_empty() {
+            // If that fails, the stream is served more often than it must be, until its time is over.
+            let _ = streams.sockets.watch(stream.socket.as_fd(), Interest::Read, CLOSING | number);
+        }
+    }
+
+    /// Ends the streams whose time is over.
+    pub(super) fn expire_closing(&self, streams: &Streams, now: Time) {
+        if streams.closing.next_ns() > now.0 {
+            return;
+        }
+        let mut numbered = streams.closing.streams.lock();
+        while let Some((&number, stream)) = numbered.streams.first_key_value()
+            && stream.until <= now
+        {
+            Self::end_closing(streams, &mut numbered, number);
+        }
+    }
+
+    fn end_closing(streams: &Streams, numbered: &mut Numbered, number: u64) {
+        if let Some(stream) = numbered.streams.remove(&number) {
+            streams.sockets.remove(stream.socket.as_fd());
+            stream.connection.into_iter().for_each(|connection| streams.tell(connection, StreamNews::Ended));
+        }
+        streams.closing.set_next(numbered);
+    }
+}

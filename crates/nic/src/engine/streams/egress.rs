@@ -1,0 +1,145 @@
+//! How an FPDU leaves.
+//!
+//! Without a CRC the kernel reads a long payload from its region; short ones, and those that are not in one mapped piece, are copied first.
+//! With a CRC everything is copied: the program may change its bytes, and a wrong CRC would end the connection.
+
+use super::Streams;
+use super::end::{Connected, Unsent};
+use crate::engine::{Engine, QpCore};
+use crate::link::StreamPiece;
+use crate::memory::{External, Peer, Pins};
+use ferroce_proto::iwarp::wire::Fpdu;
+use ferroce_proto::qp::{TxError, TxPayload};
+use ferroce_proto::verbs::MemoryFault;
+use smallvec::SmallVec;
+use std::cell::Cell;
+
+/// The kernel reads payloads of at least this many bytes from their region.
+const EXTERNAL_FROM: usize = 1024;
+
+thread_local! {
+    /// Each thread's memory for copies, allocated on first use and reused.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+fn with_scratch<R>(work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    // A thread that ends has no thread-locals any more.
+    let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
+    scratch.clear();
+    let result = work(&mut scratch);
+    let _ = SCRATCH.try_with(|kept| kept.set(scratch));
+    result
+}
+
+impl Engine {
+    /// Sends an FPDU of a queue pair, whose lock is held by the caller, from its byte `from` on. Returns how many of its bytes are taken.
+    pub(in crate::engine) fn send_fpdu(
+        &self,
+        qp: &QpCore,
+        fpdu: &Fpdu<'_>,
+        from: usize,
+    ) -> Result<usize, TxError> {
+        let (Some(streams), Some(stream)) = (&self.streams, qp.stream()) else { return Err(TxError::Full) };
+        let mut end = stream.socket.lock();
+        let Some(connected) = &mut end.connected else { return Err(TxError::Full) };
+        if !flush(connected) {
+            return Err(TxError::Full);
+        }
+        let taken = match fpdu.has_crc {
+            true => self.send_copied(streams, connected, qp, fpdu)?,
+            false => self.send_in_place(streams, connected, qp, fpdu, from)?,
+        };
+        if taken > from { Ok(taken) } else { Err(TxError::Full) }
+    }
+
+    /// Copies the whole FPDU and keeps what the kernel does not take.
+    fn send_copied(
+        &self,
+        streams: &Streams,
+        connected: &mut Connected,
+        qp: &QpCore,
+        fpdu: &Fpdu<'_>,
+    ) -> Result<usize, TxError> {
+        with_scratch(|copy| {
+            copy.extend_from_slice(fpdu.header);
+            self.copy_payload(copy, fpdu.payload, qp).map_err(TxError::Fault)?;
+            let payload = &copy[fpdu.header.len()..];
+            let (trailer, len) = fpdu.trailer(streams.crc, |sum| streams.crc.update(sum, payload));
+            copy.extend_from_slice(&trailer[..len]);
+            let sent = connected.socket.send(copy, connected.ends_records);
+            let sent = sent.inspect_err(|error| connected.on_send_error(error)).unwrap_or(0);
+            // Nothing of it left: then it need not be kept.
+            if sent > 0 && sent < copy.len() {
+                connected.unsent = Unsent::new(&copy[sent..]);
+            }
+            Ok(if sent > 0 { copy.len() } else { 0 })
+        })
+    }
+
+    fn send_in_place(
+        &self,
+        streams: &Streams,
+        connected: &mut Connected,
+        qp: &QpCore,
+        fpdu: &Fpdu<'_>,
+        from: usize,
+    ) -> Result<usize, TxError> {
+        let (trailer, trailer_len) = fpdu.trailer(streams.crc, |sum| sum);
+        let (head_len, payload_len) = (fpdu.header.len(), fpdu.payload.len());
+        with_scratch(|copy| {
+            let mut pins = Pins::new(&self.device.regions);
+            let external = self.external(&mut pins, fpdu.payload, qp).map_err(TxError::Fault)?;
+            if external.is_none() {
+                self.copy_payload(copy, fpdu.payload, qp).map_err(TxError::Fault)?;
+            }
+            let mut pieces = SmallVec::<[StreamPiece<'_>; 3]>::new();
+            pieces.push(StreamPiece::Bytes(&fpdu.header[from.min(head_len)..]));
+            let skipped = from.saturating_sub(head_len).min(payload_len);
+            pieces.push(match external {
+                Some(external) => StreamPiece::External(external.part(skipped, payload_len - skipped)),
+                None => StreamPiece::Bytes(&copy[skipped..]),
+            });
+            let skipped = from.saturating_sub(head_len + payload_len);
+            pieces.push(StreamPiece::Bytes(&trailer[skipped..trailer_len]));
+            // SAFETY: `pins` hold the region until the call has returned.
+            let sent = unsafe { connected.socket.send_pieces(&pieces, connected.ends_records) };
+            let sent = sent.inspect_err(|error| connected.on_send_error(error)).unwrap_or(0);
+            Ok(from + sent)
+        })
+    }
+
+    /// The payload in registered memory, if the kernel may read it there.
+    fn external(
+        &self,
+        pins: &mut Pins<'_>,
+        payload: TxPayload<'_>,
+        qp: &QpCore,
+    ) -> Result<Option<External>, MemoryFault> {
+        match payload {
+            TxPayload::Local { pd, sges, offset, len } if len as usize >= EXTERNAL_FROM => {
+                pins.local(pd, sges, offset, len as usize, qp.address())
+            }
+            TxPayload::Remote { pd, rkey, addr, len, .. } if len as usize >= EXTERNAL_FROM => {
+                pins.remote(Peer { pd, qp: qp.qpn }, rkey, addr, len as usize)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn copy_payload(
+        &self,
+        out: &mut Vec<u8>,
+        payload: TxPayload<'_>,
+        qp: &QpCore,
+    ) -> Result<(), MemoryFault> {
+        let start = out.len();
+        out.resize(start + payload.len(), 0);
+        self.fill_payload(&mut out[start..], payload, qp)
+    }
+}
+
+/// Sends what an earlier FPDU left. Returns whether nothing is left.
+pub(super) fn flush(connected: &mut Connected) -> bool {
+    let flushed = connected.unsent.flush(&connected.socket, connected.ends_records);
+    flushed.inspect_err(|error| connected.on_send_error(error)).unwrap_or(false)
+}

@@ -1,0 +1,99 @@
+//! The stream of one queue pair.
+
+use crate::link::StreamSocket;
+use ferroce_os::epoll::Interest;
+use ferroce_os::lock::Mutex;
+use ferroce_proto::iwarp::StreamQp;
+use std::io;
+use std::net::IpAddr;
+
+/// A queue pair over a stream: its machine and its socket.
+pub(crate) struct StreamEnd {
+    pub(crate) machine: Mutex<StreamQp>,
+    pub(super) peer: Mutex<Option<IpAddr>>,
+    /// Locked behind the machine, which calls the host that sends.
+    pub(super) socket: Mutex<SocketEnd>,
+}
+
+impl StreamEnd {
+    pub(crate) fn new(machine: StreamQp) -> Box<StreamEnd> {
+        Box::new(StreamEnd { machine: Mutex::new(machine), peer: Mutex::default(), socket: Mutex::default() })
+    }
+
+    /// The address of its peer, once it was connected.
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        *self.peer.lock()
+    }
+}
+
+/// The socket of a queue pair. There is none before it is connected, and after its stream was closed.
+#[derive(Default)]
+pub(super) struct SocketEnd {
+    pub(super) connected: Option<Connected>,
+}
+
+/// A connected socket.
+pub(super) struct Connected {
+    pub(super) socket: StreamSocket,
+    /// The connection manager's number of the connection.
+    pub(super) connection: u64,
+    pub(super) unsent: Unsent,
+    /// What the socket is watched for.
+    pub(super) interest: Interest,
+    /// FPDUs must not share TCP segments: the peer is not ferroce.
+    pub(super) ends_records: bool,
+    /// The connection manager waits for the peer's first FPDU.
+    pub(super) awaits_first: bool,
+    /// The error that sending met. The kernel reports it once only.
+    pub(super) failed: Option<i32>,
+    /// The peer sends no more.
+    pub(super) has_ended: bool,
+}
+
+impl Connected {
+    /// Bytes that arrived. An error of an earlier send is reported here.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.socket.receive(buffer) {
+            Ok(0) => self.failed.map_or(Ok(0), |errno| Err(io::Error::from_raw_os_error(errno))),
+            other => other,
+        }
+    }
+
+    /// Remembers why sending failed. Reading tells the same where that is only the end of the stream.
+    pub(super) fn on_send_error(&mut self, error: &io::Error) {
+        if !matches!(
+            error.raw_os_error(),
+            None | Some(libc::EAGAIN | libc::EINTR | libc::EPIPE | libc::ENOBUFS)
+        ) {
+            self.failed = error.raw_os_error();
+        }
+    }
+}
+
+/// Bytes that a queue pair has given up and the kernel has not taken: the end of an FPDU with a CRC.
+#[derive(Default)]
+pub(super) struct Unsent {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Unsent {
+    pub(super) fn new(bytes: &[u8]) -> Unsent {
+        Unsent { bytes: bytes.to_vec(), sent: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    /// Sends what the kernel takes. Returns whether nothing is left.
+    pub(super) fn flush(&mut self, socket: &StreamSocket, ends_records: bool) -> io::Result<bool> {
+        if !self.is_empty() {
+            self.sent += socket.send(&self.bytes[self.sent..], ends_records)?;
+            if self.is_empty() {
+                *self = Unsent::default();
+            }
+        }
+        Ok(self.is_empty())
+    }
+}

@@ -1,0 +1,126 @@
+//! TCP streams: how the engine serves queue pairs of iWARP.
+//!
+//! | file | question |
+//! |---|---|
+//! | here | which sockets a progress context has, and what it tells the connection manager |
+//! | `end` | the stream of one queue pair |
+//! | `egress` | how an FPDU leaves |
+//! | `drive` | what happens in one poll |
+//! | `calls` | what verbs and the connection manager do to a queue pair |
+//! | `closing` | streams that end after their queue pair did |
+//!
+//! One epoll set has all sockets, those of the connection manager too. Whoever holds the progress lock reads every stream that has bytes,
+//! also while it takes none: so two ends that answer READs cannot block each other. A stream that takes no bytes is watched until it does.
+//!
+//! Lock of a queue pair here is [`StreamEnd::machine`]. The connection manager is called without it.
+
+mod calls;
+mod closing;
+mod drive;
+mod egress;
+mod end;
+
+pub(crate) use calls::NewStream;
+pub(crate) use end::StreamEnd;
+
+use super::Engine;
+use super::QpCore;
+use closing::ClosingStreams;
+use ferroce_os::epoll::Epoll;
+use ferroce_os::lock::Mutex;
+use ferroce_proto::Qpn;
+use ferroce_proto::iwarp::wire::Crc32c;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Tokens of the connection manager's sockets have this bit.
+const AGENT: u64 = 1 << 63;
+/// Tokens of streams without a queue pair have this bit. All other tokens are queue pair numbers.
+const CLOSING: u64 = 1 << 62;
+
+/// What happened to a stream of the connection manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamNews {
+    /// The first FPDU of the peer arrived.
+    Ready,
+    /// The stream ended.
+    Ended,
+}
+
+/// The streams of one progress context.
+pub(crate) struct Streams {
+    sockets: Arc<Epoll>,
+    polling: Mutex<StreamPolling>,
+    closing: ClosingStreams,
+    /// What the connection manager was not told yet, by its number of the connection.
+    news: Mutex<Vec<(u64, StreamNews)>>,
+    any_news: AtomicBool,
+    crc: Crc32c,
+}
+
+/// What the holder of the progress lock works with.
+#[derive(Default)]
+struct StreamPolling {
+    /// Bytes that were received, until they are placed.
+    buffer: Vec<u8>,
+    /// The queue pair whose stream had bytes last: the next bytes are mostly there too.
+    recent: Option<Qpn>,
+    /// Polls since all sockets were asked.
+    quick_polls: u32,
+}
+
+impl Streams {
+    pub(crate) fn new(sockets: Arc<Epoll>) -> Streams {
+        Streams {
+            sockets,
+            polling: Mutex::default(),
+            closing: ClosingStreams::default(),
+            news: Mutex::default(),
+            any_news: AtomicBool::new(false),
+            crc: Crc32c::new(),
+        }
+    }
+
+    /// When a poll is due although no socket is ready.
+    pub(super) fn next_ns(&self) -> u64 {
+        if self.any_news.load(Ordering::SeqCst) { 0 } else { self.closing.next_ns() }
+    }
+
+    fn tell(&self, connection: u64, news: StreamNews) {
+        self.news.lock().push((connection, news));
+        self.any_news.store(true, Ordering::SeqCst);
+    }
+
+    fn take_news(&self) -> Vec<(u64, StreamNews)> {
+        match self.any_news.swap(false, Ordering::SeqCst) {
+            true => std::mem::take(&mut *self.news.lock()),
+            false => Vec::new(),
+        }
+    }
+}
+
+impl Engine {
+    /// The sockets of this context; `None` if its wire is not iWARP.
+    pub(crate) fn sockets(&self) -> Option<&Epoll> {
+        self.streams.as_ref().map(|streams| &*streams.sockets)
+    }
+
+    /// The token of a socket of the connection manager, which calls it by this number.
+    pub(crate) const fn agent_token(number: u64) -> u64 {
+        AGENT | number
+    }
+
+    /// Has the connection manager told soon what happened, if anything did.
+    fn announce_news(&self, streams: &Streams) {
+        if streams.any_news.load(Ordering::SeqCst) {
+            self.activity.wake();
+        }
+    }
+}
+
+impl QpCore {
+    /// Its stream, if its wire is iWARP.
+    pub(crate) fn stream(&self) -> Option<&StreamEnd> {
+        self.stream.as_deref()
+    }
+}

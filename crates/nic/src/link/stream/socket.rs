@@ -1,0 +1,183 @@
+//! The sockets of streams. None of them blocks.
+
+use crate::memory::External;
+use smallvec::SmallVec;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::io::{self, Read};
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// A part of what a stream sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StreamPiece<'a> {
+    /// Bytes of the NIC.
+    Bytes(&'a [u8]),
+    /// Bytes in a region, which the kernel reads in place.
+    External(External),
+}
+
+impl StreamPiece<'_> {
+    fn iovec(&self) -> libc::iovec {
+        let (start, len) = match self {
+            StreamPiece::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
+            StreamPiece::External(external) => (external.as_ptr(), external.len()),
+        };
+        libc::iovec { iov_base: start.cast_mut().cast(), iov_len: len }
+    }
+}
+
+/// How a stream is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// The peer gets what was sent, then the end of the stream.
+    AfterData,
+    /// The peer gets a reset.
+    Reset,
+}
+
+/// The socket of a connection, or of an attempt to make one.
+#[derive(Debug)]
+pub(crate) struct StreamSocket(Socket);
+
+impl StreamSocket {
+    /// A socket that is bound to this address. `only_v6`: the wildcard address of IPv6 excludes IPv4.
+    pub(crate) fn bind(address: SocketAddr, only_v6: bool) -> io::Result<StreamSocket> {
+        let socket =
+            Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        // As siw: a program may have used the port for a socket of its own just before.
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(only_v6)?;
+        }
+        socket.bind(&address.into())?;
+        Ok(StreamSocket(socket))
+    }
+
+    /// Starts to connect. The socket becomes writable when that ends; then call [`Self::connected`].
+    pub(crate) fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        match self.0.connect(&to.into()) {
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// How the attempt to connect ended.
+    pub(crate) fn connected(&self) -> io::Result<()> {
+        match self.0.take_error()? {
+            Some(error) => Err(error),
+            None => self.prepare(),
+        }
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        self.0.set_tcp_nodelay(true)
+    }
+
+    /// Listens on the port it is bound to.
+    pub(crate) fn listen(self, backlog: u32) -> io::Result<StreamListener> {
+        self.0.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        Ok(StreamListener(self.0))
+    }
+
+    /// Sets the traffic class of its packets, where the system can.
+    pub(crate) fn set_traffic_class(&self, class: u8) {
+        let _ = match self.local_addr().map(|local| local.is_ipv4()) {
+            Ok(true) => self.0.set_tos_v4(class.into()),
+            _ => self.0.set_tclass_v6(class.into()),
+        };
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        plain(self.0.local_addr()?)
+    }
+
+    /// Bytes that fit a TCP segment.
+    pub(crate) fn segment_len(&self) -> usize {
+        self.0.tcp_mss().map_or(0, |len| len as usize)
+    }
+
+    /// Reads what has arrived. No bytes: the peer has closed the stream.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&self.0).read(buffer)
+    }
+
+    /// Sends bytes of the NIC. Returns how many the kernel took.
+    pub(crate) fn send(&self, bytes: &[u8], ends_record: bool) -> io::Result<usize> {
+        let pieces = [StreamPiece::Bytes(bytes)];
+        // SAFETY: no piece lies in a region.
+        unsafe { self.send_pieces(&pieces, ends_record) }
+    }
+
+    /// Sends pieces, as many bytes of them as the kernel takes. `ends_record`: nothing of later calls shares a segment with them.
+    ///
+    /// # Safety
+    /// The regions of external pieces are held.
+    pub(crate) unsafe fn send_pieces(
+        &self,
+        pieces: &[StreamPiece<'_>],
+        ends_record: bool,
+    ) -> io::Result<usize> {
+        let mut parts: SmallVec<[libc::iovec; 8]> = pieces.iter().map(StreamPiece::iovec).collect();
+        // SAFETY: an all-zero `msghdr` is valid: it has no address, no pieces and no control message.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len() as _);
+        let end = if ends_record { libc::MSG_EOR } else { 0 };
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | end;
+        // SAFETY: the kernel only reads the pieces. Those of the NIC are borrowed, and the regions of the others are held, as
+        // the caller promises.
+        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Ends the stream. A forked child may have the socket too, so this does not wait for the last descriptor.
+    pub(crate) fn close(&self, how: Closing) {
+        if how == Closing::Reset {
+            let _ = self.0.set_linger(Some(Duration::ZERO));
+        }
+        let _ = self.0.shutdown(match how {
+            Closing::AfterData => Shutdown::Write,
+            Closing::Reset => Shutdown::Both,
+        });
+    }
+}
+
+impl AsFd for StreamSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A socket that accepts connections.
+#[derive(Debug)]
+pub(crate) struct StreamListener(Socket);
+
+impl StreamListener {
+    /// The next connection that waits, with its local address and that of its peer.
+    pub(crate) fn accept(&self) -> io::Result<(StreamSocket, SocketAddr, SocketAddr)> {
+        let (socket, peer) = self.0.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
+        let socket = StreamSocket(socket);
+        socket.prepare()?;
+        let local = socket.local_addr()?;
+        Ok((socket, local, plain(peer)?))
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        plain(self.0.local_addr()?)
+    }
+}
+
+impl AsFd for StreamListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// An address with IPv4 in its own form.
+fn plain(address: SockAddr) -> io::Result<SocketAddr> {
+    let address = address.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
+        IpAddr::V6(_) => address,
+    })
+}
