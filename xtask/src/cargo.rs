@@ -11,8 +11,10 @@ use crate::step::{Context, Report, Tier};
 const UNDER_DETECTORS: [&str; 2] = ["under_valgrind", "no_thread_meets_another_without_order"];
 /// A test that only waits, for a minute, until a connection request is given up. The others run meanwhile.
 const WAITING: &str = "nobody_answers";
-/// Tests that show the same on every link and for every user, and take a minute.
-const LONG: [&str; 3] = [UNDER_DETECTORS[0], UNDER_DETECTORS[1], WAITING];
+/// A test that chooses the links itself.
+const ON_EVERY_LINK: &str = "every_mistake_is_explained";
+/// Tests that show the same on every link and for every user, and take long.
+const LONG: [&str; 4] = [UNDER_DETECTORS[0], UNDER_DETECTORS[1], WAITING, ON_EVERY_LINK];
 
 /// A target that has no standard library at all: what builds for it cannot do I/O.
 const BARE_TARGET: &str = "x86_64-unknown-none";

@@ -107,6 +107,8 @@ impl Mistake {
             .arg(program)
             .arg(&self.name)
             .env("FERROCE_ADDR", address)
+            // `--link auto` leaves the variable as it is.
+            .env_remove("FERROCE_LINK")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
