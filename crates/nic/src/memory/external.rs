@@ -6,12 +6,13 @@
 //! A payload in the memory of a GPU is copied first, and the packets point to the copy.
 
 use super::access::{pieces, region};
-use super::gpu::{self, Fetched, ReadAhead};
+use super::gpu::{self, ReadAhead};
 use super::region::{Backing, Peer, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, MemoryFault, Sge};
 use ferroce_proto::{PdId, RKey};
 use smallvec::SmallVec;
+use std::any::Any;
 
 /// Regions that one batch of packets may point into. More are rare, and then their bytes are copied.
 const MOST_PINS: usize = 8;
@@ -63,8 +64,8 @@ impl External {
 pub(crate) struct Pins<'a> {
     table: &'a RegionTable,
     held: SmallVec<[Held<'a>; 1]>,
-    /// Copies of bytes in the memory of a GPU.
-    copies: Vec<Fetched>,
+    /// Copies of bytes in the memory of a GPU. Their type would only enlarge the code that drops this.
+    copies: Vec<Box<dyn Any>>,
 }
 
 impl<'a> Pins<'a> {
@@ -117,7 +118,7 @@ impl<'a> Pins<'a> {
                 };
                 let fetched = gpu::fetch(gpu, span, ahead)?;
                 let copied = fetched.span();
-                self.copies.push(fetched);
+                self.copies.push(Box::new(fetched));
                 Ok(Some(External(copied)))
             }
             // On-demand pages may be missing, and a null region has none: the caller copies, and that copy can fail.
