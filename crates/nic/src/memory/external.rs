@@ -6,13 +6,12 @@
 //! A payload in the memory of a GPU is copied first, and the packets point to the copy.
 
 use super::access::{pieces, region};
-use super::gpu::{self, ReadAhead};
+use super::gpu::{self, Fetched, ReadAhead};
 use super::region::{Backing, Peer, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, MemoryFault, Sge};
 use ferroce_proto::{PdId, RKey};
 use smallvec::SmallVec;
-use std::any::Any;
 
 /// Regions that one batch of packets may point into. More are rare, and then their bytes are copied.
 const MOST_PINS: usize = 8;
@@ -60,17 +59,20 @@ impl External {
     }
 }
 
+#[derive(Default)]
+struct Copies(Vec<Fetched>);
+
 /// Regions held for packets that point into them: none of them can be deregistered before [`Pins::release`].
 pub(crate) struct Pins<'a> {
     table: &'a RegionTable,
     held: SmallVec<[Held<'a>; 1]>,
-    /// Copies of bytes in the memory of a GPU. Their type would only enlarge the code that drops this.
-    copies: Vec<Box<dyn Any>>,
+    /// Copies of bytes in the memory of a GPU. Few batches have any, and all are dropped.
+    copies: Option<Box<Copies>>,
 }
 
 impl<'a> Pins<'a> {
     pub(crate) fn new(table: &'a RegionTable) -> Self {
-        Pins { table, held: SmallVec::new(), copies: Vec::new() }
+        Pins { table, held: SmallVec::new(), copies: None }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -80,7 +82,7 @@ impl<'a> Pins<'a> {
     /// Lets go of all regions. No packet may point into them any more.
     pub(crate) fn release(&mut self) {
         self.held.clear();
-        self.copies.clear();
+        self.copies = None;
     }
 
     /// `len` bytes from `offset` on of the concatenated entries, if they lie in one piece; `None` if they must be copied. They are a message
@@ -118,7 +120,7 @@ impl<'a> Pins<'a> {
                 };
                 let fetched = gpu::fetch(gpu, span, ahead)?;
                 let copied = fetched.span();
-                self.copies.push(Box::new(fetched));
+                self.copies.get_or_insert_default().0.push(fetched);
                 Ok(Some(External(copied)))
             }
             // On-demand pages may be missing, and a null region has none: the caller copies, and that copy can fail.

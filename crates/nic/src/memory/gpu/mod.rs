@@ -31,8 +31,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use writes::Batch;
 
 pub use driver::is_driver_loaded;
+pub(super) use reads::{Fetched, fetch, read};
 pub(crate) use reads::{ReadAhead, answers_of};
-pub(super) use reads::{fetch, read};
 
 const CU_STREAM_NON_BLOCKING: c_uint = 1;
 /// The answer to a device number beyond [`MAX_GPUS`].
