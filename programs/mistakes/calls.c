@@ -5,7 +5,7 @@
 /* A request is posted before the queue pair is connected.
  *
  * shows: ibv_post_send: EINVAL
- * says: refused: ibv_post_send: QP #: nothing can be posted in state RESET; receives need INIT, sends need RTS
+ * says: refused: ibv_post_send: QP #: this cannot be posted in state RESET; receives need INIT, sends need RTS
  */
 MISTAKE(post_before_connecting)
 {
@@ -20,7 +20,7 @@ MISTAKE(post_before_connecting)
 /* A receive is posted in state RESET.
  *
  * shows: ibv_post_recv: EINVAL
- * says: refused: ibv_post_recv: QP #: nothing can be posted in state RESET; receives need INIT, sends need RTS
+ * says: refused: ibv_post_recv: QP #: this cannot be posted in state RESET; receives need INIT, sends need RTS
  */
 MISTAKE(receive_before_init)
 {

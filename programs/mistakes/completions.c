@@ -24,8 +24,8 @@ MISTAKE(wrong_rkey)
 /* The rkey names a region that its owner has deregistered.
  *
  * shows: client: IBV_WC_REM_ACCESS_ERR (10)
- * says: failed: QP #: READ from QP # refused: key # is no longer valid: its region was deregistered or the key
- *       invalidated
+ * says: failed: QP #: READ from QP # refused: key # is not valid now: its region was deregistered,
+ *       the key was changed or invalidated, or the window is not bound
  * says: failed: QP #: READ wr_id 0x1 of 8 bytes at # with rkey # was refused by QP # at # with NAK RemoteAccess: the key
  *       of a region that was deregistered, or an invalidated key
  */
@@ -497,7 +497,7 @@ MISTAKE(peer_destroyed)
  *
  * shows: client: IBV_WC_RETRY_EXC_ERR (12)
  * shows: server: no completion
- * says: dropped: QP # is in state INIT, it receives only in RTR and RTS
+ * says: dropped: QP # is in state INIT, which receives nothing; it must be in RTR or RTS
  * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
  *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
  */
@@ -517,12 +517,13 @@ MISTAKE(peer_not_ready)
  * shows: client: IBV_WC_RETRY_EXC_ERR (12)
  * shows: server: no completion
  * says: dropped: QP #: the peer expects PSN 100, but this QP began with sq_psn 4000: its rq_psn must be the same
- * says: failed: QP #: PSN 4000 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
+ * says: failed: QP #: PSN 4000 not acknowledged by QP # at # within 67108 us, 2 retries used up; nothing was ever
  *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
  */
 MISTAKE(psn_mismatch)
 {
 	retry_shortly();
+	client.timeout = 14; /* the NAK comes first on a loaded machine, too */
 	client.sq_psn = 4000;
 	connect_pair();
 	post_receive(64);
@@ -537,12 +538,13 @@ MISTAKE(psn_mismatch)
  * shows: server: no completion
  * says: dropped: QP #: response to PSN 99, but only PSNs before 51 were sent, from sq_psn 50 on: rq_psn of the peer must
  *       be the same
- * says: failed: QP #: PSN 50 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
+ * says: failed: QP #: PSN 50 not acknowledged by QP # at # within 67108 us, 2 retries used up; nothing was ever
  *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
  */
 MISTAKE(psn_behind)
 {
 	retry_shortly();
+	client.timeout = 14; /* the NAK comes first on a loaded machine, too */
 	client.sq_psn = 50;
 	connect_pair();
 	post_receive(64);
@@ -594,7 +596,8 @@ MISTAKE(wrong_destination_address)
  *
  * shows: client: IBV_WC_RETRY_EXC_ERR (12)
  * shows: server: no completion
- * says: dropped: QP # is connected from # to #, the packet went from # to #: the ends name different addresses
+ * says: dropped: QP # is connected from # to #, the packet went from # to #: the ends name different addresses,
+ *       or the sender another queue pair
  * says: failed: QP #: PSN 100 not acknowledged by QP # at # within 4194 us, 2 retries used up; nothing was ever
  *       acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR
  */

@@ -19,7 +19,7 @@ MISTAKE(no_receive_for_ever)
 /* The peer is still in state INIT, and timeout is 0: the requester never repeats.
  *
  * shows: hangs
- * says: dropped: QP # is in state INIT, it receives only in RTR and RTS
+ * says: dropped: QP # is in state INIT, which receives nothing; it must be in RTR or RTS
  * says: stalled: QP #: SEND wr_id 0x1 of 8 bytes waits for QP # at #, which does not acknowledge PSN 100; nothing was
  *       ever acknowledged: check dest_qp_num, the GID and both PSNs, and that the peer is in RTR; timeout is 0, so it
  *       waits for ever

@@ -72,7 +72,7 @@ MISTAKE(datagram_to_wrong_number)
  *
  * shows: client: IBV_WC_SUCCESS (0)
  * shows: server: no completion
- * says: dropped: QP # is in state INIT, it receives only in RTR and RTS
+ * says: dropped: QP # is in state INIT, which receives nothing; it must be in RTR or RTS
  */
 MISTAKE(datagram_to_unready_peer)
 {

@@ -16,7 +16,7 @@ use support::{build_library, cc, ferroce, has_compiler, outcome, scratch};
 const AT_ONCE: usize = 8;
 
 /// A sentence that may follow any error, if a packet is in flight when it happens.
-const AFTERMATH: &str = "dropped: QP # is in state ERR, it receives only in RTR and RTS";
+const AFTERMATH: &str = "dropped: QP # is in state ERR, which receives nothing; it must be in RTR or RTS";
 
 /// How the report names what a program left behind. Most of these programs destroy nothing.
 const LEFT_BEHIND: &str = "  never ";
@@ -273,7 +273,7 @@ fn the_page_lists_every_mistake() {
          What does my program see when I make this mistake, and what does ferroce tell me? Each of these {count} mistakes is a short function in \
          [programs/mistakes](../../programs/mistakes). To make one:\n\n\
          ```\n\
-         cc -o mistakes programs/mistakes/*.c -lrdmacm -libverbs\n\
+         cc -pthread -o mistakes programs/mistakes/*.c -lrdmacm -libverbs\n\
          ferroce run --explain -- ./mistakes wrong_rkey\n\
          ```\n\n\
          The first lines of each entry are printed by the program, as on hardware. The others are those of `ferroce run --explain`; `#` stands for a number or an address. \

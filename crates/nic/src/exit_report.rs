@@ -32,7 +32,7 @@ pub(crate) fn write(engine: &Engine) {
     let mut live_objects: BTreeMap<_, _> =
         objects.iter().map(|(what, count)| (*what, count.load(Ordering::Relaxed) as usize)).collect();
     live_objects.insert("queue pairs", counters.queue_pairs.len());
-    live_objects.insert("memory regions and windows", engine.device.regions.count());
+    live_objects.insert("memory regions and windows", engine.device.regions.count().unwrap_or(0));
     live_objects.retain(|_, count| *count > 0);
     let command = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     let report = json!({

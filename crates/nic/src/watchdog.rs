@@ -43,7 +43,8 @@ impl Watchdog {
     }
 
     fn look_at_requests(&mut self, qps: &[Arc<QpCore>]) {
-        let waiting = qps.iter().filter_map(|qp| Some((qp.qpn, qp.machine.lock().waiting()?)));
+        // A queue pair whose lock is held is not stalled, and the holder may copy for long.
+        let waiting = qps.iter().filter_map(|qp| Some((qp.qpn, qp.machine.try_lock()?.waiting()?)));
         watch(&mut self.requests, waiting, Waiting::is_stalled_since, STALLED_REQUEST, |first, now| {
             log::stall(format_args!("{}", now.why(first)));
         });

@@ -122,7 +122,7 @@ fn reserved_bits_of_a_foreign_end_cost_no_payload() {
 }
 
 /// A foreign end that sets the hello bit and never the extended bit is taken for ferroce. As requester it still receives what is specified,
-/// except for the hello bit of the answers, which it ignores.
+/// except for the hello bit of the answers, which it ignores, and the reason in NAKs that end the connection.
 #[test]
 fn the_hello_bit_alone_of_a_foreign_requester_costs_nothing() {
     for bits in [0x04, 0x7c] {

@@ -118,7 +118,7 @@ impl CmId {
         }
         let port = state.local.map_or(0, |local| local.port());
         state.local = Some(SocketAddr::new(path.sgid.to_ip(), port));
-        state.peer = Some(scoped(path.dgid.to_ip(), destination.port(), scope_id(destination)));
+        *self.peer.lock() = Some(scoped(path.dgid.to_ip(), destination.port(), scope_id(destination)));
         state.path = Some(path);
         drop(state);
         self.raise(CmEventKind::AddrResolved, 0);

@@ -29,7 +29,7 @@ impl CmId {
         if let Some(streams) = &self.service.streams {
             return self.connect_stream(streams, &mut state, param);
         }
-        let (Some(local), Some(peer), None) = (state.local, state.peer, state.comm) else {
+        let (Some(local), Some(peer), None) = (state.local, self.peer_addr(), state.comm) else {
             return Err(CmRefusal::WrongState { why: "it is connected already" }.into());
         };
         let service = ServiceId::of_port(self.space, peer.port());

@@ -37,7 +37,9 @@ impl Managed {
             Event::Unreachable { id } => {
                 self.explain(
                     id,
-                    format_args!("was not answered: check the address, and that a device is there"),
+                    format_args!(
+                        "was not completed in time: nobody is at that address, or the program there does not accept or confirm it"
+                    ),
                 );
                 self.raise(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, |_| {});
                 self.forget(id);
@@ -69,7 +71,7 @@ impl Managed {
     fn explain(&mut self, comm: CommId, why: fmt::Arguments<'_>) {
         let Some(id) = self.upgrade(comm) else { return };
         let space = id.space();
-        match id.try_peer_addr() {
+        match id.peer_addr() {
             Some(peer) => log::completion(format_args!("connection to {peer} in port space {space:?} {why}")),
             None => log::completion(format_args!("connection in port space {space:?} {why}")),
         }

@@ -53,7 +53,6 @@ pub(super) struct IdState {
     pub(super) options: CmOptions,
     pub(super) bound: Option<Bound>,
     pub(super) local: Option<SocketAddr>,
-    pub(super) peer: Option<SocketAddr>,
     pub(super) path: Option<Path>,
     pub(super) is_routed: bool,
     pub(super) comm: Option<CommId>,
@@ -81,6 +80,8 @@ pub struct CmId {
     /// Numbers of the events of this id that wait in the queue, in order.
     pub(super) events: Mutex<SmallVec<[u64; 4]>>,
     pub(super) state: Mutex<IdState>,
+    /// Not in the state: its lock is held by those who wait for the connection manager, which reports failures with this.
+    pub(super) peer: Mutex<Option<SocketAddr>>,
     pub(super) is_removed: AtomicBool,
 }
 
@@ -103,6 +104,7 @@ impl CmId {
             queue: Mutex::new(channel.queue.clone()),
             events: Mutex::default(),
             state: Mutex::default(),
+            peer: Mutex::default(),
             is_removed: AtomicBool::new(false),
         }
         .listed()
@@ -122,13 +124,13 @@ impl CmId {
         let (local, peer) = (request.path.sgid.to_ip(), request.path.dgid.to_ip());
         let state = IdState {
             local: Some(SocketAddr::new(local, request.service.port())),
-            peer: Some(SocketAddr::new(peer, request.ip.map_or(0, |ip| ip.sport))),
             path: Some(request.path),
             is_routed: true,
             comm: Some(request.id),
             ..IdState::default()
         };
-        CmId::under(listener, state, request.transport.is_none())
+        let peer = SocketAddr::new(peer, request.ip.map_or(0, |ip| ip.sport));
+        CmId::under(listener, state, peer, request.transport.is_none())
     }
 
     /// The id of a new connection of iWARP.
@@ -140,17 +142,16 @@ impl CmId {
     ) -> Arc<CmId> {
         let state = IdState {
             local: Some(local),
-            peer: Some(peer),
             path: listener.path_between(local.ip(), peer.ip()),
             is_routed: true,
             stream: Some(number),
             ..IdState::default()
         };
-        CmId::under(listener, state, false)
+        CmId::under(listener, state, peer, false)
     }
 
     /// An id for a request to `listener`.
-    fn under(listener: &CmId, state: IdState, is_datagram: bool) -> Arc<CmId> {
+    fn under(listener: &CmId, state: IdState, peer: SocketAddr, is_datagram: bool) -> Arc<CmId> {
         CmId {
             service: listener.service.clone(),
             device: listener.device.clone(),
@@ -161,6 +162,7 @@ impl CmId {
             queue: Mutex::new(listener.queue()),
             events: Mutex::default(),
             state: Mutex::new(state),
+            peer: Mutex::new(Some(peer)),
             is_removed: AtomicBool::new(false),
         }
         .listed()
@@ -202,11 +204,7 @@ impl CmId {
     }
     /// Address and port of the peer, once known.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.state.lock().peer
-    }
-    /// The same where the lock of the id must not be waited for: its holder may wait for the connection manager.
-    pub(super) fn try_peer_addr(&self) -> Option<SocketAddr> {
-        self.state.try_lock()?.peer
+        *self.peer.lock()
     }
     /// The path to the peer, once known.
     pub fn path(&self) -> Option<Path> {

@@ -115,10 +115,10 @@ impl RegionTable {
         })
     }
 
-    /// Regions and memory windows there are.
-    pub(crate) fn count(&self) -> usize {
-        let free = self.free.lock();
-        free.fresh as usize - free.returned.len()
+    /// Regions and memory windows there are. `None` while one is being made: the caller may have interrupted that.
+    pub(crate) fn count(&self) -> Option<usize> {
+        let free = self.free.try_lock()?;
+        Some(free.fresh as usize - free.returned.len())
     }
 
     /// A number that nobody has.
@@ -254,12 +254,15 @@ impl RegionTable {
         if let Some(held) = self.slot(number).map(|slot| slot.read_recursive()).filter(matches) {
             return Ok(held);
         }
-        let slot = self.windows.find(key).and_then(|number| self.slot(number));
-        slot.map(|slot| slot.read_recursive()).filter(matches).ok_or_else(|| self.unknown(key.0, number))
+        let Some(slot) = self.windows.find(key).and_then(|number| self.slot(number)) else {
+            return Err(self.unknown(key.0, number));
+        };
+        // A window whose key has changed since.
+        Some(slot.read_recursive()).filter(matches).ok_or(MemoryFault::StaleKey { key: key.0 })
     }
 
-    /// Why no region has a key. A key that names a slot in use since the start was once that of a region: any other number names one of
-    /// the million slots.
+    /// Why no region has a key. Keys are enciphered slots. If the slot was ever in use, the key was most likely that of a region there: a wrong
+    /// key names any of the million slots.
     #[cold]
     fn unknown(&self, key: u32, number: u32) -> MemoryFault {
         let was_used = number < self.free.lock().fresh;

@@ -43,6 +43,8 @@ pub struct Moderation {
 
 struct State {
     ring: VecDeque<Completion>,
+    /// Completions that were polled so far.
+    polled: u64,
     /// One for each entry of the ring if `stamping`, else none.
     stamps: VecDeque<Stamp>,
     stamping: bool,
@@ -78,8 +80,8 @@ pub(crate) struct CqCore {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unpolled {
     cq: u32,
-    /// Where the oldest lies in the ring: another place after a poll.
-    place: usize,
+    /// Completions that were polled so far.
+    polled: u64,
     waiting: usize,
     qpn: Qpn,
     wr_id: u64,
@@ -94,19 +96,24 @@ enum Notice {
     Fired,
     NotArmed,
     SolicitedOnly,
+    /// It was armed when they were there already.
+    ArmedLate,
 }
 
 impl Unpolled {
     /// Whether the oldest completion is the same.
     pub(crate) fn is_same(&self, earlier: &Unpolled) -> bool {
-        (self.place, self.qpn, self.wr_id) == (earlier.place, earlier.qpn, earlier.wr_id)
+        self.polled == earlier.polled
     }
 
     /// What the program may have forgotten.
     pub(crate) fn advice(&self) -> &'static str {
         match self.notice {
             Notice::None => "poll it; perhaps the program polls another one",
-            Notice::Fired => "its event waits in the completion channel",
+            Notice::Fired => "its event waits in the completion channel: read it, then poll",
+            Notice::ArmedLate => {
+                "they came before it was armed, so its channel wakes nobody: after arming, poll once more, and only then wait"
+            }
             Notice::NotArmed => {
                 "it is not armed, so its channel wakes nobody: arm it, poll once more, and only then wait"
             }
@@ -140,6 +147,7 @@ impl CqCore {
         let depth = depth as usize;
         let ring = VecDeque::with_capacity(depth);
         let state = Mutex::new(State {
+            polled: 0,
             ring,
             stamps: VecDeque::new(),
             stamping: false,
@@ -285,6 +293,7 @@ impl CqCore {
                 }
             }
         }
+        state.polled += n as u64;
         self.waiting.store(state.ring.len(), Ordering::Release);
         n
     }
@@ -310,12 +319,13 @@ impl CqCore {
         let notice = match state.armed {
             _ if has_event() => Notice::Fired,
             Armed::Solicited => Notice::SolicitedOnly,
+            Armed::Any if self.channel.is_some() => Notice::ArmedLate,
             Armed::No if self.channel.is_some() => Notice::NotArmed,
             _ => Notice::None,
         };
         Some(Unpolled {
             cq: self.id,
-            place: std::ptr::from_ref(front).addr(),
+            polled: state.polled,
             waiting: state.ring.len(),
             qpn: front.qpn,
             wr_id: front.wr_id,

@@ -19,7 +19,7 @@ pub enum PostError {
         depth: usize,
     },
     /// The state does not allow posting.
-    #[error("nothing can be posted in state {}; receives need INIT, sends need RTS", state_name(*.0))]
+    #[error("this cannot be posted in state {}; receives need INIT, sends need RTS", state_name(*.0))]
     WrongState(QpState),
     /// More SGEs than the queue pair supports.
     #[error("{given} scatter/gather entries given, the queue was created with max_sge {max}")]

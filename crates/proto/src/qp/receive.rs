@@ -226,7 +226,7 @@ impl Qp {
         match reason {
             DropReason::WrongState => {
                 let state = super::state::state_name(self.attr.state);
-                host.dropped(reason, format_args!("QP {qpn} is in state {state}, it receives only in RTR and RTS"));
+                host.dropped(reason, format_args!("QP {qpn} is in state {state}, which receives nothing; it must be in RTR or RTS"));
             }
             DropReason::WrongTransport => host.dropped(
                 reason,
@@ -243,7 +243,7 @@ impl Qp {
             _ => host.dropped(
                 reason,
                 format_args!(
-                    "QP {qpn} is connected from {} to {}, the packet went from {} to {}: the ends name different addresses",
+                    "QP {qpn} is connected from {} to {}, the packet went from {} to {}: the ends name different addresses, or the sender another queue pair",
                     self.route.sgid, self.route.dgid, arrival.sgid, arrival.dgid
                 ),
             ),

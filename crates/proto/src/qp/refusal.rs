@@ -11,31 +11,31 @@ listed! {
     #[non_exhaustive]
     pub enum RefusalReason {
         /// An invalid request: wrong opcode, length or position in a message, or too many outstanding.
-        InvalidRequest => "invalid_request",
+        InvalidRequest = 0 => "invalid_request",
         /// An XRC request for a shared receive queue that is not in the XRC domain.
-        NoSuchSrq => "no_such_srq",
+        NoSuchSrq = 1 => "no_such_srq",
         /// A message longer than its receive.
-        ReceiveTooSmall => "receive_too_small",
+        ReceiveTooSmall = 2 => "receive_too_small",
         /// A receive whose memory is not accessible.
-        ReceiveMemory => "receive_memory",
-        /// A key that was never valid.
-        NoSuchKey => "no_such_key",
+        ReceiveMemory = 3 => "receive_memory",
+        /// A key that names no region, and most likely never did.
+        NoSuchKey = 4 => "no_such_key",
         /// Memory of another protection domain.
-        WrongPd => "wrong_pd",
+        WrongPd = 5 => "wrong_pd",
         /// Bytes outside the region or memory window.
-        OutOfRange => "out_of_range",
+        OutOfRange = 6 => "out_of_range",
         /// A right that the region, memory window or queue pair does not grant.
-        Denied => "denied",
+        Denied = 7 => "denied",
         /// A type 2 memory window bound to another queue pair.
-        WrongQp => "wrong_qp",
+        WrongQp = 8 => "wrong_qp",
         /// An atomic at an address that is no multiple of 8.
-        Misaligned => "misaligned",
+        Misaligned = 9 => "misaligned",
         /// A page of an on-demand region that is not present, or memory of a GPU that its driver refuses.
-        NotPresent => "not_present",
+        NotPresent = 10 => "not_present",
         /// A bind or invalidation that the state of the memory window does not allow.
-        Window => "window",
-        /// A key whose region was deregistered, or that was invalidated.
-        StaleKey => "stale_key",
+        Window = 11 => "window",
+        /// Most likely a key whose region was deregistered, or that was changed or invalidated.
+        StaleKey = 12 => "stale_key",
     }
     /// The name for tables.
     fn name

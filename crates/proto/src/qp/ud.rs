@@ -128,11 +128,15 @@ impl Datagrams {
         let capacity = self.recv.capacity();
         if needed > capacity {
             // Class D fault (IBA 9.9.3): drop silently; the receive stays for the next datagram.
+            let advice = if pkt.payload.len() as u64 <= capacity {
+                "add 40 bytes for the GRH"
+            } else {
+                "post a longer one"
+            };
             io.host.dropped(
                 DropReason::Unfit,
                 format_args!(
-                    "QP {qpn}: datagram and GRH need {needed} bytes, the receive has {capacity}; add {} bytes for the GRH",
-                    Grh::LEN
+                    "QP {qpn}: datagram and GRH need {needed} bytes, the receive has {capacity}; {advice}"
                 ),
             );
             return Ok(());

@@ -21,11 +21,12 @@ pub struct Waiting {
 }
 
 impl Qp {
-    /// The oldest request, if the peer must answer it.
+    /// The oldest request, if it was sent and the peer must answer it.
     pub fn waiting(&self) -> Option<Waiting> {
         let Machine::Rc(rc) = &self.machine else { return None };
         let request = *self.sq.oldest()?;
-        matches!(self.attr.state, QpState::Rts | QpState::Sqd).then_some(Waiting {
+        let awaits = matches!(self.attr.state, QpState::Rts | QpState::Sqd) && rc.0.has_outstanding();
+        awaits.then_some(Waiting {
             qpn: self.id.qpn,
             request,
             oldest: rc.0.oldest_psn(),
@@ -46,7 +47,7 @@ impl Waiting {
 
     /// Why nothing has happened since `earlier`.
     pub fn why<'a>(&'a self, earlier: &'a Waiting) -> impl fmt::Display + 'a {
-        Why { now: self, rnr_naks: self.rnr_received - earlier.rnr_received }
+        Why { now: self, rnr_naks: self.rnr_received.saturating_sub(earlier.rnr_received) }
     }
 }
 

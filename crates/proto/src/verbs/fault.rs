@@ -15,8 +15,10 @@ pub enum MemoryFault {
         /// The key.
         key: u32,
     },
-    /// The region that had this key was deregistered, or the key was invalidated.
-    #[error("key {key:#x} is no longer valid: its region was deregistered or the key invalidated")]
+    /// Most likely the key of a region that was deregistered, an invalidated key, or that of a window that is not bound.
+    #[error(
+        "key {key:#x} is not valid now: its region was deregistered, the key was changed or invalidated, or the window is not bound"
+    )]
     StaleKey {
         /// The key.
         key: u32,

@@ -80,7 +80,7 @@ impl CmId {
         param: &ConnParam,
     ) -> Result<(), Error> {
         check_private_data(param)?;
-        let (Some(peer), None) = (state.peer, state.stream) else {
+        let (Some(peer), None) = (self.peer_addr(), state.stream) else {
             return Err(CmRefusal::WrongState { why: "it is connected already" }.into());
         };
         if self.service.engine.device.find_qp(param.qpn).is_none_or(|(_, qp)| qp.stream().is_none()) {

@@ -77,9 +77,13 @@ impl Requester {
     #[inline(never)]
     fn drop_unasked<H: Host>(&self, psn: Psn, io: &mut Io<'_, H>) {
         let (qpn, high, first) = (io.id.qpn, self.high, io.attr.sq_psn);
-        let why = format_args!(
-            "QP {qpn}: response to PSN {psn}, but only PSNs before {high} were sent, from sq_psn {first} on: rq_psn of the peer must be the same"
-        );
+        let why = if self.una == first {
+            format_args!(
+                "QP {qpn}: response to PSN {psn}, but only PSNs before {high} were sent, from sq_psn {first} on: rq_psn of the peer must be the same"
+            )
+        } else {
+            format_args!("QP {qpn}: response to PSN {psn}, but only PSNs before {high} were sent")
+        };
         io.host.dropped(DropReason::BadPsn, why);
     }
 
@@ -93,7 +97,7 @@ impl Requester {
     /// The peer misses a packet before the oldest in flight: an old NAK, or the ends began with different PSNs.
     fn drop_old_nak<H: Host>(&self, psn: Psn, io: &mut Io<'_, H>) {
         let (qpn, first) = (io.id.qpn, io.attr.sq_psn);
-        let why = if psn.is_before(first) {
+        let why = if self.una == first {
             format_args!(
                 "QP {qpn}: the peer expects PSN {psn}, but this QP began with sq_psn {first}: its rq_psn must be the same"
             )

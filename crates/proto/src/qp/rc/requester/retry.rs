@@ -240,6 +240,11 @@ impl Requester {
         self.una
     }
 
+    /// Whether a packet was sent that is not acknowledged.
+    pub(crate) fn has_outstanding(&self) -> bool {
+        self.una != self.high
+    }
+
     fn on_expired<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         io.counters.timeouts += 1;
         if !self.clock.use_retry(io.now) {
