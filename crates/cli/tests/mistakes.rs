@@ -127,7 +127,7 @@ impl Mistake {
         child.stdout.take().expect("a pipe").read_to_string(&mut shown).expect("text");
         let status = child.wait().expect("an end");
         let is_said = |pattern: &str| said.iter().any(|line| matches(pattern, line));
-        // A slow machine is told about what stands still, whatever the mistake is.
+        // On a slow machine the watchdog reports stalls, whatever the mistake is.
         let is_besides =
             |line: &str| line.starts_with("stalled: ") || line.starts_with(LEFT_BEHIND.trim_start());
         let is_expected = |line: &str| {

@@ -14,19 +14,19 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it looks.
+/// Time between two samples.
 const PERIOD: Duration = Duration::from_millis(500);
-/// After how many looks without a change a request, or a completion, counts as stalled. A program may leave its completions for a while.
+/// After how many samples without a change a request, or a completion, counts as stalled. A program may leave its completions for a while.
 const STALLED_REQUEST: u32 = 2;
 const STALLED_COMPLETION: u32 = 4;
 
-/// What stays the same from look to look.
+/// What stays the same from sample to sample.
 struct Watched<T> {
     first: T,
-    looks: u32,
+    samples: u32,
 }
 
-/// Looks for queue pairs and completion queues in which nothing moves.
+/// Finds queue pairs and completion queues in which nothing changes.
 pub(crate) struct Watchdog {
     interval: Interval,
     engine: Arc<Engine>,
@@ -42,7 +42,7 @@ impl Watchdog {
         Some(Watchdog { interval, engine, requests: HashMap::new(), completions: HashMap::new() })
     }
 
-    fn look_at_requests(&mut self, qps: &[Arc<QpCore>]) {
+    fn sample_requests(&mut self, qps: &[Arc<QpCore>]) {
         // A queue pair whose lock is held is not stalled, and the holder may copy for long.
         let waiting = qps.iter().filter_map(|qp| Some((qp.qpn, qp.machine.try_lock()?.waiting()?)));
         watch(&mut self.requests, waiting, Waiting::is_stalled_since, STALLED_REQUEST, |first, now| {
@@ -50,7 +50,7 @@ impl Watchdog {
         });
     }
 
-    fn look_at_completions(&mut self, qps: &[Arc<QpCore>]) {
+    fn sample_completions(&mut self, qps: &[Arc<QpCore>]) {
         let cqs = qps.iter().flat_map(|qp| [&qp.send_cq, &qp.recv_cq]).map(|cq| (cq.id, cq));
         let cqs: HashMap<u32, &Arc<CqCore>> = cqs.collect();
         let unpolled = cqs.into_iter().filter_map(|(id, cq)| Some((id, cq.unpolled()?)));
@@ -65,26 +65,26 @@ impl Watchdog {
     }
 }
 
-/// Compares what is there now with what was there before. Calls `tell` once for each that stays the same `limit` times.
+/// Compares what is there now with what was there before. Calls `report` once for each that stays the same `limit` times.
 fn watch<K: Eq + Hash, T>(
     watched: &mut HashMap<K, Watched<T>>,
     now: impl Iterator<Item = (K, T)>,
     is_same: impl Fn(&T, &T) -> bool,
     limit: u32,
-    mut tell: impl FnMut(&T, &T),
+    mut report: impl FnMut(&T, &T),
 ) {
     let mut before = std::mem::take(watched);
     for (key, value) in now {
         let same = before.remove(&key).filter(|old| is_same(&value, &old.first));
         let Some(old) = same else {
-            watched.insert(key, Watched { first: value, looks: 0 });
+            watched.insert(key, Watched { first: value, samples: 0 });
             continue;
         };
-        let looks = old.looks.saturating_add(1);
-        if looks == limit {
-            tell(&old.first, &value);
+        let samples = old.samples.saturating_add(1);
+        if samples == limit {
+            report(&old.first, &value);
         }
-        watched.insert(key, Watched { first: old.first, looks });
+        watched.insert(key, Watched { first: old.first, samples });
     }
 }
 
@@ -97,8 +97,8 @@ impl Chore for Watchdog {
         self.interval.take();
         let contexts = self.engine.device.contexts();
         let qps: Vec<_> = contexts.iter().flat_map(|context| context.qps.all()).collect();
-        self.look_at_requests(&qps);
-        self.look_at_completions(&qps);
+        self.sample_requests(&qps);
+        self.sample_completions(&qps);
     }
 }
 
@@ -107,13 +107,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_the_same_is_told_once() {
-        let (mut watched, mut told) = (HashMap::new(), Vec::new());
+    fn what_stays_the_same_is_reported_once() {
+        let (mut watched, mut reported) = (HashMap::new(), Vec::new());
         for values in [[1, 5], [2, 5], [3, 5], [3, 5], [3, 5], [3, 6]] {
             let now = values.into_iter().enumerate();
-            watch(&mut watched, now, |a, b| a == b, 2, |_, now| told.push(*now));
+            watch(&mut watched, now, |a, b| a == b, 2, |_, now| reported.push(*now));
         }
-        assert_eq!(told, [5, 3]);
+        assert_eq!(reported, [5, 3]);
         watch(&mut watched, std::iter::empty(), |a: &i32, b| a == b, 2, |_, _| {});
         assert!(watched.is_empty(), "what is gone is forgotten");
     }

@@ -4,7 +4,7 @@
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 
-/// How long a program may take to acknowledge before it is told.
+/// How long a program may take to acknowledge before `--explain` reports it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Events of one object.
