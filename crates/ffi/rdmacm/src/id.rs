@@ -17,7 +17,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
-/// How long a program may take to acknowledge before it is told.
+/// How long a program may take to acknowledge before `--explain` reports it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The allocation behind a pointer. Programs access the structure at any time, hence the cell.
