@@ -126,7 +126,8 @@ fn a_peer_that_is_not_ferroce_exchanges_messages() {
             }
         }
         assert!(got == data && side.success().wr_id == 2);
-        assert!(longest < LEN as u32, "FPDUs fit a TCP segment");
+        let segment = socket2::SockRef::from(&peer).tcp_mss().unwrap();
+        assert!(longest < segment, "an FPDU of {longest} bytes in TCP segments of {segment}");
         // Atomics need RFC 7306, which this peer does not have.
         let remote = region.remote().slice(..8).unwrap();
         assert!(side.qp.fetch_add(3, region.sge(..8).unwrap(), remote, 1).is_err());
