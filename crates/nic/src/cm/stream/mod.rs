@@ -18,7 +18,8 @@
 //! | time for TCP to connect, and for the reply | 10 s, or the id's response timeout |
 //! | time for the first FPDU behind the reply | 10 s |
 //! | time for a disconnect | 5 s, then the stream is reset |
-//! | requests that wait for the program | the backlog; then the system holds further connections |
+//! | requests that wait for the program, and connections without one, per listener | the backlog; then the system holds further ones |
+//! | refused requests whose sockets still close | 64 per NIC; then the oldest is closed |
 //! | private data | 508 bytes |
 //!
 //! Locks: an id's state, then the connections, then a queue pair. Events are delivered with none of them held but the state of their id.

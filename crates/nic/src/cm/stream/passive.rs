@@ -121,7 +121,11 @@ impl CmService {
             match listening.socket.accept() {
                 Ok((socket, local, peer)) => {
                     self.begin_request(connections, number, (socket, local, peer), now);
-                    waiting += usize::from(!is_full);
+                    waiting += 1;
+                    // Another one gives way only to a connection that waits.
+                    if !has_place {
+                        break;
+                    }
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {

@@ -9,16 +9,19 @@ use super::{CLOSING, StreamNews, Streams};
 use crate::engine::Engine;
 use crate::link::{Closing, StreamSocket};
 use ferroce_os::epoll::Interest;
-use ferroce_os::lock::Mutex;
+use ferroce_os::lock::{Mutex, lock_within};
 use ferroce_proto::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// How long the peer may take to close its half.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// Most streams that never had a queue pair: refused requests of strangers. Then the oldest is closed at once.
 const MOST_REFUSED: usize = 64;
+/// How long the counters wait: at the exit of the process the lock may belong to a thread that no longer runs.
+const COUNT_PATIENCE: Duration = Duration::from_millis(100);
 /// Reads of one stream in one poll.
 const READS: u32 = 4;
 
@@ -78,6 +81,10 @@ impl ClosingStreams {
         }
     }
 
+    fn refused(&self) -> Option<usize> {
+        Some(lock_within(&self.streams, COUNT_PATIENCE)?.refused.len())
+    }
+
     pub(super) fn numbers(&self) -> Vec<u64> {
         self.streams.lock().streams.keys().copied().collect()
     }
@@ -135,6 +142,11 @@ impl Engine {
         if let Some(streams) = &self.streams {
             self.close_stream(streams, socket, Unsent::default(), None, now);
         }
+    }
+
+    /// Sockets of the connection manager that are closing.
+    pub(crate) fn refused_now(&self) -> u64 {
+        self.streams.as_ref().and_then(|streams| streams.closing.refused()).unwrap_or(0) as u64
     }
 
     /// Serves a stream that is closing.
