@@ -36,6 +36,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/dsm/tests/stress.rs", "uses shared memory as programs do"),
     ("crates/ferroce/src/memory/raw.rs", "the unsafe part of the safe API: memory shared with the NIC"),
     ("crates/ferroce/tests/gpu.rs", "loads a CUDA driver, and registers memory of its GPU"),
+    ("crates/ferroce/tests/iwarp.rs", "registers memory that cannot be read"),
     ("crates/ferroce/tests/local.rs", "stops and continues a child"),
     ("crates/ferroce/tests/on_demand.rs", "registers the whole address space"),
     ("crates/ferroce/tests/processes.rs", "forks"),

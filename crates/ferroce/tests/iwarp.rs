@@ -9,7 +9,8 @@ use ferroce::{
 };
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::sync::OnceLock;
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
 use support::process::{Peer, parent};
 use support::{LOOPBACKS, PATIENCE, Side, V4, event, pattern, post_error, until, watched};
 
@@ -83,12 +84,14 @@ fn carry_everything(address: IpAddr, crc: bool) {
                 assert!(target.to_vec()[..len] == data, "SEND of {len} bytes");
                 target.fill(0);
                 from.qp.post_send(&[wr::write(3, sges, target.remote())]).unwrap();
-                // A READ behind a WRITE proves that it was placed.
+                // The kernel has its own copy then.
+                assert_eq!(from.success().wr_id, 3);
                 source.fill(0);
+                // A READ behind a WRITE proves that it was placed.
                 from.qp
                     .post_send(&[wr::read(4, sges, target.remote().slice(..len as u64).unwrap())])
                     .unwrap();
-                assert_eq!((from.success().wr_id, from.success().wr_id), (3, 4));
+                assert_eq!(from.success().wr_id, 4);
                 assert!(
                     target.to_vec()[..len] == data && source.to_vec()[..len] == data,
                     "WRITE of {len} bytes"
@@ -255,27 +258,54 @@ fn the_rights_of_the_queue_pair_count() {
 
 #[test]
 fn what_was_sent_arrives_after_the_sender_is_gone() {
+    const LEN: usize = 4 << 20;
     watched(|| {
-        let Ends { a, b, ab, ba } = ends();
-        let there = b.open_region(1 << 20);
+        let Ends { a, b, ab, ba } = ends_with(V4, false, |qp| qp.depth(64, 64));
+        let there = b.open_region(LEN);
         b.qp.post_recv(&[wr::recv(1, &[there.sge(..).unwrap()])]).unwrap();
-        let here = a.open_region(1 << 20);
-        here.write(0, &pattern(5, 1 << 20)).unwrap();
-        // Unread bytes at the sender must not turn its end into a reset.
-        let (back, more) = (a.open_region(4096), b.open_region(4096));
-        b.qp.write(9, &[more.sge(..).unwrap()], back.remote()).unwrap();
+        let here = a.open_region(LEN);
+        here.write(0, &pattern(5, LEN)).unwrap();
+        // Unread bytes at the sender must not turn its end into a reset: more than both sockets hold are under way.
+        let (back, more) = (a.open_region(LEN), b.open_region(LEN));
+        (0..32).for_each(|id| b.qp.write(100 + id, &[more.sge(..).unwrap()], back.remote()).unwrap());
         a.qp.send_from(2, &[here.sge(..).unwrap()]).unwrap();
-        let mut seen = Vec::new();
-        while !seen.contains(&2) {
-            seen.push(a.success().wr_id);
-        }
-        drop((ab, a));
-        let mut ended = false;
-        while !ended {
-            ended = b.success().wr_id == 1;
-        }
-        assert!(there.to_vec() == pattern(5, 1 << 20));
+        assert_eq!(a.success().wr_id, 2);
+        // Regions keep a device open.
+        drop((ab, a, here, back));
+        while b.success().wr_id != 1 {}
+        assert!(there.to_vec() == pattern(5, LEN));
         assert_eq!(ba.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+    });
+}
+
+/// The event is raised inside the call.
+#[test]
+fn an_attempt_that_fails_at_once_is_reported() {
+    watched(|| {
+        let side = Side::on(device(false), |pd, cq| pd.rc(cq), |qp| qp);
+        // TCP connects to no broadcast address.
+        let to = "127.255.255.255:9".parse().unwrap();
+        let failed = Connector::new(&side.device, to).from(SocketAddr::new(V4, 0)).connect(&side.qp);
+        assert!(matches!(failed, Err(Error::Connect(ConnectError::Unreachable))));
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_read_fails_the_request() {
+    const LEN: usize = 1 << 16;
+    watched(|| {
+        let Ends { a, b, ab, ba: _ba } = ends();
+        let there = b.open_region(LEN);
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: fresh pages, which are never unmapped.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, libc::PROT_NONE, how, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let start = NonNull::new(at.cast()).unwrap();
+        // SAFETY: only the kernel reads these pages, which is what fails.
+        let here = unsafe { a.pd.region(LEN).register_at(start, Arc::new(())) }.unwrap();
+        a.qp.write(1, &[here.sge(..).unwrap()], there.remote()).unwrap();
+        assert_eq!(a.status(WcStatus::LocProtErr).wr_id, 1);
+        assert_eq!(ab.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
     });
 }
 

@@ -14,7 +14,7 @@ use ferroce_proto::iwarp::wire::{
 use ferroce_proto::qp::TxPayload;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use support::{LOOPBACKS, PATIENCE, Side, V4, event, pattern, until, watched};
 
 fn side() -> Side<Rc> {
@@ -126,12 +126,101 @@ fn a_peer_that_is_not_ferroce_exchanges_messages() {
             }
         }
         assert!(got == data && side.success().wr_id == 2);
-        assert!(longest < LEN as u32, "FPDUs fit a TCP segment");
+        let segment = socket2::SockRef::from(&peer).tcp_mss().unwrap();
+        assert!(longest < segment, "an FPDU of {longest} bytes in TCP segments of {segment}");
         // Atomics need RFC 7306, which this peer does not have.
         let remote = region.remote().slice(..8).unwrap();
         assert!(side.qp.fetch_add(3, region.sge(..8).unwrap(), remote, 1).is_err());
         drop(peer);
         assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+    });
+}
+
+/// The peer reads late, and sends once more: a reset would discard what TCP still has.
+#[test]
+fn a_device_that_closes_does_not_lose_what_completed() {
+    const LEN: usize = 1 << 20;
+    watched(|| {
+        let side = side();
+        let listener = listen(&side);
+        let region = side.open_region(LEN);
+        (1..3).for_each(|id| side.qp.post_recv(&[wr::recv(id, &[region.sge(..).unwrap()])]).unwrap());
+        let mut peer = socket(listener.local_addr());
+        peer.write_all(&frame(FrameKind::Request, 1, true, b"").to_bytes()).unwrap();
+        let connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+        read_frame(&mut peer, FrameKind::Reply);
+        peer.write_all(&send(1, b"the first message")).unwrap();
+        assert_eq!(side.success().wr_id, 1);
+        let data = pattern(6, LEN);
+        region.write(0, &data).unwrap();
+        side.qp.send_from(3, &[region.sge(..).unwrap()]).unwrap();
+        let (mut buffer, mut bytes) = ([0; 4096], Vec::new());
+        // No more than TCP needs to take all of it.
+        while side.cq.try_next().unwrap().is_none() {
+            let count = peer.read(&mut buffer).unwrap();
+            bytes.extend_from_slice(&buffer[..count]);
+        }
+        let closing = std::thread::spawn(move || drop((connection, listener, region, side)));
+        // The device gives its peers two seconds. One that does not wait has closed its sockets by now.
+        std::thread::sleep(Duration::from_millis(50));
+        peer.write_all(&send(2, b"unread")).unwrap();
+        peer.read_to_end(&mut bytes).unwrap();
+        drop(peer);
+        closing.join().unwrap();
+        let (mut reader, mut rest, mut got) = (Reader::new(true), &bytes[..], Vec::new());
+        while let Some(Item::Payload(piece)) = reader.next(&mut rest).unwrap() {
+            got.extend_from_slice(piece.data);
+        }
+        assert!(got == data, "{} of {LEN} bytes arrived", got.len());
+    });
+}
+
+/// Refused requests whose peers do not close their half: only some of the sockets are kept for them.
+#[test]
+fn refused_connections_are_bounded_in_number() {
+    watched(|| {
+        let side = side();
+        let listener = listen(&side);
+        let mut markers = frame(FrameKind::Request, 2, false, b"");
+        markers.markers = true;
+        let peers: Vec<TcpStream> = (0..100)
+            .map(|_| {
+                let mut peer = socket(listener.local_addr());
+                peer.write_all(&markers.to_bytes()).unwrap();
+                assert!(read_frame(&mut peer, FrameKind::Reply).reject);
+                peer
+            })
+            .collect();
+        assert!(side.device.counters().cm["refused_now"] <= 64);
+        drop(peers);
+        until("no refused connection is left", || side.device.counters().cm["refused_now"] == 0);
+    });
+}
+
+/// Connections without a request count: each may become one that waits.
+#[test]
+fn no_more_requests_wait_than_the_backlog() {
+    const BACKLOG: usize = 4;
+    watched(|| {
+        let side = side();
+        let listener =
+            Listener::builder(&side.device).backlog(BACKLOG as u32).bind(SocketAddr::new(V4, 0)).unwrap();
+        let request = frame(FrameKind::Request, 1, false, b"").to_bytes();
+        // Its system may hold no more connections than these.
+        let mut peers: Vec<TcpStream> = (0..BACKLOG).map(|_| socket(listener.local_addr())).collect();
+        let waiting = || {
+            let cm = side.device.counters().cm;
+            cm["half_open_now"] + cm["undecided_now"]
+        };
+        until("all are accepted", || waiting() == BACKLOG as u64);
+        let mut later = socket(listener.local_addr());
+        later.write_all(&request).unwrap();
+        peers.iter_mut().for_each(|peer| drop(peer.write_all(&request)));
+        for _ in 0..BACKLOG {
+            let request = listener.accept_timeout(PATIENCE).unwrap();
+            assert!(waiting() <= BACKLOG as u64);
+            request.reject(b"").unwrap();
+        }
     });
 }
 

@@ -304,7 +304,7 @@ impl Drop for NicInner {
             let (backgrounds, engines): (Vec<_>, Vec<_>) =
                 more.into_iter().map(|context| (context.background, context.engine)).unzip();
             drop(backgrounds);
-            engines.iter().chain([&self.engine]).for_each(|engine| engine.settle());
+            engines.iter().chain([&self.engine]).for_each(|engine| engine.settle_closed());
             exit_report::write(&self.engine);
         } else {
             more.into_iter().map(|context| context.background).chain(background).for_each(Background::forget);

@@ -5,7 +5,8 @@ mod cm_support;
 
 use cm_support::{End, PATIENCE, connected, param, send};
 use ferroce_nic::{
-    CmChannel, CmEventKind, CmRefusal, CmTransport, ConnParam, Error, PortSpace, RejectReason, UDP_QKEY,
+    CmChannel, CmEventKind, CmRefusal, CmTransport, Config, ConnParam, Error, PortSpace, RejectReason,
+    Secret, UDP_QKEY, Wire,
 };
 use ferroce_os::wait_set::WaitSet;
 use ferroce_proto::verbs::{Access, QpState};
@@ -114,6 +115,33 @@ fn ports_belong_to_one_process() {
     drop((id, other_space, b));
     let id = a.id(PortSpace::Tcp);
     id.bind(SocketAddr::new("127.0.0.28".parse().unwrap(), port)).unwrap();
+}
+
+/// The ports of iWARP are those of TCP.
+#[test]
+fn an_iwarp_id_whose_listen_failed_keeps_its_port_and_a_key_is_refused_whenever_it_is_set() {
+    let address = SocketAddr::new("127.0.0.33".parse().unwrap(), 0);
+    let end = End::with_config(
+        Config::from_env().unwrap().with(|c| (c.addresses, c.wire) = (Some(vec![address.ip()]), Wire::Iwarp)),
+    );
+    // Sockets share a port until one of them listens.
+    let [first, second, with_key] = [(); 3].map(|()| end.id(PortSpace::Tcp));
+    first.bind(address).unwrap();
+    let taken = first.local_addr().unwrap();
+    second.bind(taken).unwrap();
+    first.listen(1).unwrap();
+    let failed = second.listen(1).unwrap_err();
+    assert!(failed.to_string().contains("listening on a TCP port"), "{failed}");
+    first.close();
+    second.listen(1).unwrap();
+    assert_eq!(second.local_addr(), Some(taken));
+
+    with_key.bind(address).unwrap();
+    with_key.set_secret(Secret::new(&[1; 32]).unwrap());
+    assert!(matches!(with_key.listen(1), Err(Error::NotOnThisWire { .. })));
+    let (id, qp) = (end.routed(PortSpace::Tcp, taken), end.qp());
+    id.set_secret(Secret::new(&[1; 32]).unwrap());
+    assert!(matches!(id.connect(CmTransport::Rc, &param(&qp, b"")), Err(Error::NotOnThisWire { .. })));
 }
 
 #[test]

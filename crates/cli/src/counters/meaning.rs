@@ -61,6 +61,7 @@ pub(crate) fn of_cm(name: &str) -> &'static str {
         "replayed" => "REQs refused: their proof is too old or was used before",
         "connections_now" => "connections, including those in TIMEWAIT",
         "half_open_now" => "half-open connections of peers",
+        "refused_now" => "refused iWARP requests whose sockets still close",
         "undecided_now" => "REQs that the application has not decided",
         _ => of_cm_family(name),
     }

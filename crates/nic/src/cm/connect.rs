@@ -27,7 +27,7 @@ impl CmId {
         path.sgid_index = still.ok_or_else(gone)?.0;
         state.path = Some(path);
         if let Some(streams) = &self.service.streams {
-            return self.connect_stream(streams, &mut state, param);
+            return self.connect_stream(streams, state, param);
         }
         let (Some(local), Some(peer), None) = (state.local, self.peer_addr(), state.comm) else {
             return Err(CmRefusal::WrongState { why: "it is connected already" }.into());

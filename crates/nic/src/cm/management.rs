@@ -191,7 +191,8 @@ impl ManagementAgent for CmService {
             ("half_open_now", managed.cm.half_open() as u64),
             ("undecided_now", managed.cm.pending() as u64),
         ];
-        let streams = self.streams.iter().flat_map(StreamCm::named_counters);
+        let refused = self.streams.iter().map(|_| ("refused_now", self.engine.refused_now()));
+        let streams = self.streams.iter().flat_map(StreamCm::named_counters).chain(refused);
         managed.cm.counters().named().into_iter().chain(now).chain(streams).collect()
     }
 }

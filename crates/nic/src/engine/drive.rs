@@ -55,8 +55,10 @@ const POLLS_PER_STOP: u32 = 64;
 
 /// How long the end of a process waits for the thread that drives, and how often it looks. The thread that ends may have been driving
 /// itself.
-const SETTLE_NS: u64 = 100_000_000;
-const SETTLE_PAUSE: Duration = Duration::from_micros(50);
+pub(super) const SETTLE_NS: u64 = 100_000_000;
+pub(super) const SETTLE_PAUSE: Duration = Duration::from_micros(50);
+/// How long the end of a device waits for peers that do not read what TCP has taken.
+const CLOSE_NS: u64 = 2_000_000_000;
 
 /// Who polls. It decides which acknowledgements may wait for a request that carries them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,8 +184,17 @@ impl Engine {
         }
     }
 
+    /// What [`Self::settle`] does at the end of a device. Streams get longer: nothing reads them once their sockets are closed.
+    pub(crate) fn settle_closed(&self) {
+        self.settle_for(CLOSE_NS);
+    }
+
     /// Sends delayed acknowledgements and packets: the process or the device is about to end.
     pub(crate) fn settle(&self) {
+        self.settle_for(SETTLE_NS);
+    }
+
+    fn settle_for(&self, streams_ns: u64) {
         let give_up = now() + SETTLE_NS;
         let mut progress = self.polling.lock.try_lock();
         // Whoever drives now may be about to send some of them.
@@ -195,7 +206,11 @@ impl Engine {
         if let Some(progress) = &mut progress {
             self.send_delayed_acks(progress, now());
         }
+        drop(progress);
         self.link.flush();
+        if let Some(streams) = &self.streams {
+            self.settle_streams(streams, streams_ns);
+        }
     }
 
     /// Sends the requests that wait for more: their program is about to sleep or to end.

@@ -32,10 +32,13 @@ impl End {
     /// One whose connections are all under a key.
     pub(crate) fn with_secret(addresses: &[&str], cm_secret: Option<Secret>) -> End {
         let addresses = Some(addresses.iter().map(|a| a.parse().unwrap()).collect());
-        let nic = Nic::open(
+        End::with_config(
             Config::from_env().unwrap().with(|c| (c.addresses, c.cm_secret) = (addresses, cm_secret)),
         )
-        .expect("the device opens");
+    }
+
+    pub(crate) fn with_config(config: Config) -> End {
+        let nic = Nic::open(config).expect("the device opens");
         let channel = nic.create_cm_channel().unwrap();
         let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
         End { nic, channel, pd, cq, refused: None }

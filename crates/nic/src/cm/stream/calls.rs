@@ -9,6 +9,7 @@ use crate::cm::id::IdState;
 use crate::error::{CmRefusal, Error};
 use crate::link::{StreamSocket, now};
 use ferroce_os::epoll::Interest;
+use ferroce_os::lock::MutexGuard;
 use ferroce_proto::Time;
 use ferroce_proto::cm::{CmError, PortSpace};
 use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS};
@@ -33,15 +34,21 @@ fn check_private_data(param: &ConnParam) -> Result<(), Error> {
     Error::check_limit("private_data_len", param.private_data.len() as u64, MOST_PRIVATE_DATA as u64)
 }
 
+/// A key may be set before or after the id is bound.
+fn check_no_key(state: &IdState) -> Result<(), Error> {
+    match state.secret {
+        Some(_) => Err(Error::NotOnThisWire { what: "keys for connections yet" }),
+        None => Ok(()),
+    }
+}
+
 impl CmId {
     /// Binds a TCP socket to an address that the device has.
     pub(in crate::cm) fn bind_stream(&self, state: &mut IdState, address: SocketAddr) -> Result<(), Error> {
         if self.space != PortSpace::Tcp {
             return Err(Error::NotOnThisWire { what: "port space but that of TCP" });
         }
-        if state.secret.is_some() {
-            return Err(Error::NotOnThisWire { what: "keys for connections yet" });
-        }
+        check_no_key(state)?;
         let bound = StreamSocket::bind(address, state.options.af_only)
             .and_then(|socket| socket.local_addr().map(|local| (socket, local)));
         let (socket, local) = bound.map_err(Error::system("binding a TCP socket"))?;
@@ -56,10 +63,15 @@ impl CmId {
         state: &mut IdState,
         backlog: u32,
     ) -> Result<(), Error> {
+        check_no_key(state)?;
         let Some(socket) = state.socket.take() else {
             return Err(CmRefusal::WrongState { why: "it is not bound" }.into());
         };
-        let socket = socket.listen(backlog).map_err(Error::system("listening on a TCP port"))?;
+        let socket = socket.listen(backlog).map_err(|(socket, error)| {
+            // It is still bound: the caller may try again.
+            state.socket = Some(socket);
+            Error::system("listening on a TCP port")(error)
+        })?;
         state.local = socket.local_addr().ok().or(state.local);
         let id = Arc::downgrade(self);
         let listening = Listening { socket, id, backlog: backlog as usize, undecided: 0, rests: None };
@@ -76,10 +88,11 @@ impl CmId {
     pub(in crate::cm) fn connect_stream(
         self: &Arc<Self>,
         streams: &StreamCm,
-        state: &mut IdState,
+        mut state: MutexGuard<'_, IdState>,
         param: &ConnParam,
     ) -> Result<(), Error> {
         check_private_data(param)?;
+        check_no_key(&state)?;
         let (Some(peer), None) = (self.peer_addr(), state.stream) else {
             return Err(CmRefusal::WrongState { why: "it is connected already" }.into());
         };
@@ -103,18 +116,22 @@ impl CmId {
             initiator: None,
             deadline: now() + timeout_ns,
         };
-        state.stream = Some(self.service.with_connections(streams, |connections| {
+        let (number, events) = self.service.work_locked(streams.connections.lock(), |connections| {
             connections.last += 1;
             let number = connections.last;
             let watched =
                 began.and_then(|()| self.service.watch(connecting.socket.as_fd(), Interest::Write, number));
             match watched {
                 Ok(()) => connections.put(number, Entry::Connecting(connecting)),
-                // On one host TCP can refuse at once.
+                // TCP can refuse at once, for example without a route.
                 Err(error) => self.service.fail_connecting(connections, &connecting, &error),
             }
             number
-        }));
+        });
+        state.stream = Some(number);
+        // An event of this id needs its state.
+        drop(state);
+        self.service.deliver_stream_events(streams, events);
         Ok(())
     }
 

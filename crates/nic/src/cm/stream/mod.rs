@@ -18,7 +18,8 @@
 //! | time for TCP to connect, and for the reply | 10 s, or the id's response timeout |
 //! | time for the first FPDU behind the reply | 10 s |
 //! | time for a disconnect | 5 s, then the stream is reset |
-//! | requests that wait for the program | the backlog; then the system holds further connections |
+//! | requests that wait for the program, and connections without one, per listener | the backlog; then the system holds further ones |
+//! | refused requests whose sockets still close | 64 per NIC; then the oldest is closed |
 //! | private data | 508 bytes |
 //!
 //! Locks: an id's state, then the connections, then a queue pair. Events are delivered with none of them held but the state of their id.
@@ -44,6 +45,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Most private data of a program: the enhanced words of revision 2 are in the same field.
 pub(super) const MOST_PRIVATE_DATA: usize = MAX_PRIVATE_DATA - Enhanced::LEN;
@@ -154,23 +156,28 @@ impl StreamCm {
 impl CmService {
     /// Runs `work` on the connections, then delivers the events.
     fn with_connections<R>(&self, streams: &StreamCm, work: impl FnOnce(&mut Connections) -> R) -> R {
-        self.with_locked(streams, streams.connections.lock(), work)
+        let (result, events) = self.work_locked(streams.connections.lock(), work);
+        self.deliver_stream_events(streams, events);
+        result
     }
 
-    fn with_locked<R>(
+    /// Runs `work` on the connections and releases them. The caller delivers the events, without the state of an id.
+    fn work_locked<R>(
         &self,
-        streams: &StreamCm,
         mut connections: MutexGuard<'_, Connections>,
         work: impl FnOnce(&mut Connections) -> R,
-    ) -> R {
+    ) -> (R, Vec<Delivery>) {
         let result = work(&mut connections);
         let events = std::mem::take(&mut connections.events);
         let next_ns = connections.deadlines.first().map_or(u64::MAX, |(at, _)| at.0);
         self.engine.set_agent_deadline(next_ns);
         drop(connections);
         self.engine.activity.wake_before(next_ns);
+        (result, events)
+    }
+
+    fn deliver_stream_events(&self, streams: &StreamCm, events: Vec<Delivery>) {
         events.into_iter().for_each(|event| self.deliver_stream_event(streams, event));
-        result
     }
 
     fn deliver_stream_event(&self, streams: &StreamCm, event: Delivery) {
@@ -234,16 +241,26 @@ impl CmService {
 
     /// Ends every connection: the device is about to close.
     pub(super) fn close_streams(&self, streams: &StreamCm) {
-        // With a time limit, as for RoCE.
+        // With a time limit for all locks together, as for RoCE.
+        let start = Instant::now();
         let Some(connections) = lock_within(&streams.connections, LOCK_PATIENCE) else { return };
-        self.with_locked(streams, connections, |connections| {
+        let ((), events) = self.work_locked(connections, |connections| {
             let numbers: Vec<u64> = connections.entries.keys().copied().collect();
-            numbers.into_iter().for_each(|number| self.release_entry(connections, number));
+            for number in numbers {
+                let left = LOCK_PATIENCE.saturating_sub(start.elapsed());
+                self.release_within(connections, number, Some(left));
+            }
         });
+        self.deliver_stream_events(streams, events);
     }
 
     /// Ends what has this number. No event follows.
     fn release_entry(&self, connections: &mut Connections, number: u64) {
+        self.release_within(connections, number, None);
+    }
+
+    /// The same. The lock of the queue pair may take this long, if that is given.
+    fn release_within(&self, connections: &mut Connections, number: u64, patience: Option<Duration>) {
         match connections.take(number) {
             Some(Entry::Listening(listening)) => self.stop_listening(connections, number, &listening),
             Some(Entry::Requesting(requesting)) => self.unwatch(requesting.socket()),
@@ -253,7 +270,10 @@ impl CmService {
                 if let Some((engine, qp)) = self.engine.device.find_qp(established.qpn)
                     && let Some(stream) = qp.stream()
                 {
-                    engine.disconnect_stream(&qp, stream);
+                    match patience {
+                        Some(patience) => engine.disconnect_stream_within(&qp, stream, patience),
+                        None => engine.disconnect_stream(&qp, stream),
+                    }
                 }
             }
             None => {}

@@ -73,6 +73,14 @@ pub(super) struct Undecided {
     pub(super) id: Weak<CmId>,
 }
 
+impl Connections {
+    /// The connections of a listener without a request yet, the oldest first.
+    fn half_open_of(&self, listener: u64) -> impl Iterator<Item = u64> {
+        let is_its = move |entry: &Entry| matches!(entry, Entry::Requesting(r) if r.listener == listener);
+        self.half_open.iter().copied().filter(move |number| self.entries.get(number).is_some_and(is_its))
+    }
+}
+
 impl CmService {
     /// Starts to listen, or goes on.
     pub(super) fn resume(&self, connections: &mut Connections, number: u64, mut listening: Listening) {
@@ -91,20 +99,33 @@ impl CmService {
         mut listening: Listening,
         now: Time,
     ) {
+        // Each of them may become a request that waits.
+        let mut waiting = listening.undecided + connections.half_open_of(number).count();
         for _ in 0..ACCEPTS {
             if listening.undecided >= listening.backlog {
                 // Until the program decides.
                 self.unwatch(&listening.socket);
                 break;
             }
-            if !self.has_place(connections, now) {
+            let is_full = waiting >= listening.backlog;
+            let oldest = match is_full {
+                true => connections.half_open_of(number).next(),
+                false => connections.half_open.first().copied(),
+            };
+            let has_place = !is_full && connections.half_open.len() < MOST_HALF_OPEN;
+            if !has_place && !self.gives_way(connections, oldest, now) {
                 self.unwatch(&listening.socket);
                 listening.rests = Some(now + FULL_NS);
                 break;
             }
             match listening.socket.accept() {
                 Ok((socket, local, peer)) => {
-                    self.begin_request(connections, number, (socket, local, peer), now)
+                    self.begin_request(connections, number, (socket, local, peer), now);
+                    waiting += 1;
+                    // Another one gives way only to a connection that waits.
+                    if !has_place {
+                        break;
+                    }
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
@@ -122,21 +143,15 @@ impl CmService {
         connections.put(number, Entry::Listening(listening));
     }
 
-    /// Whether another connection may be accepted. The oldest one without a request gives way, if it had its time.
-    fn has_place(&self, connections: &mut Connections, now: Time) -> bool {
-        if connections.half_open.len() < MOST_HALF_OPEN {
-            return true;
-        }
-        let oldest = connections.half_open.first().copied();
+    /// Closes the oldest connection without a request, if it had its time. Returns whether it did.
+    fn gives_way(&self, connections: &mut Connections, oldest: Option<u64>, now: Time) -> bool {
         let has_had_time =
             |requesting: &Requesting| requesting.deadline().since_ns(now) + PLACE_NS <= REQUEST_TIMEOUT_NS;
         match oldest.and_then(|oldest| Some((oldest, connections.entries.get(&oldest)?))) {
             Some((oldest, Entry::Requesting(requesting))) if has_had_time(requesting) => {
                 let peer = requesting.peer;
                 self.unwatch(&requesting.socket);
-                log::drop(format_args!(
-                    "connection from {peer}: no MPA request, and {MOST_HALF_OPEN} others wait"
-                ));
+                log::drop(format_args!("connection from {peer}: no MPA request, and others wait"));
                 connections.take(oldest);
                 true
             }
@@ -288,12 +303,9 @@ impl CmService {
     /// A listener ends, and the connections that have not sent a request to it.
     pub(super) fn stop_listening(&self, connections: &mut Connections, number: u64, listening: &Listening) {
         self.unwatch(&listening.socket);
-        let half_open: Vec<u64> = connections.half_open.iter().copied().collect();
+        let half_open: Vec<u64> = connections.half_open_of(number).collect();
         for other in half_open {
-            let is_its = |entry: &Entry| matches!(entry, Entry::Requesting(r) if r.listener == number);
-            if connections.entries.get(&other).is_some_and(is_its)
-                && let Some(Entry::Requesting(requesting)) = connections.take(other)
-            {
+            if let Some(Entry::Requesting(requesting)) = connections.take(other) {
                 self.unwatch(&requesting.socket);
             }
         }

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::link::{StreamSocket, now};
 use crate::memory::settle_stopped;
 use ferroce_os::epoll::Interest;
+use ferroce_os::lock::lock_within;
 use ferroce_proto::iwarp::StreamQp;
 use ferroce_proto::iwarp::negotiation::{Negotiated, Role};
 use ferroce_proto::qp::PostError;
@@ -15,6 +16,7 @@ use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, SendWr};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 /// Longest ULPDU between two ferroce ends. TCP cuts it into segments.
 const LONG_ULPDU: u16 = u16::MAX;
@@ -79,6 +81,15 @@ impl Engine {
         self.with_stream(qp, stream, |machine, host| machine.disconnect(now(), host));
     }
 
+    /// The same, unless another thread keeps the lock for longer than `patience`: at the exit of the process it may no longer run.
+    pub(crate) fn disconnect_stream_within(&self, qp: &QpCore, stream: &StreamEnd, patience: Duration) {
+        if let Some(mut machine) = lock_within(&stream.machine, patience) {
+            self.with_locked_stream(qp, stream, &mut machine, |machine, host| {
+                machine.disconnect(now(), host);
+            });
+        }
+    }
+
     /// Ends the connection at once: the peer did not do its part in time.
     pub(crate) fn abort_stream(&self, qp: &QpCore, stream: &StreamEnd) {
         let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
@@ -91,10 +102,19 @@ impl Engine {
         stream: &StreamEnd,
         work: impl FnOnce(&mut StreamQp, &mut NicHost<'_, '_>) -> R,
     ) -> R {
-        let mut machine = stream.machine.lock();
+        self.with_locked_stream(qp, stream, &mut stream.machine.lock(), work)
+    }
+
+    fn with_locked_stream<R>(
+        &self,
+        qp: &QpCore,
+        stream: &StreamEnd,
+        machine: &mut StreamQp,
+        work: impl FnOnce(&mut StreamQp, &mut NicHost<'_, '_>) -> R,
+    ) -> R {
         let mut host = NicHost::alone(self, qp);
-        let result = work(&mut machine, &mut host);
-        self.finish_stream(qp, stream, &mut machine, &mut host, now());
+        let result = work(machine, &mut host);
+        self.finish_stream(qp, stream, machine, &mut host, now());
         result
     }
 

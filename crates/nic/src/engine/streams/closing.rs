@@ -9,18 +9,23 @@ use super::{CLOSING, StreamNews, Streams};
 use crate::engine::Engine;
 use crate::link::{Closing, StreamSocket};
 use ferroce_os::epoll::Interest;
-use ferroce_os::lock::Mutex;
+use ferroce_os::lock::{Mutex, lock_within};
 use ferroce_proto::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// How long the peer may take to close its half.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// Most streams that never had a queue pair: refused requests of strangers. Then the oldest is closed at once.
+const MOST_REFUSED: usize = 64;
+/// How long the counters wait: at the exit of the process the lock may belong to a thread that no longer runs.
+const COUNT_PATIENCE: Duration = Duration::from_millis(100);
 /// Reads of one stream in one poll.
 const READS: u32 = 4;
 
-struct ClosingStream {
+pub(super) struct ClosingStream {
     socket: StreamSocket,
     unsent: Unsent,
     until: Time,
@@ -29,6 +34,11 @@ struct ClosingStream {
 }
 
 impl ClosingStream {
+    /// Whether the peer does not have everything.
+    pub(super) fn is_unsent(&self) -> bool {
+        !self.unsent.is_empty() || self.socket.unacknowledged() > 0
+    }
+
     /// Sends what is left, and reads. Returns whether the stream has ended.
     fn advance(&mut self, buffer: &mut [u8]) -> bool {
         let was_unsent = !self.unsent.is_empty();
@@ -59,6 +69,8 @@ pub(super) struct ClosingStreams {
 struct Numbered {
     last: u64,
     streams: BTreeMap<u64, ClosingStream>,
+    /// Those that no connection waits for.
+    refused: BTreeSet<u64>,
 }
 
 impl ClosingStreams {
@@ -67,6 +79,18 @@ impl ClosingStreams {
             0 => u64::MAX,
             at => at,
         }
+    }
+
+    fn refused(&self) -> Option<usize> {
+        Some(lock_within(&self.streams, COUNT_PATIENCE)?.refused.len())
+    }
+
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.streams.lock().streams.keys().copied().collect()
+    }
+
+    pub(super) fn any(&self, is_it: impl Fn(&ClosingStream) -> bool) -> bool {
+        self.streams.lock().streams.values().any(is_it)
     }
 
     fn set_next(&self, numbered: &Numbered) {
@@ -98,6 +122,14 @@ impl Engine {
             connection.into_iter().for_each(|connection| streams.tell(connection, StreamNews::Ended));
             return;
         }
+        if connection.is_none() {
+            if numbered.refused.len() >= MOST_REFUSED
+                && let Some(&oldest) = numbered.refused.first()
+            {
+                Self::end_closing(streams, &mut numbered, oldest);
+            }
+            numbered.refused.insert(number);
+        }
         let until = now + PATIENCE_NS;
         numbered.streams.insert(number, ClosingStream { socket, unsent, until, connection });
         streams.closing.set_next(&numbered);
@@ -110,6 +142,11 @@ impl Engine {
         if let Some(streams) = &self.streams {
             self.close_stream(streams, socket, Unsent::default(), None, now);
         }
+    }
+
+    /// Sockets of the connection manager that are closing.
+    pub(crate) fn refused_now(&self) -> u64 {
+        self.streams.as_ref().and_then(|streams| streams.closing.refused()).unwrap_or(0) as u64
     }
 
     /// Serves a stream that is closing.
@@ -140,6 +177,7 @@ impl Engine {
 
     fn end_closing(streams: &Streams, numbered: &mut Numbered, number: u64) {
         if let Some(stream) = numbered.streams.remove(&number) {
+            numbered.refused.remove(&number);
             streams.sockets.remove(stream.socket.as_fd());
             stream.connection.into_iter().for_each(|connection| streams.tell(connection, StreamNews::Ended));
         }

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 /// Bytes that one read takes.
-const BUFFER: usize = 64 * 1024;
+pub(super) const BUFFER: usize = 64 * 1024;
 /// Reads of one stream in one poll.
 const READS: u32 = 16;
 /// Polls of the stream that had bytes last between two of all sockets.
@@ -23,7 +23,7 @@ const QUICK_POLLS: u32 = 4;
 
 /// What a poll of one stream found.
 #[derive(Clone, Copy, Debug, Default)]
-struct Served {
+pub(super) struct Served {
     bytes: usize,
     completions: u32,
 }
@@ -96,7 +96,18 @@ impl Engine {
     /// Reads a stream, and sends what follows from that and what waits.
     fn serve_stream(&self, qp: &QpCore, buffer: &mut [u8], now: Time) -> Served {
         let Some(stream) = qp.stream() else { return Served::default() };
-        let mut machine = stream.machine.lock();
+        self.serve_locked(qp, stream, &mut stream.machine.lock(), buffer, now)
+    }
+
+    /// The same with the lock of the queue pair.
+    pub(super) fn serve_locked(
+        &self,
+        qp: &QpCore,
+        stream: &StreamEnd,
+        machine: &mut StreamQp,
+        buffer: &mut [u8],
+        now: Time,
+    ) -> Served {
         let mut host = NicHost::alone(self, qp);
         let mut bytes = 0;
         for _ in 0..READS {
@@ -127,7 +138,7 @@ impl Engine {
                 },
             }
         }
-        self.finish_stream(qp, stream, &mut machine, &mut host, now);
+        self.finish_stream(qp, stream, machine, &mut host, now);
         Served { bytes, completions: host.completions }
     }
 

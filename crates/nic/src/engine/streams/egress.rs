@@ -103,8 +103,18 @@ impl Engine {
             pieces.push(StreamPiece::Bytes(&trailer[skipped..trailer_len]));
             // SAFETY: `pins` hold the region until the call has returned.
             let sent = unsafe { connected.socket.send_pieces(&pieces, connected.ends_records) };
-            let sent = sent.inspect_err(|error| connected.on_send_error(error)).unwrap_or(0);
-            Ok(from + sent)
+            match (sent, external) {
+                (Ok(sent), _) => Ok(from + sent),
+                // Only that piece is memory of the program.
+                (Err(error), Some(external)) if error.raw_os_error() == Some(libc::EFAULT) => {
+                    let (addr, len) = (external.as_ptr() as u64, external.len() as u64);
+                    Err(TxError::Fault(MemoryFault::NotPresent { addr, len }))
+                }
+                (Err(error), _) => {
+                    connected.on_send_error(&error);
+                    Ok(from)
+                }
+            }
         })
     }
 

@@ -51,11 +51,16 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// Bytes that arrived. An error of an earlier send is reported here.
+    /// Bytes that arrived. An error of an earlier send is reported here, behind them.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.socket.receive(buffer) {
-            Ok(0) => self.failed.map_or(Ok(0), |errno| Err(io::Error::from_raw_os_error(errno))),
-            other => other,
+        let received = self.socket.receive(buffer);
+        let is_over = match &received {
+            Ok(count) => *count == 0,
+            Err(error) => error.raw_os_error() == Some(libc::EAGAIN),
+        };
+        match self.failed.filter(|_| is_over) {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => received,
         }
     }
 

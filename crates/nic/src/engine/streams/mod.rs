@@ -8,6 +8,7 @@
 //! | `drive` | what happens in one poll |
 //! | `calls` | what verbs and the connection manager do to a queue pair |
 //! | `closing` | streams that end after their queue pair did |
+//! | `settle` | what happens to them when the device or the process ends |
 //!
 //! One epoll set has all sockets, those of the connection manager too. Whoever holds the progress lock reads every stream that has bytes,
 //! also while it takes none: so two ends that answer READs cannot block each other. A stream that takes no bytes is watched until it does.
@@ -19,6 +20,7 @@ mod closing;
 mod drive;
 mod egress;
 mod end;
+mod settle;
 
 pub(crate) use calls::NewStream;
 pub(crate) use end::StreamEnd;

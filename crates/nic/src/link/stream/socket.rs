@@ -75,9 +75,11 @@ impl StreamSocket {
     }
 
     /// Listens on the port it is bound to.
-    pub(crate) fn listen(self, backlog: u32) -> io::Result<StreamListener> {
-        self.0.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
-        Ok(StreamListener(self.0))
+    pub(crate) fn listen(self, backlog: u32) -> Result<StreamListener, (StreamSocket, io::Error)> {
+        match self.0.listen(i32::try_from(backlog).unwrap_or(i32::MAX)) {
+            Ok(()) => Ok(StreamListener(self.0)),
+            Err(error) => Err((self, error)),
+        }
     }
 
     /// Sets the traffic class of its packets, where the system can.
@@ -128,6 +130,14 @@ impl StreamSocket {
         // the caller promises.
         let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Bytes that were sent and the peer has not acknowledged, the end of the stream among them.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        let mut count: libc::c_int = 0;
+        // SAFETY: the call writes one integer.
+        let status = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+        if status == 0 { count as usize } else { 0 }
     }
 
     /// Ends the stream. A forked child may have the socket too, so this does not wait for the last descriptor.

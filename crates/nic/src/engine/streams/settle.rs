@@ -1,0 +1,57 @@
+//! The end of a device or a process. TCP has taken what completed, but a socket that is closed with unread bytes, or that gets more of them,
+//! resets the connection and loses it. So the streams are served until the peers have it.
+
+use super::Streams;
+use super::drive::BUFFER;
+use crate::engine::Engine;
+use crate::engine::drive::{SETTLE_NS, SETTLE_PAUSE};
+use crate::link::now;
+use ferroce_proto::verbs::QpState;
+
+/// What is left of the streams that end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    /// A peer has not closed its half.
+    is_open: bool,
+    /// A peer does not have everything.
+    is_unsent: bool,
+}
+
+impl Engine {
+    /// Serves the streams that end until their peers have closed them, for a tenth of a second at most, or for `patience_ns` where a peer
+    /// does not have everything.
+    pub(in crate::engine) fn settle_streams(&self, streams: &Streams, patience_ns: u64) {
+        let (start, mut buffer) = (now(), vec![0; BUFFER]);
+        loop {
+            let left = self.serve_ending(streams, &mut buffer);
+            let patience_ns = if left.is_unsent { patience_ns } else { SETTLE_NS };
+            if !(left.is_open || left.is_unsent) || now().since_ns(start) >= patience_ns {
+                return;
+            }
+            std::thread::sleep(SETTLE_PAUSE);
+        }
+    }
+
+    /// Serves the streams that are closing, and the queue pairs that finish a message before.
+    fn serve_ending(&self, streams: &Streams, buffer: &mut [u8]) -> Left {
+        let mut left = Left::default();
+        for qp in self.qps.all() {
+            let Some(stream) = qp.stream() else { continue };
+            // At the exit of a process the lock may belong to a thread that no longer runs.
+            let Some(mut machine) = stream.machine.try_lock() else {
+                left.is_unsent = true;
+                continue;
+            };
+            if machine.state() == QpState::Sqd {
+                self.serve_locked(&qp, stream, &mut machine, buffer, now());
+                left.is_unsent |= machine.state() == QpState::Sqd;
+            }
+        }
+        for number in streams.closing.numbers() {
+            self.serve_closing(streams, number, buffer);
+        }
+        left.is_open = streams.closing.any(|_| true);
+        left.is_unsent |= streams.closing.any(|stream| stream.is_unsent());
+        left
+    }
+}
