@@ -51,7 +51,7 @@ pub fn stream(bytes: &[u8]) {
     let (has_crc, piece_len) = (choices & 1 != 0, usize::from(cut) + 1);
     assert_eq!(items(bytes, has_crc, bytes.len().max(1)), items(bytes, has_crc, piece_len));
 
-    let (mut initiator, _) = Initiator::new(Offer::default(), b"", Time(0));
+    let (mut initiator, _) = Initiator::new(Offer::default(), b"");
     if let Ok((used, _)) = initiator.receive(bytes) {
         assert!(used <= bytes.len());
     }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::links::first_code;
 use crate::process::Job;
 use crate::step::{Context, Report};
 use crate::tools::which;
@@ -168,8 +169,7 @@ fn foreign_sources(packages: &[Package<'_>], registries: &[&str]) -> Vec<String>
 
 /// Differences between the page and the packages: a row with a reason for each declared one, the name of each other.
 fn unlisted(packages: &[Package<'_>], declared: &BTreeSet<&str>, page: &str) -> Vec<String> {
-    let row = |line: &'_ str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
-    let rows: BTreeSet<String> = page.lines().filter_map(row).collect();
+    let rows: BTreeSet<String> = page.lines().filter_map(first_code).collect();
     let rest = page.split("## Brought by them").nth(1).unwrap_or_default();
     let rest = rest.split("\n\n").nth(1).unwrap_or_default();
     let named: BTreeSet<String> = rest.split('`').skip(1).step_by(2).map(str::to_owned).collect();

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
+use crate::links::first_code;
 use crate::process::{Job, Ran};
 use crate::step::{Context, Report, fail};
 
@@ -241,9 +242,8 @@ pub(crate) fn undocumented_targets(root: &Path) -> Vec<String> {
 }
 
 fn compare(targets: &[String], readme: &str) -> Vec<String> {
-    let row = |line: &'_ str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
     let table = readme.lines().skip_while(|line| !line.starts_with("| target |"));
-    let rows: Vec<String> = table.take_while(|line| line.starts_with('|')).filter_map(row).collect();
+    let rows: Vec<String> = table.take_while(|line| line.starts_with('|')).filter_map(first_code).collect();
     let missing = targets.iter().filter(|target| !rows.contains(target));
     let stale = rows.iter().filter(|row| !targets.contains(row));
     missing

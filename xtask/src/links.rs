@@ -60,6 +60,11 @@ fn heading_anchor(line: &str) -> Option<String> {
     Some(kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect())
 }
 
+/// The code at the start of a row of a table, such as `name` in "| `name` | …".
+pub(crate) fn first_code(line: &str) -> Option<String> {
+    Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

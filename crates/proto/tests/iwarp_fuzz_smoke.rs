@@ -55,7 +55,7 @@ proptest! {
 
     #[test]
     fn any_frame_is_read_or_refused(private: [u8; 7], at: prop::sample::Index, value: u8) {
-        let (_, request) = Initiator::new(Offer::default(), &private, ferroce_proto::Time(0));
+        let (_, request) = Initiator::new(Offer::default(), &private);
         let mut bytes = [&[0, 3][..], &request].concat();
         let at = at.index(bytes.len());
         bytes[at] = value;

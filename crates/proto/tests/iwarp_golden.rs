@@ -46,7 +46,7 @@ fn tagged(opcode: RdmapOpcode) -> DdpHeader {
 /// The frames of a connection, one per TCP segment, and the opcode that tshark must find in each.
 fn connection() -> Vec<(From, Vec<u8>, Option<RdmapOpcode>)> {
     let offer = Offer { crc: true, ..Offer::default() };
-    let (_, request) = Initiator::new(offer, b"private", Time(0));
+    let (_, request) = Initiator::new(offer, b"private");
     let (_, read) = Responder::new(Time(0)).receive(&request).expect("our own frame");
     let (_, reply) = read.expect("whole").accept(&offer, b"data").expect("acceptable");
     let mut frames = vec![(From::Initiator, request, None), (From::Responder, reply, None)];

@@ -2,8 +2,7 @@
 
 use ferroce_proto::Time;
 use ferroce_proto::iwarp::negotiation::{
-    Initiator, Negotiated, NegotiationError, Offer, REPLY_TIMEOUT_NS, REQUEST_TIMEOUT_NS, Reply, Request,
-    Responder, Role, Rtr,
+    Initiator, Negotiated, NegotiationError, Offer, REQUEST_TIMEOUT_NS, Reply, Request, Responder, Role, Rtr,
 };
 use ferroce_proto::iwarp::wire::{BadFrame, Enhanced, FrameKind, MpaFrame, RtrKinds, TerminateCode};
 
@@ -17,7 +16,7 @@ fn request_of(bytes: &[u8]) -> Request {
 
 /// Both ends of a negotiation in which the program of the responder accepts.
 fn negotiate(initiator: Offer, responder: Offer) -> (Result<Negotiated, NegotiationError>, Negotiated) {
-    let (mut active, request) = Initiator::new(initiator, b"hello", Time(0));
+    let (mut active, request) = Initiator::new(initiator, b"hello");
     let request = request_of(&request);
     assert_eq!(request.private_data(), b"hello");
     let (terms, reply) = request.accept(&responder, b"welcome").unwrap();
@@ -69,7 +68,7 @@ fn an_older_responder_makes_the_initiator_connect_again() {
 
 #[test]
 fn a_refusal_carries_private_data() {
-    let (mut active, request) = Initiator::new(OFFER, b"", Time(0));
+    let (mut active, request) = Initiator::new(OFFER, b"");
     let reply = request_of(&request).reject(b"no");
     let refused = Reply { accepted: None, private_data: b"no".to_vec() };
     assert_eq!(active.receive(&reply), Ok((reply.len(), Some(refused))));
@@ -77,7 +76,7 @@ fn a_refusal_carries_private_data() {
 
 #[test]
 fn every_cut_gives_the_same_and_later_bytes_stay() {
-    let (_, bytes) = Initiator::new(OFFER, b"hello", Time(0));
+    let (_, bytes) = Initiator::new(OFFER, b"hello");
     let stream = [&bytes[..], b"the first FPDU"].concat();
     for cut in 0..stream.len() {
         let (first, second) = stream.split_at(cut);
@@ -122,7 +121,7 @@ fn markers_and_unknown_rtr_are_refused() {
     let error = request.accept(&OFFER, b"").unwrap_err();
     assert_eq!((error, error.code()), (NegotiationError::Rtr, Some(TerminateCode::LLP_RTR)));
 
-    let (mut active, _) = Initiator::new(OFFER, b"", Time(0));
+    let (mut active, _) = Initiator::new(OFFER, b"");
     let reply = MpaFrame { markers: true, ..foreign(FrameKind::Reply, Some(Enhanced::default())) };
     assert_eq!(active.receive(&reply.to_bytes()), Err(NegotiationError::Markers));
 }
@@ -130,7 +129,7 @@ fn markers_and_unknown_rtr_are_refused() {
 /// siw answers with READ if the initiator does not offer WRITE, and repeats the request's reserved bits.
 #[test]
 fn a_foreign_reply_selects_read_and_is_no_ferroce() {
-    let (mut active, request) = Initiator::new(OFFER, b"", Time(0));
+    let (mut active, request) = Initiator::new(OFFER, b"");
     let words = Enhanced {
         peer_to_peer: true,
         rtr: RtrKinds { read: true, ..RtrKinds::default() },
@@ -145,14 +144,14 @@ fn a_foreign_reply_selects_read_and_is_no_ferroce() {
 
 #[test]
 fn a_reply_with_too_many_reads_is_refused_with_a_terminate() {
-    let (mut active, _) = Initiator::new(OFFER, b"", Time(0));
+    let (mut active, _) = Initiator::new(OFFER, b"");
     let reply = foreign(FrameKind::Reply, Some(Enhanced { ord: 5, ird: 1, ..Enhanced::default() }));
     let error = active.receive(&reply.to_bytes()).unwrap_err();
     assert_eq!(
         (error, error.code()),
         (NegotiationError::Ird { ord: 5, ird: 4 }, Some(TerminateCode::LLP_IRD))
     );
-    let (mut active, _) = Initiator::new(OFFER, b"", Time(0));
+    let (mut active, _) = Initiator::new(OFFER, b"");
     let open =
         Enhanced { ird: Enhanced::NOT_NEGOTIATED, ord: Enhanced::NOT_NEGOTIATED, ..Enhanced::default() };
     let terms = active
@@ -166,13 +165,9 @@ fn a_reply_with_too_many_reads_is_refused_with_a_terminate() {
 }
 
 #[test]
-fn deadlines_and_foreign_bytes_end_the_negotiation() {
-    let (mut active, _) = Initiator::new(OFFER, b"", Time(7));
-    assert_eq!(active.deadline(), Time(7 + REPLY_TIMEOUT_NS));
-    assert_eq!(active.handle_timeout(Time(7)), Ok(()));
-    assert_eq!(active.handle_timeout(active.deadline()), Err(NegotiationError::TimedOut));
+fn foreign_bytes_end_the_negotiation_and_a_request_has_a_deadline() {
+    let (mut active, _) = Initiator::new(OFFER, b"");
     assert_eq!(active.receive(b"HTTP/1.1"), Err(NegotiationError::Frame(BadFrame::Key)));
     let passive = Responder::new(Time(7));
     assert_eq!(passive.deadline(), Time(7 + REQUEST_TIMEOUT_NS));
-    assert_eq!(passive.handle_timeout(passive.deadline()), Err(NegotiationError::TimedOut));
 }

@@ -325,7 +325,7 @@ impl StreamPair {
 
 /// Both ends' terms, with the frames cut at random.
 fn negotiate(rng: &mut StdRng, offer: &Offer) -> [Negotiated; 2] {
-    let (mut initiator, request) = Initiator::new(*offer, b"request", Time(0));
+    let (mut initiator, request) = Initiator::new(*offer, b"request");
     let mut responder = Responder::new(Time(0));
     let (first, second) = request.split_at(rng.random_range(0..request.len()));
     assert_eq!(responder.receive(first), Ok((first.len(), None)));

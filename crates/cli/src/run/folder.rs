@@ -4,8 +4,8 @@
 
 use crate::failure::Failure;
 use crate::program::CANNOT_RUN;
+use ferroce_os::random;
 use std::fs::{DirBuilder, File};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ impl PrivateFolder {
     fn make_in(base: &Path) -> Result<PrivateFolder, Failure> {
         let prefix = format!("ferroce-run-{}-", rustix::process::geteuid().as_raw());
         sweep(base, &prefix);
-        make_at(base.join(format!("{prefix}{:016x}", random_number()))).map_err(|error| {
+        make_at(base.join(format!("{prefix}{:016x}", random::number::<u64>()))).map_err(|error| {
             Failure::io(format!("cannot make a folder in {}", base.display()), error)
                 .exit_with(CANNOT_RUN)
                 .advise("Free some space there, or make it writable")
@@ -39,11 +39,6 @@ impl PrivateFolder {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
-}
-
-/// A number that another user cannot predict.
-pub(super) fn random_number() -> u64 {
-    RandomState::new().hash_one(())
 }
 
 fn make_at(path: PathBuf) -> io::Result<PrivateFolder> {

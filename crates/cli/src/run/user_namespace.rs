@@ -4,7 +4,7 @@
 //! access each other's memory only within one such namespace, and local peers depend on that. A program therefore
 //! joins the namespace of a running program of the same user, if there is one, instead of making its own.
 
-use super::folder::random_number;
+use ferroce_os::random;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
@@ -24,7 +24,7 @@ pub(super) fn lock_search(base: &Path, uid: u32) -> Vec<OwnedFd> {
     let plain = base.join(format!("ferroce-run-{uid}.lock"));
     let is_taken = open_lock(&plain, OFlags::CREATE, uid).is_none();
     if is_taken && own_locks(&plain, uid).is_empty() {
-        let random = format!("{}-{:016x}", plain.display(), random_number());
+        let random = format!("{}-{:016x}", plain.display(), random::number::<u64>());
         let _ = open_lock(Path::new(&random), OFlags::CREATE | OFlags::EXCL, uid);
     }
     let mut locks = own_locks(&plain, uid);

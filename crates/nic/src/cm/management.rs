@@ -2,8 +2,7 @@
 
 use super::CmService;
 use super::service::{Destination, LOCK_PATIENCE, Managed};
-use super::stream::StreamCm;
-use crate::engine::{ManagementAgent, StreamNews};
+use crate::engine::{ManagementAgent, StreamEvent};
 use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now};
 use crate::local::LocalPeers;
 use ferroce_os::clock::wall_clock_ns;
@@ -159,8 +158,8 @@ impl ManagementAgent for CmService {
         self.streams.iter().for_each(|streams| self.stream_socket_ready(streams, number, now));
     }
 
-    fn stream_news(&self, news: &[(u64, StreamNews)], _: Time) {
-        self.streams.iter().for_each(|streams| self.stream_news_arrived(streams, news));
+    fn stream_events(&self, events: &[(u64, StreamEvent)], _: Time) {
+        self.streams.iter().for_each(|streams| self.on_stream_events(streams, events));
     }
 
     fn handle_timeout(&self, now: Time) {
@@ -186,14 +185,15 @@ impl ManagementAgent for CmService {
     fn named_counters(&self) -> BTreeMap<&'static str, u64> {
         // At the exit of the process the lock may belong to a thread that no longer runs.
         let Some(managed) = lock_within(&self.managed, LOCK_PATIENCE) else { return BTreeMap::new() };
-        let now = [
-            ("connections_now", managed.cm.connections() as u64),
-            ("half_open_now", managed.cm.half_open() as u64),
-            ("undecided_now", managed.cm.pending() as u64),
-        ];
-        let refused = self.streams.iter().map(|_| ("refused_now", self.engine.refused_now()));
-        let streams = self.streams.iter().flat_map(StreamCm::named_counters).chain(refused);
-        managed.cm.counters().named().into_iter().chain(now).chain(streams).collect()
+        let now = match &self.streams {
+            Some(streams) => streams.named_counters(self.engine.refused_now()),
+            None => vec![
+                ("connections_now", managed.cm.connections() as u64),
+                ("half_open_now", managed.cm.half_open() as u64),
+                ("undecided_now", managed.cm.pending() as u64),
+            ],
+        };
+        managed.cm.counters().named().into_iter().chain(now).collect()
     }
 }
 

@@ -23,11 +23,11 @@ pub struct Posting<'a> {
     asked: Option<Time>,
     /// Every request so far took a fast path: none is queued.
     is_plain: bool,
-    special: Option<&'a Special>,
+    non_roce: Option<&'a NonRoce>,
 }
 
 /// A queue pair that is not one of RoCE.
-pub(crate) enum Special {
+pub(crate) enum NonRoce {
     /// It is for raw packets.
     Raw(Box<RawQp>),
     /// Its wire is iWARP.
@@ -39,8 +39,8 @@ impl Posting<'_> {
     /// place instead of being copied first.
     #[inline(always)] // the caller often knows the operation
     pub fn post<'a>(&mut self, wr: impl Fn() -> SendWr<'a>) -> Result<(), PostError> {
-        if let Some(special) = self.special {
-            return self.post_special(special, &wr());
+        if let Some(non_roce) = self.non_roce {
+            return self.post_non_roce(non_roce, &wr());
         }
         let Posting { host, machine, asked, .. } = self;
         if let SendOp::Send = wr().op {
@@ -53,17 +53,17 @@ impl Posting<'_> {
     }
 
     #[inline(never)]
-    fn post_special(&mut self, special: &Special, wr: &SendWr<'_>) -> Result<(), PostError> {
-        match special {
-            Special::Raw(raw) => raw.post_send(wr),
-            Special::Stream => self.host.post_stream(wr),
+    fn post_non_roce(&mut self, non_roce: &NonRoce, wr: &SendWr<'_>) -> Result<(), PostError> {
+        match non_roce {
+            NonRoce::Raw(raw) => raw.post_send(wr),
+            NonRoce::Stream => self.host.post_stream(wr),
         }
     }
 
     /// Executes a request while it is posted, or does nothing. Only [`Self::post`] queues it, or reports what is wrong with it.
     pub fn try_post(&mut self, wr: &SendWr<'_>) -> Attempt {
-        let Posting { host, machine, asked, special, .. } = self;
-        match special {
+        let Posting { host, machine, asked, non_roce, .. } = self;
+        match non_roce {
             Some(_) => Attempt::Declined,
             None => machine.try_post(|| *wr, || *asked.get_or_insert_with(now), host),
         }
@@ -77,8 +77,8 @@ impl Posting<'_> {
 
     /// The sizes of the queue pair.
     pub fn cap(&self) -> QpCap {
-        match self.special {
-            Some(Special::Raw(raw)) => raw.query().cap,
+        match self.non_roce {
+            Some(NonRoce::Raw(raw)) => raw.query().cap,
             _ => *self.machine.cap(),
         }
     }
@@ -96,14 +96,14 @@ impl Engine {
     pub(crate) fn post_send_each<R>(
         &self,
         qp: &Arc<QpCore>,
-        special: Option<&Special>,
+        non_roce: Option<&NonRoce>,
         fill: impl FnOnce(&mut Posting<'_>) -> R,
     ) -> R {
         let machine = qp.machine.lock();
         let mut posting =
-            Posting { host: NicHost::alone(self, qp), machine, asked: None, is_plain: true, special };
+            Posting { host: NicHost::alone(self, qp), machine, asked: None, is_plain: true, non_roce };
         let outcome = fill(&mut posting);
-        // A special one has no unsent packets.
+        // A non_roce one has no unsent packets.
         if !posting.machine.is_quiet() || qp.overrun.load(Ordering::Relaxed) {
             self.ring(qp, &mut posting);
         }

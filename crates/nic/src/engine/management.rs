@@ -1,7 +1,7 @@
 //! Packets to QP1 and the timer of the management agent that answers them. The agent is above the engine, which calls it through a trait.
 
 use super::outgoing::Batch;
-use super::{Engine, StreamNews};
+use super::{Engine, StreamEvent};
 use crate::link::{RxPacket, TxBatch};
 use ferroce_proto::Time;
 use ferroce_proto::wire::Packet;
@@ -16,7 +16,7 @@ pub(crate) trait ManagementAgent: Send + Sync {
     /// Handles a socket of its own that is ready (iWARP).
     fn socket_ready(&self, number: u64, now: Time);
     /// Handles what happened to connections, by their numbers (iWARP).
-    fn stream_news(&self, news: &[(u64, StreamNews)], now: Time);
+    fn stream_events(&self, events: &[(u64, StreamEvent)], now: Time);
     /// Called when the deadline that it [set](Engine::set_agent_deadline) has passed.
     fn handle_timeout(&self, now: Time);
     /// Ends all connections and notifies their peers; the process or the device is about to end.

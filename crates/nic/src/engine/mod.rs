@@ -44,15 +44,15 @@ mod streams;
 mod timers;
 
 pub(crate) use background::{Background, Chore};
+pub(crate) use calls::NonRoce;
 pub use calls::Posting;
-pub(crate) use calls::Special;
 pub(crate) use device::DeviceState;
 pub(crate) use management::ManagementAgent;
 pub(crate) use outgoing::Resends;
 pub(crate) use qp::{QpCore, QpQueues};
 pub(crate) use qps::MAX_QP;
 pub(crate) use srqs::MAX_XRC_SRQ;
-pub(crate) use streams::{NewStream, StreamEnd, StreamNews, Streams};
+pub(crate) use streams::{NewStream, StreamEnd, StreamEvent, Streams};
 
 use crate::link::{Link, SharedPort};
 use crate::local::LocalPeers;
@@ -120,6 +120,6 @@ impl Engine {
 
     /// The same context with iWARP as its wire.
     pub(crate) fn with_streams(self, streams: Streams) -> Self {
-        Engine { streams: Some(streams), polling: self.polling.always_ready(), ..self }
+        Engine { streams: Some(streams), polling: self.polling.with_streams(), ..self }
     }
 }

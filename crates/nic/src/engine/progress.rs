@@ -26,7 +26,7 @@ pub(super) struct Polling {
     ready: Mutex<VecDeque<Arc<QpCore>>>,
     any_ready: AtomicBool,
     /// Something is always ready: the context has streams, which every poll asks. So a poll of RoCE does not ask what the wire is.
-    is_always_ready: bool,
+    has_streams: bool,
     /// How often a poller found the progress lock taken. A lost count does not matter.
     pub(super) contentions: AtomicU32,
     /// Polls without arrivals after which a poller yields the processor.
@@ -45,7 +45,7 @@ impl Polling {
             timers: Timers::default(),
             ready: Mutex::default(),
             any_ready: AtomicBool::new(false),
-            is_always_ready: false,
+            has_streams: false,
             contentions: AtomicU32::new(0),
             patience: AtomicU32::new(YIELDS_AFTER),
             keeps_until_ns: AtomicU64::new(0),
@@ -54,8 +54,8 @@ impl Polling {
     }
 
     /// The same for a context with streams.
-    pub(super) fn always_ready(mut self) -> Self {
-        self.is_always_ready = true;
+    pub(super) fn with_streams(mut self) -> Self {
+        self.has_streams = true;
         self.any_ready = AtomicBool::new(true);
         self
     }
@@ -99,7 +99,7 @@ impl Polling {
     pub(super) fn pop_ready(&self) -> Option<Arc<QpCore>> {
         let mut ready = self.ready.lock();
         let next = ready.pop_front();
-        self.any_ready.store(self.is_always_ready || !ready.is_empty(), Ordering::Relaxed);
+        self.any_ready.store(self.has_streams || !ready.is_empty(), Ordering::Relaxed);
         drop(ready);
         let qp = next?;
         qp.ready.store(false, Ordering::Relaxed);

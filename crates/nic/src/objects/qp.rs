@@ -5,7 +5,7 @@ use super::pd::Pd;
 use super::srq::Srq;
 use crate::config::Wire;
 use crate::device_attr::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
-use crate::engine::{Engine, MAX_QP, Posting, QpCore, QpQueues, Special, StreamEnd};
+use crate::engine::{Engine, MAX_QP, NonRoce, Posting, QpCore, QpQueues, StreamEnd};
 use crate::error::Error;
 use crate::quota::Permit;
 use crate::raw::{Flow, FlowRule, RawQp};
@@ -46,7 +46,7 @@ pub struct Qp {
     handle: u32,
     domain: Option<Arc<XrcDomain>>,
     /// There if it is not one of RoCE: then this does the work, and the machine only keeps the number.
-    pub(crate) special: Option<Special>,
+    pub(crate) non_roce: Option<NonRoce>,
 }
 
 impl Pd {
@@ -140,7 +140,7 @@ impl Pd {
         };
         let core = engine.qps.insert(make).ok_or(Error::Exhausted { what: "queue pairs", limit: MAX_QP })?;
         let mut qp = Qp::new(core, engine.clone(), self.clone(), transport, 0, domain);
-        qp.special = is_stream.then_some(Special::Stream);
+        qp.non_roce = is_stream.then_some(NonRoce::Stream);
         Ok(qp)
     }
 }
@@ -177,7 +177,7 @@ impl Qp {
         handle: u32,
         domain: Option<Arc<XrcDomain>>,
     ) -> Qp {
-        Qp { core, engine, pd, transport, groups: Mutex::default(), handle, domain, special: None }
+        Qp { core, engine, pd, transport, groups: Mutex::default(), handle, domain, non_roce: None }
     }
 
     /// Its number.
@@ -206,8 +206,8 @@ impl Qp {
     }
     /// Its attributes, as they were set.
     pub fn query(&self) -> QpAttr {
-        match (&self.special, self.core.stream()) {
-            (Some(Special::Raw(raw)), _) => raw.query(),
+        match (&self.non_roce, self.core.stream()) {
+            (Some(NonRoce::Raw(raw)), _) => raw.query(),
             (_, Some(stream)) => stream.machine.lock().query(),
             _ => self.core.machine.lock().query(),
         }
@@ -246,8 +246,8 @@ impl Qp {
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
         let nic = &self.pd.nic;
         nic.alive()?;
-        match (&self.special, self.core.stream()) {
-            (Some(Special::Raw(raw)), _) => return raw.modify(attr, mask),
+        match (&self.non_roce, self.core.stream()) {
+            (Some(NonRoce::Raw(raw)), _) => return raw.modify(attr, mask),
             (_, Some(stream)) => return self.engine.modify_stream(&self.core, stream, attr, mask),
             _ => {}
         }
@@ -282,7 +282,7 @@ impl Qp {
     #[inline(always)] // both callers have one kind of list each
     pub fn post_send_each<R>(&self, fill: impl FnOnce(&mut Posting<'_>) -> R) -> Result<R, Error> {
         self.pd.nic.alive()?;
-        Ok(self.engine.post_send_each(&self.core, self.special.as_ref(), fill))
+        Ok(self.engine.post_send_each(&self.core, self.non_roce.as_ref(), fill))
     }
 
     /// Posts the receives that `fill` hands over, in order, under one lock.
@@ -292,38 +292,38 @@ impl Qp {
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> Result<R, Error> {
         self.pd.nic.alive()?;
-        match &self.special {
+        match &self.non_roce {
             None => Ok(self.engine.post_recv_each(&self.core, fill)),
-            Some(special) => Ok(self.post_recv_special(special, fill)),
+            Some(non_roce) => Ok(self.post_recv_non_roce(non_roce, fill)),
         }
     }
 
     /// Posts receives, in order. On error the first `n` were taken.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
-        if let Some(special) = &self.special {
-            return self.post_recv_special(special, |post| {
+        if let Some(non_roce) = &self.non_roce {
+            return self.post_recv_non_roce(non_roce, |post| {
                 wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|e| (n, e.into())))
             });
         }
         self.engine.post_recv(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
     }
 
-    fn post_recv_special<R>(
+    fn post_recv_non_roce<R>(
         &self,
-        special: &Special,
+        non_roce: &NonRoce,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> R {
-        match (special, self.core.stream()) {
-            (Special::Raw(raw), _) => raw.post_recv_each(fill),
-            (Special::Stream, Some(stream)) => self.engine.post_stream_recv(&self.core, stream, fill),
-            (Special::Stream, None) => self.engine.post_recv_each(&self.core, fill),
+        match (non_roce, self.core.stream()) {
+            (NonRoce::Raw(raw), _) => raw.post_recv_each(fill),
+            (NonRoce::Stream, Some(stream)) => self.engine.post_stream_recv(&self.core, stream, fill),
+            (NonRoce::Stream, None) => self.engine.post_recv_each(&self.core, fill),
         }
     }
 
     fn raw(&self) -> Option<&RawQp> {
-        match &self.special {
-            Some(Special::Raw(raw)) => Some(raw),
+        match &self.non_roce {
+            Some(NonRoce::Raw(raw)) => Some(raw),
             _ => None,
         }
     }

@@ -7,12 +7,11 @@
 //! caller's buffer as a whole is checked before it is handed out.
 
 use super::wire::{
-    AtomicRequest, AtomicResponse, CRC_LEN, DdpBuffer, DdpHeader, ImmediateData, LENGTH_LEN, MAX_BODY,
+    AtomicRequest, AtomicResponse, CRC_LEN, DdpBuffer, DdpHeader, ImmediateData, LENGTH_LEN, MAX_HEAD,
     MAX_TRAILER, RdmapOpcode, ReadRequest, StreamError, Terminate, pad_len,
 };
 use ferroce_crc::Crc32c;
 
-const MAX_HEAD: usize = LENGTH_LEN + DdpHeader::UNTAGGED_LEN + MAX_BODY;
 /// Length field and the two control fields: they decide how the header continues.
 const CONTROLS_END: usize = LENGTH_LEN + 2;
 

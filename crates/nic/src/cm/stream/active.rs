@@ -65,15 +65,9 @@ enum Step {
 
 impl CmService {
     /// The socket of an attempt is ready.
-    pub(super) fn advance(
-        &self,
-        connections: &mut Connections,
-        number: u64,
-        mut connecting: Connecting,
-        now: Time,
-    ) {
+    pub(super) fn advance(&self, connections: &mut Connections, number: u64, mut connecting: Connecting) {
         let step = match &mut connecting.initiator {
-            None => self.send_request(&mut connecting, number, now),
+            None => self.send_request(&mut connecting, number),
             Some(initiator) => read_reply(&connecting.socket, initiator, connecting.peer),
         };
         match step {
@@ -86,11 +80,11 @@ impl CmService {
     }
 
     /// TCP is connected, or failed to.
-    fn send_request(&self, connecting: &mut Connecting, number: u64, now: Time) -> Step {
+    fn send_request(&self, connecting: &mut Connecting, number: u64) -> Step {
         let Connecting { socket, offer, private_data, .. } = &*connecting;
-        let (initiator, request) = Initiator::new(*offer, private_data, now);
-        let sent = socket.connected().and_then(|()| socket.send(&request, true));
-        let watched = sent.and_then(|_| self.watch(socket.as_fd(), Interest::Read, number));
+        let (initiator, request) = Initiator::new(*offer, private_data);
+        let sent = socket.connected().and_then(|()| socket.send_frame(&request));
+        let watched = sent.and_then(|()| self.watch(socket.as_fd(), Interest::Read, number));
         match watched {
             Ok(()) => {
                 connecting.initiator = Some(initiator);
@@ -164,9 +158,9 @@ fn read_reply(socket: &StreamSocket, initiator: &mut Initiator, peer: SocketAddr
     let mut buffer = [0; READ];
     loop {
         let count = match socket.receive(&mut buffer) {
-            Ok(0) => return Step::Failed(Failure::new(CmEventKind::Rejected, libc::ECONNRESET)),
-            Ok(count) => count,
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return Step::Waits,
+            Ok(Some(0)) => return Step::Failed(Failure::new(CmEventKind::Rejected, libc::ECONNRESET)),
+            Ok(Some(count)) => count,
+            Ok(None) => return Step::Waits,
             Err(error) => return Step::Failed(Failure::of(&error)),
         };
         match initiator.receive(&buffer[..count]) {

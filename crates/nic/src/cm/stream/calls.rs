@@ -74,7 +74,7 @@ impl CmId {
         })?;
         state.local = socket.local_addr().ok().or(state.local);
         let id = Arc::downgrade(self);
-        let listening = Listening { socket, id, backlog: backlog as usize, undecided: 0, rests: None };
+        let listening = Listening { socket, id, backlog: backlog as usize, undecided: 0, paused_until: None };
         state.stream = Some(self.service.with_connections(streams, |connections| {
             connections.last += 1;
             let number = connections.last;

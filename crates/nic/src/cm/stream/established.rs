@@ -3,7 +3,7 @@
 use super::{Connections, Entry};
 use crate::cm::event::{CmEventKind, ConnParam};
 use crate::cm::{CmId, CmService};
-use crate::engine::StreamNews;
+use crate::engine::StreamEvent;
 use ferroce_proto::{Qpn, Time};
 use std::sync::Weak;
 
@@ -25,25 +25,25 @@ impl Established {
 }
 
 /// The engine reports something about a connection.
-pub(super) fn on_news(connections: &mut Connections, number: u64, news: StreamNews) {
+pub(super) fn on_event(connections: &mut Connections, number: u64, event: StreamEvent) {
     let established = match connections.take(number) {
         Some(Entry::Established(established)) => established,
         other => return other.into_iter().for_each(|entry| connections.put(number, entry)),
     };
     let id = established.id.upgrade();
     let none = ConnParam::default();
-    match (news, established.is_reported) {
-        (StreamNews::Ready, false) => {
+    match (event, established.is_reported) {
+        (StreamEvent::Ready, false) => {
             let established = Established { deadline: None, is_reported: true, ..established };
             connections.put(number, Entry::Established(established));
             connections.raise(id, CmEventKind::Established, 0, none);
         }
-        (StreamNews::Ready, true) => {
+        (StreamEvent::Ready, true) => {
             connections.keep(&id);
             connections.put(number, Entry::Established(established));
         }
-        (StreamNews::Ended, true) => connections.raise(id, CmEventKind::Disconnected, 0, none),
-        (StreamNews::Ended, false) => {
+        (StreamEvent::Ended, true) => connections.raise(id, CmEventKind::Disconnected, 0, none),
+        (StreamEvent::Ended, false) => {
             connections.raise(id, CmEventKind::ConnectError, -libc::ECONNRESET, none);
         }
     }

@@ -32,7 +32,7 @@ mod passive;
 use super::event::{CmEvent, CmEventKind, ConnParam};
 use super::service::LOCK_PATIENCE;
 use super::{CmId, CmService};
-use crate::engine::{Engine, StreamNews};
+use crate::engine::{Engine, StreamEvent};
 use crate::link::{StreamSocket, now};
 use active::Connecting;
 use established::Established;
@@ -132,13 +132,14 @@ impl Connections {
         self.events.extend(id.clone().map(|id| Delivery::Nothing { _id: id }));
     }
 
-    fn named_counters(&self) -> [(&'static str, u64); 3] {
+    fn named_counters(&self, refused: u64) -> Vec<(&'static str, u64)> {
         let count =
             |is_it: fn(&Entry) -> bool| self.entries.values().filter(|entry| is_it(entry)).count() as u64;
-        [
+        vec![
             ("connections_now", count(|entry| matches!(entry, Entry::Established(_)))),
             ("half_open_now", self.half_open.len() as u64),
             ("undecided_now", count(|entry| matches!(entry, Entry::Undecided(_)))),
+            ("refused_now", refused),
         ]
     }
 }
@@ -148,8 +149,8 @@ impl StreamCm {
         StreamCm { connections: Mutex::default(), crc }
     }
 
-    pub(in crate::cm) fn named_counters(&self) -> Vec<(&'static str, u64)> {
-        lock_within(&self.connections, LOCK_PATIENCE).map_or_else(Vec::new, |c| c.named_counters().to_vec())
+    pub(in crate::cm) fn named_counters(&self, refused: u64) -> Vec<(&'static str, u64)> {
+        lock_within(&self.connections, LOCK_PATIENCE).map_or_else(Vec::new, |c| c.named_counters(refused))
     }
 }
 
@@ -207,15 +208,15 @@ impl CmService {
         self.with_connections(streams, |connections| match connections.take(number) {
             Some(Entry::Listening(listening)) => self.accept_waiting(connections, number, listening, now),
             Some(Entry::Requesting(requesting)) => self.read_request(connections, number, requesting),
-            Some(Entry::Connecting(connecting)) => self.advance(connections, number, connecting, now),
+            Some(Entry::Connecting(connecting)) => self.advance(connections, number, connecting),
             Some(other) => connections.put(number, other),
             None => {}
         });
     }
 
-    pub(super) fn stream_news_arrived(&self, streams: &StreamCm, news: &[(u64, StreamNews)]) {
+    pub(super) fn on_stream_events(&self, streams: &StreamCm, events: &[(u64, StreamEvent)]) {
         self.with_connections(streams, |connections| {
-            news.iter().for_each(|(number, news)| established::on_news(connections, *number, *news));
+            events.iter().for_each(|(number, event)| established::on_event(connections, *number, *event));
         });
     }
 
@@ -295,7 +296,7 @@ impl CmService {
     /// Sends a last frame, and closes after it.
     fn send_last(&self, socket: StreamSocket, frame: &[u8]) {
         // A new socket has room for a frame of some hundred bytes. If it fails, the peer sees the end of the stream.
-        let _ = socket.send(frame, true);
+        let _ = socket.send_frame(frame);
         self.engine.close_socket(socket, now());
     }
 }

@@ -17,14 +17,14 @@ use std::sync::Weak;
 
 /// Most connections without a whole request. A process may have 1024 descriptors by default.
 const MOST_HALF_OPEN: usize = 256;
-/// How long a connection without a request keeps its place although others wait: a request follows its connection at once.
-const PLACE_NS: u64 = 500_000_000;
-/// How long a listener waits before it looks for a free place again.
-const FULL_NS: u64 = 10_000_000;
+/// Least age of a connection without a request that is closed because others wait. A request usually follows its connection immediately.
+const EVICTED_FROM_NS: u64 = 500_000_000;
+/// How long a listener pauses that has too many connections without a request.
+const FULL_PAUSE_NS: u64 = 10_000_000;
 /// Connections accepted in one poll.
 const ACCEPTS: usize = 64;
-/// How long a listener rests after the system could not accept: it is out of descriptors or memory.
-const REST_NS: u64 = 100_000_000;
+/// How long a listener pauses after the system could not accept: it is out of descriptors or memory.
+const FAILED_PAUSE_NS: u64 = 100_000_000;
 /// Bytes of one read: a whole request, and a little of what follows.
 const READ: usize = MAX_PRIVATE_DATA + 64;
 
@@ -35,12 +35,12 @@ pub(super) struct Listening {
     /// Most requests that wait for the program.
     pub(super) backlog: usize,
     pub(super) undecided: usize,
-    pub(super) rests: Option<Time>,
+    pub(super) paused_until: Option<Time>,
 }
 
 impl Listening {
     pub(super) fn resumes_at(&self) -> Option<Time> {
-        self.rests
+        self.paused_until
     }
 }
 
@@ -82,12 +82,12 @@ impl Connections {
 }
 
 impl CmService {
-    /// Starts to listen, or goes on.
+    /// Starts to listen, or resumes.
     pub(super) fn resume(&self, connections: &mut Connections, number: u64, mut listening: Listening) {
-        listening.rests = None;
+        listening.paused_until = None;
         // If that fails, the system is out of memory: try again later.
         if self.watch(listening.socket.as_fd(), Interest::Read, number).is_err() {
-            listening.rests = Some(crate::link::now() + REST_NS);
+            listening.paused_until = Some(crate::link::now() + FAILED_PAUSE_NS);
         }
         connections.put(number, Entry::Listening(listening));
     }
@@ -112,43 +112,44 @@ impl CmService {
                 true => connections.half_open_of(number).next(),
                 false => connections.half_open.first().copied(),
             };
-            let has_place = !is_full && connections.half_open.len() < MOST_HALF_OPEN;
-            if !has_place && !self.gives_way(connections, oldest, now) {
+            let has_room = !is_full && connections.half_open.len() < MOST_HALF_OPEN;
+            if !has_room && !self.evict_oldest(connections, oldest, now) {
                 self.unwatch(&listening.socket);
-                listening.rests = Some(now + FULL_NS);
+                listening.paused_until = Some(now + FULL_PAUSE_NS);
                 break;
             }
             match listening.socket.accept() {
-                Ok((socket, local, peer)) => {
+                Ok(Some((socket, local, peer))) => {
                     self.begin_request(connections, number, (socket, local, peer), now);
                     waiting += 1;
-                    // Another one gives way only to a connection that waits.
-                    if !has_place {
+                    // The next eviction needs a connection that certainly waits.
+                    if !has_room {
                         break;
                     }
                 }
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                Ok(None) => break,
+                Err(error) => {
+                    let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+                    // Otherwise the connection ended before it was accepted.
+                    if error.raw_os_error().is_some_and(|errno| shortages.contains(&errno)) {
                         log::refusal(format_args!("a connection waits to be accepted: {error}"));
                         self.unwatch(&listening.socket);
-                        listening.rests = Some(now + REST_NS);
+                        listening.paused_until = Some(now + FAILED_PAUSE_NS);
                         break;
                     }
-                    Some(libc::EAGAIN) => break,
-                    // The connection ended before it was accepted.
-                    _ => {}
-                },
+                }
             }
         }
         connections.put(number, Entry::Listening(listening));
     }
 
-    /// Closes the oldest connection without a request, if it had its time. Returns whether it did.
-    fn gives_way(&self, connections: &mut Connections, oldest: Option<u64>, now: Time) -> bool {
-        let has_had_time =
-            |requesting: &Requesting| requesting.deadline().since_ns(now) + PLACE_NS <= REQUEST_TIMEOUT_NS;
+    /// Closes the oldest connection without a request, unless it is young. Returns whether it did.
+    fn evict_oldest(&self, connections: &mut Connections, oldest: Option<u64>, now: Time) -> bool {
+        let is_old = |requesting: &Requesting| {
+            requesting.deadline().since_ns(now) + EVICTED_FROM_NS <= REQUEST_TIMEOUT_NS
+        };
         match oldest.and_then(|oldest| Some((oldest, connections.entries.get(&oldest)?))) {
-            Some((oldest, Entry::Requesting(requesting))) if has_had_time(requesting) => {
+            Some((oldest, Entry::Requesting(requesting))) if is_old(requesting) => {
                 let peer = requesting.peer;
                 self.unwatch(&requesting.socket);
                 log::drop(format_args!("connection from {peer}: no MPA request, and others wait"));
@@ -190,10 +191,8 @@ impl CmService {
         let mut buffer = [0; READ];
         loop {
             let count = match requesting.socket.receive(&mut buffer) {
-                Ok(count @ 1..) => count,
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                    return connections.put(number, Entry::Requesting(requesting));
-                }
+                Ok(Some(count @ 1..)) => count,
+                Ok(None) => return connections.put(number, Entry::Requesting(requesting)),
                 _ => return self.unwatch(&requesting.socket),
             };
             match requesting.responder.receive(&buffer[..count]) {
@@ -293,7 +292,7 @@ impl CmService {
         let was_full = listening.undecided >= listening.backlog;
         listening.undecided -= 1;
         if was_full
-            && listening.rests.is_none()
+            && listening.paused_until.is_none()
             && let Some(Entry::Listening(listening)) = connections.take(listener)
         {
             self.resume(connections, listener, listening);

@@ -11,6 +11,7 @@ use ferroce_os::epoll::Interest;
 use ferroce_os::lock::lock_within;
 use ferroce_proto::iwarp::StreamQp;
 use ferroce_proto::iwarp::negotiation::{Negotiated, Role};
+use ferroce_proto::iwarp::wire::largest_ulpdu;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, SendWr};
 use std::io;
@@ -20,10 +21,6 @@ use std::time::Duration;
 
 /// Longest ULPDU between two ferroce ends. TCP cuts it into segments.
 const LONG_ULPDU: u16 = u16::MAX;
-/// Length field and CRC of an FPDU.
-const FRAMING: usize = 6;
-/// Smallest segment that every network carries.
-const MIN_SEGMENT: usize = 536;
 
 /// A stream that a queue pair gets.
 pub(crate) struct NewStream<'a> {
@@ -134,16 +131,14 @@ impl Engine {
         }
         let token = qp.qpn.value().into();
         let watched = streams.sockets.watch(socket.as_fd(), Interest::Read, token);
-        // A new socket has room for a frame of some hundred bytes.
-        let sent = watched.and_then(|()| if reply.is_empty() { Ok(0) } else { socket.send(reply, true) });
-        match sent {
-            Ok(sent) if sent == reply.len() => {}
-            Ok(_) => return Err((socket, io::ErrorKind::WriteZero.into())),
-            Err(error) => return Err((socket, error)),
+        if let Err(error) =
+            watched.and_then(|()| if reply.is_empty() { Ok(()) } else { socket.send_frame(reply) })
+        {
+            return Err((socket, error));
         }
         let mulpdu = match terms.is_ferroce {
             true => LONG_ULPDU,
-            false => (socket.segment_len().max(MIN_SEGMENT) - FRAMING).min(LONG_ULPDU.into()) as u16 & !3,
+            false => largest_ulpdu(socket.segment_len()),
         };
         let access = machine.query().access;
         // It is in INIT, so it starts.
@@ -175,7 +170,7 @@ impl Engine {
         drop(machine);
         if let (Some(streams), Some(connected)) = (&self.streams, connected) {
             self.end_stream(streams, connected, close, now());
-            self.announce_news(streams);
+            self.wake_for_events(streams);
         }
         self.device.counters.retired.lock().add(&qp.tally);
         self.forget_recent();

@@ -5,7 +5,7 @@
 //! half, for two seconds at most.
 
 use super::end::Unsent;
-use super::{CLOSING, StreamNews, Streams};
+use super::{CLOSING, StreamEvent, Streams};
 use crate::engine::Engine;
 use crate::link::{Closing, StreamSocket};
 use ferroce_os::epoll::Interest;
@@ -44,14 +44,14 @@ impl ClosingStream {
         let was_unsent = !self.unsent.is_empty();
         match self.unsent.flush(&self.socket, false) {
             Ok(true) if was_unsent => self.socket.close(Closing::AfterData),
-            Err(error) if error.raw_os_error() != Some(libc::EAGAIN) => return true,
-            _ => {}
+            Ok(_) => {}
+            Err(_) => return true,
         }
         for _ in 0..READS {
             match self.socket.receive(buffer) {
-                Ok(0) => return true,
-                Ok(_) => {}
-                Err(error) => return error.raw_os_error() != Some(libc::EAGAIN),
+                Ok(None) => return false,
+                Ok(Some(0)) | Err(_) => return true,
+                Ok(Some(_)) => {}
             }
         }
         false
@@ -119,7 +119,7 @@ impl Engine {
         if streams.sockets.watch(socket.as_fd(), interest, CLOSING | number).is_err() {
             drop(numbered);
             streams.sockets.remove(socket.as_fd());
-            connection.into_iter().for_each(|connection| streams.tell(connection, StreamNews::Ended));
+            connection.into_iter().for_each(|connection| streams.queue_event(connection, StreamEvent::Ended));
             return;
         }
         if connection.is_none() {
@@ -179,7 +179,10 @@ impl Engine {
         if let Some(stream) = numbered.streams.remove(&number) {
             numbered.refused.remove(&number);
             streams.sockets.remove(stream.socket.as_fd());
-            stream.connection.into_iter().for_each(|connection| streams.tell(connection, StreamNews::Ended));
+            stream
+                .connection
+                .into_iter()
+                .for_each(|connection| streams.queue_event(connection, StreamEvent::Ended));
         }
         streams.closing.set_next(numbered);
     }

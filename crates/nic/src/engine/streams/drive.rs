@@ -1,7 +1,7 @@
 //! One poll of the streams.
 
 use super::end::{Connected, StreamEnd};
-use super::{AGENT, CLOSING, StreamNews, StreamPolling, Streams};
+use super::{AGENT, CLOSING, StreamEvent, StreamPolling, Streams};
 use crate::engine::host::NicHost;
 use crate::engine::progress::Progress;
 use crate::engine::{Engine, QpCore};
@@ -10,7 +10,6 @@ use ferroce_os::epoll::Interest;
 use ferroce_proto::iwarp::{Close, Lost, StreamQp};
 use ferroce_proto::verbs::{EventKind, QpState};
 use ferroce_proto::{Qpn, Time};
-use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
@@ -64,9 +63,9 @@ impl Engine {
             self.expire_closing(streams, now);
         }
         drop(polling);
-        let news = streams.take_news();
-        if let Some(agent) = self.agent().filter(|_| !news.is_empty()) {
-            agent.stream_news(&news, now);
+        let events = streams.take_events();
+        if let Some(agent) = self.agent().filter(|_| !events.is_empty()) {
+            agent.stream_events(&events, now);
         }
         self.run_management(now);
         progress.idle = if any { 0 } else { progress.idle.wrapping_add(1) };
@@ -114,28 +113,27 @@ impl Engine {
             let mut end = stream.socket.lock();
             let Some(connected) = &mut end.connected else { break };
             let received = connected.receive(buffer);
-            connected.has_ended = has_ended(&received);
+            connected.has_ended = matches!(received, Ok(Some(0)) | Err(_));
             // The machine sends.
             drop(end);
             match received {
-                Ok(0) => {
+                Ok(None) => break,
+                Ok(Some(0)) => {
                     machine.lost(Lost::Closed, now, &mut host);
                     break;
                 }
-                Ok(count) => {
+                Ok(Some(count)) => {
                     machine.receive(&buffer[..count], now, &mut host);
                     bytes += count;
                     if count < buffer.len() {
                         break;
                     }
                 }
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN | libc::EINTR) => break,
-                    errno => {
-                        machine.lost(Lost::Failed(errno.unwrap_or(libc::EIO)), now, &mut host);
-                        break;
-                    }
-                },
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    machine.lost(Lost::Failed(errno), now, &mut host);
+                    break;
+                }
             }
         }
         self.finish_stream(qp, stream, machine, &mut host, now);
@@ -143,7 +141,7 @@ impl Engine {
     }
 
     /// Sends what waits, then the last steps before the lock of a queue pair is released: a CQ that overran, the end of the stream, what the
-    /// socket is watched for, and news for the connection manager.
+    /// socket is watched for, and events for the connection manager.
     pub(super) fn finish_stream(
         &self,
         qp: &QpCore,
@@ -163,7 +161,7 @@ impl Engine {
         let Some(connected) = &mut end.connected else { return };
         let is_flushed = super::egress::flush(connected);
         if machine.is_ready() && std::mem::take(&mut connected.awaits_first) {
-            streams.tell(connected.connection, StreamNews::Ready);
+            streams.queue_event(connected.connection, StreamEvent::Ready);
         }
         // In ERR, a Terminate that the stream does not take now would wait for a peer that does not read.
         let reset = (machine.state() == QpState::Err).then_some(Close::Reset);
@@ -186,7 +184,7 @@ impl Engine {
                 }
             }
         }
-        self.announce_news(streams);
+        self.wake_for_events(streams);
     }
 
     /// Takes the stream from its queue pair and ends it.
@@ -199,14 +197,6 @@ impl Engine {
         if close == Close::Reset {
             socket.close(Closing::Reset);
         }
-        streams.tell(connection, StreamNews::Ended);
-    }
-}
-
-/// Whether a read shows that the peer sends no more.
-fn has_ended(received: &io::Result<usize>) -> bool {
-    match received {
-        Ok(count) => *count == 0,
-        Err(error) => !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)),
+        streams.queue_event(connection, StreamEvent::Ended);
     }
 }

@@ -52,24 +52,17 @@ pub(super) struct Connected {
 
 impl Connected {
     /// Bytes that arrived. An error of an earlier send is reported here, behind them.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let received = self.socket.receive(buffer);
-        let is_over = match &received {
-            Ok(count) => *count == 0,
-            Err(error) => error.raw_os_error() == Some(libc::EAGAIN),
-        };
-        match self.failed.filter(|_| is_over) {
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let received = self.socket.receive(buffer)?;
+        match self.failed.filter(|_| received.is_none_or(|count| count == 0)) {
             Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-            None => received,
+            None => Ok(received),
         }
     }
 
     /// Remembers why sending failed. Reading tells the same where that is only the end of the stream.
     pub(super) fn on_send_error(&mut self, error: &io::Error) {
-        if !matches!(
-            error.raw_os_error(),
-            None | Some(libc::EAGAIN | libc::EINTR | libc::EPIPE | libc::ENOBUFS)
-        ) {
+        if error.raw_os_error() != Some(libc::EPIPE) {
             self.failed = error.raw_os_error();
         }
     }

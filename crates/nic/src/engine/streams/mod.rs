@@ -42,7 +42,7 @@ const CLOSING: u64 = 1 << 62;
 
 /// What happened to a stream of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamNews {
+pub(crate) enum StreamEvent {
     /// The first FPDU of the peer arrived.
     Ready,
     /// The stream ended.
@@ -54,9 +54,9 @@ pub(crate) struct Streams {
     sockets: Arc<Epoll>,
     polling: Mutex<StreamPolling>,
     closing: ClosingStreams,
-    /// What the connection manager was not told yet, by its number of the connection.
-    news: Mutex<Vec<(u64, StreamNews)>>,
-    any_news: AtomicBool,
+    /// Events that the connection manager has not received, by its number of the connection.
+    events: Mutex<Vec<(u64, StreamEvent)>>,
+    any_event: AtomicBool,
     crc: Crc32c,
 }
 
@@ -77,25 +77,25 @@ impl Streams {
             sockets,
             polling: Mutex::default(),
             closing: ClosingStreams::default(),
-            news: Mutex::default(),
-            any_news: AtomicBool::new(false),
+            events: Mutex::default(),
+            any_event: AtomicBool::new(false),
             crc: Crc32c::new(),
         }
     }
 
     /// When a poll is due although no socket is ready.
     pub(super) fn next_ns(&self) -> u64 {
-        if self.any_news.load(Ordering::SeqCst) { 0 } else { self.closing.next_ns() }
+        if self.any_event.load(Ordering::SeqCst) { 0 } else { self.closing.next_ns() }
     }
 
-    fn tell(&self, connection: u64, news: StreamNews) {
-        self.news.lock().push((connection, news));
-        self.any_news.store(true, Ordering::SeqCst);
+    fn queue_event(&self, connection: u64, event: StreamEvent) {
+        self.events.lock().push((connection, event));
+        self.any_event.store(true, Ordering::SeqCst);
     }
 
-    fn take_news(&self) -> Vec<(u64, StreamNews)> {
-        match self.any_news.swap(false, Ordering::SeqCst) {
-            true => std::mem::take(&mut *self.news.lock()),
+    fn take_events(&self) -> Vec<(u64, StreamEvent)> {
+        match self.any_event.swap(false, Ordering::SeqCst) {
+            true => std::mem::take(&mut *self.events.lock()),
             false => Vec::new(),
         }
     }
@@ -112,9 +112,9 @@ impl Engine {
         AGENT | number
     }
 
-    /// Has the connection manager told soon what happened, if anything did.
-    fn announce_news(&self, streams: &Streams) {
-        if streams.any_news.load(Ordering::SeqCst) {
+    /// Wakes the background thread if the connection manager has events to receive.
+    fn wake_for_events(&self, streams: &Streams) {
+        if streams.any_event.load(Ordering::SeqCst) {
             self.activity.wake();
         }
     }

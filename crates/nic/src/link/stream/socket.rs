@@ -99,9 +99,15 @@ impl StreamSocket {
         self.0.tcp_mss().map_or(0, |len| len as usize)
     }
 
-    /// Reads what has arrived. No bytes: the peer has closed the stream.
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&self.0).read(buffer)
+    /// Reads what has arrived: `None` if that is nothing, no bytes if the peer has closed the stream.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        unless_it_would_block((&self.0).read(buffer))
+    }
+
+    /// Sends a frame of some hundred bytes, for which a new socket always has room.
+    pub(crate) fn send_frame(&self, frame: &[u8]) -> io::Result<()> {
+        let sent = self.send(frame, true)?;
+        if sent == frame.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
     /// Sends bytes of the NIC. Returns how many the kernel took.
@@ -129,7 +135,10 @@ impl StreamSocket {
         // SAFETY: the kernel only reads the pieces. Those of the NIC are borrowed, and the regions of the others are held, as
         // the caller promises.
         let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        match unless_it_would_block(usize::try_from(sent).map_err(|_| io::Error::last_os_error())) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(0),
+            sent => Ok(sent?.unwrap_or(0)),
+        }
     }
 
     /// Bytes that were sent and the peer has not acknowledged, the end of the stream among them.
@@ -158,18 +167,27 @@ impl AsFd for StreamSocket {
     }
 }
 
+/// The result of a call on a socket; `None` if it must be repeated later.
+fn unless_it_would_block<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// A socket that accepts connections.
 #[derive(Debug)]
 pub(crate) struct StreamListener(Socket);
 
 impl StreamListener {
     /// The next connection that waits, with its local address and that of its peer.
-    pub(crate) fn accept(&self) -> io::Result<(StreamSocket, SocketAddr, SocketAddr)> {
-        let (socket, peer) = self.0.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
+    pub(crate) fn accept(&self) -> io::Result<Option<(StreamSocket, SocketAddr, SocketAddr)>> {
+        let accepted = self.0.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+        let Some((socket, peer)) = unless_it_would_block(accepted)? else { return Ok(None) };
         let socket = StreamSocket(socket);
         socket.prepare()?;
         let local = socket.local_addr()?;
-        Ok((socket, local, plain(peer)?))
+        Ok(Some((socket, local, plain(peer)?)))
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {

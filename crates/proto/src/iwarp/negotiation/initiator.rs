@@ -1,10 +1,7 @@
 //! The end that connects.
 
 use super::super::wire::{Enhanced, FrameKind, MpaFrame, RtrKinds};
-use super::{
-    FrameBuffer, Negotiated, NegotiationError, Offer, REPLY_TIMEOUT_NS, Role, Rtr, check_deadline, lower,
-};
-use crate::Time;
+use super::{FrameBuffer, Negotiated, NegotiationError, Offer, Role, Rtr, lower};
 use alloc::vec::Vec;
 
 /// The responder's decision.
@@ -21,12 +18,11 @@ pub struct Reply {
 pub struct Initiator {
     offer: Offer,
     reply: FrameBuffer,
-    deadline: Time,
 }
 
 impl Initiator {
     /// Starts the negotiation. Returns the bytes of the request as well.
-    pub fn new(offer: Offer, private_data: &[u8], now: Time) -> (Initiator, Vec<u8>) {
+    pub fn new(offer: Offer, private_data: &[u8]) -> (Initiator, Vec<u8>) {
         let enhanced = Enhanced {
             ird: offer.ird.into(),
             ord: offer.ord.into(),
@@ -43,18 +39,7 @@ impl Initiator {
             enhanced: (offer.revision == 2).then_some(enhanced),
             private_data: private_data.to_vec(),
         };
-        let deadline = now + REPLY_TIMEOUT_NS;
-        (Initiator { offer, reply: FrameBuffer::new(FrameKind::Reply), deadline }, request.to_bytes())
-    }
-
-    /// Time at which [`Self::handle_timeout`] is due.
-    pub fn deadline(&self) -> Time {
-        self.deadline
-    }
-
-    /// Fails the negotiation if its deadline has passed.
-    pub fn handle_timeout(&self, now: Time) -> Result<(), NegotiationError> {
-        check_deadline(self.deadline, now)
+        (Initiator { offer, reply: FrameBuffer::new(FrameKind::Reply) }, request.to_bytes())
     }
 
     /// Takes bytes of the stream. Returns the number of them that belong to the reply, and the reply once it is complete.

@@ -18,7 +18,6 @@ pub use initiator::{Initiator, Reply};
 pub use responder::{Request, Responder};
 
 use super::wire::{BadFrame, Enhanced, FrameKind, MAX_PRIVATE_DATA, MpaFrame, TerminateCode};
-use crate::Time;
 use alloc::vec::Vec;
 
 /// How long the initiator waits for the reply; siw's value.
@@ -106,9 +105,6 @@ pub enum NegotiationError {
     /// No RTR message that both ends support.
     #[error("the two ends support no common RTR message")]
     Rtr,
-    /// The frame did not arrive in time.
-    #[error("no MPA frame from the peer before the deadline")]
-    TimedOut,
 }
 
 impl NegotiationError {
@@ -125,10 +121,6 @@ impl NegotiationError {
 /// The smaller of the own depth and the peer's; the own one if the peer does not negotiate.
 fn lower(own: u8, peer: u16) -> u8 {
     if peer == Enhanced::NOT_NEGOTIATED { own } else { own.min(u8::try_from(peer).unwrap_or(u8::MAX)) }
-}
-
-fn check_deadline(deadline: Time, now: Time) -> Result<(), NegotiationError> {
-    if now < deadline { Ok(()) } else { Err(NegotiationError::TimedOut) }
 }
 
 /// Collects the bytes of one frame.

@@ -1,9 +1,7 @@
 //! The end that listens.
 
 use super::super::wire::{Enhanced, FrameKind, MpaFrame, RtrKinds};
-use super::{
-    FrameBuffer, Negotiated, NegotiationError, Offer, REQUEST_TIMEOUT_NS, Role, Rtr, check_deadline, lower,
-};
+use super::{FrameBuffer, Negotiated, NegotiationError, Offer, REQUEST_TIMEOUT_NS, Role, Rtr, lower};
 use crate::Time;
 use alloc::vec::Vec;
 
@@ -20,14 +18,9 @@ impl Responder {
         Responder { request: FrameBuffer::new(FrameKind::Request), deadline: now + REQUEST_TIMEOUT_NS }
     }
 
-    /// Time at which [`Self::handle_timeout`] is due.
+    /// When the request must have arrived.
     pub fn deadline(&self) -> Time {
         self.deadline
-    }
-
-    /// Fails the negotiation if its deadline has passed.
-    pub fn handle_timeout(&self, now: Time) -> Result<(), NegotiationError> {
-        check_deadline(self.deadline, now)
     }
 
     /// Takes bytes of the stream. Returns the number of them that belong to the request, and the request once it is complete.

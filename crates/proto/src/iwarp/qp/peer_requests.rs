@@ -6,8 +6,8 @@ use super::receive::{Stop, quote};
 use super::responses::Response;
 use super::terminate::read_code;
 use crate::Time;
-use crate::qp::{HostServices, Placement, Reason, RefusalReason, io};
-use crate::verbs::{Access, EventKind, MemoryFault, SendOp, WcStatus};
+use crate::qp::{HostServices, Placement, RefusalReason, io};
+use crate::verbs::{Access, EventKind, MemoryFault, SendOp};
 
 impl StreamQp {
     pub(super) fn on_read_request<H: HostServices>(
@@ -95,16 +95,13 @@ impl StreamQp {
         let atomic = front.and_then(|number| self.sq.get(number).map(|wqe| (number, *wqe)));
         let is_it =
             |(number, op): (u64, SendOp)| number as u32 == response.id && matches!(op, SendOp::Atomic { .. });
-        let Some((number, wqe)) = atomic.filter(|(number, wqe)| is_it((*number, wqe.op))) else {
+        let Some((number, _)) = atomic.filter(|(number, wqe)| is_it((*number, wqe.op))) else {
             let why = format_args!("an atomic response {} without its request", response.id);
             return Err(self.invalid(TerminateCode::RDMAP_OPCODE, header, why, host));
         };
         let data = response.original.to_ne_bytes();
         if let Err(fault) = host.scatter(self.id.pd, self.sq.sges(number), 0, &data, Placement::Last) {
-            let (qpn, wr_id) = (self.id.qpn, wqe.wr_id);
-            host.explain(format_args!("QP {qpn}: the answer to wr_id {wr_id:#x} cannot be placed: {fault}"));
-            self.complete_failed(number, WcStatus::LocProtErr, Reason::LocalMemory, now, host);
-            return Err(Stop { code: TerminateCode::DDP_LOCAL, quoted: None, event: None });
+            return Err(self.unplaceable(number, &fault, now, host));
         }
         self.on_response_placed(now, host);
         Ok(())

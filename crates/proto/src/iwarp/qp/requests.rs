@@ -6,6 +6,7 @@
 use super::super::wire::{
     AtomicRequest, DdpBuffer, DdpHeader, ImmediateData, RdmapOpcode, ReadRequest, TerminateCode,
 };
+use super::receive::Stop;
 use super::transmit::{Current, Source};
 use super::{StreamHost, StreamQp};
 use crate::Time;
@@ -202,6 +203,20 @@ impl StreamQp {
     ) {
         self.complete_failed(number, status, why, now, host);
         self.terminate_with(TerminateCode::RDMAP_LOCAL, None, now, host);
+    }
+
+    /// Ends the stream because the answer to a READ or atomic cannot be placed.
+    pub(super) fn unplaceable<H: HostServices>(
+        &mut self,
+        number: u64,
+        fault: &MemoryFault,
+        now: Time,
+        host: &mut H,
+    ) -> Stop {
+        let (qpn, wr_id) = (self.id.qpn, self.sq.get(number).map_or(0, |wqe| wqe.wr_id));
+        host.explain(format_args!("QP {qpn}: the answer to wr_id {wr_id:#x} cannot be placed: {fault}"));
+        self.complete_failed(number, WcStatus::LocProtErr, Reason::LocalMemory, now, host);
+        Stop { code: TerminateCode::DDP_LOCAL, quoted: None, event: None }
     }
 
     /// Completes one request with an error, after it has flushed those before it.

@@ -95,10 +95,7 @@ impl StreamQp {
             && let Err(fault) =
                 host.scatter(self.id.pd, self.sq.sges(number), offset, piece.data, Placement::Last)
         {
-            let (qpn, wr_id) = (self.id.qpn, wqe.wr_id);
-            host.explain(format_args!("QP {qpn}: the answer to wr_id {wr_id:#x} cannot be placed: {fault}"));
-            self.complete_failed(number, WcStatus::LocProtErr, Reason::LocalMemory, now, host);
-            return Err(Stop { code: TerminateCode::DDP_LOCAL, quoted: None, event: None });
+            return Err(self.unplaceable(number, &fault, now, host));
         }
         if piece.is_end {
             self.placed += piece.segment_len;

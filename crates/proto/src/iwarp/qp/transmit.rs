@@ -4,14 +4,15 @@
 //! requests and responses take turns, so neither can starve the other. A Terminate leaves after the FPDU in progress.
 
 use super::super::negotiation::Rtr;
-use super::super::wire::{DdpBuffer, DdpHeader, Fpdu, LENGTH_LEN, MAX_BODY, RdmapOpcode, ReadRequest};
+use super::super::wire::{
+    DdpBuffer, DdpHeader, Fpdu, LENGTH_LEN, MAX_BODY, MAX_HEAD, RdmapOpcode, ReadRequest,
+};
 use super::{StreamHost, StreamQp};
 use crate::Time;
 use crate::ids::RKey;
 use crate::qp::{TxError, TxPayload};
 use crate::verbs::{MemoryFault, QpState};
 
-pub(super) const MAX_HEAD: usize = LENGTH_LEN + DdpHeader::UNTAGGED_LEN + MAX_BODY;
 /// STag of an empty READ or WRITE as RTR. Hardware refuses 0 even there.
 pub(super) const RTR_STAG: RKey = RKey(1);
 

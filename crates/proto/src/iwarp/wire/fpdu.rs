@@ -1,11 +1,23 @@
 //! FPDUs: how MPA frames segments in the stream (RFC 5044, 4).
 
+use super::{DdpHeader, MAX_BODY};
 use crate::qp::TxPayload;
 
 /// Bytes of the ULPDU length field.
 pub const LENGTH_LEN: usize = 2;
 /// Bytes of the CRC field.
 pub const CRC_LEN: usize = 4;
+/// Longest header of an FPDU, with the body of a message without payload.
+pub const MAX_HEAD: usize = LENGTH_LEN + DdpHeader::UNTAGGED_LEN + MAX_BODY;
+/// Smallest TCP segment that every network carries.
+const MIN_SEGMENT: usize = 536;
+
+/// The longest ULPDU whose FPDU fits a TCP segment (RFC 5044, 4.5).
+pub fn largest_ulpdu(segment_len: usize) -> u16 {
+    let segment_len = segment_len.max(MIN_SEGMENT);
+    u16::try_from(segment_len - segment_len % 4 - LENGTH_LEN - CRC_LEN).unwrap_or(u16::MAX)
+}
+
 /// Longest trailer: pad and CRC.
 pub const MAX_TRAILER: usize = 3 + CRC_LEN;
 
@@ -51,5 +63,20 @@ impl Fpdu<'_> {
             out[pad..len].copy_from_slice(&sum.to_le_bytes());
         }
         (out, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_fpdu_fits_a_segment_and_a_larger_one_does_not() {
+        let fpdu_len = |ulpdu: usize| LENGTH_LEN + ulpdu + pad_len(ulpdu) + CRC_LEN;
+        for segment_len in MIN_SEGMENT..10_000 {
+            let ulpdu = usize::from(largest_ulpdu(segment_len));
+            assert!(fpdu_len(ulpdu) <= segment_len && fpdu_len(ulpdu + 1) > segment_len, "{segment_len}");
+        }
+        assert_eq!((largest_ulpdu(0), largest_ulpdu(100_000)), (530, u16::MAX));
     }
 }
