@@ -97,6 +97,7 @@ pub(crate) fn of_link(name: &str) -> &'static str {
         "injected_duplicates" => "packets doubled on purpose",
         "injected_corruptions" => "packets damaged on purpose",
         "injected_reorders" => "packets delayed on purpose",
+        "injected_marks" => "packets marked on purpose (ECN)",
         "capture_errors" => "packets missing in the capture file",
         "local_tx_packets" => "packets given to processes of this host through shared memory",
         "local_tx_bytes" => "their bytes, BTH to padding",

@@ -86,6 +86,8 @@ counters! {
     injected_corruptions,
     /// Packets that fault injection held back so that others overtake them.
     injected_reorders,
+    /// Packets that fault injection marked as a congested switch would.
+    injected_marks,
     /// Packets that could not be written to the capture file.
     capture_errors,
     /// Packets given to processes of this host through shared memory; not among `tx_packets`.

@@ -64,12 +64,22 @@ impl CongestionControl for Controller {
         forward!(self, c => c.window())
     }
     #[inline]
+    fn rate(&mut self, now: Time) -> Option<u64> {
+        forward!(self, c => c.rate(now))
+    }
+    #[inline]
     fn on_sent(&mut self, bytes: u32) {
         forward!(self, c => c.on_sent(bytes));
     }
     #[inline]
     fn on_ack(&mut self, now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool) {
         forward!(self, c => c.on_ack(now, bytes, rtt_ns, ecn));
+    }
+    fn cnp_interval_ns(&self) -> u64 {
+        forward!(self, c => c.cnp_interval_ns())
+    }
+    fn on_cnp(&mut self, now: Time) {
+        forward!(self, c => c.on_cnp(now));
     }
     fn on_loss(&mut self, now: Time) {
         forward!(self, c => c.on_loss(now));

@@ -49,6 +49,9 @@ impl CongestionControl for HalvingWindow {
             self.window = self.window.saturating_add(acked / GROWTH_SHARE).min(self.ceiling);
         }
     }
+    fn on_cnp(&mut self, _now: Time) {
+        self.shrink();
+    }
     fn on_loss(&mut self, _now: Time) {
         self.shrink();
     }

@@ -77,6 +77,9 @@ impl CongestionControl for SharedWindow {
     fn on_ack(&mut self, now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool) {
         self.own.on_ack(now, bytes, rtt_ns, ecn);
     }
+    fn on_cnp(&mut self, now: Time) {
+        self.own.on_cnp(now);
+    }
     fn on_loss(&mut self, now: Time) {
         self.own.on_loss(now);
     }

@@ -34,4 +34,10 @@ pub struct QpCounters {
     pub duplicates: u64,
     /// Out-of-order requests received.
     pub out_of_order: u64,
+    /// Packets received that a switch had marked (ECN, congestion experienced).
+    pub ecn_marked: u64,
+    /// Congestion notifications (CNPs) sent for them.
+    pub cnps_sent: u64,
+    /// Congestion notifications received from the peer.
+    pub cnps_received: u64,
 }

@@ -7,13 +7,14 @@ use crate::Time;
 use crate::verbs::{EventKind, QpState};
 
 impl Qp {
-    /// Whether a reply to the peer is queued.
+    /// Whether a reply to the peer is queued, or a congestion notification is due.
     pub fn has_replies(&self) -> bool {
-        match &self.machine {
+        let is_queued = match &self.machine {
             Machine::Rc(rc) => rc.1.has_replies(),
             Machine::Uc(uc) => uc.1.has_replies(),
             Machine::Ud(_) => false,
-        }
+        };
+        is_queued || self.notification.is_due()
     }
 
     /// Whether only positive ACKs are queued. These may be delayed briefly.
@@ -29,6 +30,9 @@ impl Qp {
     pub fn poll_replies<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.attr.state == QpState::Reset {
             return;
+        }
+        if self.notification.is_due() {
+            self.send_cnp(now, host);
         }
         let mut io = io!(self, now, host);
         let outcome = match &mut self.machine {

@@ -21,6 +21,7 @@
 //! | `local` | requests that execute locally |
 //! | `sq`, `rq` | the queues |
 //! | `post`, `execute`, `modify`, `receive`, `drive`, `flush` | the calls |
+//! | `notification` | marked packets and congestion notifications |
 //! | `reason`, `refusal` | why a completion failed, why a request was refused |
 //! | `host` | the interface to the NIC |
 
@@ -33,6 +34,7 @@ mod inbound;
 mod io;
 mod local;
 mod modify;
+mod notification;
 mod post;
 mod rc;
 mod reason;
@@ -72,6 +74,7 @@ pub(crate) use flush::{flush_one, flush_queued_recvs, flush_queued_sends, io};
 pub(crate) use inbound::{Inbound, Refusal};
 pub(crate) use io::{Identity, Io};
 pub(crate) use local::execute;
+use notification::NotificationPoint;
 pub(crate) use post::{check_payload, queue_recv};
 pub(crate) use sq::{SendQueue, SendWqe};
 pub(crate) use view::MessagePart;
@@ -111,6 +114,7 @@ pub struct Qp {
     rq: RecvQueue,
     machine: Machine,
     counters: QpCounters,
+    notification: NotificationPoint,
     /// Whether a packet arrived in RTR; the first one raises an event.
     has_received: bool,
     drain_reported: bool,
@@ -156,6 +160,7 @@ impl Qp {
             machine: Machine::new(config.transport, config.congestion),
             id,
             counters: QpCounters::default(),
+            notification: NotificationPoint::default(),
             has_received: false,
             drain_reported: false,
         }

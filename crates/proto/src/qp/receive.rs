@@ -5,6 +5,7 @@
 
 use super::flush::io;
 use super::io::Fatal;
+use super::notification::is_marked;
 use super::view::View;
 use super::{DropReason, Host, LARGE_SEGMENT, Machine, Qp};
 use crate::Time;
@@ -109,6 +110,9 @@ impl Qp {
         clock: impl FnOnce() -> Time,
         host: &mut H,
     ) -> Terms {
+        if pkt.headers.bth.opcode == Opcode::CNP {
+            return self.receive_cnp(arrival, clock(), host);
+        }
         let is_response = pkt.headers.bth.opcode.operation.is_response();
         if matches!(self.machine, Machine::Rc(_)) && !is_response {
             return self.receive_request(arrival, pkt, clock, host);
@@ -181,6 +185,9 @@ impl Qp {
         }
         self.counters.rx_packets += u64::from(view.packets());
         self.counters.rx_bytes += view.len() as u64;
+        if is_marked(arrival) {
+            self.on_marked();
+        }
         if self.attr.state != QpState::Rtr || self.has_received || self.id.transport == Transport::Ud {
             return Some(Terms::Unchanged);
         }
@@ -209,8 +216,13 @@ impl Qp {
         if opcode.service == Service::Xrc && is_for_initiator != (transport == Transport::XrcIni) {
             return Some(DropReason::UnexpectedOpcode);
         }
-        let is_from_peer = arrival.sgid == self.route.dgid && arrival.dgid == self.route.sgid;
-        (opcode.service != Service::Ud && !is_from_peer).then_some(DropReason::WrongAddress)
+        (opcode.service != Service::Ud && !self.is_from_peer(arrival)).then_some(DropReason::WrongAddress)
+    }
+
+    /// Whether a packet has the addresses of the connection.
+    #[inline(always)]
+    pub(super) fn is_from_peer(&self, arrival: &Arrival) -> bool {
+        arrival.sgid == self.route.dgid && arrival.dgid == self.route.sgid
     }
 
     #[cold]

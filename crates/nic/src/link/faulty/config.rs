@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 /// Which faults to inject into the packets that a link sends.
 ///
-/// Reads from text such as `loss=1%,reorder=0.5%,dup=0.1%,corrupt=0.01%,delay=1ms,jitter=200us,seed=7`; what is not
-/// named is zero.
+/// Reads from text such as `loss=1%,reorder=0.5%,dup=0.1%,corrupt=0.01%,mark=1%,delay=1ms,jitter=200us,seed=7`; what is
+/// not named is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct FaultConfig {
@@ -17,6 +17,8 @@ pub struct FaultConfig {
     pub duplicate: f64,
     /// Probability that a bit of a packet flips on the way.
     pub corrupt: f64,
+    /// Probability that a packet is marked as a congested switch would do (ECN).
+    pub mark: f64,
     /// Every packet is late by this.
     pub delay_ns: u64,
     /// And by something between nothing and this.
@@ -33,7 +35,7 @@ pub enum FaultConfigError {
     #[error("`{0}` is not of the form name=value")]
     NoValue(String),
     /// There is no such fault.
-    #[error("`{0}` is no fault; there are loss, reorder, dup, corrupt, delay, jitter and seed")]
+    #[error("`{0}` is no fault; there are loss, reorder, dup, corrupt, mark, delay, jitter and seed")]
     UnknownName(String),
     /// Not a probability.
     #[error("{name}: `{value}` is no probability between 0 and 1 (1% or 0.01)")]
@@ -59,8 +61,8 @@ pub enum FaultConfigError {
 impl FaultConfig {
     /// Whether packets are lost and nothing else happens to them.
     pub(super) fn only_loses(&self) -> bool {
-        let FaultConfig { reorder, duplicate, corrupt, delay_ns, jitter_ns, .. } = *self;
-        (reorder, duplicate, corrupt, delay_ns, jitter_ns) == (0.0, 0.0, 0.0, 0, 0)
+        let FaultConfig { reorder, duplicate, corrupt, mark, delay_ns, jitter_ns, .. } = *self;
+        (reorder, duplicate, corrupt, mark, delay_ns, jitter_ns) == (0.0, 0.0, 0.0, 0.0, 0, 0)
     }
 }
 
@@ -78,6 +80,7 @@ impl FromStr for FaultConfig {
                 "reorder" => config.reorder = probability(name, value)?,
                 "dup" | "duplicate" => config.duplicate = probability(name, value)?,
                 "corrupt" => config.corrupt = probability(name, value)?,
+                "mark" => config.mark = probability(name, value)?,
                 "delay" => config.delay_ns = duration_ns(name, value)?,
                 "jitter" => config.jitter_ns = duration_ns(name, value)?,
                 "seed" => {
@@ -122,13 +125,14 @@ mod tests {
 
     #[test]
     fn the_example_reads() {
-        let text = "loss=1%, reorder=0.5%,dup=0.1%,corrupt=0.0001,delay=1ms,jitter=1.5us,seed=7";
+        let text = "loss=1%, reorder=0.5%,dup=0.1%,corrupt=0.0001,mark=2%,delay=1ms,jitter=1.5us,seed=7";
         let config: FaultConfig = text.parse().unwrap();
         let expected = FaultConfig {
             loss: 0.01,
             reorder: 0.005,
             duplicate: 0.001,
             corrupt: 0.0001,
+            mark: 0.02,
             delay_ns: 1_000_000,
             jitter_ns: 1_500,
             seed: 7,

@@ -23,6 +23,8 @@ pub use config::{FaultConfig, FaultConfigError};
 const MOST_OVERTAKING: u32 = 8;
 /// ...or goes out after this long, if so many never come.
 const REORDER_PATIENCE_NS: u64 = 1_000_000;
+/// ECN bits of the traffic class of a packet that met congestion (RFC 3168).
+const CONGESTION_EXPERIENCED: u8 = 3;
 /// The byte of the BTH that the ICRC does not cover: a flip there would be no damage.
 const UNCOVERED_BYTE: u32 = 4;
 
@@ -35,12 +37,15 @@ pub struct Faulty {
 
 struct State {
     rng: StdRng,
+    /// Marks are drawn apart, so that they do not shift the other faults of a seed.
+    marks: StdRng,
     held: HeldBack,
     out: TxBatch,
     losses: u64,
     duplicates: u64,
     corruptions: u64,
     reorders: u64,
+    marked: u64,
 }
 
 /// What happens to one packet. All of it is drawn for every packet, so that one fault does not shift the others.
@@ -75,12 +80,14 @@ impl Faulty {
     pub fn new(inner: Arc<dyn Link>, config: FaultConfig) -> Faulty {
         let state = State {
             rng: StdRng::seed_from_u64(config.seed),
+            marks: StdRng::seed_from_u64(!config.seed),
             held: HeldBack::default(),
             out: TxBatch::new(),
             losses: 0,
             duplicates: 0,
             corruptions: 0,
             reorders: 0,
+            marked: 0,
         };
         Faulty { inner, config, state: Mutex::new(state) }
     }
@@ -105,6 +112,12 @@ impl Faulty {
             state.losses += 1;
             return;
         }
+        let mut route = *packet.route;
+        if self.config.mark > 0.0 && state.marks.random::<f64>() < self.config.mark {
+            route.traffic_class |= CONGESTION_EXPERIENCED;
+            state.marked += 1;
+        }
+        let packet = &TxView { route: &route, ..*packet };
         let flip_bit = fate.flip_bit.map(|bit| covered_bit(bit, packet.bytes.len()));
         state.corruptions += u64::from(flip_bit.is_some());
         self.dispatch(state, packet, flip_bit, &fate, now);
@@ -207,6 +220,7 @@ impl Link for Faulty {
         counters.injected_duplicates += state.duplicates;
         counters.injected_corruptions += state.corruptions;
         counters.injected_reorders += state.reorders;
+        counters.injected_marks += state.marked;
         counters
     }
 

@@ -11,6 +11,19 @@ const ALIGN: usize = size_of::<usize>();
 /// What the sockets do unless a packet asks for something else, so that most packets carry no such message.
 pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
 
+/// Bits of the traffic class that say whether a switch may mark the packet instead of dropping it, and their value in
+/// packets of RoCE (RFC 3168, ECT(0)).
+const ECN_BITS: u8 = 3;
+pub(super) const ECN_CAPABLE: u8 = 2;
+
+/// Traffic class and hop limit of the packets of a socket that carry no control message for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SocketDefaults {
+    /// 0, or [`ECN_CAPABLE`].
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+}
+
 /// A block of control messages.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
@@ -34,7 +47,7 @@ impl Control {
     /// batch.
     pub(super) fn for_route(
         route: &Route,
-        of_socket: u8,
+        of_socket: SocketDefaults,
         pktinfo: Option<u32>,
         segment_len: Option<u16>,
     ) -> Control {
@@ -47,8 +60,9 @@ impl Control {
             Some(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
             None => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
         };
-        control.push_unless(level, tos, route.traffic_class, 0);
-        control.push_unless(level, ttl, hop_limit, of_socket);
+        let traffic_class = effective_traffic_class(route, of_socket);
+        control.push_unless(level, tos, traffic_class, of_socket.traffic_class);
+        control.push_unless(level, ttl, hop_limit, of_socket.hop_limit);
         if let Some(len) = segment_len {
             control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &len.to_ne_bytes());
         }
@@ -56,8 +70,9 @@ impl Control {
     }
 
     /// Whether [`Self::for_route`] is empty for a single packet from a bound socket.
-    pub(super) fn is_needless(route: &Route, of_socket: u8) -> bool {
-        route.traffic_class == 0 && effective_hop_limit(route) == of_socket
+    pub(super) fn is_needless(route: &Route, of_socket: SocketDefaults) -> bool {
+        effective_traffic_class(route, of_socket) == of_socket.traffic_class
+            && effective_hop_limit(route) == of_socket.hop_limit
     }
 
     fn push_pktinfo(&mut self, source: Gid, interface: u32) {
@@ -158,6 +173,12 @@ pub(super) struct Arrival {
     pub(super) ttl: u8,
 }
 
+/// The traffic class a packet is sent with: that of its route, with the ECN bits of the socket unless the program set some.
+pub(super) fn effective_traffic_class(route: &Route, of_socket: SocketDefaults) -> u8 {
+    let is_chosen = route.traffic_class & ECN_BITS != 0;
+    route.traffic_class | if is_chosen { 0 } else { of_socket.traffic_class }
+}
+
 /// The hop limit a packet is sent with: 0 means the default.
 pub(super) fn effective_hop_limit(route: &Route) -> u8 {
     match route.hop_limit {
@@ -184,6 +205,8 @@ fn int_at(data: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
 
+    const PLAIN: SocketDefaults = SocketDefaults { traffic_class: 0, hop_limit: DEFAULT_HOP_LIMIT };
+
     fn route(ip: &str) -> Route {
         let gid = Gid::from_ip(ip.parse().unwrap());
         Route { sgid: gid, dgid: gid, traffic_class: 0x68, hop_limit: 3, ..Route::default() }
@@ -192,7 +215,7 @@ mod tests {
     #[test]
     fn the_fullest_message_fits() {
         for ip in ["10.1.2.3", "fd00::7"] {
-            let control = Control::for_route(&route(ip), DEFAULT_HOP_LIMIT, Some(1), Some(4116));
+            let control = Control::for_route(&route(ip), PLAIN, Some(1), Some(4116));
             let kinds: Vec<_> = control.messages().map(|(level, kind, _)| (level, kind)).collect();
             assert_eq!(kinds.len(), 4, "{kinds:?}");
             let arrival = control.arrival();
@@ -206,14 +229,28 @@ mod tests {
         (plain.traffic_class, plain.hop_limit) = (0, 0);
         for (hop_limit, of_socket) in [(0, DEFAULT_HOP_LIMIT), (3, 3)] {
             plain.hop_limit = hop_limit;
-            assert!(Control::for_route(&plain, of_socket, None, None).is_empty());
-            assert!(Control::is_needless(&plain, of_socket));
+            for traffic_class in [0, ECN_CAPABLE] {
+                let of_socket = SocketDefaults { traffic_class, hop_limit: of_socket };
+                assert!(Control::for_route(&plain, of_socket, None, None).is_empty());
+                assert!(Control::is_needless(&plain, of_socket));
+            }
         }
-        assert!(!Control::is_needless(&plain, DEFAULT_HOP_LIMIT));
-        assert!(!Control::is_needless(&route("10.1.2.3"), 3));
+        assert!(!Control::is_needless(&plain, PLAIN));
+        assert!(!Control::is_needless(&route("10.1.2.3"), SocketDefaults { hop_limit: 3, ..PLAIN }));
         plain.hop_limit = 0;
         plain.dgid = Gid::from_ip("239.0.0.1".parse().unwrap());
         assert_eq!(effective_hop_limit(&plain), 1);
+    }
+
+    #[test]
+    fn packets_have_the_ecn_bits_of_the_socket_unless_the_program_set_some() {
+        let ecn = SocketDefaults { traffic_class: ECN_CAPABLE, ..PLAIN };
+        for (asked, sent) in [(0, 2), (0x68, 0x6a), (0x6a, 0x6a), (1, 1), (3, 3)] {
+            let route = Route { traffic_class: asked, hop_limit: 0, ..route("10.1.2.3") };
+            assert_eq!(effective_traffic_class(&route, ecn), sent);
+            assert_eq!(effective_traffic_class(&route, PLAIN), asked);
+            assert_eq!(Control::is_needless(&route, ecn), sent == ECN_CAPABLE);
+        }
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct UdpConfig {
     pub send_sockets: usize,
     /// Records every packet that is sent or received.
     pub capture: Option<Arc<Capture>>,
+    /// Let switches mark packets (ECN) instead of dropping them, and read the marks of arriving ones.
+    pub ecn: bool,
     /// Where the registry of the host's processes lives, if not at [`ferroce_shm::registry::default_base`]. Processes that
     /// share an address must agree on it.
     pub registry_base: Option<PathBuf>,
@@ -80,7 +82,15 @@ pub struct UdpConfig {
 
 impl Default for UdpConfig {
     fn default() -> Self {
-        UdpConfig { bind: None, gso: true, gro: true, send_sockets: 4, capture: None, registry_base: None }
+        UdpConfig {
+            bind: None,
+            gso: true,
+            gro: true,
+            send_sockets: 4,
+            capture: None,
+            ecn: false,
+            registry_base: None,
+        }
     }
 }
 
@@ -153,7 +163,7 @@ impl UdpLink {
 
     fn echoer(&self) -> Option<&Sender> {
         let open = || {
-            let tx_sockets = TxSockets::open(1).ok()?;
+            let tx_sockets = TxSockets::open(1, self.config.ecn).ok()?;
             Some(Sender::new(tx_sockets, self.config.gso, Arc::clone(&self.counters), self.capture.clone()))
         };
         self.echoer.get_or_init(open).as_ref()

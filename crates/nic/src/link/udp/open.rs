@@ -8,7 +8,7 @@ use super::steer;
 use super::sys::attach_steering;
 use super::tx_sockets::{TxSockets, has_no_ipv6};
 use super::{BoundAddress, UdpConfig, UdpLink};
-use crate::link::LinkError;
+use crate::link::{Link, LinkError};
 use crate::link::shared_port::SharedPort;
 use ferroce_os::lock::Mutex;
 use ferroce_os::wait_set::WaitSet;
@@ -27,7 +27,7 @@ impl UdpLink {
         let port = SharedPort::open(Arc::clone(&registry), Arc::clone(&counters))
             .map_err(|source| failed(format!("listen in {}", registry.directory().display()), source))?;
         let group_poll = WaitSet::new().map_err(|e| failed("open a poll set".into(), e))?;
-        let tx_sockets = TxSockets::open(config.send_sockets)
+        let tx_sockets = TxSockets::open(config.send_sockets, config.ecn)
             .map_err(|e| failed("open a socket to send from".into(), e))?;
         let sender = Sender::new(tx_sockets, config.gso, Arc::clone(&counters), config.capture.clone());
         let (addresses, token) = join_addresses(config, &registry)?;
@@ -39,7 +39,7 @@ impl UdpLink {
             .collect();
         sources.push(Source::new(SourceKind::Forwarded, port.as_raw_fd()));
         let receiver = Receiver::new(sources, &addresses, token);
-        Ok(UdpLink {
+        let link = UdpLink {
             config: config.clone(),
             slot: registry.slot(),
             addresses,
@@ -51,7 +51,11 @@ impl UdpLink {
             group_poll,
             counters,
             capture: config.capture.clone(),
-        })
+        };
+        if config.ecn {
+            link.report_outer_fields();
+        }
+        Ok(link)
     }
 
     /// Leaves all addresses without losing a packet of the others: first nothing new comes, then what came by mistake is

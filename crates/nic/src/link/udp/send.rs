@@ -1,7 +1,7 @@
 //! Packets out: packets of equal length become GSO runs, and several runs become one system call.
 
 use super::address::SockAddr;
-use super::control::{Control, effective_hop_limit};
+use super::control::{Control, effective_hop_limit, effective_traffic_class};
 use super::sockets::TxSocket;
 use super::sys::{self, OutMessage, TX_BURST};
 use super::tx_sockets::TxSockets;
@@ -61,7 +61,7 @@ impl SocketChooser for Plan {
         let refused = self.has_plain_only.load(Relaxed) && self.plain_only.read().contains(&route.sgid);
         let socket = self.tx_sockets.socket(number);
         let is_plain =
-            socket.is_bound && Control::is_needless(route, socket.hop_limit) && !needs_interface(route);
+            socket.is_bound && Control::is_needless(route, socket.defaults) && !needs_interface(route);
         Some(SocketChoice { number, sport: socket.port, may_segment: self.gso && !refused, is_plain })
     }
     fn is_stable(&self) -> bool {
@@ -213,7 +213,7 @@ impl Sender {
         let pktinfo = (interface != 0 || !socket.is_bound).then_some(interface);
         OutMessage {
             to: SockAddr::roce(first.route.dgid),
-            control: Control::for_route(&first.route, socket.hop_limit, pktinfo, segment_len),
+            control: Control::for_route(&first.route, socket.defaults, pktinfo, segment_len),
             packets: run.packets.clone(),
         }
     }
@@ -267,7 +267,8 @@ impl Sender {
             let route = batch.entries()[run.packets.start].route;
             let flow = FlowAddrs::new(route.sgid, route.dgid, socket.port);
             for (ident, index) in run.packets.clone().enumerate() {
-                let (tos, ttl) = (route.traffic_class, effective_hop_limit(&route));
+                let tos = effective_traffic_class(&route, socket.defaults);
+                let ttl = effective_hop_limit(&route);
                 let outer = Outer { flow, ident: ident as u16, tos, ttl };
                 capture.record(Direction::Sent, &outer, batch.wire_bytes(index));
             }

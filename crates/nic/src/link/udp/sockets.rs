@@ -1,5 +1,6 @@
 //! The sockets of the link and the options that make them speak RoCEv2.
 
+use super::control::SocketDefaults;
 use super::sys::set_option;
 use super::{UdpConfig, owner};
 use crate::link::LinkError;
@@ -27,8 +28,8 @@ pub(super) struct TxSocket {
     pub(super) port: u16,
     /// Whether packets leave with the address it is bound to; else each must name its source.
     pub(super) is_bound: bool,
-    /// Hop limit of packets without a control message.
-    pub(super) hop_limit: u8,
+    /// Traffic class and hop limit of packets without a control message.
+    pub(super) defaults: SocketDefaults,
     /// Keeps the port from being bound at any other address of the host.
     _reservation: Option<Socket>,
 }
@@ -92,19 +93,24 @@ pub(super) fn bind_in_scope(socket: &Socket, addr: IpAddr, scope: u32) -> Result
 }
 
 /// Opens a socket that sends from `addr`, or from any address if that is the wildcard, with a source port of its own and
-/// this hop limit.
+/// these defaults.
 ///
 /// Unconnected and with "don't fragment": only then does the kernel write identification 0, which the ICRC covers.
 ///
 /// `reserves`: nobody else on this host can send from `addr` with the same port. A socket that is bound to the port at another address of
 /// the host could: it may name any local address as the source of a packet (`IP_PKTINFO`).
-pub(super) fn open_tx_socket(addr: IpAddr, hop_limit: u8, reserves: bool) -> io::Result<TxSocket> {
+pub(super) fn open_tx_socket(
+    addr: IpAddr,
+    defaults: SocketDefaults,
+    reserves: bool,
+) -> io::Result<TxSocket> {
     let is_ipv4 = addr.is_ipv4();
     let socket = open(is_ipv4)?;
     let on: libc::c_int = 1;
-    let hops = libc::c_int::from(hop_limit);
+    let (class, hops) = (libc::c_int::from(defaults.traffic_class), libc::c_int::from(defaults.hop_limit));
     if is_ipv4 {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_TOS, class)?;
         set_option(&socket, libc::IPPROTO_IP, libc::IP_TTL, hops)?;
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, hops)?;
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, on)?;
@@ -112,6 +118,7 @@ pub(super) fn open_tx_socket(addr: IpAddr, hop_limit: u8, reserves: bool) -> io:
         socket.set_only_v6(true)?;
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, on)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class)?;
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops)?;
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, hops)?;
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, on)?;
@@ -135,7 +142,7 @@ pub(super) fn open_tx_socket(addr: IpAddr, hop_limit: u8, reserves: bool) -> io:
             port
         }
     };
-    Ok(TxSocket { socket, port, is_bound: !addr.is_unspecified(), hop_limit, _reservation: reservation })
+    Ok(TxSocket { socket, port, is_bound: !addr.is_unspecified(), defaults, _reservation: reservation })
 }
 
 /// Nobody reads this socket: what is sent to its port must not pile up in it.

@@ -4,7 +4,7 @@
 //! control message for either, which makes the shortest send a third cheaper. Source addresses that cannot be bound
 //! (link-local ones need an interface) or exceed the table use a socket that is bound to no address.
 
-use super::control::{DEFAULT_HOP_LIMIT, effective_hop_limit};
+use super::control::{DEFAULT_HOP_LIMIT, ECN_CAPABLE, SocketDefaults, effective_hop_limit};
 use super::sockets::{TxSocket, open_tx_socket, unspecified};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
@@ -24,6 +24,8 @@ const MOST_ADDRESSES: usize = 64;
 #[derive(Debug)]
 pub(super) struct TxSockets {
     per_address: usize,
+    /// Of every packet whose route has none.
+    traffic_class: u8,
     any_v4: TxSocket,
     /// Missing where the machine has no IPv6.
     any_v6: Option<TxSocket>,
@@ -50,16 +52,20 @@ const ANY_V4: u16 = u16::MAX - 1;
 const ANY_V6: u16 = u16::MAX - 2;
 
 impl TxSockets {
-    /// Opens the sockets bound to no address; the others follow with the first packet of each address.
-    pub(super) fn open(per_address: usize) -> io::Result<TxSockets> {
-        let any_v6 = match open_tx_socket(unspecified(false), DEFAULT_HOP_LIMIT, false) {
+    /// Opens the sockets bound to no address; the others follow with the first packet of each address. With `ecn`, switches may
+    /// mark packets.
+    pub(super) fn open(per_address: usize, ecn: bool) -> io::Result<TxSockets> {
+        let traffic_class = if ecn { ECN_CAPABLE } else { 0 };
+        let defaults = SocketDefaults { traffic_class, hop_limit: DEFAULT_HOP_LIMIT };
+        let any_v6 = match open_tx_socket(unspecified(false), defaults, false) {
             Ok(socket) => Some(socket),
             Err(e) if has_no_ipv6(&e) => None,
             Err(e) => return Err(e),
         };
         Ok(TxSockets {
             per_address: per_address.clamp(1, MOST_SOCKETS),
-            any_v4: open_tx_socket(unspecified(true), DEFAULT_HOP_LIMIT, false)?,
+            traffic_class,
+            any_v4: open_tx_socket(unspecified(true), defaults, false)?,
             any_v6,
             addresses: (0..MOST_ADDRESSES).map(|_| OnceLock::new()).collect(),
             filled: AtomicUsize::new(0),
@@ -134,7 +140,8 @@ impl TxSockets {
         let filled = self.filled.load(Ordering::Relaxed);
         let free = self.addresses.get(filled)?;
         let published = self.published.get();
-        let open = |_| open_tx_socket(addr, hop_limit, published.is_some());
+        let defaults = SocketDefaults { traffic_class: self.traffic_class, hop_limit };
+        let open = |_| open_tx_socket(addr, defaults, published.is_some());
         let sockets = (0..self.per_address).map(open).collect::<io::Result<Vec<_>>>().ok()?;
         if let Some(ports) = published {
             sockets.iter().for_each(|socket| ports.publish(socket.port));
@@ -161,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_hop_limit_has_sockets_of_its_own() {
-        let tx_sockets = TxSockets::open(1).unwrap();
+        let tx_sockets = TxSockets::open(1, false).unwrap();
         let number = |hop_limit| {
             tx_sockets
                 .choose(&Route { hop_limit, ..route("127.48.0.3", "127.0.0.1", 0) })
@@ -170,7 +177,7 @@ mod tests {
         for hop_limit in [64, 255, 1] {
             assert_eq!(number(hop_limit), number(hop_limit));
             let socket = tx_sockets.socket(number(hop_limit));
-            assert_eq!((socket.hop_limit, socket.socket.ttl_v4().unwrap()), (hop_limit, hop_limit.into()));
+            assert_eq!((socket.defaults.hop_limit, socket.socket.ttl_v4().unwrap()), (hop_limit, hop_limit.into()));
         }
         assert_eq!(number(0), number(64));
         assert_ne!(number(64), number(255));
@@ -178,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_address_has_its_own_ports() {
-        let tx_sockets = TxSockets::open(3).unwrap();
+        let tx_sockets = TxSockets::open(3, false).unwrap();
         let mut ports = std::collections::BTreeSet::new();
         for from in ["127.48.0.1", "127.48.0.2"] {
             for entropy in 0..6 {
@@ -194,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_address_that_cannot_be_bound_uses_the_unbound_socket() {
-        let tx_sockets = TxSockets::open(4).unwrap();
+        let tx_sockets = TxSockets::open(4, false).unwrap();
         for from in ["198.51.100.1", "0.0.0.0"] {
             let number = tx_sockets.choose(&route(from, "127.0.0.1", 0)).unwrap();
             assert_eq!(number, ANY_V4);
@@ -208,7 +215,7 @@ mod tests {
 
     #[test]
     fn more_addresses_than_fit_still_send() {
-        let tx_sockets = TxSockets::open(1).unwrap();
+        let tx_sockets = TxSockets::open(1, false).unwrap();
         for i in 0..MOST_ADDRESSES {
             let number = tx_sockets.choose(&route(&format!("127.48.1.{}", i + 1), "127.0.0.1", 7)).unwrap();
             assert_eq!(usize::from(number), i * MOST_SOCKETS);
