@@ -97,6 +97,7 @@ pub(crate) enum Action {
     Delay(u64),
     HoldUntil(Release),
     Damage,
+    Mark,
     Rewrite(Change),
 }
 
@@ -151,6 +152,10 @@ impl Rule {
     /// Flips bits, so that the ICRC is wrong.
     pub fn damage(self) -> Rule {
         Rule { action: Action::Damage, ..self }
+    }
+    /// Marks them as a congested switch does (ECN).
+    pub fn mark(self) -> Rule {
+        Rule { action: Action::Mark, ..self }
     }
     /// Changes their bytes and updates the ICRC: a forged packet, or a peer with a bug.
     pub fn rewrite(self, change: impl FnMut(&mut Vec<u8>) + 'static) -> Rule {

@@ -20,10 +20,11 @@ impl Qp {
     /// Whether only positive ACKs are queued. These may be delayed briefly.
     #[inline]
     pub fn only_acks_wait(&self) -> bool {
-        match &self.machine {
+        let only_acks = match &self.machine {
             Machine::Rc(rc) => rc.1.only_acks_wait(),
             _ => true,
-        }
+        };
+        only_acks && !self.notification.is_due()
     }
 
     /// Sends ACKs and READ responses. Also runs in ERR, to send the last NAK.
@@ -32,7 +33,7 @@ impl Qp {
             return;
         }
         if self.notification.is_due() {
-            self.send_cnp(now, host);
+            self.report_mark(now, host);
         }
         let mut io = io!(self, now, host);
         let outcome = match &mut self.machine {

@@ -186,7 +186,7 @@ impl Qp {
         self.counters.rx_packets += u64::from(view.packets());
         self.counters.rx_bytes += view.len() as u64;
         if is_marked(arrival) {
-            self.on_marked();
+            self.on_marked(view.opcode());
         }
         if self.attr.state != QpState::Rtr || self.has_received || self.id.transport == Transport::Ud {
             return Some(Terms::Unchanged);

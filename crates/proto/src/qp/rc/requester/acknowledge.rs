@@ -15,6 +15,8 @@ pub(crate) struct Ack<'a> {
     syndrome: Syndrome,
     hello: bool,
     selective: bool,
+    /// A switch marked packets that it covers.
+    is_marked: bool,
     /// Of a sequence NAK: bitmap of the packets that the peer holds beyond a missing one. Of another NAK: the reason.
     report: &'a [u8],
 }
@@ -22,15 +24,15 @@ pub(crate) struct Ack<'a> {
 impl<'a> Ack<'a> {
     /// The acknowledgement in a packet that has an AETH.
     pub(super) fn of(pkt: &Packet<'a>) -> Option<Ack<'a>> {
-        let (Bth { psn, hello, selective, .. }, aeth) = (pkt.headers.bth, pkt.headers.aeth?);
-        Some(Ack { psn, syndrome: aeth.syndrome, hello, selective, report: pkt.payload })
+        let (Bth { psn, hello, selective, becn, .. }, aeth) = (pkt.headers.bth, pkt.headers.aeth?);
+        Some(Ack { psn, syndrome: aeth.syndrome, hello, selective, is_marked: becn, report: pkt.payload })
     }
 }
 
 impl From<PiggybackedAck> for Ack<'_> {
     #[inline(always)]
     fn from(PiggybackedAck { psn, aeth }: PiggybackedAck) -> Self {
-        Ack { psn, syndrome: aeth.syndrome, hello: true, selective: false, report: &[] }
+        Ack { psn, syndrome: aeth.syndrome, hello: true, selective: false, is_marked: false, report: &[] }
     }
 }
 
@@ -55,6 +57,7 @@ impl Requester {
         if !self.was_sent(ack.psn, io) {
             return Ok(());
         }
+        self.ack_is_marked = ack.is_marked;
         let Syndrome::Ack { .. } = ack.syndrome else { return self.on_nak(ack, sq, io) };
         self.on_hello(ack);
         match self.advance(ack.psn.plus(1), sq, io) {

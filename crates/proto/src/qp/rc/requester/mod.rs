@@ -8,6 +8,7 @@
 //! | file | question |
 //! |---|---|
 //! | `transmit` | what to send next, and the limits on it |
+//! | `pacing` | when to send it, if congestion control has a rate |
 //! | `plan` | how many packets, and whether they request an ACK |
 //! | `rendezvous` | rendezvous sends, whose data the peer copies from local memory |
 //! | `awaited` | the packets of requests that return data |
@@ -21,6 +22,7 @@ mod acknowledge;
 mod awaited;
 mod early;
 mod holes;
+mod pacing;
 mod plan;
 mod rendezvous;
 mod response;
@@ -40,6 +42,7 @@ use acknowledge::Ack;
 use alloc::collections::VecDeque;
 use early::Early;
 use holes::Awaited;
+use pacing::Pacer;
 use retry::RetryClock;
 use selective::Repairs;
 use transmit::whole;
@@ -103,11 +106,14 @@ pub(crate) struct Requester {
     /// The peer supports the extensions, such as piggybacked ACKs.
     peer_extends: bool,
     repairs: Repairs,
+    /// The ACK being handled reports that a switch marked packets.
+    ack_is_marked: bool,
+    pacer: Pacer,
     cc: Controller,
 }
 
 impl Requester {
-    pub(crate) fn new(cc: Controller) -> Self {
+    pub(crate) fn new(mut cc: Controller) -> Self {
         Requester {
             una: Psn::default(),
             acked: 0,
@@ -133,6 +139,8 @@ impl Requester {
             peer_selects: false,
             peer_extends: false,
             repairs: Repairs::default(),
+            ack_is_marked: false,
+            pacer: Pacer::new(cc.rate(Time::default())),
             cc,
         }
     }
@@ -147,7 +155,7 @@ impl Requester {
         (self.una, self.psn, self.high, self.reached) = (attr.sq_psn, attr.sq_psn, attr.sq_psn, attr.sq_psn);
         (self.cur, self.oldest) = (sq.head(), sq.head());
         self.reads.reserve(usize::from(attr.max_rd_atomic));
-        self.clock = RetryClock::new(attr);
+        self.clock = RetryClock::new(attr, self.pacer.is_on());
     }
 
     /// Applies changed retry attributes.
@@ -163,12 +171,16 @@ impl Requester {
         self.early.clear();
         (self.stall, self.first_try) = (None, None);
         self.clock.stop();
+        self.pacer.stop_waiting();
         self.cc.on_drained();
     }
 
     /// Time at which [`Self::handle_timeout`] is due.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.clock.deadline()
+        match (self.clock.deadline(), self.pacer.deadline()) {
+            (retry, None) => retry,
+            (retry, Some(paced)) => Some(retry.map_or(paced, |retry| retry.min(paced))),
+        }
     }
 
     /// Whether our requests and the peer's responses may be [extended](crate::wire::Bth::extended).

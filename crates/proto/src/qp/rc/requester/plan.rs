@@ -4,6 +4,7 @@ use super::super::super::Host;
 use super::super::super::io::Io;
 use super::super::super::sq::{SendQueue, SendWqe};
 use super::Requester;
+use super::pacing::ACK_EVERY;
 use super::transmit::ack_every;
 use crate::Time;
 use crate::ids::Psn;
@@ -73,7 +74,7 @@ impl Requester {
         let is_fenced = flags.contains(SendFlags::FENCE) && !self.reads.is_empty();
         let may_join = || self.in_flight() < window() && !(self.is_busy() && coalesces());
         let is_open = self.una == self.psn || may_join();
-        if !is_next || !self.is_undisturbed() || is_fenced || !is_open || sq.is_full() {
+        if !is_next || !self.is_undisturbed() || is_fenced || !is_open || sq.is_full() || self.pacer.is_on() {
             return None;
         }
         let (outstanding, depth) = (sq.outstanding() + 1, sq.depth());
@@ -81,10 +82,10 @@ impl Requester {
         Some(Plan { psn: self.psn, count: 1, ack_req: self.wants_ack(Some(tail), window, mtu) })
     }
 
-    /// Plans the next packets of the request under the cursor.
-    pub(super) fn plan(&self, wqe: &SendWqe, window: u32, sq: &SendQueue) -> Plan {
+    /// Plans the next packets of the request under the cursor, at most `most`.
+    pub(super) fn plan(&self, wqe: &SendWqe, window: u32, most: u32, sq: &SendQueue) -> Plan {
         let (psn, mtu) = (self.psn, wqe.segment);
-        let count = self.run_len(wqe, window);
+        let count = self.run_len(wqe, window).min(most);
         if count > 1 {
             return Plan { psn, count, ack_req: false };
         }
@@ -104,7 +105,7 @@ impl Requester {
         }
         let of_message = wqe.packets - 1 - self.sent;
         let of_window = window - self.in_flight() - 1;
-        let unasked = (ack_every(window, wqe.segment) - 1).saturating_sub(self.since_ack_req);
+        let unasked = (self.ack_every(window, wqe.segment) - 1).saturating_sub(self.since_ack_req);
         // Retransmitted packets may carry the selective bit.
         let of_kind = match self.high.distance_from(self.psn) {
             again @ 1.. => again as u32,
@@ -127,8 +128,15 @@ impl Requester {
         };
         tail.is_some_and(is_awaited) || {
             let window = window();
-            self.in_flight() + 1 >= window || self.since_ack_req + 1 >= ack_every(window, mtu)
+            self.in_flight() + 1 >= window || self.since_ack_req + 1 >= self.ack_every(window, mtu)
         }
+    }
+
+    /// Packets between two ACK requests.
+    #[inline]
+    fn ack_every(&self, window: u32, mtu: u32) -> u32 {
+        let of_window = ack_every(window, mtu);
+        if self.pacer.is_on() { of_window.min(ACK_EVERY) } else { of_window }
     }
 
     /// Commits a plan: the host accepted `sent` packets with `bytes` bytes of a message of `of` packets.

@@ -41,11 +41,13 @@ pub(super) struct RetryClock {
     sample: Option<(Psn, Time)>,
     /// Consecutive packets without an RTT sample.
     unmeasured: u8,
+    /// Congestion control needs every sample.
+    measures_all: bool,
 }
 
 impl RetryClock {
-    pub(super) fn new(attr: &QpAttr) -> Self {
-        let mut clock = RetryClock::default();
+    pub(super) fn new(attr: &QpAttr, measures_all: bool) -> Self {
+        let mut clock = RetryClock { measures_all, ..RetryClock::default() };
         clock.reconfigure(attr);
         clock
     }
@@ -93,7 +95,7 @@ impl RetryClock {
     #[inline]
     fn is_sample_due(&self) -> bool {
         let is_short = self.srtt_ns.is_some_and(|srtt| 4 * srtt < PROBE_FLOOR_NS);
-        !is_short || self.unmeasured + 1 >= MEASURED_OF
+        !is_short || self.measures_all || self.unmeasured + 1 >= MEASURED_OF
     }
 
     /// Whether an RTT sample is running.
@@ -360,7 +362,7 @@ impl Requester {
         let in_flight = self.in_flight() > 0;
         let rtt = self.clock.progress(self.una, in_flight, io.now);
         let bytes = packets.saturating_mul(io.mtu());
-        self.cc.on_ack(io.now, bytes, rtt, false);
+        self.cc.on_ack(io.now, bytes, rtt, self.ack_is_marked);
         if self.una == self.high {
             self.cc.on_drained();
         }
@@ -373,7 +375,7 @@ mod tests {
 
     #[test]
     fn an_expiry_noticed_late_consumes_no_retry_at_most_three_times() {
-        let mut clock = RetryClock::new(&QpAttr { timeout: 10, retry_cnt: 2, ..QpAttr::default() });
+        let mut clock = RetryClock::new(&QpAttr { timeout: 10, retry_cnt: 2, ..QpAttr::default() }, false);
         let timeout = timeout_ns(10).expect("exponent 10 is a time");
         clock.start(Time(0));
         let mut outcomes = alloc::vec::Vec::new();

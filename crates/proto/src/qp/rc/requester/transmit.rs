@@ -8,7 +8,6 @@ use super::super::super::sq::{SendQueue, SendWqe};
 use super::super::super::{Host, Reason, Segment, Transmission, TxError};
 use super::holes::SqPosition;
 use super::{Requester, Stall};
-use crate::cc::CongestionControl;
 use crate::ids::Psn;
 use crate::verbs::{QpState, SendOp, WcStatus};
 use crate::wire::PiggybackedAck;
@@ -59,6 +58,7 @@ impl Requester {
         if self.clock.is_paused(io.now) {
             return Ok(());
         }
+        self.pacer.stop_waiting();
         if self.una.is_before(self.reached) {
             self.ask_for_holes(sq, io);
         }
@@ -195,7 +195,11 @@ impl Requester {
         if self.in_flight() >= window {
             return Step::Blocked;
         }
-        let plan = self.plan(wqe, window, sq);
+        let most = self.paced(mtu, io.now);
+        if most == 0 {
+            return Step::Blocked;
+        }
+        let plan = self.plan(wqe, window, most, sq);
         let position = SqPosition { number: self.cur, index: self.sent, wqe: *wqe };
         match self.send_packets(&position, plan.psn, plan.ack_req, plan.count, sq, io) {
             Ok((sent, bytes)) => self.commit(&plan, sent, bytes, wqe.packets, io),
@@ -321,7 +325,7 @@ impl Requester {
     }
 
     /// Returns what blocks a READ or atomic, if anything.
-    fn read_resources<H: Host>(&self, packets: u32, io: &mut Io<'_, H>) -> Option<Step> {
+    fn read_resources<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) -> Option<Step> {
         if io.attr.max_rd_atomic == 0 {
             io.host.explain(format_args!("QP {}: READ or atomic posted, but max_rd_atomic is 0", io.id.qpn));
             return Some(Step::Stalled(WcStatus::LocQpOpErr, Reason::NoReadResources));
@@ -329,7 +333,7 @@ impl Requester {
         let busy = self.reads.len() >= usize::from(io.attr.max_rd_atomic);
         let in_flight = self.in_flight();
         let window_full = in_flight > 0 && in_flight + packets > self.window_packets(io.mtu());
-        (busy || window_full).then_some(Step::Blocked)
+        (busy || window_full || self.paced(io.mtu(), io.now) == 0).then_some(Step::Blocked)
     }
 
     /// Executes a local operation once every earlier request completed.
@@ -356,7 +360,7 @@ impl Requester {
             self.clock.sample_start(self.psn, io.now);
         }
         self.clock.start(io.now);
-        self.cc.on_sent(bytes);
+        self.charge(packets, bytes);
         self.pass(packets, of);
     }
 

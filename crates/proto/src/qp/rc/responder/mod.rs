@@ -57,6 +57,8 @@ pub(crate) struct Responder {
     peer_selects: bool,
     /// The peer's first request had the hello bit. The peer uses the extensions after an answer with that bit.
     peer_extends: bool,
+    /// A switch marked a request since the last ACK.
+    was_marked: bool,
     /// Why the last request was refused.
     refused: Option<RefusalReason>,
 }
@@ -66,6 +68,11 @@ impl Responder {
     pub(crate) fn start(&mut self, attr: &QpAttr) {
         *self = Responder { expected: attr.rq_psn, ..Responder::default() };
         self.replay.resize(usize::from(attr.max_dest_rd_atomic));
+    }
+
+    /// Records that a switch marked a request: the next ACK to a ferroce end has the BECN bit.
+    pub(crate) fn on_marked(&mut self) {
+        self.was_marked = true;
     }
 
     /// Applies a changed `max_dest_rd_atomic`.

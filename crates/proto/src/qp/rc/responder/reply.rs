@@ -277,11 +277,13 @@ impl Responder {
     ) -> Result<bool, TxError> {
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
         headers.bth.hello = self.peer_extends;
+        headers.bth.becn = self.peer_extends && self.was_marked;
         headers.aeth = Some(Aeth { syndrome, msn });
         match syndrome {
             Syndrome::Nak(_) => self.send_nak(&headers, io)?,
             _ => io.send_unacknowledged(&headers, TxPayload::None)?,
         }
+        self.was_marked = false;
         io.counters.acks_sent += 1;
         Ok(true)
     }

@@ -1,0 +1,138 @@
+//! Pacing: packets leave at the rate of the congestion control, if it has one.
+
+use super::Requester;
+use crate::Time;
+use crate::cc::CongestionControl;
+
+/// Unused sending time that may be made up for. Threads wake up late, and several packets in one batch cost less.
+const CREDIT_NS: u64 = 100_000;
+/// Bytes of a packet on an Ethernet besides its payload: preamble, gap, Ethernet, IPv4, UDP, BTH and ICRC.
+const OVERHEAD_BYTES: u64 = 82;
+/// Packets between two ACK requests: a controller with a rate needs feedback often.
+pub(super) const ACK_EVERY: u32 = 16;
+
+/// When the next packets may leave.
+#[derive(Debug, Default)]
+pub(super) struct Pacer {
+    /// Bytes per second, as last read. `None`: the congestion control has no rate.
+    rate: Option<u64>,
+    /// Time at which everything sent so far has left at the rate.
+    sent_until: Time,
+    /// A packet waits for this time.
+    waits_until: Option<Time>,
+}
+
+impl Pacer {
+    pub(super) fn new(rate: Option<u64>) -> Pacer {
+        Pacer { rate, ..Pacer::default() }
+    }
+
+    /// Whether the congestion control has a rate.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.rate.is_some()
+    }
+
+    /// Time at which a waiting packet may leave.
+    #[inline]
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.waits_until
+    }
+
+    /// No packet waits any more.
+    #[inline]
+    pub(super) fn stop_waiting(&mut self) {
+        self.waits_until = None;
+    }
+
+    /// Number of packets of `len` bytes that may leave now. If none, one waits for its time.
+    fn allowance(&mut self, rate: u64, len: u32, now: Time) -> u32 {
+        self.rate = Some(rate);
+        self.sent_until = self.sent_until.max(Time(now.0.saturating_sub(CREDIT_NS)));
+        if self.sent_until > now {
+            self.waits_until = Some(self.sent_until);
+            return 0;
+        }
+        let unused_ns = now.since_ns(self.sent_until);
+        let more = u128::from(unused_ns) * u128::from(rate) / 1_000_000_000 / u128::from(wire_len(len));
+        u32::try_from(more).unwrap_or(u32::MAX).saturating_add(1)
+    }
+
+    #[inline]
+    fn on_sent(&mut self, packets: u32, bytes: u32) {
+        if let Some(rate) = self.rate {
+            let bytes = u64::from(bytes) + u64::from(packets) * OVERHEAD_BYTES;
+            self.sent_until = self.sent_until + bytes * 1_000_000_000 / rate.max(1);
+        }
+    }
+}
+
+fn wire_len(len: u32) -> u64 {
+    u64::from(len) + OVERHEAD_BYTES
+}
+
+impl Requester {
+    /// Number of packets of `len` bytes that the rate allows now. If none, [`Self::deadline`] tells when.
+    #[inline]
+    pub(super) fn paced(&mut self, len: u32, now: Time) -> u32 {
+        if !self.pacer.is_on() {
+            return u32::MAX;
+        }
+        match self.cc.rate(now) {
+            Some(rate) => self.pacer.allowance(rate, len, now),
+            None => u32::MAX,
+        }
+    }
+
+    /// Counts what was sent against window and rate.
+    #[inline]
+    pub(super) fn charge(&mut self, packets: u32, bytes: u32) {
+        self.cc.on_sent(bytes);
+        self.pacer.on_sent(packets, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIGABIT: u64 = 125_000_000;
+
+    #[test]
+    fn packets_leave_at_the_rate() {
+        let mut pacer = Pacer::new(Some(GIGABIT));
+        let (mut now, mut sent) = (Time(1_000_000_000), 0u64);
+        let end = now + 10_000_000;
+        while now < end {
+            match pacer.allowance(GIGABIT, 1024, now) {
+                0 => now = pacer.deadline().expect("a packet waits"),
+                packets => {
+                    pacer.on_sent(packets, packets * 1024);
+                    sent += u64::from(packets);
+                }
+            }
+        }
+        // Ten milliseconds, and the credit at the start.
+        let expected = (10_000_000 + CREDIT_NS) * GIGABIT / 1_000_000_000 / wire_len(1024);
+        assert!(sent.abs_diff(expected) <= 2, "{sent} packets, expected {expected}");
+    }
+
+    #[test]
+    fn a_late_thread_makes_up_for_at_most_the_credit() {
+        let mut pacer = Pacer::new(Some(GIGABIT));
+        let credit = (CREDIT_NS * GIGABIT / 1_000_000_000 / wire_len(1024)) as u32 + 1;
+        assert_eq!(pacer.allowance(GIGABIT, 1024, Time(5_000_000_000)), credit);
+        pacer.on_sent(credit, credit * 1024);
+        assert_eq!(pacer.allowance(GIGABIT, 1024, Time(5_000_000_000)), 0);
+        assert_eq!(pacer.allowance(GIGABIT, 1024, Time(9_000_000_000)), credit);
+    }
+
+    #[test]
+    fn the_slowest_rate_still_sends() {
+        let mut pacer = Pacer::new(Some(0));
+        assert_eq!(pacer.allowance(0, 4096, Time(1_000_000_000)), 1);
+        pacer.on_sent(1, 4096);
+        assert_eq!(pacer.allowance(0, 4096, Time(2_000_000_000)), 0);
+        assert!(pacer.deadline().is_some());
+    }
+}
