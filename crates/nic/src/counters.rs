@@ -175,6 +175,15 @@ pub struct QpReport {
     /// One-sided operations done at once in the peer's memory, without a packet.
     #[serde(default)]
     pub performed: u64,
+    /// Packets received that a switch had marked (ECN).
+    #[serde(default)]
+    pub ecn_marked: u64,
+    /// Congestion notifications (CNPs) sent.
+    #[serde(default)]
+    pub cnps_sent: u64,
+    /// Congestion notifications received.
+    #[serde(default)]
+    pub cnps_received: u64,
 }
 
 impl QpReport {
@@ -217,6 +226,9 @@ impl QpReport {
             duplicates,
             out_of_order,
             performed,
+            ecn_marked,
+            cnps_sent,
+            cnps_received,
             ..
         } = *counters;
         QpReport {
@@ -241,6 +253,9 @@ impl QpReport {
             duplicates,
             out_of_order,
             performed,
+            ecn_marked,
+            cnps_sent,
+            cnps_received,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 mod link_support;
 
-use ferroce_nic::link::{FaultConfig, Faulty, Link, RxBatch, TxBatch, UdpLink, now};
+use ferroce_nic::link::{FaultConfig, Faulty, Link, RxBatch, TxBatch, UdpConfig, UdpLink, now};
 use link_support::*;
 use std::sync::Arc;
 use std::time::Instant;
@@ -100,4 +100,26 @@ fn delayed_packets_arrive_in_order_and_not_early() {
     }
     assert_eq!(numbers, (0..10).collect::<Vec<_>>());
     assert_eq!(deadline(&sender), None);
+}
+
+#[test]
+fn packets_are_ecn_capable_and_marks_arrive() {
+    for (from, to) in [("127.43.7.1", "127.43.7.2"), ("::1", "::1")] {
+        let _lock = lock_address(to);
+        let ecn = |addr| UdpLink::open(&UdpConfig { ecn: true, ..config(&[addr]) }).expect("open a link");
+        let (receiver, sender) = (ecn(to), Faulty::new(Arc::new(ecn(from)), "mark=50%,seed=3".parse().unwrap()));
+        let mut batch = TxBatch::new();
+        let mut classes = Vec::new();
+        for number in 0..64 {
+            add(&mut batch, &route(from, to, 0), &packet(receiver.slot(), number, 128));
+            if number % 16 == 15 {
+                sender.send(&mut batch);
+                classes.extend(receive_each(&receiver, 16, |p| p.arrival.traffic_class));
+            }
+        }
+        let marked = classes.iter().filter(|class| **class == 3).count();
+        assert_eq!(classes.iter().filter(|class| **class == 2).count(), 64 - marked, "{classes:?}");
+        assert_eq!(sender.counters().injected_marks, marked as u64);
+        assert!((16..48).contains(&marked), "{marked} of 64 marked at 50 %");
+    }
 }

@@ -151,6 +151,9 @@ pub(super) mod tests {
             duplicates: most,
             out_of_order: most,
             performed: most,
+            ecn_marked: most,
+            cnps_sent: most,
+            cnps_received: most,
         }
     }
 
