@@ -107,7 +107,8 @@ fn packets_are_ecn_capable_and_marks_arrive() {
     for (from, to) in [("127.43.7.1", "127.43.7.2"), ("::1", "::1")] {
         let _lock = lock_address(to);
         let ecn = |addr| UdpLink::open(&UdpConfig { ecn: true, ..config(&[addr]) }).expect("open a link");
-        let (receiver, sender) = (ecn(to), Faulty::new(Arc::new(ecn(from)), "mark=50%,seed=3".parse().unwrap()));
+        let (receiver, sender) =
+            (ecn(to), Faulty::new(Arc::new(ecn(from)), "mark=50%,seed=3".parse().unwrap()));
         let mut batch = TxBatch::new();
         let mut classes = Vec::new();
         for number in 0..64 {

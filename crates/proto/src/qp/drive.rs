@@ -7,33 +7,28 @@ use crate::Time;
 use crate::verbs::{EventKind, QpState};
 
 impl Qp {
-    /// Whether a reply to the peer is queued, or a congestion notification is due.
+    /// Whether a reply to the peer is queued.
     pub fn has_replies(&self) -> bool {
-        let is_queued = match &self.machine {
+        match &self.machine {
             Machine::Rc(rc) => rc.1.has_replies(),
             Machine::Uc(uc) => uc.1.has_replies(),
             Machine::Ud(_) => false,
-        };
-        is_queued || self.notification.is_due()
+        }
     }
 
     /// Whether only positive ACKs are queued. These may be delayed briefly.
     #[inline]
     pub fn only_acks_wait(&self) -> bool {
-        let only_acks = match &self.machine {
+        match &self.machine {
             Machine::Rc(rc) => rc.1.only_acks_wait(),
             _ => true,
-        };
-        only_acks && !self.notification.is_due()
+        }
     }
 
     /// Sends ACKs and READ responses. Also runs in ERR, to send the last NAK.
     pub fn poll_replies<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.attr.state == QpState::Reset {
             return;
-        }
-        if self.notification.is_due() {
-            self.report_mark(now, host);
         }
         let mut io = io!(self, now, host);
         let outcome = match &mut self.machine {

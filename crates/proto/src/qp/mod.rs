@@ -114,7 +114,6 @@ pub struct Qp {
     rq: RecvQueue,
     machine: Machine,
     counters: QpCounters,
-    notification: NotificationPoint,
     /// Whether a packet arrived in RTR; the first one raises an event.
     has_received: bool,
     drain_reported: bool,
@@ -129,11 +128,14 @@ enum Machine {
 
 impl Machine {
     fn new(transport: Transport, congestion: Controller) -> Machine {
+        let notification = NotificationPoint::new(&congestion);
         match transport {
             Transport::Rc | Transport::XrcIni | Transport::XrcTgt => {
-                Machine::Rc(Box::new((rc::Requester::new(congestion), rc::Responder::default())))
+                Machine::Rc(Box::new((rc::Requester::new(congestion), rc::Responder::new(notification))))
             }
-            Transport::Uc => Machine::Uc(Box::new((uc::Sender::new(congestion), uc::Receiver::default()))),
+            Transport::Uc => {
+                Machine::Uc(Box::new((uc::Sender::new(congestion), uc::Receiver::new(notification))))
+            }
             Transport::Ud => Machine::Ud(ud::Datagrams::default()),
         }
     }
@@ -160,7 +162,6 @@ impl Qp {
             machine: Machine::new(config.transport, config.congestion),
             id,
             counters: QpCounters::default(),
-            notification: NotificationPoint::default(),
             has_received: false,
             drain_reported: false,
         }

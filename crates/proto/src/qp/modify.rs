@@ -1,7 +1,7 @@
 //! `modify`: state transitions.
 
 use super::state::{AttrLimits, ModifyError, check, check_current, check_values, relevant};
-use super::{FixedWindow, Host, Machine, NotificationPoint, Qp};
+use super::{FixedWindow, Host, Machine, Qp};
 use crate::Time;
 use crate::cc::CongestionControl;
 use crate::verbs::{AttrMask, QpAttr, QpState, Route};
@@ -118,6 +118,5 @@ impl Qp {
         self.machine = Machine::new(self.id.transport, congestion);
         self.attr = QpAttr { cap: self.attr.cap, path_mtu: self.attr.path_mtu, ..QpAttr::default() };
         self.route = Route::default();
-        self.notification = NotificationPoint::default();
     }
 }

@@ -1,11 +1,10 @@
-//! Congestion notification (RoCEv2 annex A17.9): a packet that a switch marked makes the receiver send a CNP to the
-//! sender, and a CNP makes the sender slow down.
+//! Congestion notification (RoCEv2 annex A17.9): a request that a switch marked makes the responder send a CNP to the
+//! requester, and a CNP makes the requester slow down.
 
-use super::flush::io;
 use super::receive::{Arrival, Terms};
-use super::{DropReason, Host, Machine, Qp, Segment, TxPayload};
+use super::{DropReason, Host, Io, Machine, Qp, Segment, TxError, TxPayload};
 use crate::Time;
-use crate::cc::CongestionControl;
+use crate::cc::{CongestionControl, Controller};
 use crate::ids::Psn;
 use crate::verbs::{QpState, Transport};
 use crate::wire::{Bth, Headers, Opcode, Operation};
@@ -20,19 +19,27 @@ const RESERVED: [u8; 16] = [0; 16];
 /// The notification point of a queue pair.
 #[derive(Debug, Default)]
 pub(super) struct NotificationPoint {
-    /// A marked packet arrived that was not reported.
-    is_due: bool,
-    /// It was a response, whose rate is that of the requests.
-    is_of_response: bool,
-    /// Time of the last report.
-    reported_at: Option<Time>,
+    interval_ns: u64,
+    sent_at: Option<Time>,
 }
 
 impl NotificationPoint {
-    /// Whether [`Qp::report_mark`] is to be called.
-    #[inline]
-    pub(super) fn is_due(&self) -> bool {
-        self.is_due
+    pub(super) fn new(congestion: &Controller) -> NotificationPoint {
+        NotificationPoint { interval_ns: congestion.cnp_interval_ns(), sent_at: None }
+    }
+
+    /// Tells the peer of a mark. Within the interval after the last CNP the mark is forgotten: if the congestion lasts, there
+    /// will be others.
+    pub(super) fn notify<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), TxError> {
+        if self.sent_at.is_some_and(|at| io.now.since_ns(at) < self.interval_ns) {
+            return Ok(());
+        }
+        let bth = Bth::new(Opcode::CNP, io.attr.dest_qpn, Psn::default());
+        let headers = Headers::new(Bth { becn: true, mig_req: false, ..bth });
+        io.send(&Segment::unacknowledged(&headers, TxPayload::Bytes(&RESERVED)))?;
+        self.sent_at = Some(io.now);
+        io.counters.cnps_sent += 1;
+        Ok(())
     }
 }
 
@@ -43,51 +50,29 @@ pub(super) fn is_marked(arrival: &Arrival) -> bool {
 }
 
 impl Qp {
-    /// Records an admitted packet that a switch marked. Datagrams have no connection to slow down, and ACKs are few.
+    /// Records an admitted request that a switch marked, which is answered with a CNP. Datagrams have no connection to slow down.
     #[cold]
     #[inline(never)]
-    pub(super) fn on_marked(&mut self, opcode: Opcode) {
+    pub(super) fn on_marked_request(&mut self) {
         self.counters.ecn_marked += 1;
-        if self.id.transport == Transport::Ud || opcode.operation == Operation::Acknowledge {
-            return;
-        }
-        self.notification.is_due = true;
-        self.notification.is_of_response = opcode.operation.is_response();
-        if let Machine::Rc(rc) = &mut self.machine
-            && !self.notification.is_of_response
-        {
-            rc.1.on_marked();
+        match &mut self.machine {
+            Machine::Rc(rc) => rc.1.on_marked(),
+            Machine::Uc(uc) => uc.1.on_marked(),
+            Machine::Ud(_) => {}
         }
     }
 
-    /// Reports a mark: to the peer by a CNP, or to the own congestion control if that decides how fast the marked packets come. Within the
-    /// interval after the last report the mark is forgotten: if the congestion lasts, there will be others.
+    /// Records an admitted response that a switch marked. The requester itself decides how fast READ responses come: it requests
+    /// them in parts, as its window and its rate allow. ACKs are few.
     #[cold]
     #[inline(never)]
-    pub(super) fn report_mark<H: Host>(&mut self, now: Time, host: &mut H) {
-        let Some(congestion) = self.machine.congestion() else { return };
-        let interval_ns = congestion.cnp_interval_ns();
-        if self.notification.reported_at.is_some_and(|at| now.since_ns(at) < interval_ns) {
-            self.notification.is_due = false;
-            return;
-        }
-        if self.notification.is_of_response {
-            // READs are requested in parts, as window and rate of this end allow.
+    pub(super) fn on_marked_response(&mut self, operation: Operation, now: Time) {
+        self.counters.ecn_marked += 1;
+        if let Some(congestion) = self.machine.congestion()
+            && operation != Operation::Acknowledge
+        {
             congestion.on_cnp(now);
-        } else if !self.send_cnp(now, host) {
-            return;
         }
-        (self.notification.is_due, self.notification.reported_at) = (false, Some(now));
-    }
-
-    /// Sends a CNP. Returns whether the link took it.
-    fn send_cnp<H: Host>(&mut self, now: Time, host: &mut H) -> bool {
-        let bth = Bth::new(Opcode::CNP, self.attr.dest_qpn, Psn::default());
-        let headers = Headers::new(Bth { becn: true, mig_req: false, ..bth });
-        let segment = Segment::unacknowledged(&headers, TxPayload::Bytes(&RESERVED));
-        let is_sent = io!(self, now, host).send(&segment).is_ok();
-        self.counters.cnps_sent += u64::from(is_sent);
-        is_sent
     }
 
     /// Handles a CNP. It has a service of its own and is no part of the packet sequence. Whoever forges the address of the peer can slow

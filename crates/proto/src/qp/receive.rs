@@ -119,6 +119,9 @@ impl Qp {
         }
         let Some(terms) = self.admit(arrival, pkt, host) else { return Terms::Unchanged };
         let now = clock();
+        if is_marked(arrival) && is_response {
+            self.on_marked_response(pkt.headers.bth.opcode.operation, now);
+        }
         let mut io = io!(self, now, host);
         let outcome = match &mut self.machine {
             Machine::Rc(rc) => rc.0.handle_response(pkt, &mut self.sq, &mut io),
@@ -185,8 +188,8 @@ impl Qp {
         }
         self.counters.rx_packets += u64::from(view.packets());
         self.counters.rx_bytes += view.len() as u64;
-        if is_marked(arrival) {
-            self.on_marked(view.opcode());
+        if is_marked(arrival) && !view.opcode().operation.is_response() {
+            self.on_marked_request();
         }
         if self.attr.state != QpState::Rtr || self.has_received || self.id.transport == Transport::Ud {
             return Some(Terms::Unchanged);

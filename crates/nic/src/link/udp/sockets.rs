@@ -99,11 +99,7 @@ pub(super) fn bind_in_scope(socket: &Socket, addr: IpAddr, scope: u32) -> Result
 ///
 /// `reserves`: nobody else on this host can send from `addr` with the same port. A socket that is bound to the port at another address of
 /// the host could: it may name any local address as the source of a packet (`IP_PKTINFO`).
-pub(super) fn open_tx_socket(
-    addr: IpAddr,
-    defaults: SocketDefaults,
-    reserves: bool,
-) -> io::Result<TxSocket> {
+pub(super) fn open_tx_socket(addr: IpAddr, defaults: SocketDefaults, reserves: bool) -> io::Result<TxSocket> {
     let is_ipv4 = addr.is_ipv4();
     let socket = open(is_ipv4)?;
     let on: libc::c_int = 1;

@@ -177,7 +177,10 @@ mod tests {
         for hop_limit in [64, 255, 1] {
             assert_eq!(number(hop_limit), number(hop_limit));
             let socket = tx_sockets.socket(number(hop_limit));
-            assert_eq!((socket.defaults.hop_limit, socket.socket.ttl_v4().unwrap()), (hop_limit, hop_limit.into()));
+            assert_eq!(
+                (socket.defaults.hop_limit, socket.socket.ttl_v4().unwrap()),
+                (hop_limit, hop_limit.into())
+            );
         }
         assert_eq!(number(0), number(64));
         assert_ne!(number(64), number(255));

@@ -2,12 +2,13 @@
 
 use super::super::inbound::{Inbound, Refusal};
 use super::super::io::{Fatal, Io};
+use super::super::notification::NotificationPoint;
 use super::super::{DropReason, Host, Reason, RecvQueue, TxPayload};
 use crate::ids::Psn;
 use crate::verbs::{QpAttr, WcStatus};
 use crate::wire::{Aeth, Opcode, Operation, Packet, Syndrome};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Receiver {
     expected: Psn,
     inbound: Inbound,
@@ -15,11 +16,30 @@ pub(crate) struct Receiver {
     skipping: bool,
     /// A marked packet that is not acknowledged yet.
     owed: Option<Psn>,
+    notification: NotificationPoint,
+    /// A switch marked a packet that the peer was not notified of.
+    was_marked: bool,
 }
 
 impl Receiver {
+    pub(crate) fn new(notification: NotificationPoint) -> Receiver {
+        Receiver {
+            expected: Psn::default(),
+            inbound: Inbound::default(),
+            skipping: false,
+            owed: None,
+            notification,
+            was_marked: false,
+        }
+    }
+
     pub(crate) fn start(&mut self, attr: &QpAttr) {
-        *self = Receiver { expected: attr.rq_psn, ..Receiver::default() };
+        self.expected = attr.rq_psn;
+    }
+
+    /// Records that a switch marked a packet.
+    pub(crate) fn on_marked(&mut self) {
+        self.was_marked = true;
     }
 
     pub(crate) fn inbound(&mut self) -> &mut Inbound {
@@ -74,11 +94,14 @@ impl Receiver {
     }
 
     pub(crate) fn has_replies(&self) -> bool {
-        self.owed.is_some()
+        self.owed.is_some() || self.was_marked
     }
 
-    /// Acknowledges the last marked packet. Retries later if the link is full.
+    /// Notifies the peer of congestion and acknowledges the last packet that asked for it. Retries later if the link is full.
     pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) {
+        if self.was_marked {
+            self.was_marked = self.notification.notify(io).is_err();
+        }
         let Some(psn) = self.owed else { return };
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
         headers.bth.opcode = Opcode::UC_ACK;

@@ -25,6 +25,7 @@ mod request;
 
 use super::super::inbound::Inbound;
 use super::super::io::{Fatal, Io};
+use super::super::notification::NotificationPoint;
 use super::super::view::View;
 use super::super::{Host, RecvQueue, RefusalReason};
 use crate::Time;
@@ -57,6 +58,7 @@ pub(crate) struct Responder {
     peer_selects: bool,
     /// The peer's first request had the hello bit. The peer uses the extensions after an answer with that bit.
     peer_extends: bool,
+    notification: NotificationPoint,
     /// A switch marked a request since the last ACK.
     was_marked: bool,
     /// Why the last request was refused.
@@ -64,15 +66,20 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// Enters RTR.
+    pub(crate) fn new(notification: NotificationPoint) -> Responder {
+        Responder { notification, ..Responder::default() }
+    }
+
+    /// Enters RTR from RESET.
     pub(crate) fn start(&mut self, attr: &QpAttr) {
-        *self = Responder { expected: attr.rq_psn, ..Responder::default() };
+        self.expected = attr.rq_psn;
         self.replay.resize(usize::from(attr.max_dest_rd_atomic));
     }
 
-    /// Records that a switch marked a request: the next ACK to a ferroce end has the BECN bit.
+    /// Records that a switch marked a request: the peer is sent a CNP, and the next ACK to a ferroce end has the BECN bit.
     pub(crate) fn on_marked(&mut self) {
         self.was_marked = true;
+        self.replies.notify();
     }
 
     /// Applies a changed `max_dest_rd_atomic`.

@@ -54,24 +54,37 @@ impl ReadReply {
 
 #[derive(Clone, Copy, Debug)]
 enum Reply {
-    Ack { psn: Psn, msn: u32, syndrome: Syndrome },
-    Atomic { psn: Psn, msn: u32, original: u64, again: bool },
+    /// Tells the peer of a mark.
+    Cnp,
+    Ack {
+        psn: Psn,
+        msn: u32,
+        syndrome: Syndrome,
+    },
+    Atomic {
+        psn: Psn,
+        msn: u32,
+        original: u64,
+        again: bool,
+    },
     Read(ReadReply),
 }
 
 impl Reply {
     fn counts(&self) -> bool {
         match self {
-            Reply::Ack { .. } => false,
+            Reply::Cnp | Reply::Ack { .. } => false,
             Reply::Atomic { again, .. } => !again,
             Reply::Read(r) => !r.again,
         }
     }
 
-    fn psn(&self) -> Psn {
+    /// The request that it answers.
+    fn psn(&self) -> Option<Psn> {
         match self {
-            Reply::Ack { psn, .. } | Reply::Atomic { psn, .. } => *psn,
-            Reply::Read(r) => r.psn,
+            Reply::Cnp => None,
+            Reply::Ack { psn, .. } | Reply::Atomic { psn, .. } => Some(*psn),
+            Reply::Read(r) => Some(r.psn),
         }
     }
 }
@@ -101,6 +114,13 @@ impl Replies {
             return;
         }
         self.queue.push_back(Reply::Ack { psn, msn, syndrome: NO_CREDITS });
+    }
+
+    /// Tells the peer of a mark before anything else.
+    pub(super) fn notify(&mut self) {
+        if !matches!(self.queue.front(), Some(Reply::Cnp)) {
+            self.queue.push_front(Reply::Cnp);
+        }
     }
 
     pub(super) fn nak(&mut self, psn: Psn, msn: u32, syndrome: Syndrome) {
@@ -166,7 +186,8 @@ impl Replies {
         if self.queue.len() >= MAX_WAITING {
             return;
         }
-        let at = self.queue.iter().position(|r| reply.psn().is_before(r.psn())).unwrap_or(self.queue.len());
+        let is_after = |r: &Reply| reply.psn().zip(r.psn()).is_some_and(|(a, b)| a.is_before(b));
+        let at = self.queue.iter().position(is_after).unwrap_or(self.queue.len());
         self.queue.insert(at, reply);
     }
 }
@@ -206,6 +227,7 @@ impl Responder {
     pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         while let Some(reply) = self.replies.queue.front().copied() {
             let sent = match reply {
+                Reply::Cnp => self.notification.notify(io).map(|()| true),
                 Reply::Ack { psn, msn, syndrome: Syndrome::Nak(NakCode::PsnSequence) } => {
                     self.send_sequence_nak(psn, msn, io)
                 }
@@ -237,7 +259,11 @@ impl Responder {
                     self.refused = Some(reason);
                     self.replies.queue.clear();
                     self.replies.reading = 0;
-                    self.replies.nak(reply.psn(), self.msn, Syndrome::Nak(NakCode::RemoteAccess));
+                    self.replies.nak(
+                        reply.psn().unwrap_or(self.expected),
+                        self.msn,
+                        Syndrome::Nak(NakCode::RemoteAccess),
+                    );
                     io.host.event(EventKind::QpAccessErr);
                     return Err(Fatal);
                 }
