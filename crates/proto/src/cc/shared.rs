@@ -3,7 +3,7 @@
 //! The packets of all queue pairs of a NIC to one peer share one buffer there. The budget is divided among the queue
 //! pairs with data in flight.
 
-use super::{CongestionControl, HalvingWindow};
+use super::{CongestionControl, Feedback, HalvingWindow};
 use crate::time::Time;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -74,8 +74,8 @@ impl CongestionControl for SharedWindow {
         self.own.on_sent(bytes);
     }
     #[inline]
-    fn on_ack(&mut self, now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool) {
-        self.own.on_ack(now, bytes, rtt_ns, ecn);
+    fn on_ack(&mut self, feedback: &Feedback<'_>) {
+        self.own.on_ack(feedback);
     }
     fn on_loss(&mut self, now: Time) {
         self.own.on_loss(now);
