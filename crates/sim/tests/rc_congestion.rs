@@ -2,7 +2,7 @@
 
 mod support;
 
-use ferroce_proto::cc::{CongestionControl, Controller};
+use ferroce_proto::cc::{CongestionControl, Controller, Feedback};
 use ferroce_proto::verbs::{Mtu, WcStatus};
 use ferroce_proto::wire::{Opcode, Operation};
 use ferroce_proto::{Psn, Time};
@@ -39,14 +39,15 @@ impl CongestionControl for Recorder {
     fn window(&self) -> u32 {
         1 << 20
     }
-    fn rate(&mut self, _now: Time) -> Option<u64> {
+    fn rate(&self) -> Option<u64> {
         self.rate
     }
     fn on_sent(&mut self, _bytes: u32) {}
-    fn on_ack(&mut self, _now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool) {
+    fn on_ack(&mut self, feedback: &Feedback<'_>) {
         let mut heard = self.heard.lock().unwrap();
-        *if ecn { &mut heard.marked_bytes } else { &mut heard.unmarked_bytes } += u64::from(bytes);
-        heard.round_trips += u32::from(rtt_ns.is_some());
+        let bytes = if feedback.marked { &mut heard.marked_bytes } else { &mut heard.unmarked_bytes };
+        *bytes += u64::from(feedback.acked);
+        heard.round_trips += u32::from(feedback.rtt_ns.is_some());
     }
     fn on_cnp(&mut self, _now: Time) {
         self.heard.lock().unwrap().cnps += 1;

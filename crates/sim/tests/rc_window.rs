@@ -2,7 +2,7 @@
 
 mod support;
 
-use ferroce_proto::cc::{CongestionControl, Controller, HalvingWindow};
+use ferroce_proto::cc::{CongestionControl, Controller, Feedback, HalvingWindow};
 use ferroce_proto::verbs::{Mtu, QpState, WcStatus};
 use ferroce_proto::{Psn, Time};
 use ferroce_sim::filter::{Seen, is_ack, is_request};
@@ -69,11 +69,11 @@ impl CongestionControl for Careful {
     fn on_sent(&mut self, bytes: u32) {
         self.heard.lock().unwrap().sent += u64::from(bytes);
     }
-    fn on_ack(&mut self, _now: Time, bytes: u32, rtt_ns: Option<u64>, _ecn: bool) {
+    fn on_ack(&mut self, feedback: &Feedback<'_>) {
         self.window = self.window.saturating_add(64).min(1 << 20);
         let mut heard = self.heard.lock().unwrap();
-        heard.acknowledged += u64::from(bytes);
-        heard.round_trips.extend(rtt_ns);
+        heard.acknowledged += u64::from(feedback.acked);
+        heard.round_trips.extend(feedback.rtt_ns);
     }
     fn on_loss(&mut self, _now: Time) {
         self.window /= 2;

@@ -1,6 +1,6 @@
 //! The congestion controller of a queue pair.
 
-use super::{CongestionControl, FixedWindow, HalvingWindow, SharedWindow};
+use super::{CongestionControl, Feedback, FixedWindow, HalvingWindow, Needs, SharedWindow};
 use crate::time::Time;
 use alloc::boxed::Box;
 use core::fmt;
@@ -64,22 +64,29 @@ impl CongestionControl for Controller {
         forward!(self, c => c.window())
     }
     #[inline]
-    fn rate(&mut self, now: Time) -> Option<u64> {
-        forward!(self, c => c.rate(now))
-    }
-    #[inline]
     fn on_sent(&mut self, bytes: u32) {
         forward!(self, c => c.on_sent(bytes));
     }
     #[inline]
-    fn on_ack(&mut self, now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool) {
-        forward!(self, c => c.on_ack(now, bytes, rtt_ns, ecn));
+    fn rate(&self) -> Option<u64> {
+        forward!(self, c => c.rate())
     }
-    fn cnp_interval_ns(&self) -> u64 {
-        forward!(self, c => c.cnp_interval_ns())
+    #[inline]
+    fn on_ack(&mut self, feedback: &Feedback<'_>) {
+        forward!(self, c => c.on_ack(feedback));
     }
     fn on_cnp(&mut self, now: Time) {
         forward!(self, c => c.on_cnp(now));
+    }
+    #[inline]
+    fn deadline(&self) -> Option<Time> {
+        forward!(self, c => c.deadline())
+    }
+    fn on_deadline(&mut self, now: Time) {
+        forward!(self, c => c.on_deadline(now));
+    }
+    fn needs(&self) -> Needs {
+        forward!(self, c => c.needs())
     }
     fn on_loss(&mut self, now: Time) {
         forward!(self, c => c.on_loss(now));
@@ -113,8 +120,8 @@ mod tests {
             self.window
         }
         fn on_sent(&mut self, _bytes: u32) {}
-        fn on_ack(&mut self, _now: Time, bytes: u32, _rtt_ns: Option<u64>, _ecn: bool) {
-            self.window += bytes;
+        fn on_ack(&mut self, feedback: &Feedback<'_>) {
+            self.window += feedback.acked;
         }
         fn on_loss(&mut self, _now: Time) {
             self.window /= 2;
@@ -134,7 +141,7 @@ mod tests {
     fn a_fixed_window_ignores_losses() {
         let mut fixed = Controller::from(FixedWindow { bytes: 4096 });
         fixed.on_sent(4096);
-        fixed.on_ack(Time(1), 4096, Some(1), true);
+        fixed.on_ack(&Feedback { marked: true, ..Feedback::new(Time(1), 4096, Some(1)) });
         fixed.on_loss(Time(2));
         fixed.on_hole(Time(2), 4096);
         fixed.on_timeout(Time(3));
@@ -144,7 +151,7 @@ mod tests {
     #[test]
     fn a_boxed_controller_receives_every_event() {
         let mut boxed = Controller::Boxed(Box::new(Halving { window: 100 }));
-        boxed.on_ack(Time(0), 100, None, false);
+        boxed.on_ack(&Feedback::new(Time(0), 100, None));
         assert_eq!(boxed.window(), 200);
         boxed.on_loss(Time(1));
         assert_eq!(boxed.window(), 100);

@@ -1,6 +1,6 @@
 //! The simplest controller: a window that never changes.
 
-use super::CongestionControl;
+use super::{CongestionControl, Feedback};
 use crate::time::Time;
 
 /// A fixed congestion window, independent of loss and ECN.
@@ -18,7 +18,7 @@ impl CongestionControl for FixedWindow {
     #[inline]
     fn on_sent(&mut self, _bytes: u32) {}
     #[inline]
-    fn on_ack(&mut self, _now: Time, _bytes: u32, _rtt_ns: Option<u64>, _ecn: bool) {}
+    fn on_ack(&mut self, _feedback: &Feedback<'_>) {}
     fn on_loss(&mut self, _now: Time) {}
     fn on_hole(&mut self, _now: Time, _bytes: u32) {}
     fn on_timeout(&mut self, _now: Time) {}

@@ -1,7 +1,12 @@
 //! A window that halves on loss.
 
-use super::CongestionControl;
+use super::params::params;
+use super::{CongestionControl, Feedback};
 use crate::time::Time;
+
+params! {
+    window: Bytes(1048576.0), 1.0, 4294967295.0, "largest window in bytes";
+}
 
 /// Lower bound of the window in bytes. Below it, the peer would idle between packets.
 const FLOOR_BYTES: u32 = 128 * 1024;
@@ -42,9 +47,9 @@ impl CongestionControl for HalvingWindow {
     #[inline]
     fn on_sent(&mut self, _bytes: u32) {}
     #[inline]
-    fn on_ack(&mut self, _now: Time, bytes: u32, _rtt_ns: Option<u64>, _ecn: bool) {
+    fn on_ack(&mut self, feedback: &Feedback<'_>) {
         if self.window < self.ceiling {
-            let acked = self.rest.saturating_add(bytes);
+            let acked = self.rest.saturating_add(feedback.acked);
             self.rest = acked % GROWTH_SHARE;
             self.window = self.window.saturating_add(acked / GROWTH_SHARE).min(self.ceiling);
         }
@@ -82,9 +87,9 @@ mod tests {
             cc.on_timeout(Time(0));
         }
         assert_eq!(cc.window(), FLOOR_BYTES);
-        cc.on_ack(Time(0), 1 << 16, None, false);
+        cc.on_ack(&Feedback::new(Time(0), 1 << 16, None));
         assert_eq!(cc.window(), FLOOR_BYTES + (1 << 12));
-        cc.on_ack(Time(0), u32::MAX, None, false);
+        cc.on_ack(&Feedback::new(Time(0), u32::MAX, None));
         assert_eq!(cc.window(), 1 << 20);
     }
 
@@ -94,7 +99,7 @@ mod tests {
             let mut cc = HalvingWindow::new(1 << 20);
             for _ in 0..1000 {
                 cc.on_hole(Time(0), 4096);
-                cc.on_ack(Time(0), 4096 * packets, None, false);
+                cc.on_ack(&Feedback::new(Time(0), 4096 * packets, None));
             }
             assert!(cc.window().abs_diff(expected) <= 32 * 1024, "{packets}: {}", cc.window());
         }

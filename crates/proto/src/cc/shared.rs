@@ -3,7 +3,7 @@
 //! The packets of all queue pairs of a NIC to one peer share one buffer there. The budget is divided among the queue
 //! pairs with data in flight.
 
-use super::{CongestionControl, HalvingWindow};
+use super::{CongestionControl, Feedback, HalvingWindow, Needs};
 use crate::time::Time;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -42,27 +42,51 @@ impl Share {
     }
 }
 
-/// The window of one queue pair: the smaller of its own and its share.
+/// The window of one queue pair: the smaller of its own and its share, at most `most`.
 #[derive(Debug)]
-pub struct SharedWindow {
-    own: HalvingWindow,
+pub struct SharedWindow<C = HalvingWindow> {
+    own: C,
+    most: u32,
     share: Arc<Share>,
     is_busy: bool,
     /// Bytes sent since the queue pair was last idle.
     sent_bytes: u32,
 }
 
-impl SharedWindow {
+impl<C: CongestionControl> SharedWindow<C> {
     /// A queue pair with nothing in flight.
-    pub fn new(own: HalvingWindow, share: Arc<Share>) -> SharedWindow {
-        SharedWindow { own, share, is_busy: false, sent_bytes: 0 }
+    pub fn new(own: C, most: u32, share: Arc<Share>) -> SharedWindow<C> {
+        SharedWindow { own, most, share, is_busy: false, sent_bytes: 0 }
+    }
+
+    #[inline]
+    fn leave_share(&mut self) {
+        self.sent_bytes = 0;
+        if self.is_busy {
+            self.is_busy = false;
+            self.share.busy.fetch_sub(1, Relaxed);
+        }
     }
 }
 
-impl CongestionControl for SharedWindow {
+impl<C: CongestionControl> CongestionControl for SharedWindow<C> {
     #[inline]
     fn window(&self) -> u32 {
-        self.own.window().min(self.share.of_one())
+        self.own.window().min(self.most).min(self.share.of_one())
+    }
+    #[inline]
+    fn rate(&self) -> Option<u64> {
+        self.own.rate()
+    }
+    #[inline]
+    fn deadline(&self) -> Option<Time> {
+        self.own.deadline()
+    }
+    fn on_deadline(&mut self, now: Time) {
+        self.own.on_deadline(now);
+    }
+    fn needs(&self) -> Needs {
+        self.own.needs()
     }
     #[inline]
     fn on_sent(&mut self, bytes: u32) {
@@ -74,8 +98,8 @@ impl CongestionControl for SharedWindow {
         self.own.on_sent(bytes);
     }
     #[inline]
-    fn on_ack(&mut self, now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool) {
-        self.own.on_ack(now, bytes, rtt_ns, ecn);
+    fn on_ack(&mut self, feedback: &Feedback<'_>) {
+        self.own.on_ack(feedback);
     }
     fn on_cnp(&mut self, now: Time) {
         self.own.on_cnp(now);
@@ -91,22 +115,21 @@ impl CongestionControl for SharedWindow {
     }
     #[inline]
     fn on_drained(&mut self) {
-        self.sent_bytes = 0;
-        if self.is_busy {
-            self.is_busy = false;
-            self.share.busy.fetch_sub(1, Relaxed);
-        }
+        self.leave_share();
+        self.own.on_drained();
     }
 
     fn restart(&mut self) {
-        self.on_drained();
+        self.leave_share();
         self.own.restart();
     }
 }
 
-impl Drop for SharedWindow {
+impl<C> Drop for SharedWindow<C> {
     fn drop(&mut self) {
-        self.on_drained();
+        if self.is_busy {
+            self.share.busy.fetch_sub(1, Relaxed);
+        }
     }
 }
 
@@ -117,8 +140,9 @@ mod tests {
     #[test]
     fn queue_pairs_with_data_in_flight_are_counted() {
         let share = Share::new(1 << 20);
-        let mut windows: alloc::vec::Vec<_> =
-            (0..8).map(|_| SharedWindow::new(HalvingWindow::new(512 * 1024), share.clone())).collect();
+        let mut windows: alloc::vec::Vec<_> = (0..8)
+            .map(|_| SharedWindow::new(HalvingWindow::new(512 * 1024), 1 << 20, share.clone()))
+            .collect();
         assert_eq!(windows[0].window(), 512 * 1024, "nobody sends");
         for window in &mut windows {
             window.on_sent(4096);
@@ -133,7 +157,7 @@ mod tests {
         windows.truncate(2);
         assert_eq!((share.busy(), windows[0].window()), (1, 512 * 1024));
         let many: alloc::vec::Vec<_> = (0..1000)
-            .map(|_| SharedWindow::new(HalvingWindow::new(512 * 1024), share.clone()))
+            .map(|_| SharedWindow::new(HalvingWindow::new(512 * 1024), 1 << 20, share.clone()))
             .map(|mut window| {
                 window.on_sent(LITTLE_BYTES + 1);
                 window

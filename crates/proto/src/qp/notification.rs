@@ -23,9 +23,13 @@ pub(super) struct NotificationPoint {
     sent_at: Option<Time>,
 }
 
+/// Time between two CNPs of a queue pair if its congestion control does not care: that of DCQCN's paper.
+const INTERVAL_NS: u64 = 50_000;
+
 impl NotificationPoint {
     pub(super) fn new(congestion: &Controller) -> NotificationPoint {
-        NotificationPoint { interval_ns: congestion.cnp_interval_ns(), sent_at: None }
+        let interval_ns = congestion.needs().cnp_interval_ns.unwrap_or(INTERVAL_NS);
+        NotificationPoint { interval_ns, sent_at: None }
     }
 
     /// Tells the peer of a mark. Within the interval after the last CNP the mark is forgotten: if the congestion lasts, there

@@ -8,7 +8,7 @@
 //! The connection stays unreliable: if a peer never acknowledges, the sender waits once and then stops pacing.
 
 use crate::Time;
-use crate::cc::{CongestionControl, Controller};
+use crate::cc::{CongestionControl, Controller, Feedback};
 use crate::ids::Psn;
 
 /// Marked packets per window, so that ACKs arrive before the window is exhausted.
@@ -119,7 +119,8 @@ impl Pace {
         self.peer = Peer::Answers { missed: 0 };
         let taken = self.taken;
         let Some(mark) = self.marks.iter().find(|mark| mark.psn == psn && mark.sent > taken) else { return };
-        self.window.on_ack(now, u32::try_from(mark.sent - taken).unwrap_or(u32::MAX), None, false);
+        let acked = u32::try_from(mark.sent - taken).unwrap_or(u32::MAX);
+        self.window.on_ack(&Feedback::new(now, acked, None));
         self.taken = mark.sent;
         if self.taken == self.sent {
             self.window.on_drained();

@@ -113,7 +113,7 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    pub(crate) fn new(mut cc: Controller) -> Self {
+    pub(crate) fn new(cc: Controller) -> Self {
         Requester {
             una: Psn::default(),
             acked: 0,
@@ -140,7 +140,7 @@ impl Requester {
             peer_extends: false,
             repairs: Repairs::default(),
             ack_is_marked: false,
-            pacer: Pacer::new(cc.rate(Time::default())),
+            pacer: Pacer::new(&cc),
             cc,
         }
     }

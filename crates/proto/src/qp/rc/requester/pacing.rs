@@ -2,19 +2,21 @@
 
 use super::Requester;
 use crate::Time;
-use crate::cc::CongestionControl;
+use crate::cc::{CongestionControl, Controller};
 
 /// Unused sending time that may be made up for. Threads wake up late, and several packets in one batch cost less.
 const CREDIT_NS: u64 = 100_000;
 /// Bytes of a packet on an Ethernet besides its payload: preamble, gap, Ethernet, IPv4, UDP, BTH and ICRC.
 const OVERHEAD_BYTES: u64 = 82;
-/// Packets between two ACK requests: a controller with a rate needs feedback often.
-pub(super) const ACK_EVERY: u32 = 16;
+/// Packets between two ACK requests: a controller from the literature needs feedback often.
+const ACK_EVERY: u32 = 16;
 
 /// When the next packets may leave.
 #[derive(Debug, Default)]
 pub(super) struct Pacer {
-    /// Bytes per second, as last read. `None`: the congestion control has no rate.
+    /// Packets between two ACK requests, if the congestion control may have a rate.
+    ack_every: Option<u32>,
+    /// Bytes per second, as last read. `None`: as fast as the window allows.
     rate: Option<u64>,
     /// Time at which everything sent so far has left at the rate.
     sent_until: Time,
@@ -23,14 +25,22 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    pub(super) fn new(rate: Option<u64>) -> Pacer {
-        Pacer { rate, ..Pacer::default() }
+    pub(super) fn new(congestion: &Controller) -> Pacer {
+        let ack_every = if congestion.needs().ack_every_packet { 1 } else { ACK_EVERY };
+        let may_pace = matches!(congestion, Controller::Boxed(_));
+        Pacer { ack_every: may_pace.then_some(ack_every), ..Pacer::default() }
     }
 
-    /// Whether the congestion control has a rate.
+    /// Whether the congestion control may have a rate.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
-        self.rate.is_some()
+        self.ack_every.is_some()
+    }
+
+    /// Packets between two ACK requests, at most.
+    #[inline]
+    pub(super) fn ack_every(&self) -> u32 {
+        self.ack_every.unwrap_or(u32::MAX)
     }
 
     /// Time at which a waiting packet may leave.
@@ -46,8 +56,9 @@ impl Pacer {
     }
 
     /// Number of packets of `len` bytes that may leave now. If none, one waits for its time.
-    fn allowance(&mut self, rate: u64, len: u32, now: Time) -> u32 {
-        self.rate = Some(rate);
+    fn allowance(&mut self, rate: Option<u64>, len: u32, now: Time) -> u32 {
+        self.rate = rate;
+        let Some(rate) = rate else { return u32::MAX };
         self.sent_until = self.sent_until.max(Time(now.0.saturating_sub(CREDIT_NS)));
         if self.sent_until > now {
             self.waits_until = Some(self.sent_until);
@@ -78,10 +89,11 @@ impl Requester {
         if !self.pacer.is_on() {
             return u32::MAX;
         }
-        match self.cc.rate(now) {
-            Some(rate) => self.pacer.allowance(rate, len, now),
-            None => u32::MAX,
+        // Timers of the controller only change its rate, which matters when it is read.
+        while self.cc.deadline().is_some_and(|at| at <= now) {
+            self.cc.on_deadline(now);
         }
+        self.pacer.allowance(self.cc.rate(), len, now)
     }
 
     /// Counts what was sent against window and rate.
@@ -100,11 +112,11 @@ mod tests {
 
     #[test]
     fn packets_leave_at_the_rate() {
-        let mut pacer = Pacer::new(Some(GIGABIT));
+        let mut pacer = Pacer::default();
         let (mut now, mut sent) = (Time(1_000_000_000), 0u64);
         let end = now + 10_000_000;
         while now < end {
-            match pacer.allowance(GIGABIT, 1024, now) {
+            match pacer.allowance(Some(GIGABIT), 1024, now) {
                 0 => now = pacer.deadline().expect("a packet waits"),
                 packets => {
                     pacer.on_sent(packets, packets * 1024);
@@ -119,20 +131,20 @@ mod tests {
 
     #[test]
     fn a_late_thread_makes_up_for_at_most_the_credit() {
-        let mut pacer = Pacer::new(Some(GIGABIT));
+        let mut pacer = Pacer::default();
         let credit = (CREDIT_NS * GIGABIT / 1_000_000_000 / wire_len(1024)) as u32 + 1;
-        assert_eq!(pacer.allowance(GIGABIT, 1024, Time(5_000_000_000)), credit);
+        assert_eq!(pacer.allowance(Some(GIGABIT), 1024, Time(5_000_000_000)), credit);
         pacer.on_sent(credit, credit * 1024);
-        assert_eq!(pacer.allowance(GIGABIT, 1024, Time(5_000_000_000)), 0);
-        assert_eq!(pacer.allowance(GIGABIT, 1024, Time(9_000_000_000)), credit);
+        assert_eq!(pacer.allowance(Some(GIGABIT), 1024, Time(5_000_000_000)), 0);
+        assert_eq!(pacer.allowance(Some(GIGABIT), 1024, Time(9_000_000_000)), credit);
     }
 
     #[test]
     fn the_slowest_rate_still_sends() {
-        let mut pacer = Pacer::new(Some(0));
-        assert_eq!(pacer.allowance(0, 4096, Time(1_000_000_000)), 1);
+        let mut pacer = Pacer::default();
+        assert_eq!(pacer.allowance(Some(0), 4096, Time(1_000_000_000)), 1);
         pacer.on_sent(1, 4096);
-        assert_eq!(pacer.allowance(0, 4096, Time(2_000_000_000)), 0);
+        assert_eq!(pacer.allowance(Some(0), 4096, Time(2_000_000_000)), 0);
         assert!(pacer.deadline().is_some());
     }
 }

@@ -4,7 +4,6 @@ use super::super::super::Host;
 use super::super::super::io::Io;
 use super::super::super::sq::{SendQueue, SendWqe};
 use super::Requester;
-use super::pacing::ACK_EVERY;
 use super::transmit::ack_every;
 use crate::Time;
 use crate::ids::Psn;
@@ -135,8 +134,7 @@ impl Requester {
     /// Packets between two ACK requests.
     #[inline]
     fn ack_every(&self, window: u32, mtu: u32) -> u32 {
-        let of_window = ack_every(window, mtu);
-        if self.pacer.is_on() { of_window.min(ACK_EVERY) } else { of_window }
+        ack_every(window, mtu).min(self.pacer.ack_every())
     }
 
     /// Commits a plan: the host accepted `sent` packets with `bytes` bytes of a message of `of` packets.

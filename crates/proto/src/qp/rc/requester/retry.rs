@@ -11,7 +11,7 @@ use super::super::super::state::{rnr_timer_ns, timeout_ns};
 use super::super::super::{Host, Reason};
 use super::{FirstTry, Requester};
 use crate::Time;
-use crate::cc::CongestionControl;
+use crate::cc::{CongestionControl, Feedback};
 use crate::ids::Psn;
 use crate::verbs::{QpAttr, WcStatus};
 
@@ -359,10 +359,11 @@ impl Requester {
         while self.reads.front().is_some_and(|awaited| awaited.last.is_before(self.una)) {
             self.reads.pop_front();
         }
-        let in_flight = self.in_flight() > 0;
-        let rtt = self.clock.progress(self.una, in_flight, io.now);
+        let in_flight = self.in_flight();
+        let rtt = self.clock.progress(self.una, in_flight > 0, io.now);
         let bytes = packets.saturating_mul(io.mtu());
-        self.cc.on_ack(io.now, bytes, rtt, self.ack_is_marked);
+        let (in_flight, marked) = (in_flight.saturating_mul(io.mtu()), self.ack_is_marked);
+        self.cc.on_ack(&Feedback { in_flight, marked, ..Feedback::new(io.now, bytes, rtt) });
         if self.una == self.high {
             self.cc.on_drained();
         }
