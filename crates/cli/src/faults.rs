@@ -22,6 +22,9 @@ pub(crate) struct FaultArgs {
     /// Share of packets in which to flip a bit.
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     corrupt: Option<String>,
+    /// Share of packets to mark as a congested switch would (ECN; has an effect with congestion control that uses it).
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    mark: Option<String>,
     /// Make every packet late by this, such as 10us or 1ms.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     delay: Option<String>,
@@ -41,6 +44,7 @@ impl FaultArgs {
             ("reorder", &self.reorder),
             ("duplicate", &self.duplicate),
             ("corrupt", &self.corrupt),
+            ("mark", &self.mark),
             ("delay", &self.delay),
             ("jitter", &self.jitter),
         ];

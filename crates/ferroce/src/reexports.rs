@@ -16,6 +16,8 @@ pub use ferroce_nic::{
     LinkChoice, Prefetch, QpReport, RejectReason, Secret, SrqAttr, Wire, read_key,
 };
 #[doc(inline)]
+pub use ferroce_proto::cc::{BadChoice as CongestionError, Choice as Congestion};
+#[doc(inline)]
 pub use ferroce_proto::cm::CmError;
 #[doc(inline)]
 pub use ferroce_proto::qp::state::ModifyError;

@@ -3,6 +3,7 @@
 use crate::link::LinkCounters;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
+use ferroce_proto::cc::CongestionControl;
 use ferroce_proto::iwarp::StreamQp;
 use ferroce_proto::qp::{DropReason, QpCounters, RefusalReason};
 use ferroce_proto::verbs::QpState;
@@ -175,6 +176,12 @@ pub struct QpReport {
     /// One-sided operations done at once in the peer's memory, without a packet.
     #[serde(default)]
     pub performed: u64,
+    /// Congestion window in bytes; 0 for datagrams.
+    #[serde(default)]
+    pub window_bytes: u32,
+    /// Rate in bytes per second, if its congestion control has one now.
+    #[serde(default)]
+    pub rate: Option<u64>,
     /// Packets received that a switch had marked (ECN).
     #[serde(default)]
     pub ecn_marked: u64,
@@ -195,6 +202,8 @@ impl QpReport {
             peer: qp.route().dgid.to_ip().to_string(),
             sends_outstanding: qp.sends_outstanding(),
             recvs_waiting: qp.recvs_waiting(),
+            window_bytes: qp.congestion().map_or(0, |congestion| congestion.window()),
+            rate: qp.congestion().and_then(|congestion| congestion.rate()),
             ..QpReport::counted(qp.qpn(), qp.state(), qp.counters())
         }
     }
@@ -253,6 +262,8 @@ impl QpReport {
             duplicates,
             out_of_order,
             performed,
+            window_bytes: 0,
+            rate: None,
             ecn_marked,
             cnps_sent,
             cnps_received,

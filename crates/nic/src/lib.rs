@@ -29,6 +29,7 @@
 mod addresses;
 mod cm;
 mod config;
+mod congestion;
 mod contexts;
 mod counters;
 mod device_attr;
@@ -59,6 +60,7 @@ pub use cm::{
     RejectReason, Secret, UDP_QKEY, UdParam,
 };
 pub use config::{Config, ConfigError, KeyError, LinkChoice, Wire, read_key};
+pub use congestion::parse as parse_congestion;
 pub use counters::{Counters, QpReport};
 pub use device_attr::{
     DEVICE_NAME, DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE,

@@ -230,6 +230,7 @@ fn open_links(config: &Config, first: Option<&Arc<Engine>>) -> Result<Links, Err
         bind: config.addresses.clone(),
         gso: config.offload,
         gro: config.offload,
+        ecn: config.ecn,
         capture: capture.map_err(Error::system("creating the capture file"))?.map(Arc::new),
         ..UdpConfig::default()
     })?);

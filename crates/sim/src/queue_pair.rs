@@ -4,7 +4,7 @@ use crate::host::SimHost;
 use crate::node::{Cq, Node, Srq};
 use crate::pair::{PairSetup, QKEY};
 use crate::work::Wr;
-use ferroce_proto::cc::Controller;
+use ferroce_proto::cc::{CongestionControl, Controller};
 use ferroce_proto::qp::state::{AttrLimits, ModifyError};
 use ferroce_proto::qp::{PostError, Qp, QpConfig, QpCounters, ReorderBudget};
 use ferroce_proto::verbs::{AddressVector, AttrMask, Mtu, QpAttr, QpCap, QpState, RecvWr, Sge, Transport};
@@ -138,7 +138,7 @@ impl QueuePair {
 
     /// Its congestion window in bytes.
     pub fn congestion_window(&self) -> Option<u32> {
-        self.with(|qp, _, _| qp.congestion_window())
+        self.with(|qp, _, _| qp.congestion().map(|congestion| congestion.window()))
     }
 
     /// Heap bytes that it owns.

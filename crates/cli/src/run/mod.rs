@@ -32,6 +32,7 @@ use tree::SysTree;
 
 const ADDRESS_VARIABLE: &str = "FERROCE_ADDR";
 const LINK_VARIABLE: &str = "FERROCE_LINK";
+const CONGESTION_VARIABLE: &str = "FERROCE_CC";
 /// The variable with the folder of the device's files, for the shim.
 const SHIM_VARIABLE: &str = "FERROCE_SHIM";
 /// A program with gcc's AddressSanitizer ends if another library than the sanitizer's is loaded first. That check is for
@@ -59,6 +60,10 @@ pub(crate) struct Args {
     /// How packets travel.
     #[arg(long, value_name = "LINK", default_value = "auto")]
     link: LinkChoice,
+    /// Congestion control, with parameters: dcqcn-paper, dcqcn-nic, timely, swift, dctcp, powertcp-delay, irn, cubic, vegas …
+    /// [default: a window that losses halve].
+    #[arg(long, value_name = "NAME,PARAM=VALUE", value_parser = parse_congestion)]
+    cc: Option<String>,
     /// Show the device's files by LD_PRELOAD instead of a mount namespace.
     #[arg(long)]
     no_namespace: bool,
@@ -95,6 +100,11 @@ The exit status is the program's: 128 + n if signal n ended it, 127 if it (or th
 not be started. `ferroce doctor` says what works on this machine, `ferroce doctor -- COMMAND` whether a program would use
 ferroce. A setuid program ignores LD_LIBRARY_PATH and LD_PRELOAD, or runs without its rights; run a copy without that bit.";
 
+/// Checks a choice before the program starts.
+fn parse_congestion(text: &str) -> Result<String, String> {
+    ferroce_nic::parse_congestion(text).map(|_| text.to_owned())
+}
+
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let libraries = Libraries::find()?;
@@ -112,6 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         let list: Vec<String> = args.addr.iter().map(IpAddr::to_string).collect();
         command.env(ADDRESS_VARIABLE, list.join(","));
     }
+    command.envs(args.cc.iter().map(|choice| (CONGESTION_VARIABLE, choice)));
     if args.link == LinkChoice::Udp {
         command.env(LINK_VARIABLE, "udp");
     }

@@ -9,6 +9,7 @@ use crate::macros::setters;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use ferroce_nic::QpInit;
+use ferroce_proto::cc::Choice as Congestion;
 use ferroce_proto::verbs::{Access, AttrMask, Mtu, QpAttr, QpCap, QpState, Transport};
 use ferroce_proto::{Psn, Qkey};
 use std::marker::PhantomData;
@@ -25,6 +26,7 @@ pub struct QpBuilder<T> {
     cap: QpCap,
     signal_all: bool,
     address: Option<IpAddr>,
+    congestion: Option<Congestion>,
     settings: Settings,
     transport: PhantomData<T>,
 }
@@ -45,6 +47,7 @@ impl<T: Service> QpBuilder<T> {
             },
             signal_all: true,
             address: None,
+            congestion: None,
             settings: Settings::random(),
             transport: PhantomData,
         }
@@ -88,6 +91,9 @@ impl<T: Service> QpBuilder<T> {
             signal_all: self.signal_all,
         };
         let nic = self.pd.nic.create_qp(&init).map_err(Error::in_call("create_qp"))?;
+        if let Some(congestion) = &self.congestion {
+            nic.set_congestion(congestion).map_err(Error::in_call("create_qp"))?;
+        }
         let cleanup =
             Cleanup { qpn: nic.qpn(), send_cq: self.send_cq.clone(), recv_cq: self.recv_cq.clone() };
         let core = Core {
@@ -129,6 +135,9 @@ impl<T: Receives> QpBuilder<T> {
 
 impl<T: super::Connected> QpBuilder<T> {
     setters! {
+        /// Congestion control: `"dcqcn-paper,line_rate=10Gb/s".parse()?`; the default is that of the device. If it uses ECN,
+        /// [`Config::ecn`](crate::Config) must be set.
+        congestion(choice: Congestion) |b| b.congestion = Some(choice);
         /// Operations that the peer may execute, as far as regions allow them too; all by default.
         access(access: Access) |b| b.settings.access = access;
     }

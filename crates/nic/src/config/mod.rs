@@ -4,8 +4,10 @@ mod key;
 
 pub use key::{KeyError, read_key};
 
+use crate::congestion;
 use crate::link::FaultConfig;
 use crate::poller_activity::MAX_CONTEXTS;
+use ferroce_proto::cc::Choice;
 use ferroce_proto::cm::Secret;
 use ferroce_proto::verbs::Mtu;
 use std::ffi::{OsStr, OsString};
@@ -22,6 +24,11 @@ pub struct Config {
     /// Bytes that one queue pair may have in flight; `None`: what a receive buffer of this machine's size holds.
     /// `FERROCE_WINDOW`.
     pub window_bytes: Option<u32>,
+    /// Congestion control of queue pairs; `None`: a window that losses halve. `FERROCE_CC`, for example
+    /// `dcqcn-paper,line_rate=10Gb/s`.
+    pub congestion: Option<Choice>,
+    /// Whether packets are ECN-capable and marks of switches are read. [`Config::from_env`] sets it if `FERROCE_CC` needs it.
+    pub ecn: bool,
     /// Largest path MTU to offer; `None`: what the interfaces carry. `FERROCE_MTU`.
     pub mtu: Option<Mtu>,
     /// Faults to inject into outgoing packets. `FERROCE_FAULTS`.
@@ -52,6 +59,8 @@ impl Default for Config {
         Config {
             addresses: None,
             window_bytes: None,
+            congestion: None,
+            ecn: false,
             mtu: None,
             faults: None,
             capture: None,
@@ -132,6 +141,11 @@ impl Config {
         }
         if let Some((variable, value)) = set("FERROCE_WINDOW")? {
             config.window_bytes = Some(parse_with(variable, &value, parse_window)?);
+        }
+        if let Some((variable, value)) = set("FERROCE_CC")? {
+            let choice = parse_with(variable, &value, congestion::parse)?;
+            config.ecn = congestion::uses_ecn(&choice);
+            config.congestion = Some(choice);
         }
         if let Some((variable, value)) = set("FERROCE_MTU")? {
             config.mtu = Some(parse_with(variable, &value, parse_mtu)?);
@@ -261,11 +275,13 @@ mod tests {
         assert_eq!(with("FERROCE_WIRE", "iwarp").unwrap().wire, Wire::Iwarp);
         assert!(with("FERROCE_MPA_CRC", "1").unwrap().mpa_crc);
         assert_eq!(Config::default().wire, Wire::Roce);
+        assert!(with("FERROCE_CC", "dcqcn-paper").unwrap().ecn && !with("FERROCE_CC", "swift").unwrap().ecn);
         for (name, value) in [
             ("FERROCE_ADDR", "host"),
             ("FERROCE_MTU", "1500"),
             ("FERROCE_WINDOW", "1"),
             ("FERROCE_WIRE", "udp"),
+            ("FERROCE_CC", "bbr"),
             ("FERROCE_MPA_CRC", "yes"),
             ("FERROCE_CM_KEY", "/"),
         ] {

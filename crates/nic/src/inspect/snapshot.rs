@@ -151,6 +151,8 @@ pub(super) mod tests {
             duplicates: most,
             out_of_order: most,
             performed: most,
+            window_bytes: u32::MAX,
+            rate: Some(most),
             ecn_marked: most,
             cnps_sent: most,
             cnps_received: most,

@@ -4,6 +4,7 @@ use super::cq::Cq;
 use super::pd::Pd;
 use super::srq::Srq;
 use crate::config::Wire;
+use crate::congestion;
 use crate::device_attr::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::engine::{Engine, MAX_QP, NonRoce, Posting, QpCore, QpQueues, StreamEnd};
 use crate::error::Error;
@@ -11,7 +12,7 @@ use crate::quota::Permit;
 use crate::raw::{Flow, FlowRule, RawQp};
 use crate::xrc::XrcDomain;
 use ferroce_os::lock::Mutex;
-use ferroce_proto::cc::{HalvingWindow, SharedWindow};
+use ferroce_proto::cc::{Choice, Controller};
 use ferroce_proto::iwarp::StreamQp;
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, QpState, RecvWr, SendWr, Transport};
@@ -92,6 +93,12 @@ impl Pd {
         )
     }
 
+    /// The congestion control of a queue pair in this progress context.
+    fn controller(&self, choice: Option<&Choice>, engine: &Engine) -> Controller {
+        let nic = &self.nic;
+        congestion::controller(choice, nic.window_bytes, nic.table.active_mtu(), &engine.share)
+    }
+
     pub(super) fn insert_qp(
         self: &Arc<Self>,
         parts: Parts,
@@ -122,8 +129,7 @@ impl Pd {
                 signal_all: parts.signal_all,
                 shared_recv: parts.srq_pd,
                 port_mtu: nic.table.active_mtu(),
-                congestion: SharedWindow::new(HalvingWindow::new(nic.window_bytes), engine.share.clone())
-                    .into(),
+                congestion: self.controller(nic.config.congestion.as_ref(), engine),
                 reorder: engine.device.reorder.clone(),
             };
             let stream = is_stream.then(|| StreamEnd::new(StreamQp::new(&config)));
@@ -187,6 +193,21 @@ impl Qp {
     /// Its transport.
     pub fn transport(&self) -> Transport {
         self.transport
+    }
+    /// Replaces its congestion control, before it leaves RESET.
+    pub fn set_congestion(&self, choice: &Choice) -> Result<(), Error> {
+        let invalid = |why| Err(Error::Invalid { attribute: "congestion", why });
+        if self.core.stream().is_some() || self.non_roce.is_some() || self.transport == Transport::Ud {
+            return invalid("only connected queue pairs over RoCE have congestion control of ours");
+        }
+        if congestion::uses_ecn(choice) && !self.pd.nic.config.ecn {
+            return invalid("needs ECN: set `ecn` in the configuration of the device, or FERROCE_CC");
+        }
+        let controller = self.pd.controller(Some(choice), &self.engine);
+        if !self.core.machine.lock().set_congestion(controller) {
+            return invalid("can be changed in state RESET only");
+        }
+        Ok(())
     }
     /// Which of its handles this is, where there can be several: what its events name. 0 for the one that made it.
     pub fn handle(&self) -> u32 {

@@ -64,7 +64,7 @@ pub use rq::{RecvQueue, RecvWqe};
 pub use segment::{Segment, Transmission, WriteHeaders};
 pub use waiting::Waiting;
 
-use crate::cc::{CongestionControl, Controller, FixedWindow};
+use crate::cc::{Controller, FixedWindow};
 use crate::ids::{PdId, Qpn};
 use crate::verbs::{Access, Mtu, QpAttr, QpCap, QpState, Route, Transport};
 use crate::wire::Service;
@@ -232,9 +232,21 @@ impl Qp {
     pub fn counters(&self) -> &QpCounters {
         &self.counters
     }
-    /// Congestion window in bytes; `None` for datagrams.
-    pub fn congestion_window(&mut self) -> Option<u32> {
-        self.machine.congestion().map(|congestion| congestion.window())
+    /// Its congestion control; `None` for datagrams.
+    pub fn congestion(&self) -> Option<&Controller> {
+        match &self.machine {
+            Machine::Rc(rc) => Some(rc.0.cc()),
+            Machine::Uc(uc) => Some(uc.0.cc()),
+            Machine::Ud(_) => None,
+        }
+    }
+    /// Replaces the congestion control. Returns `false` unless the queue pair is in RESET.
+    pub fn set_congestion(&mut self, congestion: Controller) -> bool {
+        let may_change = self.attr.state == QpState::Reset;
+        if may_change {
+            self.machine = Machine::new(self.id.transport, congestion);
+        }
+        may_change
     }
     /// Sends posted and not completed.
     #[inline]

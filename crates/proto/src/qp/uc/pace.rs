@@ -69,6 +69,11 @@ impl Pace {
         }
     }
 
+    /// The congestion controller.
+    pub(super) fn cc(&self) -> &Controller {
+        &self.window
+    }
+
     /// Returns the congestion controller.
     pub(super) fn congestion(&mut self) -> &mut Controller {
         &mut self.window

@@ -28,6 +28,10 @@ impl Sender {
         Sender { psn: Psn::default(), sent: 0, maybe_in_flight: true, pace: Pace::new(congestion) }
     }
 
+    pub(crate) fn cc(&self) -> &Controller {
+        self.pace.cc()
+    }
+
     pub(crate) fn congestion(&mut self) -> &mut Controller {
         self.pace.congestion()
     }

@@ -145,6 +145,11 @@ impl Requester {
         }
     }
 
+    /// The congestion controller.
+    pub(crate) fn cc(&self) -> &Controller {
+        &self.cc
+    }
+
     /// Returns the congestion controller.
     pub(crate) fn congestion(&mut self) -> &mut Controller {
         &mut self.cc

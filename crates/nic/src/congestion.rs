@@ -1,0 +1,72 @@
+//! The congestion control of queue pairs.
+
+use ferroce_proto::cc::{
+    Choice, CongestionControl, Controller, HalvingWindow, Needs, Path, Share, SharedWindow,
+};
+use ferroce_proto::verbs::Mtu;
+use std::sync::Arc;
+
+/// What a controller assumes of its path unless the choice says otherwise (`line_rate`, `base_rtt`).
+const ASSUMED: Path = Path { line_rate: 12_500_000_000, base_rtt_ns: 20_000, mtu: 1024, hops: 2 };
+
+/// Reads a choice such as `dcqcn-paper,line_rate=1Gb/s`. A controller that needs telemetry is refused: switches stamp packets
+/// only in the simulated fabric.
+pub fn parse(text: &str) -> Result<Choice, String> {
+    let choice: Choice = text.parse().map_err(|e: ferroce_proto::cc::BadChoice| e.to_string())?;
+    if needs(&choice).telemetry {
+        let name = choice.preset().name;
+        return Err(format!("{name} needs telemetry from switches, which only `ferroce fabric sim` has"));
+    }
+    Ok(choice)
+}
+
+/// What a choice needs from the two ends and the network.
+fn needs(choice: &Choice) -> Needs {
+    choice.build(&ASSUMED).needs()
+}
+
+/// Whether packets must be ECN-capable for this choice.
+pub(crate) fn uses_ecn(choice: &Choice) -> bool {
+    let needs = needs(choice);
+    needs.ecn_echo || needs.cnp_interval_ns.is_some()
+}
+
+/// The controller of a queue pair, with at most `window` bytes in flight: the window that losses halve, or the choice.
+pub(crate) fn controller(choice: Option<&Choice>, window: u32, mtu: Mtu, share: &Arc<Share>) -> Controller {
+    let share = share.clone();
+    match choice {
+        None => SharedWindow::new(HalvingWindow::new(window), window, share).into(),
+        Some(choice) => match choice.build(&Path { mtu: mtu.bytes(), ..ASSUMED }) {
+            Controller::Halving(halving) => SharedWindow::new(halving, window, share).into(),
+            chosen => Controller::Boxed(Box::new(SharedWindow::new(chosen, window, share))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_choice_is_bounded_by_the_window() {
+        let share = Share::new(1 << 20);
+        for name in ["dcqcn-paper", "fixed,window=64MiB", "swift"] {
+            let choice = parse(name).unwrap();
+            let built = controller(Some(&choice), 256 << 10, Mtu::B4096, &share);
+            assert!(built.window() <= 256 << 10, "{name}: {}", built.window());
+        }
+        assert_eq!(controller(None, 256 << 10, Mtu::B4096, &share).window(), 256 << 10);
+    }
+
+    #[test]
+    fn ecn_is_used_where_it_is_needed() {
+        assert!(uses_ecn(&parse("dcqcn-paper").unwrap()) && uses_ecn(&parse("dctcp").unwrap()));
+        assert!(!uses_ecn(&parse("swift").unwrap()) && !uses_ecn(&parse("timely").unwrap()));
+    }
+
+    #[test]
+    fn telemetry_is_refused() {
+        assert!(parse("hpcc").unwrap_err().contains("only `ferroce fabric sim` has"));
+        assert!(parse("bbr").unwrap_err().starts_with("there is no congestion control named"));
+    }
+}
