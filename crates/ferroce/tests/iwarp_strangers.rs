@@ -9,7 +9,7 @@ use ferroce::{
 use ferroce_proto::RKey;
 use ferroce_proto::iwarp::reader::{Body, Item, Reader};
 use ferroce_proto::iwarp::wire::{
-    Crc32c, DdpBuffer, DdpHeader, Fpdu, FrameKind, MpaFrame, RdmapOpcode, TerminateCode,
+    Crc32c, DdpBuffer, DdpHeader, Enhanced, Fpdu, FrameKind, MpaFrame, RdmapOpcode, RtrKinds, TerminateCode,
 };
 use ferroce_proto::qp::TxPayload;
 use std::io::{ErrorKind, Read, Write};
@@ -325,6 +325,39 @@ fn half_open_connections_are_bounded_in_number_and_time() {
         assert!(silent.iter_mut().chain([&mut slow]).all(is_closed));
         until("no connection is half open", || half_open() == 0);
         println!("closed after {:?}", start.elapsed());
+    });
+}
+
+/// A responder that has not seen the RTR message, because it did not look yet, gets it again until it sends something.
+#[test]
+fn the_rtr_message_is_repeated_for_a_silent_peer() {
+    watched(|| {
+        let side = side();
+        let server = TcpListener::bind((V4, 0)).unwrap();
+        let connector = Connector::new(&side.device, server.local_addr().unwrap());
+        std::thread::scope(|scope| {
+            let connected = scope.spawn(|| connector.connect(&side.qp).unwrap());
+            let (mut peer, _) = server.accept().unwrap();
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            let request = read_frame(&mut peer, FrameKind::Request);
+            let offered = request.enhanced.unwrap();
+            assert!(offered.peer_to_peer && offered.rtr.write);
+            let rtr = RtrKinds { send: false, write: true, read: false };
+            let enhanced = Some(Enhanced { rtr, ..offered });
+            let reply = MpaFrame { enhanced, ..frame(FrameKind::Reply, 2, true, b"") };
+            peer.write_all(&reply.to_bytes()).unwrap();
+            let _connection = connected.join().unwrap();
+            let (mut reader, mut bytes) = (Reader::new(true), [0; 20]);
+            for _ in 0..3 {
+                peer.read_exact(&mut bytes).unwrap();
+                let item = reader.next(&mut &bytes[..]).unwrap();
+                let Some(Item::Payload(piece)) = item else { panic!("{item:?}") };
+                assert_eq!((piece.header.opcode, piece.segment_len), (RdmapOpcode::Write, 0));
+            }
+            side.qp.post_recv(&[wr::recv(1, &[])]).unwrap();
+            peer.write_all(&send(1, b"")).unwrap();
+            side.success();
+        });
     });
 }
 

@@ -87,6 +87,11 @@ impl Engine {
         }
     }
 
+    /// Repeats the RTR message for a peer that may have missed it. Returns whether that may be necessary again.
+    pub(crate) fn repeat_rtr(&self, qp: &QpCore, stream: &StreamEnd) -> bool {
+        self.with_stream(qp, stream, |machine, _| machine.repeat_rtr())
+    }
+
     /// Ends the connection at once: the peer did not do its part in time.
     pub(crate) fn abort_stream(&self, qp: &QpCore, stream: &StreamEnd) {
         let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
