@@ -136,6 +136,24 @@ fn a_peer_that_is_not_ferroce_exchanges_messages() {
     });
 }
 
+/// An initiator without RTR that waits for the responder's program to speak.
+#[test]
+fn a_responder_sends_first_if_the_initiator_is_silent() {
+    watched(|| {
+        let side = side();
+        let listener = listen(&side);
+        let mut peer = socket(listener.local_addr());
+        peer.write_all(&frame(FrameKind::Request, 2, true, b"").to_bytes()).unwrap();
+        let _connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+        side.qp.send_inline(1, b"hello").unwrap();
+        read_frame(&mut peer, FrameKind::Reply);
+        let mut fpdu = [0; 32];
+        peer.read_exact(&mut fpdu).unwrap();
+        assert_eq!(fpdu[20..25], *b"hello");
+        assert_eq!(side.success().wr_id, 1);
+    });
+}
+
 /// The peer reads late, and sends once more: a reset would discard what TCP still has.
 #[test]
 fn a_device_that_closes_does_not_lose_what_completed() {

@@ -1,4 +1,4 @@
-//! ucmatose: several connections, and on each of them messages from the client, then from the server.
+//! ucmatose: several connections, and on each of them messages from the server, then from the client.
 
 use super::{Fallible, Options, accept, success};
 use ferroce::{Connection, Connector, Cq, Device, Listener, Rc, RcQp, Region, wr};
@@ -19,8 +19,8 @@ pub(crate) fn run(device: &Device, words: &[String]) -> Fallible<()> {
         let connected: Result<Vec<_>, _> =
             nodes.iter().map(|node| Connector::new(device, to).connect(&node.qp)).collect();
         let connected = connected?;
-        nodes.iter().try_for_each(Node::send)?;
         nodes.iter().try_for_each(Node::receive)?;
+        nodes.iter().try_for_each(Node::send)?;
         ended(&connected)?;
     } else {
         let listener = match options.has('b') {
@@ -30,8 +30,8 @@ pub(crate) fn run(device: &Device, words: &[String]) -> Fallible<()> {
         let connected: Fallible<Vec<_>> =
             nodes.iter().map(|node| Ok(accept(&listener)?.accept(&node.qp, &[])?)).collect();
         let connected = connected?;
-        nodes.iter().try_for_each(Node::receive)?;
         nodes.iter().try_for_each(Node::send)?;
+        nodes.iter().try_for_each(Node::receive)?;
         connected.iter().try_for_each(Connection::disconnect)?;
         ended(&connected)?;
     }

@@ -3,13 +3,17 @@
 use super::{Connections, Entry};
 use crate::cm::event::{CmEventKind, ConnParam};
 use crate::cm::{CmId, CmService};
-use crate::engine::StreamEvent;
+use crate::engine::{Engine, QpCore, StreamEnd, StreamEvent};
 use ferroce_proto::{Qpn, Time};
 use std::sync::Weak;
 
 /// Times after which the RTR message is repeated, each from the one before. A foreign responder may need long to start listening for it, and
 /// a peer that never sends gets no more of them.
 const RTR_REPEATS_NS: [u64; 4] = [10_000_000, 50_000_000, 250_000_000, 1_250_000_000];
+
+/// How long a responder without RTR waits for the initiator's first FPDU before it sends one itself. RFC 5044 makes it wait for ever, but programs whose
+/// server speaks first work with siw. siw as initiator fails if an FPDU arrives together with the reply.
+const SEND_FIRST_NS: u64 = 50_000_000;
 
 /// A connection whose stream its queue pair has.
 pub(super) struct Established {
@@ -28,6 +32,8 @@ enum Due {
     Peer,
     /// The next repetition of the RTR message, by its place in [`RTR_REPEATS_NS`].
     Rtr(usize),
+    /// Sending, although the initiator has sent nothing.
+    Send,
 }
 
 impl Established {
@@ -40,6 +46,11 @@ impl Established {
     /// The same for the end that has sent an RTR message now. Its program is told at once.
     pub(super) fn after_rtr(id: Weak<CmId>, qpn: Qpn, now: Time) -> Established {
         Established { due: Some((now + RTR_REPEATS_NS[0], Due::Rtr(0))), ..Established::new(id, qpn, None) }
+    }
+
+    /// The same for a responder that expects no RTR message.
+    pub(super) fn without_rtr(id: Weak<CmId>, qpn: Qpn, now: Time) -> Established {
+        Established { due: Some((now + SEND_FIRST_NS, Due::Send)), ..Established::new(id, qpn, None) }
     }
 
     /// The stream must end by then.
@@ -81,19 +92,21 @@ pub(super) fn on_event(connections: &mut Connections, number: u64, event: Stream
 impl CmService {
     /// What is due happens.
     pub(super) fn on_due(&self, connections: &mut Connections, number: u64, mut established: Established) {
-        match established.due.take() {
-            Some((at, Due::Rtr(place))) => {
-                let found = self.engine.device.find_qp(established.qpn);
-                let is_unsure = found.is_some_and(|(engine, qp)| {
-                    qp.stream().is_some_and(|stream| engine.repeat_rtr(&qp, stream))
-                });
-                let next = RTR_REPEATS_NS.get(place + 1).filter(|_| is_unsure);
-                established.due = next.map(|after| (at + *after, Due::Rtr(place + 1)));
-                connections.keep(&established.id.upgrade());
-                connections.put(number, Entry::Established(established));
+        let Some((at, due)) = established.due.take() else { return };
+        let found = self.engine.device.find_qp(established.qpn);
+        let on_stream = |work: fn(&Engine, &QpCore, &StreamEnd) -> bool| {
+            found.as_ref().is_some_and(|(engine, qp)| qp.stream().is_some_and(|end| work(engine, qp, end)))
+        };
+        established.due = match due {
+            Due::Peer => return self.on_late(connections, number, established),
+            Due::Rtr(place) => {
+                let next = RTR_REPEATS_NS.get(place + 1).filter(|_| on_stream(Engine::repeat_rtr));
+                next.map(|after| (at + *after, Due::Rtr(place + 1)))
             }
-            _ => self.on_late(connections, number, established),
-        }
+            Due::Send => on_stream(Engine::send_first).then(|| (at + SEND_FIRST_NS, Due::Send)),
+        };
+        connections.keep(&established.id.upgrade());
+        connections.put(number, Entry::Established(established));
     }
 
     /// The peer did not do its part in time: the stream ends now.

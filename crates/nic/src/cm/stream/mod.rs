@@ -17,6 +17,7 @@
 //! | time for the request | 5 s |
 //! | time for TCP to connect, and for the reply | 10 s, or the id's response timeout |
 //! | time for the first FPDU behind the reply | 10 s |
+//! | time that a responder without RTR leaves the first FPDU to the initiator | 50 ms |
 //! | repetitions of the RTR message for a foreign peer that sends nothing | 4, within 1.6 s |
 //! | time for a disconnect | 5 s, then the stream is reset |
 //! | requests that wait for the program, and connections without one, per listener | the backlog; then the system holds further ones |

@@ -108,6 +108,12 @@ impl StreamQp {
         repeats
     }
 
+    /// Lets a responder send before the initiator's first FPDU, which RFC 5044 does not allow: for programs whose server speaks first, with an
+    /// initiator that has its reply and does not use RTR.
+    pub fn send_first(&mut self) {
+        self.may_send |= self.terms.is_some_and(|terms| terms.rtr.is_none());
+    }
+
     /// Whether an FPDU waits for the stream to take bytes.
     pub fn is_blocked(&self) -> bool {
         self.current.is_some()
