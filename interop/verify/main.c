@@ -10,7 +10,8 @@
 
 static const char usage[] =
     "verify [options] [HOST]   with HOST the requester, without the responder\n"
-    "  -d DEVICE  -g GID_INDEX  -p TCP_PORT  -m MTU  -t rc|uc|ud\n"
+    "  -d DEVICE  -g GID_INDEX  -p TCP_PORT  -m MTU  -t rc|uc|ud|iwarp\n"
+    "  -a ADDRESS (iwarp: where the responder listens)\n"
     "  -o OPERATION|all  -s SIZE,SIZE,...  -n ROUNDS  -k MESSAGES_PER_ROUND  -q QUEUE_PAIRS\n"
     "  -S (shared receive queue)  -e (sleep on events)  -i (inline)  -x SEED\n"
     "  -T TIMEOUT  -r RETRIES  -R RNR_RETRIES  -E REFUSAL (an error on purpose)\n";
@@ -54,8 +55,9 @@ static void parse_sizes(struct options *options, char *list)
 
 static void parse(struct options *options, int count, char **words)
 {
-    for (int c; (c = getopt(count, words, "d:g:p:m:t:o:s:n:k:q:Seix:T:r:R:E:")) != -1;) {
+    for (int c; (c = getopt(count, words, "a:d:g:p:m:t:o:s:n:k:q:Seix:T:r:R:E:")) != -1;) {
         switch (c) {
+        case 'a': options->address = optarg; break;
         case 'd': options->device = optarg; break;
         case 'g': options->gid_index = atoi(optarg); break;
         case 'p': options->port = atoi(optarg); break;

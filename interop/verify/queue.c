@@ -11,7 +11,7 @@ enum { DEPTH = 256, INLINE = 64 };
 
 enum ibv_qp_type transport_of(const char *name)
 {
-    if (!strcmp(name, "rc"))
+    if (!strcmp(name, "rc") || !strcmp(name, "iwarp"))
         return IBV_QPT_RC;
     if (!strcmp(name, "uc"))
         return IBV_QPT_UC;
@@ -34,15 +34,20 @@ static struct ibv_context *open_device(const char *name)
     return NULL;
 }
 
-static struct ibv_qp *create_qp(struct end *end)
+static struct ibv_qp_init_attr init_attr(const struct end *end)
 {
-    struct ibv_qp_init_attr init = {
+    return (struct ibv_qp_init_attr){
         .send_cq = end->send_cq,
         .recv_cq = end->recv_cq,
         .srq = end->srq,
         .qp_type = transport_of(end->options->transport),
         .cap = { DEPTH, DEPTH, 2, 2, end->options->inlined ? INLINE : 0 },
     };
+}
+
+static struct ibv_qp *create_qp(struct end *end)
+{
+    struct ibv_qp_init_attr init = init_attr(end);
     struct ibv_qp *qp = ibv_create_qp(end->pd, &init);
     if (!qp)
         die("ibv_create_qp: %m");
@@ -62,7 +67,10 @@ static struct ibv_qp *create_qp(struct end *end)
 void end_open(struct end *end, size_t memory_len, int access)
 {
     struct options *options = end->options;
-    end->context = open_device(options->device);
+    if (is_iwarp(end))
+        cm_open(end);
+    else
+        end->context = open_device(options->device);
     if (!end->context)
         die("no device %s", options->device ? options->device : "at all");
     end->pd = ibv_alloc_pd(end->context);
@@ -91,7 +99,7 @@ void end_open(struct end *end, size_t memory_len, int access)
     card->rkey = end->mr->rkey;
     /* Near the wrap, so that 24 bits are crossed in the first messages. */
     card->psn = 0xfffff0 + (options->seed & 7);
-    for (int i = 0; i < options->qps; i++) {
+    for (int i = 0; i < options->qps && !is_iwarp(end); i++) {
         end->qp[i] = create_qp(end);
         card->qpn[i] = end->qp[i]->qp_num;
     }
@@ -139,6 +147,13 @@ static void to_rts(struct end *end, int i)
 void end_connect(struct end *end)
 {
     control_exchange(end->control, &end->mine, &end->theirs, sizeof end->mine);
+    if (is_iwarp(end)) {
+        struct ibv_qp_init_attr init = init_attr(end);
+        cm_connect(end, &init);
+        end->inline_len = init.cap.max_inline_data;
+        control_barrier(end->control);
+        return;
+    }
     struct ibv_ah_attr route = {
         .is_global = 1,
         .port_num = 1,
@@ -156,13 +171,17 @@ void end_connect(struct end *end)
 void end_close(struct end *end)
 {
     int failed = 0;
-    for (int i = 0; i < end->options->qps; i++)
+    for (int i = 0; i < end->options->qps && !is_iwarp(end); i++)
         failed |= end->qp[i] && ibv_destroy_qp(end->qp[i]);
+    if (is_iwarp(end))
+        cm_close(end);
     failed |= end->ah && ibv_destroy_ah(end->ah);
     failed |= end->srq && ibv_destroy_srq(end->srq);
     failed |= ibv_destroy_cq(end->send_cq) || ibv_destroy_cq(end->recv_cq);
     failed |= ibv_destroy_comp_channel(end->channel) || ibv_dereg_mr(end->mr);
-    failed |= ibv_dealloc_pd(end->pd) || ibv_close_device(end->context);
+    failed |= ibv_dealloc_pd(end->pd);
+    /* That of a connection belongs to librdmacm. */
+    failed |= !is_iwarp(end) && ibv_close_device(end->context);
     if (failed)
         die("an object could not be destroyed: %m");
     free(end->memory);

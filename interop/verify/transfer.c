@@ -27,11 +27,11 @@ static const struct {
     const char *name, *transports;
     enum ibv_wr_opcode opcode;
 } operations[] = {
-    { "send", "rc uc ud", IBV_WR_SEND },
+    { "send", "rc uc ud iwarp", IBV_WR_SEND },
     { "send_imm", "rc uc ud", IBV_WR_SEND_WITH_IMM },
-    { "write", "rc uc", IBV_WR_RDMA_WRITE },
+    { "write", "rc uc iwarp", IBV_WR_RDMA_WRITE },
     { "write_imm", "rc uc", IBV_WR_RDMA_WRITE_WITH_IMM },
-    { "read", "rc", IBV_WR_RDMA_READ },
+    { "read", "rc iwarp", IBV_WR_RDMA_READ },
     { "fetch_add", "rc", IBV_WR_ATOMIC_FETCH_AND_ADD },
     { "cmp_swap", "rc", IBV_WR_ATOMIC_CMP_AND_SWP },
 };
@@ -142,7 +142,9 @@ static void post_request(struct end *end, const struct job *job, int q, int slot
     } };
     struct ibv_send_wr wr = { .wr_id = slot, .sg_list = sge, .num_sge = 1, .opcode = job->opcode }, *bad;
     /* Every other message is gathered from two pieces, the first of odd length. */
-    if (slot % 2 && job->size > 3 && !is_atomic(job)) {
+    bool gathers = slot % 2 && job->size > 3 && !is_atomic(job);
+    /* siw takes one piece for a READ. */
+    if (gathers && !(is_iwarp(end) && job->opcode == IBV_WR_RDMA_READ)) {
         sge[1] = sge[0];
         sge[0].length = job->size / 2 | 1;
         sge[1].addr += sge[0].length;
@@ -308,7 +310,8 @@ static int answer(struct end *end, const struct job *job)
         if (is_atomic(job))
             failed |= check_atomic(end, job, true, slot);
         else if (is_write(job)) {
-            if (end->qp[0]->qp_type == IBV_QPT_UC && !takes_receive(job))
+            bool unacknowledged = end->qp[0]->qp_type == IBV_QPT_UC || is_iwarp(end);
+            if (unacknowledged && !takes_receive(job) && job->size)
                 await_last_byte(end, job, slot);
             failed |= check(end, job, true, slot, slot);
         }

@@ -2,12 +2,13 @@
  *
  * The same source runs at both ends: against rdma-core and a kernel device, and against ferroce's library. Both ends get
  * the same options; the end that is given a host name is the requester. A TCP connection carries nothing but
- * addresses and barriers.
+ * addresses and barriers. Queue pairs of iWARP are connected by librdmacm, all others by hand.
  */
 #ifndef VERIFY_H
 #define VERIFY_H
 
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,7 +16,7 @@
 enum { MAX_QPS = 16, MAX_SIZES = 32, GUARD = 64, GRH = 40, QKEY = 0x11223344 };
 
 struct options {
-    const char *device, *host, *transport, *operations, *refusal;
+    const char *device, *host, *address, *transport, *operations, *refusal;
     int port, gid_index, mtu, qps, rounds, slots, timeout, retries, rnr_retries;
     bool srq, events, inlined;
     uint32_t seed;
@@ -40,6 +41,7 @@ struct end {
     struct ibv_cq *send_cq, *recv_cq;
     struct ibv_srq *srq;
     struct ibv_qp *qp[MAX_QPS];
+    struct rdma_cm_id *listener, *id[MAX_QPS];
     struct ibv_ah *ah;
     struct ibv_mr *mr;
     uint8_t *memory;
@@ -60,6 +62,12 @@ void end_connect(struct end *end);
 void end_close(struct end *end);
 /* One completion, or false after the time limit. */
 bool completion(struct end *end, struct ibv_cq *cq, struct ibv_wc *wc, int limit_ms);
+
+/* cm.c */
+bool is_iwarp(const struct end *end);
+void cm_open(struct end *end);
+void cm_connect(struct end *end, struct ibv_qp_init_attr *init);
+void cm_close(struct end *end);
 
 /* transfer.c */
 int transfer_all(struct end *end);

@@ -9,7 +9,7 @@ use ferroce::{
 use ferroce_proto::RKey;
 use ferroce_proto::iwarp::reader::{Body, Item, Reader};
 use ferroce_proto::iwarp::wire::{
-    Crc32c, DdpBuffer, DdpHeader, Fpdu, FrameKind, MpaFrame, RdmapOpcode, TerminateCode,
+    Crc32c, DdpBuffer, DdpHeader, Enhanced, Fpdu, FrameKind, MpaFrame, RdmapOpcode, RtrKinds, TerminateCode,
 };
 use ferroce_proto::qp::TxPayload;
 use std::io::{ErrorKind, Read, Write};
@@ -133,6 +133,24 @@ fn a_peer_that_is_not_ferroce_exchanges_messages() {
         assert!(side.qp.fetch_add(3, region.sge(..8).unwrap(), remote, 1).is_err());
         drop(peer);
         assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+    });
+}
+
+/// An initiator without RTR that waits for the responder's program to speak.
+#[test]
+fn a_responder_sends_first_if_the_initiator_is_silent() {
+    watched(|| {
+        let side = side();
+        let listener = listen(&side);
+        let mut peer = socket(listener.local_addr());
+        peer.write_all(&frame(FrameKind::Request, 2, true, b"").to_bytes()).unwrap();
+        let _connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+        side.qp.send_inline(1, b"hello").unwrap();
+        read_frame(&mut peer, FrameKind::Reply);
+        let mut fpdu = [0; 32];
+        peer.read_exact(&mut fpdu).unwrap();
+        assert_eq!(fpdu[20..25], *b"hello");
+        assert_eq!(side.success().wr_id, 1);
     });
 }
 
@@ -325,6 +343,39 @@ fn half_open_connections_are_bounded_in_number_and_time() {
         assert!(silent.iter_mut().chain([&mut slow]).all(is_closed));
         until("no connection is half open", || half_open() == 0);
         println!("closed after {:?}", start.elapsed());
+    });
+}
+
+/// A responder that has not seen the RTR message, because it did not look yet, gets it again until it sends something.
+#[test]
+fn the_rtr_message_is_repeated_for_a_silent_peer() {
+    watched(|| {
+        let side = side();
+        let server = TcpListener::bind((V4, 0)).unwrap();
+        let connector = Connector::new(&side.device, server.local_addr().unwrap());
+        std::thread::scope(|scope| {
+            let connected = scope.spawn(|| connector.connect(&side.qp).unwrap());
+            let (mut peer, _) = server.accept().unwrap();
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            let request = read_frame(&mut peer, FrameKind::Request);
+            let offered = request.enhanced.unwrap();
+            assert!(offered.peer_to_peer && offered.rtr.write);
+            let rtr = RtrKinds { send: false, write: true, read: false };
+            let enhanced = Some(Enhanced { rtr, ..offered });
+            let reply = MpaFrame { enhanced, ..frame(FrameKind::Reply, 2, true, b"") };
+            peer.write_all(&reply.to_bytes()).unwrap();
+            let _connection = connected.join().unwrap();
+            let (mut reader, mut bytes) = (Reader::new(true), [0; 20]);
+            for _ in 0..3 {
+                peer.read_exact(&mut bytes).unwrap();
+                let item = reader.next(&mut &bytes[..]).unwrap();
+                let Some(Item::Payload(piece)) = item else { panic!("{item:?}") };
+                assert_eq!((piece.header.opcode, piece.segment_len), (RdmapOpcode::Write, 0));
+            }
+            side.qp.post_recv(&[wr::recv(1, &[])]).unwrap();
+            peer.write_all(&send(1, b"")).unwrap();
+            side.success();
+        });
     });
 }
 

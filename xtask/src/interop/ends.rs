@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::guest::{Ended, Guest};
-use super::matrix::{Case, Ip};
-use super::namespace::{HOST_V4, HOST_V6};
+use super::matrix::{Case, Direction, Ip};
+use super::namespace::{GUEST_V4, GUEST_V6, HOST_V4, HOST_V6};
+use super::wire::Wire;
 use crate::programs::{rdmacm, session};
 
 /// Commands in the guest run here, and questions about them there.
@@ -29,6 +30,8 @@ pub(crate) struct Host {
     pub(crate) others: PathBuf,
     /// Where programs lie.
     pub(crate) programs: Vec<PathBuf>,
+    /// Takes the place of every program over iWARP; its first argument is the name of the program.
+    pub(crate) peer: PathBuf,
 }
 
 impl Host {
@@ -40,12 +43,10 @@ impl Host {
         log: &Path,
         capture: &Path,
     ) -> Result<Child, Failure> {
-        let program = self
-            .programs
-            .iter()
-            .map(|dir| dir.join(&words[0]))
-            .find(|path| path.is_file())
-            .ok_or_else(|| Failure::Broken(format!("no program {}", words[0])))?;
+        let (program, words) = match case.wire {
+            Wire::Iwarp => (self.peer.clone(), words),
+            Wire::Roce => (self.find(&words[0])?, &words[1..]),
+        };
         let output = std::fs::File::create(log)?;
         let path = format!("{}:{}", self.library.display(), self.others.display());
         let mut command = Command::new("setpriv");
@@ -55,16 +56,23 @@ impl Host {
             // A server that is stopped is stopped by killing `timeout`, and must not outlive it.
             .args(["setpriv", "--pdeathsig", "KILL", "--"])
             .arg(program)
-            .args(&words[1..])
+            .args(words)
             .env("LD_LIBRARY_PATH", path)
             .env("FERROCE_ADDR", format!("{HOST_V4},{HOST_V6}"))
-            .env("FERROCE_CAPTURE", capture)
+            .envs((case.wire == Wire::Roce).then_some(("FERROCE_CAPTURE", capture)))
             .env("FERROCE_LOG", "all")
             .env("FERROCE_FAULTS", case.faults)
+            .env("FERROCE_WIRE", case.wire.name())
+            .envs(case.environment.iter().filter_map(|pair| pair.split_once('=')))
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
         Ok(command.spawn()?)
+    }
+
+    fn find(&self, name: &str) -> Result<PathBuf, Failure> {
+        let found = self.programs.iter().map(|dir| dir.join(name)).find(|path| path.is_file());
+        found.ok_or_else(|| Failure::Broken(format!("no program {name}")))
     }
 }
 
@@ -94,7 +102,24 @@ pub(crate) fn in_guest(guest: &Guest, words: &[String]) -> Result<Ended, Failure
 }
 
 /// The command line of a case at one end.
-pub(crate) fn words(case: &Case, end: End, ip: Ip, port: u16, server: Option<&str>) -> Vec<String> {
+pub(crate) fn words(
+    case: &Case,
+    end: End,
+    (direction, ip): (Direction, Ip),
+    port: u16,
+    server: Option<&str>,
+) -> Vec<String> {
+    if case.wire == Wire::Iwarp {
+        // Our own program. It finds its device by the address at which the server listens.
+        let address = match (direction, ip) {
+            (Direction::ToKernel, Ip::V4) => GUEST_V4,
+            (Direction::ToKernel, Ip::V6) => GUEST_V6,
+            (Direction::FromKernel, Ip::V4) => HOST_V4,
+            (Direction::FromKernel, Ip::V6) => HOST_V6,
+        };
+        let line = format!("{} -t iwarp -a {address} -p {port} {}", case.program, case.args);
+        return line.split_whitespace().chain(server).map(str::to_owned).collect();
+    }
     let gid = match (end, ip) {
         // The order of FERROCE_ADDR.
         (End::Host, Ip::V4) => 0,
@@ -105,7 +130,7 @@ pub(crate) fn words(case: &Case, end: End, ip: Ip, port: u16, server: Option<&st
     };
     let device = match end {
         End::Host => "ferroce0",
-        End::Guest => "rxe0",
+        End::Guest => case.wire.device(),
     };
     let perftest = case.program.starts_with("ib_");
     let mut words = vec![case.program.to_owned()];
@@ -154,7 +179,8 @@ pub(crate) fn wait_for_server(
             guest.run(ASIDE, &script, LISTEN_LIMIT * 4)?;
         }
         End::Host => {
-            let is_listening = if case.cm.is_some() { rdmacm::listens } else { session::is_listening };
+            let by_cm = case.cm.is_some() && case.wire == Wire::Roce;
+            let is_listening = if by_cm { rdmacm::listens } else { session::is_listening };
             let started = Instant::now();
             while !is_listening(port) && started.elapsed() < LISTEN_LIMIT && !ended() {
                 std::thread::sleep(Duration::from_millis(5));

@@ -124,8 +124,9 @@ fn write(
         ("guest.conf", conf.as_bytes()),
         ("etc/passwd", b"root:x:0:0:root:/:/bin/sh\n".as_slice()),
         ("etc/hosts", b"127.0.0.1 localhost\n".as_slice()),
-        // The 64-bit one of Debian; librxe registers for the kernel's name of the device.
+        // The 64-bit ones of Debian; they register for the kernel's names of the devices.
         ("etc/libibverbs.d/rxe.driver", b"driver rxe\n".as_slice()),
+        ("etc/libibverbs.d/siw.driver", b"driver siw\n".as_slice()),
     ];
     let mut archive = Archive::new(std::io::BufWriter::new(std::fs::File::create(into)?));
     let mut folders = BTreeSet::from(["dev".to_owned()]);
@@ -147,13 +148,13 @@ fn write(
     Ok(())
 }
 
-/// The provider's file name carries a version of the private interface.
+/// The file names of providers carry a version of the private interface.
 fn providers(sysroot: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
     let dir = format!("{LIBRARIES}/libibverbs");
     let entries = std::fs::read_dir(sysroot.join(&dir))?.flatten().map(|entry| entry.path());
     let named = entries.filter_map(|path| Some((path.file_name()?.to_str()?.to_owned(), path)));
     Ok(named
-        .filter(|(name, _)| name.starts_with("librxe"))
+        .filter(|(name, _)| name.starts_with("librxe") || name.starts_with("libsiw"))
         .map(|(name, path)| (format!("{dir}/{name}"), path))
         .collect())
 }

@@ -3,6 +3,8 @@
 //! Software emulation is slow, so counts are small; what matters is that every path is walked, not how often.
 
 use super::cm::Lines;
+use super::iwarp;
+use super::wire::Wire;
 
 /// Which side asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -24,9 +26,9 @@ pub(crate) enum Ip {
     V6,
 }
 
-const V4: &[Ip] = &[Ip::V4];
+pub(crate) const V4: &[Ip] = &[Ip::V4];
 const V6: &[Ip] = &[Ip::V6];
-const BOTH: &[Ip] = &[Ip::V4, Ip::V6];
+pub(crate) const BOTH: &[Ip] = &[Ip::V4, Ip::V6];
 
 /// What the kernel is known to do otherwise than the specification asks. Only its own output is excused.
 pub(crate) struct Deviation {
@@ -39,6 +41,7 @@ pub(crate) struct Deviation {
 /// One line of the table.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
+    pub(crate) wire: Wire,
     pub(crate) program: &'static str,
     /// The same for both ends.
     pub(crate) args: &'static str,
@@ -50,10 +53,23 @@ pub(crate) struct Case {
     pub(crate) deviations: &'static [Deviation],
     /// How programs are called that connect by the connection manager; their `args` are empty.
     pub(crate) cm: Option<Lines>,
+    /// Further variables for ferroce's end, `NAME=VALUE`.
+    pub(crate) environment: &'static [&'static str],
 }
 
-const fn case(name: &'static str, program: &'static str, args: &'static str, ips: &'static [Ip]) -> Case {
-    Case { name, program, args, ips, netem: "", faults: "", deviations: &[], cm: None }
+/// Every case.
+pub(crate) fn cases() -> impl Iterator<Item = &'static Case> {
+    CASES.iter().chain(iwarp::CASES)
+}
+
+pub(crate) const fn case(
+    name: &'static str,
+    program: &'static str,
+    args: &'static str,
+    ips: &'static [Ip],
+) -> Case {
+    let (netem, faults, deviations, environment) = ("", "", &[], &[]);
+    Case { name, wire: Wire::Roce, program, args, ips, netem, faults, deviations, cm: None, environment }
 }
 
 const fn trouble(name: &'static str, args: &'static str, netem: &'static str, faults: &'static str) -> Case {
@@ -64,12 +80,17 @@ const fn refusal(name: &'static str, args: &'static str, deviations: &'static [D
     Case { deviations, ..case(name, "verify", args, BOTH) }
 }
 
-const fn by_cm(name: &'static str, program: &'static str, ips: &'static [Ip], lines: Lines) -> Case {
+pub(crate) const fn by_cm(
+    name: &'static str,
+    program: &'static str,
+    ips: &'static [Ip],
+    lines: Lines,
+) -> Case {
     Case { cm: Some(lines), ..case(name, program, "", ips) }
 }
 
 /// A server that ends with its client.
-const fn lines(server: &'static str, client: &'static str, says: &'static str) -> Lines {
+pub(crate) const fn lines(server: &'static str, client: &'static str, says: &'static str) -> Lines {
     Lines { server, client, says, stays: false }
 }
 
@@ -115,9 +136,9 @@ const MISALIGNED: &[Deviation] = &[
     },
 ];
 
-/// Everything.
+/// Everything over RoCE.
 #[rustfmt::skip]
-pub(crate) const CASES: &[Case] = &[
+const CASES: &[Case] = &[
     // Every operation, every byte checked.
     case("verify-rc", "verify", "-t rc -s 2,3,64,1000,1024,1025,4096,65537", BOTH),
     case("verify-uc", "verify", "-t uc -s 2,3,64,1000,1024,1025,4096,20001", BOTH),
@@ -216,7 +237,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_fit_the_table() {
-        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        let mut names: Vec<&str> = cases().map(|case| case.name).collect();
         names.sort_unstable();
         let before = names.len();
         names.dedup();

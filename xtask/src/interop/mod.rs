@@ -1,9 +1,12 @@
-//! `cargo xtask interop`: ferroce and the Linux kernel's Soft-RoCE talk to each other.
+//! `cargo xtask interop`: ferroce and the Linux kernel's Soft-RoCE and SoftiWARP talk to each other.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `matrix` | the cases |
 //! | `cm` | those that connect by the connection manager |
+//! | `iwarp` | those over TCP, with SoftiWARP |
+//! | `wire` | the kernel's device of each protocol |
+//! | `siw` | builds the kernel module of SoftiWARP |
 //! | `runner`, `ends` | runs a case, judges it; the processes on both ends |
 //! | `capture`, `report` | counts packets; the table and the JSON |
 //! | `figures` | rdma_rxe and ferroce measured in the same guest |
@@ -25,6 +28,7 @@ mod figures;
 mod golden;
 mod guest;
 mod image;
+mod iwarp;
 mod matrix;
 mod modules;
 mod namespace;
@@ -32,6 +36,8 @@ mod packages;
 mod program;
 mod report;
 mod runner;
+mod siw;
+mod wire;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -45,8 +51,9 @@ use crate::tools;
 
 use guest::Guest;
 use image::Image;
-use matrix::{CASES, Case, Direction, Ip};
+use matrix::{Case, Direction, Ip, cases};
 use runner::{Bench, Outcome, Verdict};
+use wire::Wire;
 
 const GOLDEN_FILE: &str = "crates/proto/tests/data/kernel.hex";
 
@@ -142,7 +149,9 @@ pub(crate) fn check(ctx: &Context) -> Report {
     let text = std::fs::read_to_string(results(ctx)).unwrap_or_default();
     let rows: Value = serde_json::from_str(&text).unwrap_or_default();
     for row in rows["cases"].as_array().into_iter().flatten() {
-        if row["result"] == "failed" {
+        if row["result"] == "skipped" {
+            report.skips.push(row["notes"].to_string());
+        } else if row["result"] == "failed" {
             report
                 .failures
                 .push(format!("{} {} {}: {}", row["test"], row["ip"], row["direction"], row["notes"]));
@@ -175,7 +184,7 @@ impl Run {
 
     /// Whether it stands for the others of its kind. Directions and IP versions take turns from case to case.
     fn is_short(&self) -> bool {
-        let Some(place) = CASES.iter().position(|case| case.name == self.case.name) else { return false };
+        let Some(place) = cases().position(|case| case.name == self.case.name) else { return false };
         let is_variation = VARIATIONS.iter().any(|part| self.case.name.contains(part));
         let ip = self.case.ips[place / 2 % self.case.ips.len()];
         !is_variation && self.direction == Direction::BOTH[place % 2] && self.ip == ip
@@ -183,7 +192,7 @@ impl Run {
 }
 
 fn chosen(args: &Args) -> Vec<Run> {
-    let every = CASES.iter().flat_map(|case| {
+    let every = cases().flat_map(|case| {
         let ips = case.ips.iter();
         ips.flat_map(move |ip| Direction::BOTH.map(|direction| Run { case, direction, ip: *ip }))
     });
@@ -212,7 +221,7 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     let sysroot = packages::provide(ctx, &cache)?;
     program::build(ctx, &cache, &sysroot)?;
     program::provide_libraries(ctx, &cache, &sysroot)?;
-    image(ctx, &cache)?;
+    let _ = image(ctx, &cache)?;
     for word in &args.filter {
         job = job.args(["--filter", word]);
     }
@@ -233,20 +242,22 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The guest, with what this project adds to it.
-fn image(ctx: &Context, cache: &Path) -> Result<Image, Failure> {
+/// The guest, with what this project adds to it, and why it has no SoftiWARP, if so.
+fn image(ctx: &Context, cache: &Path) -> Result<(Image, Option<String>), Failure> {
     let sysroot = packages::provide(ctx, cache)?;
-    let extra = [
+    let mut extra = vec![
         ("usr/bin/verify".to_owned(), cache.join("verify")),
         (format!("{}/libibverbs.so.1", figures::LIBRARY_DIR), cache.join("library/libibverbs.so.1")),
     ];
-    image::build(ctx, cache, &sysroot, &extra)
+    let siw = siw::provide(ctx, cache, &sysroot);
+    extra.extend(siw.iter().map(|module| (siw::PLACE.to_owned(), module.clone())));
+    Ok((image::build(ctx, cache, &sysroot, &extra)?, siw.err()))
 }
 
 fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     namespace::set_up()?;
     let cache = cache(ctx);
-    let image = image(ctx, &cache)?;
+    let (image, no_siw) = image(ctx, &cache)?;
     let dir = std::env::temp_dir().join(format!("ferroce-interop-{}", std::process::id()));
     let guest = Guest::boot(&image, &dir)?;
     if let Some(command) = &args.guest {
@@ -260,16 +271,28 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     let artefacts = cache.join("artefacts");
     let _ = std::fs::remove_dir_all(&artefacts);
     std::fs::create_dir_all(&artefacts)?;
-    let bench = Bench { guest, host: program::host(&cache), artefacts, keep: args.keep };
+    let bench = Bench::new(guest, program::host(ctx, &cache), artefacts, args.keep);
     let tap = if args.golden { Some(golden::Tap::start(&dir)?) } else { None };
-    let outcomes = run_all(&bench, &chosen(args), args.repeat)?;
+    let (runs, over_siw) = chosen(args).into_iter().partition::<Vec<_>, _>(|run| run.case.wire == Wire::Roce);
+    let mut outcomes = run_all(&bench, &runs, args.repeat)?;
+    let skipped = no_siw.filter(|_| !over_siw.is_empty());
+    if skipped.is_none() {
+        outcomes.extend(run_all(&bench, &over_siw, args.repeat)?);
+    }
     if let Some(tap) = tap {
         let kinds = tap.finish(&ctx.root.join(GOLDEN_FILE))?;
         println!("{kinds} kinds of packets in {GOLDEN_FILE}");
     }
-    report::write(&outcomes, &results(ctx))?;
+    report::write(&outcomes, skipped.as_deref(), &results(ctx))?;
     let failed = outcomes.iter().filter(|outcome| matches!(outcome.verdict, Verdict::Failed(_))).count();
-    println!("\n{} passed, {failed} failed, 0 skipped", outcomes.len() - failed);
+    if let Some(why) = &skipped {
+        println!("SKIPPED: {} cases over iWARP: {why}", over_siw.len());
+    }
+    println!(
+        "\n{} passed, {failed} failed, {} skipped",
+        outcomes.len() - failed,
+        usize::from(skipped.is_some())
+    );
     match failed {
         0 => Ok(()),
         _ => Err(Failure::Broken(format!("{failed} cases; see {}", bench.artefacts.display()))),
@@ -277,10 +300,14 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
 }
 
 fn run_all(bench: &Bench, runs: &[Run], repeat: Option<u16>) -> Result<Vec<Outcome>, Failure> {
+    if runs.is_empty() {
+        return Ok(Vec::new());
+    }
     println!("{}", report::heading());
     let mut outcomes = Vec::new();
     let again = std::iter::repeat_n(runs, repeat.unwrap_or(1).into()).flatten();
-    for (number, run) in (0..).zip(again) {
+    for run in again {
+        let number = bench.next_number();
         let outcome = bench.run(run.case, run.direction, run.ip, number)?;
         println!("{}", report::line(&outcome));
         let failed = matches!(outcome.verdict, Verdict::Failed(_));

@@ -50,15 +50,8 @@ pub(crate) fn provide(ctx: &Context, cache: &Path) -> Result<Sysroot, Failure> {
             closure(ctx).map_err(Failure::Skip)?
         }
     };
-    let archives = cache.join("archives");
-    std::fs::create_dir_all(&archives)?;
-    if !download(ctx, &archives, &packages) {
-        refresh(ctx);
-        if !download(ctx, &archives, &packages) {
-            return Err(Failure::Skip("the Debian packages of the guest cannot be fetched".to_owned()));
-        }
-    }
-    unpack(ctx, &archives, &packages, &path)?;
+    let files = fetch(ctx, &cache.join("archives"), &packages).map_err(Failure::Skip)?;
+    unpack(ctx, &files, &path)?;
     let fingerprint = packages.join("\n");
     std::fs::write(&stamp, &fingerprint)?;
     Ok(Sysroot { path, fingerprint })
@@ -104,6 +97,19 @@ fn candidates(policy: &str) -> Vec<String> {
     found
 }
 
+/// Downloads packages, `name=version` each, unless they are there. Returns their files.
+pub(crate) fn fetch(ctx: &Context, archives: &Path, packages: &[String]) -> Result<Vec<PathBuf>, String> {
+    std::fs::create_dir_all(archives).map_err(|error| error.to_string())?;
+    if !download(ctx, archives, packages) {
+        refresh(ctx);
+        if !download(ctx, archives, packages) {
+            return Err(format!("these Debian packages cannot be fetched: {}", packages.join(" ")));
+        }
+    }
+    let files: Option<Vec<PathBuf>> = packages.iter().map(|package| archive(archives, package)).collect();
+    files.ok_or_else(|| "a package was fetched but is not there".to_owned())
+}
+
 /// Images ship without package lists; only root may fetch them.
 fn refresh(ctx: &Context) {
     if is_root() {
@@ -135,7 +141,7 @@ fn archive(archives: &Path, package: &str) -> Option<PathBuf> {
     })
 }
 
-fn unpack(ctx: &Context, archives: &Path, packages: &[String], into: &Path) -> Result<(), Failure> {
+fn unpack(ctx: &Context, files: &[PathBuf], into: &Path) -> Result<(), Failure> {
     // An unpacking that was cut short must not pass for a whole one.
     let _ = std::fs::remove_dir_all(into);
     std::fs::create_dir_all(into.join("usr"))?;
@@ -144,8 +150,6 @@ fn unpack(ctx: &Context, archives: &Path, packages: &[String], into: &Path) -> R
         std::fs::create_dir_all(into.join("usr").join(name))?;
         std::os::unix::fs::symlink(format!("usr/{name}"), into.join(name))?;
     }
-    let files: Option<Vec<PathBuf>> = packages.iter().map(|package| archive(archives, package)).collect();
-    let files = files.ok_or_else(|| Failure::Broken("a package was fetched but is not there".to_owned()))?;
     // Through tar with --keep-directory-symlink: `dpkg-deb -x` would replace the links by folders.
     let script = "into=$1; shift; for file; do dpkg-deb --fsys-tarfile \"$file\" | tar -x -C \"$into\" \
                   --keep-directory-symlink --no-same-owner --exclude=./usr/share --exclude=./dev || exit 1; done";

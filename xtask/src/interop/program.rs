@@ -31,7 +31,7 @@ pub(crate) fn build(ctx: &Context, cache: &Path, sysroot: &Sysroot) -> Result<Pa
         .arg("-o")
         .args([&program])
         .args(sources)
-        .arg("-libverbs")
+        .args(["-libverbs", "-lrdmacm"])
         .limit_s(120)
         .run(ctx);
     built.checked().map(|_| program).map_err(Failure::Broken)
@@ -63,6 +63,7 @@ pub(crate) fn provide_libraries(ctx: &Context, cache: &Path, sysroot: &Sysroot) 
     let packages = ["-p", "ferroce-ibverbs", "-p", "ferroce-rdmacm", "-p", "ferroce-cli"];
     let built = Job::cargo(["build", "--release", "--lib"]).args(packages).run(ctx);
     built.checked().map_err(Failure::Broken)?;
+    build_peer(ctx)?;
     let ours = cache.join("library");
     let others = cache.join("others");
     for folder in [&ours, &others] {
@@ -84,9 +85,16 @@ pub(crate) fn provide_libraries(ctx: &Context, cache: &Path, sysroot: &Sysroot) 
     Ok(())
 }
 
+/// Builds the peer for iWARP.
+fn build_peer(ctx: &Context) -> Result<(), Failure> {
+    let built = Job::cargo(["build", "--release", "-p", "ferroce", "--example", "iwarp_peer"]).run(ctx);
+    built.checked().map(drop).map_err(Failure::Broken)
+}
+
 /// How programs run on ferroce.
-pub(crate) fn host(cache: &Path) -> Host {
+pub(crate) fn host(ctx: &Context, cache: &Path) -> Host {
     Host {
+        peer: ctx.root.join("target/release/examples/iwarp_peer"),
         library: cache.join("library"),
         others: cache.join("others"),
         programs: vec![cache.to_path_buf(), cache.join("sysroot/usr/bin")],

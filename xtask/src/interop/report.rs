@@ -40,9 +40,10 @@ pub(crate) fn line(outcome: &Outcome) -> String {
     text
 }
 
-/// Writes the results for the outer run and for `--json`.
-pub(crate) fn write(outcomes: &[Outcome], file: &Path) -> Result<(), Failure> {
-    let rows: Vec<Value> = outcomes.iter().map(row).collect();
+/// Writes the results for the outer run and for `--json`. `skipped`: why cases were left out.
+pub(crate) fn write(outcomes: &[Outcome], skipped: Option<&str>, file: &Path) -> Result<(), Failure> {
+    let skipped = skipped.map(|why| json!({ "test": "over iWARP", "result": "skipped", "notes": why }));
+    let rows: Vec<Value> = outcomes.iter().map(row).chain(skipped).collect();
     std::fs::write(file, format!("{:#}\n", json!({ "cases": rows })))?;
     Ok(())
 }

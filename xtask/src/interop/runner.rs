@@ -1,5 +1,6 @@
 //! Runs one case and judges it.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use super::ends::{ASIDE, End, Host, LIMIT, in_guest, wait, wait_for_server, word
 use super::guest::{Ended, Guest};
 use super::matrix::{Case, Direction, Ip};
 use super::namespace::{GUEST_V4, HOST_V4};
+use super::wire::Wire;
 use crate::selection::name_of;
 
 /// Ports of consecutive cases differ: a closed connection keeps its port for a while.
@@ -26,6 +28,9 @@ pub(crate) struct Bench {
     /// Captures and logs; those of cases that passed are removed.
     pub(crate) artefacts: PathBuf,
     pub(crate) keep: bool,
+    /// Of the guest's device.
+    wire: Cell<Wire>,
+    numbers: Cell<u16>,
 }
 
 /// What came of a case.
@@ -49,6 +54,15 @@ pub(crate) enum Verdict {
 }
 
 impl Bench {
+    pub(crate) fn new(guest: Guest, host: Host, artefacts: PathBuf, keep: bool) -> Self {
+        Self { guest, host, artefacts, keep, wire: Cell::new(Wire::Roce), numbers: Cell::new(0) }
+    }
+
+    /// The number of the next case.
+    pub(crate) fn next_number(&self) -> u16 {
+        self.numbers.replace(self.numbers.get() + 1)
+    }
+
     /// Runs a case; once more if the kernel stood in its own way.
     pub(crate) fn run(
         &self,
@@ -82,16 +96,19 @@ impl Bench {
         let stem = format!("{}-{}-{}", case.name, name_of(ip), name_of(direction));
         let file = |ext: &str| self.artefacts.join(format!("{stem}.{ext}"));
         let (log, pcap) = (file("log"), file("pcapng"));
+        if self.wire.replace(case.wire) != case.wire {
+            case.wire.enter(&self.guest)?;
+        }
         self.disturb(case)?;
-        let before = self.kernel_retries()?;
+        let before = self.kernel_retries(case.wire)?;
         let both = self.both_ends(case, direction, ip, FIRST_PORT + number, &log, &pcap);
-        let kernel_retries = self.kernel_retries()?.saturating_sub(before);
+        let kernel_retries = self.kernel_retries(case.wire)?.saturating_sub(before);
         self.calm(case)?;
         let (ours, theirs) = both?;
         let traffic = capture::count(&pcap);
         let mut verdict = judge(case, direction, &ours, &theirs);
         // These programs could also have reached another peer; a stopped one did not complete its file.
-        if case.cm.is_some() && ours.status == 0 && traffic.sent == 0 {
+        if case.cm.is_some() && case.wire == Wire::Roce && ours.status == 0 && traffic.sent == 0 {
             verdict = Verdict::Failed(vec!["ferroce: the capture has no packet".to_owned()]);
         }
         if let Verdict::Failed(_) = &verdict {
@@ -122,7 +139,7 @@ impl Bench {
         };
         let line = |end, server: Option<&str>| match &case.cm {
             Some(lines) => lines.words(server.is_none(), direction, ip, port),
-            None => words(case, end, ip, port, server),
+            None => words(case, end, (direction, ip), port, server),
         };
         let host_words = line(End::Host, host_server);
         let guest_words = line(End::Guest, guest_server);
@@ -163,22 +180,23 @@ impl Bench {
         Ok(())
     }
 
-    /// Only RoCE is disturbed: the connection on which the programs agree is no part of the test.
+    /// Over RoCE, only RoCE is disturbed: the connection on which the programs agree is no part of the test.
     fn disturb(&self, case: &Case) -> Result<(), Failure> {
         if case.netem.is_empty() {
             return Ok(());
         }
-        let udp = |protocol: &str, name: &str| {
+        let number = case.wire.ip_protocol();
+        let filter = |protocol: &str, name: &str| {
             format!(
-                "/usr/sbin/tc filter add dev eth0 parent 1: protocol {protocol} u32 match {name} protocol 17 0xff \
+                "/usr/sbin/tc filter add dev eth0 parent 1: protocol {protocol} u32 match {name} protocol {number} 0xff \
                  flowid 1:3"
             )
         };
         let script = [
             format!("/usr/sbin/tc qdisc add dev eth0 root handle 1: prio priomap{}", " 0".repeat(16)),
             format!("/usr/sbin/tc qdisc add dev eth0 parent 1:3 handle 30: netem limit 20000 {}", case.netem),
-            udp("ip", "ip"),
-            udp("ipv6", "ip6"),
+            filter("ip", "ip"),
+            filter("ipv6", "ip6"),
         ];
         let answer = self.guest.run(ASIDE, &script.join(" && "), QUESTION_LIMIT)?;
         if answer.status == 0 {
@@ -194,10 +212,8 @@ impl Bench {
         Ok(())
     }
 
-    fn kernel_retries(&self) -> Result<u64, Failure> {
-        let counters =
-            "cd /sys/class/infiniband/rxe0/ports/1; cat hw_counters/completer_retry_err cm_tx_retries/*";
-        let answer = self.guest.run(ASIDE, counters, QUESTION_LIMIT)?;
+    fn kernel_retries(&self, wire: Wire) -> Result<u64, Failure> {
+        let answer = self.guest.run(ASIDE, wire.retry_counters(), QUESTION_LIMIT)?;
         Ok(answer.text.split_whitespace().filter_map(|count| count.parse::<u64>().ok()).sum())
     }
 }
@@ -270,14 +286,14 @@ fn reason(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interop::matrix::CASES;
+    use crate::interop::matrix::cases;
 
     fn ended(status: i32, text: &str) -> Ended {
         Ended { status, text: text.to_owned() }
     }
 
     fn named(name: &str) -> &'static Case {
-        CASES.iter().find(|case| case.name == name).unwrap()
+        cases().find(|case| case.name == name).unwrap()
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{Connections, Entry, Established};
 use crate::cm::event::{CmEventKind, ConnParam};
 use crate::cm::{CmId, CmService};
 use crate::engine::NewStream;
-use crate::link::StreamSocket;
+use crate::link::{StreamSocket, now};
 use ferroce_os::epoll::Interest;
 use ferroce_os::log;
 use ferroce_proto::iwarp::negotiation::{Initiator, Negotiated, Offer};
@@ -126,7 +126,11 @@ impl CmService {
             ..ConnParam::default()
         };
         let strong = id.upgrade();
-        connections.put(number, Entry::Established(Established::new(id, qpn, None)));
+        let established = match terms.may_miss_rtr() {
+            true => Established::after_rtr(id, qpn, now()),
+            false => Established::new(id, qpn, None),
+        };
+        connections.put(number, Entry::Established(established));
         connections.raise(strong, CmEventKind::Established, 0, conn);
     }
 

@@ -10,7 +10,6 @@ use crate::error::{CmRefusal, Error};
 use crate::link::{StreamSocket, now};
 use ferroce_os::epoll::Interest;
 use ferroce_os::lock::MutexGuard;
-use ferroce_proto::Time;
 use ferroce_proto::cm::{CmError, PortSpace};
 use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS};
 use std::net::SocketAddr;
@@ -167,7 +166,7 @@ impl CmId {
         self.service.with_connections(streams, |connections| {
             let qpn = match connections.take(number) {
                 Some(Entry::Established(mut established)) => {
-                    established.deadline = Some(Time(now().0 + DISCONNECT_NS));
+                    established.ends_by(now() + DISCONNECT_NS);
                     let qpn = established.qpn;
                     connections.put(number, Entry::Established(established));
                     qpn

@@ -3,24 +3,64 @@
 use super::{Connections, Entry};
 use crate::cm::event::{CmEventKind, ConnParam};
 use crate::cm::{CmId, CmService};
-use crate::engine::StreamEvent;
+use crate::engine::{Engine, QpCore, StreamEnd, StreamEvent};
 use ferroce_proto::{Qpn, Time};
 use std::sync::Weak;
+
+/// Times after which the RTR message is repeated, each from the one before. A foreign responder may need long to start listening for it, and
+/// a peer that never sends gets no more of them.
+const RTR_REPEATS_NS: [u64; 4] = [10_000_000, 50_000_000, 250_000_000, 1_250_000_000];
+
+/// How long a responder without RTR waits for the initiator's first FPDU before it sends one itself. RFC 5044 makes it wait for ever, but programs whose
+/// server speaks first work with siw. siw as initiator fails if an FPDU arrives together with the reply.
+const SEND_FIRST_NS: u64 = 50_000_000;
 
 /// A connection whose stream its queue pair has.
 pub(super) struct Established {
     id: Weak<CmId>,
     pub(super) qpn: Qpn,
-    /// By when the peer's first FPDU must arrive, or by when the stream must end.
-    pub(super) deadline: Option<Time>,
+    /// When something is due.
+    due: Option<(Time, Due)>,
     /// Whether the program got `Established`.
     is_reported: bool,
+}
+
+/// What is due.
+#[derive(Clone, Copy)]
+enum Due {
+    /// The peer's first FPDU, or the end of the stream.
+    Peer,
+    /// The next repetition of the RTR message, by its place in [`RTR_REPEATS_NS`].
+    Rtr(usize),
+    /// Sending, although the initiator has sent nothing.
+    Send,
 }
 
 impl Established {
     /// A connection that its program is told of when the first FPDU arrives, before `first_by` if that is given.
     pub(super) fn new(id: Weak<CmId>, qpn: Qpn, first_by: Option<Time>) -> Established {
-        Established { id, qpn, deadline: first_by, is_reported: first_by.is_none() }
+        let due = first_by.map(|at| (at, Due::Peer));
+        Established { id, qpn, due, is_reported: first_by.is_none() }
+    }
+
+    /// The same for the end that has sent an RTR message now. Its program is told at once.
+    pub(super) fn after_rtr(id: Weak<CmId>, qpn: Qpn, now: Time) -> Established {
+        Established { due: Some((now + RTR_REPEATS_NS[0], Due::Rtr(0))), ..Established::new(id, qpn, None) }
+    }
+
+    /// The same for a responder that expects no RTR message.
+    pub(super) fn without_rtr(id: Weak<CmId>, qpn: Qpn, now: Time) -> Established {
+        Established { due: Some((now + SEND_FIRST_NS, Due::Send)), ..Established::new(id, qpn, None) }
+    }
+
+    /// The stream must end by then.
+    pub(super) fn ends_by(&mut self, at: Time) {
+        self.due = Some((at, Due::Peer));
+    }
+
+    /// When something is due.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.due.map(|(at, _)| at)
     }
 }
 
@@ -34,7 +74,7 @@ pub(super) fn on_event(connections: &mut Connections, number: u64, event: Stream
     let none = ConnParam::default();
     match (event, established.is_reported) {
         (StreamEvent::Ready, false) => {
-            let established = Established { deadline: None, is_reported: true, ..established };
+            let established = Established { due: None, is_reported: true, ..established };
             connections.put(number, Entry::Established(established));
             connections.raise(id, CmEventKind::Established, 0, none);
         }
@@ -50,9 +90,27 @@ pub(super) fn on_event(connections: &mut Connections, number: u64, event: Stream
 }
 
 impl CmService {
+    /// What is due happens.
+    pub(super) fn on_due(&self, connections: &mut Connections, number: u64, mut established: Established) {
+        let Some((at, due)) = established.due.take() else { return };
+        let found = self.engine.device.find_qp(established.qpn);
+        let on_stream = |work: fn(&Engine, &QpCore, &StreamEnd) -> bool| {
+            found.as_ref().is_some_and(|(engine, qp)| qp.stream().is_some_and(|end| work(engine, qp, end)))
+        };
+        established.due = match due {
+            Due::Peer => return self.on_late(connections, number, established),
+            Due::Rtr(place) => {
+                let next = RTR_REPEATS_NS.get(place + 1).filter(|_| on_stream(Engine::repeat_rtr));
+                next.map(|after| (at + *after, Due::Rtr(place + 1)))
+            }
+            Due::Send => on_stream(Engine::send_first).then(|| (at + SEND_FIRST_NS, Due::Send)),
+        };
+        connections.keep(&established.id.upgrade());
+        connections.put(number, Entry::Established(established));
+    }
+
     /// The peer did not do its part in time: the stream ends now.
-    pub(super) fn on_late(&self, connections: &mut Connections, number: u64, mut established: Established) {
-        established.deadline = None;
+    fn on_late(&self, connections: &mut Connections, number: u64, established: Established) {
         let (qpn, is_reported, id) = (established.qpn, established.is_reported, established.id.upgrade());
         if is_reported {
             // The end of the stream will be reported.

@@ -17,6 +17,8 @@
 //! | time for the request | 5 s |
 //! | time for TCP to connect, and for the reply | 10 s, or the id's response timeout |
 //! | time for the first FPDU behind the reply | 10 s |
+//! | time that a responder without RTR leaves the first FPDU to the initiator | 50 ms |
+//! | repetitions of the RTR message for a foreign peer that sends nothing | 4, within 1.6 s |
 //! | time for a disconnect | 5 s, then the stream is reset |
 //! | requests that wait for the program, and connections without one, per listener | the backlog; then the system holds further ones |
 //! | refused requests whose sockets still close | 64 per NIC; then the oldest is closed |
@@ -85,7 +87,7 @@ impl Entry {
             Entry::Requesting(requesting) => Some(requesting.deadline()),
             Entry::Undecided(_) => None,
             Entry::Connecting(connecting) => Some(connecting.deadline),
-            Entry::Established(established) => established.deadline,
+            Entry::Established(established) => established.deadline(),
         }
     }
 }
@@ -231,7 +233,7 @@ impl CmService {
                     Some(Entry::Requesting(requesting)) => self.unwatch(requesting.socket()),
                     Some(Entry::Connecting(connecting)) => self.give_up(connections, &connecting),
                     Some(Entry::Established(established)) => {
-                        self.on_late(connections, number, established);
+                        self.on_due(connections, number, established);
                     }
                     Some(undecided @ Entry::Undecided(_)) => connections.put(number, undecided),
                     None => {}

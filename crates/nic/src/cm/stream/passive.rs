@@ -267,13 +267,14 @@ impl CmService {
             self.unwatch(&socket);
             error
         })?;
-        // Without RTR the responder's program may only answer; it is connected at once, as with siw.
-        let first_by = terms.rtr.map(|_| now + REPLY_TIMEOUT_NS);
         let strong = id.upgrade();
-        connections.put(number, Entry::Established(Established::new(id, qpn, first_by)));
-        if first_by.is_none() {
+        // Without RTR its program is told at once, as with siw.
+        if terms.rtr.is_none() {
+            connections.put(number, Entry::Established(Established::without_rtr(id, qpn, now)));
             connections.raise(strong, CmEventKind::Established, 0, ConnParam::default());
         } else {
+            let first_by = Some(now + REPLY_TIMEOUT_NS);
+            connections.put(number, Entry::Established(Established::new(id, qpn, first_by)));
             connections.keep(&strong);
         }
         Ok(())

@@ -87,6 +87,23 @@ impl Engine {
         }
     }
 
+    /// Repeats the RTR message for a peer that may have missed it. Returns whether that may be necessary again.
+    pub(crate) fn repeat_rtr(&self, qp: &QpCore, stream: &StreamEnd) -> bool {
+        self.with_stream(qp, stream, |machine, _| machine.repeat_rtr())
+    }
+
+    /// Lets a responder send although the initiator has sent nothing, once the peer has its reply. Returns whether it does not have it yet.
+    pub(crate) fn send_first(&self, qp: &QpCore, stream: &StreamEnd) -> bool {
+        self.with_stream(qp, stream, |machine, _| {
+            let awaits_reply =
+                stream.socket.lock().connected.as_ref().is_some_and(|end| end.socket.unacknowledged() > 0);
+            if !awaits_reply {
+                machine.send_first();
+            }
+            awaits_reply
+        })
+    }
+
     /// Ends the connection at once: the peer did not do its part in time.
     pub(crate) fn abort_stream(&self, qp: &QpCore, stream: &StreamEnd) {
         let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };

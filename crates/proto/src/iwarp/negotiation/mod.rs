@@ -81,6 +81,14 @@ pub struct Negotiated {
     pub is_ferroce: bool,
 }
 
+impl Negotiated {
+    /// Whether the peer may miss the RTR message that this end sends. siw looks for the first FPDU only when bytes arrive, and starts to do so after
+    /// it has sent its reply. An empty WRITE may be repeated.
+    pub fn may_miss_rtr(&self) -> bool {
+        self.role == Role::Initiator && self.rtr == Some(Rtr::Write) && !self.is_ferroce
+    }
+}
+
 /// Why a negotiation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

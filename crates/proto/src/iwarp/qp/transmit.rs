@@ -3,7 +3,7 @@
 //! A message is finished before the next one begins: siw takes two unfinished messages of one kind for an error. Between messages,
 //! requests and responses take turns, so neither can starve the other. A Terminate leaves after the FPDU in progress.
 
-use super::super::negotiation::Rtr;
+use super::super::negotiation::{Negotiated, Rtr};
 use super::super::wire::{
     DdpBuffer, DdpHeader, Fpdu, LENGTH_LEN, MAX_BODY, MAX_HEAD, RdmapOpcode, ReadRequest,
 };
@@ -93,6 +93,25 @@ impl StreamQp {
                 Err(TxError::Fault(fault)) => self.on_unreadable(&current, fault, now, host),
             }
         }
+    }
+
+    /// Sends the RTR message once more if the peer [may have missed it](Negotiated::may_miss_rtr) and has sent nothing. Returns whether that may be
+    /// necessary again.
+    #[must_use]
+    pub fn repeat_rtr(&mut self) -> bool {
+        let is_silent = self.counters.rx_packets == 0 && self.attr.state == QpState::Rts;
+        let repeats = is_silent && self.terms.as_ref().is_some_and(Negotiated::may_miss_rtr);
+        let is_between = self.current.is_none() && !self.in_request() && !self.in_response();
+        if repeats && is_between {
+            self.rtr = Some(Rtr::Write);
+        }
+        repeats
+    }
+
+    /// Lets a responder send before the initiator's first FPDU, which RFC 5044 does not allow: for programs whose server speaks first, with an
+    /// initiator that has its reply and does not use RTR.
+    pub fn send_first(&mut self) {
+        self.may_send |= self.terms.is_some_and(|terms| terms.rtr.is_none());
     }
 
     /// Whether an FPDU waits for the stream to take bytes.
