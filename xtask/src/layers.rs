@@ -35,6 +35,7 @@ const LAYERED: &[Layered] = &[
             ("memfd", &["memfd_backing"]),
             ("mappings", &["mapping"]),
             ("segment", &["segment", "shared"]),
+            ("memory of GPUs", &["gpu_allocations"]),
             ("pages and rings", &["access", "pages", "ring", "source_ports"]),
             ("tables", &["backlog", "descriptors", "groups", "srq_descriptors"]),
             ("mapped regions", &["region_mapping"]),

@@ -5,6 +5,7 @@
 //! version that changes with it.
 
 use super::access::{self, Announcement, Awaited};
+use super::gpu_allocations::{self, GpuAllocation, UsedEntries};
 use super::mapping::BackingFile;
 use super::memfd_backing::{LARGEST_PAGE, MAX_BACKED};
 use super::pages::Pages;
@@ -16,7 +17,7 @@ use ferroce_proto::verbs::Access;
 use ferroce_proto::wire::Service;
 use ferroce_proto::{PdId, Qpn, RKey};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 const OPEN: u64 = 1 << 63;
 const LARGE: u64 = 1 << 62;
@@ -160,6 +161,8 @@ pub struct RegionDescriptor {
 
 const VERSION: usize = 0;
 const FIELDS: usize = 12;
+/// The number of the GPU allocation that the region is in, counted from one; zero if it is memory of the host.
+const GPU: usize = FIELDS + 1;
 const ONLY_QP: u64 = 1 << 32;
 
 impl RegionDescriptor {
@@ -210,11 +213,27 @@ fn probes(rkey: RKey) -> impl Iterator<Item = usize> {
 pub struct PublishedRegion {
     pub(crate) number: usize,
     pub(crate) version: u64,
+    /// The number of the GPU allocation that it is in.
+    pub(crate) gpu: Option<u32>,
     /// Its descriptor.
     pub descriptor: RegionDescriptor,
 }
 
 impl PublishedRegion {
+    /// Whether it is memory of a GPU, which no processor can access.
+    #[inline]
+    pub fn is_of_gpu(&self) -> bool {
+        self.gpu.is_some()
+    }
+
+    /// The allocation in the memory of a GPU that it is in, if it is in one and still published.
+    pub(crate) fn gpu_allocation(&self, segment: &ShmSegment) -> Option<GpuAllocation> {
+        let allocation = gpu_allocations::read(segment, self.gpu? as usize);
+        // The entry was read before the version is.
+        fence(Ordering::Acquire);
+        self.is_valid(segment).then_some(allocation)
+    }
+
     /// What announces an access to it through this queue pair of its owner.
     pub fn announcement(&self, qpn: Qpn) -> Announcement {
         Announcement::new(self.number, qpn)
@@ -238,7 +257,8 @@ pub(crate) fn find_region(segment: &ShmSegment, rkey: RKey) -> Option<PublishedR
         }
         let field = |index| segment.region_field(number, index + 1).load(Ordering::Relaxed);
         let descriptor = RegionDescriptor::from_fields(std::array::from_fn(field));
-        Some(PublishedRegion { number, version, descriptor })
+        let gpu = (segment.region_field(number, GPU).load(Ordering::Relaxed) as u32).checked_sub(1);
+        Some(PublishedRegion { number, version, gpu, descriptor })
     })
 }
 
@@ -246,9 +266,16 @@ pub(crate) fn find_region(segment: &ShmSegment, rkey: RKey) -> Option<PublishedR
 pub struct RegionDescriptors {
     segment: Arc<ShmSegment>,
     registry: Arc<Registry>,
-    used: Mutex<Box<[bool]>>,
+    used: Mutex<Used>,
     uses_memfd: bool,
     files: SharedFiles,
+}
+
+/// What of the tables is in use.
+struct Used {
+    /// For each region, the number of its GPU allocation.
+    regions: Box<[Option<Option<usize>>]>,
+    gpu_allocations: UsedEntries,
 }
 
 impl std::fmt::Debug for RegionDescriptors {
@@ -259,7 +286,8 @@ impl std::fmt::Debug for RegionDescriptors {
 
 impl RegionDescriptors {
     pub(crate) fn new(segment: Arc<ShmSegment>, registry: Arc<Registry>, uses_memfd: bool) -> Self {
-        let used = Mutex::new(vec![false; REGION_DESCRIPTORS].into());
+        let regions = vec![None; REGION_DESCRIPTORS].into();
+        let used = Mutex::new(Used { regions, gpu_allocations: UsedEntries::default() });
         RegionDescriptors { segment, registry, used, uses_memfd, files: SharedFiles::default() }
     }
 
@@ -269,17 +297,26 @@ impl RegionDescriptors {
         if self.uses_memfd { Pages::of(&self.files, base, len, capacity) } else { None }
     }
 
+    /// Makes it possible for local peers to open the GPU allocation that a region is in.
+    pub fn gpu_pages(&self, allocation: impl FnOnce() -> Option<GpuAllocation>) -> Option<Pages> {
+        if self.uses_memfd { allocation().map(Pages::of_gpu) } else { None }
+    }
+
     /// How many bytes of a region may be moved by [`pages`](Self::pages), from its start on.
     pub fn most_moved(&self) -> usize {
         // The first page may be a huge one behind the start.
         if self.uses_memfd { MAX_BACKED + LARGEST_PAGE } else { 0 }
     }
 
-    /// Publishes a region. Nothing if there is no room: then packets must do.
-    pub fn publish(&self, descriptor: &RegionDescriptor) -> Option<usize> {
+    /// Publishes a region, which may be part of a GPU allocation. Nothing if there is no room: then packets must do.
+    pub fn publish(&self, descriptor: &RegionDescriptor, gpu: Option<&GpuAllocation>) -> Option<usize> {
         let mut used = self.used.lock();
-        let number = probes(descriptor.rkey).find(|&number| !used[number])?;
-        used[number] = true;
+        let number = probes(descriptor.rkey).find(|&number| used.regions[number].is_none())?;
+        let gpu = match gpu {
+            Some(allocation) => Some(used.gpu_allocations.add(&self.segment, allocation)?),
+            None => None,
+        };
+        used.regions[number] = Some(gpu);
         let version = self.segment.region_field(number, VERSION);
         // Odd while it changes. One writer: the lock is held.
         let odd = version.load(Ordering::Relaxed) | 1;
@@ -287,6 +324,8 @@ impl RegionDescriptors {
         for (index, value) in descriptor.fields().into_iter().enumerate() {
             self.segment.region_field(number, index + 1).store(value, Ordering::Relaxed);
         }
+        let gpu = gpu.map_or(0, |number| number as u64 + 1);
+        self.segment.region_field(number, GPU).store(gpu, Ordering::Relaxed);
         version.store(odd + 1, Ordering::Release);
         Some(number)
     }
@@ -297,7 +336,10 @@ impl RegionDescriptors {
         version.store(version.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
         // It never gives up on a region.
         let _ = access::wait_for(&self.segment, Awaited::Region(number), &self.registry);
-        self.used.lock()[number] = false;
+        let mut used = self.used.lock();
+        if let Some(gpu) = used.regions[number].take().flatten() {
+            used.gpu_allocations.remove(gpu);
+        }
     }
 }
 
@@ -330,7 +372,8 @@ mod tests {
         let registry = Arc::new(Registry::open(&base).unwrap());
         let segment = Arc::new(ShmSegment::create(&registry, &[], None).unwrap());
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
-        let numbers: Vec<usize> = (1..=500).map(|key| table.publish(&descriptor(key)).unwrap()).collect();
+        let numbers: Vec<usize> =
+            (1..=500).map(|key| table.publish(&descriptor(key), None).unwrap()).collect();
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         for key in 1..=500 {
             assert_eq!(find_region(&theirs, RKey(key)).unwrap().descriptor, descriptor(key));
@@ -340,7 +383,7 @@ mod tests {
         assert!(published.is_valid(&theirs) && find_region(&theirs, RKey(501)).is_none());
         table.withdraw(numbers[76]);
         assert!(!published.is_valid(&theirs) && find_region(&theirs, RKey(77)).is_none());
-        assert_eq!(table.publish(&descriptor(77)).map(|number| number == numbers[76]), Some(true));
+        assert_eq!(table.publish(&descriptor(77), None).map(|number| number == numbers[76]), Some(true));
         assert!(!published.is_valid(&theirs), "the same descriptor in another life");
 
         let qpn = Qpn::new(0x01_1234);
@@ -376,7 +419,7 @@ mod tests {
         let registry = Arc::new(Registry::open(&base).unwrap());
         let segment = Arc::new(ShmSegment::create(&registry, &[], None).unwrap());
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
-        let number = table.publish(&descriptor(1)).unwrap();
+        let number = table.publish(&descriptor(1), None).unwrap();
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         access::attach(&theirs, registry.slot(), theirs.instance());
         let announcement = |number| Announcement::new(number, Qpn::new(0x01_1234));
@@ -389,7 +432,7 @@ mod tests {
             access::end(&theirs, registry.slot(), access);
             hiding.join().unwrap();
         });
-        let number = table.publish(&descriptor(2)).unwrap();
+        let number = table.publish(&descriptor(2), None).unwrap();
         let dead_slot = registry.slot() + 1;
         access::attach(&theirs, dead_slot, 4711);
         access::begin(&theirs, dead_slot, announcement(number), &mut 0).unwrap();

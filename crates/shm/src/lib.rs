@@ -29,7 +29,7 @@
 //! | `pages` | which of the two a region is |
 //! | `access` | how deregistration and the end of a queue pair wait for peers that access a region, and never for a dead one |
 //! | `ring`, `backlog` | packets from one process to another; packets that found no room |
-//! | `descriptors`, `srq_descriptors`, `groups` | the descriptor tables |
+//! | `descriptors`, `gpu_allocations`, `srq_descriptors`, `groups` | the descriptor tables |
 //! | `source_ports` | from which UDP ports a process sends, so that a stranger's packets are told from its own |
 //! | `region_mapping` | regions of a local peer that are mapped here |
 //! | `local_peers`, `rx_rings` | who else is there; the rings that lead here |
@@ -39,6 +39,7 @@ mod access;
 mod address_space;
 mod backlog;
 mod descriptors;
+mod gpu_allocations;
 mod groups;
 mod held_fd;
 #[cfg(any(fuzzing, all(test, not(loom))))]
@@ -63,6 +64,7 @@ pub use descriptors::{
     Partner, PublishedQp, PublishedRegion, QpDescriptor, QpDomain, QpVersion, RegionDescriptor,
     RegionDescriptors,
 };
+pub use gpu_allocations::GpuAllocation;
 pub use groups::GroupDescriptors;
 pub use local_peers::{LocalPeer, LocalPeers, NOBODY_FOR_NS, Pushed};
 pub use pages::Pages;

@@ -9,6 +9,7 @@ use super::descriptors::{
     PublishedQp, PublishedRegion, QpDescriptor, QpVersion, RegionDescriptors, find_qp, find_region,
     publish_qp,
 };
+use super::gpu_allocations::GpuAllocation;
 use super::groups::{GroupDescriptors, listens};
 use super::region_mapping::{RegionMapping, RegionMappings};
 use super::registry::{self, Registry};
@@ -24,6 +25,7 @@ use ferroce_proto::wire::pad_of;
 use ferroce_proto::{Gid, PdId, Qpn, RKey, Srqn};
 use host_addresses::HostAddresses;
 use outgoing::Outgoing;
+use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -155,6 +157,16 @@ impl LocalPeer {
     /// Maps a region, if it can be.
     pub fn map(&self, region: &PublishedRegion) -> Option<RegionMapping> {
         self.mappings.open(&self.tables, region)
+    }
+
+    /// What `open` makes of the GPU allocation that a region is in. It is opened once, and dropped when neither the caller nor a
+    /// region that this local peer publishes uses it.
+    pub fn open_gpu<Opened: Any + Send + Sync>(
+        &self,
+        region: &PublishedRegion,
+        open: impl FnOnce(&GpuAllocation) -> Option<Opened>,
+    ) -> Option<Arc<Opened>> {
+        self.mappings.open_gpu(&self.tables, region, open)
     }
 
     /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.

@@ -1,5 +1,7 @@
-//! How local peers can map the pages of a region: because they were moved into a memfd, or because the program shares them anyway.
+//! How local peers can map the pages of a region: because they were moved into a memfd, because the program shares them anyway, or because the driver
+//! of a GPU opens them.
 
+use super::gpu_allocations::GpuAllocation;
 use super::mapping::{BackingFile, FileSource};
 use super::memfd_backing::{self, MemfdPages};
 use super::shared::{self, Shared, SharedFiles};
@@ -16,6 +18,8 @@ enum Kind {
     Memfd(Arc<MemfdPages>),
     /// They lie in a file of the program's.
     Shared(Arc<Shared>),
+    /// They are memory of a GPU.
+    Gpu(Arc<GpuAllocation>),
 }
 
 impl Pages {
@@ -56,9 +60,23 @@ impl Pages {
         None
     }
 
-    /// How local peers map them.
-    pub fn descriptor(&self) -> BackingFile {
+    /// Memory in an allocation of a GPU.
+    pub(crate) fn of_gpu(allocation: GpuAllocation) -> Pages {
+        Pages(Kind::Gpu(Arc::new(allocation)))
+    }
+
+    /// The allocation of a GPU that they are in.
+    pub fn gpu_allocation(&self) -> Option<&GpuAllocation> {
         match &self.0 {
+            Kind::Gpu(allocation) => Some(allocation),
+            Kind::Memfd(_) | Kind::Shared(_) => None,
+        }
+    }
+
+    /// How local peers map them, if they are memory of the host.
+    pub fn descriptor(&self) -> Option<BackingFile> {
+        Some(match &self.0 {
+            Kind::Gpu(_) => return None,
             Kind::Shared(pages) => pages.descriptor(),
             Kind::Memfd(pages) => BackingFile {
                 start: pages.start() as u64,
@@ -68,6 +86,6 @@ impl Pages {
                 inode: pages.inode(),
                 device: pages.device(),
             },
-        }
+        })
     }
 }

@@ -4,11 +4,13 @@
 //! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
 
 use super::descriptors::PublishedRegion;
+use super::gpu_allocations::GpuAllocation;
 use super::mapping::{BackingFile, FileSource, Mapping, sysv_len};
-use super::segment::ShmSegment;
+use super::segment::{GPU_ALLOCATIONS, ShmSegment};
 use super::shared::{keeps_its_length, sysv_namespace};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::verbs::Access;
+use std::any::Any;
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::ops::Range;
@@ -47,7 +49,13 @@ impl RegionMapping {
 
 /// All mappings of one local peer.
 #[derive(Debug, Default)]
-pub(crate) struct RegionMappings(Mutex<HashMap<Key, Kept>>);
+pub(crate) struct RegionMappings {
+    pages: Mutex<HashMap<Key, Kept<Mapping>>>,
+    gpus: Mutex<HashMap<GpuAllocation, Kept<OpenedGpu>>>,
+}
+
+/// A GPU allocation as the driver of the GPU opened it.
+type OpenedGpu = dyn Any + Send + Sync;
 
 /// What is mapped; two regions may be parts of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,8 +65,8 @@ struct Key {
 }
 
 #[derive(Debug)]
-struct Kept {
-    memory: Arc<Mapping>,
+struct Kept<Memory: ?Sized> {
+    memory: Arc<Memory>,
     /// The last region that it was mapped for.
     published: PublishedRegion,
 }
@@ -71,7 +79,7 @@ impl RegionMappings {
         let writable = published.descriptor.access.intersects(changes);
         // The same pages may be at several addresses there.
         let key = Key { file: BackingFile { start: 0, ..file }, writable };
-        let mut mappings = self.0.lock();
+        let mut mappings = self.pages.lock();
         let memory = match mappings.get_mut(&key) {
             Some(kept) => {
                 kept.published = *published;
@@ -87,13 +95,43 @@ impl RegionMappings {
         Some(RegionMapping { memory, start: file.start as usize, len: file.len as usize })
     }
 
+    /// What `open` makes of the GPU allocation that a region is in. It is opened once, and dropped as mappings are.
+    pub(crate) fn open_gpu<Opened: Any + Send + Sync>(
+        &self,
+        segment: &ShmSegment,
+        published: &PublishedRegion,
+        open: impl FnOnce(&GpuAllocation) -> Option<Opened>,
+    ) -> Option<Arc<Opened>> {
+        let allocation = published.gpu_allocation(segment)?;
+        let mut gpus = self.gpus.lock();
+        let memory = match gpus.get_mut(&allocation) {
+            Some(kept) => {
+                kept.published = *published;
+                kept.memory.clone()
+            }
+            None => {
+                // Close first what is left of an allocation that was freed: the new one may have its address.
+                gpus.retain(|_, kept| kept.is_used() || kept.is_published(segment));
+                // No honest owner publishes more.
+                if gpus.len() >= GPU_ALLOCATIONS {
+                    return None;
+                }
+                let memory: Arc<OpenedGpu> = Arc::new(open(&allocation)?);
+                gpus.insert(allocation, Kept { memory: memory.clone(), published: *published });
+                memory
+            }
+        };
+        memory.downcast().ok()
+    }
+
     /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
     pub(crate) fn clear(&self, segment: &ShmSegment, lives: bool) {
-        self.0.lock().retain(|_, kept| kept.is_used() || lives && kept.is_published(segment));
+        self.pages.lock().retain(|_, kept| kept.is_used() || lives && kept.is_published(segment));
+        self.gpus.lock().retain(|_, kept| kept.is_used() || lives && kept.is_published(segment));
     }
 }
 
-impl Kept {
+impl<Memory: ?Sized> Kept<Memory> {
     fn is_used(&self) -> bool {
         Arc::strong_count(&self.memory) > 1
     }
@@ -143,16 +181,19 @@ mod tests {
     fn publish(table: &RegionDescriptors, bytes: &[u8], rkey: u32) -> (usize, crate::Pages) {
         let (base, len) = (bytes.as_ptr().addr(), bytes.len());
         let pages = table.pages(base, len, len).expect("in a memfd");
-        let number = table.publish(&RegionDescriptor {
-            rkey: RKey(rkey),
-            access: Access::REMOTE,
-            pd: PdId(1),
-            iova: 0,
-            len: len as u64,
-            base: base as u64,
-            only_qp: None,
-            file: Some(pages.descriptor()),
-        });
+        let number = table.publish(
+            &RegionDescriptor {
+                rkey: RKey(rkey),
+                access: Access::REMOTE,
+                pd: PdId(1),
+                iova: 0,
+                len: len as u64,
+                base: base as u64,
+                only_qp: None,
+                file: pages.descriptor(),
+            },
+            None,
+        );
         (number.expect("room"), pages)
     }
 
@@ -176,10 +217,10 @@ mod tests {
         assert_eq!([open(1), open(2)], segments, "they were not mapped again");
         table.withdraw(first.0);
         mappings.clear(&theirs, true);
-        assert_eq!(mappings.0.lock().len(), 1, "one region is gone");
+        assert_eq!(mappings.pages.lock().len(), 1, "one region is gone");
         assert_eq!(open(2), segments[1]);
         mappings.clear(&theirs, false);
-        assert_eq!(mappings.0.lock().len(), 0, "its owner is gone");
+        assert_eq!(mappings.pages.lock().len(), 0, "its owner is gone");
         table.withdraw(second.0);
         drop((first, second, table, segment, registry));
         std::fs::remove_dir_all(base).unwrap();

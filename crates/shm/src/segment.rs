@@ -10,6 +10,7 @@
 //! …        table of groups
 //! …        table of shared receive queues
 //! …        source ports, one bit each
+//! …        table of GPU allocations
 //! …        rings to every slot: a file with holes, filled when first used
 //! ```
 
@@ -42,7 +43,7 @@ pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 256 };
 pub(crate) const RING_LEN: usize = if cfg!(loom) { 256 } else { 1 << 20 };
 
 /// Also the version: a segment of another layout is not opened.
-const MAGIC: u64 = 0x0007_6563_6172_7266;
+const MAGIC: u64 = 0x0008_6563_6172_7266;
 
 const INSTANCE_AT: usize = 8;
 const PROCESS_AT: usize = 16;
@@ -88,8 +89,13 @@ pub(crate) const SRQ_DESCRIPTORS: usize = 1024;
 
 const PORTS_AT: usize = SRQS_AT + SRQ_DESCRIPTORS * SRQ_DESCRIPTOR_LEN;
 
+const GPU_ALLOCATIONS_AT: usize = PORTS_AT + (1 << 16) / 8;
+pub(crate) const GPU_ALLOCATION_LEN: usize = 96;
+/// Allocations in the memory of GPUs that local peers can open; regions in others are reached by packets.
+pub(crate) const GPU_ALLOCATIONS: usize = 256;
+
 /// What local peers map of a segment.
-pub(crate) const TABLES_LEN: usize = PORTS_AT + (1 << 16) / 8;
+pub(crate) const TABLES_LEN: usize = GPU_ALLOCATIONS_AT + GPU_ALLOCATIONS * GPU_ALLOCATION_LEN;
 const WHOLE_LEN: usize = TABLES_LEN + SLOTS * RING_LEN;
 
 /// The head and the tables of a segment, one's own or another's.
@@ -277,6 +283,12 @@ impl ShmSegment {
     /// The bits of 64 source ports, among them this one.
     pub(crate) fn source_ports(&self, port: u16) -> &AtomicU64 {
         self.memory.long(PORTS_AT + usize::from(port) / 64 * 8)
+    }
+
+    /// One of the eight-byte fields of a GPU allocation.
+    pub(crate) fn gpu_allocation_field(&self, number: usize, field: usize) -> &AtomicU64 {
+        let at = GPU_ALLOCATIONS_AT + (number % GPU_ALLOCATIONS) * GPU_ALLOCATION_LEN;
+        self.memory.long(at + field * 8 % GPU_ALLOCATION_LEN)
     }
 
     /// Memory for the ring to `slot`.

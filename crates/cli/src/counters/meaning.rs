@@ -109,6 +109,10 @@ pub(crate) fn of_link(name: &str) -> &'static str {
         "direct_mapped" => "one-sided operations in a local peer's memory, mapped here",
         "direct_copied" => "those that the kernel copied between the processes",
         "messages_fetched" => "messages copied from the mapped memory of another process of this host",
+        "direct_gpu" => {
+            "operations and messages that a GPU copied between processes of this host, one copy each"
+        }
+        "staged_gpu" => "copies between the memory of a GPU and packets",
         "rendezvous_sends" => "messages that a process of this host copied from this one's memory",
         "rcvbuf_bytes" => "largest receive buffer, in bytes",
         _ => "",

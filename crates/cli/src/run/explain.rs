@@ -145,6 +145,12 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
             }
             text.push('\n');
         }
+        let [direct, staged] = ["direct_gpu", "staged_gpu"].map(link);
+        if direct + staged > 0 {
+            text += &format!(
+                "  memory of GPUs: {direct} operations and messages copied between processes in one step; {staged} copies through host memory\n"
+            );
+        }
         let losses = report.link.iter().filter(|(name, _)| meaning::is_drop(name));
         for (name, count) in report.drops.iter().chain(losses).filter(|(_, count)| **count > 0) {
             text += &format!("  {count:>9} {name:18} {}\n", meaning::of_drop(name));

@@ -3,6 +3,7 @@
 use super::{Engine, QpCore};
 use crate::counters::{Counters, QpReport, Tally};
 use crate::link::LinkCounters;
+use crate::memory::COPIES;
 use std::collections::BTreeMap;
 
 impl Engine {
@@ -25,6 +26,7 @@ impl Engine {
         let mut link = contexts.iter().map(|context| context.link.counters()).sum::<LinkCounters>();
         (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
         (link.rendezvous_sends, link.messages_fetched) = (tally.rendezvous.value(), tally.fetched.value());
+        [link.direct_gpu, link.staged_gpu] = COPIES.values();
         link.local_tx_packets += tally.ring_packets.value();
         link.local_tx_bytes += tally.ring_bytes.value();
         let counters = Counters {

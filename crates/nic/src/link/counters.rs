@@ -114,6 +114,10 @@ counters! {
     rendezvous_sends,
     /// Messages of a local peer that were copied here from its memory, mapped.
     messages_fetched,
+    /// One-sided operations, and messages of a local peer, that a GPU copied without a detour through host memory; of all devices of the process.
+    direct_gpu,
+    /// Copies between the memory of a GPU and packets, several to a long message; of all devices of the process.
+    staged_gpu,
 }
 
 /// Adds to a counter that only the holder of the receiver changes: without the cost of an atomic addition.

@@ -7,6 +7,7 @@
 //! | file | question |
 //! |---|---|
 //! | `reach` | one-sided operations in the memory of a local peer |
+//! | `gpu` | the same in the memory of a GPU |
 //! | `rendezvous` | messages that are copied once, from the memory of the sender |
 //! | `link` | the link that uses rings where it can and UDP where it must |
 //! | `everybody` | packets to the queue pair numbers that every process has |
@@ -16,6 +17,7 @@
 
 mod cast;
 mod everybody;
+mod gpu;
 mod link;
 mod reach;
 mod rendezvous;

@@ -3,6 +3,7 @@
 //! This is only the fast path for requests without faults. All others, and those that cannot be checked from here, travel as packets; the
 //! target detects the fault, answers and reports it as for any peer.
 
+use super::gpu::GpuRegion;
 use super::link::meta_of;
 use super::rendezvous::SourceRegion;
 use crate::counters::Tally;
@@ -33,19 +34,21 @@ pub(crate) struct Path {
     /// This end, which the peer must be connected to.
     pub(super) own: Partner,
     /// Which descriptor of the peer's queue pair the last check read.
-    terms: QpVersion,
+    pub(super) terms: QpVersion,
     /// The region of the last operation: most programs use one repeatedly.
     last: Option<Known>,
     /// The announced access to it, kept from one operation to the next while a list of them is posted.
     access: Option<AccessToken>,
     /// The index where it was announced.
-    free_access: usize,
+    pub(super) free_access: usize,
     /// This end's region that operations use repeatedly.
     cache: CachedRegion,
     /// The region that messages of the peer are placed in.
     recv_cache: CachedRegion,
     /// The region of the peer that its last message was fetched from.
     pub(super) source: Option<SourceRegion>,
+    /// The region of the last operation in the memory of a GPU.
+    pub(super) gpu: Option<Box<GpuRegion>>,
     /// Address of the next packet in the ring, unless another queue pair is faster.
     next_line: usize,
     /// Operations that were not counted yet: through a mapping, and by the kernel.
@@ -96,7 +99,7 @@ struct Known {
 impl Drop for Path {
     fn drop(&mut self) {
         self.forget();
-        self.source = None;
+        (self.source, self.gpu) = (None, None);
         self.local_peer.unmap_stale();
     }
 }
@@ -109,7 +112,7 @@ impl Path {
         own: Partner,
         [cache, recv_cache]: [CachedRegion; 2],
     ) -> Path {
-        let (last, access, free_access, source, next_line) = (None, None, 0, None, 0);
+        let (last, access, free_access, source, gpu, next_line) = (None, None, 0, None, None, 0);
         let (mapped, copied, fetched) = (0, 0, 0);
         Path {
             local_peers,
@@ -123,6 +126,7 @@ impl Path {
             cache,
             recv_cache,
             source,
+            gpu,
             next_line,
             mapped,
             copied,
@@ -144,7 +148,7 @@ impl Path {
             OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
         };
         let Some(there) = self.check(request.srq, request.rkey, request.addr, len, need) else {
-            return Attempt::Declined;
+            return self.perform_on_gpu(guard, pd, request, len, need);
         };
         let Some(there) = self.here(there).map(Far::Mapped).or_else(|| self.by_process(there)) else {
             return Attempt::Declined;
@@ -289,6 +293,20 @@ impl Path {
     /// them is [announced](Self::announce).
     #[inline(always)]
     fn check(&mut self, srq: Option<Srqn>, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
+        let pd = self.check_qp(srq, len, need)?;
+        if self.last.as_ref().is_none_or(|known| known.published.descriptor.rkey != rkey) {
+            self.select_region(rkey)?;
+        }
+        let checked = self.last.as_ref()?.region.remote(Peer { pd, qp: self.peer }, addr, len, need);
+        if checked.is_err() {
+            self.refresh();
+        }
+        checked.ok()
+    }
+
+    /// The protection domain of the memory that a request reaches through the peer's queue pair, if that grants the access.
+    #[inline(always)]
+    pub(super) fn check_qp(&mut self, srq: Option<Srqn>, len: u64, need: Access) -> Option<PdId> {
         // Within a list only now and then: reading the clock takes as long as a short copy.
         let is_due = self.access.is_none() || self.mapped.is_multiple_of(CHECK_EVERY);
         if is_due && !self.local_peer.lives() {
@@ -300,19 +318,11 @@ impl Path {
         if terms.partner != self.own || !terms.access.contains(need) || len == 0 {
             return None;
         }
-        let pd = match (terms.domain, srq) {
-            (QpDomain::Pd(pd), None) => pd,
-            (QpDomain::Xrc(domain), Some(srq)) => self.local_peer.find_srq(srq, domain)?,
-            _ => return None,
-        };
-        if self.last.as_ref().is_none_or(|known| known.published.descriptor.rkey != rkey) {
-            self.select_region(rkey)?;
+        match (terms.domain, srq) {
+            (QpDomain::Pd(pd), None) => Some(pd),
+            (QpDomain::Xrc(domain), Some(srq)) => self.local_peer.find_srq(srq, domain),
+            _ => None,
         }
-        let checked = self.last.as_ref()?.region.remote(Peer { pd, qp: self.peer }, addr, len, need);
-        if checked.is_err() {
-            self.refresh();
-        }
-        checked.ok()
     }
 
     /// Announces an access to the region of the last operation, until `let_go`. Returns whether the access may start: not if the region or
@@ -387,12 +397,17 @@ pub(super) fn partly_mapped(mapping: Option<&RegionMapping>, at: usize, len: usi
     }
 }
 
-fn find(local_peer: &LocalPeer, peer: Qpn, rkey: RKey) -> Option<Known> {
-    let published = local_peer.find_region(rkey)?;
+/// A region of a local peer, for the checks of an access.
+pub(super) fn region_of(published: &PublishedRegion) -> Region {
     let descriptor = published.descriptor;
-    let (base, iova) = (descriptor.base as usize, descriptor.iova);
+    let (base, iova, rkey) = (descriptor.base as usize, descriptor.iova, descriptor.rkey);
     let plain = Region::plain(base, descriptor.len, descriptor.pd, descriptor.access, LKey(0), rkey);
-    let region = Region { iova, only_qp: descriptor.only_qp, ..plain };
+    Region { iova, only_qp: descriptor.only_qp, ..plain }
+}
+
+fn find(local_peer: &LocalPeer, peer: Qpn, rkey: RKey) -> Option<Known> {
+    let published = local_peer.find_region(rkey).filter(|published| !published.is_of_gpu())?;
+    let region = region_of(&published);
     let mapping = if local_peer.is_self() { None } else { local_peer.map(&published) };
     let announcement = published.announcement(peer);
     Some(Known { published, announcement, region, mapping })

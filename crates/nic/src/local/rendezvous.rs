@@ -5,14 +5,16 @@
 //! is in use until the acknowledgement arrives. If the sender gives the message up before, it withdraws its descriptor before it reports that to
 //! its program. So a receiver that still finds the descriptor after the copy has copied what was sent.
 
+use super::gpu;
 use super::link::meta_of;
 use super::reach::{Path, partly_mapped};
-use crate::memory::{PartlyMapped, RegionGuard, Span, is_readable};
+use crate::memory::{OpenedAllocation, PartlyMapped, RegionGuard, Span, is_readable};
 use ferroce_proto::qp::{Attempt, TxPayload};
 use ferroce_proto::verbs::{Route, Sge};
 use ferroce_proto::wire::{RendezvousSend, SourcePiece, SourceRef};
 use ferroce_proto::{PdId, RKey};
 use ferroce_shm::{LocalPeer, PublishedRegion, RegionMapping};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 impl Path {
@@ -84,6 +86,7 @@ impl Path {
         let there = source.find_bytes(piece)?;
         let is_copied = match there {
             Source::Mapped(there) => guard.fetch_mapped(pd, sges, there),
+            Source::OnGpu(there) => guard.fetch_by_gpu(pd, sges, there),
             Source::Partly(there) => guard.fetch_partly_mapped(pd, sges, &local_peer.owner()?, &there),
         };
         // A region that is still published has had these pages all the time: they are the program's as long as it is published.
@@ -100,20 +103,32 @@ enum Source {
     Mapped(Span),
     /// The kernel copies some of them.
     Partly(PartlyMapped),
+    /// All of them are in the memory of a GPU, opened here.
+    OnGpu(Span),
 }
 
 /// The region of the peer that the last message was fetched from.
 pub(super) struct SourceRegion {
     published: PublishedRegion,
-    mapping: RegionMapping,
+    mapping: SourceMapping,
+}
+
+/// How the region is reached.
+enum SourceMapping {
+    Pages(RegionMapping),
+    Gpu(Arc<OpenedAllocation>),
 }
 
 impl SourceRegion {
     /// A mapping outlives its region, so it needs no announced access. Bytes of this very process would not, so the kernel copies
-    /// what a process sends to itself.
+    /// what a process sends to itself. The driver of a GPU checks the bytes too.
     fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<SourceRegion> {
-        let published = local_peer.find_region(rkey).filter(|_| !local_peer.is_self())?;
-        let mapping = local_peer.map(&published)?;
+        let published = local_peer.find_region(rkey)?;
+        let mapping = match published.is_of_gpu() {
+            true => SourceMapping::Gpu(gpu::open(local_peer, &published)?),
+            false if local_peer.is_self() => return None,
+            false => SourceMapping::Pages(local_peer.map(&published)?),
+        };
         Some(SourceRegion { published, mapping })
     }
 
@@ -130,10 +145,14 @@ impl SourceRegion {
         if !is_inside {
             return None;
         }
-        if let Some(here) = self.mapping.here(at, len) {
+        let mapping = match &self.mapping {
+            SourceMapping::Pages(mapping) => mapping,
+            SourceMapping::Gpu(allocation) => return allocation.here(Span::at(at, len)).map(Source::OnGpu),
+        };
+        if let Some(here) = mapping.here(at, len) {
             return Some(Source::Mapped(Span::at(here, len)));
         }
-        let there = partly_mapped(Some(&self.mapping), at, len);
+        let there = partly_mapped(Some(mapping), at, len);
         (there.mapped.len() > 0).then_some(Source::Partly(there))
     }
 }

@@ -7,7 +7,7 @@ use super::access::{pieces, region};
 use super::across::{fetch, store};
 use super::cached_region::CachedRegion;
 use super::copy;
-use super::gpu::MessagePart;
+use super::gpu::{self, MessagePart};
 use super::guard::RegionGuard;
 use super::region::{Backing, Region, Span};
 use super::table::{Held, RegionTable};
@@ -271,6 +271,29 @@ fn value(bytes: &[u8; 8]) -> Span {
     Span::of(bytes)
 }
 
+/// What a GPU copies: one end of it or both are in its memory.
+impl RegionGuard<'_> {
+    /// WRITE.
+    #[cold]
+    pub(crate) fn send_by_gpu(&mut self, pd: PdId, data: &TxPayload<'_>, far: Span) -> Attempt {
+        match *data {
+            TxPayload::Bytes(bytes) => gpu::exchange(&[Span::of(bytes)], far, true),
+            TxPayload::Local { sges, len, .. } => {
+                let near = self.table().near_of_gpu(pd, sges, len as usize, Access::empty());
+                near.map_or(Attempt::Declined, |near| gpu::exchange(&near.spans, far, true))
+            }
+            _ => Attempt::Declined,
+        }
+    }
+
+    /// READ, or a message whose bytes are there. After [`Attempt::Declined`] the local bytes are undefined.
+    #[cold]
+    pub(crate) fn fetch_by_gpu(&mut self, pd: PdId, sges: &[Sge], far: Span) -> Attempt {
+        let near = self.table().near_of_gpu(pd, sges, far.len, Access::LOCAL_WRITE);
+        near.map_or(Attempt::Declined, |near| gpu::exchange(&near.spans, far, false))
+    }
+}
+
 /// What needs more than one entry, or the kernel.
 impl RegionTable {
     fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> Attempt {
@@ -320,12 +343,30 @@ impl RegionTable {
 
     /// The local memory of an operation on `len` bytes, if all of it may be used and is there to stay.
     pub(super) fn near(&self, pd: PdId, sges: &[Sge], len: usize, need: Access) -> Option<Near<'_>> {
+        self.near_if(pd, sges, len, need, |backing| backing == Backing::Mapped)
+    }
+
+    /// The same for memory that a GPU can copy.
+    fn near_of_gpu(&self, pd: PdId, sges: &[Sge], len: usize, need: Access) -> Option<Near<'_>> {
+        self.near_if(pd, sges, len, need, |backing| matches!(backing, Backing::Mapped | Backing::Gpu(_)))
+    }
+
+    /// The same for memory that is where the caller needs it.
+    #[inline(always)]
+    fn near_if(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        len: usize,
+        need: Access,
+        is_usable: impl Fn(Backing) -> bool,
+    ) -> Option<Near<'_>> {
         let mut near = Near { spans: SmallVec::new(), _held: SmallVec::new() };
         let mut found = 0;
         for piece in pieces(sges, 0, len) {
             let held = self.by_lkey(piece.lkey).ok()?;
             let span = region(&held).local(pd, piece.addr, u64::from(piece.len), need).ok()?;
-            if span.backing != Backing::Mapped {
+            if !is_usable(span.backing) {
                 return None;
             }
             found += span.len;

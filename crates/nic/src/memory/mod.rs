@@ -39,7 +39,7 @@ pub(crate) use copy::ask_for_line;
 pub(crate) use direct::{Far, PartlyMapped};
 pub(crate) use external::{External, Pins};
 pub use gpu::is_driver_loaded;
-pub(crate) use gpu::{MessagePart, ReadAhead, answers_of, gpu_of, settle_stopped};
+pub(crate) use gpu::{COPIES, MessagePart, OpenedAllocation, ReadAhead, answers_of, gpu_of, settle_stopped};
 pub(crate) use guard::RegionGuard;
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;

@@ -148,7 +148,7 @@ impl Region {
     /// they fetch.
     pub(crate) fn may_be_reached(&self) -> bool {
         let min = if self.is_for_messages() { MIN_RENDEZVOUS as u64 } else { 1 };
-        self.backing == Backing::Mapped && self.len >= min
+        matches!(self.backing, Backing::Mapped | Backing::Gpu(_)) && self.len >= min
     }
 
     /// Whether all that local peers may ever do is fetch the messages that they are sent from it.
@@ -159,7 +159,12 @@ impl Region {
     /// Its descriptor for local peers, if they may access it. The descriptor has the access rights: without remote rights, all they may do is
     /// fetch the messages that they are sent from it.
     pub(crate) fn descriptor(&self) -> Option<RegionDescriptor> {
-        let is_memory = self.backing == Backing::Mapped && self.len > 0;
+        // Only what local peers can open of a GPU: no processor can access it.
+        let is_memory = match self.backing {
+            Backing::Mapped => self.len > 0,
+            Backing::Gpu(_) => self.pages.is_some(),
+            Backing::OnDemand | Backing::Null => false,
+        };
         let is_of_use = self.access.intersects(Access::REMOTE) || self.pages.is_some();
         (is_memory && self.remote_open && is_of_use).then(|| RegionDescriptor {
             rkey: self.rkey,
@@ -169,7 +174,7 @@ impl Region {
             len: self.len,
             base: self.base as u64,
             only_qp: self.only_qp,
-            file: self.pages.as_ref().map(Pages::descriptor),
+            file: self.pages.as_ref().and_then(Pages::descriptor),
         })
     }
 

@@ -7,7 +7,7 @@ use super::across;
 use super::copy;
 use super::direct::PartlyMapped;
 use super::guard::RegionGuard;
-use super::region::Span;
+use super::region::{Backing, Span};
 use ferroce_proto::PdId;
 use ferroce_proto::qp::{Attempt, TxPayload};
 use ferroce_proto::verbs::{Access, Sge};
@@ -24,8 +24,15 @@ impl RegionGuard<'_> {
     pub(crate) fn source_ref(&mut self, payload: TxPayload<'_>) -> Option<SourceRef> {
         match payload {
             TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
-                let source = SourceRef::new([piece_of(&self.near(pd, sge, Access::empty())?)])?;
                 let region = self.local(sge.lkey).ok()?;
+                let span = region.local(pd, sge.addr, u64::from(len), Access::empty()).ok()?;
+                let is_reached = match span.backing {
+                    Backing::Mapped => true,
+                    // Only the driver can read it, and only if it opens it.
+                    Backing::Gpu(_) => region.descriptor.is_some(),
+                    Backing::OnDemand | Backing::Null => false,
+                };
+                let source = SourceRef::new([piece_of(&span)]).filter(|_| is_reached)?;
                 if region.descriptor.is_none() {
                     return Some(source);
                 }
@@ -49,10 +56,11 @@ impl RegionGuard<'_> {
 
     /// The same from bytes of the sender that are mapped here.
     pub(crate) fn fetch_mapped(&mut self, pd: PdId, sges: &[Sge], there: Span) -> Attempt {
-        self.fill(pd, sges, there.len as u32, |near| {
+        let attempt = self.fill(pd, sges, there.len as u32, |near| {
             copy::spread(near, there, false);
             Attempt::Done
-        })
+        });
+        if attempt.is_done() { attempt } else { self.fetch_by_gpu(pd, sges, there) }
     }
 
     /// The same from bytes of the sender of which some are mapped here.

@@ -6,7 +6,7 @@
 use super::cached_region::{CacheUse, CachedRegions};
 use super::gpu;
 use super::keys::{KeyCipher, SLOT_BITS};
-use super::region::Region;
+use super::region::{Backing, Region};
 use super::windows::WindowKeys;
 use ferroce_os::sync::{RwLock, RwLockReadGuard};
 use ferroce_proto::verbs::MemoryFault;
@@ -69,6 +69,9 @@ impl RegionTable {
     fn pages_of(&self, region: &Region) -> Option<Pages> {
         let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
         let table = self.table.as_ref().filter(|_| region.may_be_reached() && is_of_use)?;
+        if let Backing::Gpu(gpu) = region.backing {
+            return table.gpu_pages(|| gpu::export(gpu, region.base, region.len as usize));
+        }
         if gpu::is_pinned(region.base, (region.len as usize).min(table.most_moved())) {
             return None;
         }
@@ -78,7 +81,9 @@ impl RegionTable {
     /// Publishes a region to local peers, if they may access it.
     pub(super) fn publish(&self, region: &mut Region) {
         let Some(table) = &self.table else { return };
-        region.descriptor = region.descriptor().and_then(|descriptor| table.publish(&descriptor));
+        let gpu_allocation = region.pages.as_ref().and_then(Pages::gpu_allocation);
+        region.descriptor =
+            region.descriptor().and_then(|descriptor| table.publish(&descriptor, gpu_allocation));
     }
 
     /// Withdraws a region from local peers and waits until their accesses end. Called before its lock is taken for writing: an access

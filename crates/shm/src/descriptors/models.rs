@@ -66,7 +66,7 @@ fn check(withdrawn: Withdrawn, threads: usize, times: usize, preemptions: usize)
         let segment = Arc::new(ShmSegment::model(None));
         (0..SLOTS as u8).for_each(|slot| access::attach(&segment, slot, 1));
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
-        let number = table.publish(&descriptor(4096)).unwrap();
+        let number = table.publish(&descriptor(4096), None).unwrap();
         publish_qp(&segment, QPN, Some(qp_descriptor()));
         let memory = Arc::new(Memory::default());
         let accesses = (0..threads).map(|thread| {

@@ -1,19 +1,30 @@
 /* A CUDA driver without a GPU. Its device memory cannot be read or written at its addresses, so a plain access faults. A copy
- * happens only when somebody waits for it, and only in the primary context on a non-blocking stream. */
+ * happens only when somebody waits for it, and only in the primary context on a non-blocking stream. Other processes can open its
+ * device memory. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400,
     ILLEGAL_ADDRESS = 700 };
 
+/* What another process opens. */
+struct handle {
+    uint64_t magic, process, fd, size, inode, unused[3];
+};
+#define MAGIC 0x64756361656b6166
 static struct range {
     char *start, *backing;
     size_t size;
+    struct handle handle; /* of an allocation */
+    int opened; /* how often, if it is an allocation of another process */
 } ranges[64];
 static struct copy {
     char *to;
@@ -48,26 +59,95 @@ static int keep(struct range range) {
     return OUT_OF_MEMORY;
 }
 
-int cuMemAlloc_v2(uint64_t *at, size_t size) {
-    int fd = memfd_create("gpu", 0);
-    if (fd < 0 || ftruncate(fd, size) != 0)
-        return OUT_OF_MEMORY;
+static int keep_file(uint64_t *at, int fd, struct handle handle) {
+    size_t size = handle.size;
     struct range range = {.size = size, .start = mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0),
-        .backing = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)};
-    close(fd);
+        .backing = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), .handle = handle};
     if (range.start == MAP_FAILED || range.backing == MAP_FAILED)
         return OUT_OF_MEMORY;
     *at = (uint64_t)range.start;
     return keep(range);
 }
 
+int cuMemAlloc_v2(uint64_t *at, size_t size) {
+    int fd = memfd_create("gpu", 0);
+    if (fd < 0 || ftruncate(fd, size) != 0)
+        return OUT_OF_MEMORY;
+    struct stat about;
+    fstat(fd, &about);
+    struct handle handle = {.magic = MAGIC, .process = getpid(), .fd = fd, .size = size, .inode = about.st_ino};
+    return keep_file(at, fd, handle);
+}
+
+static void forget(struct range *range) {
+    munmap(range->start, range->size);
+    munmap(range->backing, range->size);
+    range->start = NULL;
+}
+
 int cuMemFree_v2(uint64_t at) {
     struct range *range = find(at);
     if (range == NULL || (uint64_t)range->start != at)
         return INVALID_VALUE;
-    munmap(range->start, range->size);
-    munmap(range->backing, range->size);
-    range->start = NULL;
+    if (range->opened > 0)
+        return INVALID_VALUE;
+    close(range->handle.fd);
+    forget(range);
+    return SUCCESS;
+}
+
+int cuMemGetAddressRange_v2(uint64_t *start, size_t *size, uint64_t at) {
+    struct range *range = find(at);
+    if (depth == 0 || range == NULL || range->backing == NULL)
+        return depth == 0 ? INVALID_CONTEXT : INVALID_VALUE;
+    *start = (uint64_t)range->start;
+    *size = range->size;
+    return SUCCESS;
+}
+
+static int exports_fail, opens_fail, opens;
+
+int cuIpcGetMemHandle(struct handle *handle, uint64_t at) {
+    struct range *range = find(at);
+    int is_own = range != NULL && range->backing != NULL && range->opened == 0;
+    if (depth == 0 || exports_fail || !is_own || (uint64_t)range->start != at)
+        return depth == 0 ? INVALID_CONTEXT : INVALID_VALUE;
+    *handle = range->handle;
+    return SUCCESS;
+}
+
+int cuIpcOpenMemHandle_v2(uint64_t *at, struct handle handle, unsigned flags) {
+    if (depth == 0 || handle.process == (uint64_t)getpid())
+        return INVALID_CONTEXT;
+    if (flags != 1 || opens_fail || handle.magic != MAGIC)
+        return INVALID_VALUE;
+    for (int i = 0; i < 64; i++)
+        if (ranges[i].start != NULL && ranges[i].opened > 0 && memcmp(&ranges[i].handle, &handle, sizeof handle) == 0) {
+            ranges[i].opened++;
+            *at = (uint64_t)ranges[i].start;
+            return SUCCESS;
+        }
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%lu/fd/%lu", (unsigned long)handle.process, (unsigned long)handle.fd);
+    int fd = open(path, O_RDWR);
+    struct stat about;
+    int is_it = fd >= 0 && fstat(fd, &about) == 0 && about.st_ino == handle.inode;
+    int status = is_it ? keep_file(at, fd, handle) : INVALID_VALUE;
+    if (fd >= 0)
+        close(fd);
+    if (status == SUCCESS) {
+        find(*at)->opened = 1;
+        opens++;
+    }
+    return status;
+}
+
+int cuIpcCloseMemHandle(uint64_t at) {
+    struct range *range = find(at);
+    if (depth == 0 || range == NULL || (uint64_t)range->start != at || range->opened == 0)
+        return depth == 0 ? INVALID_CONTEXT : INVALID_VALUE;
+    if (--range->opened == 0)
+        forget(range);
     return SUCCESS;
 }
 
@@ -101,6 +181,22 @@ int cuInit(unsigned flags) {
 int cuDeviceGet(int *device, int ordinal) {
     *device = ordinal;
     return ordinal == 0 ? SUCCESS : INVALID_DEVICE;
+}
+
+int cuDeviceGetCount(int *count) {
+    *count = 1;
+    return SUCCESS;
+}
+
+int cuDeviceGetUuid_v2(char uuid[16], int device) {
+    memcpy(uuid, "GPU of the tests", 16);
+    return device == 0 ? SUCCESS : INVALID_DEVICE;
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = contexts > 0;
+    return device == 0 ? SUCCESS : INVALID_DEVICE;
 }
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
@@ -164,13 +260,17 @@ int cuEventCreate(void **created, unsigned flags) {
     return SUCCESS;
 }
 
+static int is_on_device(uint64_t at, size_t size) {
+    struct range *range = find(at);
+    return range != NULL && range->backing != NULL && at - (uint64_t)range->start + size <= range->size;
+}
+
 static int enqueue(uint64_t device, size_t size, void *on, struct copy copy) {
     if (depth == 0 || capture_mode != 2)
         return INVALID_CONTEXT;
     if (on != &stream)
         return INVALID_HANDLE;
-    struct range *range = find(device);
-    if (range == NULL || range->backing == NULL || device - (uint64_t)range->start + size > range->size)
+    if (!is_on_device(device, size))
         return INVALID_VALUE;
     pthread_mutex_lock(&lock);
     int status = queued_count == 1024 ? OUT_OF_MEMORY : SUCCESS;
@@ -197,6 +297,12 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *on) {
 
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *on) {
     return enqueue(from, size, on, (struct copy){to, backing(from), size});
+}
+
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void *on) {
+    if (!is_on_device(from, size))
+        return INVALID_VALUE;
+    return enqueue(to, size, on, (struct copy){backing(to), backing(from), size});
 }
 
 /* Makes the copies happen before the one with this number. */
@@ -276,6 +382,25 @@ long fake_waits(void) {
     pthread_mutex_lock(&lock);
     long count = waits;
     pthread_mutex_unlock(&lock);
+    return count;
+}
+
+/* For the test: whether other processes can open no memory that is registered from now on; whether this one can open none. */
+void fake_fail_ipc(int fail_exports, int fail_opens) {
+    exports_fail = fail_exports;
+    opens_fail = fail_opens;
+}
+
+/* For the test: how many allocations of other processes this one has opened so far. */
+int fake_opens(void) {
+    return opens;
+}
+
+/* For the test: how many are open. */
+int fake_open_now(void) {
+    int count = 0;
+    for (int i = 0; i < 64; i++)
+        count += ranges[i].start != NULL && ranges[i].opened > 0;
     return count;
 }
 

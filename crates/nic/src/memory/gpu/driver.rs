@@ -29,6 +29,31 @@ library_functions! {
     }
 }
 
+library_functions! {
+    /// The functions that open memory of other processes. Memory can be registered without them.
+    pub(super) struct IpcFunctions {
+        address_range = c"cuMemGetAddressRange_v2"(*mut u64, *mut usize, u64);
+        export = c"cuIpcGetMemHandle"(*mut IpcHandle, u64);
+        open = c"cuIpcOpenMemHandle_v2"(*mut u64, IpcHandle, c_uint);
+        close = c"cuIpcCloseMemHandle"(u64);
+        device_count = c"cuDeviceGetCount"(*mut c_int);
+        uuid = c"cuDeviceGetUuid_v2"(*mut [u64; 2], c_int);
+        context_state = c"cuDevicePrimaryCtxGetState"(c_int, *mut c_uint, *mut c_int);
+        copy_on_device = c"cuMemcpyDtoDAsync_v2"(u64, u64, usize, Handle);
+    }
+}
+
+/// A `CUipcMemHandle`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IpcHandle(pub(super) [u64; 8]);
+
+/// What a search found in the library.
+struct Loaded {
+    driver: Driver,
+    ipc: Option<IpcFunctions>,
+}
+
 const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: c_int = 2;
 const CU_POINTER_ATTRIBUTE_IS_MANAGED: c_int = 8;
 const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
@@ -51,11 +76,20 @@ fn libraries_loaded() -> u64 {
 
 /// The driver, if the process has loaded its library.
 pub(super) fn driver() -> Option<&'static Driver> {
-    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    loaded().map(|loaded| &loaded.driver)
+}
+
+/// What opens memory of other processes, if the driver can.
+pub(super) fn ipc() -> Option<&'static IpcFunctions> {
+    loaded().and_then(|loaded| loaded.ipc.as_ref())
+}
+
+fn loaded() -> Option<&'static Loaded> {
+    static LOADED: OnceLock<Loaded> = OnceLock::new();
     /// What [`libraries_loaded`] returned before the last search, which found nothing. The search opens files.
     static SEARCHED_AT: AtomicU64 = AtomicU64::new(0);
-    if let Some(driver) = DRIVER.get() {
-        return Some(driver);
+    if let Some(loaded) = LOADED.get() {
+        return Some(loaded);
     }
     let loaded = libraries_loaded();
     if SEARCHED_AT.load(Relaxed) == loaded {
@@ -63,10 +97,14 @@ pub(super) fn driver() -> Option<&'static Driver> {
     }
     // SAFETY: adds a reference to a library that is loaded already, and loads none. The reference is never released.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
-    // SAFETY: the reference keeps it loaded.
-    let found = if library.is_null() { None } else { unsafe { Driver::of(library) } };
-    match found {
-        Some(found) => Some(DRIVER.get_or_init(|| found)),
+    let (driver, ipc) = if library.is_null() {
+        (None, None)
+    } else {
+        // SAFETY: the reference keeps it loaded.
+        unsafe { (Driver::of(library), IpcFunctions::of(library)) }
+    };
+    match driver {
+        Some(driver) => Some(LOADED.get_or_init(|| Loaded { driver, ipc })),
         None => {
             SEARCHED_AT.store(loaded, Relaxed);
             None

@@ -6,11 +6,14 @@
 //! All copies run on one stream per GPU, in its primary context, so they take effect in the order in which they are issued. The stream does
 //! not wait for the default stream: kernels there may wait for the very bytes that are copied.
 //!
+//! Memory that another process of this host registered is [opened](ipc) where the driver can, so that one copy of the GPU does for both.
+//!
 //! A copy takes several microseconds, whatever its length, and so does waiting for it. So the packets of a message are
 //! [gathered](writes) in pinned host memory, copied in large pieces, and waited for once, with the last packet: it precedes the
 //! completion and the ACK. Messages are [read ahead](reads) in large pieces.
 
 mod driver;
+mod ipc;
 mod reads;
 mod staging;
 #[cfg(test)]
@@ -27,10 +30,12 @@ use staging::Buffer;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use writes::Batch;
 
 pub use driver::is_driver_loaded;
+pub(crate) use ipc::OpenedAllocation;
+pub(super) use ipc::{exchange, export};
 pub(super) use reads::{Fetched, fetch, read};
 pub(crate) use reads::{ReadAhead, answers_of};
 
@@ -99,6 +104,24 @@ struct Queue {
     batches: Vec<Batch>,
     /// The messages that are read ahead, the one that was read last at the end.
     readers: Vec<Reader>,
+}
+
+/// What GPUs copied for all devices of this process.
+pub(crate) struct Copies {
+    /// One-sided operations and messages, between both ends.
+    direct: AtomicU64,
+    /// Copies between the memory of a GPU and packets, or the pinned memory that packets are gathered in.
+    staged: AtomicU64,
+}
+
+/// See [`Copies`].
+pub(crate) static COPIES: Copies = Copies { direct: AtomicU64::new(0), staged: AtomicU64::new(0) };
+
+impl Copies {
+    /// Both, the direct ones first.
+    pub(crate) fn values(&self) -> [u64; 2] {
+        [&self.direct, &self.staged].map(|count| count.load(Relaxed))
+    }
 }
 
 const MAX_GPUS: usize = 64;
@@ -210,6 +233,7 @@ impl Copying {
         if out.is_empty() {
             return Ok(());
         }
+        COPIES.staged.fetch_add(1, Relaxed);
         // SAFETY: `out` stays until the end of the call.
         let issued = unsafe { self.issue_to_host(out.as_mut_ptr(), start, out.len()) };
         issued.and(self.wait())
@@ -220,6 +244,7 @@ impl Copying {
         if data.is_empty() {
             return Ok(());
         }
+        COPIES.staged.fetch_add(1, Relaxed);
         // SAFETY: `data` stays until the end of the call.
         let issued = unsafe { self.issue_to_gpu(start, data.as_ptr(), data.len()) };
         issued.and(self.wait())

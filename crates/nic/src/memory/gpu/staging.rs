@@ -1,10 +1,11 @@
 //! Pinned host memory, which the GPU reads and writes while the processor does something else.
 
 use super::driver::{Driver, Handle, check};
-use super::{Copying, Gpu};
+use super::{COPIES, Copying, Gpu};
 use std::collections::VecDeque;
 use std::ffi::c_uint;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of a buffer: a copy of so many takes several times as long as starting it.
 pub(super) const BUFFER_LEN: usize = 512 << 10;
@@ -104,6 +105,7 @@ impl Copying {
     /// Marks the end of the copies that use a buffer so far.
     pub(super) fn mark(&mut self, buffer: &mut Buffer) {
         buffer.is_busy = true;
+        COPIES.staged.fetch_add(1, Relaxed);
         if let Ok(driver) = self.driver() {
             // SAFETY: an event and a stream of the current context. Without the mark, `wait_for` waits for an earlier one; the driver refuses
             // only if the context is lost, and with it all copies.

@@ -1,0 +1,203 @@
+//! Memory of a GPU that another process of this host registered (CUDA IPC).
+//!
+//! The process that registers memory exports the allocation that it is in: the driver gives it a handle, which other processes of the host open. What the
+//! driver cannot export (memory of `cuMemCreate`, of `cudaMallocAsync`) or another process cannot open is copied through host memory, as for
+//! any peer.
+
+use super::driver::{Entered, IpcFunctions, IpcHandle, check, driver, ipc};
+use super::{COPIES, Copying, Gpu, MAX_GPUS};
+use crate::memory::region::{Backing, Span};
+use ferroce_os::log;
+use ferroce_proto::qp::Attempt;
+use ferroce_shm::GpuAllocation;
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::Ordering::Relaxed;
+
+const CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
+
+/// What another process needs to open the allocation that a range of a GPU's memory is in. The range may reach beyond the allocation at one end.
+pub(crate) fn export(gpu: u8, addr: usize, len: usize) -> Option<GpuAllocation> {
+    let why = |what, status| {
+        log::choice(format_args!(
+            "local peers cannot open the {len} bytes at {addr:#x} of GPU {gpu}: {what} returned {status}"
+        ));
+    };
+    let functions = ipc()?;
+    let Gpu { driver, context, .. } = *Gpu::at(gpu);
+    let _entered = Entered::new(driver, context).ok()?;
+    let range = |addr: usize| {
+        let (mut start, mut len) = (0, 0);
+        // SAFETY: the driver writes to these numbers only, and checks the address.
+        let found = check(unsafe { (functions.address_range)(&mut start, &mut len, addr as u64) });
+        found.map(|()| (start, len))
+    };
+    let (start, len) = range(addr).or_else(|_| range(addr + (len - 1))).ok()?;
+    let (mut device, mut handle) = (0, IpcHandle([0; 8]));
+    // SAFETY: as above.
+    check(unsafe { (functions.export)(&mut handle, start) })
+        .map_err(|status| why("cuIpcGetMemHandle", status))
+        .ok()?;
+    // SAFETY: as above.
+    check(unsafe { (driver.device)(&mut device, gpu.into()) }).ok()?;
+    let uuid = uuid_of(functions, device)?;
+    Some(GpuAllocation { uuid, start, len: len as u64, handle: handle.0 })
+}
+
+fn uuid_of(functions: &IpcFunctions, device: c_int) -> Option<[u64; 2]> {
+    let mut uuid = [0; 2];
+    // SAFETY: a UUID has 16 bytes.
+    check(unsafe { (functions.uuid)(&mut uuid, device) }).ok()?;
+    Some(uuid)
+}
+
+/// The number in this process of the GPU with this UUID, ready for copies. Only a GPU that the program uses: a context on another one would take
+/// hundreds of megabytes.
+fn gpu_with(functions: &IpcFunctions, uuid: [u64; 2]) -> Option<u8> {
+    let driver = driver()?;
+    let mut count = 0;
+    // SAFETY: the driver writes to this number only, as below.
+    check(unsafe { (functions.device_count)(&mut count) }).ok()?;
+    let gpu = (0..u8::try_from(count).ok()?.min(MAX_GPUS as u8)).find(|&gpu| {
+        let (mut device, mut flags, mut is_active) = (0, 0, 0);
+        // SAFETY: as above.
+        let found = unsafe {
+            check((driver.device)(&mut device, gpu.into()))
+                .and_then(|()| check((functions.context_state)(device, &mut flags, &mut is_active)))
+        };
+        found.is_ok() && is_active != 0 && uuid_of(functions, device) == Some(uuid)
+    })?;
+    Gpu::open(driver, gpu).ok()?;
+    Some(gpu)
+}
+
+/// An allocation of a local peer in the memory of a GPU, opened by this process.
+pub(crate) struct OpenedAllocation {
+    gpu: u8,
+    /// The first byte in the local peer's address space.
+    there: usize,
+    /// The first byte in this process.
+    here: usize,
+    len: usize,
+    /// It must be closed: it is not this process's own.
+    is_foreign: bool,
+}
+
+impl OpenedAllocation {
+    /// Opens an allocation that another process exported. Whatever the handle contains, the driver only opens what was exported for others.
+    pub(crate) fn open(allocation: &GpuAllocation) -> Option<OpenedAllocation> {
+        let functions = ipc()?;
+        let gpu = gpu_with(functions, allocation.uuid)?;
+        let Gpu { driver, context, .. } = *Gpu::at(gpu);
+        let _entered = Entered::new(driver, context).ok()?;
+        let mut here = 0;
+        let handle = IpcHandle(allocation.handle);
+        // SAFETY: the driver writes to this number only, and checks the handle.
+        let opened =
+            check(unsafe { (functions.open)(&mut here, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) });
+        if let Err(status) = opened {
+            let GpuAllocation { start, len, .. } = allocation;
+            log::choice(format_args!(
+                "the {len} bytes at {start:#x} of GPU {gpu} of a local peer are copied through host memory: cuIpcOpenMemHandle returned {status}"
+            ));
+            return None;
+        }
+        let (there, here, is_foreign) = (allocation.start as usize, here as usize, true);
+        let mut opened = OpenedAllocation { gpu, there, here, len: 0, is_foreign };
+        let (mut start, mut len) = (0, 0);
+        // SAFETY: as above.
+        check(unsafe { (functions.address_range)(&mut start, &mut len, here as u64) }).ok()?;
+        // Not as many bytes as the other process claims, but as many as there are.
+        opened.len = (start as usize).checked_add(len)?.checked_sub(here)?.min(allocation.len as usize);
+        Some(opened)
+    }
+
+    /// An allocation of this very process.
+    pub(crate) fn own(allocation: &GpuAllocation) -> Option<OpenedAllocation> {
+        let gpu = gpu_with(ipc()?, allocation.uuid)?;
+        let start = allocation.start as usize;
+        Some(OpenedAllocation {
+            gpu,
+            there: start,
+            here: start,
+            len: allocation.len as usize,
+            is_foreign: false,
+        })
+    }
+
+    /// Bytes of the local peer as this process sees them, if all of them are in the allocation.
+    pub(crate) fn here(&self, there: Span) -> Option<Span> {
+        let offset = there.start.checked_sub(self.there)?;
+        let is_inside = offset <= self.len && there.len <= self.len - offset;
+        is_inside.then(|| Span { start: self.here + offset, len: there.len, backing: Backing::Gpu(self.gpu) })
+    }
+}
+
+impl Drop for OpenedAllocation {
+    fn drop(&mut self) {
+        let Some(functions) = ipc().filter(|_| self.is_foreign) else { return };
+        let Gpu { driver, context, .. } = *Gpu::at(self.gpu);
+        if let Ok(_entered) = Entered::new(driver, context) {
+            // SAFETY: opened by us, and every copy that used it was waited for. A driver that has shut down refuses, and has closed it.
+            unsafe { (functions.close)(self.here as u64) };
+        }
+    }
+}
+
+/// Copies between spans of this process, one behind the other, and one span that is as long as all of them: towards that one, or from it. Any of
+/// them may be in the memory of a GPU. Waits for the copies, even if the driver reported an error. Declines if no GPU is involved.
+#[cold]
+pub(crate) fn exchange(near: &[Span], far: Span, towards_far: bool) -> Attempt {
+    debug_assert_eq!(near.iter().map(|span| span.len).sum::<usize>(), far.len);
+    let gpu = std::iter::once(&far).chain(near).find_map(|span| match span.backing {
+        Backing::Gpu(gpu) => Some(gpu),
+        _ => None,
+    });
+    let Some((gpu, functions)) = gpu.zip(ipc()) else { return Attempt::Declined };
+    let mut copying = Gpu::at(gpu).lock();
+    let mut at = far.start;
+    let issued = near.iter().try_for_each(|&span| {
+        let there = Span { start: at, ..far };
+        at += span.len;
+        let (to, from) = if towards_far { (there, span) } else { (span, there) };
+        // SAFETY: the bytes are those of a request, or came from `Region` checks whose locks are held; or they are memory of a local peer that is mapped
+        // or opened here and stays as long as the caller holds it. All of them stay until the copies were waited for below.
+        unsafe { copying.issue_between(functions, to, from, span.len) }
+    });
+    let is_done = copying.wait().and(issued).is_ok();
+    if is_done {
+        COPIES.direct.fetch_add(1, Relaxed);
+    }
+    Attempt::of(is_done)
+}
+
+impl Copying {
+    /// Issues a copy between bytes of which at least one side is in the memory of a GPU. The driver checks the addresses there.
+    ///
+    /// # Safety
+    /// The bytes stay until the GPU is done, and nobody uses those that are written.
+    unsafe fn issue_between(
+        &mut self,
+        functions: &IpcFunctions,
+        to: Span,
+        from: Span,
+        len: usize,
+    ) -> Result<(), c_int> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match (to.backing, from.backing) {
+                (Backing::Gpu(_), Backing::Gpu(_)) => {
+                    self.driver()?;
+                    self.queue.is_busy = true;
+                    check((functions.copy_on_device)(
+                        to.start as u64,
+                        from.start as u64,
+                        len,
+                        self.queue.stream,
+                    ))
+                }
+                (Backing::Gpu(_), _) => self.issue_to_gpu(to.start, from.start as *const u8, len),
+                _ => self.issue_to_host(to.start as *mut u8, from.start, len),
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Memory of GPUs that local peers can open by a handle of the GPU's driver, and the table in which its owner publishes it.
+//!
+//! Many regions may be parts of one allocation, so the table lists allocations. The descriptor of a region names its allocation, whose entry
+//! does not change as long as the region is published: whoever finds the region's version unchanged behind a read of the entry has read it whole.
+
+use super::segment::{GPU_ALLOCATION_LEN, GPU_ALLOCATIONS, ShmSegment};
+use ferroce_os::sync::Ordering;
+
+/// An allocation in the memory of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GpuAllocation {
+    /// The GPU's UUID.
+    pub uuid: [u64; 2],
+    /// The first byte in the owner's address space.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What the driver gave the owner for other processes.
+    pub handle: [u64; 8],
+}
+
+const FIELDS: usize = GPU_ALLOCATION_LEN / 8;
+
+impl GpuAllocation {
+    fn fields(&self) -> [u64; FIELDS] {
+        let ([u0, u1], [h0, h1, h2, h3, h4, h5, h6, h7]) = (self.uuid, self.handle);
+        [u0, u1, self.start, self.len, h0, h1, h2, h3, h4, h5, h6, h7]
+    }
+
+    fn from_fields([u0, u1, start, len, handle @ ..]: [u64; FIELDS]) -> GpuAllocation {
+        GpuAllocation { uuid: [u0, u1], start, len, handle }
+    }
+}
+
+/// What a local peer publishes under a number. Valid only if the region that names it is published still behind the read.
+pub(crate) fn read(segment: &ShmSegment, number: usize) -> GpuAllocation {
+    let field = |index| segment.gpu_allocation_field(number, index).load(Ordering::Relaxed);
+    GpuAllocation::from_fields(std::array::from_fn(field))
+}
+
+/// The owner's side: which entries are used, and by how many regions.
+#[derive(Default)]
+pub(crate) struct UsedEntries(Vec<Option<(GpuAllocation, u32)>>);
+
+impl UsedEntries {
+    /// Publishes an allocation for one more region. Returns its number; `None` if there is no room.
+    pub(crate) fn add(&mut self, segment: &ShmSegment, allocation: &GpuAllocation) -> Option<usize> {
+        let UsedEntries(entries) = self;
+        let known = entries.iter_mut().position(|entry| match entry {
+            Some((same, regions)) if same == allocation => {
+                *regions += 1;
+                true
+            }
+            _ => false,
+        });
+        if known.is_some() {
+            return known;
+        }
+        let number = entries.iter().position(Option::is_none).unwrap_or(entries.len());
+        if number == GPU_ALLOCATIONS {
+            return None;
+        }
+        if number == entries.len() {
+            entries.push(None);
+        }
+        entries[number] = Some((*allocation, 1));
+        for (index, value) in allocation.fields().into_iter().enumerate() {
+            segment.gpu_allocation_field(number, index).store(value, Ordering::Relaxed);
+        }
+        Some(number)
+    }
+
+    /// A region that was in an allocation is withdrawn.
+    pub(crate) fn remove(&mut self, number: usize) {
+        let Some(entry) = self.0.get_mut(number) else { return };
+        match entry {
+            Some((_, regions)) if *regions > 1 => *regions -= 1,
+            _ => *entry = None,
+        }
+    }
+}
