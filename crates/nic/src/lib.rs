@@ -59,7 +59,7 @@ pub use cm::{
     RejectReason, Secret, UDP_QKEY, UdParam,
 };
 pub use config::{Config, ConfigError, KeyError, LinkChoice, Wire, read_key};
-pub use counters::{Counters, QpReport};
+pub use counters::{Counters, CqReport, HistoryReport, ObjectReport, QpReport, RegionReport};
 pub use device_attr::{
     DEVICE_NAME, DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE,
 };
