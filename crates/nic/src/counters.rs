@@ -191,19 +191,91 @@ pub struct QpReport {
     /// Congestion notifications received.
     #[serde(default)]
     pub cnps_received: u64,
+    /// Packets (or READ responses) in flight.
+    #[serde(default)]
+    pub in_flight: u32,
+    /// Its completion queues, for sends and for receives.
+    #[serde(default)]
+    pub cqs: [u32; 2],
+}
+
+/// One completion queue in a [snapshot](crate::inspect::Snapshot).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CqReport {
+    /// Its number.
+    pub id: u32,
+    /// Entries.
+    pub depth: usize,
+    /// Completions that wait.
+    pub waiting: usize,
+}
+
+/// One memory region or bound memory window in a [snapshot](crate::inspect::Snapshot).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RegionReport {
+    /// First byte in the process.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The protection domain.
+    pub pd: u32,
+    /// The key of local work requests.
+    pub lkey: u32,
+    /// The key of peers.
+    pub rkey: u32,
+    /// What is allowed.
+    pub access: String,
+    /// Whether it is a memory window.
+    pub is_window: bool,
+}
+
+/// What a device has beside its queue pairs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ObjectReport {
+    /// The completion queues of the listed queue pairs.
+    #[serde(default)]
+    pub completion_queues: Vec<CqReport>,
+    /// The largest memory regions and windows.
+    #[serde(default)]
+    pub regions: Vec<RegionReport>,
+    /// Regions and windows that are not listed.
+    #[serde(default)]
+    pub regions_left_out: u64,
+    /// Bytes of all regions.
+    #[serde(default)]
+    pub region_bytes: u64,
+    /// The events of the queue pair that was asked for, the oldest first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<Vec<HistoryReport>>,
+}
+
+/// One event in the history of a queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HistoryReport {
+    /// The last time it happened, on `CLOCK_MONOTONIC`.
+    pub at_ns: u64,
+    /// How often in a row, or for retransmissions how many packets.
+    pub count: u64,
+    /// What happened.
+    pub what: String,
 }
 
 impl QpReport {
     pub(crate) fn of(qp: &ferroce_proto::qp::Qp) -> Self {
-        let attr = qp.query();
+        let (attr, (window_bytes, in_flight)) = (qp.query(), qp.window());
         QpReport {
             transport: format!("{:?}", qp.transport()).to_uppercase(),
             peer_qpn: attr.dest_qpn.value(),
             peer: qp.route().dgid.to_ip().to_string(),
             sends_outstanding: qp.sends_outstanding(),
             recvs_waiting: qp.recvs_waiting(),
-            window_bytes: qp.congestion().map_or(0, |congestion| congestion.window()),
             rate: qp.congestion().and_then(|congestion| congestion.rate()),
+            window_bytes,
+            in_flight,
             ..QpReport::counted(qp.qpn(), qp.state(), qp.counters())
         }
     }
@@ -267,6 +339,8 @@ impl QpReport {
             ecn_marked,
             cnps_sent,
             cnps_received,
+            in_flight: 0,
+            cqs: [0; 2],
         }
     }
 }

@@ -4,7 +4,7 @@
 //! before it could write.
 
 use crate::counters::ReportPlan;
-use crate::engine::Engine;
+use crate::engine::{Engine, QpPage};
 use crate::quota::Quotas;
 use ferroce_os::log;
 use serde_json::json;
@@ -27,7 +27,7 @@ pub(crate) fn announce(engine: &Engine, quotas: &Quotas) {
 /// Writes the report.
 pub(crate) fn write(engine: &Engine) {
     let Some(ReportPlan { file, objects }) = engine.device.counters.report.get() else { return };
-    let (counters, _) = engine.report(usize::MAX);
+    let counters = engine.report(QpPage::ALL).counters;
     let live: u64 = counters.queue_pairs.iter().map(|qp| qp.retransmitted).sum();
     let mut live_objects: BTreeMap<_, _> =
         objects.iter().map(|(what, count)| (*what, count.load(Ordering::Relaxed) as usize)).collect();

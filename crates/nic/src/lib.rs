@@ -61,7 +61,7 @@ pub use cm::{
 };
 pub use config::{Config, ConfigError, KeyError, LinkChoice, Wire, read_key};
 pub use congestion::parse as parse_congestion;
-pub use counters::{Counters, QpReport};
+pub use counters::{Counters, CqReport, HistoryReport, ObjectReport, QpReport, RegionReport};
 pub use device_attr::{
     DEVICE_NAME, DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE,
 };

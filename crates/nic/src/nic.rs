@@ -7,7 +7,7 @@ use crate::contexts::{Context, MoreContexts};
 use crate::counters::Counters;
 use crate::device_attr::{DeviceAttr, GID_TABLE_LEN, MAX_RD_ATOMIC};
 use crate::device_memory::{Budget, DeviceMemory};
-use crate::engine::{Background, Engine, QpQueues};
+use crate::engine::{Background, Engine, QpPage, QpQueues};
 use crate::error::Error;
 use crate::exit_report;
 use crate::gids::GidEntry;
@@ -118,7 +118,7 @@ impl Nic {
 
     /// Everything it counted.
     pub fn counters(&self) -> Counters {
-        self.inner.engine.report(usize::MAX).0
+        self.inner.engine.report(QpPage::ALL).counters
     }
 
     /// Takes a piece of device memory whose first byte is aligned to `1 << log_align`. Works in a forked child too: it

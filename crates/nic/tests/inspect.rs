@@ -140,6 +140,64 @@ fn flushed_requests_are_not_counted_as_failed() {
     assert_eq!((answer.completions, answer.failed_completions, answer.flushed_completions), (3, 0, 3));
 }
 
+/// What changed the queue pair is kept; what moved its data is not.
+#[test]
+fn a_history_lists_what_happened_to_a_queue_pair() {
+    let (a, b) = (End::new("127.77.9.3"), End::new("127.77.9.4"));
+    a.connect(&b);
+    b.connect(&a);
+    (0..9).for_each(|_| a.send_to(&b));
+    let history = |end: &End| {
+        let asked = Some((end.nic.slot(), end.qp.qpn().value()));
+        let answer = inspect::whole(asked).into_iter().flatten().find(|s| s.slot == end.nic.slot());
+        let events = answer.expect("it answers").objects.history.expect("a history");
+        events.into_iter().map(|event| (event.what, event.count)).collect::<Vec<_>>()
+    };
+    let count = |events: &[(String, u64)], what: &str| {
+        events.iter().filter(|(event, _)| event.contains(what)).map(|(_, count)| count).sum::<u64>()
+    };
+    let states = ["INIT", "RTR", "RTS"].map(|state| (format!("enters {state}"), 1));
+    let of_b = history(&b);
+    assert!(of_b.starts_with(&states[..2]) && of_b.len() <= 4, "{of_b:?}");
+    // A message that finds no receive.
+    let payload = Payload::Inline(&[]);
+    let wr = SendWr { wr_id: 7, op: SendOp::Send, flags: SendFlags::SIGNALED, payload, ud: None, srq: None };
+    a.qp.post_send(&[wr]).unwrap();
+    let start = Instant::now();
+    while count(&history(&a), "RNR NAK received") == 0 {
+        assert!(start.elapsed() < PATIENCE, "no RNR NAK");
+    }
+    assert!(count(&history(&b), "RNR NAK sent") > 0);
+    a.qp.modify(&QpAttr { state: QpState::Err, ..Default::default() }, AttrMask::STATE).unwrap();
+    let of_a = history(&a);
+    assert_eq!((count(&of_a, "enters ERR"), count(&of_a, "flushed")), (1, 1), "{of_a:?}");
+    let other = inspect::whole(Some((a.nic.slot(), 0x7f_ffff)));
+    assert!(other.into_iter().flatten().all(|s| s.objects.history.is_none()), "no such queue pair");
+}
+
+/// The answer has what a person asks for beside queue pairs.
+#[test]
+fn queues_and_memory_are_listed() {
+    let (a, b) = (End::new("127.77.9.5"), End::new("127.77.9.6"));
+    a.connect(&b);
+    (0..3).for_each(|wr_id| a.qp.post_recv(&[RecvWr { wr_id, sges: &[] }]).unwrap());
+    a.qp.modify(&QpAttr { state: QpState::Err, ..Default::default() }, AttrMask::STATE).unwrap();
+    let memory = vec![0_u8; 12_345];
+    let addr = memory.as_ptr().addr();
+    // SAFETY: the vector outlives the region, and nobody else uses its bytes meanwhile.
+    let region =
+        unsafe { a.pd.register(addr, memory.len(), addr as u64, Access::REMOTE_READ, None) }.unwrap();
+    let answer = snapshot_of_slot(a.nic.slot()).expect("it answers");
+    let [cq] = &answer.objects.completion_queues[..] else { panic!("{answer:?}") };
+    assert_eq!((cq.waiting, cq.depth >= 64, answer.queue_pairs[0].cqs), (3, true, [cq.id; 2]));
+    let [listed] = &answer.objects.regions[..] else { panic!("{answer:?}") };
+    assert_eq!((listed.addr, listed.len, listed.rkey), (addr as u64, 12_345, region.rkey().0));
+    assert_eq!((listed.access.as_str(), answer.objects.region_bytes), ("REMOTE_READ", 12_345));
+    drop(region);
+    let answer = snapshot_of_slot(a.nic.slot()).expect("it answers");
+    assert_eq!((answer.objects.regions.len(), answer.objects.regions_left_out), (0, 0));
+}
+
 #[test]
 fn another_process_with_two_nics_tells_everything() {
     let mut worker = Worker::start("pair 127.77.1");
@@ -255,6 +313,11 @@ fn more_queue_pairs_than_fit_are_counted() {
     );
     assert_eq!(answer.queue_pairs.len() as u64 + answer.queue_pairs_left_out, 1000);
     assert_eq!(end.nic.counters().queue_pairs.len(), 1000);
+    let whole =
+        inspect::whole(None).into_iter().flatten().find(|s| s.slot == end.nic.slot()).expect("it answers");
+    assert_eq!((whole.queue_pairs.len(), whole.queue_pairs_left_out), (1000, 0));
+    assert!(whole.queue_pairs.is_sorted_by(|one, next| one.qpn < next.qpn), "each once");
+    assert_eq!(whole.objects.completion_queues.len(), 1);
     more.truncate(3);
     let answer = snapshot_of_slot(end.nic.slot()).expect("it answers");
     assert_eq!((answer.queue_pairs.len(), answer.queue_pairs_left_out), (4, 0));

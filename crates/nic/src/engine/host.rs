@@ -10,8 +10,8 @@ use ferroce_os::log;
 use ferroce_proto::iwarp::StreamEgress;
 use ferroce_proto::iwarp::wire::Fpdu;
 use ferroce_proto::qp::{
-    Attempt, DropReason, Egress, Events, Memory, OneSided, Placement, PostError, RecvWqe, RefusalReason,
-    Segment, Side, TxError, TxPayload, WriteHeaders,
+    Attempt, DropReason, Egress, Events, HistoryEvent, Memory, OneSided, Placement, PostError, RecvWqe,
+    RefusalReason, Segment, Side, TxError, TxPayload, WriteHeaders,
 };
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, QpState, Route, SendWr, Sge, WcStatus,
@@ -462,6 +462,7 @@ impl Events for NicHost<'_, '_> {
                 WcStatus::WrFlushErr => tally.flushed_completions.add(1),
                 _ => tally.failed_completions.add(1),
             }
+            self.qp.history.record_failed(completion.status, completion.wr_id, completion.vendor_err);
             self.engine.withdraw_failed(self.qp);
             settle_stopped(self.qp.address());
         }
@@ -480,21 +481,28 @@ impl Events for NicHost<'_, '_> {
         if matches!(kind, EventKind::QpFatal | EventKind::QpReqErr | EventKind::QpAccessErr) {
             settle_stopped(self.qp.address());
         }
+        self.qp.history.record(HistoryEvent::Raised(kind), 1);
         self.qp.raise(kind);
     }
 
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {
         self.engine.device.counters.dropped(reason);
+        self.qp.history.record(HistoryEvent::Dropped(reason), 1);
         log::drop(why);
     }
 
     fn refused(&mut self, reason: RefusalReason, why: fmt::Arguments<'_>) {
         self.engine.device.counters.refused(reason);
+        self.qp.history.record(HistoryEvent::Refused(reason), 1);
         log::completion(why);
     }
 
     fn explain(&mut self, why: fmt::Arguments<'_>) {
         log::completion(why);
+    }
+
+    fn record(&mut self, event: HistoryEvent, count: u32) {
+        self.qp.history.record(event, count);
     }
 }
 

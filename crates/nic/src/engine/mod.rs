@@ -12,6 +12,7 @@
 //! | `management` | which agent handles packets to QP1 |
 //! | `outgoing` | which payloads are copied into a packet and which are pointed to |
 //! | `qp` | a queue pair as the engine sees it: its state machine and what belongs to it |
+//! | `history` | what happened to a queue pair beside moving data |
 //! | `guarded` | which of its fields only the lock of the queue pair guards |
 //! | `qps` | which queue pair has this number |
 //! | `srqs` | which XRC shared receive queue has this number |
@@ -21,7 +22,8 @@
 //! | `background` | which thread drives when no application thread polls |
 //! | `report` | what the device counted |
 //!
-//! Locks, in the order they may be taken: the progress lock, a queue pair, then any of {region, CQ, SRQ, timers, ready list}.
+//! Locks, in the order they may be taken: the progress lock, a queue pair, then any of {region, CQ, SRQ, timers, ready list,
+//! history}.
 //! No lock is shared by unrelated queue pairs on the data path, except the progress lock, which is only ever tried.
 
 mod background;
@@ -31,6 +33,7 @@ mod drive;
 mod frames;
 mod groups;
 mod guarded;
+mod history;
 mod host;
 mod local_peers;
 mod management;
@@ -47,10 +50,12 @@ pub(crate) use background::{Background, Chore};
 pub(crate) use calls::NonRoce;
 pub use calls::Posting;
 pub(crate) use device::DeviceState;
+pub(crate) use history::HISTORY_LEN;
 pub(crate) use management::ManagementAgent;
 pub(crate) use outgoing::Resends;
 pub(crate) use qp::{QpCore, QpQueues};
 pub(crate) use qps::MAX_QP;
+pub(crate) use report::{MOST_REGIONS, QpPage};
 pub(crate) use srqs::MAX_XRC_SRQ;
 pub(crate) use streams::{NewStream, StreamEnd, StreamEvent, Streams};
 

@@ -1,6 +1,7 @@
 //! A queue pair as the engine sees it: the state machine and what belongs to it.
 
 use super::guarded::Guarded;
+use super::history::History;
 use super::{Resends, StreamEnd};
 use crate::counters::Tally;
 use crate::link::SinglePacket;
@@ -37,6 +38,8 @@ pub(crate) struct QpCore {
     pub(crate) short: Guarded<SinglePacket>,
     /// Its share of the device's counters.
     pub(crate) tally: Tally,
+    /// Its last events.
+    pub(crate) history: History,
     /// Its peer is on this host and may send it larger packets than a wire could carry.
     pub(crate) takes_large: AtomicBool,
     /// Rendezvous sends of the peer can be fetched.
@@ -103,6 +106,7 @@ impl QpCore {
             path: Guarded::new(None),
             short: Guarded::default(),
             tally: Tally::default(),
+            history: History::default(),
             takes_large: AtomicBool::new(false),
             fetches: AtomicBool::new(false),
             published_word: AtomicU64::new(0),

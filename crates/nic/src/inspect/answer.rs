@@ -3,28 +3,35 @@
 //! Nothing here may wait: a document is made no longer than the socket's buffer takes at once, and whoever cannot take
 //! it gets nothing. The background thread lets some time pass between two calls, so a flood of questions costs it little.
 
+use super::question::Question;
 use super::snapshot::Document;
 use super::socket_path;
 use crate::device_attr::DeviceAttr;
-use crate::engine::{Chore, Engine};
+use crate::engine::{Chore, Engine, HISTORY_LEN, MOST_REGIONS, QpPage};
 use ferroce_os::fork::Generation;
+use ferroce_proto::Qpn;
 use socket2::SockRef;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most that are answered at a time, all with the same document.
+/// Most that are answered at a time. Those who ask the same get the same document.
 const MOST_ANSWERS: usize = 16;
 /// Buffer to ask for; the kernel grants what its limits allow.
 const WANTED_BUFFER: usize = 1 << 19;
 /// More than the document has without its queue pairs.
-const FIXED_BYTES: usize = 12 * 1024;
-/// More than a queue pair takes.
-const QP_BYTES: usize = 768;
-/// Making this many entries takes well under a millisecond.
+const FIXED_BYTES: usize = 12 * 1024 + MOST_REGIONS * REGION_BYTES;
+/// More than a region takes.
+const REGION_BYTES: usize = 384;
+/// More than a history takes.
+const HISTORY_BYTES: usize = HISTORY_LEN * 320;
+/// More than a queue pair takes, with two completion queues.
+const QP_BYTES: usize = 1024;
+/// Making this many entries takes well under a millisecond. All documents of one call together have no more.
 const MOST_QPS: usize = 512;
 
 /// What the document describes.
@@ -38,13 +45,17 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// The document, within a buffer of `buffer_bytes`.
-    fn document(&self, buffer_bytes: usize) -> Vec<u8> {
-        let (counters, left_out) = self.engine.report(most_qps(buffer_bytes));
+    /// The document, with so many queue pairs, and how many it has.
+    fn document(&self, question: Question, most: usize) -> (Vec<u8>, usize) {
+        let report = self.engine.report(QpPage { after: question.after, most });
+        let history_of = (question.history_of != 0).then(|| Qpn::new(question.history_of));
+        let objects = self.engine.objects(&report, history_of);
         let uptime_ms = self.since.elapsed().as_millis() as u64;
-        let document = Document::new(uptime_ms, (self.attributes)(), counters, left_out);
+        let listed = report.counters.queue_pairs.len();
+        let document =
+            Document::new(uptime_ms, (self.attributes)(), report.counters, report.left_out, objects);
         // All keys are strings and no number is infinite, which is all that JSON asks.
-        serde_json::to_vec(&document).unwrap_or_default()
+        (serde_json::to_vec(&document).unwrap_or_default(), listed)
     }
 }
 
@@ -77,12 +88,24 @@ impl Chore for Answerer {
 
     fn attend(&mut self) {
         // No room for another descriptor, or nobody there after all: the next call tries again.
-        let accept = || self.listener.accept().ok().map(|(stream, _)| stream);
-        let askers: Vec<_> = std::iter::from_fn(accept).take(MOST_ANSWERS).collect();
-        let Some(buffer_bytes) = askers.iter().map(enlarge_buffer).min() else { return };
-        let document = self.subject.document(buffer_bytes);
-        for asker in askers {
-            send_nonblocking(&asker, &document);
+        let mut answered: Vec<((Question, usize), Vec<u8>)> = Vec::new();
+        let mut left = MOST_QPS;
+        for _ in 0..MOST_ANSWERS {
+            let Ok((asker, address)) = self.listener.accept() else { return };
+            let question = address.as_abstract_name().map_or(Question::default(), Question::of_name);
+            let most = most_qps(enlarge_buffer(&asker), question);
+            let known = answered.iter().position(|(asked, _)| *asked == (question, most));
+            let at = known.unwrap_or_else(|| {
+                let (document, listed) = self.subject.document(question, most.min(left));
+                left -= listed;
+                answered.push(((question, most), document));
+                answered.len() - 1
+            });
+            send_nonblocking(&asker, &answered[at].1);
+            // Whoever waits now is answered by the next call, a few milliseconds later.
+            if left == 0 {
+                return;
+            }
         }
     }
 }
@@ -104,8 +127,9 @@ fn enlarge_buffer(asker: &UnixStream) -> usize {
     socket.send_buffer_size().unwrap_or(0) / 2
 }
 
-fn most_qps(buffer_bytes: usize) -> usize {
-    (buffer_bytes.saturating_sub(FIXED_BYTES) / QP_BYTES).min(MOST_QPS)
+fn most_qps(buffer_bytes: usize, question: Question) -> usize {
+    let fixed = FIXED_BYTES + if question.history_of == 0 { 0 } else { HISTORY_BYTES };
+    (buffer_bytes.saturating_sub(fixed) / QP_BYTES).min(MOST_QPS)
 }
 
 /// Sends what the socket takes now; if that is not all, the reader sees a document that ends too early. The application
@@ -123,18 +147,24 @@ fn send_nonblocking(asker: &UnixStream, mut document: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::snapshot::tests::{attributes, longest_qp};
+    use super::super::snapshot::tests::{attributes, longest_cq, longest_event, longest_qp, longest_region};
     use super::*;
     use std::io::Read;
 
     #[test]
     fn the_longest_document_fits_what_the_kernel_grants() {
         let qp = serde_json::to_vec(&longest_qp()).unwrap();
-        assert!(qp.len() < QP_BYTES, "{}", qp.len());
+        let cq = serde_json::to_vec(&longest_cq()).unwrap();
+        assert!(qp.len() + 2 * cq.len() < QP_BYTES, "{} + 2 * {}", qp.len(), cq.len());
+        let region = serde_json::to_vec(&longest_region()).unwrap();
+        assert!(region.len() < REGION_BYTES, "{}", region.len());
+        let event = serde_json::to_vec(&longest_event()).unwrap();
+        assert!(event.len() < HISTORY_BYTES / HISTORY_LEN, "{}", event.len());
         assert!(serde_json::to_vec(&attributes()).unwrap().len() < FIXED_BYTES / 4);
         let (mut reader, asker) = UnixStream::pair().unwrap();
         let document = vec![b'x'; enlarge_buffer(&asker)];
-        assert!(most_qps(document.len()) > 64, "{} bytes", document.len());
+        let both = Question { after: 1, history_of: 1 };
+        assert!(most_qps(document.len(), both) > 64, "{} bytes", document.len());
         send_nonblocking(&asker, &document);
         drop(asker);
         let mut read = Vec::new();
@@ -153,8 +183,10 @@ mod tests {
 
     #[test]
     fn small_buffers_make_short_documents() {
-        assert_eq!(most_qps(0), 0);
-        assert_eq!(most_qps(FIXED_BYTES + 3 * QP_BYTES), 3);
-        assert_eq!(most_qps(usize::MAX), MOST_QPS);
+        let plain = Question::default();
+        assert_eq!(most_qps(0, plain), 0);
+        assert_eq!(most_qps(FIXED_BYTES + 3 * QP_BYTES, plain), 3);
+        assert_eq!(most_qps(FIXED_BYTES + 3 * QP_BYTES, Question { history_of: 1, ..plain }), 0);
+        assert_eq!(most_qps(usize::MAX, plain), MOST_QPS);
     }
 }

@@ -1,6 +1,7 @@
 //! The asking side: finds all NICs of this user and asks them all at once.
 
 use super::process::{Activity, Process};
+use super::question::Question;
 use super::{Snapshot, slot_of, socket_path};
 use ferroce_shm::registry::{self, RegistryError};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(300);
 /// What each still gets when others have used up the patience: enough to read an answer that is there.
 const GRACE: Duration = Duration::from_millis(20);
+/// How long the pages of one NIC with many queue pairs may take together.
+const PAGES_PATIENCE: Duration = Duration::from_secs(3);
 /// Far longer than any document.
 const MOST_BYTES: usize = 4 << 20;
 
@@ -84,12 +87,69 @@ pub fn all_within(patience: Duration) -> Vec<Result<Snapshot, InspectError>> {
     }
 }
 
+/// Like [`all`], with every queue pair also of NICs whose first answer has no room for all, as far as they answer within a few seconds, and
+/// with the history of the queue pair that `history_of` names by its NIC's slot and its number.
+pub fn whole(history_of: Option<(u8, u32)>) -> Vec<Result<Snapshot, InspectError>> {
+    match registry::own_directory() {
+        Ok(directory) => whole_in(&directory, PATIENCE, history_of),
+        Err(e) => vec![Err(e.into())],
+    }
+}
+
+fn whole_in(
+    directory: &Path,
+    patience: Duration,
+    history_of: Option<(u8, u32)>,
+) -> Vec<Result<Snapshot, InspectError>> {
+    let first = |slot| Question {
+        after: 0,
+        history_of: history_of.filter(|(of, _)| *of == slot).map_or(0, |(_, qpn)| qpn),
+    };
+    let mut answers = asked_in(directory, patience, first);
+    answers.iter_mut().flatten().for_each(|snapshot| add_pages(directory, patience, snapshot));
+    answers
+}
+
+/// Asks for the queue pairs that a snapshot lacks, page by page.
+fn add_pages(directory: &Path, patience: Duration, snapshot: &mut Snapshot) {
+    let end = Instant::now() + PAGES_PATIENCE;
+    while snapshot.queue_pairs_left_out > 0
+        && let Some(last) = snapshot.queue_pairs.last()
+        && Instant::now() < end
+    {
+        let after = last.qpn;
+        let page = ask(directory, snapshot.slot, Question { after, history_of: 0 });
+        let answer =
+            page.and_then(Result::ok).and_then(|asked| asked.answer(directory, Instant::now(), patience));
+        // An older version gives the first page again, and a lie gives what was there before.
+        let Some(Ok(page)) = answer else { return };
+        if page.queue_pairs.is_empty() || page.queue_pairs.iter().any(|qp| qp.qpn <= after) {
+            return;
+        }
+        snapshot.queue_pairs_left_out = page.queue_pairs_left_out;
+        snapshot.queue_pairs.extend(page.queue_pairs);
+        let cqs = &mut snapshot.objects.completion_queues;
+        cqs.extend(page.objects.completion_queues);
+        cqs.sort_by_key(|cq| cq.id);
+        cqs.dedup_by_key(|cq| cq.id);
+    }
+}
+
 fn all_in(directory: &Path, patience: Duration) -> Vec<Result<Snapshot, InspectError>> {
+    asked_in(directory, patience, |_| Question::default())
+}
+
+fn asked_in(
+    directory: &Path,
+    patience: Duration,
+    question: impl Fn(u8) -> Question,
+) -> Vec<Result<Snapshot, InspectError>> {
     let start = Instant::now();
     // All are asked before the first is listened to, so they answer while we read, and share one patience.
-    let questions: Vec<_> = slots(directory).into_iter().filter_map(|slot| ask(directory, slot)).collect();
-    let answer = |question: Result<Question, _>| match question {
-        Ok(question) => question.answer(directory, start, patience),
+    let questions: Vec<_> =
+        slots(directory).into_iter().filter_map(|slot| ask(directory, slot, question(slot))).collect();
+    let answer = |asked: Result<Asked, _>| match asked {
+        Ok(asked) => asked.answer(directory, start, patience),
         Err(e) => Some(Err(e)),
     };
     questions.into_iter().filter_map(answer).collect()
@@ -103,7 +163,7 @@ fn slots(directory: &Path) -> Vec<u8> {
 }
 
 /// A NIC that was asked.
-struct Question {
+struct Asked {
     slot: u8,
     /// `None` if so many have asked already that the kernel keeps no more of them.
     stream: Option<UnixStream>,
@@ -111,30 +171,33 @@ struct Question {
 }
 
 /// Asks one NIC; `None` if the socket is a dead process's.
-fn ask(directory: &Path, slot: u8) -> Option<Result<Question, InspectError>> {
-    match connect(&socket_path(directory, slot)) {
+fn ask(directory: &Path, slot: u8, question: Question) -> Option<Result<Asked, InspectError>> {
+    match connect(&socket_path(directory, slot), question) {
         Ok(stream) => {
             let process = Process::behind(&stream);
-            Some(Ok(Question { slot, stream: Some(stream), process }))
+            Some(Ok(Asked { slot, stream: Some(stream), process }))
         }
         Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => None,
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-            Some(Ok(Question { slot, stream: None, process: None }))
+            Some(Ok(Asked { slot, stream: None, process: None }))
         }
         Err(source) => Some(Err(InspectError::System { slot, source })),
     }
 }
 
 /// Without waiting for room in the queue of a listener that does not accept.
-fn connect(path: &Path) -> io::Result<UnixStream> {
+fn connect(path: &Path, question: Question) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
+    if let Some(name) = question.name() {
+        socket.bind(&SockAddr::unix(format!("\0{name}"))?)?;
+    }
     socket.connect(&SockAddr::unix(path)?)?;
     socket.set_nonblocking(false)?;
     Ok(socket.into())
 }
 
-impl Question {
+impl Asked {
     /// The answer; `None` if the NIC was closed meanwhile.
     fn answer(
         self,
@@ -168,7 +231,7 @@ impl Question {
                 Some(read.map_err(|why| InspectError::Garbled { slot, process, why }))
             }
             Err(e) if is_timeout(&e) => Some(Err(InspectError::Silent { slot, process, patience_ms })),
-            _ if ask(directory, slot).is_none() => None,
+            _ if ask(directory, slot, Question::default()).is_none() => None,
             Ok(_) => Some(Err(InspectError::Garbled { slot, process, why: "it is empty".into() })),
             Err(source) => Some(Err(InspectError::System { slot, source })),
         }
@@ -261,7 +324,7 @@ mod tests {
         let directory = fresh_directory("full");
         let listener = UnixListener::bind(socket_path(&directory, 9)).unwrap();
         let mut waiting = Vec::new();
-        while let Ok(stream) = connect(&socket_path(&directory, 9)) {
+        while let Ok(stream) = connect(&socket_path(&directory, 9), Question::default()) {
             waiting.push(stream);
             assert!(waiting.len() < 100_000, "the kernel's queue has no end");
         }

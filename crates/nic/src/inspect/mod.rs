@@ -2,22 +2,24 @@
 //!
 //! There is no daemon, so each NIC listens itself, on a socket in the registry directory that only its user may enter.
 //! The background thread answers; threads of the application, and so the data path, never notice. Asking is connecting:
-//! whoever connects gets one JSON document and the end of the stream.
+//! whoever connects gets one JSON document and the end of the stream. The name of the connecting socket may ask for more.
 //!
 //! | file | question |
 //! |---|---|
 //! | `answer` | how a NIC answers without ever waiting for whoever asked |
 //! | `ask` | how all NICs of a user are found and asked, and why one did not answer |
 //! | `process` | which process is behind a socket, and what it is doing |
+//! | `question` | what may be asked, and how |
 //! | `snapshot` | what the document says |
 
 mod answer;
 mod ask;
 mod process;
+mod question;
 mod snapshot;
 
 pub(crate) use answer::{Answerer, Subject};
-pub use ask::{InspectError, all, all_within};
+pub use ask::{InspectError, all, all_within, whole};
 pub use snapshot::Snapshot;
 
 use std::path::{Path, PathBuf};

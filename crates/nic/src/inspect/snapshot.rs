@@ -1,7 +1,8 @@
 //! The document in which a NIC describes itself.
 
-use crate::counters::{Counters, QpReport};
+use crate::counters::{Counters, ObjectReport, QpReport};
 use crate::device_attr::{DEVICE_NAME, DeviceAttr};
+use ferroce_os::clock::now;
 use ferroce_shm::registry::{FIRST_SLOT, LAST_SLOT};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,6 +21,9 @@ pub(super) struct Document {
     #[serde(flatten)]
     counters: Counters,
     queue_pairs_left_out: usize,
+    now_ns: u64,
+    #[serde(flatten)]
+    objects: ObjectReport,
 }
 
 impl Document {
@@ -28,6 +32,7 @@ impl Document {
         attributes: DeviceAttr,
         counters: Counters,
         queue_pairs_left_out: usize,
+        objects: ObjectReport,
     ) -> Document {
         let command = std::fs::read("/proc/self/comm").unwrap_or_default();
         let command = String::from_utf8_lossy(&command).trim_end_matches('\n').to_owned();
@@ -39,6 +44,8 @@ impl Document {
             attributes,
             counters,
             queue_pairs_left_out,
+            now_ns: now().0,
+            objects,
         }
     }
 }
@@ -82,6 +89,12 @@ pub struct Snapshot {
     pub queue_pairs: Vec<QpReport>,
     /// Queue pairs that did not fit.
     pub queue_pairs_left_out: u64,
+    /// When it was written, on `CLOCK_MONOTONIC`; zero from older versions.
+    #[serde(default)]
+    pub now_ns: u64,
+    /// Completion queues, memory and history; empty from older versions.
+    #[serde(flatten)]
+    pub objects: ObjectReport,
 }
 
 impl Snapshot {
@@ -107,7 +120,10 @@ impl Snapshot {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::counters::{CqReport, HistoryReport, RegionReport};
     use crate::link::LinkCounters;
+    use ferroce_proto::qp::{HistoryEvent, Reason};
+    use ferroce_proto::verbs::{Access, WcStatus};
 
     pub(in crate::inspect) fn attributes() -> DeviceAttr {
         DeviceAttr {
@@ -156,7 +172,30 @@ pub(super) mod tests {
             ecn_marked: most,
             cnps_sent: most,
             cnps_received: most,
+            in_flight: u32::MAX,
+            cqs: [u32::MAX; 2],
         }
+    }
+
+    pub(in crate::inspect) fn longest_cq() -> CqReport {
+        CqReport { id: u32::MAX, depth: usize::MAX, waiting: usize::MAX }
+    }
+
+    pub(in crate::inspect) fn longest_region() -> RegionReport {
+        let (addr, len, most) = (u64::MAX, u64::MAX, u32::MAX);
+        let access = Access::all().to_string();
+        RegionReport { addr, len, pd: most, lkey: most, rkey: most, access, is_window: false }
+    }
+
+    pub(in crate::inspect) fn longest_event() -> HistoryReport {
+        let reasons = Reason::ALL.iter().map(|reason| *reason as u32);
+        let failed = |vendor_err| HistoryEvent::Failed {
+            status: WcStatus::RnrRetryExcErr,
+            wr_id: u64::MAX,
+            vendor_err,
+        };
+        let what = reasons.map(|reason| failed(reason).to_string()).max_by_key(String::len).unwrap();
+        HistoryReport { at_ns: u64::MAX, count: u64::MAX, what }
     }
 
     fn document() -> Vec<u8> {
@@ -172,7 +211,13 @@ pub(super) mod tests {
             link: LinkCounters { tx_packets: 9, ..LinkCounters::default() },
             queue_pairs: vec![longest_qp()],
         };
-        serde_json::to_vec(&Document::new(77, attributes(), counters, 6)).unwrap()
+        let objects = ObjectReport {
+            completion_queues: vec![longest_cq()],
+            regions: vec![longest_region()],
+            history: Some(vec![longest_event()]),
+            ..ObjectReport::default()
+        };
+        serde_json::to_vec(&Document::new(77, attributes(), counters, 6, objects)).unwrap()
     }
 
     #[test]
@@ -183,6 +228,11 @@ pub(super) mod tests {
         assert_eq!(read.cm["sent_req"], 4);
         assert_eq!((read.completions, read.failed_completions, read.flushed_completions), (5, 1, 2));
         assert_eq!((read.queue_pairs, read.attributes), (vec![longest_qp()], attributes()));
+        assert_eq!(
+            (&read.objects.completion_queues[0], &read.objects.regions[0]),
+            (&longest_cq(), &longest_region())
+        );
+        assert_eq!(read.objects.history, Some(vec![longest_event()]));
         assert!(!read.command.is_empty() && !read.command.contains('\n'), "{:?}", read.command);
     }
 

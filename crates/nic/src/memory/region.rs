@@ -144,6 +144,11 @@ impl Region {
         Region { iova: self.iova, backing: self.backing, ..plain }
     }
 
+    /// Whether it is a memory window.
+    pub(crate) fn is_window(&self) -> bool {
+        matches!(self.kind, Kind::Window { .. })
+    }
+
     /// Whether local peers may reach it one day: by its own key, or by that of a window, or because it has room for a message that
     /// they fetch.
     pub(crate) fn may_be_reached(&self) -> bool {

@@ -126,6 +126,18 @@ impl RegionTable {
         Some(free.fresh as usize - free.returned.len())
     }
 
+    /// Calls `see` with the regions and windows of the first `most` slots. Skips those that are being changed, and never waits.
+    pub(crate) fn each(&self, most: usize, mut see: impl FnMut(&Region)) {
+        let fresh = self.free.try_lock().map_or(0, |free| free.fresh);
+        for number in 0..fresh.min(most as u32) {
+            if let Some(slot) = self.slot(number).and_then(|slot| slot.try_read())
+                && let Some(region) = &*slot
+            {
+                see(region);
+            }
+        }
+    }
+
     /// A number that nobody has.
     pub(super) fn free_number(&self) -> Option<u32> {
         let mut free = self.free.lock();

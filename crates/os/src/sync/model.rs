@@ -148,6 +148,11 @@ impl<T> RwLock<T> {
         self.0.read().expect(UNPOISONED)
     }
 
+    /// Reads if nobody writes.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        self.0.try_read().ok()
+    }
+
     /// Waits until nobody writes.
     pub fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
         self.read()

@@ -2,7 +2,7 @@
 
 use super::io::Io;
 use super::sq::SendQueue;
-use super::{Host, HostServices, Machine, Qp, Reason, RecvQueue, RecvWqe, Side};
+use super::{HistoryEvent, Host, HostServices, Machine, Qp, Reason, RecvQueue, RecvWqe, Side};
 use crate::Time;
 use crate::verbs::{EventKind, QpState, WcOpcode, WcStatus};
 
@@ -50,6 +50,7 @@ impl Qp {
             return;
         }
         self.attr.state = QpState::Err;
+        host.record(HistoryEvent::State(QpState::Err), 1);
         self.flush_sends(now, host);
         self.flush_recvs(now, host);
         if self.id.shared_recv && self.id.transport.receives() {
@@ -61,6 +62,7 @@ impl Qp {
     /// Stops the send queue after a local error; receives continue (UC and UD).
     pub(super) fn enter_send_error<H: Host>(&mut self, now: Time, host: &mut H) {
         self.attr.state = QpState::Sqe;
+        host.record(HistoryEvent::State(QpState::Sqe), 1);
         self.flush_sends(now, host);
     }
 

@@ -3,7 +3,7 @@
 //! A queue pair does not access memory, sockets or completion queues itself; it calls its [`Host`]. The NIC implements
 //! it with real memory and links, the simulator with vectors and virtual time.
 
-use super::{RecvWqe, RefusalReason, Segment, WriteHeaders};
+use super::{HistoryEvent, RecvWqe, RefusalReason, Segment, WriteHeaders};
 use crate::ids::{PdId, RKey, Srqn};
 use crate::listed::listed;
 use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
@@ -335,6 +335,12 @@ pub trait Events {
 
     /// Logs why the next completion fails, if logging is enabled.
     fn explain(&mut self, why: fmt::Arguments<'_>);
+
+    /// Keeps an event that happened `count` times, if the host keeps a history. Drops, refusals, completions and asynchronous events are
+    /// not among them: the host sees those already.
+    fn record(&mut self, event: HistoryEvent, count: u32) {
+        let _ = (event, count);
+    }
 }
 
 /// What every wire needs of the NIC: memory and events.

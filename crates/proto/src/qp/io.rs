@@ -1,8 +1,8 @@
 //! The context that a requester or responder works in during one call.
 
 use super::{
-    Host, HostServices, QpConfig, QpCounters, Reason, ReorderBudget, Segment, Side, Transmission, TxError,
-    TxPayload, WriteHeaders,
+    HistoryEvent, Host, HostServices, QpConfig, QpCounters, Reason, ReorderBudget, Segment, Side,
+    Transmission, TxError, TxPayload, WriteHeaders,
 };
 use crate::Time;
 use crate::ids::{PdId, Psn, Qpn, RKey};
@@ -123,6 +123,7 @@ impl<H: Host> Io<'_, H> {
         self.counters.tx_bytes += u64::from(sent) * segment.payload.len() as u64;
         if segment.transmission != Transmission::First {
             self.counters.retransmitted += u64::from(sent);
+            self.host.record(HistoryEvent::Retransmitted, sent);
         }
         Ok(sent)
     }

@@ -24,11 +24,13 @@
 //! | `notification` | marked packets and congestion notifications |
 //! | `reason`, `refusal` | why a completion failed, why a request was refused |
 //! | `host` | the interface to the NIC |
+//! | `history` | the events that the host may keep |
 
 mod counters;
 mod drive;
 mod execute;
 mod flush;
+mod history;
 mod host;
 mod inbound;
 mod io;
@@ -51,6 +53,7 @@ mod view;
 mod waiting;
 
 pub use counters::QpCounters;
+pub use history::HistoryEvent;
 pub use host::{
     Attempt, DropReason, Egress, Events, Host, HostServices, LARGE_SEGMENT, Memory, OneSided, OneSidedKind,
     Placement, Side, TxError, TxPayload,
@@ -252,6 +255,15 @@ impl Qp {
     #[inline]
     pub fn sends_outstanding(&self) -> usize {
         self.sq.outstanding()
+    }
+    /// The congestion window in bytes and the packets in flight; zeros where there is no window.
+    pub fn window(&self) -> (u32, u32) {
+        match &self.machine {
+            Machine::Rc(rc) if matches!(self.attr.state, QpState::Rts | QpState::Sqd) => {
+                (rc.0.window_bytes(), rc.0.in_flight())
+            }
+            _ => (0, 0),
+        }
     }
     /// Receives posted and not consumed.
     pub fn recvs_waiting(&self) -> usize {

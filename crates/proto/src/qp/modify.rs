@@ -1,7 +1,7 @@
 //! `modify`: state transitions.
 
 use super::state::{AttrLimits, ModifyError, check, check_current, check_values, relevant};
-use super::{FixedWindow, Host, Machine, Qp};
+use super::{FixedWindow, HistoryEvent, Host, Machine, Qp};
 use crate::Time;
 use crate::cc::CongestionControl;
 use crate::verbs::{AttrMask, QpAttr, QpState, Route};
@@ -61,6 +61,9 @@ impl Qp {
     }
 
     fn change_state<H: Host>(&mut self, from: QpState, to: QpState, mask: AttrMask, now: Time, host: &mut H) {
+        if from != to && (from == QpState::Reset || to != QpState::Err) {
+            host.record(HistoryEvent::State(to), 1);
+        }
         match (from, to) {
             (QpState::Reset, QpState::Err) => self.attr.state = to,
             (_, QpState::Err) => self.enter_error(now, host),

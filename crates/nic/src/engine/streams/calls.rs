@@ -12,7 +12,7 @@ use ferroce_os::lock::lock_within;
 use ferroce_proto::iwarp::StreamQp;
 use ferroce_proto::iwarp::negotiation::{Negotiated, Role};
 use ferroce_proto::iwarp::wire::largest_ulpdu;
-use ferroce_proto::qp::PostError;
+use ferroce_proto::qp::{HistoryEvent, PostError};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, SendWr};
 use std::io;
 use std::net::IpAddr;
@@ -160,6 +160,7 @@ impl Engine {
         let access = machine.query().access;
         // It is in INIT, so it starts.
         let _ = machine.start(terms, access, mulpdu);
+        qp.history.record(HistoryEvent::State(QpState::Rts), 1);
         *stream.peer.lock() = Some(peer);
         stream.socket.lock().connected = Some(Connected {
             socket,

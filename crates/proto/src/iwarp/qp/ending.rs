@@ -4,7 +4,9 @@ use super::super::wire::{Quoted, Terminate, TerminateCode};
 use super::StreamQp;
 use super::transmit::Source;
 use crate::Time;
-use crate::qp::{HostServices, Inbound, Side, flush_one, flush_queued_recvs, flush_queued_sends, io};
+use crate::qp::{
+    HistoryEvent, HostServices, Inbound, Side, flush_one, flush_queued_recvs, flush_queued_sends, io,
+};
 use crate::verbs::{EventKind, QpState, WcOpcode};
 
 /// How the stream must be closed.
@@ -31,6 +33,7 @@ impl StreamQp {
         match self.attr.state {
             QpState::Rts => {
                 self.attr.state = QpState::Sqd;
+                host.record(HistoryEvent::State(QpState::Sqd), 1);
                 self.finish_disconnect(now, host);
             }
             QpState::Init => self.enter_error(now, host),
@@ -117,6 +120,7 @@ impl StreamQp {
             return;
         }
         self.attr.state = QpState::Err;
+        host.record(HistoryEvent::State(QpState::Err), 1);
         self.close = Some(Close::Graceful);
         match self.current {
             // The program gets its memory back with the flush, so the rest cannot be read.

@@ -2,7 +2,7 @@
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::SendQueue;
-use super::super::super::{DropReason, Host, Reason, RefusalReason};
+use super::super::super::{DropReason, HistoryEvent, Host, Reason, RefusalReason};
 use super::Requester;
 use crate::ids::Psn;
 use crate::verbs::WcStatus;
@@ -143,6 +143,7 @@ impl Requester {
     /// The peer misses packet `psn`. `report` may list the later packets that it holds.
     fn on_sequence_nak<H: Host>(&mut self, psn: Psn, report: &[u8], sq: &SendQueue, io: &mut Io<'_, H>) {
         io.counters.naks_received += 1;
+        io.host.record(HistoryEvent::NakReceived, 1);
         if report.is_empty() { self.recover(psn, sq, io) } else { self.on_report(psn, report, sq, io) }
     }
 

@@ -193,8 +193,13 @@ impl Requester {
         self.peer_extends
     }
 
+    /// Bytes that may be in flight.
+    pub(crate) fn window_bytes(&self) -> u32 {
+        self.cc.window()
+    }
+
     /// Packets (or READ responses) in flight.
-    fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.psn.distance_from(self.una).max(0) as u32
     }
 

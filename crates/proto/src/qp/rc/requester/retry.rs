@@ -8,7 +8,7 @@
 use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::SendQueue;
 use super::super::super::state::{rnr_timer_ns, timeout_ns};
-use super::super::super::{Host, Reason};
+use super::super::super::{HistoryEvent, Host, Reason};
 use super::{FirstTry, Requester};
 use crate::Time;
 use crate::cc::{CongestionControl, Feedback};
@@ -223,6 +223,7 @@ impl Requester {
             self.clock.doubt();
             self.clock.probes += 1;
             io.counters.probes += 1;
+            io.host.record(HistoryEvent::Probe, 1);
             self.ask_again();
         }
         Ok(())
@@ -249,6 +250,7 @@ impl Requester {
 
     fn on_expired<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         io.counters.timeouts += 1;
+        io.host.record(HistoryEvent::Timeout, 1);
         if !self.clock.use_retry(io.now) {
             let advice = self.advice(io.attr);
             io.host.explain(format_args!(
@@ -322,6 +324,7 @@ impl Requester {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         io.counters.rnr_received += 1;
+        io.host.record(HistoryEvent::RnrReceived, 1);
         if self.clock.rnr_left == 0 {
             io.host.explain(format_args!(
                 "QP {}: QP {} at {} had no receive posted for PSN {}, {} RNR retries used up; post receives there first, or raise rnr_retry",

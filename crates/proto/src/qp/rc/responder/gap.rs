@@ -4,7 +4,7 @@
 //! retransmissions are duplicates. A selective-repeat requester receives a report of every missing packet.
 
 use super::super::super::io::{Fatal, Io};
-use super::super::super::{Host, RecvQueue};
+use super::super::super::{HistoryEvent, Host, RecvQueue};
 use super::Responder;
 use crate::wire::{NakCode, Packet, Syndrome};
 
@@ -65,6 +65,7 @@ impl Responder {
 
     pub(super) fn ask_for_missing<H: Host>(&mut self, io: &mut Io<'_, H>) {
         io.counters.naks_sent += 1;
+        io.host.record(HistoryEvent::NakSent(NakCode::PsnSequence), 1);
         self.replies.nak(self.expected, self.msn, Syndrome::Nak(NakCode::PsnSequence));
     }
 }

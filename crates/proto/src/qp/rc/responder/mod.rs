@@ -27,7 +27,7 @@ use super::super::inbound::Inbound;
 use super::super::io::{Fatal, Io};
 use super::super::notification::NotificationPoint;
 use super::super::view::View;
-use super::super::{Host, RecvQueue, RefusalReason};
+use super::super::{HistoryEvent, Host, RecvQueue, RefusalReason};
 use crate::Time;
 use crate::ids::{Psn, Srqn};
 use crate::verbs::{EventKind, MemoryFault, QpAttr, Transport};
@@ -216,6 +216,7 @@ impl Responder {
         io: &mut Io<'_, H>,
     ) -> Fatal {
         io.counters.naks_sent += 1;
+        io.host.record(HistoryEvent::NakSent(code), 1);
         self.refused = Some(reason);
         self.replies.nak(self.expected, self.msn, Syndrome::Nak(code));
         if let Some(kind) = event {

@@ -3,7 +3,7 @@
 use super::super::super::inbound::Refusal;
 use super::super::super::io::{Fatal, Io};
 use super::super::super::view::View;
-use super::super::super::{Host, Reason, RecvQueue, RefusalReason};
+use super::super::super::{HistoryEvent, Host, Reason, RecvQueue, RefusalReason};
 use super::Responder;
 use crate::verbs::WcStatus;
 use crate::wire::{NakCode, Packet, Syndrome};
@@ -33,6 +33,7 @@ impl Responder {
     /// flight behind this one are out of sequence and are dropped silently.
     fn not_ready<H: Host>(&mut self, io: &mut Io<'_, H>) {
         io.counters.rnr_sent += 1;
+        io.host.record(HistoryEvent::RnrSent, 1);
         (self.asked_again, self.not_ready) = (Some(self.expected), true);
         self.replies.nak(self.expected, self.msn, Syndrome::RnrNak { timer: io.attr.min_rnr_timer });
     }
