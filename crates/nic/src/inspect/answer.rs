@@ -30,7 +30,7 @@ const REGION_BYTES: usize = 384;
 /// More than a history takes.
 const HISTORY_BYTES: usize = HISTORY_LEN * 320;
 /// More than a queue pair takes, with two completion queues.
-const QP_BYTES: usize = 1024;
+const QP_BYTES: usize = 1100;
 /// Making this many entries takes well under a millisecond. All documents of one call together have no more.
 const MOST_QPS: usize = 512;
 
