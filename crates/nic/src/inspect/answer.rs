@@ -31,8 +31,10 @@ const REGION_BYTES: usize = 384;
 const HISTORY_BYTES: usize = HISTORY_LEN * 320;
 /// More than a queue pair takes, with two completion queues.
 const QP_BYTES: usize = 1100;
-/// Making this many entries takes well under a millisecond. All documents of one call together have no more.
+/// Making this many entries takes well under a millisecond. All documents of one call together have no more, and then each a
+/// few.
 const MOST_QPS: usize = 512;
+const FEWEST_QPS: usize = 32;
 
 /// What the document describes.
 pub(crate) struct Subject {
@@ -87,25 +89,23 @@ impl Chore for Answerer {
     }
 
     fn attend(&mut self) {
-        // No room for another descriptor, or nobody there after all: the next call tries again.
+        // No room for another descriptor, or nobody there after all: the next call tries again. All are accepted before the first
+        // document is made, so that none is older than a question that it answers.
+        let accept = || self.listener.accept().ok();
+        let askers: Vec<_> = std::iter::from_fn(accept).take(MOST_ANSWERS).collect();
         let mut answered: Vec<((Question, usize), Vec<u8>)> = Vec::new();
         let mut left = MOST_QPS;
-        for _ in 0..MOST_ANSWERS {
-            let Ok((asker, address)) = self.listener.accept() else { return };
+        for (asker, address) in askers {
             let question = address.as_abstract_name().map_or(Question::default(), Question::of_name);
             let most = most_qps(enlarge_buffer(&asker), question);
             let known = answered.iter().position(|(asked, _)| *asked == (question, most));
             let at = known.unwrap_or_else(|| {
-                let (document, listed) = self.subject.document(question, most.min(left));
-                left -= listed;
+                let (document, listed) = self.subject.document(question, most.min(left.max(FEWEST_QPS)));
+                left = left.saturating_sub(listed);
                 answered.push(((question, most), document));
                 answered.len() - 1
             });
             send_nonblocking(&asker, &answered[at].1);
-            // Whoever waits now is answered by the next call, a few milliseconds later.
-            if left == 0 {
-                return;
-            }
         }
     }
 }
