@@ -138,7 +138,8 @@ fn whole_pages_at_home_cause_few_faults_for_changed_blocks() {
     work(|job| {
         let off = faults_of_whole_pages(job, false);
         let on = faults_of_whole_pages(job, true);
-        assert!(on <= off + off / 4, "{on} write faults with changed blocks, {off} without");
+        // Only the page that the other process reads costs more.
+        assert!(on <= off + 30, "{on} write faults with changed blocks, {off} without");
     });
     let test = "whole_pages_at_home_cause_few_faults_for_changed_blocks";
     for transport in PAGED {

@@ -23,7 +23,9 @@ use crate::unprivileged::target_dir;
 pub enum Piece {
     /// The example over the UDP link between two namespaces.
     TwoHosts,
-    /// The same, with page faults by SIGSEGV.
+    /// The same by messages over UDP.
+    TwoHostsMessages,
+    /// The example over the UDP link, with page faults by SIGSEGV.
     TwoHostsSignal,
     /// The example on one host, in one memory.
     Local,
@@ -75,7 +77,11 @@ impl Piece {
             Piece::MpiTcp => {
                 return Ok(mpirun(folder, SecondHost::in_slot(second, folder)?.options_of_mpirun()?));
             }
-            Piece::TwoHosts | Piece::TwoHostsSignal | Piece::TwoHostsNarrow | Piece::LocalPeers => {
+            Piece::TwoHosts
+            | Piece::TwoHostsMessages
+            | Piece::TwoHostsSignal
+            | Piece::TwoHostsNarrow
+            | Piece::LocalPeers => {
                 let host = SecondHost::in_slot(second, folder)?;
                 if self == Piece::TwoHostsNarrow {
                     example = host.narrowed(&folder.join("figures"));
@@ -83,7 +89,11 @@ impl Piece {
                 if self == Piece::TwoHostsSignal {
                     example.env("FERROCE_DSM_FAULTS", "signal");
                 }
-                let what: &[&str] = if self == Piece::LocalPeers { &["auto", "3"] } else { &["rdma"] };
+                let what: &[&str] = match self {
+                    Piece::LocalPeers => &["auto", "3"],
+                    Piece::TwoHostsMessages => &["udp"],
+                    _ => &["rdma"],
+                };
                 example.args(what).args(host.options_of_figures())
             }
         };
@@ -119,7 +129,8 @@ pub(crate) fn figures(output: &str) -> Value {
     let mut all = json!({});
     for line in output.lines().filter_map(|line| line.strip_suffix(" us")) {
         let Some((name, number)) = line.trim_end().rsplit_once(' ') else { continue };
-        let name = ["local ", "rdma "].into_iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
+        let name =
+            ["local ", "rdma ", "udp "].into_iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
         if let Ok(us) = number.parse::<f64>() {
             all[name.trim()] = us.into();
         }
@@ -134,7 +145,7 @@ mod tests {
     #[test]
     fn figures_are_found_by_name() {
         let output =
-            "rdma      bare FETCH_ADD            7.269 us\nnoise\nempty barrier 0.427 us\nrdma x y us\n";
+            "rdma      bare FETCH_ADD            7.269 us\nnoise\nudp  empty barrier 0.427 us\nrdma x y us\n";
         assert_eq!(figures(output), json!({"bare FETCH_ADD": 7.269, "empty barrier": 0.427}));
     }
 

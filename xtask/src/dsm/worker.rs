@@ -50,6 +50,8 @@ pub enum Circumstance {
     Loss,
     /// Half of the processes are on another host.
     TwoHosts,
+    /// The same with changed blocks (`WVEC`), as programs written for JIAJIA switch them on.
+    TwoHostsChangedBlocks,
     /// Hardly any page of others can be kept.
     SmallCache,
     /// Everything that can be switched on is.
@@ -220,7 +222,10 @@ fn command(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<
             // Not homes that move: a program whose other threads write during a barrier must not have them.
             command.env("FERROCE_DSM_SWITCHES", "tree,changed-blocks").env("FERROCE_DSM_FAULTS", "signal");
         }
-        Circumstance::TwoHosts => {
+        Circumstance::TwoHosts | Circumstance::TwoHostsChangedBlocks => {
+            if request.circumstance == Circumstance::TwoHostsChangedBlocks {
+                command.env("FERROCE_DSM_SWITCHES", "changed-blocks");
+            }
             let host = SecondHost::in_slot(&mut company.second, &args.folder)?;
             command.args(host.options(request.processes)?);
         }
@@ -280,8 +285,9 @@ mod tests {
 
     #[test]
     fn a_request_survives_its_line() {
-        for (arguments, circumstance) in ["", "-n 64 -m 256", "x", "-t 1", "", "y", "-n 1", "z", "-n"]
+        for (arguments, circumstance) in ["", "-n 64 -m 256", "x", "-t 1", "-n"]
             .into_iter()
+            .cycle()
             .zip(Circumstance::value_variants().iter().copied())
         {
             let (program, transport) = ("sor", "rdma-msg");

@@ -114,7 +114,7 @@ fn write(docs: &Path, page: &str, picture: &str) -> Result<(), String> {
 /// All figures of the page.
 struct Measured {
     ups: Vec<SpeedUp>,
-    two_hosts: Vec<two_hosts::Row>,
+    two_hosts: two_hosts::TwoHosts,
     ratios: Goals,
     comparisons: Vec<Comparison>,
 }

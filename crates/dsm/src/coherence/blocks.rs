@@ -3,8 +3,8 @@
 //! A copy that another process wrote is closed, but its bytes stay. A notice lists the written blocks. Blocks that no
 //! notice listed since the copy was fetched are still valid. The home of a page takes no part in a fetch. To name the
 //! blocks that it wrote itself, it needs a twin, which costs a write fault, a copy and a comparison per page and
-//! interval. Where that does not help, since most of the page changes or since nobody fetches its blocks, it announces
-//! the whole page for a while, and then tries again.
+//! interval. So processes report which pages they fetch, and the home announces any other page whole. A fetched page is
+//! announced whole for a while, too, where most of it changes.
 
 use super::machine::Machine;
 use super::notice::Notice;
@@ -18,12 +18,13 @@ const MOST_PIECES: usize = 2;
 /// Missing blocks from which on the whole page is fetched.
 const NEARLY_ALL: u32 = 12;
 
-/// Writes of a home page that are announced whole after naming its blocks did not help: at first, and at most.
+/// Writes of a home page that are announced whole after most of it had changed: at first, and at most.
 const FEWEST_WHOLE: u8 = 8;
 const MOST_WHOLE: u8 = 128;
-/// How often the blocks of a home page are named at barriers although nobody fetches them.
+/// How often the blocks of a home page are named at barriers after the last report that a process fetched the page.
 const MOST_UNREAD: u8 = 24;
-/// Barriers from one report of fetches to the next, less than [`MOST_UNREAD`], and maximum length of a report.
+/// Barriers from one report of fetches to the next, less than [`MOST_UNREAD`], and maximum length of a report. The first
+/// fetch of a page is reported at the next barrier.
 const REPORT_EVERY: u8 = 8;
 const MOST_REPORTED: usize = 1 << 14;
 
@@ -83,7 +84,9 @@ pub(super) struct Usefulness {
     /// Writes left to announce whole, and the number at the start.
     whole_left: u8,
     whole: u8,
-    /// How often blocks were named since somebody fetched blocks.
+    /// Other processes fetch the page.
+    read: bool,
+    /// How often blocks were named since such a report.
     unread: u8,
 }
 
@@ -93,9 +96,15 @@ impl Usefulness {
         self.whole_left = self.whole_left.saturating_sub(1);
     }
 
+    /// Whether to look for the changed blocks of the next write.
+    fn is_likely(self) -> bool {
+        self.read && self.whole_left == 0
+    }
+
     /// The program changed these blocks.
     pub(super) fn judge(&mut self, changed: Blocks) {
-        if self.unread >= MOST_UNREAD || !changed.are_few() {
+        self.read &= self.unread < MOST_UNREAD;
+        if !changed.are_few() {
             self.whole = self.whole.saturating_mul(2).clamp(FEWEST_WHOLE, MOST_WHOLE);
         } else if !changed.is_empty() {
             self.whole = 0;
@@ -108,30 +117,33 @@ impl Usefulness {
         self.unread = self.unread.saturating_add(1);
     }
 
-    /// Another process fetched blocks of the page.
+    /// Another process fetched the page, or blocks of it.
     pub(super) fn fetched(&mut self) {
-        *self = Self::default();
+        (self.read, self.unread) = (true, 0);
     }
 }
 
-/// Pages of which this process fetched single blocks. At some barriers it reports them to those who name blocks.
+/// Pages that this process fetched. At some barriers it reports them to those who may name blocks.
 #[derive(Debug, Default)]
-pub(super) struct BlockFetches {
+pub(super) struct Fetches {
     pages: Vec<usize>,
+    /// One of them was never reported before.
+    any_new: bool,
     barriers: u8,
 }
 
-impl BlockFetches {
-    fn note(&mut self, page: usize) {
+impl Fetches {
+    fn note(&mut self, page: usize, is_new: bool) {
         if self.pages.len() < MOST_REPORTED {
             self.pages.push(page);
+            self.any_new |= is_new;
         }
     }
 
-    /// Notices of no blocks, at most so many, at every [`REPORT_EVERY`]th barrier.
+    /// Notices of no blocks, at most so many, if one is new, and at every [`REPORT_EVERY`]th barrier.
     pub(super) fn report(&mut self, most: usize) -> Vec<Notice> {
         self.barriers = (self.barriers + 1) % REPORT_EVERY;
-        if self.barriers != 0 {
+        if !std::mem::take(&mut self.any_new) && self.barriers != 0 {
             return Vec::new();
         }
         let mut pages = std::mem::take(&mut self.pages);
@@ -150,10 +162,10 @@ impl Machine {
     }
 
     /// Whether a page that is written must be compared with a twin afterwards. At home, a twin only serves to find
-    /// the changed blocks.
+    /// the changed blocks, for processes that fetch the page.
     pub(super) fn needs_twin(&self, page: usize) -> bool {
         let state = &self.table[page];
-        !self.sees_home(page) || state.dirty || self.changed_blocks && state.usefulness.whole_left == 0
+        !self.sees_home(page) || state.dirty || self.changed_blocks && state.usefulness.is_likely()
     }
 
     /// The number of those blocks.
@@ -166,9 +178,12 @@ impl Machine {
     pub(super) fn fetch_steps(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
         let mut whole = Vec::with_capacity(pages.len());
         for &page in pages {
+            if self.changed_blocks {
+                let is_new = !std::mem::replace(&mut self.table[page].reported, true);
+                self.fetches.note(page, is_new);
+            }
             match self.worth(page) {
                 Some(missing) => {
-                    self.block_fetches.note(page);
                     steps.push(Step::FetchBlocks(page, missing, self.home(page)));
                 }
                 None => whole.push(page),

@@ -1,6 +1,6 @@
 //! What happens to a page at a fault, a lock, a barrier.
 
-use super::blocks::{BlockFetches, Blocks, Usefulness};
+use super::blocks::{Blocks, Fetches, Usefulness};
 use super::cache::Cache;
 use super::colocated::Colocated;
 use super::guess::{MOST_WRITE_GUESSES, WritePatience};
@@ -68,6 +68,8 @@ pub(super) struct Page {
     pub(super) write_patience: WritePatience,
     /// Number of intervals in a row in which it was opened for writing.
     pub(super) written_in_a_row: u8,
+    /// Its first fetch is reported, or is about to be, for changed blocks.
+    pub(super) reported: bool,
     /// How useful changed blocks are, where the program writes at home.
     pub(super) usefulness: Usefulness,
 }
@@ -100,7 +102,7 @@ pub(crate) struct Machine {
     pub(super) max_checking_pages: usize,
     /// Whether notices name blocks, so that only written blocks are fetched.
     pub(crate) changed_blocks: bool,
-    pub(super) block_fetches: BlockFetches,
+    pub(super) fetches: Fetches,
     /// Whether pages move to their only writer.
     pub(crate) migrate: bool,
     /// Pages that moved to this process.
@@ -138,7 +140,7 @@ impl Machine {
             alone: options.alone,
             max_checking_pages: options.max_checking_pages,
             changed_blocks: false,
-            block_fetches: BlockFetches::default(),
+            fetches: Fetches::default(),
             migrate: false,
             migrations: 0,
             evictions: 0,
@@ -428,7 +430,7 @@ impl Machine {
         }
         self.writable.extend(&self.kept);
         let mut notices = Notice::merged(notices, MOST_BARRIER_NOTICES);
-        notices.extend(self.block_fetches.report(MOST_BARRIER_NOTICES.saturating_sub(notices.len())));
+        notices.extend(self.fetches.report(MOST_BARRIER_NOTICES.saturating_sub(notices.len())));
         notices
     }
 
@@ -473,7 +475,7 @@ impl Machine {
         stale
     }
 
-    /// Another process wrote these blocks, or, if none, fetched single blocks. Returns whether there is a copy to invalidate.
+    /// Another process wrote these blocks, or, if none, fetched the page. Returns whether there is a copy to invalidate.
     fn lose(&mut self, page: usize, blocks: Blocks) -> bool {
         if self.sees_home(page) {
             if blocks.is_empty() {

@@ -8,7 +8,7 @@ pub(crate) struct Notice {
     pub(crate) run: Run,
     /// The writer still has valid copies of them.
     pub(crate) kept: bool,
-    /// Blocks of each page that may have been written. None: its sender wrote nothing, but fetched single blocks.
+    /// Blocks of each page that may have been written. None: its sender wrote nothing, but fetched the page.
     pub(crate) blocks: Blocks,
 }
 

@@ -109,7 +109,7 @@ impl Paged {
             _ if size == 1 => None,
             TransportKind::RdmaMsg | TransportKind::Udp => {
                 let over_udp = transport == TransportKind::Udp;
-                Some(Box::new(Messages::open(over_udp, rank, size, &mapping, meeting)?))
+                Some(Box::new(Messages::open(over_udp, rank, size, &mapping, meeting, patience.spin)?))
             }
             _ => Some(Box::new(Rdma::open(rank, size, &mapping, meeting, patience.spin)?)),
         };

@@ -2,7 +2,7 @@
 //! us.
 
 use crate::error::Error;
-use crate::transport::Peers;
+use crate::transport::{Peers, poll_until};
 use std::time::{Duration, Instant};
 
 /// How long to poll before the first sleep, and for the completion of an operation, where every thread has a core. A
@@ -38,26 +38,22 @@ impl Patience {
         mut ready: impl FnMut() -> bool,
     ) -> Result<bool, Error> {
         let start = Instant::now();
+        if poll_until(self.look.min(most), &mut ready, || peers.progress())? {
+            return Ok(true);
+        }
         while !ready() {
             let waited = start.elapsed();
             if waited >= most {
                 return Ok(false);
             }
-            if waited < self.look { peers.progress()? } else { peers.nap(most - waited, &mut ready)? }
+            peers.nap(most - waited, &mut ready)?;
         }
         Ok(true)
     }
 
     pub(super) fn until(self, peers: &Peers, mut ready: impl FnMut() -> bool) -> Result<(), Error> {
-        if ready() {
+        if poll_until(self.look, &mut ready, || peers.progress())? {
             return Ok(());
-        }
-        let start = Instant::now();
-        while start.elapsed() < self.look {
-            peers.progress()?;
-            if ready() {
-                return Ok(());
-            }
         }
         while !ready() {
             peers.nap(NAP, &mut ready)?;

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::map::Mapping;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An operation on another process' mapping. Offsets are into its mapping or ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) trait Transport: Send + Sync {
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error>;
     /// Starts writes, and does not wait for them.
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error>;
-    /// Makes progress on operations of other processes. Waiters call it.
+    /// Makes progress on operations, ours and those of other processes. Threads that wait call it.
     fn progress(&self) -> Result<(), Error>;
     /// Sleeps until a peer wakes us, at most for `most`, and not at all if `ready`. The caller checks `ready` again
     /// afterwards.
@@ -103,6 +103,30 @@ impl Peers {
         ours.iter().for_each(|(_, op)| perform(&self.mapping, *op));
         send(transport, &theirs)
     }
+}
+
+/// How long to poll before other threads of this core may run. What comes sooner needs no other thread here.
+const EAGER: Duration = Duration::from_micros(20);
+
+/// Polls until `ready`, for at most `most`. Returns whether it is ready. After a while other threads of this core may run
+/// between two polls: where cores are scarce, one of them may be the one that answers.
+pub(crate) fn poll_until(
+    most: Duration,
+    mut ready: impl FnMut() -> bool,
+    mut poll: impl FnMut() -> Result<(), Error>,
+) -> Result<bool, Error> {
+    let start = Instant::now();
+    while !ready() {
+        let waited = start.elapsed();
+        if waited >= most {
+            return Ok(false);
+        }
+        poll()?;
+        if waited >= EAGER {
+            std::thread::yield_now();
+        }
+    }
+    Ok(true)
 }
 
 /// Executes an operation on our own mapping. It is atomic with remote ones, which use the same instructions.

@@ -1,6 +1,6 @@
 //! One-sided operations over reliable connections, one to each process.
 
-use super::{Op, Transport};
+use super::{Op, Transport, poll_until};
 use crate::error::Error;
 use crate::map::Mapping;
 use crate::meet::Meeting;
@@ -10,9 +10,10 @@ use ferroce::{
 };
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Maximum number of work requests in flight to one process.
 const DEPTH: usize = 1024;
@@ -84,9 +85,9 @@ impl Rdma {
         for (qp, line) in qps.into_iter().zip(&lines) {
             peers.push(qp.map(|qp| Peer::connect(qp, line, rank)).transpose()?);
         }
-        if spin.is_zero() {
-            cq.set_interrupt_driven().map_err(failed)?;
-        }
+        // The program computes between two waits, and the NIC cannot tell that from a pause of polling: its thread must wake for
+        // requests of peers at any time.
+        cq.set_interrupt_driven().map_err(failed)?;
         // All processes must be able to receive before any sends.
         meeting.gather("connected")?;
         let lanes = Lanes { to: (0..size).map(|_| Lane::default()).collect(), spent: 0 };
@@ -136,14 +137,22 @@ impl Rdma {
         Ok([self.region.sge(at as u64..(at + len) as u64).map_err(failed)?])
     }
 
-    /// Sleeps until an armed queue has an event. The caller polls again in any case.
-    fn doze(&self, most: Duration) -> Result<(), Error> {
-        if self.spin.is_zero() {
-            return self.cq.sleep(most).map_err(failed);
+    /// Takes completions while requests are outstanding: polls for a while, then sleeps.
+    fn complete(&self, lanes: &mut Lanes, is_busy: impl Fn(&Lanes) -> bool) -> Result<(), Error> {
+        let lanes = RefCell::new(lanes);
+        let is_done = || !is_busy(&lanes.borrow());
+        let reap = || self.reap(&mut lanes.borrow_mut());
+        if poll_until(self.spin, is_done, reap)? {
+            return Ok(());
         }
-        // The NIC's thread has a core, and stays awake for a while after each request of a peer. That is cheaper than
-        // waking us for each.
-        doze(&self.cq, most);
+        while !is_done() {
+            self.cq.arm(false).map_err(failed)?;
+            reap()?;
+            if !is_done() {
+                self.cq.sleep(DOZE).map_err(failed)?;
+                reap()?;
+            }
+        }
         Ok(())
     }
 
@@ -256,19 +265,8 @@ impl Transport for Rdma {
         let mut lanes = self.lanes.lock();
         each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, true))?;
         meanwhile();
-        let busy = |lanes: &Lanes| ops.iter().any(|(to, _)| !lanes.to[*to as usize].groups.is_empty());
-        let start = Instant::now();
-        while busy(&lanes) {
-            if start.elapsed() >= self.spin {
-                self.cq.arm(false).map_err(failed)?;
-                self.reap(&mut lanes)?;
-                if busy(&lanes) {
-                    self.doze(DOZE)?;
-                }
-            }
-            self.reap(&mut lanes)?;
-        }
-        Ok(())
+        let is_busy = |lanes: &Lanes| ops.iter().any(|(to, _)| !lanes.to[*to as usize].groups.is_empty());
+        self.complete(&mut lanes, is_busy)
     }
 
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
@@ -286,7 +284,7 @@ impl Transport for Rdma {
         // Completions before the arming wake no one.
         self.progress()?;
         if !ready() {
-            self.doze(most)?;
+            self.cq.sleep(most).map_err(failed)?;
         }
         self.progress()
     }

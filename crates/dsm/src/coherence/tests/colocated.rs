@@ -96,6 +96,7 @@ fn what_cannot_be_shown_is_fetched_and_all_else_with_it() {
     machine.changed_blocks = true;
     machine.place(ONE, 1);
     machine.place(NINE, 1);
+    machine.depart(&[nothing(), fetches(ONE)]);
     assert_eq!(steps(machine.fault(0, true)), [Step::Twin(0), Step::Protect(ONE, Access::Write)]);
     let all = Run { first: 0, count: 10 };
     let closed = Step::Protect(ONE, Access::None);
@@ -105,7 +106,9 @@ fn what_cannot_be_shown_is_fetched_and_all_else_with_it() {
     assert_eq!(machine.place(Run { first: 10, count: 1 }, 1), [], "and nothing more is tried");
     assert!(machine.shared_pages().is_empty());
     machine.arrive();
-    assert_eq!(machine.arrived().len(), 1, "a notice lists what was written");
+    let notices = machine.arrived();
+    assert_eq!((notices[0].run, notices[0].blocks), (ONE, Blocks::ALL), "a notice lists what was written");
+    assert_eq!(notices[1].blocks, Blocks::NONE, "another one what was fetched");
     assert_eq!(machine.share_nothing(), [], "there is nothing more to give up");
 }
 
@@ -127,6 +130,7 @@ fn a_view_of_too_many_pieces_is_not_cut_any_further() {
 fn overwritten_words_of_others_are_listed() {
     let mut machine = machine(0, 9);
     machine.changed_blocks = true;
+    machine.depart(&[nothing(), fetches(ONE)]);
     steps(machine.fault(0, true));
     // Somebody else writes a word of block 3 at this home; we write the old one over it, which looks like nothing.
     let theirs = Notice { run: ONE, kept: true, blocks: Blocks(1 << 3) };

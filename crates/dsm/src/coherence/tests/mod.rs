@@ -45,6 +45,11 @@ fn notices_of(pages: &[usize]) -> Notices {
     Notices::Pages(runs.into_iter().map(|run| Notice { run, kept: true, blocks: Blocks::ALL }).collect())
 }
 
+/// A process reports that it fetches these pages.
+fn fetches(run: Run) -> Notices {
+    Notices::Pages(vec![Notice { run, kept: false, blocks: Blocks::NONE }])
+}
+
 fn nothing() -> Notices {
     Notices::Pages(Vec::new())
 }

@@ -15,7 +15,7 @@ mod udp;
 mod verbs;
 
 use super::rdma::each_peer;
-use super::{Op, Transport};
+use super::{Op, Transport, poll_until};
 use crate::error::Error;
 use crate::map::Mapping;
 use crate::meet::Meeting;
@@ -39,6 +39,11 @@ trait Carrier: Send + Sync {
     fn send(&self, to: u32, message: Vec<u8>) -> Result<(), Error>;
     /// Delivers received messages; waits at most `patience` for one. Only the service thread calls it.
     fn receive(&self, patience: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error>;
+    /// Delivers messages that are here, to a thread of the program that polls, one at a time. A carrier may leave them to the
+    /// service thread.
+    fn poll(&self, _each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
+        Ok(())
+    }
     /// The same for a thread of the program that waits until `ready`, one at a time. May return earlier. Returns whether this
     /// carrier supports it.
     fn receive_in_front(
@@ -53,6 +58,8 @@ trait Carrier: Send + Sync {
 
 pub(crate) struct Messages {
     shared: Arc<Shared>,
+    /// How long to poll for replies before sleeping.
+    spin: Duration,
     service: Option<JoinHandle<()>>,
 }
 
@@ -92,6 +99,7 @@ impl Messages {
         size: u32,
         mapping: &Arc<Mapping>,
         meeting: &Meeting,
+        spin: Duration,
     ) -> Result<Self, Error> {
         let carrier: Box<dyn Carrier> = match over_udp {
             true => Box::new(udp::Udp::open(rank, size, meeting)?),
@@ -110,7 +118,7 @@ impl Messages {
         let service = spawn("ferroce-dsm-home", move || server.serve())
             .map_err(|source| Error::System { call: "starting the service thread", source })?;
         meeting.gather("serving")?;
-        Ok(Self { shared, service: Some(service) })
+        Ok(Self { shared, spin, service: Some(service) })
     }
 }
 
@@ -126,16 +134,31 @@ impl Drop for Messages {
 impl Shared {
     fn serve(&self) {
         while !self.ended.load(Ordering::Acquire) {
-            let mut failure = None;
-            let result = self.carrier.receive(LOOK, &mut |from, bytes| {
-                failure = failure.take().or(self.handle(from, bytes).err());
-            });
-            if let Some(error) = failure.or(result.err()) {
+            if let Err(error) = self.handle_all(|each| self.carrier.receive(LOOK, each)) {
                 self.calls.lock().failure = Some(error.to_string());
                 self.news.notify_all();
                 return;
             }
         }
+    }
+
+    /// Handles all messages that `receive` delivers.
+    fn handle_all<T>(
+        &self,
+        receive: impl FnOnce(&mut dyn FnMut(u32, &[u8])) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut failure = None;
+        let received =
+            receive(&mut |from, bytes| failure = failure.take().or(self.handle(from, bytes).err()));
+        failure.map_or(received, Err)
+    }
+
+    /// Handles messages that are here, unless another thread of the program does.
+    fn poll(&self) -> Result<(), Error> {
+        if let Some(_front) = self.front.try_lock() {
+            self.handle_all(|each| self.carrier.poll(each))?;
+        }
+        self.calls.try_lock().map_or(Ok(()), |calls| Self::check(&calls))
     }
 
     fn handle(&self, from: u32, bytes: &[u8]) -> Result<(), Error> {
@@ -188,13 +211,7 @@ impl Shared {
     /// Waits for messages until `ready`, at most for `most`. May return earlier.
     fn wait(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         if let Some(_front) = self.front.try_lock() {
-            let mut failure = None;
-            let mut each = |from, bytes: &[u8]| failure = failure.take().or(self.handle(from, bytes).err());
-            let is_supported = self.carrier.receive_in_front(most, ready, &mut each)?;
-            if let Some(error) = failure {
-                return Err(error);
-            }
-            if is_supported {
+            if self.handle_all(|each| self.carrier.receive_in_front(most, ready, each))? {
                 return Self::check(&self.calls.lock());
             }
         }
@@ -220,6 +237,7 @@ impl Transport for Messages {
         each_peer(ops, |to, ops| self.shared.ask(to, ops, Some(&left)))?;
         meanwhile();
         let mut ready = || left.load(Ordering::Acquire) == 0;
+        poll_until(self.spin, ready, || self.progress())?;
         while !ready() {
             self.shared.wait(Duration::from_millis(100), &mut ready)?;
         }
@@ -231,11 +249,75 @@ impl Transport for Messages {
     }
 
     fn progress(&self) -> Result<(), Error> {
-        std::hint::spin_loop();
-        self.shared.calls.try_lock().map_or(Ok(()), |calls| Shared::check(&calls))
+        self.shared.poll()
     }
 
     fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         self.shared.wait(most, ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::anonymous_file;
+
+    /// The other process, which replies at once.
+    struct Prompt {
+        mapping: Mapping,
+        replies: Mutex<Vec<Vec<u8>>>,
+    }
+
+    impl Carrier for Prompt {
+        fn send(&self, _to: u32, message: Vec<u8>) -> Result<(), Error> {
+            let Ok(Message::Request { id, ops }) = Message::parse(&message) else { panic!("a request") };
+            let reply = codec::serve(&self.mapping, id, ops).expect("a good request");
+            self.replies.lock().push(reply);
+            Ok(())
+        }
+
+        fn receive(&self, _patience: Duration, _each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
+            panic!("there is no service thread")
+        }
+
+        fn poll(&self, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
+            self.replies.lock().drain(..).for_each(|reply| each(1, &reply));
+            Ok(())
+        }
+
+        fn receive_in_front(
+            &self,
+            _most: Duration,
+            _ready: &mut dyn FnMut() -> bool,
+            _each: &mut dyn FnMut(u32, &[u8]),
+        ) -> Result<bool, Error> {
+            panic!("the reply is here: no reason to sleep")
+        }
+    }
+
+    fn mapping() -> Mapping {
+        let file = anonymous_file(c"test", 1 << 16).expect("memory");
+        Mapping::anywhere(&file, 0, 1 << 16).expect("room")
+    }
+
+    #[test]
+    fn a_reply_that_comes_soon_is_received_without_sleeping() {
+        let theirs = mapping();
+        theirs.write(64, b"page");
+        let shared = Arc::new(Shared {
+            mapping: Arc::new(mapping()),
+            carrier: Box::new(Prompt { mapping: theirs, replies: Mutex::default() }),
+            next: AtomicU64::new(0),
+            calls: Mutex::default(),
+            news: Condvar::new(),
+            front: Mutex::default(),
+            ended: AtomicBool::new(false),
+        });
+        let messages = Messages { shared, spin: Duration::from_secs(60), service: None };
+        let read = Op::Read { remote: 64, local: 128, len: 4 };
+        messages.execute(&[(1, read)], &mut || ()).expect("a reply");
+        let mut bytes = [0; 4];
+        messages.shared.mapping.read(128, &mut bytes);
+        assert_eq!(&bytes, b"page");
     }
 }

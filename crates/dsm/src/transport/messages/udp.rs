@@ -251,6 +251,11 @@ impl Carrier for Udp {
         }
     }
 
+    fn poll(&self, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
+        let mut datagram = self.front.datagram.lock();
+        self.receive_one(RecvFlags::DONTWAIT, &mut datagram[..], each).map(|_| ())
+    }
+
     fn receive_in_front(
         &self,
         most: Duration,
