@@ -5,16 +5,19 @@ use std::path::Path;
 use crate::hugepages::HugePages;
 use crate::libtest;
 use crate::process::Job;
+use crate::source::files_below;
 use crate::step::{Context, Report, Tier};
 
 /// Tests that run programs of other tests once more, under valgrind and ThreadSanitizer: for the full tier.
 const UNDER_DETECTORS: [&str; 2] = ["under_valgrind", "no_thread_meets_another_without_order"];
 /// A test that only waits, for a minute, until a connection request is given up. The others run meanwhile.
 const WAITING: &str = "nobody_answers";
-/// A test that chooses the links itself.
-const ON_EVERY_LINK: &str = "every_mistake_is_explained";
+/// Tests that choose the links themselves.
+const ON_EVERY_LINK: [&str; 2] = ["every_mistake_is_explained", "every_chapter_runs"];
+/// Tests that the main command of the step `test` leaves out; all but the first run there with `--full`.
+const APART: [&str; 3] = [WAITING, UNDER_DETECTORS[0], UNDER_DETECTORS[1]];
 /// Tests that show the same on every link and for every user, and take long.
-const LONG: [&str; 4] = [UNDER_DETECTORS[0], UNDER_DETECTORS[1], WAITING, ON_EVERY_LINK];
+const LONG: [&str; 5] = [APART[0], APART[1], APART[2], ON_EVERY_LINK[0], ON_EVERY_LINK[1]];
 
 /// A target that has no standard library at all: what builds for it cannot do I/O.
 const BARE_TARGET: &str = "x86_64-unknown-none";
@@ -22,6 +25,13 @@ const BARE_TARGET: &str = "x86_64-unknown-none";
 pub(crate) fn fmt(ctx: &Context) -> Report {
     let plain = ["--", "--color", "never"];
     let mut report = Report::of(Job::cargo(["fmt", "--all", "--check"]).args(plain).run(ctx));
+    // A test includes the programs of the book, which cargo does not see either.
+    let pages = files_below(&ctx.root.join("docs/learn"), &[]).unwrap_or_default();
+    let programs = pages.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs"));
+    let rustfmt = Job::new("rustfmt").args(["--check", "--color", "never", "--edition", "2024"]);
+    let ran = rustfmt.args(programs).run(ctx);
+    report.failures.extend(ran.failure());
+    report.output.extend(ran.lines);
     // The fuzz targets are a workspace of their own, which `--all` does not see.
     let manifest = "fuzz/Cargo.toml";
     if ctx.root.join(manifest).exists() {
@@ -53,8 +63,7 @@ pub(crate) fn test(ctx: &Context) -> Report {
     if is_quick {
         job = job.args(["--lib", "--bins"]);
     }
-    let skipped: &'static [&'static str] = if ctx.is_full() { &LONG[2..] } else { &LONG };
-    job = job.arg("--").args(for_test_programs(skipped));
+    job = job.arg("--").args(for_test_programs(left_out(ctx.is_full())));
     if is_quick {
         job = job.env("PROPTEST_CASES", "32");
     }
@@ -81,6 +90,11 @@ pub(crate) fn test(ctx: &Context) -> Report {
 /// Arguments of test programs in the steps that repeat the step `test` over another link or as another user.
 pub(crate) fn for_repeated_tests() -> Vec<&'static str> {
     for_test_programs(&LONG)
+}
+
+/// What the main command of the step `test` leaves out.
+fn left_out(is_full: bool) -> &'static [&'static str] {
+    if is_full { &APART[..1] } else { &APART }
 }
 
 fn for_test_programs(skipped: &'static [&'static str]) -> Vec<&'static str> {
@@ -170,4 +184,17 @@ fn has_bare_target(ctx: &Context) -> bool {
 
 pub(crate) fn examples(ctx: &Context) -> Report {
     Report::of(Job::cargo(["build", "--workspace", "--examples", "--all-features"]).run(ctx))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_choose_their_links_run_once() {
+        for name in ON_EVERY_LINK {
+            assert!([false, true].into_iter().all(|is_full| !left_out(is_full).contains(&name)), "{name}");
+            assert!(for_repeated_tests().contains(&name), "{name}");
+        }
+    }
 }

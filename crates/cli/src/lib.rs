@@ -15,6 +15,7 @@ mod dsm;
 mod failure;
 mod faults;
 mod gids;
+mod learn;
 #[doc(hidden)]
 pub mod machine;
 mod perf;
@@ -50,7 +51,8 @@ Examples:
   ferroce perf write-bw 192.0.2.7 -a      … and on a second machine, start it, for all sizes
   ferroce gids                            which addresses RDMA programs can use
   ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets
-  ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes";
+  ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes
+  ferroce learn                           learn RDMA: chapters with programs that run here";
 
 #[derive(Subcommand)]
 enum Command {
@@ -75,6 +77,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Run a program and record its packets to a file for Wireshark.
     Capture(capture::Args),
+    /// List the chapters of the book about RDMA, or start one: its text and programs in a new folder.
+    Learn(learn::Args),
 }
 
 /// Runs the command that the arguments of the process name.
@@ -93,6 +97,7 @@ pub fn main() -> ExitCode {
             Command::Dsm(command) => dsm::run(command),
             Command::Doctor(args) => doctor::run(&args),
             Command::Capture(args) => capture::run(&args),
+            Command::Learn(args) => learn::run(&args).map(done),
         }
     };
     outcome.unwrap_or_else(|failure| failure.report())

@@ -44,6 +44,15 @@ pub(crate) fn has_compiler() -> bool {
     found
 }
 
+/// Whether C programs with verbs and connections can be compiled here; if not, the reason is printed.
+pub(crate) fn has_headers() -> bool {
+    let found = Path::new("/usr/include/rdma/rdma_cma.h").exists();
+    if !found {
+        println!("SKIPPED: <rdma/rdma_cma.h> is missing; it is in the package librdmacm-dev");
+    }
+    found && has_compiler()
+}
+
 /// Builds a library that the command looks for next to itself: a test of a cdylib's user does not make the cdylib.
 pub(crate) fn build_library(package: &str) {
     if may_build() {
