@@ -61,13 +61,21 @@ pub fn hardware_address(interface: &str) -> io::Result<[u8; 6]> {
     Ok(std::array::from_fn(|at| bytes[at].cast_unsigned()))
 }
 
-/// A UDP socket, made by a bare system call. Below a library that replaces `socket` (librspreload does, to turn the sockets
-/// of a program into ours) the NIC's own sockets must stay what they are.
+/// A UDP socket. Below a library that replaces `socket` (librspreload does, to turn the sockets of a program into ours) the NIC's own
+/// sockets must stay what they are, so a bare system call makes them.
 pub fn open_udp(is_ipv4: bool) -> io::Result<OwnedFd> {
+    open_socket(is_ipv4, libc::SOCK_DGRAM, libc::IPPROTO_UDP)
+}
+
+/// A TCP socket that does not block, made in the same way.
+pub fn open_tcp(is_ipv4: bool) -> io::Result<OwnedFd> {
+    open_socket(is_ipv4, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, libc::IPPROTO_TCP)
+}
+
+fn open_socket(is_ipv4: bool, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     let domain = if is_ipv4 { libc::AF_INET } else { libc::AF_INET6 };
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: a plain system call; the result is checked and owned from here on.
-    let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind, libc::IPPROTO_UDP) };
+    let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, protocol) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

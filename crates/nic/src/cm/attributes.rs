@@ -13,7 +13,7 @@ impl CmId {
             return datagram_attributes(state);
         }
         if self.service.streams.is_some() {
-            return stream_attributes(state);
+            return stream_attributes(state, self.state.lock().stream.is_some());
         }
         let (comm, options, path) = {
             let own = self.state.lock();
@@ -44,11 +44,11 @@ impl CmId {
 }
 
 /// iWARP: the connection itself moves the queue pair to RTS. A program that sets its own queue pair up state by state changes nothing.
-fn stream_attributes(state: QpState) -> Result<(QpAttr, AttrMask), Error> {
+fn stream_attributes(state: QpState, is_connected: bool) -> Result<(QpAttr, AttrMask), Error> {
     let rights = AttrMask::ACCESS_FLAGS;
     let mask = match state {
-        QpState::Init => rights | AttrMask::STATE | AttrMask::PORT,
-        QpState::Rtr | QpState::Rts => rights,
+        QpState::Init if !is_connected => rights | AttrMask::STATE | AttrMask::PORT,
+        QpState::Init | QpState::Rtr | QpState::Rts => rights,
         _ => return Err(NO_ATTRIBUTES.into()),
     };
     let access = Access::LOCAL_WRITE | Access::REMOTE;

@@ -49,7 +49,10 @@ impl Engine {
         let contexts = self.device.contexts();
         let mut qps: Vec<_> = contexts.iter().flat_map(|context| context.qps.all()).collect();
         let tally = Tally::default();
-        qps.iter().for_each(|qp| tally.add(&qp.tally));
+        for qp in &qps {
+            tally.add(&qp.tally);
+            qp.stream().into_iter().for_each(|stream| tally.add_stream(stream.machine.lock().counters()));
+        }
         tally.add(&self.device.counters.retired.lock());
         qps.retain(|qp| qp.qpn.value() > page.after);
         qps.sort_unstable_by_key(|qp| qp.qpn.value());
@@ -61,6 +64,11 @@ impl Engine {
         [link.direct_gpu, link.staged_gpu] = COPIES.values();
         link.local_tx_packets += tally.ring_packets.value();
         link.local_tx_bytes += tally.ring_bytes.value();
+        // A packet of iWARP is an FPDU.
+        link.tx_packets += tally.tx_fpdus.value();
+        link.tx_bytes += tally.tx_fpdu_bytes.value();
+        link.rx_packets += tally.rx_fpdus.value();
+        link.rx_bytes += tally.rx_fpdu_bytes.value();
         let counters = Counters {
             pid: std::process::id(),
             slot: self.shared_port.slot(),

@@ -1,8 +1,9 @@
 //! The sockets of streams. None of them blocks.
 
 use crate::memory::External;
+use ferroce_os::interfaces::open_tcp;
 use smallvec::SmallVec;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{SockAddr, Socket};
 use std::io::{self, Read};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -43,8 +44,7 @@ pub(crate) struct StreamSocket(Socket);
 impl StreamSocket {
     /// A socket that is bound to this address. `only_v6`: the wildcard address of IPv6 excludes IPv4.
     pub(crate) fn bind(address: SocketAddr, only_v6: bool) -> io::Result<StreamSocket> {
-        let socket =
-            Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        let socket = Socket::from(open_tcp(address.is_ipv4())?);
         // As siw: a program may have used the port for a socket of its own just before.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
