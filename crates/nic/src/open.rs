@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::follow::FollowAddresses;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
-use crate::link::{Capture, Faulty, Link, SharedPort, StreamLink, UdpConfig, UdpLink};
+use crate::link::{Capture, Faulty, Link, SharedPort, StreamExtras, StreamLink, UdpConfig, UdpLink};
 use crate::local::{LocalLink, LocalPeers};
 use crate::nic::{Nic, NicInner};
 use crate::poller_activity::PollerActivity;
@@ -121,14 +121,17 @@ impl NicInner {
     }
 }
 
-/// Refuses settings that iWARP does not have. None of them may be ignored: a program with a key relies on it.
+/// Refuses settings that the wire does not have. None of them may be ignored: a program with a key relies on it.
 fn check_wire(config: &Config) -> Result<(), Error> {
+    let faults = config.faults.unwrap_or_default();
+    if config.wire == Wire::Roce && faults.hits_streams() {
+        return Err(Error::StreamFaults);
+    }
     let refused = [
         (config.cm_secret.is_some(), "keys for connections yet (FERROCE_CM_KEY)"),
-        (config.faults.is_some(), "injected faults (FERROCE_FAULTS)"),
         (
-            config.capture.is_some(),
-            "capture of packets yet (FERROCE_CAPTURE); capture the TCP port with tcpdump",
+            faults.hits_packets(),
+            "lost, late or doubled packets, since TCP repairs them: FERROCE_FAULTS takes short, stall, reset and corrupt there",
         ),
     ];
     match refused.into_iter().find(|(is_set, _)| *is_set && config.wire == Wire::Iwarp) {
@@ -221,8 +224,11 @@ struct Links {
 /// context has shared memory only if the first one has.
 fn open_links(config: &Config, first: Option<&Arc<Engine>>) -> Result<Links, Error> {
     if config.wire == Wire::Iwarp {
-        let link = Arc::new(StreamLink::open()?);
-        let (shared_port, streams) = (link.port().clone(), Some(Streams::new(link.sockets().clone())));
+        let capture = config.capture.as_deref().map(Capture::create).transpose();
+        let capture = capture.map_err(Error::system("creating the capture file"))?.map(Arc::new);
+        let link = Arc::new(StreamLink::open(StreamExtras::new(capture, config.faults))?);
+        let (shared_port, streams) =
+            (link.port().clone(), Some(Streams::new(link.sockets().clone(), link.extras().clone())));
         return Ok(Links { link: link.clone(), wire: link, shared_port, local_peers: None, streams });
     }
     let capture = config.capture.as_deref().map(Capture::create).transpose();

@@ -238,7 +238,7 @@ impl End {
         }
         for slot in self.all_slots() {
             let start = self.offset(false, slot) as u64;
-            let (middle, stop) = (start + (job.size / 2 | 1) as u64, start + job.size as u64);
+            let (middle, stop) = (start + ((job.size / 2) | 1) as u64, start + job.size as u64);
             // Every other message is gathered from two pieces, the first of odd length.
             let places = match slot % 2 == 1 && job.size > 3 {
                 true => vec![self.memory.sge(start..middle)?, self.memory.sge(middle..stop)?],

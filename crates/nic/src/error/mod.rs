@@ -25,6 +25,9 @@ pub enum Error {
     /// A work request was refused.
     #[error("{0}")]
     Post(#[from] PostError),
+    /// Faults of streams on a wire without streams.
+    #[error("RoCE has no streams: FERROCE_FAULTS takes short, stall and reset only with FERROCE_WIRE=iwarp")]
+    StreamFaults,
     /// The wire does not have it.
     #[error("iWARP has no {what}")]
     NotOnThisWire {

@@ -1,10 +1,12 @@
 //! A pcapng file of everything that crossed a link, for Wireshark.
 //!
 //! A UDP socket shows no Ethernet, IP and UDP headers, so they are written anew from what is known. Ethernet addresses
-//! are zero, as on the loopback interface; all else is what the wire had, so Wireshark can check the ICRC.
+//! are zero, as on the loopback interface; all else is what the wire had, so Wireshark can check the ICRC. A TCP socket shows
+//! no segments either: those in the file are made up, with sequence numbers that fit.
 
 use ferroce_os::clock::wall_clock_ns;
 use ferroce_os::fork::Generation;
+use ferroce_proto::Gid;
 use ferroce_proto::wire::{FlowAddrs, Ipv4Header, Ipv6Header, UdpHeader};
 use parking_lot::{Condvar, Mutex};
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -17,7 +19,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -49,6 +51,42 @@ pub(crate) struct Outer {
     pub(crate) ident: u16,
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
+}
+
+/// A TCP segment without options.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TcpSegment {
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledged: u32,
+    pub(crate) flags: u8,
+}
+
+impl TcpSegment {
+    const LEN: usize = 20;
+    const PROTOCOL: u8 = 6;
+    /// Most payload of a segment, so that its length fits the IP header.
+    pub(crate) const MOST: usize = u16::MAX as usize - Ipv4Header::LEN - Self::LEN;
+    pub(crate) const FIN: u8 = 0x01;
+    pub(crate) const SYN: u8 = 0x02;
+    pub(crate) const RST: u8 = 0x04;
+    pub(crate) const PSH: u8 = 0x08;
+    pub(crate) const ACK: u8 = 0x10;
+
+    fn header(&self, checksum: u16) -> [u8; Self::LEN] {
+        const HEADER_WORDS: u8 = 5 << 4;
+        let mut b = [0; Self::LEN];
+        b[..2].copy_from_slice(&self.from.port().to_be_bytes());
+        b[2..4].copy_from_slice(&self.to.port().to_be_bytes());
+        b[4..8].copy_from_slice(&self.sequence.to_be_bytes());
+        b[8..12].copy_from_slice(&self.acknowledged.to_be_bytes());
+        (b[12], b[13]) = (HEADER_WORDS, self.flags);
+        // The receive window is not known.
+        b[14..16].copy_from_slice(&u16::MAX.to_be_bytes());
+        b[16..18].copy_from_slice(&checksum.to_be_bytes());
+        b
+    }
 }
 
 /// Writes packets to a pcapng file. Any number of links and threads may share one.
@@ -103,11 +141,21 @@ impl Capture {
 
     /// Adds a packet; `packet` is what follows the UDP header, with its ICRC.
     pub(crate) fn record(&self, direction: Direction, outer: &Outer, packet: &[u8]) {
+        self.write(direction, |frame| build_udp(frame, outer, packet));
+    }
+
+    /// Adds a segment of at most [`TcpSegment::MOST`] bytes.
+    pub(crate) fn record_segment(&self, direction: Direction, segment: &TcpSegment, payload: &[u8]) {
+        self.write(direction, |frame| build_tcp(frame, segment, payload));
+    }
+
+    fn write(&self, direction: Direction, build: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.shared.state.lock();
         let State { file, frame, .. } = &mut *state;
         let written = match file {
             Some(file) => {
-                build_frame(frame, outer, packet);
+                frame.clear();
+                build(frame);
                 write_frame(file, direction, frame)
             }
             None => Err(PcapError::IncompleteBuffer),
@@ -229,23 +277,22 @@ fn write_frame(
     file.write_block(&block.into_block()).map(|_| ())
 }
 
-fn build_frame(frame: &mut Vec<u8>, outer: &Outer, packet: &[u8]) {
+/// Ethernet and IP headers for `len` bytes of this protocol.
+fn build_ip(frame: &mut Vec<u8>, outer: &Outer, protocol: u8, len: usize) {
     const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
     const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
-    let FlowAddrs { sgid, dgid, sport, dport } = outer.flow;
-    let udp_len = (UdpHeader::LEN + packet.len()) as u16;
-    frame.clear();
+    let FlowAddrs { sgid, dgid, .. } = outer.flow;
     frame.extend_from_slice(&[0; ETHERNET_LEN - 2]);
     match (sgid.to_ip(), dgid.to_ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             frame.extend_from_slice(&ETHERTYPE_IPV4);
             let header = Ipv4Header {
                 tos: outer.tos,
-                total_len: Ipv4Header::LEN as u16 + udp_len,
+                total_len: (Ipv4Header::LEN + len) as u16,
                 ident: outer.ident,
                 flags: Ipv4Header::DONT_FRAGMENT,
                 ttl: outer.ttl,
-                protocol: Ipv4Header::PROTOCOL_UDP,
+                protocol,
                 src,
                 dst,
             };
@@ -256,8 +303,8 @@ fn build_frame(frame: &mut Vec<u8>, outer: &Outer, packet: &[u8]) {
             let header = Ipv6Header {
                 tclass: outer.tos,
                 flow_label: 0,
-                payload_len: udp_len,
-                next_header: Ipv4Header::PROTOCOL_UDP,
+                payload_len: len as u16,
+                next_header: protocol,
                 hop_limit: outer.ttl,
                 src: sgid.0.into(),
                 dst: dgid.0.into(),
@@ -265,18 +312,37 @@ fn build_frame(frame: &mut Vec<u8>, outer: &Outer, packet: &[u8]) {
             frame.extend_from_slice(&header.to_bytes());
         }
     }
-    let mut udp = UdpHeader { sport, dport, len: udp_len, checksum: 0 };
-    udp.checksum = udp_checksum(&outer.flow, &udp, packet);
+}
+
+fn build_udp(frame: &mut Vec<u8>, outer: &Outer, packet: &[u8]) {
+    let FlowAddrs { sport, dport, .. } = outer.flow;
+    let len = UdpHeader::LEN + packet.len();
+    build_ip(frame, outer, Ipv4Header::PROTOCOL_UDP, len);
+    let mut udp = UdpHeader { sport, dport, len: len as u16, checksum: 0 };
+    let sum = checksum(&outer.flow, Ipv4Header::PROTOCOL_UDP, &udp.to_bytes(), packet);
+    // A sum of zero is written as ones, for zero means that there is no checksum.
+    udp.checksum = if sum == 0 { u16::MAX } else { sum };
     frame.extend_from_slice(&udp.to_bytes());
     frame.extend_from_slice(packet);
 }
 
-/// Checksum over pseudo header, header and data (RFC 768); IPv6 does not allow to leave it out. The zero bytes in front
+fn build_tcp(frame: &mut Vec<u8>, segment: &TcpSegment, payload: &[u8]) {
+    const TTL: u8 = 64;
+    let gid = |address: SocketAddr| Gid::from_ip(address.ip());
+    let flow = FlowAddrs::new(gid(segment.from), gid(segment.to), segment.from.port());
+    let outer = Outer { flow, ident: 0, tos: 0, ttl: TTL };
+    build_ip(frame, &outer, TcpSegment::PROTOCOL, TcpSegment::LEN + payload.len());
+    let sum = checksum(&flow, TcpSegment::PROTOCOL, &segment.header(0), payload);
+    frame.extend_from_slice(&segment.header(sum));
+    frame.extend_from_slice(payload);
+}
+
+/// Checksum over pseudo header, header and data (RFC 768, RFC 9293); IPv6 does not allow to leave it out. The zero bytes in front
 /// of an IPv4-mapped address add nothing; its two bytes of ones are skipped.
-fn udp_checksum(flow: &FlowAddrs, udp: &UdpHeader, packet: &[u8]) -> u16 {
+fn checksum(flow: &FlowAddrs, protocol: u8, header: &[u8], packet: &[u8]) -> u16 {
     let skip = if flow.is_ipv4() { 12 } else { 0 };
-    let parts: [&[u8]; 4] = [&flow.sgid.0[skip..], &flow.dgid.0[skip..], &udp.to_bytes(), packet];
-    let mut sum = u64::from(udp.len) + u64::from(Ipv4Header::PROTOCOL_UDP);
+    let parts: [&[u8]; 4] = [&flow.sgid.0[skip..], &flow.dgid.0[skip..], header, packet];
+    let mut sum = (header.len() + packet.len()) as u64 + u64::from(protocol);
     for part in parts {
         let words = part.chunks_exact(2);
         let odd = words.remainder().first().map_or(0, |&b| u64::from(b) << 8);
@@ -285,8 +351,7 @@ fn udp_checksum(flow: &FlowAddrs, udp: &UdpHeader, packet: &[u8]) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    // A sum of zero is written as ones, for zero means that there is no checksum.
-    if sum == 0xffff { 0xffff } else { !(sum as u16) }
+    !(sum as u16)
 }
 
 fn to_io_error(error: PcapError) -> io::Error {
@@ -299,7 +364,6 @@ fn to_io_error(error: PcapError) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroce_proto::Gid;
 
     fn temporary(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("ferroce-{}-{name}.pcapng", std::process::id()));

@@ -82,12 +82,18 @@ counters! {
     injected_losses,
     /// Packets that fault injection sent twice.
     injected_duplicates,
-    /// Packets that fault injection damaged.
+    /// Packets, or reads of streams, that fault injection damaged.
     injected_corruptions,
     /// Packets that fault injection held back so that others overtake them.
     injected_reorders,
     /// Packets that fault injection marked as a congested switch would.
     injected_marks,
+    /// Reads and writes of streams that fault injection cut short.
+    injected_shorts,
+    /// Reads and writes of streams that fault injection made repeat.
+    injected_stalls,
+    /// Streams that fault injection reset.
+    injected_resets,
     /// Packets that could not be written to the capture file.
     capture_errors,
     /// Packets given to processes of this host through shared memory; not among `tx_packets`.

@@ -48,7 +48,10 @@ impl CmId {
             return Err(Error::NotOnThisWire { what: "port space but that of TCP" });
         }
         check_no_key(state)?;
-        let bound = StreamSocket::bind(address, state.options.af_only)
+        let Some(extras) = self.service.engine.stream_extras() else {
+            return Err(Error::system("binding a TCP socket")(std::io::ErrorKind::Unsupported.into()));
+        };
+        let bound = StreamSocket::bind(address, state.options.af_only, extras)
             .and_then(|socket| socket.local_addr().map(|local| (socket, local)));
         let (socket, local) = bound.map_err(Error::system("binding a TCP socket"))?;
         state.local = Some(local);

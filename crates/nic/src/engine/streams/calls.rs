@@ -19,8 +19,8 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Longest ULPDU between two ferroce ends. TCP cuts it into segments.
-const LONG_ULPDU: u16 = u16::MAX;
+/// Longest ULPDU between two ferroce ends. TCP cuts it into segments; in a capture it fits one.
+const LONG_ULPDU: u16 = 65_480;
 
 /// A stream that a queue pair gets.
 pub(crate) struct NewStream<'a> {

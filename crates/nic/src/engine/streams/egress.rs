@@ -88,7 +88,11 @@ impl Engine {
         let (head_len, payload_len) = (fpdu.header.len(), fpdu.payload.len());
         with_scratch(|copy| {
             let mut pins = Pins::new(&self.device.regions);
-            let external = self.external(&mut pins, fpdu.payload, qp).map_err(TxError::Fault)?;
+            let external = match streams.extras.captures() {
+                // The capture reads the bytes, too, and must not read other ones than the kernel.
+                true => None,
+                false => self.external(&mut pins, fpdu.payload, qp).map_err(TxError::Fault)?,
+            };
             if external.is_none() {
                 self.copy_payload(copy, fpdu.payload, qp).map_err(TxError::Fault)?;
             }

@@ -27,6 +27,7 @@ pub(crate) use end::StreamEnd;
 
 use super::Engine;
 use super::QpCore;
+use crate::link::StreamExtras;
 use closing::ClosingStreams;
 use ferroce_os::epoll::Epoll;
 use ferroce_os::lock::Mutex;
@@ -52,6 +53,7 @@ pub(crate) enum StreamEvent {
 /// The streams of one progress context.
 pub(crate) struct Streams {
     sockets: Arc<Epoll>,
+    extras: Arc<StreamExtras>,
     polling: Mutex<StreamPolling>,
     closing: ClosingStreams,
     /// Events that the connection manager has not received, by its number of the connection.
@@ -72,9 +74,10 @@ struct StreamPolling {
 }
 
 impl Streams {
-    pub(crate) fn new(sockets: Arc<Epoll>) -> Streams {
+    pub(crate) fn new(sockets: Arc<Epoll>, extras: Arc<StreamExtras>) -> Streams {
         Streams {
             sockets,
+            extras,
             polling: Mutex::default(),
             closing: ClosingStreams::default(),
             events: Mutex::default(),
@@ -105,6 +108,11 @@ impl Engine {
     /// The sockets of this context; `None` if its wire is not iWARP.
     pub(crate) fn sockets(&self) -> Option<&Epoll> {
         self.streams.as_ref().map(|streams| &*streams.sockets)
+    }
+
+    /// Capture and faults of the streams of this context; `None` if its wire is not iWARP.
+    pub(crate) fn stream_extras(&self) -> Option<&Arc<StreamExtras>> {
+        self.streams.as_ref().map(|streams| &streams.extras)
     }
 
     /// The token of a socket of the connection manager, which calls it by this number.

@@ -2,10 +2,10 @@
 
 use std::str::FromStr;
 
-/// Which faults to inject into the packets that a link sends.
+/// Which faults to inject into the packets that a link sends, or into the streams of iWARP.
 ///
-/// Reads from text such as `loss=1%,reorder=0.5%,dup=0.1%,corrupt=0.01%,mark=1%,delay=1ms,jitter=200us,seed=7`; what is
-/// not named is zero.
+/// Reads from text such as `loss=1%,reorder=0.5%,dup=0.1%,corrupt=0.01%,mark=1%,delay=1ms,jitter=200us,seed=7`, or for
+/// streams `short=20%,stall=5%,corrupt=0.01%,reset=0.01%,seed=7`; what is not named is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct FaultConfig {
@@ -23,6 +23,12 @@ pub struct FaultConfig {
     pub delay_ns: u64,
     /// And by something between nothing and this.
     pub jitter_ns: u64,
+    /// Streams: probability that a read or write moves only some of its bytes.
+    pub short: f64,
+    /// Streams: probability that a read or write moves nothing, and is repeated.
+    pub stall: f64,
+    /// Streams: probability that a read or write resets the connection.
+    pub reset: f64,
     /// The same seed and the same packets give the same faults.
     pub seed: u64,
 }
@@ -35,7 +41,9 @@ pub enum FaultConfigError {
     #[error("`{0}` is not of the form name=value")]
     NoValue(String),
     /// There is no such fault.
-    #[error("`{0}` is no fault; there are loss, reorder, dup, corrupt, mark, delay, jitter and seed")]
+    #[error(
+        "`{0}` is no fault; there are loss, reorder, dup, corrupt, mark, delay, jitter, short, stall, reset and seed"
+    )]
     UnknownName(String),
     /// Not a probability.
     #[error("{name}: `{value}` is no probability between 0 and 1 (1% or 0.01)")]
@@ -59,6 +67,17 @@ pub enum FaultConfigError {
 }
 
 impl FaultConfig {
+    /// Whether something is to happen that only packets have: TCP repairs it.
+    pub(crate) fn hits_packets(&self) -> bool {
+        (self.loss, self.duplicate, self.reorder, self.mark) != (0.0, 0.0, 0.0, 0.0)
+            || (self.delay_ns, self.jitter_ns) != (0, 0)
+    }
+
+    /// Whether something is to happen that only streams have.
+    pub(crate) fn hits_streams(&self) -> bool {
+        (self.short, self.stall, self.reset) != (0.0, 0.0, 0.0)
+    }
+
     /// Whether packets are lost and nothing else happens to them.
     pub(super) fn only_loses(&self) -> bool {
         let FaultConfig { reorder, duplicate, corrupt, mark, delay_ns, jitter_ns, .. } = *self;
@@ -81,6 +100,9 @@ impl FromStr for FaultConfig {
                 "dup" | "duplicate" => config.duplicate = probability(name, value)?,
                 "corrupt" => config.corrupt = probability(name, value)?,
                 "mark" => config.mark = probability(name, value)?,
+                "short" => config.short = probability(name, value)?,
+                "stall" => config.stall = probability(name, value)?,
+                "reset" => config.reset = probability(name, value)?,
                 "delay" => config.delay_ns = duration_ns(name, value)?,
                 "jitter" => config.jitter_ns = duration_ns(name, value)?,
                 "seed" => {
@@ -136,8 +158,15 @@ mod tests {
             delay_ns: 1_000_000,
             jitter_ns: 1_500,
             seed: 7,
+            ..FaultConfig::default()
         };
         assert_eq!(config, expected);
+        assert!(config.hits_packets() && !config.hits_streams());
+        let config: FaultConfig = "short=20%,stall=5%,reset=1%,corrupt=1%".parse().unwrap();
+        let expected =
+            FaultConfig { short: 0.2, stall: 0.05, reset: 0.01, corrupt: 0.01, ..FaultConfig::default() };
+        assert_eq!(config, expected);
+        assert!(config.hits_streams() && !config.hits_packets());
         assert_eq!("".parse(), Ok(FaultConfig::default()));
     }
 

@@ -3,8 +3,11 @@
 //! Every queue pair has a stream of its own, and one epoll set has all of them, so this link has one descriptor to sleep on. The
 //! bytes do not pass through [`Link`], which carries datagrams: the engine reads and writes each stream itself.
 
+mod extras;
 mod socket;
+mod tap;
 
+pub(crate) use extras::StreamExtras;
 pub(crate) use socket::{Closing, StreamListener, StreamPiece, StreamSocket};
 
 use super::shared_port::SharedPort;
@@ -20,18 +23,24 @@ use std::sync::Arc;
 pub(crate) struct StreamLink {
     port: Arc<SharedPort>,
     sockets: Arc<Epoll>,
+    extras: Arc<StreamExtras>,
 }
 
 impl StreamLink {
     /// Claims a process slot, which queue pair numbers contain, and makes an empty set of sockets.
-    pub(crate) fn open() -> Result<StreamLink, LinkError> {
+    pub(crate) fn open(extras: StreamExtras) -> Result<StreamLink, LinkError> {
         let registry = Arc::new(Registry::open(&default_base())?);
         let failed = |what: String| move |source| LinkError::Socket { what, source };
         let directory = registry.directory().display().to_string();
         let port =
             SharedPort::open(registry, Arc::default()).map_err(failed(format!("listen in {directory}")))?;
         let sockets = Epoll::new().map_err(failed("open a poll set".into()))?;
-        Ok(StreamLink { port: Arc::new(port), sockets: Arc::new(sockets) })
+        Ok(StreamLink { port: Arc::new(port), sockets: Arc::new(sockets), extras: Arc::new(extras) })
+    }
+
+    /// Capture and faults of its streams.
+    pub(crate) fn extras(&self) -> &Arc<StreamExtras> {
+        &self.extras
     }
 
     pub(crate) fn port(&self) -> &Arc<SharedPort> {
@@ -73,6 +82,6 @@ impl Link for StreamLink {
     fn report_outer_fields(&self) {}
 
     fn counters(&self) -> LinkCounters {
-        LinkCounters::default()
+        self.extras.counters()
     }
 }

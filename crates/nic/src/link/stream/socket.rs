@@ -1,12 +1,15 @@
 //! The sockets of streams. None of them blocks.
 
+use super::extras::{Fate, Io, SocketExtras, StreamExtras};
 use crate::memory::External;
 use ferroce_os::interfaces::open_tcp;
 use smallvec::SmallVec;
 use socket2::{SockAddr, Socket};
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A part of what a stream sends.
@@ -26,6 +29,14 @@ impl StreamPiece<'_> {
         };
         libc::iovec { iov_base: start.cast_mut().cast(), iov_len: len }
     }
+
+    /// Its bytes; none of a region, which is not used while streams are captured.
+    fn captured(&self) -> &[u8] {
+        match self {
+            StreamPiece::Bytes(bytes) => bytes,
+            StreamPiece::External(_) => &[],
+        }
+    }
 }
 
 /// How a stream is closed.
@@ -39,11 +50,18 @@ pub(crate) enum Closing {
 
 /// The socket of a connection, or of an attempt to make one.
 #[derive(Debug)]
-pub(crate) struct StreamSocket(Socket);
+pub(crate) struct StreamSocket {
+    socket: Socket,
+    extras: Option<Box<SocketExtras>>,
+}
 
 impl StreamSocket {
     /// A socket that is bound to this address. `only_v6`: the wildcard address of IPv6 excludes IPv4.
-    pub(crate) fn bind(address: SocketAddr, only_v6: bool) -> io::Result<StreamSocket> {
+    pub(crate) fn bind(
+        address: SocketAddr,
+        only_v6: bool,
+        extras: &Arc<StreamExtras>,
+    ) -> io::Result<StreamSocket> {
         let socket = Socket::from(open_tcp(address.is_ipv4())?);
         // As siw: a program may have used the port for a socket of its own just before.
         socket.set_reuse_address(true)?;
@@ -51,12 +69,12 @@ impl StreamSocket {
             socket.set_only_v6(only_v6)?;
         }
         socket.bind(&address.into())?;
-        Ok(StreamSocket(socket))
+        Ok(StreamSocket { socket, extras: extras.for_socket() })
     }
 
     /// Starts to connect. The socket becomes writable when that ends; then call [`Self::connected`].
     pub(crate) fn connect(&self, to: SocketAddr) -> io::Result<()> {
-        match self.0.connect(&to.into()) {
+        match self.socket.connect(&to.into()) {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
             other => other,
         }
@@ -64,20 +82,25 @@ impl StreamSocket {
 
     /// How the attempt to connect ended.
     pub(crate) fn connected(&self) -> io::Result<()> {
-        match self.0.take_error()? {
+        match self.socket.take_error()? {
             Some(error) => Err(error),
-            None => self.prepare(),
+            None => self.prepare(true),
         }
     }
 
-    fn prepare(&self) -> io::Result<()> {
-        self.0.set_tcp_nodelay(true)
+    fn prepare(&self, is_initiator: bool) -> io::Result<()> {
+        if let Some(extras) = &self.extras {
+            extras.start(self.local_addr()?, plain(self.socket.peer_addr()?)?, is_initiator);
+        }
+        self.socket.set_tcp_nodelay(true)
     }
 
     /// Listens on the port it is bound to.
     pub(crate) fn listen(self, backlog: u32) -> Result<StreamListener, (StreamSocket, io::Error)> {
-        match self.0.listen(i32::try_from(backlog).unwrap_or(i32::MAX)) {
-            Ok(()) => Ok(StreamListener(self.0)),
+        match self.socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX)) {
+            Ok(()) => {
+                Ok(StreamListener { socket: self.socket, extras: self.extras.map(|extras| extras.all()) })
+            }
             Err(error) => Err((self, error)),
         }
     }
@@ -85,28 +108,59 @@ impl StreamSocket {
     /// Sets the traffic class of its packets, where the system can.
     pub(crate) fn set_traffic_class(&self, class: u8) {
         let _ = match self.local_addr().map(|local| local.is_ipv4()) {
-            Ok(true) => self.0.set_tos_v4(class.into()),
-            _ => self.0.set_tclass_v6(class.into()),
+            Ok(true) => self.socket.set_tos_v4(class.into()),
+            _ => self.socket.set_tclass_v6(class.into()),
         };
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        plain(self.0.local_addr()?)
+        plain(self.socket.local_addr()?)
     }
 
     /// Bytes that fit a TCP segment.
     pub(crate) fn segment_len(&self) -> usize {
-        self.0.tcp_mss().map_or(0, |len| len as usize)
+        self.socket.tcp_mss().map_or(0, |len| len as usize)
     }
 
     /// Reads what has arrived: `None` if that is nothing, no bytes if the peer has closed the stream.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        unless_it_would_block((&self.0).read(buffer))
+        let Some(extras) = &self.extras else {
+            return unless_it_would_block((&self.socket).read(buffer));
+        };
+        // A fault hits bytes only.
+        if extras.has_faults()
+            && unless_it_would_block(self.socket.peek(&mut [MaybeUninit::uninit()]))?.is_none()
+        {
+            return Ok(None);
+        }
+        let fate = extras.fate(Io::Received, buffer.len());
+        let Some(len) = self.suffer(&fate, buffer.len())? else { return Ok(None) };
+        let received = unless_it_would_block((&self.socket).read(&mut buffer[..len]))?;
+        if let Some(count) = received {
+            extras.damage(&fate, &mut buffer[..count]);
+            extras.record(Io::Received, &[&buffer[..count]], count);
+        }
+        Ok(received)
+    }
+
+    /// How many of `len` bytes a read or write may move; `None` if it must be repeated later.
+    fn suffer(&self, fate: &Fate, len: usize) -> io::Result<Option<usize>> {
+        match *fate {
+            Fate::Stalled => Ok(None),
+            Fate::Reset => {
+                self.close(Closing::Reset);
+                Err(io::Error::from_raw_os_error(libc::ECONNRESET))
+            }
+            Fate::Short(most) => Ok(Some(most.min(len))),
+            Fate::Whole | Fate::Damaged(_) => Ok(Some(len)),
+        }
     }
 
     /// Sends a frame of some hundred bytes, for which a new socket always has room.
     pub(crate) fn send_frame(&self, frame: &[u8]) -> io::Result<()> {
-        let sent = self.send(frame, true)?;
+        let pieces = [StreamPiece::Bytes(frame)];
+        // SAFETY: no piece lies in a region.
+        let sent = unsafe { self.send_most(&pieces, true, usize::MAX) }?;
         if sent == frame.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
@@ -126,7 +180,31 @@ impl StreamSocket {
         pieces: &[StreamPiece<'_>],
         ends_record: bool,
     ) -> io::Result<usize> {
+        let most = match &self.extras {
+            Some(extras) => self.suffer(&extras.fate(Io::Sent, Fate::USUAL_WRITE), usize::MAX)?,
+            None => Some(usize::MAX),
+        };
+        let Some(most) = most else { return Ok(0) };
+        // SAFETY: as the caller promises.
+        unsafe { self.send_most(pieces, ends_record, most) }
+    }
+
+    /// The same, and no more than `most` bytes.
+    ///
+    /// # Safety
+    /// The regions of external pieces are held.
+    unsafe fn send_most(
+        &self,
+        pieces: &[StreamPiece<'_>],
+        ends_record: bool,
+        most: usize,
+    ) -> io::Result<usize> {
+        let mut left = most;
         let mut parts: SmallVec<[libc::iovec; 8]> = pieces.iter().map(StreamPiece::iovec).collect();
+        for part in &mut parts {
+            part.iov_len = part.iov_len.min(left);
+            left -= part.iov_len;
+        }
         // SAFETY: an all-zero `msghdr` is valid: it has no address, no pieces and no control message.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len() as _);
@@ -134,27 +212,36 @@ impl StreamSocket {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | end;
         // SAFETY: the kernel only reads the pieces. Those of the NIC are borrowed, and the regions of the others are held, as
         // the caller promises.
-        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) };
-        match unless_it_would_block(usize::try_from(sent).map_err(|_| io::Error::last_os_error())) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(0),
-            sent => Ok(sent?.unwrap_or(0)),
+        let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, flags) };
+        let sent = match unless_it_would_block(usize::try_from(sent).map_err(|_| io::Error::last_os_error()))
+        {
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => 0,
+            sent => sent?.unwrap_or(0),
+        };
+        if let Some(extras) = &self.extras {
+            let bytes: SmallVec<[&[u8]; 8]> = pieces.iter().map(StreamPiece::captured).collect();
+            extras.record(Io::Sent, &bytes, sent);
         }
+        Ok(sent)
     }
 
     /// Bytes that were sent and the peer has not acknowledged, the end of the stream among them.
     pub(crate) fn unacknowledged(&self) -> usize {
         let mut count: libc::c_int = 0;
         // SAFETY: the call writes one integer.
-        let status = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+        let status = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
         if status == 0 { count as usize } else { 0 }
     }
 
     /// Ends the stream. A forked child may have the socket too, so this does not wait for the last descriptor.
     pub(crate) fn close(&self, how: Closing) {
-        if how == Closing::Reset {
-            let _ = self.0.set_linger(Some(Duration::ZERO));
+        if let Some(extras) = &self.extras {
+            extras.record_close(how);
         }
-        let _ = self.0.shutdown(match how {
+        if how == Closing::Reset {
+            let _ = self.socket.set_linger(Some(Duration::ZERO));
+        }
+        let _ = self.socket.shutdown(match how {
             Closing::AfterData => Shutdown::Write,
             Closing::Reset => Shutdown::Both,
         });
@@ -163,7 +250,7 @@ impl StreamSocket {
 
 impl AsFd for StreamSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -177,27 +264,31 @@ fn unless_it_would_block<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 /// A socket that accepts connections.
 #[derive(Debug)]
-pub(crate) struct StreamListener(Socket);
+pub(crate) struct StreamListener {
+    socket: Socket,
+    extras: Option<Arc<StreamExtras>>,
+}
 
 impl StreamListener {
     /// The next connection that waits, with its local address and that of its peer.
     pub(crate) fn accept(&self) -> io::Result<Option<(StreamSocket, SocketAddr, SocketAddr)>> {
-        let accepted = self.0.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+        let accepted = self.socket.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
         let Some((socket, peer)) = unless_it_would_block(accepted)? else { return Ok(None) };
-        let socket = StreamSocket(socket);
-        socket.prepare()?;
+        let extras = self.extras.as_ref().and_then(|extras| extras.for_socket());
+        let socket = StreamSocket { socket, extras };
+        socket.prepare(false)?;
         let local = socket.local_addr()?;
         Ok(Some((socket, local, plain(peer)?)))
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        plain(self.0.local_addr()?)
+        plain(self.socket.local_addr()?)
     }
 }
 
 impl AsFd for StreamListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 

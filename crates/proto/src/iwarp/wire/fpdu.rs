@@ -1,6 +1,6 @@
 //! FPDUs: how MPA frames segments in the stream (RFC 5044, 4).
 
-use super::{DdpHeader, MAX_BODY};
+use super::{DdpHeader, MAX_BODY, MpaFrame};
 use crate::qp::TxPayload;
 
 /// Bytes of the ULPDU length field.
@@ -24,6 +24,17 @@ pub const MAX_TRAILER: usize = 3 + CRC_LEN;
 /// Zero bytes behind a ULPDU of this length.
 pub const fn pad_len(ulpdu_len: usize) -> usize {
     (LENGTH_LEN + ulpdu_len).wrapping_neg() & 3
+}
+
+/// Length of the frame at the start of `bytes`: an FPDU, or the request or reply before the first one. `None` if too few bytes are there to tell.
+pub fn frame_len(bytes: &[u8], is_negotiated: bool) -> Option<usize> {
+    let number = |at: usize| Some(usize::from(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?])));
+    if is_negotiated {
+        let len = number(0)?;
+        Some(LENGTH_LEN + len + pad_len(len) + CRC_LEN)
+    } else {
+        Some(MpaFrame::HEADER_LEN + number(MpaFrame::HEADER_LEN - 2)?)
+    }
 }
 
 /// An FPDU to send, in pieces: header bytes, a description of the payload, and the trailer that follows from them.

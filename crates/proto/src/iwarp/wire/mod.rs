@@ -23,7 +23,7 @@ pub use atomic::{AtomicRequest, AtomicResponse};
 pub use ddp::{DdpBuffer, DdpHeader};
 pub use error::StreamError;
 pub use ferroce_crc::Crc32c;
-pub use fpdu::{CRC_LEN, Fpdu, LENGTH_LEN, MAX_HEAD, MAX_TRAILER, largest_ulpdu, pad_len};
+pub use fpdu::{CRC_LEN, Fpdu, LENGTH_LEN, MAX_HEAD, MAX_TRAILER, frame_len, largest_ulpdu, pad_len};
 pub use immediate::ImmediateData;
 pub use mpa::{BadFrame, Enhanced, FrameKind, MAX_PRIVATE_DATA, MpaFrame, RtrKinds};
 pub use opcode::RdmapOpcode;
