@@ -19,6 +19,7 @@ use ferroce_proto::verbs::{
 use ferroce_proto::wire::{RendezvousSend, SourceRef};
 use ferroce_proto::{PdId, RKey, Srqn};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,7 +39,7 @@ pub(super) struct NicHost<'a, 'q> {
     /// A batch shared with other queue pairs, until this one sends.
     shared: Option<&'a mut TxBatch>,
     /// The packets it sends, created with the first one: many operations need no packet, and then this costs nothing.
-    out: Option<Outgoing<'a>>,
+    out: ManuallyDrop<Option<Outgoing<'a>>>,
     /// Holds no region whenever `out` may have to wait for one.
     guard: RegionGuard<'a>,
     /// The path to the peer's memory, from its first use until something is sent.
@@ -53,6 +54,16 @@ pub(super) struct NicHost<'a, 'q> {
     pub(super) terms_changed: bool,
     /// The request being posted is the last of its list.
     pub(super) is_last: bool,
+}
+
+impl Drop for NicHost<'_, '_> {
+    #[inline(always)] // else every operation calls a function to find out that there is nothing to drop
+    fn drop(&mut self) {
+        if self.out.is_some() {
+            // SAFETY: the host is being dropped, so nobody uses the field again.
+            unsafe { ManuallyDrop::drop(&mut self.out) };
+        }
+    }
 }
 
 impl<'a, 'q> NicHost<'a, 'q> {
@@ -71,7 +82,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
     #[inline]
     pub(super) fn with(engine: &'a Engine, qp: &'q QpCore, shared: Option<&'a mut TxBatch>) -> Self {
         let guard = RegionGuard::new(&engine.device.regions);
-        let (out, reaching) = (None, None);
+        let (out, reaching) = (ManuallyDrop::new(None), None);
         NicHost {
             engine,
             qp,

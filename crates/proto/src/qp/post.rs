@@ -127,7 +127,7 @@ impl Qp {
     }
 
     /// Posts a receive without a [`Host`]. Returns whether [`Qp::flush_posted`] must follow.
-    #[inline]
+    #[inline(always)] // every message needs one
     pub fn queue_recv(&mut self, wr: &RecvWr<'_>) -> Result<bool, PostError> {
         if !self.id.transport.receives() {
             return Err(PostError::NotOnThisTransport(self.id.transport));
@@ -148,7 +148,7 @@ impl Qp {
 }
 
 /// Adds a receive to a queue pair's own queue.
-#[inline]
+#[inline(always)] // as `Qp::queue_recv`
 pub(crate) fn queue_recv(rq: &mut RecvQueue, is_shared: bool, wr: &RecvWr<'_>) -> Result<(), PostError> {
     if is_shared {
         return Err(PostError::HasSharedQueue);
