@@ -7,6 +7,9 @@
 
 enum { ROUNDS = 2000, LENGTH = 64 };
 
+/* For calls that return -1 and set errno. */
+#define SOCKET(call) check(#call, (call) ? errno : 0)
+
 static double now_ns(void)
 {
 	struct timespec time;
@@ -20,11 +23,11 @@ static void connect_sockets(int ends[2])
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t length = sizeof address;
 	int listener = socket(AF_INET, SOCK_STREAM, 0);
-	CHECK(bind(listener, (struct sockaddr *)&address, length));
-	CHECK(listen(listener, 1));
-	CHECK(getsockname(listener, (struct sockaddr *)&address, &length));
+	SOCKET(bind(listener, (struct sockaddr *)&address, length));
+	SOCKET(listen(listener, 1));
+	SOCKET(getsockname(listener, (struct sockaddr *)&address, &length));
 	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-	CHECK(connect(ends[0], (struct sockaddr *)&address, length));
+	SOCKET(connect(ends[0], (struct sockaddr *)&address, length));
 	ends[1] = accept(listener, NULL, NULL);
 }
 

@@ -25,7 +25,7 @@ int main(void)
 	for (int received = 0; received < 3;) {
 		struct ibv_cq *ready;
 		void *context;
-		CHECK(ibv_get_cq_event(channel, &ready, &context)); /* sleeps */
+		check("ibv_get_cq_event", ibv_get_cq_event(channel, &ready, &context) ? errno : 0); /* sleeps */
 		ibv_ack_cq_events(ready, 1);
 		/* Arm first, then poll until the queue is empty. */
 		CHECK(ibv_req_notify_cq(ready, 0));
