@@ -3,7 +3,8 @@
 use crate::failure::Failure;
 use crate::sizes::format_size;
 use crate::table::{Align, Table};
-use ferroce_nic::{Config, DeviceAttr, GidEntry, Nic};
+use crate::wire::{self, WireArg};
+use ferroce_nic::{Config, DeviceAttr, GidEntry, Nic, Wire, port_gids};
 use serde::Serialize;
 
 /// Name of the device; it is the same in every process.
@@ -19,11 +20,15 @@ pub(crate) struct Args {
     /// Print as JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    wire: WireArg,
 }
 
 /// A device, as both forms show it.
 #[derive(Debug, Serialize)]
 struct Device {
+    #[serde(skip)]
+    wire: Wire,
     device: &'static str,
     version: &'static str,
     transport: &'static str,
@@ -44,8 +49,9 @@ struct Port {
 
 /// Lists the devices.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let nic = Nic::open(settings()?).map_err(|error| Failure::new(error.to_string()))?;
-    let device = Device::new(nic.attributes(), &nic.gids());
+    let config = args.wire.apply_to(settings()?);
+    let nic = Nic::open(config).map_err(|error| Failure::new(error.to_string()))?;
+    let device = Device::new(nic.wire(), nic.attributes(), &nic.gids());
     if args.json { crate::print_json(&[device]) } else { crate::print_text(&device.to_text()) }
 }
 
@@ -56,23 +62,24 @@ pub(crate) fn settings() -> Result<Config, Failure> {
 }
 
 impl Device {
-    fn new(attributes: DeviceAttr, gids: &[GidEntry]) -> Device {
-        let mut interfaces: Vec<String> = gids.iter().map(|gid| gid.interface.clone()).collect();
+    fn new(wire: Wire, attributes: DeviceAttr, addresses: &[GidEntry]) -> Device {
+        let mut interfaces: Vec<String> = addresses.iter().map(|gid| gid.interface.clone()).collect();
         interfaces.sort();
         interfaces.dedup();
         let port = Port {
             port: PORT,
-            state: if gids.iter().any(|gid| gid.up) { "ACTIVE" } else { "DOWN" },
+            state: if addresses.iter().any(|gid| gid.up) { "ACTIVE" } else { "DOWN" },
             link_layer: "Ethernet",
             max_mtu_bytes: MAX_MTU_BYTES,
             active_mtu_bytes: attributes.active_mtu,
-            gids: gids.len(),
+            gids: port_gids(wire, addresses.to_vec()).len(),
             interfaces,
         };
         Device {
+            wire,
             device: DEVICE,
             version: env!("CARGO_PKG_VERSION"),
-            transport: "RoCEv2 (UDP port 4791), in software",
+            transport: wire::describe(wire),
             attributes,
             ports: [port],
         }
@@ -93,7 +100,9 @@ impl Device {
         line("max_mr", attr.max_mr.to_string());
         line("max_qp_rd_atom", attr.max_rd_atomic.to_string());
         line("max_msg_sz", format_size(attr.max_msg_sz.into()));
-        line("window per QP", format_size(attr.window_bytes.into()));
+        if self.wire == Wire::Roce {
+            line("window per QP", format_size(attr.window_bytes.into()));
+        }
         table.gap();
         let mut line = |name: &str, value: String| table.line([name.to_owned(), value]);
         line("port", port.port.to_string());
@@ -120,7 +129,7 @@ mod tests {
             "largest_mtu": 4096, "window_bytes": 512 << 10,
         });
         let attributes: DeviceAttr = serde_json::from_value(attributes).expect("all fields");
-        Device::new(attributes, &gids)
+        Device::new(Wire::Roce, attributes, &gids)
     }
 
     #[test]

@@ -4,11 +4,14 @@
 use crate::devices::{DEVICE, PORT, settings};
 use crate::failure::Failure;
 use crate::table::{self, Align, Column};
-use ferroce_nic::GidEntry;
+use crate::wire::WireArg;
+use ferroce_nic::{GidEntry, Wire, port_gids};
 use serde::Serialize;
 
-/// RoCEv2 is the only GID type here.
-const VERSION: &str = "v2";
+/// The type of a GID: RoCEv2.
+const ROCE: &str = "v2";
+/// The same for iWARP, as `show_gids` prints it.
+const IWARP: &str = "v1";
 
 /// Options of `ferroce gids`.
 #[derive(clap::Parser)]
@@ -16,6 +19,8 @@ pub(crate) struct Args {
     /// Print as JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    wire: WireArg,
 }
 
 /// A line of the table.
@@ -31,18 +36,21 @@ struct Row<'a> {
 
 /// Lists the GIDs.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let entries = ferroce_nic::gid_table(&settings()?).map_err(|error| Failure::new(error.to_string()))?;
+    let config = args.wire.apply_to(settings()?);
+    let addresses = ferroce_nic::gid_table(&config).map_err(|error| Failure::new(error.to_string()))?;
+    let entries = port_gids(config.wire, addresses);
     if args.json {
-        return crate::print_json(&rows(&entries));
+        return crate::print_json(&rows(config.wire, &entries));
     }
     if entries.is_empty() {
         return crate::print_text("This machine has no address, not even on loopback.");
     }
-    crate::print_text(&to_text(&rows(&entries)))
+    crate::print_text(&to_text(&rows(config.wire, &entries)))
 }
 
-fn rows(entries: &[GidEntry]) -> Vec<Row<'_>> {
-    let row = |(index, entry)| Row { device: DEVICE, port: PORT, index, version: VERSION, entry };
+fn rows(wire: Wire, entries: &[GidEntry]) -> Vec<Row<'_>> {
+    let version = if wire == Wire::Iwarp { IWARP } else { ROCE };
+    let row = |(index, entry)| Row { device: DEVICE, port: PORT, index, version, entry };
     entries.iter().enumerate().map(row).collect()
 }
 
@@ -75,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_table_reads_like_show_gids() {
-        let text = to_text(&rows(&entries()));
+        let text = to_text(&rows(Wire::Roce, &entries()));
         let line: Vec<&str> = text.lines().nth(2).expect("one entry").split_whitespace().collect();
         let expected =
             ["ferroce0", "1", "0", "0000:0000:0000:0000:0000:ffff:7f00:0005", "127.0.0.5", "v2", "lo"];
@@ -86,12 +94,12 @@ mod tests {
     fn an_interface_that_is_down_is_marked() {
         let mut entries = entries();
         entries[0].up = false;
-        assert!(to_text(&rows(&entries)).ends_with("lo (down)"));
+        assert!(to_text(&rows(Wire::Roce, &entries)).ends_with("lo (down)"));
     }
 
     #[test]
     fn json_has_the_same_and_more() {
-        let value = serde_json::to_value(rows(&entries())).expect("JSON");
+        let value = serde_json::to_value(rows(Wire::Roce, &entries())).expect("JSON");
         let row = &value[0];
         assert_eq!(
             (&row["index"], &row["version"], &row["interface"]),

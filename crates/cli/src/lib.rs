@@ -28,6 +28,7 @@ mod sockopt;
 #[doc(hidden)]
 pub mod svg;
 mod table;
+mod wire;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;

@@ -31,6 +31,11 @@ pub(crate) struct Tally {
     pub(crate) rendezvous: Count,
     /// Messages of the peer that were copied from its memory, mapped here.
     pub(crate) fetched: Count,
+    /// iWARP: FPDUs and their payload, counted when the queue pair is destroyed or reported.
+    pub(crate) tx_fpdus: Count,
+    pub(crate) tx_fpdu_bytes: Count,
+    pub(crate) rx_fpdus: Count,
+    pub(crate) rx_fpdu_bytes: Count,
 }
 
 /// A number with one writer at a time.
@@ -50,6 +55,14 @@ impl Count {
 }
 
 impl Tally {
+    /// Takes over what a stream counted.
+    pub(crate) fn add_stream(&self, counters: &QpCounters) {
+        self.tx_fpdus.add(counters.tx_packets);
+        self.tx_fpdu_bytes.add(counters.tx_bytes);
+        self.rx_fpdus.add(counters.rx_packets);
+        self.rx_fpdu_bytes.add(counters.rx_bytes);
+    }
+
     /// Takes over what another counted.
     pub(crate) fn add(&self, other: &Tally) {
         self.completions.add(other.completions.value());
@@ -61,6 +74,10 @@ impl Tally {
         self.ring_bytes.add(other.ring_bytes.value());
         self.rendezvous.add(other.rendezvous.value());
         self.fetched.add(other.fetched.value());
+        self.tx_fpdus.add(other.tx_fpdus.value());
+        self.tx_fpdu_bytes.add(other.tx_fpdu_bytes.value());
+        self.rx_fpdus.add(other.rx_fpdus.value());
+        self.rx_fpdu_bytes.add(other.rx_fpdu_bytes.value());
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the device can do, and how much of it.
 
 use crate::addresses::AddressTable;
+use crate::config::Wire;
 use crate::engine::MAX_QP;
 use crate::queues::MAX_CQE;
 
@@ -50,7 +51,7 @@ pub struct DeviceAttr {
 
 impl DeviceAttr {
     /// Of a device with these addresses.
-    pub(crate) fn of(table: &AddressTable, window_bytes: u32) -> DeviceAttr {
+    pub(crate) fn of(table: &AddressTable, window_bytes: u32, wire: Wire) -> DeviceAttr {
         DeviceAttr {
             max_qp: MAX_QP,
             max_qp_wr: MAX_QP_WR,
@@ -60,7 +61,7 @@ impl DeviceAttr {
             max_mr: 1 << 20,
             max_rd_atomic: MAX_RD_ATOMIC,
             max_msg_sz: ferroce_proto::qp::MAX_MESSAGE,
-            gid_tbl_len: GID_TABLE_LEN,
+            gid_tbl_len: if wire == Wire::Iwarp { 1 } else { GID_TABLE_LEN },
             active_mtu: table.active_mtu().bytes(),
             largest_mtu: table.largest_mtu().bytes(),
             window_bytes,

@@ -1,11 +1,12 @@
 //! The GID table: every local address, IPv4 mapped and IPv6, in an order that puts the useful ones first.
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Wire};
 use crate::error::Error;
 use crate::link::{LocalAddress, local_addresses};
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Mtu;
 use serde::Serialize;
+use std::io;
 use std::net::IpAddr;
 
 /// An entry of the GID table.
@@ -52,6 +53,11 @@ impl GidEntry {
         (lid != 0).then_some(gid)
     }
 
+    /// The Ethernet address of its interface; zeros for loopback.
+    pub fn hardware_address(&self) -> io::Result<[u8; 6]> {
+        ferroce_os::interfaces::hardware_address(&self.interface)
+    }
+
     /// Routable IPv4 first, then routable IPv6, then link-local, loopback last: index 0 is what programs try first.
     fn rank(&self) -> (u8, u32, IpAddr) {
         let rank = match self.address {
@@ -63,6 +69,24 @@ impl GidEntry {
         };
         (rank, self.if_index, self.address)
     }
+}
+
+/// A locally administered Ethernet address for a device whose interface has none.
+const NO_ETHERNET: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
+
+/// The GID table of the port, made from the addresses of the device. RoCE has a GID for each address. An iWARP device has one GID, as siw:
+/// the Ethernet address of its first interface, followed by zeros.
+pub fn port_gids(wire: Wire, addresses: Vec<GidEntry>) -> Vec<GidEntry> {
+    if wire == Wire::Roce {
+        return addresses;
+    }
+    let of_interface = |first: GidEntry| {
+        let ethernet = first.hardware_address().ok().filter(|address| *address != [0; 6]);
+        let mut gid = Gid([0; 16]);
+        gid.0[..6].copy_from_slice(&ethernet.unwrap_or(NO_ETHERNET));
+        GidEntry { gid, ..first }
+    };
+    addresses.into_iter().next().map(of_interface).into_iter().collect()
 }
 
 /// The table: all addresses, or only those in `wanted`. Addresses that are wanted but that no interface lists (all of
@@ -114,6 +138,16 @@ mod tests {
         assert!(table.iter().any(|e| e.address == IpAddr::V4(Ipv4Addr::LOCALHOST)));
         let ranks: Vec<u8> = table.iter().map(|e| e.rank().0).collect();
         assert!(ranks.is_sorted());
+    }
+
+    #[test]
+    fn an_rnic_has_one_gid() {
+        let table = read(None).unwrap();
+        assert_eq!(port_gids(Wire::Roce, table.clone()), table);
+        let loopback = table.into_iter().filter(|entry| entry.address.is_loopback()).collect();
+        let [only] = &port_gids(Wire::Iwarp, loopback)[..] else { panic!("one GID") };
+        assert_eq!(only.gid.to_string(), "0200:0000:0001:0000:0000:0000:0000:0000");
+        assert_eq!(port_gids(Wire::Iwarp, Vec::new()), []);
     }
 
     #[test]

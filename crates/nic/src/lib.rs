@@ -70,7 +70,7 @@ pub use ferroce_os::lock;
 pub use ferroce_os::log::{explains as log_explains, refusal as log_refusal, stall as log_stall};
 pub use ferroce_proto::qp::RefusalReason;
 pub use ferroce_shm::registry;
-pub use gids::GidEntry;
+pub use gids::{GidEntry, port_gids};
 pub use memory::{MAX_MW, Prefetch, WindowType, is_driver_loaded as is_cuda_loaded};
 pub use nic::Nic;
 pub use objects::{

@@ -93,7 +93,7 @@ impl Nic {
 
     /// What it can do.
     pub fn attributes(&self) -> DeviceAttr {
-        DeviceAttr::of(&self.inner.table, self.inner.window_bytes)
+        DeviceAttr::of(&self.inner.table, self.inner.window_bytes, self.wire())
     }
 
     /// The wire that it was opened for.
@@ -212,12 +212,22 @@ impl NicInner {
         Error::check_process(self.born)
     }
 
+    /// Refuses in a process that has not opened the device, and on iWARP: only RoCE has this.
+    pub(crate) fn only_on_roce(&self, what: &'static str) -> Result<(), Error> {
+        self.alive()?;
+        match self.config.wire {
+            Wire::Roce => Ok(()),
+            Wire::Iwarp => Err(Error::NotOnThisWire { what }),
+        }
+    }
+
     pub(crate) fn next_id(&self) -> u32 {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The port for raw frames, on the interface of the first GID.
     pub(crate) fn raw_port(&self) -> Result<Arc<RawPort>, Error> {
+        self.only_on_roce("raw packets")?;
         let mut known = self.raw.lock();
         if let Some(port) = known.upgrade() {
             return Ok(port);

@@ -76,8 +76,8 @@ impl Nic {
         exit_report::announce(&engine, &quotas);
         let window_bytes = window_of(&config, half_buffer_of(&*engine.link));
         let attributes = {
-            let table = table.clone();
-            move || DeviceAttr::of(&table, window_bytes)
+            let (table, wire) = (table.clone(), config.wire);
+            move || DeviceAttr::of(&table, window_bytes, wire)
         };
         let follow = FollowAddresses::new(table.clone(), cm.clone());
         let mut chores: Vec<Box<dyn Chore>> = vec![Box::new(follow)];

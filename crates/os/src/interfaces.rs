@@ -43,13 +43,39 @@ pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     Ok(found)
 }
 
-/// A UDP socket, made by a bare system call. Below a library that replaces `socket` (librspreload does, to turn the sockets
-/// of a program into ours) the NIC's own sockets must stay what they are.
+/// The Ethernet address of an interface; zeros for one that has none, such as loopback.
+pub fn hardware_address(interface: &str) -> io::Result<[u8; 6]> {
+    let socket = open_udp(true)?;
+    // SAFETY: all zero is a valid request: an empty name and an empty answer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: the descriptor is open, and the request is what this call reads and writes.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call wrote this member of the union.
+    let bytes = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+    Ok(std::array::from_fn(|at| bytes[at].cast_unsigned()))
+}
+
+/// A UDP socket. Below a library that replaces `socket` (librspreload does, to turn the sockets of a program into ours) the NIC's own
+/// sockets must stay what they are, so a bare system call makes them.
 pub fn open_udp(is_ipv4: bool) -> io::Result<OwnedFd> {
+    open_socket(is_ipv4, libc::SOCK_DGRAM, libc::IPPROTO_UDP)
+}
+
+/// A TCP socket that does not block, made in the same way.
+pub fn open_tcp(is_ipv4: bool) -> io::Result<OwnedFd> {
+    open_socket(is_ipv4, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, libc::IPPROTO_TCP)
+}
+
+fn open_socket(is_ipv4: bool, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     let domain = if is_ipv4 { libc::AF_INET } else { libc::AF_INET6 };
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: a plain system call; the result is checked and owned from here on.
-    let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind, libc::IPPROTO_UDP) };
+    let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, protocol) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

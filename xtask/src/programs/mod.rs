@@ -3,6 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `applications` | iSER, DAPL, gloo, librpma, migration of a guest; `gloo.cc` and `rpma.c` are what two of them run |
+//! | `iwarp` | which of all these run over iWARP |
 //! | `cases` | the table: which programs, how, and what shows success |
 //! | `conversation` | how a server and its clients are run |
 //! | `explained` | what `applications`, `middleware` and `pypi` share |
@@ -23,6 +24,7 @@ mod cases;
 mod conformance;
 mod conversation;
 mod explained;
+mod iwarp;
 mod middleware;
 pub mod network;
 mod pool;
@@ -48,6 +50,7 @@ use crate::selection::Selection;
 use crate::step::{Context, Report};
 use crate::tools::{apt_install, not_installed, which};
 use crate::unprivileged::target_dir;
+use iwarp::Wire;
 use pool::Job;
 use verdict::Row;
 
@@ -58,6 +61,9 @@ pub(crate) struct Args {
     /// Run a short list: one program of each kind.
     #[arg(long)]
     short: bool,
+    /// Run them over this wire.
+    #[arg(long, value_name = "WIRE", default_value = "roce")]
+    wire: Wire,
     /// Take this command instead of building one; its library lies next to it, or at FERROCE_LIB.
     #[arg(long, value_name = "FILE")]
     ferroce: Option<PathBuf>,
@@ -99,7 +105,8 @@ const PACKAGES: [(&str, &str); 17] = [
 /// The command `cargo xtask programs`.
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     let mut jobs = jobs(&args.selection.filter);
-    jobs.retain(|job| !args.short || variations::is_short(job));
+    let is_short = if args.wire == Wire::Iwarp { iwarp::is_short } else { variations::is_short };
+    jobs.retain(|job| !args.short || is_short(job));
     if args.selection.list {
         jobs.iter().for_each(|job| println!("{:6} {}", job.kind, job.name));
         return ExitCode::SUCCESS;
@@ -112,7 +119,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     provide(ctx, &mut installed);
     let ferroce = args.ferroce.clone().map_or_else(|| build(ctx), Ok);
     let announce = |row: &Row| args.selection.announce(row);
-    let rows = ferroce.and_then(|ferroce| run_all(ctx, jobs, &ferroce, &mut installed, announce));
+    let rows = ferroce.and_then(|ferroce| run_all(ctx, args.wire, jobs, &ferroce, &mut installed, announce));
     args.selection.close(rows, verdict::to_json, verdict::to_text)
 }
 
@@ -122,8 +129,14 @@ pub(crate) fn check(ctx: &Context) -> Report {
     provide(ctx, &mut report);
     let mut jobs = jobs(&[]);
     jobs.retain(|job| ctx.is_full() || !variations::is_variation(job));
-    let tell = ctx.progress(jobs.len());
-    let rows = build(ctx).and_then(|ferroce| run_all(ctx, jobs, &ferroce, &mut report, tell));
+    let mut over_iwarp = self::jobs(&[]);
+    over_iwarp.retain(iwarp::is_short);
+    let mut tell = ctx.progress(jobs.len() + over_iwarp.len());
+    let rows = build(ctx).and_then(|ferroce| {
+        let mut rows = run_all(ctx, Wire::Roce, jobs, &ferroce, &mut report, &mut tell)?;
+        rows.extend(run_all(ctx, Wire::Iwarp, over_iwarp, &ferroce, &mut report, &mut tell)?);
+        Ok(rows)
+    });
     match rows {
         Err(reason) => report.failures.push(reason),
         Ok(rows) => verdict::into_report(&rows, &mut report),
@@ -196,6 +209,7 @@ pub fn build(ctx: &Context) -> Result<PathBuf, String> {
 
 fn run_all(
     ctx: &Context,
+    wire: Wire,
     jobs: Vec<Job>,
     ferroce: &Path,
     report: &mut Report,
@@ -211,21 +225,25 @@ fn run_all(
         pypi::provide(ctx, &logs, report)?;
     }
     let network = network::check();
+    let named = |row: Row| match wire {
+        Wire::Roce => row,
+        Wire::Iwarp => Row { name: format!("{} over iWARP", row.name), ..row },
+    };
     let mut rows = Vec::new();
     let (possible, skipped): (Vec<Job>, Vec<Job>) =
-        jobs.into_iter().partition(|job| obstacle(job, ferroce, &logs, &network).is_none());
+        jobs.into_iter().partition(|job| obstacle(wire, job, ferroce, &logs, &network).is_none());
     for job in skipped {
-        let why = obstacle(&job, ferroce, &logs, &network).unwrap_or_default();
-        rows.push(Row::skipped(job.title(), &why));
+        let why = obstacle(wire, &job, ferroce, &logs, &network).unwrap_or_default();
+        rows.push(named(Row::skipped(job.title(), &why)));
         rows.iter().last().into_iter().for_each(&mut told);
     }
     let (send, receive) = mpsc::channel::<(Job, Value)>();
     std::thread::scope(|scope| {
         let logs = &logs;
         // The sender moves into the thread, so that the channel closes when the work is done.
-        scope.spawn(move || pool::run(possible, ferroce, logs, &send));
+        scope.spawn(move || pool::run(possible, wire, ferroce, logs, &send));
         for (job, answer) in receive {
-            let fresh = verdict::rows_of(&job, &answer);
+            let fresh: Vec<Row> = verdict::rows_of(&job, &answer).into_iter().map(named).collect();
             fresh.iter().for_each(&mut told);
             rows.extend(fresh);
         }
@@ -234,9 +252,18 @@ fn run_all(
 }
 
 /// Why a job cannot run on this machine.
-fn obstacle(job: &Job, ferroce: &Path, logs: &Path, network: &Result<(), String>) -> Option<String> {
+fn obstacle(
+    wire: Wire,
+    job: &Job,
+    ferroce: &Path,
+    logs: &Path,
+    network: &Result<(), String>,
+) -> Option<String> {
     if let Err(reason) = network {
         return Some(reason.clone());
+    }
+    if let Some(why) = iwarp::obstacle(job).filter(|_| wire == Wire::Iwarp) {
+        return Some(format!("over iWARP: {why}"));
     }
     match job.kind {
         "pyverbs" if !Path::new(conformance::SOURCE).exists() => {

@@ -50,8 +50,10 @@ pub struct GidIndices {
 
 /// Asks the command under test for the indices of the interface's addresses.
 pub fn gid_indices(ferroce: &Path) -> Result<GidIndices, String> {
-    let output =
-        Command::new(ferroce).args(["gids", "--json"]).output().map_err(|error| error.to_string())?;
+    let output = Command::new(ferroce)
+        .args(["gids", "--json", "--wire", "roce"])
+        .output()
+        .map_err(|error| error.to_string())?;
     let rows: Value =
         serde_json::from_slice(&output.stdout).map_err(|error| format!("ferroce gids --json: {error}"))?;
     let index = |address: &str| {

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 
+use super::iwarp::{self, Wire};
 use super::network;
 use crate::dialogue::Dialogue;
 
@@ -36,7 +37,7 @@ pub(super) fn is_over_udp() -> bool {
 }
 
 /// Runs all jobs; each answer is sent as soon as it is there.
-pub(crate) fn run(jobs: Vec<Job>, ferroce: &Path, logs: &Path, answers: &Sender<(Job, Value)>) {
+pub(crate) fn run(jobs: Vec<Job>, wire: Wire, ferroce: &Path, logs: &Path, answers: &Sender<(Job, Value)>) {
     let queue = Mutex::new(VecDeque::from(jobs));
     let is_over_udp = is_over_udp();
     std::thread::scope(|scope| {
@@ -54,7 +55,7 @@ pub(crate) fn run(jobs: Vec<Job>, ferroce: &Path, logs: &Path, answers: &Sender<
                     _ => queue.pop_back(),
                 };
                 while let Some(job) = queue.lock().ok().and_then(next) {
-                    let answer = ask(&mut worker, &job, ferroce, logs);
+                    let answer = ask(&mut worker, &job, || start(wire, ferroce, logs));
                     if answers.send((job, answer)).is_err() {
                         return;
                     }
@@ -65,18 +66,21 @@ pub(crate) fn run(jobs: Vec<Job>, ferroce: &Path, logs: &Path, answers: &Sender<
 }
 
 /// Asks the worker, a fresh one if the last one died.
-fn ask(worker: &mut Option<Dialogue>, job: &Job, ferroce: &Path, logs: &Path) -> Value {
+fn ask(worker: &mut Option<Dialogue>, job: &Job, start: impl FnOnce() -> Result<Dialogue, String>) -> Value {
     let question = format!("{}\t{}", job.kind, job.name);
-    let asked = match worker.take().map_or_else(|| start(ferroce, logs), Ok) {
+    let asked = match worker.take().map_or_else(start, Ok) {
         Ok(mut running) => running.ask(&question).inspect(|_| *worker = Some(running)),
         Err(reason) => Err(reason),
     };
     asked.unwrap_or_else(|reason| json!({"verdict": "fail", "reason": reason}))
 }
 
-fn start(ferroce: &Path, logs: &Path) -> Result<Dialogue, String> {
+fn start(wire: Wire, ferroce: &Path, logs: &Path) -> Result<Dialogue, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = network::inside(&own);
     command.arg("programs-worker").arg("--ferroce").arg(ferroce).arg("--logs").arg(logs);
+    if wire == Wire::Iwarp {
+        command.env(iwarp::VARIABLE, "iwarp");
+    }
     Dialogue::start(command)
 }

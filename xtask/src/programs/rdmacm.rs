@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::cases::Proof::{self, Rows, Says};
 use super::conversation::{self, Case, End, Manner, case};
-use super::session::{Launcher, Program};
+use super::iwarp;
+use super::session::{Launcher, Program, is_listening};
 use super::worker::answer;
 use crate::tools::{not_installed, which};
 
@@ -104,8 +105,11 @@ fn words(line: &str, port: u16) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Whether this port of ferroce has a listener in our network namespace.
+/// Whether this port of ferroce has a listener in our network namespace. A port of iWARP is a TCP port.
 pub(crate) fn listens(port: u16) -> bool {
+    if iwarp::is_chosen() {
+        return is_listening(port);
+    }
     let space = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     let space: String = space.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
     let is_ours = |name: &str| name.starts_with("ferroce-") && name.split('-').nth(2) == Some(space.as_str());

@@ -4,6 +4,7 @@ use super::{Finding, Verdict, local};
 use crate::run::library::Libraries;
 use crate::run::namespace::{self, Files};
 use crate::run::tree::SysTree;
+use ferroce_nic::Wire;
 use std::path::Path;
 
 /// With less space than this, some processes cannot share memory.
@@ -14,7 +15,7 @@ pub(super) fn before_threads() -> Vec<Finding> {
     // A separate check tests whether the libraries exist.
     let libraries =
         Libraries::find().unwrap_or(Libraries { verbs: "/nowhere".into(), connections: None, shim: None });
-    let sys = SysTree::of(&[], false);
+    let sys = SysTree::of(Wire::Roce, &[], false);
     let as_root = rustix::process::geteuid().is_root();
     vec![match namespace::try_out(&Files { sys: &sys, libraries: &libraries }) {
         Ok(()) if as_root => Finding::works("namespaces", "a mount namespace shows programs the device's files"),

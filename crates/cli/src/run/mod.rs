@@ -20,7 +20,9 @@ use crate::devices::settings;
 use crate::failure::Failure;
 use crate::faults::{FAULTS_VARIABLE, FaultArgs};
 use crate::program::{self, CANNOT_RUN, NOT_FOUND};
+use crate::wire::WireArg;
 use clap::{Parser, ValueEnum};
+use ferroce_nic::{Config, GidEntry};
 use folder::PrivateFolder;
 use library::Libraries;
 use namespace::Files;
@@ -56,7 +58,9 @@ pub(crate) struct Args {
     /// Addresses to use, comma separated: the GIDs of the device, in this order [default: all of this machine].
     #[arg(long, visible_alias = "gid", value_name = "ADDRESS", value_delimiter = ',')]
     addr: Vec<IpAddr>,
-    /// How packets travel.
+    #[command(flatten)]
+    wire: WireArg,
+    /// How packets of RoCE travel.
     #[arg(long, value_name = "LINK", default_value = "auto")]
     link: LinkChoice,
     /// Show the device's files by LD_PRELOAD instead of a mount namespace.
@@ -87,6 +91,7 @@ Examples:
   ferroce run -- ibv_devinfo                             is there a device?
   ferroce run -- ib_write_bw &                           a server of perftest, and …
   ferroce run -- ib_write_bw localhost                   … its client
+  ferroce run --wire iwarp -- rping -s                   iWARP over TCP in place of RoCE; start both ends like this
   ferroce run --loss 1% --seed 7 -- ib_send_bw host      the same over a bad network, reproducibly
   ferroce run --capture x.pcapng -- ibv_rc_pingpong      and look at the packets: wireshark x.pcapng
   ferroce run --explain -- ./my_program                  why did my completion fail?
@@ -98,7 +103,8 @@ ferroce. A setuid program ignores LD_LIBRARY_PATH and LD_PRELOAD, or runs withou
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let libraries = Libraries::find()?;
-    let sys = SysTree::of(&gids(args)?, libraries.connections.is_some());
+    let config = config_of(args)?;
+    let sys = SysTree::of(config.wire, &gids(&config)?, libraries.connections.is_some());
     require_program(&args.command[0])?;
     let faults = args.faults.to_variable()?;
     let recording = args.capture.as_deref().map(Recording::begin).transpose()?;
@@ -112,6 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         let list: Vec<String> = args.addr.iter().map(IpAddr::to_string).collect();
         command.env(ADDRESS_VARIABLE, list.join(","));
     }
+    command.envs(args.wire.variable());
     if args.link == LinkChoice::Udp {
         command.env(LINK_VARIABLE, "udp");
     }
@@ -133,13 +140,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// The GID table of the program's device; a wrong address is reported before the program starts.
-fn gids(args: &Args) -> Result<Vec<ferroce_nic::GidEntry>, Failure> {
-    let mut config = settings()?;
+/// The settings of the program's device.
+fn config_of(args: &Args) -> Result<Config, Failure> {
+    let mut config = args.wire.apply_to(settings()?);
     if !args.addr.is_empty() {
         config.addresses = Some(args.addr.clone());
     }
-    ferroce_nic::gid_table(&config).map_err(|error| {
+    Ok(config)
+}
+
+/// The addresses of the program's device; a wrong one is reported before the program starts.
+fn gids(config: &Config) -> Result<Vec<GidEntry>, Failure> {
+    ferroce_nic::gid_table(config).map_err(|error| {
         let known = "`ferroce gids` lists the addresses of this machine";
         Failure::new(error.to_string()).exit_with(CANNOT_RUN).advise(known)
     })
@@ -264,6 +276,7 @@ mod tests {
     #[test]
     fn wrong_values_are_named() {
         assert!(parse("run --link local -- x").is_err_and(|error| error.contains("udp")));
+        assert!(parse("run --wire tcp -- x").is_err_and(|error| error.contains("iwarp")));
         assert!(parse("run --addr here -- x").is_err_and(|error| error.contains("here")));
         assert!(parse("run").is_err_and(|error| error.contains("COMMAND")));
     }

@@ -9,7 +9,7 @@
 //! processor.
 
 use crate::devices::{DEVICE, PORT};
-use ferroce_nic::GidEntry;
+use ferroce_nic::{GidEntry, Wire, port_gids};
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -58,22 +58,23 @@ enum Entry {
 pub(crate) struct SysTree(Vec<(String, Entry)>);
 
 impl SysTree {
-    /// The files for a device with these GIDs.
+    /// The files for a device with these addresses. Those of an iWARP device are as siw's.
     ///
     /// A program that finds a network interface there connects by rdma_cm. The system's librdmacm needs a kernel
     /// module for that, and fails late and obscurely. So the interface is listed only if ferroce's own librdmacm is
     /// there (`connects`).
-    pub(crate) fn of(gids: &[GidEntry], connects: bool) -> SysTree {
+    pub(crate) fn of(wire: Wire, addresses: &[GidEntry], connects: bool) -> SysTree {
         let mut tree = SysTree(Vec::new());
-        tree.device();
-        tree.interface(gids.first().filter(|_| connects));
-        tree.port(gids);
-        gids.iter().enumerate().for_each(|(index, gid)| tree.gid(index, gid));
+        tree.device(wire);
+        tree.interface(addresses.first().filter(|_| connects));
+        tree.port(wire, addresses);
+        let gids = port_gids(wire, addresses.to_vec());
+        gids.iter().enumerate().for_each(|(index, gid)| tree.gid(wire, index, gid));
         tree
     }
 
-    fn device(&mut self) {
-        self.file("node_type", "1: CA");
+    fn device(&mut self, wire: Wire) {
+        self.file("node_type", wire.node_type());
         self.file("node_desc", "ferroce software RDMA NIC");
         self.file("fw_ver", env!("CARGO_PKG_VERSION"));
         self.file("hca_type", "ferroce");
@@ -96,9 +97,10 @@ impl SysTree {
         }
     }
 
-    fn port(&mut self, gids: &[GidEntry]) {
+    fn port(&mut self, wire: Wire, gids: &[GidEntry]) {
         let up = gids.iter().any(|gid| gid.up);
-        let lid = format!("{:#x}", gids.first().map_or(0, GidEntry::lid));
+        let is_roce = wire == Wire::Roce;
+        let lid = format!("{:#x}", gids.first().filter(|_| is_roce).map_or(0, GidEntry::lid));
         let files = [
             ("state", if up { "4: ACTIVE" } else { "1: DOWN" }),
             ("phys_state", if up { "5: LinkUp" } else { "3: Disabled" }),
@@ -108,16 +110,20 @@ impl SysTree {
             ("sm_lid", "0x0"),
             ("sm_sl", "0"),
             ("rate", "25 Gb/sec (1X EDR)"),
-            ("cap_mask", "0x00010000"),
-            ("pkeys/0", "0xffff"),
+            ("cap_mask", if is_roce { "0x00010000" } else { "0x00090000" }),
         ];
-        files.into_iter().for_each(|(name, text)| self.file(&format!("ports/{PORT}/{name}"), text));
+        // iWARP has no partitions.
+        let pkeys = is_roce.then_some(("pkeys/0", "0xffff"));
+        files
+            .into_iter()
+            .chain(pkeys)
+            .for_each(|(name, text)| self.file(&format!("ports/{PORT}/{name}"), text));
     }
 
-    fn gid(&mut self, index: usize, entry: &GidEntry) {
+    fn gid(&mut self, wire: Wire, index: usize, entry: &GidEntry) {
         let port = format!("ports/{PORT}");
         self.file(&format!("{port}/gids/{index}"), &entry.gid.to_string());
-        self.file(&format!("{port}/gid_attrs/types/{index}"), "RoCE v2");
+        self.file(&format!("{port}/gid_attrs/types/{index}"), gid_type(wire));
         self.file(&format!("{port}/gid_attrs/ndevs/{index}"), &entry.interface);
     }
 
@@ -143,6 +149,14 @@ impl SysTree {
     }
 }
 
+/// How the kernel calls the type of a GID.
+fn gid_type(wire: Wire) -> &'static str {
+    match wire {
+        Wire::Iwarp => "IB/RoCE v1",
+        _ => "RoCE v2",
+    }
+}
+
 /// Creates the device node below `dev`, which stands for [`DEV`]: a link to a node that every user may open, since making
 /// a node needs privilege.
 pub(crate) fn make_node_in(dev: &Path) -> io::Result<()> {
@@ -161,7 +175,7 @@ mod tests {
         let gids =
             ferroce_nic::gid_table(&Config::default().with(|c| c.addresses = addresses)).expect("loopback");
         let folder = std::env::temp_dir().join(format!("ferroce-tree-{}", std::process::id()));
-        SysTree::of(&gids, true).make_in(&folder).expect("files of ours");
+        SysTree::of(Wire::Roce, &gids, true).make_in(&folder).expect("files of ours");
         let read = |name: &str| {
             std::fs::read_to_string(folder.join(INFINIBAND).join(DEVICE).join(name)).expect("a file")
         };
@@ -175,11 +189,20 @@ mod tests {
         assert_eq!(names, ["lo"]);
         std::fs::remove_dir_all(&folder).expect("our own folder");
 
-        SysTree::of(&gids, false).make_in(&folder).expect("files of ours");
+        SysTree::of(Wire::Roce, &gids, false).make_in(&folder).expect("files of ours");
         assert!(
             !folder.join(INFINIBAND).join(DEVICE).join("device/net").exists(),
             "nobody is led to a librdmacm that cannot work"
         );
+        std::fs::remove_dir_all(&folder).expect("our own folder");
+
+        SysTree::of(Wire::Iwarp, &gids, true).make_in(&folder).expect("files of ours");
+        let read = |name: &str| {
+            std::fs::read_to_string(folder.join(INFINIBAND).join(DEVICE).join(name)).unwrap_or_default()
+        };
+        let names = ["node_type", "ports/1/gids/0", "ports/1/gids/1", "ports/1/lid", "ports/1/pkeys/0"];
+        let siw = ["4: RNIC\n", "0200:0000:0001:0000:0000:0000:0000:0000\n", "", "0x0\n", ""];
+        assert_eq!(names.map(read), siw);
         std::fs::remove_dir_all(folder).expect("our own folder");
     }
 }

@@ -13,8 +13,8 @@ use std::ffi::{c_int, c_void};
 /// The first word of the table. A real library has a pointer there, which has zeros at one end.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"ferroce\x01");
 
-/// Maximum length of private data.
-pub const PRIVATE_DATA: usize = 224;
+/// Maximum length of private data that librdmacm can express: its length is one byte.
+pub const PRIVATE_DATA: usize = 255;
 
 /// An event channel inside libibverbs.
 pub type Channel = c_void;
@@ -55,6 +55,13 @@ impl Parameters {
     /// The private data as a slice.
     pub fn private_data(&self) -> &[u8] {
         &self.private[..PRIVATE_DATA.min(self.private_len as usize)]
+    }
+
+    /// Sets the private data that a peer sent. iWARP has room for more than librdmacm: then the rest is cut off, as Linux does.
+    pub fn set_received(&mut self, data: &[u8]) {
+        let len = data.len().min(PRIVATE_DATA);
+        self.private[..len].copy_from_slice(&data[..len]);
+        self.private_len = len as u32;
     }
 
     /// Sets the private data.

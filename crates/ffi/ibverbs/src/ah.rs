@@ -52,7 +52,7 @@ unsafe fn answer_to(
         return Err(invalid("the completion has no GRH, or the port is not 1"));
     }
     let (here, there, flow_label, traffic_class) = outer(grh)?;
-    let table = context.nic.gids();
+    let table = context.gids();
     // A datagram to a group is answered from any address of the same family.
     let same_kind = |gid: Gid| gid.to_ipv4().is_some() == here.to_ipv4().is_some();
     let exact = table.iter().position(|entry| entry.gid == here);

@@ -7,7 +7,7 @@ use crate::handle::{Handle, Uses, object};
 use crate::import::Exports;
 use crate::{cm, live, ops};
 use ferroce_nic::lock::Mutex;
-use ferroce_nic::{Config, Error, EventSource, Nic, Wire};
+use ferroce_nic::{Config, EventSource, GidEntry, Nic, Wire, port_gids};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -61,10 +61,6 @@ impl Context {
     /// Opens the device: all contexts of a process share one NIC.
     pub(crate) fn open() -> Result<*mut ibv_context, Refused> {
         let nic = Nic::shared(|| Ok(Config::from_env()?))?;
-        if nic.wire() != Wire::Roce {
-            let what = "support in the C libraries yet, only in the Rust API; unset FERROCE_WIRE";
-            return Err(Error::NotOnThisWire { what }.into());
-        }
         let cmd_fd = memfd_create("ferroce", MemfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
         let exports = Exports::found(nic.clone(), cmd_fd.as_raw_fd())?;
         Self::publish(nic, cmd_fd, exports)
@@ -107,6 +103,16 @@ impl Context {
         }
         // SAFETY: every context of ours is a member of a `verbs_context`.
         unsafe { Handle::of(verbs_context::around(context)) }
+    }
+
+    /// Whether it is an iWARP device.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        self.nic.wire() == Wire::Iwarp
+    }
+
+    /// The GID table of its port.
+    pub(crate) fn gids(&self) -> Vec<GidEntry> {
+        port_gids(self.nic.wire(), self.nic.gids())
     }
 
     /// Closes it.

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::Refused;
 use crate::{guard, identity};
+use ferroce_nic::Wire;
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
 
@@ -20,7 +21,10 @@ pub(crate) fn device() -> *mut ibv_device {
     let device = DEVICE.get_or_init(|| {
         let mut whole = verbs_device::zeroed();
         let device = &mut whole.device;
-        (device.node_type, device.transport_type) = (IBV_NODE_CA, IBV_TRANSPORT_IB);
+        (device.node_type, device.transport_type) = match identity::wire() {
+            Wire::Iwarp => (IBV_NODE_RNIC, IBV_TRANSPORT_IWARP),
+            _ => (IBV_NODE_CA, IBV_TRANSPORT_IB),
+        };
         identity::copy_text(&mut device.name, identity::NAME);
         identity::copy_text(&mut device.dev_name, identity::DEV_NAME);
         identity::copy_text(&mut device.dev_path, identity::DEV_PATH);

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid};
 use crate::guard;
-use ferroce_nic::{GID_TABLE_LEN, GidEntry};
+use ferroce_nic::GidEntry;
 use std::ffi::c_int;
 
 /// The table entry is empty.
@@ -12,18 +12,21 @@ const EMPTY: Refused = Refused::Errno(libc::ENODATA, "this entry of the GID tabl
 
 /// An entry of the table; `None` for an empty one.
 fn entry_at(context: &Context, port: u32, index: usize) -> Result<Option<GidEntry>, Refused> {
-    if port != 1 || index >= GID_TABLE_LEN {
+    if port != 1 || index >= context.nic.attributes().gid_tbl_len {
         return Err(invalid("no such port or entry of the GID table"));
     }
-    Ok(context.nic.gid(index))
+    match context.is_iwarp() {
+        true => Ok(context.gids().into_iter().nth(index)),
+        false => Ok(context.nic.gid(index)),
+    }
 }
 
-fn describe(index: usize, entry: &GidEntry) -> ibv_gid_entry {
+fn describe(context: &Context, index: usize, entry: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid.0 },
         gid_index: index as u32,
         port_num: 1,
-        gid_type: IBV_GID_TYPE_ROCE_V2,
+        gid_type: if context.is_iwarp() { IBV_GID_TYPE_IB } else { IBV_GID_TYPE_ROCE_V2 },
         ndev_ifindex: entry.if_index,
     }
 }
@@ -58,7 +61,7 @@ pub(crate) unsafe extern "C" fn query_gid_ex(
         check_room(entry, flags, entry_len)?;
         let found = entry_at(context, port, index as usize)?.ok_or(EMPTY)?;
         // SAFETY: room for `entry_len` bytes, which are at least as many.
-        unsafe { entry.write(describe(index as usize, &found)) };
+        unsafe { entry.write(describe(context, index as usize, &found)) };
         Ok(())
     })
 }
@@ -80,14 +83,15 @@ pub(crate) unsafe extern "C" fn query_gid_table(
 ) -> isize {
     let found = guard::run("ibv_query_gid_table", || {
         // SAFETY: a context of ours.
-        let table = unsafe { Context::of(context)? }.nic.gids();
+        let context = unsafe { Context::of(context)? };
+        let table = context.gids();
         check_room(entries, flags, entry_len)?;
         if table.len() > max_entries {
             return Err(invalid("more entries than there is room for"));
         }
         for (index, entry) in table.iter().enumerate() {
             // SAFETY: fewer than `max_entries` entries of `entry_len` bytes each, at least as long as ours.
-            unsafe { entries.byte_add(index * entry_len).write(describe(index, entry)) };
+            unsafe { entries.byte_add(index * entry_len).write(describe(context, index, entry)) };
         }
         Ok(table.len() as isize)
     });
@@ -106,7 +110,8 @@ pub(crate) unsafe extern "C" fn query_gid_type(
         // SAFETY: a context of ours, and room for the answer.
         let (context, out) =
             unsafe { (Context::of(context)?, kind.as_mut().ok_or(invalid("type is NULL"))?) };
-        *out = entry_at(context, port.into(), index as usize)?.map_or(0, |_| ROCE_V2_IN_SYSFS);
+        *out = entry_at(context, port.into(), index as usize)?
+            .map_or(0, |_| if context.is_iwarp() { 0 } else { ROCE_V2_IN_SYSFS });
         Ok(())
     })
 }

@@ -1,5 +1,6 @@
 //! The identity of the device.
 
+use ferroce_nic::{Config, Wire};
 use std::sync::OnceLock;
 
 /// Name of the device, as `ibv_devices` prints it.
@@ -18,6 +19,12 @@ pub(crate) const VENDOR_PART_ID: u32 = 1;
 pub(crate) const FW_VER: &str = env!("CARGO_PKG_VERSION");
 /// The board ID.
 pub(crate) const BOARD_ID: &str = "FERROCE0000000001";
+
+/// The wire that the device is opened with. Settings that cannot be understood are reported when it is opened.
+pub(crate) fn wire() -> Wire {
+    static WIRE: OnceLock<Wire> = OnceLock::new();
+    *WIRE.get_or_init(|| Config::from_env().map(|config| config.wire).unwrap_or_default())
+}
 
 /// GUID of the node: the same for a user on a host at every start, different for others.
 pub(crate) fn node_guid() -> [u8; 8] {

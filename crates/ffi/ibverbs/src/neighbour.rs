@@ -4,13 +4,11 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid};
 use crate::guard;
-use ferroce_nic::GidEntry;
 use ferroce_proto::Gid;
 use socket2::{Socket, Type};
 use std::ffi::c_int;
 use std::io::Read;
-use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::net::IpAddr;
 
 type Mac = [u8; 6];
 
@@ -36,7 +34,7 @@ pub(crate) unsafe extern "C" fn resolve_eth_l2_from_gid(
         let source = table.get(usize::from(attr.grh.sgid_index)).ok_or(invalid("no such sgid_index"))?;
         let to = Gid(attr.grh.dgid.raw);
         *mac = match table.iter().find(|entry| entry.gid == to) {
-            Some(own) => hardware_address(own)?,
+            Some(own) => own.hardware_address()?,
             None if to.is_multicast() => group(to.to_ip()),
             None => neighbour(source.if_index, to.to_ip())?,
         };
@@ -60,23 +58,6 @@ fn group(address: IpAddr) -> Mac {
             [0x33, 0x33, low[12], low[13], low[14], low[15]]
         }
     }
-}
-
-fn hardware_address(entry: &GidEntry) -> Result<Mac, Refused> {
-    let socket = UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
-    // SAFETY: all zero is a valid request: an empty name and an empty answer.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(entry.interface.bytes()) {
-        *to = from.cast_signed();
-    }
-    // SAFETY: the descriptor is open, and the request is what this call reads and writes.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) } != 0 {
-        return Err(std::io::Error::last_os_error().into());
-    }
-    // SAFETY: the call wrote this member of the union.
-    let bytes = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
-    Ok(std::array::from_fn(|at| bytes[at].cast_unsigned()))
 }
 
 /// Searches the kernel's neighbour table for the address.

@@ -4,9 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid};
 use crate::{guard, identity};
-use ferroce_nic::{
-    DeviceAttr, GID_TABLE_LEN, HashFields, MAX_DM, MAX_MW, MAX_OBJECTS, MAX_SPREAD, MAX_SRQ_WR,
-};
+use ferroce_nic::{DeviceAttr, HashFields, MAX_DM, MAX_MW, MAX_OBJECTS, MAX_SPREAD, MAX_SRQ_WR};
 use ferroce_proto::PKey;
 use ferroce_proto::verbs::Mtu;
 use std::ffi::c_int;
@@ -14,7 +12,30 @@ use std::ffi::c_int;
 /// The only partition.
 const PKEY: u16 = PKey::DEFAULT.0;
 
-fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
+/// Attributes of the device; iWARP lacks what [`without_roce`] takes away.
+fn device_attr(context: &Context) -> ibv_device_attr {
+    let all = roce_attr(&context.nic.attributes());
+    if context.is_iwarp() { without_roce(all) } else { all }
+}
+
+/// Atomics exist between two ferroce ends, but programs read `atomic_cap` as a promise for every peer.
+fn without_roce(all: ibv_device_attr) -> ibv_device_attr {
+    let missing = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_XRC | IBV_DEVICE_MANAGED_FLOW_STEERING;
+    ibv_device_attr {
+        device_cap_flags: all.device_cap_flags & !missing,
+        atomic_cap: IBV_ATOMIC_NONE,
+        max_raw_ethy_qp: 0,
+        max_mcast_grp: 0,
+        max_mcast_qp_attach: 0,
+        max_total_mcast_qp_attach: 0,
+        max_ah: 0,
+        max_pkeys: 0,
+        local_ca_ack_delay: 0,
+        ..all
+    }
+}
+
+fn roce_attr(attr: &DeviceAttr) -> ibv_device_attr {
     let mut out = ibv_device_attr::zeroed();
     identity::copy_text(&mut out.fw_ver, identity::FW_VER);
     out.node_guid = identity::node_guid();
@@ -70,7 +91,7 @@ pub(crate) unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *m
         let context = unsafe { Context::of(context)? };
         // SAFETY: the program gives room for the answer.
         let out = unsafe { attr.as_mut() }.ok_or(invalid("device_attr is NULL"))?;
-        *out = device_attr(&context.nic.attributes());
+        *out = device_attr(context);
         Ok(())
     })
 }
@@ -91,20 +112,14 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             return Err(invalid("no room for the attributes"));
         }
         let mut out = ibv_device_attr_ex::zeroed();
-        out.orig_attr = device_attr(&context.nic.attributes());
-        out.device_cap_flags_ex =
-            u64::from(out.orig_attr.device_cap_flags) | IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_ATOMIC_WRITE;
-        on_demand(&mut out);
+        out.orig_attr = device_attr(context);
+        out.device_cap_flags_ex = out.orig_attr.device_cap_flags.into();
         out.max_dm_size = MAX_DM as u64;
         out.phys_port_cnt_ex = 1;
-        out.rss_caps = ibv_rss_caps {
-            supported_qpts: 1 << IBV_QPT_RAW_PACKET,
-            max_rwq_indirection_tables: MAX_OBJECTS,
-            max_rwq_indirection_table_size: MAX_SPREAD as u32,
-            rx_hash_fields_mask: HashFields::all().bits(),
-            rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ,
-        };
-        out.max_wq_type_rq = MAX_OBJECTS;
+        on_demand(&mut out, context.is_iwarp());
+        if !context.is_iwarp() {
+            roce_extensions(&mut out);
+        }
         (out.max_cq_count, out.max_cq_period) = (u16::MAX, u16::MAX);
         out.completion_timestamp_mask = u64::MAX;
         out.hca_core_clock = crate::clock::CORE_CLOCK_KHZ;
@@ -114,12 +129,31 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
+/// Operations and queues that only RoCE has.
+fn roce_extensions(out: &mut ibv_device_attr_ex) {
+    out.device_cap_flags_ex |= IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_ATOMIC_WRITE;
+    out.rss_caps = ibv_rss_caps {
+        supported_qpts: 1 << IBV_QPT_RAW_PACKET,
+        max_rwq_indirection_tables: MAX_OBJECTS,
+        max_rwq_indirection_table_size: MAX_SPREAD as u32,
+        rx_hash_fields_mask: HashFields::all().bits(),
+        rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ,
+    };
+    out.max_wq_type_rq = MAX_OBJECTS;
+}
+
 /// Software faults as any program does, so every operation of every transport supports on-demand paging.
-fn on_demand(out: &mut ibv_device_attr_ex) {
+fn on_demand(out: &mut ibv_device_attr_ex, is_iwarp: bool) {
     let datagram = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let reliable = datagram | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    let general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+    if is_iwarp {
+        let rc_odp_caps = reliable & !IBV_ODP_SUPPORT_ATOMIC;
+        out.odp_caps = ibv_odp_caps { general_caps, rc_odp_caps, uc_odp_caps: 0, ud_odp_caps: 0 };
+        return;
+    }
     out.odp_caps = ibv_odp_caps {
-        general_caps: IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT,
+        general_caps,
         rc_odp_caps: reliable,
         uc_odp_caps: datagram | IBV_ODP_SUPPORT_WRITE,
         ud_odp_caps: datagram,
@@ -165,19 +199,25 @@ fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Refused> {
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     out.max_mtu = Mtu::B4096 as u32;
     out.active_mtu = Mtu::from_bytes(nic.active_mtu).unwrap_or_default() as u32;
-    out.lid = context.nic.gid(0).map_or(0, |entry| entry.lid());
-    out.gid_tbl_len = GID_TABLE_LEN as i32;
-    out.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+    out.gid_tbl_len = nic.gid_tbl_len as i32;
     out.max_msg_sz = nic.max_msg_sz;
-    out.pkey_tbl_len = 1;
     out.max_vl_num = 1;
-    out.subnet_timeout = 18;
     // One lane of `PORT_SPEED`.
     out.active_width = 1;
     out.active_speed = 32;
     // "LinkUp" and "Disabled".
     out.phys_state = if up { 5 } else { 3 };
     out.link_layer = IBV_LINK_LAYER_ETHERNET;
+    out.port_cap_flags = IBV_PORT_CM_SUP;
+    if context.is_iwarp() {
+        // As siw: no partitions, no LID, and no address of a packet that a program could fill in.
+        out.port_cap_flags |= IBV_PORT_DEVICE_MGMT_SUP;
+        return Ok(out);
+    }
+    out.port_cap_flags |= IBV_PORT_IP_BASED_GIDS;
+    out.lid = context.nic.gid(0).map_or(0, |entry| entry.lid());
+    out.pkey_tbl_len = 1;
+    out.subnet_timeout = 18;
     out.flags = IBV_QPF_GRH_REQUIRED;
     Ok(out)
 }
@@ -211,6 +251,11 @@ pub(crate) unsafe extern "C" fn query_port(
     unsafe { query_port_len(context, port, attr, COMPAT_PORT_ATTR_LEN) }
 }
 
+/// iWARP has no partitions, and its port no table of them.
+fn has_partitions(context: &Context) -> Result<(), Refused> {
+    if context.is_iwarp() { Err(invalid("iWARP has no P_Keys")) } else { Ok(()) }
+}
+
 pub(crate) unsafe extern "C" fn query_pkey(
     context: *mut ibv_context,
     port: u8,
@@ -219,7 +264,9 @@ pub(crate) unsafe extern "C" fn query_pkey(
 ) -> c_int {
     guard::minus_one("ibv_query_pkey", || {
         // SAFETY: a context of ours, and room for a key.
-        let (_, out) = unsafe { (Context::of(context)?, pkey.as_mut().ok_or(invalid("pkey is NULL"))?) };
+        let (context, out) =
+            unsafe { (Context::of(context)?, pkey.as_mut().ok_or(invalid("pkey is NULL"))?) };
+        has_partitions(context)?;
         if port != 1 || index != 0 {
             return Err(invalid("the P_Key table of port 1 has one entry"));
         }
@@ -231,7 +278,7 @@ pub(crate) unsafe extern "C" fn query_pkey(
 pub(crate) unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     guard::minus_one("ibv_get_pkey_index", || {
         // SAFETY: a context of ours.
-        unsafe { Context::of(context)? };
+        has_partitions(unsafe { Context::of(context)? })?;
         if port == 1 && u16::from_be(pkey) == PKEY { Ok(()) } else { Err(invalid("no such P_Key")) }
     })
 }

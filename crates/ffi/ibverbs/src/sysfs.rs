@@ -45,7 +45,7 @@ fn of_device(path: &Path) -> Option<Vec<u8>> {
         "board_id" => identity::BOARD_ID.to_owned(),
         "fw_ver" => identity::FW_VER.to_owned(),
         "node_desc" => identity::NAME.to_owned(),
-        "node_type" => "1: CA".to_owned(),
+        "node_type" => identity::wire().node_type().to_owned(),
         "hw_rev" => "0".to_owned(),
         "hca_type" => "ferroce".to_owned(),
         "node_guid" | "sys_image_guid" => guid(),

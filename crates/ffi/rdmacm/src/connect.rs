@@ -204,7 +204,10 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
         if unsafe { (*id.abi()).verbs.is_null() } {
             return Err(invalid("it has no device yet, so no connection"));
         }
-        qp::to_error(id);
+        // On iWARP the end of the stream flushes it, after the message that is partially sent.
+        if !id.device.is_iwarp {
+            qp::to_error(id);
+        }
         if id.is_datagram() {
             // There was no connection, so there is nothing to end, and no event follows.
             return Ok(());

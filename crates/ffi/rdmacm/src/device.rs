@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
     pub(crate) table: &'static Table,
+    /// Its wire is iWARP: the connection itself sets the queue pair up.
+    pub(crate) is_iwarp: bool,
     /// The default protection domain of queue pairs.
     pub(crate) pd: *mut ibv_pd,
     /// READs and atomics that a queue pair can answer at a time.
@@ -86,6 +88,8 @@ fn open() -> Result<Device, Refused> {
     Ok(Device {
         context,
         table,
+        // SAFETY: an open context has its device.
+        is_iwarp: unsafe { (*(*context).device).transport_type } == IBV_TRANSPORT_IWARP,
         pd,
         max_responder_resources: depth(attr.max_qp_rd_atom),
         max_initiator_depth: depth(attr.max_qp_init_rd_atom),
@@ -108,6 +112,14 @@ fn open_first() -> Result<*mut ibv_context, Refused> {
 }
 
 impl Device {
+    /// The first GID of its port; zeros if it has none.
+    pub(crate) fn gid(&self) -> ibv_gid {
+        let mut gid = ibv_gid { raw: [0; 16] };
+        // SAFETY: an open context, and a place for the answer, which a failed call leaves alone.
+        unsafe { ibv_query_gid(self.context, 1, 0, &mut gid) };
+        gid
+    }
+
     /// The default domain of XRC connections.
     pub(crate) fn xrcd(&self) -> Result<*mut ibv_xrcd, Refused> {
         if let Some(xrcd) = self.xrcd.get() {

@@ -204,6 +204,13 @@ impl Id {
                 abi.pd = self.device.pd;
             }
         }
+        if self.device.is_iwarp {
+            // As in the kernel: the GID of the port, and no partition.
+            if is_bound {
+                addr.ibaddr.sgid = self.device.gid();
+            }
+            return;
+        }
         addr.ibaddr.pkey = 0xffff;
         if standing.has_path != 0 {
             addr.ibaddr.sgid.raw = standing.sgid;
@@ -213,10 +220,10 @@ impl Id {
         }
     }
 
-    /// Publishes the route to the peer.
+    /// Publishes the route to the peer. The kernel has no path records for iWARP.
     pub(crate) fn show_path(&self) {
         let standing = self.standing();
-        if standing.has_path == 0 {
+        if standing.has_path == 0 || self.device.is_iwarp {
             return;
         }
         let path = Box::new(crate::route::path_record(&standing));

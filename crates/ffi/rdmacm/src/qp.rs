@@ -26,10 +26,10 @@ fn modify(qp: *mut ibv_qp, mut attr: ibv_qp_attr, mask: c_int) -> Result<(), Ref
     check(unsafe { ibv_modify_qp(qp, &mut attr, mask) })
 }
 
-/// Moves the queue pair, if there is one, to RTR and RTS. Missing depths are the negotiated ones.
+/// Moves the queue pair, if there is one, to RTR and RTS; on iWARP the connection does that. Missing depths are the negotiated ones.
 pub(crate) fn to_ready(id: &Id, responds: Option<u8>, depth: Option<u8>) -> Result<(), Refused> {
     let qp = id.qp();
-    if qp.is_null() {
+    if qp.is_null() || id.device.is_iwarp {
         return Ok(());
     }
     // Its access rights are known only now.

@@ -129,6 +129,21 @@ fn sockets_over_connections() {
     run("rsockets");
 }
 
+/// The words in front of a program whose device is an iWARP one.
+const IWARP: [&str; 2] = ["env", "FERROCE_WIRE=iwarp"];
+
+#[test]
+fn an_iwarp_device_is_an_rnic() {
+    run_below(&IWARP, "iwarp");
+}
+
+#[test]
+fn sockets_threads_and_children_over_iwarp() {
+    run_below(&IWARP, "rsockets");
+    run_below(&IWARP, "threads");
+    run_below(&IWARP, "fork");
+}
+
 #[test]
 fn a_hostile_peer_of_a_socket_hurts_only_its_own_connection() {
     run("hostile");

@@ -3,7 +3,7 @@
 use super::CmId;
 use super::event::UDP_QKEY;
 use crate::error::{CmRefusal, Error};
-use ferroce_proto::verbs::{AttrMask, QpAttr, QpState};
+use ferroce_proto::verbs::{Access, AttrMask, QpAttr, QpState};
 
 impl CmId {
     /// Attributes that move the id's queue pair to INIT, RTR or RTS. Those for INIT are available at any time.
@@ -11,6 +11,9 @@ impl CmId {
         self.usable()?;
         if self.is_datagram() {
             return datagram_attributes(state);
+        }
+        if self.service.streams.is_some() {
+            return stream_attributes(state, self.state.lock().stream.is_some());
         }
         let (comm, options, path) = {
             let own = self.state.lock();
@@ -40,12 +43,26 @@ impl CmId {
     }
 }
 
+/// iWARP: the connection itself moves the queue pair to RTS. A program that sets its own queue pair up state by state changes nothing.
+fn stream_attributes(state: QpState, is_connected: bool) -> Result<(QpAttr, AttrMask), Error> {
+    let rights = AttrMask::ACCESS_FLAGS;
+    let mask = match state {
+        QpState::Init if !is_connected => rights | AttrMask::STATE | AttrMask::PORT,
+        QpState::Init | QpState::Rtr | QpState::Rts => rights,
+        _ => return Err(NO_ATTRIBUTES.into()),
+    };
+    let access = Access::LOCAL_WRITE | Access::REMOTE;
+    Ok((QpAttr { state, port: 1, access, ..QpAttr::default() }, mask))
+}
+
+const NO_ATTRIBUTES: CmRefusal = CmRefusal::WrongState { why: "only INIT, RTR and RTS have attributes" };
+
 fn datagram_attributes(state: QpState) -> Result<(QpAttr, AttrMask), Error> {
     let mask = match state {
         QpState::Init => AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
         QpState::Rtr => AttrMask::STATE,
         QpState::Rts => AttrMask::STATE | AttrMask::SQ_PSN,
-        _ => return Err(CmRefusal::WrongState { why: "only INIT, RTR and RTS have attributes" }.into()),
+        _ => return Err(NO_ATTRIBUTES.into()),
     };
     Ok((QpAttr { state, port: 1, qkey: UDP_QKEY, ..QpAttr::default() }, mask))
 }

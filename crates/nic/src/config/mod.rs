@@ -89,6 +89,16 @@ pub enum Wire {
     Iwarp,
 }
 
+impl Wire {
+    /// How the kernel's `node_type` file calls a device of this wire.
+    pub fn node_type(self) -> &'static str {
+        match self {
+            Wire::Roce => "1: CA",
+            Wire::Iwarp => "4: RNIC",
+        }
+    }
+}
+
 /// A variable that cannot be understood.
 #[derive(Debug, thiserror::Error)]
 #[error("{variable}={value}: {why}")]

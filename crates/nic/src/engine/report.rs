@@ -20,13 +20,21 @@ impl Engine {
         let qps: Vec<_> = contexts.iter().flat_map(|context| context.qps.all()).collect();
         let left_out = qps.len().saturating_sub(most_qps);
         let tally = Tally::default();
-        qps.iter().for_each(|qp| tally.add(&qp.tally));
+        for qp in &qps {
+            tally.add(&qp.tally);
+            qp.stream().into_iter().for_each(|stream| tally.add_stream(stream.machine.lock().counters()));
+        }
         tally.add(&self.device.counters.retired.lock());
         let mut link = contexts.iter().map(|context| context.link.counters()).sum::<LinkCounters>();
         (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
         (link.rendezvous_sends, link.messages_fetched) = (tally.rendezvous.value(), tally.fetched.value());
         link.local_tx_packets += tally.ring_packets.value();
         link.local_tx_bytes += tally.ring_bytes.value();
+        // A packet of iWARP is an FPDU.
+        link.tx_packets += tally.tx_fpdus.value();
+        link.tx_bytes += tally.tx_fpdu_bytes.value();
+        link.rx_packets += tally.rx_fpdus.value();
+        link.rx_bytes += tally.rx_fpdu_bytes.value();
         let counters = Counters {
             pid: std::process::id(),
             slot: self.shared_port.slot(),

@@ -17,7 +17,7 @@ pub struct AddressHandle {
 impl Pd {
     /// Resolves an address.
     pub fn create_address_handle(self: &Arc<Self>, vector: &AddressVector) -> Result<AddressHandle, Error> {
-        self.nic.alive()?;
+        self.nic.only_on_roce("address handles: it has no datagrams")?;
         if vector.dgid.is_zero() {
             return Err(Error::Invalid { attribute: "dgid", why: "a RoCE address needs a destination GID" });
         }

@@ -338,7 +338,7 @@ impl Qp {
 
     /// Receives datagrams to this group from now on.
     pub fn attach_multicast(&self, group: Gid) -> Result<(), Error> {
-        self.pd.nic.alive()?;
+        self.pd.nic.only_on_roce("multicast")?;
         if self.transport != Transport::Ud || self.raw().is_some() {
             return Err(Error::Invalid {
                 attribute: "qp",

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 impl Nic {
     /// Makes an XRC domain that nobody else can open.
     pub fn alloc_xrc_domain(&self) -> Result<Arc<XrcDomain>, Error> {
-        self.inner().alive()?;
+        self.inner().only_on_roce("XRC domains")?;
         Ok(self.new_xrc_domain())
     }
 
@@ -25,7 +25,7 @@ impl Nic {
 
     /// The XRC domain of this key, made if nobody holds one; and whether it was made.
     pub fn open_xrc_domain(&self, key: XrcKey) -> Result<(Arc<XrcDomain>, bool), Error> {
-        self.inner().alive()?;
+        self.inner().only_on_roce("XRC domains")?;
         let mut by_key = self.inner().xrc_domains.by_key.lock();
         if let Some(domain) = by_key.get(&key).and_then(Weak::upgrade) {
             return Ok((domain, false));

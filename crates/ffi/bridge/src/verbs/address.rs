@@ -9,6 +9,7 @@ pub struct ibv_gid {
 }
 layout!(ibv_gid, 16);
 
+pub const IBV_GID_TYPE_IB: u32 = 0;
 pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
 
 #[derive(Clone, Copy, Default)]

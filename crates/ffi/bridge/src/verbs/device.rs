@@ -3,7 +3,9 @@
 use super::*;
 
 pub const IBV_NODE_CA: i32 = 1;
+pub const IBV_NODE_RNIC: i32 = 4;
 pub const IBV_TRANSPORT_IB: i32 = 0;
+pub const IBV_TRANSPORT_IWARP: i32 = 1;
 
 #[repr(C)]
 pub struct ibv_device {
@@ -83,6 +85,7 @@ pub struct ibv_device_attr {
 layout!(ibv_device_attr, 232, node_guid = 64, vendor_id = 96, max_qp = 108, phys_port_cnt = 227);
 zeroed!(ibv_device_attr);
 
+pub const IBV_ATOMIC_NONE: u32 = 0;
 pub const IBV_ATOMIC_HCA: u32 = 1;
 pub const IBV_DEVICE_CURR_QP_STATE_MOD: u32 = 1 << 7;
 pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
@@ -219,6 +222,7 @@ pub const COMPAT_PORT_ATTR_LEN: usize = 48;
 pub const IBV_PORT_DOWN: u32 = 1;
 pub const IBV_PORT_ACTIVE: u32 = 4;
 pub const IBV_PORT_CM_SUP: u32 = 1 << 16;
+pub const IBV_PORT_DEVICE_MGMT_SUP: u32 = 1 << 19;
 pub const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 /// Address handles need a GRH, as always on RoCE.

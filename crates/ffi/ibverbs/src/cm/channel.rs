@@ -70,8 +70,7 @@ fn translate(event: CmEvent) -> Option<Event> {
         out.is_datagram = 1;
         (out.qpn, out.qkey) = (ud.qpn.value(), ud.qkey.0);
         out.ah_attr = ah_attr(&ud.vector);
-        // What arrived in a message fits.
-        let _ = out.parameters.set_private_data(&ud.private_data);
+        out.parameters.set_received(&ud.private_data);
     }
     if event.kind == CmEventKind::ConnectRequest {
         out.cookie = event.listener.as_ref().and_then(Weak::upgrade)?.cookie();
@@ -94,7 +93,6 @@ fn parameters(conn: &ConnParam) -> Parameters {
         ece: [conn.ece.vendor_id, conn.ece.attr_mod],
         ..Parameters::zeroed()
     };
-    // What arrived in a message fits.
-    let _ = out.set_private_data(&conn.private_data);
+    out.set_received(&conn.private_data);
     out
 }

@@ -14,7 +14,7 @@ use crate::pd::PdObject;
 use crate::srq::SrqObject;
 use crate::xrcd::XrcdObject;
 use ferroce_nic::{EventSource, Qp, QpInit};
-use ferroce_proto::verbs::{QpCap, Transport};
+use ferroce_proto::verbs::{Access, AttrMask, QpAttr, QpCap, Transport};
 use std::ffi::c_void;
 
 pub(crate) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
@@ -111,6 +111,12 @@ unsafe fn create(
         IBV_QPT_RAW_PACKET => domain.pd.create_raw_qp(&wanted)?,
         _ => domain.pd.create_qp(&wanted)?,
     };
+    if owner.is_iwarp() {
+        // A queue pair that the program creates itself and passes by number gets no rights by `rdma_init_qp_attr`. As with siw, the
+        // rights of regions decide.
+        let access = Access::LOCAL_WRITE | Access::REMOTE;
+        qp.modify(&QpAttr { access, ..QpAttr::default() }, AttrMask::ACCESS_FLAGS)?;
+    }
     let cap = qp.query().cap;
     let builder = ops.map(|wanted| Builder::new(transport, wanted, cap)).transpose()?;
     init.cap = cap_out(&cap);

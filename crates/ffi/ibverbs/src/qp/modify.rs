@@ -10,6 +10,10 @@ use crate::handle::store_word;
 use ferroce_proto::verbs::AttrMask;
 use std::ffi::c_int;
 
+/// The attributes that a program may set on iWARP, whatever the wire does with them.
+const ON_IWARP: AttrMask =
+    AttrMask::STATE.union(AttrMask::CUR_STATE).union(AttrMask::PORT).union(AttrMask::ACCESS_FLAGS);
+
 pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     guard::number("ibv_modify_qp", || {
         // SAFETY: a queue pair of ours, and the program's attributes.
@@ -17,8 +21,10 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
         // Unknown bits stay set: the state table refuses them.
         let mask = AttrMask::from_bits_retain(mask as u32);
         // SAFETY: the queue pair's own structure, and its context.
-        let nic = unsafe { &Context::of((*qp).context)?.nic };
-        let wanted = wanted(attr, mask, nic).map_err(|refused| refused.by_qp(object.qp.qpn()))?;
+        let context = unsafe { Context::of((*qp).context)? };
+        // iWARP has no other attributes, so their values do not matter: the mask is refused below, with the reason.
+        let meant = if context.is_iwarp() { mask & ON_IWARP } else { mask };
+        let wanted = wanted(attr, meant, &context.nic).map_err(|refused| refused.by_qp(object.qp.qpn()))?;
         object.qp.modify(&wanted, mask).map_err(|error| Refused::from(error).by_qp(object.qp.qpn()))?;
         if mask.contains(AttrMask::STATE) {
             // SAFETY: the queue pair's own structure.

@@ -9,6 +9,7 @@ use super::calls::{
 use super::completions::Completions;
 use super::errno::{Errno, Outcome};
 use super::memory::Registered;
+use super::messages::{self, MESSAGE_LEN, Slots};
 use super::settings::Sizing;
 use super::stream::{CONTROL_SLOTS, Control, End, Machine, Piece, Span, TABLE_SLOTS, Work};
 use super::wire::{ConnectData, Mapping, Message, Order, RemoteBuffer};
@@ -32,6 +33,8 @@ pub(crate) struct Endpoint {
     /// What the peer writes about its buffers and mappings.
     table: Registered,
     control_slot: u32,
+    /// The memory of receives, where messages are SENDs.
+    slots: Option<Slots>,
     pub(crate) link: Option<Link>,
     /// The peer writes to the program's memory, which the program may poll without a call.
     pub(crate) is_mapped: bool,
@@ -62,20 +65,28 @@ impl Endpoint {
             }
             let mut device = ibv_device_attr::zeroed();
             Errno::of_verb(ibv_query_device(context, &mut device))?;
-            sizing.fit(device.max_qp_wr.max(0) as u32);
-            let depth = u32::from(sizing.send_queue) + u32::from(sizing.recv_queue);
-            let completions = Completions::new(context, depth)?;
+            // A message that is a SEND takes a second request.
+            let by_send = messages::are_sent(id);
+            let max_queue = device.max_qp_wr.max(0) as u32;
+            sizing.fit(if by_send { max_queue / 2 } else { max_queue });
+            let (requests, receives) = match by_send {
+                true => (2 * u32::from(sizing.send_queue), messages::receives(&sizing)),
+                false => (sizing.send_queue.into(), sizing.recv_queue.into()),
+            };
+            let completions = Completions::new(context, requests + receives)?;
             let cap = ibv_qp_cap {
-                max_send_wr: sizing.send_queue.into(),
-                max_recv_wr: sizing.recv_queue.into(),
+                max_send_wr: requests,
+                max_recv_wr: receives,
                 max_send_sge: 2,
                 max_recv_sge: 1,
-                max_inline_data: sizing.inline,
+                max_inline_data: sizing.inline.max(MESSAGE_LEN as u32),
             };
             let cap = completions.create_qp(id, IBV_QPT_RC, cap)?;
             sizing.inline = cap.max_inline_data.min(MAX_INLINE as u32);
-            let rings = rings((*(*id).qp).pd, &sizing);
-            let [send_ring, recv_ring, table] = rings.inspect_err(|_| rdma_destroy_qp(id))?;
+            let pd = (*(*id).qp).pd;
+            let slots = by_send.then(|| Slots::new(pd, receives)).transpose();
+            let rings = slots.and_then(|slots| Ok((slots, rings(pd, &sizing)?)));
+            let (slots, [send_ring, recv_ring, table]) = rings.inspect_err(|_| rdma_destroy_qp(id))?;
             let mut endpoint = Self {
                 id,
                 qp: (*id).qp,
@@ -85,10 +96,11 @@ impl Endpoint {
                 recv_ring,
                 table,
                 control_slot: 0,
+                slots,
                 link: None,
                 is_mapped: false,
             };
-            endpoint.post_receives(sizing.recv_queue.into())?;
+            endpoint.post_receives(receives as usize)?;
             Ok(endpoint)
         }
     }
@@ -112,9 +124,12 @@ impl Endpoint {
     }
 
     /// The parameters of a request or a reply with this private data. RNR retries are unlimited, which makes control
-    /// messages safe.
-    pub(crate) fn parameters(data: &[u8; ConnectData::LEN]) -> rdma_conn_param {
+    /// messages safe. An iWARP connection may begin with a READ, so both ends answer one.
+    pub(crate) fn parameters(&self, data: &[u8; ConnectData::LEN]) -> rdma_conn_param {
+        let depth = u8::from(self.slots.is_some());
         rdma_conn_param {
+            initiator_depth: depth,
+            responder_resources: depth,
             private_data: data.as_ptr().cast(),
             private_data_len: data.len() as u8,
             flow_control: 1,
@@ -159,11 +174,11 @@ impl Endpoint {
             let done = self.completions.poll(&mut batch);
             for wc in done {
                 match Work::from_id(wc.wr_id) {
-                    Work::Receive if wc.status == 0 => {
+                    Work::Receive(slot) if wc.status == 0 => {
                         received += 1;
-                        take_message(link, &self.table, wc);
+                        take_message(link, &self.table, self.slots.as_ref().map(|slots| (slots, slot)), wc);
                     }
-                    Work::Receive => link.machine.life.on_end(End::Failed),
+                    Work::Receive(_) => link.machine.life.on_end(End::Failed),
                     work => link.machine.handle_sent(work, wc.status == 0),
                 }
             }
@@ -263,6 +278,9 @@ impl Endpoint {
         request.wr.rdma = wr_rdma { remote_addr: target.addr, rkey: target.rkey };
         request.opcode = IBV_WR_RDMA_WRITE;
         if let Some(message) = message {
+            if self.slots.is_some() {
+                return self.post_message(request, message);
+            }
             request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
             request.imm_or_key = message.to_u32().to_be();
         }
@@ -270,19 +288,42 @@ impl Endpoint {
         Errno::of_verb(unsafe { post_send(self.qp, &mut request) })
     }
 
-    /// Messages need no memory: the immediate data carries them.
+    /// The same with a message that is a SEND: behind the WRITE, or alone if there is nothing to write.
+    fn post_message(&mut self, mut write: ibv_send_wr, message: Message) -> Outcome<()> {
+        let bytes = message.to_u32().to_ne_bytes();
+        let mut entry = Entry { addr: bytes.as_ptr() as u64, length: MESSAGE_LEN as u32, lkey: 0 };
+        // SAFETY: all zeros are a request of nothing.
+        let mut send: ibv_send_wr = unsafe { std::mem::zeroed() };
+        (send.wr_id, send.opcode, send.send_flags) = (write.wr_id, IBV_WR_SEND, SEND_INLINE);
+        (send.sg_list, send.num_sge) = ((&raw mut entry).cast(), 1);
+        let is_bare = write.num_sge == 0;
+        (write.wr_id, write.next) = (Work::Written.to_id(), &raw mut send);
+        let first = if is_bare { &mut send } else { &mut write };
+        // SAFETY: as in `post_write`; the message is inline, so its bytes are taken over before this returns.
+        Errno::of_verb(unsafe { post_send(self.qp, first) })
+    }
+
+    /// Receives need memory only where messages are SENDs; otherwise the immediate data carries them.
     fn post_receives(&mut self, mut count: usize) -> Outcome<()> {
-        let blank = || ibv_recv_wr {
-            wr_id: Work::Receive.to_id(),
-            next: ptr::null_mut(),
-            sg_list: ptr::null_mut(),
-            num_sge: 0,
-        };
         while count > 0 {
-            let mut list: [ibv_recv_wr; BATCH] = std::array::from_fn(|_| blank());
+            let mut entries = [Entry::default(); BATCH];
+            let mut list: [ibv_recv_wr; BATCH] = std::array::from_fn(|_| ibv_recv_wr {
+                wr_id: Work::Receive(0).to_id(),
+                next: ptr::null_mut(),
+                sg_list: ptr::null_mut(),
+                num_sge: 0,
+            });
             let now = count.min(BATCH);
-            for at in 1..now {
-                list[at - 1].next = &raw mut list[at];
+            for at in 0..now {
+                if let Some(slots) = &mut self.slots {
+                    let (slot, entry) = slots.take();
+                    entries[at] = entry;
+                    list[at].wr_id = Work::Receive(slot).to_id();
+                    (list[at].sg_list, list[at].num_sge) = ((&raw mut entries[at]).cast(), 1);
+                }
+                if at > 0 {
+                    list[at - 1].next = &raw mut list[at];
+                }
             }
             // SAFETY: the queue pair lives, and the list is whole until this returns.
             Errno::of_verb(unsafe { post_recv(self.qp, list.as_mut_ptr()) })?;
@@ -299,19 +340,17 @@ impl Drop for Endpoint {
     }
 }
 
-/// Passes a message to the machine, with its table entry.
-fn take_message(link: &mut Link, table: &Registered, wc: &ibv_wc) {
-    if wc.wc_flags & WC_WITH_IMM == 0 {
-        return;
-    }
-    let message = Message::from_u32(u32::from_be(wc.imm_or_key));
+/// Passes a message to the machine, with its table entry. `slot`: where it is if it was a SEND.
+fn take_message(link: &mut Link, table: &Registered, slot: Option<(&Slots, u32)>, wc: &ibv_wc) {
+    let message = match slot {
+        _ if wc.wc_flags & WC_WITH_IMM != 0 => Message::from_u32(u32::from_be(wc.imm_or_key)),
+        Some((slots, slot)) if wc.byte_len as usize == MESSAGE_LEN => slots.message(slot),
+        _ => return,
+    };
     let mut entry = None;
     match message {
         // The entry is read now, while it is complete: the peer may overwrite it later.
-        Message::Credits(_) if wc.byte_len as usize >= RemoteBuffer::LEN => {
-            let at = link.machine.next_own_slot() as usize * RemoteBuffer::LEN;
-            entry = Some(RemoteBuffer::from_bytes(table.bytes(at), Order::HERE));
-        }
+        Message::Credits(_) => entry = new_buffer(table, link.machine.next_own_slot(), slot.is_some(), wc),
         Message::Mapping(index) => {
             if let Some(mapping) = link.mappings.get_mut(usize::from(index)) {
                 let at = TABLE_SLOTS as usize * RemoteBuffer::LEN + usize::from(index) * Mapping::LEN;
@@ -321,6 +360,20 @@ fn take_message(link: &mut Link, table: &Registered, wc: &ibv_wc) {
         _ => {}
     }
     link.machine.handle_message(message, entry);
+}
+
+/// The table entry that came with a credit message, if one did: the length of immediate data's WRITE shows it. A SEND does not, so an
+/// entry is cleared when it is taken.
+fn new_buffer(table: &Registered, slot: u32, by_send: bool, wc: &ibv_wc) -> Option<RemoteBuffer> {
+    let at = slot as usize * RemoteBuffer::LEN;
+    let entry = RemoteBuffer::from_bytes(table.bytes(at), Order::HERE);
+    if !by_send {
+        return (wc.byte_len as usize >= RemoteBuffer::LEN).then_some(entry);
+    }
+    let empty = [0; RemoteBuffer::LEN];
+    // SAFETY: the array has so many bytes.
+    unsafe { table.write(Span { offset: at as u32, length: empty.len() as u32 }, empty.as_ptr()) };
+    (entry.length != 0).then_some(entry)
 }
 
 /// The send ring, the receive ring and the table.

@@ -9,7 +9,7 @@
 //! | `socket`, `table` | which number is which socket |
 //! | `wire`, `stream` | the protocol of streams, pure: bytes and a machine |
 //! | `connection` | a stream socket: the machine driven by events and completions |
-//! | `endpoint`, `completions`, `memory`, `channel` | what a stream has of the NIC and of the connection manager |
+//! | `endpoint`, `completions`, `memory`, `messages`, `channel` | what a stream has of the NIC and of the connection manager |
 //! | `datagram` | a datagram socket, its headers included |
 //! | `wait`, `waiting`, `poll` | sleeping, waking, and `rpoll` |
 //! | `keepalive` | the service behind `SO_KEEPALIVE` |
@@ -28,6 +28,7 @@ mod errno;
 mod flags;
 mod keepalive;
 mod memory;
+mod messages;
 mod option;
 mod poll;
 mod repoll;

@@ -299,10 +299,14 @@ static void nonblocking(void) {
     CHECK(rclose(client) == 0 && rclose(server) == 0 && rclose(fd) == 0);
 
     client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    FAILS(rconnect(client, (struct sockaddr *)&nobody, sizeof nobody), EINPROGRESS);
-    fds[0] = (struct pollfd){.fd = client, .events = POLLOUT};
-    CHECK(rpoll(fds, 1, 30000) == 1 && fds[0].revents & POLLERR);
-    CHECK(rgetsockopt(client, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == ECONNREFUSED);
+    CHECK(rconnect(client, (struct sockaddr *)&nobody, sizeof nobody) == -1);
+    // TCP of the same host may refuse before the call returns.
+    if (!getenv("FERROCE_WIRE") || errno != ECONNREFUSED) {
+        CHECK(errno == EINPROGRESS);
+        fds[0] = (struct pollfd){.fd = client, .events = POLLOUT};
+        CHECK(rpoll(fds, 1, 30000) == 1 && fds[0].revents & POLLERR);
+        CHECK(rgetsockopt(client, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == ECONNREFUSED);
+    }
     CHECK(rgetsockopt(client, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0);
     CHECK(rclose(client) == 0);
 }
@@ -489,7 +493,9 @@ int main(int argc, char **argv) {
     RUN(nonblocking);
     RUN(closed_under_a_reader);
     RUN(mappings);
-    RUN(datagrams);
+    // iWARP has no datagrams.
+    if (!getenv("FERROCE_WIRE"))
+        RUN(datagrams);
     RUN(sets_of_sockets);
     return 0;
 }

@@ -181,7 +181,7 @@ impl Engine {
     pub(in crate::engine) fn destroy_stream(&self, qp: &QpCore, stream: &StreamEnd) {
         self.qps.remove(qp.qpn);
         let mut machine = stream.machine.lock();
-        let close = machine.retire();
+        let (close, counters) = (machine.retire(), *machine.counters());
         settle_stopped(qp.address());
         let connected = stream.socket.lock().connected.take();
         drop(machine);
@@ -189,7 +189,10 @@ impl Engine {
             self.end_stream(streams, connected, close, now());
             self.wake_for_events(streams);
         }
-        self.device.counters.retired.lock().add(&qp.tally);
+        let retired = self.device.counters.retired.lock();
+        retired.add(&qp.tally);
+        retired.add_stream(&counters);
+        drop(retired);
         self.forget_recent();
         qp.send_cq.purge(qp.qpn);
         qp.recv_cq.purge(qp.qpn);

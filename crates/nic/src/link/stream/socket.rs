@@ -2,8 +2,9 @@
 
 use super::extras::{Fate, Io, SocketExtras, StreamExtras};
 use crate::memory::External;
+use ferroce_os::interfaces::open_tcp;
 use smallvec::SmallVec;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{SockAddr, Socket};
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Shutdown, SocketAddr};
@@ -61,8 +62,7 @@ impl StreamSocket {
         only_v6: bool,
         extras: &Arc<StreamExtras>,
     ) -> io::Result<StreamSocket> {
-        let socket =
-            Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        let socket = Socket::from(open_tcp(address.is_ipv4())?);
         // As siw: a program may have used the port for a socket of its own just before.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {

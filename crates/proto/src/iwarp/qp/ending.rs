@@ -47,7 +47,7 @@ impl StreamQp {
 
     /// Moves the queue pair to ERR after a device error such as a completion queue overflow, and raises `kind`.
     pub fn fail<H: HostServices>(&mut self, kind: EventKind, now: Time, host: &mut H) {
-        if self.attr.state != QpState::Err {
+        if !matches!(self.attr.state, QpState::Err | QpState::Reset) {
             host.event(kind);
             self.terminate_with(TerminateCode::RDMAP_LOCAL, None, now, host);
         }

@@ -101,9 +101,10 @@ impl Shared {
         // SAFETY: the id has found its device, lives as long as the channel, and the endpoint goes before it.
         let endpoint = unsafe { Endpoint::new(id, self.sizing)? };
         let data = endpoint.connect_data().to_bytes();
+        let mut parameters = endpoint.parameters(&data);
         self.endpoint = Some(endpoint);
         // SAFETY: as above; the data is copied before this returns.
-        Errno::check(unsafe { rdma_connect(id, &mut Endpoint::parameters(&data)) })?;
+        Errno::check(unsafe { rdma_connect(id, &mut parameters) })?;
         self.state = State::Connecting;
         Ok(())
     }

@@ -68,8 +68,9 @@ impl Shared {
         let mut endpoint = unsafe { Endpoint::new(id, self.sizing)? };
         endpoint.meet(peer);
         let data = endpoint.connect_data().to_bytes();
+        let mut parameters = endpoint.parameters(&data);
         self.endpoint = Some(endpoint);
         // SAFETY: as above; the data is copied before this returns.
-        Errno::check(unsafe { rdma_accept(id, &mut Endpoint::parameters(&data)) }).map(drop)
+        Errno::check(unsafe { rdma_accept(id, &mut parameters) }).map(drop)
     }
 }

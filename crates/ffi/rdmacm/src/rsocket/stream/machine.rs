@@ -17,7 +17,10 @@ pub(crate) const TABLE_SLOTS: u32 = 2;
 /// A posted request, as its completion names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
-    Receive,
+    /// A receive, with the slot of its message where messages are SENDs.
+    Receive(u32),
+    /// The WRITE in front of a message that is a SEND.
+    Written,
     /// Data or a mapping, with its bytes of the send ring.
     Sent(u32),
     Control,
@@ -28,7 +31,8 @@ pub(crate) enum Work {
 impl Work {
     pub(crate) fn to_id(self) -> u64 {
         match self {
-            Work::Receive => 1 << 32,
+            Work::Receive(slot) => 1 << 32 | u64::from(slot),
+            Work::Written => 5 << 32,
             Work::Sent(bytes) => 2 << 32 | u64::from(bytes),
             Work::Control => 3 << 32,
             Work::LastControl => 4 << 32,
@@ -37,7 +41,8 @@ impl Work {
 
     pub(crate) fn from_id(id: u64) -> Self {
         match id >> 32 {
-            1 => Work::Receive,
+            1 => Work::Receive(id as u32),
+            5 => Work::Written,
             2 => Work::Sent(id as u32),
             4 => Work::LastControl,
             _ => Work::Control,
@@ -132,7 +137,8 @@ impl Machine {
     /// Handles a completion of our own, successful or not.
     pub(crate) fn handle_sent(&mut self, work: Work, success: bool) {
         match work {
-            Work::Receive => return,
+            Work::Receive(_) => return,
+            Work::Written => {}
             Work::Sent(bytes) => self.send_ring.on_sent(bytes),
             Work::Control | Work::LastControl => {
                 self.control_slots = (self.control_slots + 1).min(CONTROL_SLOTS);

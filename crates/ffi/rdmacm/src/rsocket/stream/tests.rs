@@ -231,7 +231,15 @@ fn entries_are_written_in_the_peers_order() {
 
 #[test]
 fn work_survives_its_number() {
-    for work in [Work::Receive, Work::Sent(0), Work::Sent(u32::MAX), Work::Control, Work::LastControl] {
+    for work in [
+        Work::Receive(0),
+        Work::Receive(391),
+        Work::Written,
+        Work::Sent(0),
+        Work::Sent(u32::MAX),
+        Work::Control,
+        Work::LastControl,
+    ] {
         assert_eq!(Work::from_id(work.to_id()), work);
     }
 }
