@@ -31,7 +31,7 @@ pub(crate) fn of_drop(reason: &str) -> &'static str {
 }
 
 /// A reason to refuse a request.
-pub(super) fn of_refusal(reason: &str) -> &'static str {
+pub(crate) fn of_refusal(reason: &str) -> &'static str {
     RefusalReason::ALL.into_iter().find(|known| known.name() == reason).map_or("", RefusalReason::text)
 }
 
