@@ -12,6 +12,7 @@ mod counters;
 mod devices;
 mod doctor;
 mod dsm;
+mod export;
 mod failure;
 mod faults;
 mod gids;
@@ -63,6 +64,8 @@ enum Command {
     Counters(counters::Args),
     /// Watch all ferroce processes in the terminal: queue pairs, rates, retries, drops, queues, memory.
     Top(top::Args),
+    /// Serve the counters of all ferroce processes to Prometheus.
+    Export(export::Args),
     /// Measure latency, bandwidth and message rate.
     ///
     /// Without a test, both sides run on this machine: every operation over all sizes, compared with TCP and UDP
@@ -92,6 +95,7 @@ pub fn main() -> ExitCode {
             Command::Gids(args) => gids::run(&args).map(done),
             Command::Counters(args) => counters::run(&args).map(done),
             Command::Top(args) => top::run(&args).map(done),
+            Command::Export(args) => export::run(&args).map(done),
             Command::Perf(args) => perf::run(*args).map(done),
             Command::Run(args) => run::run(&args),
             Command::Dsm(command) => dsm::run(command),
