@@ -12,6 +12,7 @@ mod counters;
 mod devices;
 mod doctor;
 mod dsm;
+mod export;
 mod failure;
 mod faults;
 mod gids;
@@ -29,6 +30,7 @@ mod sockopt;
 #[doc(hidden)]
 pub mod svg;
 mod table;
+mod top;
 mod wire;
 
 use clap::{Parser, Subcommand};
@@ -49,6 +51,7 @@ Examples:
   ferroce perf                            compare RDMA with TCP and UDP on this machine
   ferroce perf write-bw                   wait for a client of one test, here …
   ferroce perf write-bw 192.0.2.7 -a      … and on a second machine, start it, for all sizes
+  ferroce top                             watch all ferroce processes
   ferroce gids                            which addresses RDMA programs can use
   ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets
   ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes
@@ -62,6 +65,10 @@ enum Command {
     Gids(gids::Args),
     /// Show the counters of the devices: packets, drops and their reasons.
     Counters(counters::Args),
+    /// Watch all ferroce processes in the terminal: queue pairs, rates, retries, drops, queues, memory.
+    Top(top::Args),
+    /// Serve the counters of all ferroce processes to Prometheus.
+    Export(export::Args),
     /// Measure latency, bandwidth and message rate.
     ///
     /// Without a test, both sides run on this machine: every operation over all sizes, compared with TCP and UDP
@@ -92,6 +99,8 @@ pub fn main() -> ExitCode {
             Command::Devices(args) => devices::run(&args).map(done),
             Command::Gids(args) => gids::run(&args).map(done),
             Command::Counters(args) => counters::run(&args).map(done),
+            Command::Top(args) => top::run(&args).map(done),
+            Command::Export(args) => export::run(&args).map(done),
             Command::Perf(args) => perf::run(*args).map(done),
             Command::Run(args) => run::run(&args),
             Command::Dsm(command) => dsm::run(command),

@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PASSED_ON: [libc::c_int; 6] =
@@ -75,6 +76,19 @@ impl Blocked {
         let info = unsafe { info.assume_init() };
         (signal > 0 && signal != libc::SIGCHLD).then_some(Taken { signal, by_process: info.si_code <= 0 })
     }
+}
+
+/// From now on the signals that end a program only set the flag that this returns, so that the program can restore the terminal first.
+pub(crate) fn note_end() -> &'static AtomicBool {
+    static ENDED: AtomicBool = AtomicBool::new(false);
+    extern "C" fn note(_signal: libc::c_int) {
+        ENDED.store(true, Ordering::Relaxed);
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic, which a signal handler may do.
+        unsafe { libc::signal(signal, note as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    }
+    &ENDED
 }
 
 /// The longest possible wait; a signal ends it.

@@ -2,36 +2,48 @@
 
 use ferroce_nic::RefusalReason;
 
+/// Reasons to drop a packet.
+const DROPS: [(&str, &str); 21] = [
+    ("malformed", "not a valid RoCE packet"),
+    ("bad_icrc", "checksum (ICRC) wrong: damaged on the way"),
+    ("no_such_qp", "no queue pair with this number"),
+    ("wrong_state", "the queue pair was not ready to receive"),
+    ("wrong_transport", "for another transport than the queue pair's"),
+    ("wrong_address", "not from the peer's address, or not to ours"),
+    ("wrong_port", "from a UDP port that the peer's process on this host does not own: forged"),
+    ("bad_pkey", "partition key mismatch"),
+    ("bad_qkey", "queue key mismatch (UD)"),
+    ("bad_psn", "PSN outside the expected range, or a response without a request"),
+    ("broken_message", "part of a UC message is missing"),
+    ("no_receive", "no receive was posted (UC, UD)"),
+    ("unfit", "larger than its receive (UC, UD) or its request"),
+    ("unexpected_opcode", "an opcode that is not valid at this point of a message"),
+    ("stale_duplicate", "a duplicate READ or atomic that is no longer in the replay list"),
+    ("access_denied", "memory protection refused it (UC)"),
+    ("rx_overruns", "the kernel's receive buffer was full"),
+    ("send_errors", "refused by the kernel when sending"),
+    ("forward_errors", "for a process that is gone or does not keep up"),
+    ("local_lost", "for a process of this host that is gone or does not read"),
+    ("injected_losses", "lost on purpose (fault injection)"),
+];
+
 /// A reason to drop a packet.
 pub(crate) fn of_drop(reason: &str) -> &'static str {
-    match reason {
-        "malformed" => "not a valid RoCE packet",
-        "bad_icrc" => "checksum (ICRC) wrong: damaged on the way",
-        "no_such_qp" => "no queue pair with this number",
-        "wrong_state" => "the queue pair was not ready to receive",
-        "wrong_transport" => "for another transport than the queue pair's",
-        "wrong_address" => "not from the peer's address, or not to ours",
-        "wrong_port" => "from a UDP port that the peer's process on this host does not own: forged",
-        "bad_pkey" => "partition key mismatch",
-        "bad_qkey" => "queue key mismatch (UD)",
-        "bad_psn" => "PSN outside the expected range, or a response without a request",
-        "broken_message" => "part of a UC message is missing",
-        "no_receive" => "no receive was posted (UC, UD)",
-        "unfit" => "larger than its receive (UC, UD) or its request",
-        "unexpected_opcode" => "an opcode that is not valid at this point of a message",
-        "stale_duplicate" => "a duplicate READ or atomic that is no longer in the replay list",
-        "access_denied" => "memory protection refused it (UC)",
-        "rx_overruns" => "the kernel's receive buffer was full",
-        "send_errors" => "refused by the kernel when sending",
-        "forward_errors" => "for a process that is gone or does not keep up",
-        "local_lost" => "for a process of this host that is gone or does not read",
-        "injected_losses" => "lost on purpose (fault injection)",
-        _ => "",
-    }
+    DROPS.iter().find(|(known, _)| *known == reason).map_or("", |(_, meaning)| meaning)
+}
+
+/// The name of a known reason to drop a packet.
+pub(crate) fn known_drop(reason: &str) -> Option<&'static str> {
+    DROPS.iter().map(|(known, _)| *known).find(|known| *known == reason)
+}
+
+/// The name of a known reason to refuse a request.
+pub(crate) fn known_refusal(reason: &str) -> Option<&'static str> {
+    RefusalReason::ALL.into_iter().map(RefusalReason::name).find(|known| *known == reason)
 }
 
 /// A reason to refuse a request.
-pub(super) fn of_refusal(reason: &str) -> &'static str {
+pub(crate) fn of_refusal(reason: &str) -> &'static str {
     RefusalReason::ALL.into_iter().find(|known| known.name() == reason).map_or("", RefusalReason::text)
 }
 

@@ -3,6 +3,8 @@
 pub(crate) mod meaning;
 mod text;
 
+pub(crate) use text::{drops, printable, uptime};
+
 use crate::failure::Failure;
 use ferroce_nic::inspect::{self, InspectError, Snapshot};
 use serde::Serialize;
@@ -23,24 +25,25 @@ pub(crate) struct Args {
     watch: Option<Duration>,
 }
 
-/// The report, as JSON shows it.
+/// What all NICs answered, as JSON shows it.
 #[derive(Debug, Serialize)]
-struct Report {
+pub(crate) struct Report {
     /// NICs that answered, in the order of their slots.
-    devices: Vec<Snapshot>,
+    pub(crate) devices: Vec<Snapshot>,
     /// Why others did not answer.
-    unanswered: Vec<Unanswered>,
+    pub(crate) unanswered: Vec<Unanswered>,
 }
 
+/// A NIC that did not answer.
 #[derive(Debug, Serialize)]
-struct Unanswered {
+pub(crate) struct Unanswered {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<u32>,
-    why: String,
+    pub(crate) pid: Option<u32>,
+    pub(crate) why: String,
 }
 
 impl Report {
-    fn of(answers: impl IntoIterator<Item = Result<Snapshot, InspectError>>) -> Report {
+    pub(crate) fn of(answers: impl IntoIterator<Item = Result<Snapshot, InspectError>>) -> Report {
         let mut report = Report { devices: Vec::new(), unanswered: Vec::new() };
         for answer in answers {
             match answer {
@@ -85,7 +88,8 @@ fn watch(args: &Args, mut report: Report, pause: Duration) -> Result<(), Failure
     }
 }
 
-fn parse_pause(text: &str) -> Result<Duration, String> {
+/// Reads a pause between two samples.
+pub(crate) fn parse_pause(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0.1 to 86400".into())
 }

@@ -61,8 +61,8 @@ fn heading(device: &Snapshot) -> String {
     )
 }
 
-/// Dropped packets, including those of the link.
-fn drops(device: &Snapshot) -> BTreeMap<&str, u64> {
+/// Dropped packets by reason, including those of the link.
+pub(crate) fn drops(device: &Snapshot) -> BTreeMap<&str, u64> {
     let link = device.link.iter().filter(|(name, _)| meaning::is_drop(name));
     let mut drops = BTreeMap::new();
     for (name, count) in device.drops.iter().chain(link) {
@@ -108,7 +108,8 @@ fn has_peer(qp: &QpReport) -> bool {
     qp.peer != "::"
 }
 
-fn uptime(ms: u64) -> String {
+/// A time in the two largest units.
+pub(crate) fn uptime(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
         0..60 => format!("{seconds}.{} s", ms % 1000 / 100),
@@ -117,9 +118,10 @@ fn uptime(ms: u64) -> String {
     }
 }
 
-/// Another process chose its name; it must not contain terminal controls.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+/// Another process chose its name; it must neither control the terminal nor change the direction or the width of the text around it.
+pub(crate) fn printable(text: &str) -> String {
+    let is_format = |c| matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    text.chars().map(|c| if c.is_control() || is_format(c) { '?' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -201,6 +203,11 @@ mod tests {
         device.drops.clear();
         device.link.clear();
         assert!(block(&device, false).contains("No packet was dropped."));
+    }
+
+    #[test]
+    fn names_cannot_hide_or_turn_text() {
+        assert_eq!(printable("a\u{1b}[2J\u{202e}b\u{200b}\nµ字"), "a?[2J?b??µ字");
     }
 
     #[test]

@@ -1,0 +1,65 @@
+//! `ferroce export`: an endpoint that Prometheus scrapes.
+//!
+//! | file | question |
+//! |---|---|
+//! | `totals` | how counters of the host go on when a process ends |
+//! | `metrics` | which metrics there are, and how they are written |
+//! | `http` | how a scrape is answered, with bounded connections and time |
+
+mod http;
+mod metrics;
+#[cfg(test)]
+mod tests;
+mod totals;
+
+use crate::counters::Report;
+use crate::failure::Failure;
+use ferroce_nic::inspect;
+use metrics::Format;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Mutex;
+use totals::Totals;
+
+/// Options of `ferroce export`.
+#[derive(clap::Parser)]
+pub(crate) struct Args {
+    /// Address and port to listen on; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9479")]
+    listen: SocketAddr,
+    /// Queue pairs that get metrics of their own: those that moved the most bytes.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    queue_pairs: u16,
+    /// Print the metrics once, in the text format of Prometheus, and end.
+    #[arg(long)]
+    once: bool,
+}
+
+/// Serves until it is killed.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let totals = Mutex::new(Totals::default());
+    let scrape = |format| {
+        let report = Report::of(inspect::whole(None));
+        let mut totals = totals.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        totals.update(&report.devices);
+        metrics::render(&report, &totals, usize::from(args.queue_pairs), format)
+    };
+    if args.once {
+        return crate::print_text(scrape(Format::Text).trim_end());
+    }
+    let listener = TcpListener::bind(args.listen).map_err(|error| {
+        Failure::io(format!("cannot listen on {}", args.listen), error)
+            .advise("Choose another address or port with --listen")
+    })?;
+    let address = listener.local_addr().map_err(|error| Failure::io("the address of the socket", error))?;
+    // What drops between two scrapes belongs to the first one, so count from now on.
+    let _ = scrape(Format::Text);
+    crate::print_text(&format!("metrics of all ferroce processes of this user: http://{address}/metrics"))?;
+    let _ = std::io::stdout().flush();
+    if !address.ip().is_loopback() {
+        eprintln!(
+            "ferroce: {address} is no loopback address: everybody who reaches it reads names and addresses of peers."
+        );
+    }
+    http::serve(&listener, address.ip().is_loopback(), &scrape)
+}

@@ -1,0 +1,109 @@
+//! Counters of the host, over all processes. A counter that falls when a process ends looks like a restart to Prometheus, which then counts what
+//! is left once more. So what ended processes last reported stays in the sum.
+
+use crate::counters::{drops, meaning};
+use ferroce_nic::inspect::Snapshot;
+use std::collections::{BTreeMap, HashMap};
+
+/// A counter: the name of its metric, and a reason for those that have one.
+pub(super) type Key = (&'static str, &'static str);
+
+/// The reason that stands for all that this version does not know.
+const OTHER: &str = "other";
+
+/// Sums over running and ended processes.
+#[derive(Default)]
+pub(super) struct Totals {
+    ended: BTreeMap<Key, u64>,
+    running: HashMap<(u32, u8), Seen>,
+}
+
+/// What a device reported last.
+struct Seen {
+    uptime_ms: u64,
+    counters: BTreeMap<Key, u64>,
+}
+
+impl Totals {
+    /// Takes over what the running processes report. Those that no longer answer have ended, or will be counted from what they add.
+    pub(super) fn update(&mut self, devices: &[Snapshot]) {
+        let mut before = std::mem::take(&mut self.running);
+        for device in devices {
+            let id = (device.pid, device.slot);
+            if let Some(old) = before.remove(&id).filter(|old| old.uptime_ms > device.uptime_ms) {
+                // Another device under the same number.
+                self.retire(&old);
+            }
+            self.running.insert(id, Seen { uptime_ms: device.uptime_ms, counters: counters_of(device) });
+        }
+        for (id, gone) in before {
+            // A stopped process does not answer and goes on later; keep it until its number is gone.
+            if std::fs::exists(format!("/proc/{}", id.0)).unwrap_or(false) {
+                self.running.insert(id, gone);
+            } else {
+                self.retire(&gone);
+            }
+        }
+    }
+
+    fn retire(&mut self, gone: &Seen) {
+        for (key, count) in &gone.counters {
+            let sum = self.ended.entry(*key).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+    }
+
+    /// All sums of a metric, by reason.
+    pub(super) fn of(&self, metric: &str) -> BTreeMap<&'static str, u64> {
+        let all = self.running.values().map(|seen| &seen.counters).chain([&self.ended]);
+        let mut sums = BTreeMap::new();
+        for (key, count) in all.flatten().filter(|(key, _)| key.0 == metric) {
+            let sum: &mut u64 = sums.entry(key.1).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        sums
+    }
+}
+
+/// The counters of a device that are summed.
+fn counters_of(device: &Snapshot) -> BTreeMap<Key, u64> {
+    let drops = drops(device);
+    let sum = |names: &[&str]| {
+        let count = |name: &&str| device.link.get(*name).copied().unwrap_or(0);
+        names.iter().map(count).fold(0, u64::saturating_add)
+    };
+    let dropped = |names: &[&str]| {
+        names.iter().map(|name| drops.get(name).copied().unwrap_or(0)).fold(0, u64::saturating_add)
+    };
+    let mut counters: BTreeMap<Key, u64> = [
+        ("node_infiniband_port_data_transmitted_bytes", sum(&["tx_bytes", "local_tx_bytes"])),
+        ("node_infiniband_port_data_received_bytes", sum(&["rx_bytes", "local_rx_bytes"])),
+        ("node_infiniband_port_packets_transmitted", sum(&["tx_packets", "local_tx_packets"])),
+        ("node_infiniband_port_packets_received", sum(&["rx_packets", "local_rx_packets"])),
+        ("node_infiniband_port_errors_received", dropped(&["malformed", "bad_icrc"])),
+        ("node_infiniband_port_discards_received", dropped(&["rx_overruns", "forward_errors"])),
+        ("node_infiniband_port_discards_transmitted", dropped(&["send_errors", "local_lost"])),
+        ("node_infiniband_port_constraint_errors_received", dropped(&["bad_pkey"])),
+        ("node_infiniband_excessive_buffer_overrun_errors", dropped(&["rx_overruns"])),
+        ("ferroce_direct_operations", sum(&["direct_mapped", "direct_copied"])),
+        ("ferroce_completions", device.completions),
+        ("ferroce_failed_completions", device.failed_completions),
+        ("ferroce_flushed_completions", device.flushed_completions),
+    ]
+    .map(|(metric, count)| ((metric, ""), count))
+    .into();
+    // Another process wrote the names. Only known ones become labels, so nobody can make more series.
+    for (name, count) in drops {
+        add(&mut counters, ("ferroce_dropped_packets", meaning::known_drop(name).unwrap_or(OTHER)), count);
+    }
+    for (name, count) in &device.refusals {
+        let reason = meaning::known_refusal(name).unwrap_or(OTHER);
+        add(&mut counters, ("ferroce_refused_requests", reason), *count);
+    }
+    counters
+}
+
+fn add(counters: &mut BTreeMap<Key, u64>, key: Key, count: u64) {
+    let sum = counters.entry(key).or_default();
+    *sum = sum.saturating_add(count);
+}

@@ -1,0 +1,438 @@
+//! What each tab shows of a sample: rows of cells under titles. All text from other processes is made printable here.
+
+use super::sample::{Device, QpId, QpRates, Sample, peer_of};
+use crate::counters::{drops, meaning, printable, uptime};
+use ferroce_nic::QpReport;
+use std::collections::HashMap;
+
+/// The tabs, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Tab {
+    Qps,
+    Processes,
+    Drops,
+    Cqs,
+    Memory,
+    Connections,
+}
+
+impl Tab {
+    pub(super) const ALL: [Tab; 6] =
+        [Tab::Qps, Tab::Processes, Tab::Drops, Tab::Cqs, Tab::Memory, Tab::Connections];
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Tab::Qps => "Queue pairs",
+            Tab::Processes => "Processes",
+            Tab::Drops => "Drops",
+            Tab::Cqs => "CQs",
+            Tab::Memory => "Memory",
+            Tab::Connections => "Connections",
+        }
+    }
+
+    /// The columns, the most important first: a narrow screen shows as many as fit.
+    pub(super) fn columns(self) -> &'static [Column] {
+        match self {
+            Tab::Qps => &QP_COLUMNS,
+            Tab::Processes => &PROCESS_COLUMNS,
+            Tab::Drops => &DROP_COLUMNS,
+            Tab::Cqs => &CQ_COLUMNS,
+            Tab::Memory => &MEMORY_COLUMNS,
+            Tab::Connections => &CONNECTION_COLUMNS,
+        }
+    }
+
+    /// The column that a tab is sorted by at first.
+    pub(super) fn first_sort(self) -> usize {
+        let wanted = match self {
+            Tab::Qps => "tx/s",
+            Tab::Processes => "pid",
+            Tab::Drops => "count",
+            Tab::Cqs => "fill",
+            Tab::Memory => "bytes",
+            Tab::Connections => "pid",
+        };
+        self.columns().iter().position(|column| column.title == wanted).unwrap_or(0)
+    }
+
+    pub(super) fn rows(self, sample: &Sample) -> Vec<Row> {
+        sample.devices.iter().flat_map(|device| self.rows_of(device)).collect()
+    }
+
+    fn rows_of(self, device: &Device) -> Vec<Row> {
+        match self {
+            Tab::Qps => device.qps().map(|(qp, rates)| qp_row(device, qp, rates)).collect(),
+            Tab::Processes => vec![process_row(device)],
+            Tab::Drops => drop_rows(device),
+            Tab::Cqs => cq_rows(device),
+            Tab::Memory => memory_rows(device),
+            Tab::Connections => connection_rows(device),
+        }
+    }
+}
+
+/// A column.
+pub(super) struct Column {
+    pub(super) title: &'static str,
+    /// Numbers are aligned to the right and sorted downwards at first.
+    pub(super) is_number: bool,
+    /// Columns that it takes at least, so that the table does not move when a rate changes.
+    pub(super) width: u16,
+}
+
+const fn text(title: &'static str, width: u16) -> Column {
+    Column { title, is_number: false, width }
+}
+
+const fn number(title: &'static str, width: u16) -> Column {
+    Column { title, is_number: true, width }
+}
+
+static QP_COLUMNS: [Column; 20] = [
+    text("QP", 8),
+    text("state", 5),
+    number("tx/s", 8),
+    number("rx/s", 8),
+    text("peer", 9),
+    number("resent", 6),
+    text("process", 7),
+    number("pid", 7),
+    text("type", 4),
+    text("peer QP", 8),
+    number("direct/s", 8),
+    number("packets/s", 9),
+    number("resent/s", 8),
+    number("RNR", 3),
+    number("NAK", 3),
+    number("timeouts", 8),
+    number("sends", 5),
+    number("receives", 8),
+    number("window", 7),
+    number("in flight", 9),
+];
+
+static PROCESS_COLUMNS: [Column; 15] = [
+    number("pid", 7),
+    text("process", 7),
+    number("QPs", 5),
+    number("tx/s", 8),
+    number("rx/s", 8),
+    number("drops", 5),
+    number("drops/s", 7),
+    number("completions/s", 13),
+    number("failed", 6),
+    number("unpolled", 8),
+    number("regions", 7),
+    number("memory", 8),
+    number("connections", 11),
+    text("open for", 11),
+    text("device", 8),
+];
+
+static DROP_COLUMNS: [Column; 7] = [
+    text("reason", 14),
+    number("count", 7),
+    number("/s", 7),
+    number("pid", 7),
+    text("process", 7),
+    text("what", 7),
+    text("meaning", 20),
+];
+
+static CQ_COLUMNS: [Column; 7] = [
+    number("CQ", 5),
+    number("fill", 5),
+    number("waiting", 7),
+    number("depth", 7),
+    number("QPs", 4),
+    number("pid", 7),
+    text("process", 7),
+];
+
+static MEMORY_COLUMNS: [Column; 9] = [
+    text("address", 14),
+    number("bytes", 10),
+    text("rkey", 10),
+    text("access", 12),
+    number("pid", 7),
+    text("process", 7),
+    text("lkey", 10),
+    number("PD", 4),
+    text("kind", 6),
+];
+
+static CONNECTION_COLUMNS: [Column; 5] =
+    [text("counter", 16), number("count", 7), number("pid", 7), text("process", 7), text("meaning", 20)];
+
+/// How a cell is coloured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tone {
+    Plain,
+    Good,
+    Warning,
+    Bad,
+}
+
+/// A cell: what it shows, and the number that it sorts by.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Cell {
+    pub(super) text: String,
+    pub(super) number: Option<f64>,
+    pub(super) tone: Tone,
+}
+
+impl Cell {
+    fn text(text: impl Into<String>) -> Cell {
+        Cell { text: text.into(), number: None, tone: Tone::Plain }
+    }
+
+    fn count(count: u64) -> Cell {
+        Cell { text: count.to_string(), number: Some(count as f64), tone: Tone::Plain }
+    }
+
+    fn rate(per_second: f64) -> Cell {
+        Cell { text: short(per_second), number: Some(per_second), tone: Tone::Plain }
+    }
+
+    /// In this tone unless it is zero.
+    fn toned(mut self, tone: Tone) -> Cell {
+        if self.number != Some(0.0) {
+            self.tone = tone;
+        }
+        self
+    }
+}
+
+/// What a row stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum RowId {
+    Qp(QpId),
+    /// The n-th row of a process.
+    Of(u32, u8, usize),
+}
+
+impl RowId {
+    pub(super) fn pid(self) -> u32 {
+        match self {
+            RowId::Qp(qp) => qp.pid,
+            RowId::Of(pid, ..) => pid,
+        }
+    }
+}
+
+/// A row.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) id: RowId,
+    pub(super) cells: Vec<Cell>,
+}
+
+impl Row {
+    /// Whether any cell contains `filter`, which is in lower case.
+    pub(super) fn contains(&self, filter: &str) -> bool {
+        filter.is_empty() || self.cells.iter().any(|cell| cell.text.to_lowercase().contains(filter))
+    }
+}
+
+fn command_of(device: &Device) -> Cell {
+    Cell::text(printable(&device.snapshot.command))
+}
+
+fn pid_of(device: &Device) -> Cell {
+    Cell::count(device.snapshot.pid.into())
+}
+
+fn row(device: &Device, at: usize, cells: Vec<Cell>) -> Row {
+    Row { id: RowId::Of(device.snapshot.pid, device.snapshot.slot, at), cells }
+}
+
+/// The tone of a state.
+pub(super) fn tone_of(state: &str) -> Tone {
+    match state {
+        "RTS" => Tone::Good,
+        "ERR" | "SQE" => Tone::Bad,
+        _ => Tone::Warning,
+    }
+}
+
+fn qp_row(device: &Device, qp: &QpReport, rates: &QpRates) -> Row {
+    let peer = printable(&peer_of(qp));
+    let peer_qpn = if qp.peer_qpn == 0 { String::new() } else { format!("{:#08x}", qp.peer_qpn) };
+    let state = Cell { tone: tone_of(&qp.state), ..Cell::text(printable(&qp.state)) };
+    let cells = vec![
+        Cell::text(format!("{:#08x}", qp.qpn)),
+        state,
+        Cell::rate(rates.tx_bytes),
+        Cell::rate(rates.rx_bytes),
+        Cell::text(peer),
+        Cell::count(qp.retransmitted).toned(Tone::Warning),
+        command_of(device),
+        pid_of(device),
+        Cell::text(printable(&qp.transport)),
+        Cell::text(peer_qpn),
+        Cell::rate(rates.direct),
+        Cell::rate(rates.tx_packets + rates.rx_packets),
+        Cell::rate(rates.retransmitted).toned(Tone::Warning),
+        Cell::count(qp.rnr_received.saturating_add(qp.rnr_sent)).toned(Tone::Warning),
+        Cell::count(qp.naks_received.saturating_add(qp.naks_sent)).toned(Tone::Warning),
+        Cell::count(qp.timeouts).toned(Tone::Bad),
+        Cell::count(qp.sends_outstanding as u64),
+        Cell::count(qp.recvs_waiting as u64),
+        Cell::rate(qp.window_bytes.into()),
+        Cell::count(qp.in_flight.into()),
+    ];
+    Row { id: RowId::Qp(device.qp_id(qp)), cells }
+}
+
+fn process_row(device: &Device) -> Row {
+    let snapshot = &device.snapshot;
+    let objects = &snapshot.objects;
+    let unpolled =
+        objects.completion_queues.iter().fold(0_u64, |sum, cq| sum.saturating_add(cq.waiting as u64));
+    let regions = (objects.regions.len() as u64).saturating_add(objects.regions_left_out);
+    let dropped = super::sample::total(&drops(snapshot));
+    let connections = snapshot.cm.get("connections_now").copied().unwrap_or(0);
+    let cells = vec![
+        pid_of(device),
+        command_of(device),
+        Cell::count(device.qp_count()),
+        Cell::rate(device.rates.tx_bytes),
+        Cell::rate(device.rates.rx_bytes),
+        Cell::count(dropped).toned(Tone::Warning),
+        Cell::rate(device.rates.drops).toned(Tone::Bad),
+        Cell::rate(device.rates.completions),
+        Cell::count(snapshot.failed_completions).toned(Tone::Bad),
+        Cell::count(unpolled),
+        Cell::count(regions),
+        Cell::rate(objects.region_bytes as f64),
+        Cell::count(connections),
+        Cell { number: Some(snapshot.uptime_ms as f64), ..Cell::text(uptime(snapshot.uptime_ms)) },
+        Cell::text(printable(&snapshot.device)),
+    ];
+    row(device, 0, cells)
+}
+
+fn drop_rows(device: &Device) -> Vec<Row> {
+    let dropped = drops(&device.snapshot).into_iter().map(|(name, count)| (name, count, "drop"));
+    let refused = device.snapshot.refusals.iter().map(|(name, count)| (name.as_str(), *count, "refusal"));
+    let meaning =
+        |name: &str, what| if what == "drop" { meaning::of_drop(name) } else { meaning::of_refusal(name) };
+    let line = |(at, (name, count, what)): (usize, (&str, u64, &'static str))| {
+        let rate = device.reason_rates.get(&format!("{what} {name}")).copied().unwrap_or(0.0);
+        let cells = vec![
+            Cell::text(printable(name)),
+            Cell::count(count),
+            Cell::rate(rate).toned(Tone::Bad),
+            pid_of(device),
+            command_of(device),
+            Cell::text(what),
+            Cell::text(meaning(name, what)),
+        ];
+        row(device, at, cells)
+    };
+    dropped.chain(refused).enumerate().filter(|(_, (_, count, _))| *count > 0).map(line).collect()
+}
+
+fn cq_rows(device: &Device) -> Vec<Row> {
+    let mut qps: HashMap<u32, u64> = HashMap::new();
+    for qp in &device.snapshot.queue_pairs {
+        let [send, recv] = qp.cqs;
+        *qps.entry(send).or_default() += 1;
+        if recv != send {
+            *qps.entry(recv).or_default() += 1;
+        }
+    }
+    let line = |(at, cq): (usize, &ferroce_nic::CqReport)| {
+        let fill = cq.waiting as f64 / cq.depth.max(1) as f64;
+        let tone = if fill >= 0.9 {
+            Tone::Bad
+        } else if fill >= 0.5 {
+            Tone::Warning
+        } else {
+            Tone::Plain
+        };
+        let cells = vec![
+            Cell::count(cq.id.into()),
+            Cell { text: format!("{:.0} %", fill * 100.0), number: Some(fill), tone },
+            Cell::count(cq.waiting as u64),
+            Cell::count(cq.depth as u64),
+            Cell::count(qps.get(&cq.id).copied().unwrap_or(0)),
+            pid_of(device),
+            command_of(device),
+        ];
+        row(device, at, cells)
+    };
+    device.snapshot.objects.completion_queues.iter().enumerate().map(line).collect()
+}
+
+fn memory_rows(device: &Device) -> Vec<Row> {
+    let line = |(at, region): (usize, &ferroce_nic::RegionReport)| {
+        let cells = vec![
+            Cell::text(format!("{:#014x}", region.addr)),
+            Cell { text: short(region.len as f64), ..Cell::count(region.len) },
+            Cell::text(format!("{:#010x}", region.rkey)),
+            Cell::text(printable(&region.access.replace(" and ", ", "))),
+            pid_of(device),
+            command_of(device),
+            Cell::text(format!("{:#010x}", region.lkey)),
+            Cell::count(region.pd.into()),
+            Cell::text(if region.is_window { "window" } else { "region" }),
+        ];
+        row(device, at, cells)
+    };
+    device.snapshot.objects.regions.iter().enumerate().map(line).collect()
+}
+
+fn connection_rows(device: &Device) -> Vec<Row> {
+    let counters = device.snapshot.cm.iter().filter(|(name, count)| **count > 0 || name.ends_with("_now"));
+    let line = |(at, (name, count)): (usize, (&String, &u64))| {
+        let cells = vec![
+            Cell::text(printable(name)),
+            Cell::count(*count),
+            pid_of(device),
+            command_of(device),
+            Cell::text(meaning::of_cm(name)),
+        ];
+        row(device, at, cells)
+    };
+    counters.enumerate().map(line).collect()
+}
+
+/// A number in at most six characters: `1.25M`.
+pub(super) fn short(value: f64) -> String {
+    const UNITS: [(f64, &str); 5] = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    // The sum of no rates is -0.0.
+    let value = value + 0.0;
+    // 999.96 would be rounded to 1000.0.
+    let unit = UNITS.iter().find(|(unit, _)| value >= unit * 0.9995);
+    let (value, name) = unit.map_or((value, ""), |(unit, name)| (value / unit, *name));
+    let digits = if name.is_empty() && value.fract() == 0.0 || value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$}{name}")
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown: Vec<String> =
+            [-0.0, 7.0, 0.25, 99.95, 999.96, 1234.0, 12_345_678.0, 3.2e9, 1e18, f64::MAX].map(short).into();
+        assert_eq!(shown[..8], ["0", "7", "0.25", "100.0", "1.00k", "1.23k", "12.3M", "3.20G"]);
+        assert_eq!(shown[8], "1000P");
+    }
+
+    #[test]
+    fn every_tab_sorts_by_a_column_it_has() {
+        for tab in Tab::ALL {
+            assert!(tab.first_sort() > 0 || tab.columns()[0].title == "pid", "{tab:?}");
+        }
+    }
+}
