@@ -14,7 +14,7 @@ const LAYERED: &[Layered] = &[
     Layered {
         folder: "crates/nic/src/",
         layers: &[
-            ("host", &["poller_activity"]),
+            ("host", &["operation_log", "poller_activity"]),
             ("registered memory", &["memory"]),
             ("links", &["link"]),
             ("settings", &["config", "counters"]),

@@ -7,6 +7,7 @@
 //! `capture` and `dsm run` return the status of the program.
 
 mod capture;
+mod capture_file;
 mod child;
 mod counters;
 mod devices;
@@ -28,6 +29,7 @@ mod sockopt;
 #[doc(hidden)]
 pub mod svg;
 mod table;
+mod timeline;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
@@ -49,6 +51,7 @@ Examples:
   ferroce perf write-bw 192.0.2.7 -a      … and on a second machine, start it, for all sizes
   ferroce gids                            which addresses RDMA programs can use
   ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets
+  ferroce timeline x.pcapng               write x.html: what each queue pair sent, and what went wrong
   ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes";
 
 #[derive(Subcommand)]
@@ -74,6 +77,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Run a program and record its packets to a file for Wireshark.
     Capture(capture::Args),
+    /// Show what happened in a capture: messages, acknowledgements, retransmissions and latencies, as a page or as JSON.
+    Timeline(timeline::Args),
 }
 
 /// Runs the command that the arguments of the process name.
@@ -92,6 +97,7 @@ pub fn main() -> ExitCode {
             Command::Dsm(command) => dsm::run(command),
             Command::Doctor(args) => doctor::run(&args),
             Command::Capture(args) => capture::run(&args),
+            Command::Timeline(args) => timeline::run(&args).map(done),
         }
     };
     outcome.unwrap_or_else(|failure| failure.report())

@@ -3,7 +3,6 @@
 //! A UDP socket shows no Ethernet, IP and UDP headers, so they are written anew from what is known. Ethernet addresses
 //! are zero, as on the loopback interface; all else is what the wire had, so Wireshark can check the ICRC.
 
-use ferroce_os::clock::wall_clock_ns;
 use ferroce_os::fork::Generation;
 use ferroce_proto::wire::{FlowAddrs, Ipv4Header, Ipv6Header, UdpHeader};
 use parking_lot::{Condvar, Mutex};
@@ -101,14 +100,14 @@ impl Capture {
         self.shared.errors.load(Relaxed)
     }
 
-    /// Adds a packet; `packet` is what follows the UDP header, with its ICRC.
-    pub(crate) fn record(&self, direction: Direction, outer: &Outer, packet: &[u8]) {
+    /// Adds a packet of this time; `packet` is what follows the UDP header, with its ICRC.
+    pub(crate) fn record(&self, direction: Direction, time_ns: u64, outer: &Outer, packet: &[u8]) {
         let mut state = self.shared.state.lock();
         let State { file, frame, .. } = &mut *state;
         let written = match file {
             Some(file) => {
                 build_frame(frame, outer, packet);
-                write_frame(file, direction, frame)
+                write_frame(file, direction, time_ns, frame)
             }
             None => Err(PcapError::IncompleteBuffer),
         };
@@ -213,6 +212,7 @@ fn begin(file: File) -> Result<PcapNgWriter<BufWriter<File>>, PcapError> {
 fn write_frame(
     file: &mut PcapNgWriter<BufWriter<File>>,
     direction: Direction,
+    time_ns: u64,
     frame: &[u8],
 ) -> Result<(), PcapError> {
     let inbound_or_outbound = match direction {
@@ -221,7 +221,7 @@ fn write_frame(
     };
     let block = EnhancedPacketBlock {
         interface_id: 0,
-        timestamp: Duration::from_nanos(wall_clock_ns()),
+        timestamp: Duration::from_nanos(time_ns),
         original_len: frame.len() as u32,
         data: Cow::Borrowed(frame),
         options: vec![EnhancedPacketOption::Flags(inbound_or_outbound)],
@@ -329,7 +329,7 @@ mod tests {
         let capture = Capture::create(&path).unwrap();
         let gid = Gid::from_ip("127.0.0.1".parse().unwrap());
         let outer = Outer { flow: FlowAddrs::new(gid, gid, 0xC000), ident: 0, tos: 0, ttl: 64 };
-        capture.record(Direction::Sent, &outer, b"the last packet of all");
+        capture.record(Direction::Sent, 0, &outer, b"the last packet of all");
         flush_all();
         let file = std::fs::read(&path).unwrap();
         assert!(file.windows(8).any(|bytes| bytes == b"the last"));
@@ -347,7 +347,7 @@ mod tests {
         let gid = Gid::from_ip("127.0.0.1".parse().unwrap());
         let outer = Outer { flow: FlowAddrs::new(gid, gid, 0xC000), ident: 0, tos: 0, ttl: 64 };
         for _ in 0..1000 {
-            capture.record(Direction::Sent, &outer, &[7; 4096]);
+            capture.record(Direction::Sent, 0, &outer, &[7; 4096]);
         }
         assert!(capture.errors() > 900);
     }
