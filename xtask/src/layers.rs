@@ -14,7 +14,7 @@ const LAYERED: &[Layered] = &[
     Layered {
         folder: "crates/nic/src/",
         layers: &[
-            ("host", &["congestion", "poller_activity"]),
+            ("host", &["congestion", "operation_log", "poller_activity"]),
             ("registered memory", &["memory"]),
             ("links", &["link"]),
             ("settings", &["config", "counters"]),

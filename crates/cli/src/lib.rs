@@ -7,6 +7,7 @@
 //! `capture` and `dsm run` return the status of the program.
 
 mod capture;
+mod capture_file;
 mod child;
 mod counters;
 mod devices;
@@ -30,6 +31,7 @@ mod sockopt;
 #[doc(hidden)]
 pub mod svg;
 mod table;
+mod timeline;
 mod top;
 mod wire;
 
@@ -54,6 +56,7 @@ Examples:
   ferroce top                             watch all ferroce processes
   ferroce gids                            which addresses RDMA programs can use
   ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets
+  ferroce timeline x.pcapng               write x.html: what each queue pair sent, and what went wrong
   ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes
   ferroce learn                           learn RDMA: chapters with programs that run here";
 
@@ -86,6 +89,8 @@ enum Command {
     Capture(capture::Args),
     /// List the chapters of the book about RDMA, or start one: its text and programs in a new folder.
     Learn(learn::Args),
+    /// Show what happened in a capture: messages, acknowledgements, retransmissions and latencies, as a page or as JSON.
+    Timeline(timeline::Args),
 }
 
 /// Runs the command that the arguments of the process name.
@@ -107,6 +112,7 @@ pub fn main() -> ExitCode {
             Command::Doctor(args) => doctor::run(&args),
             Command::Capture(args) => capture::run(&args),
             Command::Learn(args) => learn::run(&args).map(done),
+            Command::Timeline(args) => timeline::run(&args).map(done),
         }
     };
     outcome.unwrap_or_else(|failure| failure.report())

@@ -106,7 +106,8 @@ pub fn utc_now() -> String {
     utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
-fn utc(seconds: u64) -> String {
+/// A time in seconds since 1970 as date.
+pub(crate) fn utc(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil_date(days);
     format!(

@@ -1,4 +1,4 @@
-//! Message sizes: how people write them, and how we print them.
+//! Message sizes and durations: how people write them, and how we print them.
 
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
@@ -7,6 +7,17 @@ pub fn format_size(bytes: u64) -> String {
     let whole = |&&(_, unit): &&(&str, u64)| bytes >= unit && bytes.is_multiple_of(unit);
     let (name, unit) = UNITS.iter().find(whole).copied().unwrap_or(("B", 1));
     format!("{} {name}", bytes / unit)
+}
+
+/// A time in a suitable unit.
+pub(crate) fn format_duration(ns: u64) -> String {
+    match ns {
+        0 => "0".to_owned(),
+        1..10_000 => format!("{ns} ns"),
+        10_000..10_000_000 => format!("{:.1} µs", ns as f64 * 1e-3),
+        10_000_000..10_000_000_000 => format!("{:.1} ms", ns as f64 * 1e-6),
+        _ => format!("{:.2} s", ns as f64 * 1e-9),
+    }
 }
 
 /// Reads `8`, `64K`, `1MiB`, `8 m`: a number and an optional binary unit.
@@ -40,6 +51,12 @@ mod tests {
         for bytes in [0, 1, 2, 1023, 1024, 1536, 65536, 8 << 20, 3 << 30] {
             assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
         }
+    }
+
+    #[test]
+    fn durations_have_a_suitable_unit() {
+        let shown = [0, 999, 12_345, 1_500_000_000].map(format_duration);
+        assert_eq!(shown, ["0", "999 ns", "12.3 µs", "1500.0 ms"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod files;
 mod pcapng;
 mod recording;
 
-pub(crate) use recording::Recording;
+pub(crate) use recording::{Recording, output_path};
 
 use crate::failure::Failure;
 use crate::program;

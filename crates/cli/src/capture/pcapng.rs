@@ -1,8 +1,6 @@
 //! Counts the packets of a pcapng file that may be damaged: a killed program leaves half a block behind.
 
-use pcap_file::PcapError;
-use pcap_file::pcapng::PcapNgReader;
-use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, PACKET_BLOCK, SIMPLE_PACKET_BLOCK};
+use crate::capture_file::{Blocks, Damage, is_packet};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,21 +17,18 @@ pub(super) struct Count {
 
 /// Counts the packets of a file.
 pub(super) fn count_packets(path: &Path) -> io::Result<Count> {
-    count(File::open(path)?)
+    count(io::BufReader::new(File::open(path)?))
 }
 
 fn count(source: impl Read) -> io::Result<Count> {
-    let mut packets = 0;
-    let counted = PcapNgReader::new(source).and_then(|mut reader| {
-        while let Some(block) = reader.next_raw_block() {
-            let kinds = [PACKET_BLOCK, SIMPLE_PACKET_BLOCK, ENHANCED_PACKET_BLOCK];
-            packets += u64::from(kinds.contains(&block?.type_));
+    let (mut blocks, mut packets) = (Blocks::new(source), 0);
+    loop {
+        match blocks.next() {
+            Ok(Some(block)) => packets += u64::from(is_packet(block.kind)),
+            Ok(None) => return Ok(Count { packets, truncated: false }),
+            Err(Damage::Io(error)) => return Err(error),
+            Err(_) => return Ok(Count { packets, truncated: true }),
         }
-        Ok(())
-    });
-    match counted {
-        Err(PcapError::IoError(error)) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-        counted => Ok(Count { packets, truncated: counted.is_err() }),
     }
 }
 

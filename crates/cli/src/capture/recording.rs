@@ -34,7 +34,7 @@ struct RecordedFile {
 impl Recording {
     /// Gets ready to record to `output`.
     pub(crate) fn begin(output: &Path) -> Result<Recording, Failure> {
-        let output = absolute(output)?;
+        let output = output_path(output)?;
         let before = files::snapshot(&output);
         Ok(Recording { output, before })
     }
@@ -42,6 +42,11 @@ impl Recording {
     /// Sets the variable for a program and all its child processes.
     pub(crate) fn apply_to(&self, command: &mut Command) {
         command.env(CAPTURE_VARIABLE, &self.output);
+    }
+
+    /// The files that were recorded so far.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        files::changed(&self.output, &self.before)
     }
 
     /// Counts what was recorded.
@@ -57,7 +62,8 @@ impl Recording {
     }
 }
 
-fn absolute(output: &Path) -> Result<PathBuf, Failure> {
+/// The absolute path of a file to write; its folder must exist.
+pub(crate) fn output_path(output: &Path) -> Result<PathBuf, Failure> {
     let path = std::path::absolute(output)
         .map_err(|error| Failure::io(format!("{} is not a usable path", output.display()), error))?;
     match path.parent() {
@@ -91,12 +97,10 @@ impl Summary {
         }
         let list: Vec<_> = self.files.iter().map(|file| file.path.display().to_string()).collect();
         match list.as_slice() {
-            [one] => {
-                text += &format!("  Open it: wireshark {one}\n  Or here: tshark -r {one} -O infiniband\n")
-            }
+            [one] => text += &format!("  Open it: wireshark {one}\n  Or here: ferroce timeline {one}\n"),
             many => {
                 text += &format!(
-                    "  Open all: mergecap -w all.pcapng {} && wireshark all.pcapng\n",
+                    "  Open all: mergecap -w all.pcapng {0} && wireshark all.pcapng\n  Or here: ferroce timeline {0}\n",
                     many.join(" ")
                 )
             }
@@ -115,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_missing_folder_is_named() {
-        let failure = absolute(Path::new("/nowhere/at/all/x.pcapng")).expect_err("no such folder");
+        let failure = output_path(Path::new("/nowhere/at/all/x.pcapng")).expect_err("no such folder");
         assert_eq!(failure.what(), "the folder /nowhere/at/all does not exist");
     }
 }

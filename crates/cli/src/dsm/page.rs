@@ -1,7 +1,8 @@
 //! The page of `--stat=FILE`: where the time went, when each process waited, and which pages were transferred. One
 //! file, without scripts or external resources.
 
-use super::statistics::{self, WAITS, computing_ns, duration};
+use super::statistics::{self, WAITS, computing_ns};
+use crate::sizes::format_duration;
 use crate::svg::{self, escape, legend, rectangle, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -79,7 +80,7 @@ fn shares(page: &mut String, records: &[Value]) {
                     colour,
                     (x, y),
                     (width.max(THIN), LANE - 8.0),
-                    &format!("{name}: {}", duration(ns)),
+                    &format!("{name}: {}", format_duration(ns)),
                 );
             }
             x += width;
@@ -119,7 +120,7 @@ fn timeline(page: &mut String, records: &[Value]) {
         for span in process["spans"].as_array().into_iter().flatten() {
             let (call, at, ns) = (span[0].as_str().unwrap_or("?"), span[1].as_u64(), span[2].as_u64());
             let (Some(at), Some(ns)) = (at, ns) else { continue };
-            let words = format!("{call}: {} at {}", duration(ns), duration(offset + at));
+            let words = format!("{call}: {} at {}", format_duration(ns), format_duration(offset + at));
             let x = LEFT + (offset + at) as f64 * scale;
             rectangle(page, kind(call).1, (x, y), ((ns as f64 * scale).max(THIN), LANE - 8.0), &words);
         }
@@ -127,7 +128,7 @@ fn timeline(page: &mut String, records: &[Value]) {
     }
     let axis = height - 34.0;
     text(page, "", (LEFT, axis), "0");
-    text(page, "end", (WIDTH - 10.0, axis), &duration(last - first));
+    text(page, "end", (WIDTH - 10.0, axis), &format_duration(last - first));
     legend(page, (LEFT, height - 8.0), KINDS.iter().map(|(name, colour, _)| (*name, *colour)));
     page.push_str("</svg>");
     if left_out > 0 {

@@ -1,5 +1,6 @@
 //! The counters of the processes, as a table.
 
+use crate::sizes::format_duration;
 use crate::table::{Align, Table};
 use serde_json::Value;
 
@@ -32,11 +33,11 @@ const COLUMNS: [Column; 15] = [
     ("messages", count, |p| counter(p, "messages")),
     ("locks", count, |p| counter(p, "locks")),
     ("barriers", count, |p| counter(p, "barriers")),
-    ("wait for\nfaults", duration, |p| counter(p, "fault_ns")),
-    ("wait for\nlocks", duration, |p| counter(p, "lock_wait_ns")),
-    ("wait for\nbarriers", duration, |p| counter(p, "barrier_wait_ns")),
-    ("own\nwork", duration, computing_ns),
-    ("time", duration, |p| p["took_ns"].as_u64().unwrap_or(0)),
+    ("wait for\nfaults", format_duration, |p| counter(p, "fault_ns")),
+    ("wait for\nlocks", format_duration, |p| counter(p, "lock_wait_ns")),
+    ("wait for\nbarriers", format_duration, |p| counter(p, "barrier_wait_ns")),
+    ("own\nwork", format_duration, computing_ns),
+    ("time", format_duration, |p| p["took_ns"].as_u64().unwrap_or(0)),
 ];
 
 fn count(number: u64) -> String {
@@ -50,17 +51,6 @@ pub(super) fn rounded(bytes: u64) -> String {
         10_000..10_000_000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
         10_000_000..10_000_000_000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
         _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
-    }
-}
-
-/// A time in a suitable unit.
-pub(super) fn duration(ns: u64) -> String {
-    match ns {
-        0 => "0".to_owned(),
-        1..10_000 => format!("{ns} ns"),
-        10_000..10_000_000 => format!("{:.1} µs", ns as f64 * 1e-3),
-        10_000_000..10_000_000_000 => format!("{:.1} ms", ns as f64 * 1e-6),
-        _ => format!("{:.2} s", ns as f64 * 1e-9),
     }
 }
 
@@ -146,6 +136,5 @@ pub(super) mod tests {
     #[test]
     fn figures_have_their_units() {
         assert_eq!([rounded(9_999), rounded(20_480), rounded(1 << 30)], ["9999 B", "20.0 KiB", "1024.0 MiB"]);
-        assert_eq!([duration(0), duration(999), duration(1_500_000_000)], ["0", "999 ns", "1500.0 ms"]);
     }
 }

@@ -7,11 +7,13 @@
 //! | `namespace` | how are they shown: the first way |
 //! | `folder` | where do files live while a run needs them: the second way, through the shim, and reports |
 //! | `explain` | the summary at the end |
+//! | `timeline` | the page of packets and operations at the end |
 
 mod explain;
 mod folder;
 pub(crate) mod library;
 pub(crate) mod namespace;
+mod timeline;
 pub(crate) mod tree;
 mod user_namespace;
 
@@ -30,6 +32,7 @@ use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use timeline::Timeline;
 use tree::SysTree;
 
 const ADDRESS_VARIABLE: &str = "FERROCE_ADDR";
@@ -56,6 +59,13 @@ pub(crate) struct Args {
     /// x.<pid>.pcapng instead of x.pcapng.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
+    /// Write an HTML page of what happened: packets, messages, and the posts and completions of the program on the same time axis.
+    /// Packets then travel over UDP, also on this host. x.pcapng and x.operations.jsonl beside x.html keep what was recorded.
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+    /// With --timeline: record no packets, so that traffic on this host stays in shared memory and shows as operations.
+    #[arg(long, requires = "timeline", conflicts_with = "capture")]
+    no_packets: bool,
     /// Addresses to use, comma separated: the GIDs of the device, in this order [default: all of this machine].
     #[arg(long, visible_alias = "gid", value_name = "ADDRESS", value_delimiter = ',')]
     addr: Vec<IpAddr>,
@@ -99,6 +109,7 @@ Examples:
   ferroce run --wire iwarp -- rping -s                   iWARP over TCP in place of RoCE; start both ends like this
   ferroce run --loss 1% --seed 7 -- ib_send_bw host      the same over a bad network, reproducibly
   ferroce run --capture x.pcapng -- ibv_rc_pingpong      and look at the packets: wireshark x.pcapng
+  ferroce run --timeline x.html -- ./my_program          and see what happened, packet by packet
   ferroce run --explain -- ./my_program                  why did my completion fail?
 
 The exit status is the program's: 128 + n if signal n ended it, 127 if it (or the library) was not found, 126 if it could
@@ -117,7 +128,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let sys = SysTree::of(config.wire, &gids(&config)?, libraries.connections.is_some());
     require_program(&args.command[0])?;
     let faults = args.faults.to_variable()?;
-    let recording = args.capture.as_deref().map(Recording::begin).transpose()?;
+    let timeline = args.timeline.as_deref().map(Timeline::begin).transpose()?;
+    let recording = match (&args.capture, &timeline) {
+        (Some(output), _) => Some(Recording::begin(output)?),
+        (None, Some(timeline)) if !args.no_packets => Some(timeline.record_packets()?),
+        _ => None,
+    };
 
     let stage = Stage::set(args.no_namespace, &Files { sys: &sys, libraries: &libraries })?;
     let mut command = Command::new(&args.command[0]);
@@ -136,14 +152,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let reports = args.explain.map(|format| Ok((PrivateFolder::make()?, format))).transpose()?;
     reports.iter().for_each(|(folder, format)| explain::apply_to(&mut command, folder.path(), *format));
     recording.iter().for_each(|recording| recording.apply_to(&mut command));
+    timeline.iter().for_each(|timeline| timeline.apply_to(&mut command));
 
     // Replace this process by the program, unless there is work at the end.
-    if recording.is_none() && reports.is_none() && stage.shown.is_none() {
+    if recording.is_none() && timeline.is_none() && reports.is_none() && stage.shown.is_none() {
         return Err(program::become_it(command));
     }
     let code = program::exit_code(program::run_to_end(command)?);
     if let Some((folder, format)) = reports {
         eprint!("{}", explain::summary(folder.path(), format));
+    }
+    if let Some(timeline) = timeline {
+        eprintln!("{}", timeline.end(recording.as_ref().map_or_else(Vec::new, Recording::files))?);
     }
     if let Some(recording) = recording {
         eprint!("{}", recording.end(code)?.to_text("ferroce run"));
@@ -289,6 +309,7 @@ mod tests {
         assert!(parse("run --link local -- x").is_err_and(|error| error.contains("udp")));
         assert!(parse("run --wire tcp -- x").is_err_and(|error| error.contains("iwarp")));
         assert!(parse("run --addr here -- x").is_err_and(|error| error.contains("here")));
+        assert!(parse("run --no-packets -- x").is_err_and(|error| error.contains("--timeline")));
         assert!(parse("run").is_err_and(|error| error.contains("COMMAND")));
     }
 

@@ -139,24 +139,24 @@ impl Capture {
         self.shared.errors.load(Relaxed)
     }
 
-    /// Adds a packet; `packet` is what follows the UDP header, with its ICRC.
-    pub(crate) fn record(&self, direction: Direction, outer: &Outer, packet: &[u8]) {
-        self.write(direction, |frame| build_udp(frame, outer, packet));
+    /// Adds a packet of this time; `packet` is what follows the UDP header, with its ICRC.
+    pub(crate) fn record(&self, direction: Direction, time_ns: u64, outer: &Outer, packet: &[u8]) {
+        self.write(direction, time_ns, |frame| build_udp(frame, outer, packet));
     }
 
     /// Adds a segment of at most [`TcpSegment::MOST`] bytes.
     pub(crate) fn record_segment(&self, direction: Direction, segment: &TcpSegment, payload: &[u8]) {
-        self.write(direction, |frame| build_tcp(frame, segment, payload));
+        self.write(direction, wall_clock_ns(), |frame| build_tcp(frame, segment, payload));
     }
 
-    fn write(&self, direction: Direction, build: impl FnOnce(&mut Vec<u8>)) {
+    fn write(&self, direction: Direction, time_ns: u64, build: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.shared.state.lock();
         let State { file, frame, .. } = &mut *state;
         let written = match file {
             Some(file) => {
                 frame.clear();
                 build(frame);
-                write_frame(file, direction, frame)
+                write_frame(file, direction, time_ns, frame)
             }
             None => Err(PcapError::IncompleteBuffer),
         };
@@ -261,6 +261,7 @@ fn begin(file: File) -> Result<PcapNgWriter<BufWriter<File>>, PcapError> {
 fn write_frame(
     file: &mut PcapNgWriter<BufWriter<File>>,
     direction: Direction,
+    time_ns: u64,
     frame: &[u8],
 ) -> Result<(), PcapError> {
     let inbound_or_outbound = match direction {
@@ -269,7 +270,7 @@ fn write_frame(
     };
     let block = EnhancedPacketBlock {
         interface_id: 0,
-        timestamp: Duration::from_nanos(wall_clock_ns()),
+        timestamp: Duration::from_nanos(time_ns),
         original_len: frame.len() as u32,
         data: Cow::Borrowed(frame),
         options: vec![EnhancedPacketOption::Flags(inbound_or_outbound)],
@@ -393,7 +394,7 @@ mod tests {
         let capture = Capture::create(&path).unwrap();
         let gid = Gid::from_ip("127.0.0.1".parse().unwrap());
         let outer = Outer { flow: FlowAddrs::new(gid, gid, 0xC000), ident: 0, tos: 0, ttl: 64 };
-        capture.record(Direction::Sent, &outer, b"the last packet of all");
+        capture.record(Direction::Sent, 0, &outer, b"the last packet of all");
         flush_all();
         let file = std::fs::read(&path).unwrap();
         assert!(file.windows(8).any(|bytes| bytes == b"the last"));
@@ -411,7 +412,7 @@ mod tests {
         let gid = Gid::from_ip("127.0.0.1".parse().unwrap());
         let outer = Outer { flow: FlowAddrs::new(gid, gid, 0xC000), ident: 0, tos: 0, ttl: 64 };
         for _ in 0..1000 {
-            capture.record(Direction::Sent, &outer, &[7; 4096]);
+            capture.record(Direction::Sent, 0, &outer, &[7; 4096]);
         }
         assert!(capture.errors() > 900);
     }

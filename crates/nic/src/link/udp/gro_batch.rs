@@ -12,6 +12,7 @@ use crate::link::batch::RxMeta;
 use crate::link::capture::{Direction, Outer};
 use crate::link::counters::add_alone;
 use crate::link::shared_port::{MAX_RUN_LEN, owner_of};
+use ferroce_os::clock::wall_clock_ns;
 use ferroce_proto::Gid;
 use ferroce_proto::wire::{FlowAddrs, ICRC_LEN, dest_qpn};
 use std::ops::Range;
@@ -151,7 +152,7 @@ impl UdpLink {
         let ident = if well_formed { datagram.verified.or_else(verify) } else { None };
         if let Some(capture) = &self.capture {
             let outer = Outer { flow, ident: ident.unwrap_or(0), tos: meta.tos, ttl: meta.ttl };
-            capture.record(Direction::Received, &outer, packet);
+            capture.record(Direction::Received, wall_clock_ns(), &outer, packet);
         }
         if !well_formed {
             add_alone(&self.counters.malformed, 1);

@@ -9,6 +9,7 @@ use crate::link::batch::{SocketChoice, SocketChooser};
 use crate::link::capture::{Capture, Direction, Outer};
 use crate::link::counters::{RunningCounters, add};
 use crate::link::{Attempt, SinglePacket, TxBatch};
+use ferroce_os::clock::wall_clock_ns;
 use ferroce_os::interfaces::local_addresses;
 use ferroce_os::lock::RwLock;
 use ferroce_proto::Gid;
@@ -238,10 +239,11 @@ impl Sender {
         while done < burst.messages.len() {
             add(&self.counters.tx_calls, 1);
             let fd = socket.socket.as_raw_fd();
+            let began_ns = self.capture_time_ns();
             match sys::send_messages(fd, batch, &burst.messages[done..]) {
                 Ok(sent) => {
                     for run in &burst.runs[done..done + sent] {
-                        self.on_sent(socket, batch, run);
+                        self.on_sent(socket, batch, run, began_ns);
                     }
                     done += sent;
                 }
@@ -259,7 +261,13 @@ impl Sender {
         burst.runs.clear();
     }
 
-    fn on_sent(&self, socket: &TxSocket, batch: &TxBatch, run: &Run) {
+    /// The time of a packet that leaves now. It is read before the call: when the call returns, a receiver on this host may
+    /// have recorded the packet already.
+    fn capture_time_ns(&self) -> u64 {
+        if self.capture.is_some() { wall_clock_ns() } else { 0 }
+    }
+
+    fn on_sent(&self, socket: &TxSocket, batch: &TxBatch, run: &Run, began_ns: u64) {
         add(&self.counters.tx_packets, run.packets.len() as u64);
         add(&self.counters.tx_bytes, batch.run_len(&run.packets) as u64);
         add(&self.counters.gso_batches, u64::from(run.segmented));
@@ -270,7 +278,7 @@ impl Sender {
                 let tos = effective_traffic_class(&route, socket.defaults);
                 let ttl = effective_hop_limit(&route);
                 let outer = Outer { flow, ident: ident as u16, tos, ttl };
-                capture.record(Direction::Sent, &outer, batch.wire_bytes(index));
+                capture.record(Direction::Sent, began_ns, &outer, batch.wire_bytes(index));
             }
         }
     }
@@ -289,10 +297,11 @@ impl Sender {
             batch.finalise_alone(index);
             let message = self.message(socket, batch, &alone);
             add(&self.counters.tx_calls, 1);
+            let began_ns = self.capture_time_ns();
             match sys::send_messages(socket.socket.as_raw_fd(), batch, &[message]) {
                 Ok(_) => {
                     any_sent = true;
-                    self.on_sent(socket, batch, &alone);
+                    self.on_sent(socket, batch, &alone, began_ns);
                 }
                 Err(e) => self.on_dropped(batch, &alone.packets, &e),
             }

@@ -1,0 +1,203 @@
+//! What the program did: its posts and completions, which `FERROCE_OPERATIONS` records, on the time axis of the packets.
+//!
+//! Traffic through shared memory has no packets; its connections consist of operations alone.
+
+use super::analysis::Analysis;
+use super::histogram::{Histogram, Percentiles};
+use super::pairing::{End, Pairing, Seed, SeenAt};
+use crate::failure::Failure;
+use ferroce_proto::wire::Service;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
+use std::path::Path;
+
+/// The longest line that the NIC writes is a fifth of it.
+const MAX_LINE: u64 = 1024;
+/// Posts that wait for their completions.
+const MAX_POSTED: usize = 1 << 16;
+const MAX_QUEUE_PAIRS: usize = 16_384;
+
+/// A line of the record.
+#[derive(Deserialize)]
+struct Line {
+    t: u64,
+    qp: u32,
+    op: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    wr_id: u64,
+    #[serde(default)]
+    bytes: u64,
+    #[serde(default)]
+    status: u32,
+    #[serde(default)]
+    peer: u32,
+    src: Option<IpAddr>,
+    dst: Option<IpAddr>,
+}
+
+/// A post or a completion.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Operation {
+    /// Time after the start of the capture; before it, 0.
+    pub(super) time_ns: u64,
+    /// The end of the connection.
+    pub(super) end: u8,
+    pub(super) is_post: bool,
+    /// What was posted or completed.
+    pub(super) name: String,
+    pub(super) wr_id: u64,
+    pub(super) bytes: u64,
+    /// Status of a completion; 0 is success.
+    pub(super) status: u32,
+    /// From the post to this completion.
+    pub(super) latency_ns: Option<u64>,
+}
+
+/// The operations of a connection.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Operations {
+    pub(super) posts: u64,
+    pub(super) completions: u64,
+    pub(super) failed: u64,
+    /// From a post to its completion, as the program sees it.
+    pub(super) latency: Option<Percentiles>,
+    /// The first ones.
+    pub(super) listed: Vec<Operation>,
+    pub(super) left_out: u64,
+    #[serde(skip)]
+    histogram: Histogram,
+}
+
+/// Reads the record of one run into the connections of its capture.
+pub(super) struct Reader<'a> {
+    analysis: &'a mut Analysis,
+    /// Connection and end of a queue pair number, which is unique on a host.
+    ends: HashMap<u32, (usize, u8)>,
+    posted: HashMap<(u32, u64, bool), VecDeque<u64>>,
+    waiting: usize,
+    limit: usize,
+    listed: usize,
+}
+
+/// Whether a file is a record of operations, not a capture.
+pub(super) fn is_record(path: &Path) -> bool {
+    let mut first = [0];
+    File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *b"{"
+}
+
+impl<'a> Reader<'a> {
+    /// Lists at most `limit` operations.
+    pub(super) fn new(analysis: &'a mut Analysis, limit: usize) -> Reader<'a> {
+        let mut ends = HashMap::new();
+        for (number, connection) in analysis.connections.iter().enumerate() {
+            for (end, about) in connection.seed.ends.iter().enumerate() {
+                ends.extend(about.qpn.filter(|&qpn| qpn > 1).map(|qpn| (qpn, (number, end as u8))));
+            }
+        }
+        Reader { analysis, ends, posted: HashMap::new(), waiting: 0, limit, listed: 0 }
+    }
+
+    /// Reads a file. A line that cannot be right ends nothing: a killed program may leave half of one.
+    pub(super) fn read(&mut self, path: &Path) -> Result<(), Failure> {
+        let failure = |error| Failure::io(format!("cannot read {}", path.display()), error);
+        let mut source = BufReader::new(File::open(path).map_err(failure)?);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if (&mut source).take(MAX_LINE).read_until(b'\n', &mut line).map_err(failure)? == 0 {
+                return Ok(());
+            }
+            if let Ok(parsed) = serde_json::from_slice::<Line>(&line) {
+                self.take(parsed);
+            }
+        }
+    }
+
+    fn take(&mut self, line: Line) {
+        // Without packets the first operation is the start.
+        let plan = &mut self.analysis.plan;
+        if plan.first_ns == 0 {
+            plan.first_ns = line.t;
+        }
+        plan.last_ns = plan.last_ns.max(line.t);
+        let start = plan.first_ns;
+        if line.op == "connect" {
+            return self.connect(&line);
+        }
+        let Some((number, end)) = self.end_of(line.qp, None) else { return };
+        let is_post = line.op == "post";
+        let is_receive = line.name == "RECV";
+        let mut latency_ns = None;
+        if is_post && self.waiting < MAX_POSTED {
+            self.waiting += 1;
+            self.posted.entry((line.qp, line.wr_id, is_receive)).or_default().push_back(line.t);
+        } else if !is_post {
+            // A failed completion does not tell whether it is of a receive.
+            let keys = [is_receive, !is_receive].map(|is_receive| (line.qp, line.wr_id, is_receive));
+            let tried = if line.name.is_empty() { &keys[..] } else { &keys[..1] };
+            let posted = tried.iter().find_map(|key| self.posted.get_mut(key).and_then(VecDeque::pop_front));
+            latency_ns = posted.map(|posted| line.t.saturating_sub(posted));
+            self.waiting -= usize::from(posted.is_some());
+        }
+        let operations = &mut self.analysis.connections[number].operations;
+        operations.posts += u64::from(is_post);
+        operations.completions += u64::from(!is_post);
+        operations.failed += u64::from(line.status != 0);
+        // A receive waits as long as the peer pleases.
+        latency_ns.filter(|_| !is_receive).into_iter().for_each(|ns| operations.histogram.add(ns));
+        if self.listed == self.limit {
+            operations.left_out += 1;
+            return;
+        }
+        self.listed += 1;
+        let time_ns = line.t.saturating_sub(start);
+        let (name, wr_id, bytes, status) = (line.name, line.wr_id, line.bytes, line.status);
+        operations.listed.push(Operation { time_ns, end, is_post, name, wr_id, bytes, status, latency_ns });
+    }
+
+    fn connect(&mut self, line: &Line) {
+        let (Some(src), Some(dst)) = (line.src, line.dst) else { return };
+        let ends = [End { addr: src, qpn: Some(line.qp) }, End { addr: dst, qpn: Some(line.peer) }];
+        self.end_of(line.qp, Some(ends));
+    }
+
+    /// The connection and end of a queue pair; a new one if no packet of it was captured.
+    fn end_of(&mut self, qp: u32, ends: Option<[End; 2]>) -> Option<(usize, u8)> {
+        if let Some(&found) = self.ends.get(&qp) {
+            return Some(found);
+        }
+        if self.analysis.connections.len() == MAX_QUEUE_PAIRS {
+            return None;
+        }
+        let unknown = IpAddr::from([0, 0, 0, 0]);
+        let ends = ends.unwrap_or([End { addr: unknown, qpn: Some(qp) }, End { addr: unknown, qpn: None }]);
+        let number = self.analysis.add_without_packets(Seed {
+            ends,
+            service: Service::Rc,
+            pairing: Pairing::Program,
+            is_loopback: false,
+            packets: 0,
+            complaints: 0,
+            mtu: None,
+            seen: [SeenAt::default(); 2],
+        });
+        for (end, about) in ends.iter().enumerate() {
+            self.ends.extend(about.qpn.map(|qpn| (qpn, (number, end as u8))));
+        }
+        Some((number, 0))
+    }
+
+    /// Completes the figures.
+    pub(super) fn finish(self) {
+        for connection in &mut self.analysis.connections {
+            let operations = &mut connection.operations;
+            operations.latency = operations.histogram.percentiles();
+            operations.listed.sort_by_key(|operation| operation.time_ns);
+        }
+    }
+}
