@@ -12,6 +12,7 @@ mod counters;
 mod devices;
 mod doctor;
 mod dsm;
+mod fabric;
 mod failure;
 mod faults;
 mod gids;
@@ -49,7 +50,8 @@ Examples:
   ferroce perf write-bw 192.0.2.7 -a      … and on a second machine, start it, for all sizes
   ferroce gids                            which addresses RDMA programs can use
   ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets
-  ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes";
+  ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes
+  ferroce fabric sim scenarios/incast.toml   simulate a fabric and draw its queues, rates and completion times";
 
 #[derive(Subcommand)]
 enum Command {
@@ -70,6 +72,9 @@ enum Command {
     /// Run programs that share memory over several processes and hosts.
     #[command(subcommand)]
     Dsm(dsm::Command),
+    /// Simulate fabrics of RDMA hosts and switches: congestion control, PFC, ECN, load balancing.
+    #[command(subcommand)]
+    Fabric(fabric::Command),
     /// Check what works on this machine, what does not, why, and what to do; or whether a command would use ferroce.
     Doctor(doctor::Args),
     /// Run a program and record its packets to a file for Wireshark.
@@ -90,6 +95,7 @@ pub fn main() -> ExitCode {
             Command::Perf(args) => perf::run(*args).map(done),
             Command::Run(args) => run::run(&args),
             Command::Dsm(command) => dsm::run(command),
+            Command::Fabric(command) => fabric::run(command).map(done),
             Command::Doctor(args) => doctor::run(&args),
             Command::Capture(args) => capture::run(&args),
         }
