@@ -14,6 +14,7 @@ mod devices;
 mod doctor;
 mod dsm;
 mod export;
+mod fabric;
 mod failure;
 mod faults;
 mod gids;
@@ -58,6 +59,7 @@ Examples:
   ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets
   ferroce timeline x.pcapng               write x.html: what each queue pair sent, and what went wrong
   ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes
+  ferroce fabric sim scenarios/incast.toml   simulate a fabric and draw its queues, rates and completion times
   ferroce learn                           learn RDMA: chapters with programs that run here";
 
 #[derive(Subcommand)]
@@ -83,6 +85,9 @@ enum Command {
     /// Run programs that share memory over several processes and hosts.
     #[command(subcommand)]
     Dsm(dsm::Command),
+    /// Simulate fabrics of RDMA hosts and switches: congestion control, PFC, ECN, load balancing.
+    #[command(subcommand)]
+    Fabric(fabric::Command),
     /// Check what works on this machine, what does not, why, and what to do; or whether a command would use ferroce.
     Doctor(doctor::Args),
     /// Run a program and record its packets to a file for Wireshark.
@@ -109,6 +114,7 @@ pub fn main() -> ExitCode {
             Command::Perf(args) => perf::run(*args).map(done),
             Command::Run(args) => run::run(&args),
             Command::Dsm(command) => dsm::run(command),
+            Command::Fabric(command) => fabric::run(command).map(done),
             Command::Doctor(args) => doctor::run(&args),
             Command::Capture(args) => capture::run(&args),
             Command::Learn(args) => learn::run(&args).map(done),

@@ -1,0 +1,110 @@
+use super::*;
+
+const GOOD: &str = r#"
+name = "test"
+duration = "1ms"
+control = "dcqcn-nic"
+[topology]
+kind = "star"
+hosts = 4
+rate = "100Gb/s"
+delay = "1us"
+[[workload]]
+kind = "incast"
+fan_in = 3
+size = "10kB"
+to = 0
+"#;
+
+fn error(text: &str) -> String {
+    Scenario::parse(text, Path::new(".")).expect_err("a mistake").to_string()
+}
+
+#[test]
+fn a_small_scenario_runs() {
+    let scenario = Scenario::parse(GOOD, Path::new(".")).expect("good");
+    assert_eq!((scenario.name(), scenario.runs(), scenario.topology().hosts), ("test", 1, 4));
+    let mut run = scenario.run(0, None, false).expect("good");
+    assert!(run.world.run_until(run.limit_ps), "{:?}", run.world.counters());
+    assert_eq!((run.world.finished().len(), run.name.as_str()), (3, "dcqcn-nic"));
+}
+
+#[test]
+fn every_mistake_is_one_sentence_that_names_the_remedy() {
+    let change = |from: &str, to: &str| {
+        assert!(GOOD.contains(from), "{from}");
+        error(&GOOD.replace(from, to))
+    };
+    for (from, to, expected) in [
+        ("control = \"dcqcn-nic\"", "", "the scenario names no congestion control; add `control"),
+        ("dcqcn-nic", "bbr", "control: there is no congestion control named \"bbr\"; choose one of"),
+        ("dcqcn-nic", "dcqcn-nic,g=9", "control: g=9 of dcqcn-nic is outside of 0 … 1"),
+        ("1ms", "1", "duration = \"1\": expected a time with its unit"),
+        ("1ms", "1h", "duration = \"1h\": expected a time with its unit"),
+        ("1ms", "100s", "duration = \"100s\" is outside of 1us … 10s"),
+        ("hosts = 4", "hosts = 1", "[topology]: the topology has 1 hosts; at least 2 are needed"),
+        ("hosts = 4", "hosts = 4000000000", "[topology]: the topology has 4000000000 nodes; at most 100000"),
+        ("hosts = 4", "hosts = 4\nspeed = 3", "line 5: unknown field `speed`"),
+        ("\"star\"", "\"ring\"", "line 6: unknown variant `ring`, expected one of `star`, `dumbbell`"),
+        ("100Gb/s", "100", "topology.rate = \"100\": expected a rate"),
+        ("100Gb/s", "100b/s", "[topology]: link 0–4 has 100 bit/s and 1000 ns; rates are 1 Mb/s to 10 Tb/s"),
+        ("fan_in = 3", "fan_in = 4", "incast fan_in = 4: the topology has 4 hosts, so use 1 to 3"),
+        ("to = 0", "to = 4", "incast to = 4: hosts are numbered 0 to 3"),
+        ("to = 0", "priority = 0", "workload.priority = 0: data uses 1 to 7"),
+        ("10kB", "0", "size = \"0\": a message has at least 1 byte"),
+        ("\n[topology]", "\nloss = 2.0\n[topology]", "loss = 2 is outside of 0 … 0.5"),
+        ("\n[topology]", "\nlimit = \"1us\"\n[topology]", "limit = \"1us\" ends the run before duration"),
+        (
+            "[[workload]]",
+            "[switch]\nbuffer = \"10kB\"\n[[workload]]",
+            "switch.buffer = 10000 bytes is too small",
+        ),
+        (
+            "[[workload]]",
+            "[switch]\nbalance = \"x\"\n[[workload]]",
+            "switch.balance = \"x\" is unknown; choose",
+        ),
+        (
+            "[[workload]]",
+            "[host]\nrecovery = \"x\"\n[[workload]]",
+            "host.recovery = \"x\" is unknown; choose",
+        ),
+        ("[[workload]]", "[host]\nmtu = 1\n[[workload]]", "host.mtu = 1, header = 82"),
+        (
+            "[[workload]]",
+            "[switch.ecn]\nkmin = \"2kB\"\nkmax = \"1kB\"\npmax = 0.1\n[[workload]]",
+            "ecn has kmin 2000 and kmax 1000 bytes",
+        ),
+        (
+            "incast\"\nfan_in = 3\nsize = \"10kB\"\nto = 0",
+            "trace\"\npath = \"none\"",
+            "workload.path = \"none\" cannot be read",
+        ),
+        (
+            "incast\"\nfan_in = 3\nsize = \"10kB\"\nto = 0",
+            "poisson\"\ncdf = \"x\"\nload = 0.5",
+            "workload.cdf = \"x\" is unknown",
+        ),
+        (
+            "incast\"\nfan_in = 3\nsize = \"10kB\"\nto = 0",
+            "poisson\"\ncdf = \"hadoop\"\nload = 50.0",
+            "load = 50 is outside",
+        ),
+        ("[[workload]]", "[[variant]]\nfan_inn = 3\n[[workload]]", "line 11: unknown field `fan_inn`"),
+    ] {
+        let found = change(from, to);
+        assert!(found.starts_with(expected), "{to}\n  expected {expected}\n  found    {found}");
+        assert!(!found.contains('\n'), "{found}");
+    }
+    assert_eq!(error("name = \n"), "line 1: string values must be quoted, expected literal string");
+}
+
+#[test]
+fn a_variant_changes_one_run() {
+    let text =
+        format!("{GOOD}\n[[variant]]\nfan_in = 2\n[[variant]]\nname = \"lossy\"\npfc = false\nloss = 0.01\n");
+    let scenario = Scenario::parse(&text, Path::new(".")).expect("good");
+    assert_eq!(scenario.runs(), 2);
+    assert_eq!(scenario.run(0, None, false).expect("good").world.flows().len(), 2);
+    assert_eq!(scenario.run(1, None, false).expect("good").name, "lossy");
+}
