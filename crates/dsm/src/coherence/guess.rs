@@ -6,14 +6,15 @@
 //!
 //! Home pages that are written in every interval stay writable over a barrier, and the next barrier announces them. Only
 //! the first of several adjacent ones is closed. If it is not written in the next interval, the others are announced
-//! once more, and then closed, too.
+//! once more, and then closed, too. Of those that must show by a fault that they are still written, one of
+//! [`SAMPLE`] stands for the others.
 //!
 //! Pages that were always fetched in the interval after a barrier invalidated them are fetched at the barrier. That saves
 //! their faults, and the homes, which are at the barrier, too, answer without waking a thread.
 
 use super::blocks::BLOCKS;
 use super::locality::Locality;
-use super::machine::Machine;
+use super::machine::{Machine, Page};
 use super::{Access, Run, Step};
 
 /// Maximum number of extra pages that one write fault opens: in all, and of those that need a twin.
@@ -27,13 +28,15 @@ const REFETCHES: u8 = 2;
 const MOST_AT_BARRIER: usize = 128;
 /// Intervals in a row after which a home page that is written stays writable over a barrier.
 const KEPT_AFTER: u8 = 8;
+/// Of so many pages that stay writable, one must show by a fault that they are still written.
+const SAMPLE: usize = 32;
 /// Guesses in a row before a page must fault again to stay predicted, and the same for writes that were confirmed so
 /// often.
 const PATIENCE: u8 = 31;
 const MOST_PATIENCE: u8 = 8 * PATIENCE;
 
 /// How many writes of a page are guessed in a row. Each time that the program still writes the page afterwards, it doubles.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WritePatience(u8);
 
 impl Default for WritePatience {
@@ -102,18 +105,45 @@ impl Machine {
         }
         self.writable.sort_unstable();
         self.writable.dedup();
+        self.learn_from_samples();
         let stays = |page: &usize| {
             let state = &self.table[*page];
             self.guess
                 && state.access == Access::Write
                 && state.written_in == self.interval
                 && state.written_in_a_row >= KEPT_AFTER
-                && state.write_patience.allows(state.write_guesses)
+                && (state.write_patience.allows(state.write_guesses) || self.has_sample(*page))
                 && !self.needs_twin(*page)
         };
         let runs = Run::of(self.writable.iter().copied().filter(stays));
         self.kept = runs.into_iter().flat_map(|run| run.pages().skip(1)).collect();
         self.writable.retain(|page| self.kept.binary_search(page).is_err());
+    }
+
+    /// The page whose fault in the next interval stands for this one: it was written like this one until now.
+    fn has_sample(&self, page: usize) -> bool {
+        let sample = &self.table[page - page % SAMPLE];
+        let of = |state: &Page| {
+            let Page { home, written_in, write_guesses, write_patience, .. } = *state;
+            (home, written_in, write_guesses, write_patience)
+        };
+        page % SAMPLE != 0 && of(sample) == of(&self.table[page])
+    }
+
+    /// Pages that need no fault of their own because their sample had one in this interval.
+    fn learn_from_samples(&mut self) {
+        for at in 0..self.writable.len() {
+            let page = self.writable[at];
+            let sample = self.table[page - page % SAMPLE];
+            let state = &mut self.table[page];
+            let is_shown = sample.home == state.home
+                && (sample.written_in, sample.write_guesses) == (state.written_in, 0)
+                && sample.write_patience >= state.write_patience;
+            if is_shown && !state.write_patience.allows(state.write_guesses) && state.write_guesses != u8::MAX
+            {
+                (state.write_guesses, state.write_patience) = (0, sample.write_patience);
+            }
+        }
     }
 
     /// The pages to fetch together with `page`, which comes first.

@@ -293,6 +293,27 @@ fn pages_that_are_always_written_must_show_it_less_and_less_often() {
     assert_eq!(shown, [0, 32, 95, 220, 469, 718]);
 }
 
+/// Writes these pages between two barriers. Returns the number of faults and the end of the pages that were announced.
+fn write_pages(machine: &mut Machine, pages: Run) -> (usize, usize) {
+    let faults = pages.pages().filter(|&page| !steps(machine.fault(page, true)).is_empty()).count();
+    machine.arrive();
+    let end = machine.arrived().last().map_or(0, |notice| notice.run.first + notice.run.count);
+    (faults, end)
+}
+
+#[test]
+fn few_pages_show_that_all_are_still_written() {
+    let mut machine = Machine::new(options(0));
+    let all = Run { first: 0, count: 256 };
+    machine.place(all, 0);
+    let faults: usize = (0..200).map(|_| write_pages(&mut machine, all).0).sum();
+    // One in each interval, one for each page at first, and later two for each of eight samples, twice.
+    assert!(faults < 200 + 256 + 60, "{faults}");
+    let half = Run { first: 0, count: 128 };
+    let closed = (0..260).find(|_| write_pages(&mut machine, half).1 == 128);
+    assert!(closed.is_some(), "pages that are no longer written are no longer announced");
+}
+
 #[test]
 fn a_lock_closes_pages_that_stayed_writable() {
     let mut machine = machine(1, 9);
