@@ -427,7 +427,8 @@ impl World {
             psn,
             packets: if packets < 200 { exact } else { packets.into() },
             solicited: flags & 1 != 0,
-            imm: (flags & 2 != 0).then_some(3),
+            reth: (flags & 8 != 0).then_some(Reth { addr: 0x9000, rkey: RKey(flags.into()), len: bytes }),
+            imm: (flags & 10 != 0).then_some(3),
             piggybacked_ack: (flags & 4 != 0).then_some(PiggybackedAck { psn: acked, aeth }),
         };
         if distance == 0 {

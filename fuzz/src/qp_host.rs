@@ -228,6 +228,12 @@ impl Memory for Host {
         )
     }
 
+    fn fetch_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, source: &SourceRef) -> Attempt {
+        let len = source.message_len().into();
+        let may_write = self.check_remote(pd, rkey, addr, len, Access::REMOTE_WRITE).is_ok();
+        Attempt::of(self.mood.rendezvous() && may_write)
+    }
+
     fn scatter(
         &mut self,
         pd: PdId,

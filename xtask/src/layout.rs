@@ -60,6 +60,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/os/src/timerfd.rs", "makes and reads timer descriptors"),
     ("crates/nic/src/memory/gpu/driver.rs", "calls the CUDA driver, which it finds at run time"),
     ("crates/nic/src/memory/gpu/ipc.rs", "has the CUDA driver open memory of other processes"),
+    ("crates/nic/src/memory/gpu/ipc/vmm.rs", "has the CUDA driver map memory of other processes"),
     ("crates/nic/src/memory/gpu/mod.rs", "has the CUDA driver copy"),
     ("crates/nic/src/memory/gpu/reads.rs", "memory that the GPU writes"),
     ("crates/nic/src/memory/gpu/staging.rs", "memory that the GPU reads and writes"),

@@ -39,7 +39,8 @@ fn serve(driver: &Driver, mut socket: TcpStream) {
         let newest = regions.last();
         let answer = match what {
             b'n' => {
-                driver.fail_ipc(seed == 1, false);
+                driver.fail_ipc(seed == Exported::No as u8, false);
+                driver.allocate_vmm(seed == Exported::ByDescriptor as u8);
                 let start = driver.allocate(LEN);
                 let region = driver.register(&side.pd, start, LEN);
                 socket.write_all(&region.remote().to_bytes()).unwrap();
@@ -79,6 +80,15 @@ fn serve(driver: &Driver, mut socket: TcpStream) {
     }
 }
 
+/// How others can open memory.
+#[derive(Clone, Copy, PartialEq)]
+enum Exported {
+    ByHandle,
+    /// As memory of `cuMemCreate`.
+    ByDescriptor,
+    No,
+}
+
 /// The parent's view of the child.
 struct Owner(Peer);
 
@@ -92,10 +102,10 @@ impl Owner {
         assert_eq!(answer, [1], "{:?} {seed}", char::from(what));
     }
 
-    /// A new region of the owner. Nobody can open its memory if it is not exported.
-    fn region(&mut self, is_exported: bool) -> RemoteRegion {
+    /// A new region of the owner.
+    fn region(&mut self, exported: Exported) -> RemoteRegion {
         let mut bytes = [0; RemoteRegion::ENCODED_LEN];
-        self.0.socket.write_all(&[b'n', u8::from(!is_exported)]).unwrap();
+        self.0.socket.write_all(&[b'n', exported as u8]).unwrap();
         self.0.socket.read_exact(&mut bytes).unwrap();
         RemoteRegion::from_bytes(&bytes).unwrap()
     }
@@ -149,7 +159,14 @@ fn two_processes_share_memory_of_a_gpu() {
         let side = side(&mut owner.0.socket);
         let here = Here { driver: &driver, side: &side };
         a_process_without_a_context_on_the_gpu_opens_nothing(&here, &mut owner);
-        operations_take_one_copy(&here, &mut owner);
+        for (number, exported) in [Exported::ByHandle, Exported::ByDescriptor].into_iter().enumerate() {
+            operations_take_one_copy(&here, &mut owner, exported);
+            assert_eq!(
+                driver.opens()[0],
+                if has_fabric() { number as i32 + 1 } else { 0 },
+                "each is opened once"
+            );
+        }
         messages_take_one_copy(&here, &mut owner);
         freed_memory_is_closed(&here, &mut owner);
         memory_that_cannot_be_opened_is_copied_through_host_memory(&here, &mut owner);
@@ -165,7 +182,7 @@ fn two_processes_share_memory_of_a_gpu() {
 
 /// Runs first: registration makes a context. Without one, opening would take hundreds of megabytes of the GPU.
 fn a_process_without_a_context_on_the_gpu_opens_nothing(here: &Here<'_>, owner: &mut Owner) {
-    let far = owner.region(true);
+    let far = owner.region(Exported::ByHandle);
     let near = here.side.open_region(LEN);
     near.write(0, &pattern(1, LEN)).unwrap();
     assert_eq!(here.copies(|| here.write(&[near.sge(..).unwrap()], far)), [0, 0]);
@@ -174,10 +191,10 @@ fn a_process_without_a_context_on_the_gpu_opens_nothing(here: &Here<'_>, owner: 
 }
 
 /// The fake driver copies only when it is waited for, so each check of the bytes also shows that nothing is missing at the completion.
-fn operations_take_one_copy(here: &Here<'_>, owner: &mut Owner) {
+fn operations_take_one_copy(here: &Here<'_>, owner: &mut Owner, exported: Exported) {
     let Here { driver, side } = here;
     let start = driver.allocate(LEN);
-    let (near, far) = (driver.register(&side.pd, start, LEN), owner.region(true));
+    let (near, far) = (driver.register(&side.pd, start, LEN), owner.region(exported));
     let on_host = side.open_region(LEN);
     for round in 10..13 {
         driver.put(start, &pattern(round, LEN));
@@ -214,7 +231,6 @@ fn operations_take_one_copy(here: &Here<'_>, owner: &mut Owner) {
         [0, 0]
     );
     assert!(on_host.to_vec()[..8] == pattern(43, LEN)[..8]);
-    assert_eq!(driver.opens(), if has_fabric() { [1, 1] } else { [0, 0] }, "it is opened once");
 }
 
 fn messages_take_one_copy(here: &Here<'_>, owner: &mut Owner) {
@@ -241,8 +257,16 @@ fn messages_take_one_copy(here: &Here<'_>, owner: &mut Owner) {
         side.success();
         owner.ask(b'c', seed as u8);
     }
+    // A WRITE with immediate data.
+    let far = owner.region(Exported::ByHandle);
+    driver.put(start, &pattern(54, LEN));
+    owner.ask(b'r', 0);
+    side.qp.write_imm(4, &[near.sge(..).unwrap()], far, 7).unwrap();
+    owner.ask(b'w', 0);
+    side.success();
+    owner.ask(b'c', 54);
     let sent = side.device.counters().link.rendezvous_sends - before;
-    assert_eq!(sent, if has_fabric() { 2 } else { 0 });
+    assert_eq!(sent, if has_fabric() { 3 } else { 0 });
 }
 
 /// The owner deregisters and frees memory that this process has open.
@@ -250,20 +274,15 @@ fn freed_memory_is_closed(here: &Here<'_>, owner: &mut Owner) {
     let Here { driver, side } = here;
     let near = driver.register(&side.pd, driver.allocate(LEN), LEN);
     let sges = [near.sge(..).unwrap()];
-    let [opened, _] = driver.opens();
+    let [mut opened, open] = driver.opens();
     let fabric = i32::from(has_fabric());
-    let gone = owner.region(true);
-    here.copied_directly(1, || here.write(&sges, gone));
-    assert_eq!(driver.opens(), [opened + fabric, 2 * fabric]);
-    owner.ask(b'd', 0);
-    let next = owner.region(true);
-    here.copied_directly(1, || here.write(&sges, next));
-    assert_eq!(
-        driver.opens(),
-        [opened + 2 * fabric, 2 * fabric],
-        "the freed one is closed, the other opened"
-    );
-    owner.ask(b'd', 0);
+    for exported in [Exported::ByHandle, Exported::ByDescriptor, Exported::ByHandle] {
+        let gone = owner.region(exported);
+        here.copied_directly(1, || here.write(&sges, gone));
+        opened += fabric;
+        assert_eq!(driver.opens(), [opened, open + fabric], "the one before is closed, this one is open");
+        owner.ask(b'd', 0);
+    }
 }
 
 fn memory_that_cannot_be_opened_is_copied_through_host_memory(here: &Here<'_>, owner: &mut Owner) {
@@ -272,9 +291,9 @@ fn memory_that_cannot_be_opened_is_copied_through_host_memory(here: &Here<'_>, o
     let near = driver.register(&side.pd, start, LEN);
     let sges = [near.sge(..).unwrap()];
     let staged = || side.device.counters().link.staged_gpu;
-    for (round, is_exported) in [(60, false), (70, true)] {
-        driver.fail_ipc(false, is_exported);
-        let (far, [opened, _], before) = (owner.region(is_exported), driver.opens(), staged());
+    for (round, exported) in [(60, Exported::No), (70, Exported::ByHandle), (80, Exported::ByDescriptor)] {
+        driver.fail_ipc(false, exported != Exported::No);
+        let (far, [opened, _], before) = (owner.region(exported), driver.opens(), staged());
         driver.put(start, &pattern(round, LEN));
         assert_eq!(here.copies(|| here.write(&sges, far))[1], 0);
         owner.ask(b'c', round as u8);

@@ -70,6 +70,47 @@ fn every_length_and_kind_arrives_whole() {
     });
 }
 
+/// A WRITE with immediate data goes as packets, whatever its length, unless it comes from the memory of a GPU (`gpu_ipc.rs`).
+#[test]
+fn writes_with_immediate_data_arrive_whole() {
+    watched(|| {
+        let Pair { a, b } = Pair::rc_with(V4, |qp| qp.sges(8, 8));
+        let receive = b.open_region(8);
+        for (round, len) in [8_192, 32_768, 100_001, 3 << 20].into_iter().enumerate() {
+            for pieces in [1, 3] {
+                let (from, to) = (plain(&a, len), b.open_region(len));
+                let (data, before) = (pattern(len as u64 + pieces, len), named(&a.device));
+                from.write(0, &data).unwrap();
+                let post_recv = || b.qp.post_recv(&[wr::recv(7, &[receive.sge(..).unwrap()])]).unwrap();
+                if round % 2 == 0 {
+                    post_recv();
+                }
+                // A message before it and one behind it, and none of them overtakes.
+                a.qp.write(1, &entries(&from, pieces)[..1], to.remote()).unwrap();
+                a.qp.write_imm(2, &entries(&from, pieces), to.remote(), round as u32).unwrap();
+                a.qp.write(3, &entries(&from, pieces)[..1], to.remote()).unwrap();
+                if round % 2 == 1 {
+                    // It has met no receive by now, mostly.
+                    std::thread::yield_now();
+                    post_recv();
+                }
+                let got = success(&b.cq);
+                assert_eq!((got.wr_id, got.byte_len as usize, got.imm), (7, len, round as u32));
+                assert!(got.flags.contains(WcFlags::WITH_IMM));
+                assert!(to.to_vec() == data, "{len} bytes in {pieces} pieces");
+                assert_eq!([a.success().wr_id, a.success().wr_id, a.success().wr_id], [1, 2, 3]);
+                assert_eq!(named(&a.device), before, "{len} bytes");
+            }
+        }
+        // Neither a byte nor a receive is used if the peer may not write there.
+        let (from, read_only) = (plain(&a, LEN), b.pd.region(LEN).remote_read().register().unwrap());
+        b.qp.post_recv(&[wr::recv(8, &[receive.sge(..).unwrap()])]).unwrap();
+        a.qp.write_imm(4, &[from.sge(..).unwrap()], read_only.remote(), 0).unwrap();
+        a.status(WcStatus::RemAccessErr);
+        b.status(WcStatus::WrFlushErr);
+    });
+}
+
 /// Two queue pairs of one device, and one that talks to itself.
 #[test]
 fn a_device_sends_to_itself() {

@@ -16,6 +16,7 @@ use ferroce_os::lock::Mutex;
 use ferroce_proto::verbs::Access;
 use ferroce_proto::wire::Service;
 use ferroce_proto::{PdId, Qpn, RKey};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -297,9 +298,12 @@ impl RegionDescriptors {
         if self.uses_memfd { Pages::of(&self.files, base, len, capacity) } else { None }
     }
 
-    /// Makes it possible for local peers to open the GPU allocation that a region is in.
-    pub fn gpu_pages(&self, allocation: impl FnOnce() -> Option<GpuAllocation>) -> Option<Pages> {
-        if self.uses_memfd { allocation().map(Pages::of_gpu) } else { None }
+    /// Makes it possible for local peers to open the GPU allocation that a region is in. The descriptor that they open it by is kept.
+    pub fn gpu_pages(
+        &self,
+        export: impl FnOnce() -> Option<(GpuAllocation, Option<OwnedFd>)>,
+    ) -> Option<Pages> {
+        if self.uses_memfd { export().map(|(allocation, fd)| Pages::of_gpu(allocation, fd)) } else { None }
     }
 
     /// How many bytes of a region may be moved by [`pages`](Self::pages), from its start on.

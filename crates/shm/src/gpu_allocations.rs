@@ -16,18 +16,35 @@ pub struct GpuAllocation {
     /// Bytes.
     pub len: u64,
     /// What the driver gave the owner for other processes.
-    pub handle: [u64; 8],
+    pub handle: GpuHandle,
 }
 
-const FIELDS: usize = GPU_ALLOCATION_LEN / 8;
+/// How a process opens memory of a GPU that belongs to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GpuHandle {
+    /// By a handle of the driver.
+    Ipc([u64; 8]),
+    /// By a descriptor of the owner.
+    Fd(u32),
+}
+
+const FD: u64 = 1;
+
+const FIELDS: usize = 13;
+const _: () = assert!(FIELDS * 8 <= GPU_ALLOCATION_LEN);
 
 impl GpuAllocation {
     fn fields(&self) -> [u64; FIELDS] {
-        let ([u0, u1], [h0, h1, h2, h3, h4, h5, h6, h7]) = (self.uuid, self.handle);
-        [u0, u1, self.start, self.len, h0, h1, h2, h3, h4, h5, h6, h7]
+        let (kind, handle) = match self.handle {
+            GpuHandle::Ipc(handle) => (0, handle),
+            GpuHandle::Fd(fd) => (FD, [fd.into(), 0, 0, 0, 0, 0, 0, 0]),
+        };
+        let ([u0, u1], [h0, h1, h2, h3, h4, h5, h6, h7]) = (self.uuid, handle);
+        [u0, u1, self.start, self.len, kind, h0, h1, h2, h3, h4, h5, h6, h7]
     }
 
-    fn from_fields([u0, u1, start, len, handle @ ..]: [u64; FIELDS]) -> GpuAllocation {
+    fn from_fields([u0, u1, start, len, kind, handle @ ..]: [u64; FIELDS]) -> GpuAllocation {
+        let handle = if kind == FD { GpuHandle::Fd(handle[0] as u32) } else { GpuHandle::Ipc(handle) };
         GpuAllocation { uuid: [u0, u1], start, len, handle }
     }
 }

@@ -64,7 +64,7 @@ pub use descriptors::{
     Partner, PublishedQp, PublishedRegion, QpDescriptor, QpDomain, QpVersion, RegionDescriptor,
     RegionDescriptors,
 };
-pub use gpu_allocations::GpuAllocation;
+pub use gpu_allocations::{GpuAllocation, GpuHandle};
 pub use groups::GroupDescriptors;
 pub use local_peers::{LocalPeer, LocalPeers, NOBODY_FOR_NS, Pushed};
 pub use pages::Pages;

@@ -6,6 +6,7 @@ use super::mapping::{BackingFile, FileSource};
 use super::memfd_backing::{self, MemfdPages};
 use super::shared::{self, Shared, SharedFiles};
 use ferroce_os::log;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Pages that local peers can map, as long as this lives.
@@ -19,7 +20,7 @@ enum Kind {
     /// They lie in a file of the program's.
     Shared(Arc<Shared>),
     /// They are memory of a GPU.
-    Gpu(Arc<GpuAllocation>),
+    Gpu(Arc<(GpuAllocation, Option<OwnedFd>)>),
 }
 
 impl Pages {
@@ -61,14 +62,14 @@ impl Pages {
     }
 
     /// Memory in an allocation of a GPU.
-    pub(crate) fn of_gpu(allocation: GpuAllocation) -> Pages {
-        Pages(Kind::Gpu(Arc::new(allocation)))
+    pub(crate) fn of_gpu(allocation: GpuAllocation, fd: Option<OwnedFd>) -> Pages {
+        Pages(Kind::Gpu(Arc::new((allocation, fd))))
     }
 
     /// The allocation of a GPU that they are in.
     pub fn gpu_allocation(&self) -> Option<&GpuAllocation> {
         match &self.0 {
-            Kind::Gpu(allocation) => Some(allocation),
+            Kind::Gpu(pages) => Some(&pages.0),
             Kind::Memfd(_) | Kind::Shared(_) => None,
         }
     }

@@ -90,7 +90,7 @@ pub(crate) const SRQ_DESCRIPTORS: usize = 1024;
 const PORTS_AT: usize = SRQS_AT + SRQ_DESCRIPTORS * SRQ_DESCRIPTOR_LEN;
 
 const GPU_ALLOCATIONS_AT: usize = PORTS_AT + (1 << 16) / 8;
-pub(crate) const GPU_ALLOCATION_LEN: usize = 96;
+pub(crate) const GPU_ALLOCATION_LEN: usize = 128;
 /// Allocations in the memory of GPUs that local peers can open; regions in others are reached by packets.
 pub(crate) const GPU_ALLOCATIONS: usize = 256;
 

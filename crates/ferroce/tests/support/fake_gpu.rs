@@ -101,6 +101,14 @@ impl Driver {
         fail(exports.into(), opens.into());
     }
 
+    /// Whether memory is allocated as with `cuMemCreate` from now on.
+    pub(crate) fn allocate_vmm(&self, is_vmm: bool) {
+        // SAFETY: as above.
+        let allocate: extern "C" fn(c_int) =
+            unsafe { std::mem::transmute(self.function(c"fake_allocate_vmm")) };
+        allocate(is_vmm.into());
+    }
+
     /// Registers a whole allocation.
     pub(crate) fn register(&self, pd: &Pd, start: u64, len: usize) -> GpuRegion {
         // SAFETY: it stays allocated until the process ends.

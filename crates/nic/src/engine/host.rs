@@ -4,7 +4,7 @@ use super::outgoing::{Batch, Outgoing};
 use super::{Engine, QpCore};
 use crate::link::TxBatch;
 use crate::local::{Path, Reaching};
-use crate::memory::{MIN_RENDEZVOUS, MessagePart, Peer, RegionGuard, settle_stopped};
+use crate::memory::{FetchTarget, MIN_RENDEZVOUS, MessagePart, Peer, RegionGuard, settle_stopped};
 use crate::queues::{CqCore, SrqCore};
 use ferroce_os::log;
 use ferroce_proto::iwarp::StreamEgress;
@@ -207,6 +207,18 @@ impl<'a, 'q> NicHost<'a, 'q> {
         Some(())
     }
 
+    /// Copies a rendezvous send of the peer.
+    fn fetch_to(&mut self, to: FetchTarget<'_>, source: &SourceRef) -> Attempt {
+        let path = reach(&mut self.reaching, self.qp).path();
+        let attempt = path.map_or(Attempt::Declined, |path| path.fetch(&mut self.guard, to, source));
+        if !attempt.is_done() {
+            // The peer must not send by rendezvous again. The descriptor changes before the lock is released.
+            self.qp.fetches.store(false, Ordering::Relaxed);
+            self.terms_changed = true;
+        }
+        attempt
+    }
+
     /// Sends a short packet that nothing waits before or behind.
     #[inline]
     fn try_single<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Attempt {
@@ -363,14 +375,11 @@ impl Memory for NicHost<'_, '_> {
     }
 
     fn fetch(&mut self, pd: PdId, sges: &[Sge], source: &SourceRef) -> Attempt {
-        let path = reach(&mut self.reaching, self.qp).path();
-        let attempt = path.map_or(Attempt::Declined, |path| path.fetch(&mut self.guard, pd, sges, source));
-        if !attempt.is_done() {
-            // The peer must not send by rendezvous again. The descriptor changes before the lock is released.
-            self.qp.fetches.store(false, Ordering::Relaxed);
-            self.terms_changed = true;
-        }
-        attempt
+        self.fetch_to(FetchTarget::Sges { pd, sges }, source)
+    }
+
+    fn fetch_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, source: &SourceRef) -> Attempt {
+        self.fetch_to(FetchTarget::Remote { peer: self.peer(pd), rkey, addr }, source)
     }
 
     #[inline(always)] // one short copy, mostly

@@ -3,7 +3,7 @@
 //! As in host memory, the owner of a region that is withdrawn waits for announced accesses, and what cannot be done from here travels as packets.
 
 use super::reach::{Path, region_of};
-use crate::memory::{OpenedAllocation, Peer, Region, RegionGuard};
+use crate::memory::{FetchTarget, OpenedAllocation, Peer, Region, RegionGuard};
 use ferroce_proto::qp::{Attempt, OneSided, OneSidedKind};
 use ferroce_proto::verbs::Access;
 use ferroce_proto::{PdId, RKey};
@@ -32,8 +32,10 @@ impl GpuRegion {
 
 /// The GPU allocation that a region of a local peer is in, if it is in one and can be opened.
 pub(super) fn open(local_peer: &LocalPeer, published: &PublishedRegion) -> Option<Arc<OpenedAllocation>> {
-    let open = if local_peer.is_self() { OpenedAllocation::own } else { OpenedAllocation::open };
-    local_peer.open_gpu(published, open)
+    local_peer.open_gpu(published, |allocation| match local_peer.is_self() {
+        true => OpenedAllocation::own(allocation),
+        false => OpenedAllocation::open(allocation, local_peer.owner().as_ref()),
+    })
 }
 
 impl Path {
@@ -73,7 +75,9 @@ impl Path {
             && self.local_peer.still_publishes_qp(self.peer, self.terms);
         let attempt = match &request.kind {
             OneSidedKind::Write { data } if is_good => guard.send_by_gpu(pd, data, far),
-            OneSidedKind::Read { sges, .. } if is_good => guard.fetch_by_gpu(pd, sges, far),
+            OneSidedKind::Read { sges, .. } if is_good => {
+                guard.fetch_by_gpu(FetchTarget::Sges { pd, sges }, far)
+            }
             _ => Attempt::Declined,
         };
         self.local_peer.end_access(token);

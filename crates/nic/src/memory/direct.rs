@@ -285,13 +285,6 @@ impl RegionGuard<'_> {
             _ => Attempt::Declined,
         }
     }
-
-    /// READ, or a message whose bytes are there. After [`Attempt::Declined`] the local bytes are undefined.
-    #[cold]
-    pub(crate) fn fetch_by_gpu(&mut self, pd: PdId, sges: &[Sge], far: Span) -> Attempt {
-        let near = self.table().near_of_gpu(pd, sges, far.len, Access::LOCAL_WRITE);
-        near.map_or(Attempt::Declined, |near| gpu::exchange(&near.spans, far, false))
-    }
 }
 
 /// What needs more than one entry, or the kernel.
@@ -347,7 +340,7 @@ impl RegionTable {
     }
 
     /// The same for memory that a GPU can copy.
-    fn near_of_gpu(&self, pd: PdId, sges: &[Sge], len: usize, need: Access) -> Option<Near<'_>> {
+    pub(super) fn near_of_gpu(&self, pd: PdId, sges: &[Sge], len: usize, need: Access) -> Option<Near<'_>> {
         self.near_if(pd, sges, len, need, |backing| matches!(backing, Backing::Mapped | Backing::Gpu(_)))
     }
 

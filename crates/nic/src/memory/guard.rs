@@ -41,6 +41,13 @@ impl<'a> RegionGuard<'a> {
         self.hold(|r| r.lkey == lkey, || table.by_lkey(lkey))
     }
 
+    /// The region with this remote key.
+    #[inline(always)]
+    pub(super) fn remote(&mut self, rkey: RKey) -> Result<&Region, MemoryFault> {
+        let table = self.table;
+        self.hold(|r| r.rkey == rkey, || table.by_rkey(rkey))
+    }
+
     /// The peer's WRITE.
     pub(crate) fn write_remote(
         &mut self,
@@ -50,8 +57,7 @@ impl<'a> RegionGuard<'a> {
         data: &[u8],
         part: MessagePart,
     ) -> Result<(), MemoryFault> {
-        let table = self.table;
-        let region = self.hold(|r| r.rkey == rkey, || table.by_rkey(rkey))?;
+        let region = self.remote(rkey)?;
         copy::write(region.remote(peer, addr, data.len() as u64, Access::REMOTE_WRITE)?, data, part)
     }
 

@@ -45,5 +45,6 @@ pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;
 pub(crate) use region::{Backing, MIN_RENDEZVOUS, Peer, Region, Span};
+pub(crate) use rendezvous::FetchTarget;
 pub(crate) use table::RegionTable;
 pub use windows::MAX_MW;

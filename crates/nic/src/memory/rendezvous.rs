@@ -6,14 +6,24 @@
 use super::across;
 use super::copy;
 use super::direct::PartlyMapped;
+use super::gpu;
 use super::guard::RegionGuard;
-use super::region::{Backing, Span};
-use ferroce_proto::PdId;
+use super::region::{Backing, Peer, Span};
 use ferroce_proto::qp::{Attempt, TxPayload};
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::wire::{SourcePiece, SourceRef};
+use ferroce_proto::{PdId, RKey};
 use ferroce_shm::Owner;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FetchTarget<'a> {
+    /// To the entries of a receive, or of a READ.
+    Sges { pd: PdId, sges: &'a [Sge] },
+    /// To where a WRITE of the peer goes.
+    Remote { peer: Peer, rkey: RKey, addr: u64 },
+}
 
 fn piece_of(span: &Span) -> SourcePiece {
     SourcePiece { addr: span.start as u64, len: span.len as u32 }
@@ -49,41 +59,77 @@ impl RegionGuard<'_> {
         }
     }
 
-    /// Copies a message from its sender's memory to the entries. After [`Attempt::Declined`] their bytes are undefined.
-    pub(crate) fn fetch(&mut self, pd: PdId, sges: &[Sge], owner: &Owner, source: &SourceRef) -> Attempt {
-        self.fill(pd, sges, source.message_len(), |near| across::fetch(owner, source.pieces(), near))
+    /// The same only if they are in the memory of a GPU.
+    pub(crate) fn gpu_source_ref(&mut self, payload: TxPayload<'_>) -> Option<SourceRef> {
+        let TxPayload::Local { sges: [sge], .. } = payload else { return None };
+        let is_of_gpu = matches!(self.local(sge.lkey).ok()?.backing, Backing::Gpu(_));
+        if is_of_gpu { self.source_ref(payload) } else { None }
+    }
+
+    /// Copies a message from its sender's memory. After [`Attempt::Declined`] the bytes it goes to are undefined.
+    pub(crate) fn fetch(&mut self, to: FetchTarget<'_>, owner: &Owner, source: &SourceRef) -> Attempt {
+        self.fill(to, source.message_len(), |near| across::fetch(owner, source.pieces(), near))
     }
 
     /// The same from bytes of the sender that are mapped here.
-    pub(crate) fn fetch_mapped(&mut self, pd: PdId, sges: &[Sge], there: Span) -> Attempt {
-        let attempt = self.fill(pd, sges, there.len as u32, |near| {
+    pub(crate) fn fetch_mapped(&mut self, to: FetchTarget<'_>, there: Span) -> Attempt {
+        let attempt = self.fill(to, there.len as u32, |near| {
             copy::spread(near, there, false);
             Attempt::Done
         });
-        if attempt.is_done() { attempt } else { self.fetch_by_gpu(pd, sges, there) }
+        if attempt.is_done() { attempt } else { self.fetch_by_gpu(to, there) }
     }
 
     /// The same from bytes of the sender of which some are mapped here.
     pub(crate) fn fetch_partly_mapped(
         &mut self,
-        pd: PdId,
-        sges: &[Sge],
+        to: FetchTarget<'_>,
         owner: &Owner,
         there: &PartlyMapped,
     ) -> Attempt {
-        self.fill(pd, sges, there.len as u32, |near| {
+        self.fill(to, there.len as u32, |near| {
             there.copy(near, false, |far, near| across::fetch(owner, far, near))
         })
     }
 
-    /// Fills the first `len` bytes of the entries with `copy`, if they have as many and all are writable.
-    fn fill(&mut self, pd: PdId, sges: &[Sge], len: u32, copy: impl FnOnce(&[Span]) -> Attempt) -> Attempt {
-        if let [sge] = sges {
-            let part = Sge { len, ..*sge };
-            let near = self.near(pd, &part, Access::LOCAL_WRITE).filter(|_| sge.len >= len);
-            return near.map_or(Attempt::Declined, |near| copy(&[near]));
+    /// Fills the first `len` bytes of the target with `copy`, if it has as many and all are writable.
+    fn fill(&mut self, to: FetchTarget<'_>, len: u32, copy: impl FnOnce(&[Span]) -> Attempt) -> Attempt {
+        match to {
+            FetchTarget::Sges { pd, sges: [sge] } => {
+                let part = Sge { len, ..*sge };
+                let near = self.near(pd, &part, Access::LOCAL_WRITE).filter(|_| sge.len >= len);
+                near.map_or(Attempt::Declined, |near| copy(&[near]))
+            }
+            FetchTarget::Sges { pd, sges } => {
+                let near = self.table().near(pd, sges, len as usize, Access::LOCAL_WRITE);
+                near.map_or(Attempt::Declined, |near| copy(&near.spans))
+            }
+            FetchTarget::Remote { peer, rkey, addr } => {
+                let near = self.written(peer, rkey, addr, len as usize);
+                let near = near.filter(|near| near.backing == Backing::Mapped);
+                near.map_or(Attempt::Declined, |near| copy(&[near]))
+            }
         }
-        let near = self.table().near(pd, sges, len as usize, Access::LOCAL_WRITE);
-        near.map_or(Attempt::Declined, |near| copy(&near.spans))
+    }
+
+    /// The bytes that a WRITE of the peer goes to, if it may write them. Valid as long as this holds their region.
+    fn written(&mut self, peer: Peer, rkey: RKey, addr: u64, len: usize) -> Option<Span> {
+        self.remote(rkey).ok()?.remote(peer, addr, len as u64, Access::REMOTE_WRITE).ok()
+    }
+
+    /// As [`Self::fetch_mapped`], if a GPU must copy: the sender's bytes or those of the target are in its memory.
+    #[cold]
+    pub(crate) fn fetch_by_gpu(&mut self, to: FetchTarget<'_>, far: Span) -> Attempt {
+        match to {
+            FetchTarget::Sges { pd, sges } => {
+                let near = self.table().near_of_gpu(pd, sges, far.len, Access::LOCAL_WRITE);
+                near.map_or(Attempt::Declined, |near| gpu::exchange(&near.spans, far, false))
+            }
+            FetchTarget::Remote { peer, rkey, addr } => {
+                let near = self.written(peer, rkey, addr, far.len);
+                let near = near.filter(|near| matches!(near.backing, Backing::Mapped | Backing::Gpu(_)));
+                near.map_or(Attempt::Declined, |near| gpu::exchange(&[near], far, false))
+            }
+        }
     }
 }

@@ -267,6 +267,13 @@ pub trait Memory {
         Attempt::Declined
     }
 
+    /// Copies a rendezvous message from the peer's memory to where its WRITE goes. Checks as [`Self::write_remote`] does. If declined, the
+    /// packets of the message write the bytes, or report the fault.
+    fn fetch_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, source: &SourceRef) -> Attempt {
+        let _ = (pd, rkey, addr, source);
+        Attempt::Declined
+    }
+
     /// Copies `data` to the SGEs at `offset`; they must allow local writes. The caller has checked their length.
     fn scatter(
         &mut self,

@@ -197,10 +197,14 @@ impl Inbound {
         if if op.ends_message() { len != self.left } else { len >= self.left } {
             return Err(Refusal::Length);
         }
-        if len > 0 {
-            io.host
-                .write_remote(io.pd, self.rkey, self.addr, view.payload(), view.placement())
-                .map_err(Refusal::Access)?;
+        if len > 0
+            && let Err(refusal) = view.place_remote(self.rkey, self.addr, io)
+        {
+            if refusal == Refusal::NotFetched {
+                // The packets of the message begin it anew, and use the receive.
+                self.abandon();
+            }
+            return Err(refusal);
         }
         self.addr = self.addr.wrapping_add(u64::from(len));
         self.left -= len;

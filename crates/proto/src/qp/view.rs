@@ -52,6 +52,16 @@ pub(crate) trait MessagePart {
         let (op, len, segment) = (self.operation(), self.len(), segment as usize);
         if !op.ends_message() { len == segment } else { len <= segment && (op.starts_message() || len > 0) }
     }
+    /// Places the data of a WRITE.
+    #[inline(always)]
+    fn place_remote<H: HostServices>(
+        &self,
+        rkey: RKey,
+        addr: u64,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Refusal> {
+        io.host.write_remote(io.pd, rkey, addr, self.payload(), self.placement()).map_err(Refusal::Access)
+    }
     /// Places the data at `offset` of a receive's SGEs.
     #[inline(always)]
     fn place<H: HostServices>(&self, sges: &[Sge], offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
@@ -243,7 +253,11 @@ impl View for (WriteMiddle, &[u8]) {
 
 impl MessagePart for (RendezvousSend, SourceRef) {
     fn operation(&self) -> Operation {
-        if self.0.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly }
+        match (self.0.reth, self.0.imm) {
+            (Some(_), _) => Operation::WriteOnlyImm,
+            (None, Some(_)) => Operation::SendOnlyImm,
+            (None, None) => Operation::SendOnly,
+        }
     }
     fn payload(&self) -> &[u8] {
         &[]
@@ -254,6 +268,9 @@ impl MessagePart for (RendezvousSend, SourceRef) {
     fn imm(&self) -> Option<u32> {
         self.0.imm
     }
+    fn reth(&self) -> Option<Reth> {
+        self.0.reth
+    }
     fn len(&self) -> usize {
         self.1.message_len() as usize
     }
@@ -263,6 +280,17 @@ impl MessagePart for (RendezvousSend, SourceRef) {
     }
     fn place<H: HostServices>(&self, sges: &[Sge], _offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
         match io.host.fetch(io.recv_pd(), sges, &self.1) {
+            Attempt::Done => Ok(()),
+            Attempt::Declined => Err(Refusal::NotFetched),
+        }
+    }
+    fn place_remote<H: HostServices>(
+        &self,
+        rkey: RKey,
+        addr: u64,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Refusal> {
+        match io.host.fetch_remote(io.pd, rkey, addr, &self.1) {
             Attempt::Done => Ok(()),
             Attempt::Declined => Err(Refusal::NotFetched),
         }
@@ -286,9 +314,9 @@ impl View for (RendezvousSend, SourceRef) {
         true
     }
     fn to_packet(&self) -> Packet<'_> {
-        let RendezvousSend { dest_qpn, pkey, psn, solicited, imm, piggybacked_ack, .. } = self.0;
+        let RendezvousSend { dest_qpn, pkey, psn, solicited, reth, imm, piggybacked_ack, .. } = self.0;
         let bth = Bth { pkey, ack_req: true, solicited, ..Bth::new(self.opcode(), dest_qpn, psn) };
-        Packet { headers: Headers { imm, piggybacked_ack, ..Headers::new(bth) }, payload: &[] }
+        Packet { headers: Headers { reth, imm, piggybacked_ack, ..Headers::new(bth) }, payload: &[] }
     }
     /// Only a ferroce process sends such a record.
     fn hello(&self) -> bool {

@@ -15,7 +15,7 @@
 //! | `headers` | BTH and all extension headers in packet order |
 //! | `packet` | headers and payload: what arrives |
 //! | `send_only`, `write_middle` | the same for a SEND of one packet, and from the middle of a WRITE, in fewer steps |
-//! | `rendezvous_send` | a SEND that refers to the sender's memory; only in shared memory |
+//! | `rendezvous_send` | a SEND or WRITE that refers to the sender's memory; only in shared memory |
 //! | `ipv4`, `ipv6`, `udp`, `grh` | outer headers |
 //! | `icrc` | the invariant checksum |
 //! | `icrc_prefix` | the part of it that packets of one flow share |

@@ -1,7 +1,7 @@
-//! A SEND that refers to the sender's memory. It is sent through a shared memory ring, never over a network.
+//! A SEND, or a WRITE with immediate data, that refers to the sender's memory. It is sent through a shared memory ring, never over a network.
 //!
 //! ```text
-//! BTH | ImmDt, by opcode | piggybacked ACK, by extended bit | 4 packets | 4 key | 12 for each piece: address, length
+//! BTH | RETH, by opcode | ImmDt, by opcode | piggybacked ACK, by extended bit | 4 packets | 4 key | 12 for each piece: address, length
 //! ```
 //!
 //! The opcode is reserved for manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) rejects it. Only a link that knows
@@ -10,11 +10,12 @@
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SOLICITED};
 use super::send_only::imm_and_ack;
-use super::{Bth, MAX_MESSAGE, PiggybackedAck};
+use super::{Bth, MAX_MESSAGE, PiggybackedAck, Reth};
 use crate::ids::{PKey, Psn, Qpn, RKey};
 
 const RENDEZVOUS_SEND: u8 = 0xc4;
 const RENDEZVOUS_SEND_IMM: u8 = 0xc5;
+const RENDEZVOUS_WRITE_IMM: u8 = 0xc6;
 
 /// A range of bytes in the sender's address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +91,8 @@ pub struct RendezvousSend {
     pub packets: u32,
     /// Solicited event.
     pub solicited: bool,
+    /// Where a WRITE goes; `None` for a SEND. A WRITE always has immediate data.
+    pub reth: Option<Reth>,
     /// Immediate data, in host order.
     pub imm: Option<u32>,
     /// Piggybacked ACK.
@@ -99,7 +102,7 @@ pub struct RendezvousSend {
 impl RendezvousSend {
     /// Maximum record size in bytes.
     pub const MAX_LEN: usize =
-        Bth::LEN + 4 + PiggybackedAck::LEN + 8 + SourceRef::MAX_PIECES * SourcePiece::LEN;
+        Bth::LEN + Reth::LEN + 4 + PiggybackedAck::LEN + 8 + SourceRef::MAX_PIECES * SourcePiece::LEN;
 
     /// The record, and how long it is.
     pub fn to_bytes(&self, source: &SourceRef) -> ([u8; RendezvousSend::MAX_LEN], usize) {
@@ -110,12 +113,19 @@ impl RendezvousSend {
             len += bytes.len();
         };
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        let opcode = if self.imm.is_some() { RENDEZVOUS_SEND_IMM } else { RENDEZVOUS_SEND };
+        let opcode = match (self.reth, self.imm) {
+            (Some(_), _) => RENDEZVOUS_WRITE_IMM,
+            (None, Some(_)) => RENDEZVOUS_SEND_IMM,
+            (None, None) => RENDEZVOUS_SEND,
+        };
         put(&[opcode, flag(self.solicited, SOLICITED) | MIG_REQ]);
         put(&self.pkey.0.to_be_bytes());
         put(&self.dest_qpn.value().to_be_bytes());
         put(&[ACK_REQ | flag(self.piggybacked_ack.is_some(), EXTENDED)]);
         put(&self.psn.value().to_be_bytes()[1..]);
+        if let Some(reth) = self.reth {
+            put(&reth.to_bytes());
+        }
         if let Some(imm) = self.imm {
             put(&imm.to_be_bytes());
         }
@@ -134,11 +144,14 @@ impl RendezvousSend {
     /// Reads a record, if it is one.
     pub fn parse(bytes: &[u8]) -> Option<(RendezvousSend, SourceRef)> {
         let (&b, rest) = bytes.split_first_chunk::<{ Bth::LEN }>()?;
-        let has_imm = b[0] == RENDEZVOUS_SEND_IMM;
+        let is_write = b[0] == RENDEZVOUS_WRITE_IMM;
+        let has_imm = b[0] == RENDEZVOUS_SEND_IMM || is_write;
         let is_plain = b[1] & !SOLICITED == MIG_REQ;
         if !(b[0] == RENDEZVOUS_SEND || has_imm) || !is_plain || b[8] & !EXTENDED != ACK_REQ {
             return None;
         }
+        let (reth, rest) =
+            if is_write { (Some(Reth::parse(rest).ok()?), rest.get(Reth::LEN..)?) } else { (None, rest) };
         let (imm, piggybacked_ack, rest) = imm_and_ack(rest, has_imm, b[8] & EXTENDED != 0)?;
         let (packets, rest) = rest.split_first_chunk::<4>()?;
         let (key, rest) = rest.split_first_chunk::<4>()?;
@@ -156,6 +169,7 @@ impl RendezvousSend {
             psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
             packets: u32::from_be_bytes(*packets),
             solicited: b[1] & SOLICITED != 0,
+            reth,
             imm,
             piggybacked_ack,
         };
@@ -166,7 +180,9 @@ impl RendezvousSend {
     #[inline]
     pub fn last_len(bytes: &[u8]) -> u32 {
         match (bytes.first(), bytes.last_chunk::<4>()) {
-            (Some(&(RENDEZVOUS_SEND | RENDEZVOUS_SEND_IMM)), Some(&len)) => u32::from_be_bytes(len),
+            (Some(&(RENDEZVOUS_SEND | RENDEZVOUS_SEND_IMM | RENDEZVOUS_WRITE_IMM)), Some(&len)) => {
+                u32::from_be_bytes(len)
+            }
             _ => 0,
         }
     }
@@ -183,7 +199,7 @@ mod tests {
             psn: Psn::new(0xff_fffe),
             aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 },
         };
-        (0..8 * SourceRef::MAX_PIECES).map(move |n| {
+        (0..16 * SourceRef::MAX_PIECES).map(move |n| {
             let bit = |k: usize| n >> k & 1 != 0;
             let head = RendezvousSend {
                 dest_qpn: Qpn::new(0x12_3456),
@@ -191,11 +207,12 @@ mod tests {
                 psn: Psn::new(0x89_abcd),
                 packets: 3,
                 solicited: bit(0),
-                imm: bit(1).then_some(0xdead_beef),
+                reth: bit(3).then_some(Reth { addr: 1 << 50, rkey: RKey(77), len: 20_000 }),
+                imm: (bit(1) || bit(3)).then_some(0xdead_beef),
                 piggybacked_ack: bit(2).then_some(piggybacked_ack),
             };
             let pieces =
-                (0..=n as u64 / 8).map(|k| SourcePiece { addr: (k + 1) << 40, len: 20_000 + k as u32 });
+                (0..=n as u64 / 16).map(|k| SourcePiece { addr: (k + 1) << 40, len: 20_000 + k as u32 });
             let source = SourceRef::new(pieces).expect("few and short");
             (head, if bit(1) { source.of_region(RKey(0x1234_5678)) } else { source })
         })
@@ -247,7 +264,7 @@ mod tests {
         for _ in 0..200_000 {
             let mut bytes: Vec<u8> = (0..random() as usize % 90).map(|_| random() as u8).collect();
             if bytes.len() >= Bth::LEN {
-                (bytes[0], bytes[1], bytes[8]) = (RENDEZVOUS_SEND | bytes[0] & 1, MIG_REQ, ACK_REQ);
+                (bytes[0], bytes[1], bytes[8]) = (RENDEZVOUS_SEND + bytes[0] % 3, MIG_REQ, ACK_REQ);
                 bytes[2..4].fill(0xff);
             }
             taken +=

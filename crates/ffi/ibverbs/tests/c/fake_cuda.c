@@ -25,12 +25,14 @@ static struct range {
     size_t size;
     struct handle handle; /* of an allocation */
     int opened; /* how often, if it is an allocation of another process */
+    int is_vmm; /* as of cuMemCreate */
 } ranges[64];
 static struct copy {
     char *to;
     const char *from;
     size_t size;
 } queued[1024];
+static int allocates_vmm;
 static int queued_count, copies_until_failure = -1, contexts;
 static long copies, waits, done; /* `done` counts the copies that have happened */
 static struct event {
@@ -62,7 +64,7 @@ static int keep(struct range range) {
 static int keep_file(uint64_t *at, int fd, struct handle handle) {
     size_t size = handle.size;
     struct range range = {.size = size, .start = mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0),
-        .backing = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), .handle = handle};
+        .backing = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), .handle = handle, .is_vmm = allocates_vmm};
     if (range.start == MAP_FAILED || range.backing == MAP_FAILED)
         return OUT_OF_MEMORY;
     *at = (uint64_t)range.start;
@@ -109,7 +111,7 @@ static int exports_fail, opens_fail, opens;
 
 int cuIpcGetMemHandle(struct handle *handle, uint64_t at) {
     struct range *range = find(at);
-    int is_own = range != NULL && range->backing != NULL && range->opened == 0;
+    int is_own = range != NULL && range->backing != NULL && range->opened == 0 && !range->is_vmm;
     if (depth == 0 || exports_fail || !is_own || (uint64_t)range->start != at)
         return depth == 0 ? INVALID_CONTEXT : INVALID_VALUE;
     *handle = range->handle;
@@ -151,6 +153,73 @@ int cuIpcCloseMemHandle(uint64_t at) {
     return SUCCESS;
 }
 
+int cuMemRetainAllocationHandle(uint64_t *handle, void *at) {
+    struct range *range = find((uint64_t)at);
+    *handle = range == NULL ? 0 : range->handle.fd;
+    return range != NULL && range->is_vmm ? SUCCESS : INVALID_VALUE;
+}
+
+int cuMemExportToShareableHandle(int *fd, uint64_t handle, int type, uint64_t flags) {
+    if (exports_fail || type != 1 || flags != 0)
+        return INVALID_VALUE;
+    *fd = dup(handle);
+    return SUCCESS;
+}
+
+/* A handle is a descriptor with a bit that shows that it is to be closed. */
+#define IMPORTED (1UL << 32)
+
+int cuMemImportFromShareableHandle(uint64_t *handle, void *fd, int type) {
+    struct stat about;
+    if (depth == 0 || opens_fail || type != 1 || fstat((intptr_t)fd, &about) != 0 || !S_ISREG(about.st_mode))
+        return INVALID_VALUE;
+    *handle = dup((intptr_t)fd) | IMPORTED;
+    return SUCCESS;
+}
+
+int cuMemRelease(uint64_t handle) {
+    if (handle & IMPORTED)
+        close(handle & ~IMPORTED);
+    return SUCCESS;
+}
+
+int cuMemAddressReserve(uint64_t *at, size_t size, size_t alignment, uint64_t wanted, uint64_t flags) {
+    if (size == 0 || alignment != 0 || wanted != 0 || flags != 0)
+        return INVALID_VALUE;
+    char *start = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *at = (uint64_t)start;
+    return start == MAP_FAILED ? OUT_OF_MEMORY : SUCCESS;
+}
+
+int cuMemAddressFree(uint64_t at, size_t size) {
+    return munmap((void *)at, size) == 0 ? SUCCESS : INVALID_VALUE;
+}
+
+int cuMemMap(uint64_t at, size_t size, size_t offset, uint64_t handle, uint64_t flags) {
+    int fd = handle & ~IMPORTED;
+    struct stat about;
+    if (flags != 0 || offset != 0 || fstat(fd, &about) != 0 || (size_t)about.st_size < size)
+        return INVALID_VALUE;
+    opens++;
+    return keep((struct range){.start = (char *)at, .size = size, .opened = 1, .is_vmm = 1,
+        .backing = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)});
+}
+
+int cuMemUnmap(uint64_t at, size_t size) {
+    struct range *range = find(at);
+    if (range == NULL || !range->is_vmm || range->size != size)
+        return INVALID_VALUE;
+    munmap(range->backing, size);
+    range->start = NULL;
+    return SUCCESS;
+}
+
+int cuMemSetAccess(uint64_t at, size_t size, const int access[3], size_t count) {
+    struct range *range = find(at);
+    int is_right = range != NULL && range->size == size && count == 1 && access[0] == 1 && access[1] == 0 && access[2] == 3;
+    return is_right ? SUCCESS : INVALID_VALUE;
+}
+
 int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
     return flags > 1 ? INVALID_VALUE : keep((struct range){.start = at, .size = size});
 }
@@ -168,6 +237,12 @@ int cuPointerGetAttribute(void *out, int attribute, uint64_t at) {
         return SUCCESS;
     case 9: /* device */
         *(int *)out = 0;
+        return SUCCESS;
+    case 18: /* size of the mapping */
+        *(size_t *)out = range->size;
+        return SUCCESS;
+    case 19: /* its first byte */
+        *(uint64_t *)out = (uint64_t)range->start;
         return SUCCESS;
     default:
         return INVALID_VALUE;
@@ -389,6 +464,11 @@ long fake_waits(void) {
 void fake_fail_ipc(int fail_exports, int fail_opens) {
     exports_fail = fail_exports;
     opens_fail = fail_opens;
+}
+
+/* For the test: whether memory is allocated as with cuMemCreate from now on. */
+void fake_allocate_vmm(int is_vmm) {
+    allocates_vmm = is_vmm;
 }
 
 /* For the test: how many allocations of other processes this one has opened so far. */

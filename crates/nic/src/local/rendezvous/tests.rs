@@ -82,6 +82,7 @@ fn record_of(to: Qpn, psn: Psn, packets: u32, source: SourceRef) -> Vec<u8> {
         psn,
         packets,
         solicited: false,
+        reth: None,
         imm: None,
         piggybacked_ack: None,
     };

@@ -43,6 +43,21 @@ library_functions! {
     }
 }
 
+library_functions! {
+    /// The functions that open memory of `cuMemCreate`.
+    pub(super) struct VmmFunctions {
+        retain = c"cuMemRetainAllocationHandle"(*mut u64, *mut c_void);
+        export = c"cuMemExportToShareableHandle"(*mut c_int, u64, c_int, u64);
+        import = c"cuMemImportFromShareableHandle"(*mut u64, *mut c_void, c_int);
+        release = c"cuMemRelease"(u64);
+        reserve = c"cuMemAddressReserve"(*mut u64, usize, usize, u64, u64);
+        free = c"cuMemAddressFree"(u64, usize);
+        map = c"cuMemMap"(u64, usize, usize, u64, u64);
+        unmap = c"cuMemUnmap"(u64, usize);
+        set_access = c"cuMemSetAccess"(u64, usize, *const [c_int; 3], usize);
+    }
+}
+
 /// A `CUipcMemHandle`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -52,11 +67,14 @@ pub(super) struct IpcHandle(pub(super) [u64; 8]);
 struct Loaded {
     driver: Driver,
     ipc: Option<IpcFunctions>,
+    vmm: Option<VmmFunctions>,
 }
 
 const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: c_int = 2;
 const CU_POINTER_ATTRIBUTE_IS_MANAGED: c_int = 8;
 const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
+const CU_POINTER_ATTRIBUTE_MAPPING_SIZE: c_int = 18;
+const CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: c_int = 19;
 const CU_MEMORYTYPE_HOST: c_int = 1;
 const CU_MEMORYTYPE_DEVICE: c_int = 2;
 const CU_STREAM_CAPTURE_MODE_RELAXED: c_int = 2;
@@ -84,6 +102,11 @@ pub(super) fn ipc() -> Option<&'static IpcFunctions> {
     loaded().and_then(|loaded| loaded.ipc.as_ref())
 }
 
+/// The same for memory of `cuMemCreate`.
+pub(super) fn vmm() -> Option<&'static VmmFunctions> {
+    loaded().and_then(|loaded| loaded.vmm.as_ref())
+}
+
 fn loaded() -> Option<&'static Loaded> {
     static LOADED: OnceLock<Loaded> = OnceLock::new();
     /// What [`libraries_loaded`] returned before the last search, which found nothing. The search opens files.
@@ -97,14 +120,14 @@ fn loaded() -> Option<&'static Loaded> {
     }
     // SAFETY: adds a reference to a library that is loaded already, and loads none. The reference is never released.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
-    let (driver, ipc) = if library.is_null() {
-        (None, None)
+    let (driver, ipc, vmm) = if library.is_null() {
+        (None, None, None)
     } else {
         // SAFETY: the reference keeps it loaded.
-        unsafe { (Driver::of(library), IpcFunctions::of(library)) }
+        unsafe { (Driver::of(library), IpcFunctions::of(library), VmmFunctions::of(library)) }
     };
     match driver {
-        Some(driver) => Some(LOADED.get_or_init(|| Loaded { driver, ipc })),
+        Some(driver) => Some(LOADED.get_or_init(|| Loaded { driver, ipc, vmm })),
         None => {
             SEARCHED_AT.store(loaded, Relaxed);
             None
@@ -129,6 +152,20 @@ impl Driver {
         // SAFETY: these attributes are numbers of this size, or a flag of one byte; the driver checks the address.
         let status = unsafe { (self.pointer_attribute)((&raw mut value).cast(), attribute, addr as u64) };
         (status == 0).then_some(value)
+    }
+
+    /// The mapping that an address is in: its first byte and its length. Only for memory of `cuMemCreate`.
+    pub(super) fn mapping_of(&self, addr: usize) -> Option<(u64, usize)> {
+        let attribute = |attribute| {
+            let mut value = 0_u64;
+            // SAFETY: these attributes are a pointer and a `size_t`; the driver checks the address.
+            let status = unsafe { (self.pointer_attribute)((&raw mut value).cast(), attribute, addr as u64) };
+            (status == 0 && value != 0).then_some(value)
+        };
+        Some((
+            attribute(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)?,
+            attribute(CU_POINTER_ATTRIBUTE_MAPPING_SIZE)? as usize,
+        ))
     }
 
     /// The GPU that an address belongs to; `None` for managed memory, which the processor can access too.

@@ -1,46 +1,63 @@
 //! Memory of a GPU that another process of this host registered (CUDA IPC).
 //!
-//! The process that registers memory exports the allocation that it is in: the driver gives it a handle, which other processes of the host open. What the
-//! driver cannot export (memory of `cuMemCreate`, of `cudaMallocAsync`) or another process cannot open is copied through host memory, as for
-//! any peer.
+//! The process that registers memory exports the allocation that it is in: the driver gives it a handle, or for memory of `cuMemCreate` a
+//! [descriptor](vmm), which other processes of the host open. What cannot be exported (memory of `cudaMallocAsync`) or opened is copied through host
+//! memory, as for any peer.
+
+mod vmm;
 
 use super::driver::{Entered, IpcFunctions, IpcHandle, check, driver, ipc};
 use super::{COPIES, Copying, Gpu, MAX_GPUS};
 use crate::memory::region::{Backing, Span};
 use ferroce_os::log;
 use ferroce_proto::qp::Attempt;
-use ferroce_shm::GpuAllocation;
+use ferroce_shm::{GpuAllocation, GpuHandle, Owner};
 use std::ffi::{c_int, c_uint};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 
 const CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 
 /// What another process needs to open the allocation that a range of a GPU's memory is in. The range may reach beyond the allocation at one end.
-pub(crate) fn export(gpu: u8, addr: usize, len: usize) -> Option<GpuAllocation> {
-    let why = |what, status| {
-        log::choice(format_args!(
-            "local peers cannot open the {len} bytes at {addr:#x} of GPU {gpu}: {what} returned {status}"
-        ));
-    };
+pub(crate) fn export(gpu: u8, addr: usize, len: usize) -> Option<(GpuAllocation, Option<OwnedFd>)> {
     let functions = ipc()?;
     let Gpu { driver, context, .. } = *Gpu::at(gpu);
     let _entered = Entered::new(driver, context).ok()?;
-    let range = |addr: usize| {
-        let (mut start, mut len) = (0, 0);
-        // SAFETY: the driver writes to these numbers only, and checks the address.
-        let found = check(unsafe { (functions.address_range)(&mut start, &mut len, addr as u64) });
-        found.map(|()| (start, len))
-    };
-    let (start, len) = range(addr).or_else(|_| range(addr + (len - 1))).ok()?;
-    let (mut device, mut handle) = (0, IpcHandle([0; 8]));
-    // SAFETY: as above.
-    check(unsafe { (functions.export)(&mut handle, start) })
-        .map_err(|status| why("cuIpcGetMemHandle", status))
-        .ok()?;
-    // SAFETY: as above.
+    let mut device = 0;
+    // SAFETY: the driver writes to this number only.
     check(unsafe { (driver.device)(&mut device, gpu.into()) }).ok()?;
     let uuid = uuid_of(functions, device)?;
-    Some(GpuAllocation { uuid, start, len: len as u64, handle: handle.0 })
+    let exported = [addr, addr + (len - 1)].into_iter().find_map(|addr| {
+        let by_handle = export_handle(functions, addr);
+        let exported = by_handle.or_else(|status| vmm::export(driver, addr).ok_or(status));
+        exported.inspect_err(|status| {
+            log::choice(format_args!(
+                "local peers cannot open the {len} bytes at {addr:#x} of GPU {gpu}: cuIpcGetMemHandle returned {status}"
+            ));
+        }).ok()
+    });
+    let Exported { start, len, handle, fd } = exported?;
+    Some((GpuAllocation { uuid, start, len: len as u64, handle }, fd))
+}
+
+/// Memory of a GPU that others can open.
+struct Exported {
+    start: u64,
+    len: usize,
+    handle: GpuHandle,
+    /// What keeps a descriptor open.
+    fd: Option<OwnedFd>,
+}
+
+/// Exports the allocation that an address is in, if it is one of `cuMemAlloc`.
+fn export_handle(functions: &IpcFunctions, addr: usize) -> Result<Exported, c_int> {
+    let (mut start, mut len, mut handle) = (0, 0, IpcHandle([0; 8]));
+    // SAFETY: the driver writes to these numbers only, and checks the address.
+    unsafe {
+        check((functions.address_range)(&mut start, &mut len, addr as u64))?;
+        check((functions.export)(&mut handle, start))?;
+    }
+    Ok(Exported { start, len, handle: GpuHandle::Ipc(handle.0), fd: None })
 }
 
 fn uuid_of(functions: &IpcFunctions, device: c_int) -> Option<[u64; 2]> {
@@ -78,37 +95,40 @@ pub(crate) struct OpenedAllocation {
     /// The first byte in this process.
     here: usize,
     len: usize,
-    /// It must be closed: it is not this process's own.
-    is_foreign: bool,
+    close: Close,
+}
+
+/// How an allocation is closed.
+#[derive(Clone, Copy)]
+enum Close {
+    /// Not at all: it is this process's own.
+    Nothing,
+    /// The driver opened a handle.
+    Handle,
+    /// It was mapped, with this length.
+    Mapping(usize),
 }
 
 impl OpenedAllocation {
-    /// Opens an allocation that another process exported. Whatever the handle contains, the driver only opens what was exported for others.
-    pub(crate) fn open(allocation: &GpuAllocation) -> Option<OpenedAllocation> {
+    /// Opens an allocation that another process exported. Whatever that process published, the driver only opens what was exported for others.
+    pub(crate) fn open(allocation: &GpuAllocation, owner: Option<&Owner>) -> Option<OpenedAllocation> {
         let functions = ipc()?;
         let gpu = gpu_with(functions, allocation.uuid)?;
         let Gpu { driver, context, .. } = *Gpu::at(gpu);
         let _entered = Entered::new(driver, context).ok()?;
-        let mut here = 0;
-        let handle = IpcHandle(allocation.handle);
-        // SAFETY: the driver writes to this number only, and checks the handle.
-        let opened =
-            check(unsafe { (functions.open)(&mut here, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) });
-        if let Err(status) = opened {
+        let there = allocation.start as usize;
+        let opened = match allocation.handle {
+            GpuHandle::Ipc(handle) => open_handle(functions, IpcHandle(handle)),
+            GpuHandle::Fd(fd) => vmm::open(gpu, owner, fd, allocation.len as usize),
+        };
+        let (here, len, close) = opened.inspect_err(|why| {
             let GpuAllocation { start, len, .. } = allocation;
             log::choice(format_args!(
-                "the {len} bytes at {start:#x} of GPU {gpu} of a local peer are copied through host memory: cuIpcOpenMemHandle returned {status}"
+                "the {len} bytes at {start:#x} of GPU {gpu} of a local peer are copied through host memory: {why}"
             ));
-            return None;
-        }
-        let (there, here, is_foreign) = (allocation.start as usize, here as usize, true);
-        let mut opened = OpenedAllocation { gpu, there, here, len: 0, is_foreign };
-        let (mut start, mut len) = (0, 0);
-        // SAFETY: as above.
-        check(unsafe { (functions.address_range)(&mut start, &mut len, here as u64) }).ok()?;
+        }).ok()?;
         // Not as many bytes as the other process claims, but as many as there are.
-        opened.len = (start as usize).checked_add(len)?.checked_sub(here)?.min(allocation.len as usize);
-        Some(opened)
+        Some(OpenedAllocation { gpu, there, here, len: len.min(allocation.len as usize), close })
     }
 
     /// An allocation of this very process.
@@ -120,7 +140,7 @@ impl OpenedAllocation {
             there: start,
             here: start,
             len: allocation.len as usize,
-            is_foreign: false,
+            close: Close::Nothing,
         })
     }
 
@@ -134,11 +154,50 @@ impl OpenedAllocation {
 
 impl Drop for OpenedAllocation {
     fn drop(&mut self) {
-        let Some(functions) = ipc().filter(|_| self.is_foreign) else { return };
+        let Some(functions) = ipc().filter(|_| !matches!(self.close, Close::Nothing)) else { return };
         let Gpu { driver, context, .. } = *Gpu::at(self.gpu);
-        if let Ok(_entered) = Entered::new(driver, context) {
-            // SAFETY: opened by us, and every copy that used it was waited for. A driver that has shut down refuses, and has closed it.
-            unsafe { (functions.close)(self.here as u64) };
+        let Ok(_entered) = Entered::new(driver, context) else { return };
+        // Every copy that used it was waited for. A driver that has shut down refuses, and has closed it.
+        match self.close {
+            Close::Nothing => {}
+            Close::Handle => {
+                // SAFETY: opened by us.
+                unsafe { (functions.close)(self.here as u64) };
+            }
+            Close::Mapping(len) => vmm::close(self.here as u64, len),
+        }
+    }
+}
+
+/// Opens a handle. Returns the first byte, the length and how it is closed; or why not.
+fn open_handle(functions: &IpcFunctions, handle: IpcHandle) -> Result<(usize, usize, Close), WhyNot> {
+    let (mut here, mut start, mut len) = (0, 0, 0);
+    // SAFETY: the driver writes to these numbers only, and checks the handle.
+    unsafe {
+        check((functions.open)(&mut here, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS))
+            .map_err(|status| WhyNot::Driver("cuIpcOpenMemHandle", status))?;
+        if let Err(status) = check((functions.address_range)(&mut start, &mut len, here)) {
+            (functions.close)(here);
+            return Err(WhyNot::Driver("cuMemGetAddressRange", status));
+        }
+    }
+    let before = here.saturating_sub(start) as usize;
+    Ok((here as usize, len.saturating_sub(before), Close::Handle))
+}
+
+/// Why an allocation of a local peer cannot be opened.
+enum WhyNot {
+    /// This function of the driver returned an error.
+    Driver(&'static str, c_int),
+    /// The kernel does not give us its descriptor.
+    Fd(std::io::Error),
+}
+
+impl std::fmt::Display for WhyNot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            WhyNot::Driver(function, status) => write!(f, "{function} returned {status}"),
+            WhyNot::Fd(error) => write!(f, "its descriptor cannot be had: {error}"),
         }
     }
 }

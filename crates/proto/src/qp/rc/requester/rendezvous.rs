@@ -1,4 +1,4 @@
-//! Rendezvous sends: the peer copies the data from local memory.
+//! Rendezvous sends: the peer copies the data of a SEND, or of a WRITE with immediate data, from local memory.
 //!
 //! After it is posted, a rendezvous send is in flight as if all its packets were sent. On any failure, its packets are
 //! retransmitted as usual.
@@ -11,7 +11,7 @@ use super::Requester;
 use super::plan::Plan;
 use crate::ids::PKey;
 use crate::verbs::{SendOp, Transport};
-use crate::wire::RendezvousSend;
+use crate::wire::{RendezvousSend, Reth};
 
 /// Packets of rendezvous sends that may be in flight. They occupy no buffers in the network, so the congestion window
 /// does not apply. All of them are retransmitted if the peer refuses one.
@@ -30,9 +30,10 @@ impl Requester {
         sq: &SendQueue,
         io: &mut Io<'_, H>,
     ) -> bool {
-        let imm = match wqe.op {
-            SendOp::Send => None,
-            SendOp::SendImm(imm) => Some(imm),
+        let (reth, imm) = match wqe.op {
+            SendOp::Send => (None, None),
+            SendOp::SendImm(imm) => (None, Some(imm)),
+            SendOp::WriteImm { addr, rkey, imm } => (Some(Reth { addr, rkey, len: wqe.len }), Some(imm)),
             _ => return false,
         };
         let is_first = self.sent == 0 && self.psn == self.high;
@@ -49,6 +50,7 @@ impl Requester {
             psn: self.psn,
             packets: wqe.packets,
             solicited: wqe.solicited,
+            reth,
             imm,
             piggybacked_ack: io.piggybacked_ack,
         };
