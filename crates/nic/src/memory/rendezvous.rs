@@ -59,6 +59,13 @@ impl RegionGuard<'_> {
         }
     }
 
+    /// The same only if they are in the memory of a GPU.
+    pub(crate) fn gpu_source_ref(&mut self, payload: TxPayload<'_>) -> Option<SourceRef> {
+        let TxPayload::Local { sges: [sge], .. } = payload else { return None };
+        let is_of_gpu = matches!(self.local(sge.lkey).ok()?.backing, Backing::Gpu(_));
+        if is_of_gpu { self.source_ref(payload) } else { None }
+    }
+
     /// Copies a message from its sender's memory. After [`Attempt::Declined`] the bytes it goes to are undefined.
     pub(crate) fn fetch(&mut self, to: FetchTarget<'_>, owner: &Owner, source: &SourceRef) -> Attempt {
         self.fill(to, source.message_len(), |near| across::fetch(owner, source.pieces(), near))
