@@ -6,7 +6,7 @@
 use crate::abi::*;
 use crate::qp::QpObject;
 use crate::{cq, recv, send};
-use ferroce_nic::{Nic, Operation, OperationLog};
+use ferroce_nic::{LoggedCall, Nic, OperationLog};
 use ferroce_proto::verbs::{AttrMask, SendOp, Sge};
 use ferroce_proto::{Gid, Qpn};
 use std::ffi::c_int;
@@ -33,7 +33,7 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, list: *mut ibv_send_wr, bad: *mu
     // SAFETY: the program's list, which it may not free before the verb returns.
     let posted = walk(list, end, |wr| unsafe { (*wr).next }).map(|wr| unsafe {
         let (name, wr_id) = (name_of_opcode((*wr).opcode), (*wr).wr_id);
-        Operation::Post { name, wr_id, bytes: length((*wr).sg_list, (*wr).num_sge) }
+        LoggedCall::Post { name, wr_id, bytes: length((*wr).sg_list, (*wr).num_sge) }
     });
     record(qp, began_ns, posted);
     result
@@ -51,7 +51,7 @@ unsafe extern "C" fn post_recv(qp: *mut ibv_qp, list: *mut ibv_recv_wr, bad: *mu
     let end = end_of(result, list, refused);
     // SAFETY: the program's list, which it may not free before the verb returns.
     let posted = walk(list, end, |wr| unsafe { (*wr).next }).map(|wr| unsafe {
-        Operation::Post { name: "RECV", wr_id: (*wr).wr_id, bytes: length((*wr).sg_list, (*wr).num_sge) }
+        LoggedCall::Post { name: "RECV", wr_id: (*wr).wr_id, bytes: length((*wr).sg_list, (*wr).num_sge) }
     });
     record(qp, began_ns, posted);
     result
@@ -80,7 +80,7 @@ unsafe fn length(list: *mut Sge, count: c_int) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
 
-fn record(qp: *mut ibv_qp, time_ns: u64, operations: impl Iterator<Item = Operation>) {
+fn record(qp: *mut ibv_qp, time_ns: u64, operations: impl Iterator<Item = LoggedCall>) {
     // SAFETY: NULL, or a queue pair of ours.
     let Ok(object) = (unsafe { QpObject::of(qp) }) else { return };
     let qpn = object.qp.qpn();
@@ -99,7 +99,7 @@ unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -
             let (name, wr_id, status) = (name_of_completion(wc.opcode), wc.wr_id, wc.status);
             // The opcode of a failed completion has no meaning.
             let name = if status == 0 { name } else { "" };
-            (Qpn::new(wc.qp_num), Operation::Completion { name, wr_id, bytes: wc.byte_len.into(), status })
+            (Qpn::new(wc.qp_num), LoggedCall::Completion { name, wr_id, bytes: wc.byte_len.into(), status })
         });
         log.record(OperationLog::now_ns(), operations);
     }
@@ -111,7 +111,7 @@ pub(crate) fn modified(object: &QpObject, nic: &Nic, mask: AttrMask) {
     if let Some(log) = OperationLog::of_process().filter(|_| mask.contains(AttrMask::DEST_QPN)) {
         let attr = object.qp.query();
         let sgid = nic.gid(attr.av.sgid_index.into()).map_or(Gid::ZERO, |entry| entry.gid);
-        let connect = Operation::Connect { dest_qpn: attr.dest_qpn, sgid, dgid: attr.av.dgid };
+        let connect = LoggedCall::Connect { dest_qpn: attr.dest_qpn, sgid, dgid: attr.av.dgid };
         log.record(OperationLog::now_ns(), std::iter::once((object.qp.qpn(), connect)));
     }
 }
@@ -123,7 +123,7 @@ pub(crate) fn built(
     requests: impl Iterator<Item = (&'static str, u64, u64)>,
 ) {
     if let Some(log) = OperationLog::of_process() {
-        let post = |(name, wr_id, bytes)| (object.qp.qpn(), Operation::Post { name, wr_id, bytes });
+        let post = |(name, wr_id, bytes)| (object.qp.qpn(), LoggedCall::Post { name, wr_id, bytes });
         log.record(began_ns, requests.map(post));
     }
 }
