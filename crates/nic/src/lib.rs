@@ -80,7 +80,7 @@ pub use objects::{
     AddressHandle, Cq, MemoryRegion, MemoryWindow, Pd, Qp, QpInit, Srq, WorkQueue, WqState, next_rkey,
 };
 pub use open::gid_table;
-pub use operation_log::{Operation, OperationLog};
+pub use operation_log::{LoggedCall, OperationLog};
 pub use queues::{AsyncEvent, CompletionChannel, EventSource, MAX_SRQ_WR, Moderation, SrqAttr, Stamp};
 pub use quota::MAX_OBJECTS;
 pub use raw::{Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule, HashFields, MAX_SPREAD, RxHash};

@@ -18,7 +18,7 @@ pub struct OperationLog(File);
 
 /// What a program did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum LoggedCall {
     /// It connected a queue pair.
     Connect {
         /// The remote queue pair.
@@ -66,23 +66,23 @@ impl OperationLog {
     }
 
     /// Adds operations of one time. A full disk loses them, and nothing else.
-    pub fn record(&self, time_ns: u64, operations: impl Iterator<Item = (Qpn, Operation)>) {
+    pub fn record(&self, time_ns: u64, operations: impl Iterator<Item = (Qpn, LoggedCall)>) {
         let mut text = String::new();
         let pid = std::process::id();
         for (qpn, operation) in operations {
             let _ = write!(text, "{{\"t\":{time_ns},\"pid\":{pid},\"qp\":{}", qpn.value());
             let _ = match operation {
-                Operation::Connect { dest_qpn, sgid, dgid } => write!(
+                LoggedCall::Connect { dest_qpn, sgid, dgid } => write!(
                     text,
                     ",\"op\":\"connect\",\"peer\":{},\"src\":\"{}\",\"dst\":\"{}\"",
                     dest_qpn.value(),
                     sgid.to_ip(),
                     dgid.to_ip()
                 ),
-                Operation::Post { name, wr_id, bytes } => {
+                LoggedCall::Post { name, wr_id, bytes } => {
                     write!(text, ",\"op\":\"post\",\"name\":\"{name}\",\"wr_id\":{wr_id},\"bytes\":{bytes}")
                 }
-                Operation::Completion { name, wr_id, bytes, status } => write!(
+                LoggedCall::Completion { name, wr_id, bytes, status } => write!(
                     text,
                     ",\"op\":\"completion\",\"name\":\"{name}\",\"wr_id\":{wr_id},\"bytes\":{bytes},\"status\":{status}"
                 ),

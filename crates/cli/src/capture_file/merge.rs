@@ -1,6 +1,8 @@
 //! Several capture files as one, in the order of time: one process wrote each of them.
 
 use super::{Damage, Frame, Records};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -8,6 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const BUFFER_LEN: usize = 1 << 20;
+/// Packets among which the earliest is chosen. A file has a packet where its send call returned, and the time when it began:
+/// the answer may stand before it.
+const REORDERED: usize = 256;
 
 /// The files of a capture, which are read more than once.
 pub(crate) struct Files {
@@ -55,7 +60,14 @@ impl Files {
                 .map_err(|damage| (path.clone(), damage))
         };
         let sources = self.paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        Ok(Merged { sources, position })
+        Ok(Merged {
+            sources,
+            position,
+            held: BinaryHeap::new(),
+            read: 0,
+            current: Vec::new(),
+            spare: Vec::new(),
+        })
     }
 }
 
@@ -63,6 +75,38 @@ impl Files {
 pub(crate) struct Merged {
     sources: Vec<Source>,
     position: Arc<AtomicU64>,
+    held: BinaryHeap<Reverse<Held>>,
+    /// Packets read so far: those of one time keep their order.
+    read: u64,
+    /// The bytes of the packet that was returned last, and buffers to use again.
+    current: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+}
+
+struct Held {
+    order: (u64, u64),
+    about: Frame<'static>,
+    bytes: Vec<u8>,
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Held) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Held {}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Held) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Held) -> std::cmp::Ordering {
+        self.order.cmp(&other.order)
+    }
 }
 
 struct Source {
@@ -97,12 +141,26 @@ impl Read for Counted {
 impl Merged {
     /// The earliest packet that was not returned yet.
     pub(crate) fn next(&mut self) -> Option<Frame<'_>> {
+        while self.held.len() < REORDERED
+            && let Some(held) = self.read_earliest()
+        {
+            self.held.push(Reverse(held));
+        }
+        let Reverse(next) = self.held.pop()?;
+        self.spare.push(std::mem::replace(&mut self.current, next.bytes));
+        Some(Frame { bytes: &self.current, ..next.about })
+    }
+
+    /// The earliest of the next packets of all files.
+    fn read_earliest(&mut self) -> Option<Held> {
         self.sources.iter_mut().for_each(Source::read_ahead);
         let with_packet = self.sources.iter_mut().filter(|source| source.head.about.is_some());
         let source = with_packet.min_by_key(|source| source.head.about.map(|frame| frame.time_ns))?;
         source.is_read = false;
         let about = source.head.about.take()?;
-        Some(Frame { bytes: &source.head.bytes, ..about })
+        let bytes = std::mem::replace(&mut source.head.bytes, self.spare.pop().unwrap_or_default());
+        self.read += 1;
+        Some(Held { order: (about.time_ns, self.read), about, bytes })
     }
 
     /// Bytes read so far.
@@ -131,5 +189,36 @@ impl Source {
             Ok(None) => {}
             Err(damage) => self.damage = Some(damage),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file with a packet of one byte at each of these microseconds.
+    fn pcap(name: &str, times: &[u32]) -> PathBuf {
+        let mut file: Vec<u8> = [0xa1b2_c3d4, 0, 0, 0, 0, 1].map(u32::to_le_bytes).concat();
+        for &time in times {
+            file.extend([0, time, 1, 1].map(u32::to_le_bytes).concat());
+            file.push(time as u8);
+        }
+        let path = std::env::temp_dir().join(format!("ferroce-merge-{name}-{}", std::process::id()));
+        std::fs::write(&path, file).expect("a file of ours");
+        path
+    }
+
+    #[test]
+    fn packets_of_all_files_come_in_the_order_of_time() {
+        let paths = vec![pcap("a", &[1, 5, 3, 9]), pcap("b", &[2, 4, 4]), pcap("c", &[])];
+        let mut merged = Files::new(paths.clone()).expect("files").open().expect("captures");
+        let mut found = Vec::new();
+        while let Some(frame) = merged.next() {
+            found.push((frame.time_ns / 1000, frame.bytes.to_vec()));
+        }
+        let expected: Vec<_> = [1, 2, 3, 4, 4, 5, 9].map(|time| (time, vec![time as u8])).into();
+        assert_eq!(found, expected);
+        assert_eq!(merged.damaged().count(), 0);
+        paths.iter().for_each(|path| std::fs::remove_file(path).expect("our own file"));
     }
 }

@@ -19,6 +19,8 @@ pub(super) const BINS: usize = 160;
 /// Messages and packets of all connections together that wait for an answer.
 const MAX_PENDING: usize = 1 << 18;
 const MIN_PENDING: usize = 64;
+/// Sent packets among which a received one is searched.
+const MAX_SEARCHED: usize = 4096;
 const CONGESTION_EXPERIENCED: u8 = 3;
 
 /// A connection with what is known of it.
@@ -300,7 +302,10 @@ impl Transit {
     fn receive(&mut self, packet: &RocePacket<'_>) -> Option<u64> {
         let bth = &packet.headers.bth;
         // Of several copies the latest: that the earlier ones were lost is why it was sent.
-        let at = self.sent.iter().rposition(|sent| sent.psn == bth.psn && sent.opcode == bth.opcode);
+        let searched = self.sent.len().saturating_sub(MAX_SEARCHED);
+        let mut recent = self.sent.iter().skip(searched);
+        let at =
+            recent.rposition(|sent| sent.psn == bth.psn && sent.opcode == bth.opcode).map(|at| searched + at);
         let Some(sent) = at.and_then(|at| self.sent.remove(at)) else {
             self.duplicated += 1;
             return None;

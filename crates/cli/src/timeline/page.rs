@@ -434,16 +434,19 @@ fn packets(page: &mut String, analysis: &Analysis, connection: &Connection, abou
 fn operation_row(page: &mut String, operation: &Operation) {
     let Operation { time_ns, end, name, wr_id, bytes, status, latency_ns, .. } = operation;
     let size = format_size(*bytes);
+    let article = if name.starts_with("RDMA") { "an" } else { "a" };
     let (class, label, words) = match operation.is_post {
-        true => {
-            ("post", format!("post {name}"), format!("The program posts a {name} of {size}, wr_id {wr_id}."))
-        }
+        true => (
+            "post",
+            format!("post {name}"),
+            format!("The program posts {article} {name} of {size}, wr_id {wr_id}."),
+        ),
         false => {
             let what = if name.is_empty() { "request" } else { name };
             let after =
                 latency_ns.map_or(String::new(), |ns| format!(" {} after its post.", format_duration(ns)));
             let words = format!(
-                "The program polls the completion of a {what}, wr_id {wr_id}: {}.{after}",
+                "The program polls the completion of {article} {what}, wr_id {wr_id}: {}.{after}",
                 outcome_of(operation)
             );
             ("completion", format!("completion {what}"), words)

@@ -11,6 +11,8 @@ use std::collections::VecDeque;
 const RESTART_DISTANCE: i32 = 1 << 20;
 /// Ranges of missing PSNs that are remembered.
 const MAX_MISSING: usize = 64;
+/// Entries of a queue among which the one of a PSN is searched.
+const SEARCHED: usize = 4096;
 /// Largest path MTU: the least number of packets that a READ of unknown MTU has.
 const MAX_MTU: u32 = 4096;
 const MIN_MTU: u32 = 256;
@@ -67,8 +69,6 @@ pub(super) struct Finding {
     pub(super) rtt_ns: Option<u64>,
     /// Messages that it completes.
     pub(super) completes: u32,
-    /// Length of the whole message that it starts.
-    pub(super) message_bytes: Option<u64>,
 }
 
 /// Counters of one direction.
@@ -161,8 +161,7 @@ impl Requester {
                 self.counts.gaps += 1;
                 self.counts.missing += u64::from(missing);
                 self.missing.push((bth.psn.minus(missing), missing));
-                let surplus = self.missing.len().saturating_sub(MAX_MISSING);
-                self.missing.drain(..surplus);
+                self.forget_old_gaps();
             }
             Position::Restart => {
                 finding.notes.add(Notes::RESTART);
@@ -184,7 +183,7 @@ impl Requester {
                     self.counts.out_of_order += 1;
                 }
                 if fills_gap {
-                    self.add_to_message(packet, span, done, &mut finding);
+                    self.add_to_message(packet, span, done);
                 }
                 return finding;
             }
@@ -197,7 +196,7 @@ impl Requester {
             }
             self.in_flight.push_back((bth.psn, packet.time_ns, true));
         }
-        self.add_to_message(packet, span, done, &mut finding);
+        self.add_to_message(packet, span, done);
         finding
     }
 
@@ -239,48 +238,45 @@ impl Requester {
         let before = psn.distance_from(first) as u32;
         let parts = [(first, before), (psn.plus(1), len - before - 1)];
         self.missing.extend(parts.into_iter().filter(|(_, len)| *len > 0));
+        self.forget_old_gaps();
         true
     }
 
+    fn forget_old_gaps(&mut self) {
+        let surplus = self.missing.len().saturating_sub(MAX_MISSING);
+        self.missing.drain(..surplus);
+    }
+
     fn on_retransmission(&mut self, psn: Psn) {
-        if let Some(message) = self.pending.iter_mut().find(|message| message.contains(psn)) {
+        if let Some(message) = recent(&mut self.pending).find(|message| message.contains(psn)) {
             message.retransmitted += 1;
         }
         // Which of the copies an answer is for is not known, so it gives no RTT (Karn).
-        if let Some(packet) = self.in_flight.iter_mut().find(|(sent, ..)| *sent == psn) {
+        if let Some(packet) = recent(&mut self.in_flight).find(|(sent, ..)| *sent == psn) {
             packet.2 = false;
         }
     }
 
-    fn add_to_message(
-        &mut self,
-        packet: &RocePacket<'_>,
-        span: u32,
-        done: &mut dyn FnMut(&Message),
-        finding: &mut Finding,
-    ) {
+    fn add_to_message(&mut self, packet: &RocePacket<'_>, span: u32, done: &mut dyn FnMut(&Message)) {
         let operation = packet.headers.bth.opcode.operation;
         let Some(kind) = Kind::of(operation) else { return };
         let psn = packet.headers.bth.psn;
         self.counts.goodput_bytes += u64::from(packet.payload_len);
         let follows = |message: &&mut Message| {
-            !message.has_end
-                && message.kind == kind
-                && (psn.is_after(message.last_psn) || message.contains(psn))
+            !message.has_end && message.kind == kind && psn.is_after(message.last_psn)
         };
         if operation.starts_message() {
             let message = self.begin(packet, kind, span);
-            finding.message_bytes = packet.headers.reth.map(|reth| reth.len.into());
             self.push(message, done);
-        } else if let Some(message) = self.pending.iter_mut().find(|message| message.contains(psn)) {
-            message.packets += 1;
-            add_payload(message, packet);
         } else if let Some(message) = self.pending.back_mut().filter(follows) {
             message.packets += 1;
             message.last_psn = psn;
             message.last_packet_ns = packet.time_ns;
             message.has_end = operation.ends_message();
             message.imm = packet.headers.imm;
+            add_payload(message, packet);
+        } else if let Some(message) = recent(&mut self.pending).find(|message| message.contains(psn)) {
+            message.packets += 1;
             add_payload(message, packet);
         } else {
             let message = Message { has_start: false, ..self.begin(packet, kind, span) };
@@ -431,7 +427,9 @@ impl Requester {
             finding.notes.add(Notes::RETRANSMISSION);
             self.counts.retransmitted += 1;
         }
-        if let Some(message) = self.pending.iter_mut().find(|message| message.contains(bth.psn)) {
+        if let Some(message) =
+            self.pending.iter_mut().take(SEARCHED).find(|message| message.contains(bth.psn))
+        {
             message.packets += u32::from(is_new);
             message.retransmitted += u32::from(!is_new);
         }
@@ -455,6 +453,11 @@ enum Position {
     Ahead(u32),
     Behind,
     Restart,
+}
+
+/// The latest entries, the last first: a search among all would take too long where nothing is ever answered.
+fn recent<T>(queue: &mut VecDeque<T>) -> impl Iterator<Item = &mut T> {
+    queue.iter_mut().rev().take(SEARCHED)
 }
 
 /// A SEND has no length in front; that of a WRITE is in its first packet, if that was captured.

@@ -280,7 +280,8 @@ fn a_capture_at_both_ends_shows_what_was_lost_in_between() {
     (0..4).for_each(|n| pair.b.post_recv(n, 0, 4096));
     (0..4).for_each(|n| pair.a.qp.post(Wr::send(n).sge(pair.a.sge(0, 1024))));
     pair.run();
-    (lost.once(), twice.once());
+    lost.once();
+    twice.once();
     let journal = pair.world.journal();
     let mut both = Vec::new();
     for (wire, (_, fate)) in packets.take().iter().zip(journal.packets()) {

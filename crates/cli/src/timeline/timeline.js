@@ -36,6 +36,8 @@
       return { start: +start, end: +end, from: +from, kind, trouble: trouble === '1', row, lane: 0 };
     });
     if (!packets.length) return;
+    // A file has a packet where its send call returned, which may be behind the answer.
+    packets.sort((a, b) => a.time - b.time);
     const isMark = packet => packet.kind === 'post' || packet.kind === 'completion';
     // Messages that overlap in time get different lanes.
     const free = [[], []];
@@ -228,14 +230,18 @@
       setView(at - half, at + half);
     });
     addEventListener('resize', later);
-    // The start shows up to thirty packets, and ends at a long pause: arrows that lie on top of each other tell nothing.
+    // The start shows up to thirty packets, and ends at a long pause: arrows that lie on top of each other tell nothing. Receives
+    // that were posted long before do not count.
+    const wire = packets.filter(packet => !isMark(packet));
+    const early = wire.length ? wire : packets;
+    const from = early[0].time;
     let count = 1;
-    while (count < Math.min(packets.length, 30)
-      && (count < 4 || packets[count].time - packets[count - 1].time < 4 * (packets[count - 1].time - first))) count++;
-    const end = packets[count - 1];
-    setView(first, first);
-    const until = Math.max(end.arrival ?? end.time, first + 20);
-    setView(first - (until - first) * .05, until + (until - first) * .05);
+    while (count < Math.min(early.length, 30)
+      && (count < 4 || early[count].time - early[count - 1].time < 4 * (early[count - 1].time - from))) count++;
+    const end = early[count - 1];
+    const until = Math.max(end.arrival ?? end.time, from + 20);
+    view = [from, until];
+    setView(from - (until - from) * .05, until + (until - from) * .05);
     draw();
   };
   document.querySelectorAll('section.connection').forEach(begin);

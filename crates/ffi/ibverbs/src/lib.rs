@@ -12,6 +12,7 @@
 //! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
 //! | `cm` | the connection manager, for librdmacm.so.1 |
 //! | `flow`, `counters`, `wq` | raw packets |
+//! | `recorded` | posting and polling with a record, for `ferroce run --timeline` |
 //! | `fork`, `import`, `ece`, `kern`, `neighbour`, `private` | symbols that some programs link with |
 //!
 //! Every pointer is the program's. The verbs say which of them must be good, and that is what each `SAFETY` comment
@@ -55,6 +56,7 @@ mod private;
 mod qp;
 mod query;
 mod rates;
+mod recorded;
 mod recv;
 mod send;
 mod srq;

@@ -4,7 +4,9 @@
 
 use crate::abi::verbs_context;
 use crate::handle::destroy;
-use crate::{advise, clock, counters, cq, cq_ex, dm, domain, flow, mr, mw, query, recv, send, srq, wq, xrcd};
+use crate::{
+    advise, clock, counters, cq, cq_ex, dm, domain, flow, mr, mw, query, recorded, recv, send, srq, wq, xrcd,
+};
 
 /// Fills in all supported operations.
 pub(crate) fn fill(context: &mut verbs_context) {
@@ -47,4 +49,5 @@ pub(crate) fn fill(context: &mut verbs_context) {
     ops.alloc_mw = Some(mw::alloc_mw);
     ops.bind_mw = Some(mw::bind_mw);
     ops.dealloc_mw = Some(destroy::<mw::MwObject>);
+    recorded::fill(ops);
 }

@@ -7,6 +7,8 @@ use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::Handle;
 use crate::mw;
+use crate::recorded;
+use ferroce_nic::OperationLog;
 use ferroce_proto::verbs::{
     AtomicOp, FlushWhat, Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget,
 };
@@ -81,7 +83,7 @@ impl Builder {
 /// Fills in the operations.
 pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(start);
-    qp.wr_complete = Some(complete);
+    qp.wr_complete = Some(if OperationLog::of_process().is_some() { complete_recorded } else { complete });
     qp.wr_abort = Some(abort);
     fill_beginners(qp);
     fill_setters(qp);
@@ -114,6 +116,33 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
         unsafe { builder(qp)?.1.lock.unlock() };
         Ok(())
     });
+}
+
+/// As [`complete`], with a record of the requests.
+unsafe extern "C" fn complete_recorded(qp: *mut ibv_qp_ex) -> c_int {
+    let began_ns = OperationLog::now_ns();
+    // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
+    let requests: Vec<_> = unsafe { builder(qp) }.map_or_else(
+        |_| Vec::new(),
+        |(_, builder)| {
+            // SAFETY: this thread holds the lock.
+            let draft = unsafe { &*builder.draft.get() };
+            let len = |data: &Data| match data {
+                Data::Sges(at) => draft.sges[at.clone()].iter().map(|sge| u64::from(sge.len)).sum::<u64>(),
+                Data::Inline(at) => at.len() as u64,
+            };
+            draft.requests.iter().map(|r| (recorded::name_of(&r.op), r.wr_id, len(&r.data))).collect()
+        },
+    );
+    // SAFETY: as above.
+    let result = unsafe { complete(qp) };
+    // SAFETY: a queue pair of ours.
+    if let Ok(object) = unsafe { QpObject::of(qp.cast()) }
+        && result == 0
+    {
+        recorded::built(object, began_ns, requests.into_iter());
+    }
+    result
 }
 
 /// Posts all requests, or none.
