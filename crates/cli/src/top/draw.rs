@@ -60,6 +60,9 @@ fn screen(app: &mut App, area: Rect, buffer: &mut Buffer) {
 pub(super) fn text(app: &mut App, width: u16) -> String {
     let mut parts = vec![plain(&headline(&app.sample, false))];
     parts.extend(app.sample.unanswered.iter().map(|why| format!("{}.", printable(why))));
+    if app.sample.devices.is_empty() && app.sample.unanswered.is_empty() {
+        parts.push(empty(app));
+    }
     for tab in Tab::ALL {
         app.show(tab);
         if app.rows.is_empty() {

@@ -211,7 +211,8 @@ fn a_process_may_vanish_while_it_is_watched() {
     press(&mut app, &[KeyCode::Esc]);
     assert_eq!((app.rows.len(), app.selected), (1, 0));
     app.update(sample(&mut sampler, 4, Vec::new()));
-    assert!(screen(&mut app, 100, 8).contains("No process of yours has a device open."));
+    let nobody = "No process of yours has a device open.";
+    assert!(screen(&mut app, 40, 8).contains(nobody) && draw::text(&mut app, 40).ends_with(nobody));
     let why = "process 9 is stopped".to_owned();
     app.update(sampler.sample(
         String::new(),
