@@ -120,14 +120,14 @@ impl Machine {
         self.writable.retain(|page| self.kept.binary_search(page).is_err());
     }
 
-    /// The page whose fault in the next interval stands for this one: it was written like this one until now.
+    /// Whether another page, which was written like this one until now, stands for it by a fault in the next interval.
     fn has_sample(&self, page: usize) -> bool {
         let sample = &self.table[page - page % SAMPLE];
         let of = |state: &Page| {
             let Page { home, written_in, write_guesses, write_patience, .. } = *state;
             (home, written_in, write_guesses, write_patience)
         };
-        page % SAMPLE != 0 && of(sample) == of(&self.table[page])
+        !page.is_multiple_of(SAMPLE) && of(sample) == of(&self.table[page])
     }
 
     /// Pages that need no fault of their own because their sample had one in this interval.

@@ -210,10 +210,10 @@ impl Shared {
 
     /// Waits for messages until `ready`, at most for `most`. May return earlier.
     fn wait(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        if let Some(_front) = self.front.try_lock() {
-            if self.handle_all(|each| self.carrier.receive_in_front(most, ready, each))? {
-                return Self::check(&self.calls.lock());
-            }
+        if let Some(_front) = self.front.try_lock()
+            && self.handle_all(|each| self.carrier.receive_in_front(most, ready, each))?
+        {
+            return Self::check(&self.calls.lock());
         }
         let seen = self.calls.lock().handled;
         if ready() {
