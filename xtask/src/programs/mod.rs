@@ -227,7 +227,7 @@ fn run_all(
     let network = network::check();
     let named = |row: Row| match wire {
         Wire::Roce => row,
-        Wire::Iwarp => Row { name: format!("{} over iWARP", row.name), ..row },
+        Wire::Iwarp => iwarp::listed(Row { name: format!("{} over iWARP", row.name), ..row }),
     };
     let mut rows = Vec::new();
     let (possible, skipped): (Vec<Job>, Vec<Job>) =

@@ -58,6 +58,9 @@ static void refusals(struct ibv_context *verbs)
 	// By hand, as ibv_rc_pingpong does it: INIT has no effect, and only a connection leads further.
 	struct ibv_qp_attr state = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
 	CHECK(ibv_modify_qp(qp, &state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+	// TCP has its own timers, so setting one has no effect.
+	state.min_rnr_timer = 12;
+	CHECK(ibv_modify_qp(qp, &state, IBV_QP_MIN_RNR_TIMER) == 0);
 	state.qp_state = IBV_QPS_RTR, state.path_mtu = IBV_MTU_1024;
 	CHECK(ibv_modify_qp(qp, &state, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 			    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);

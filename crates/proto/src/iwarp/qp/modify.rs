@@ -6,9 +6,16 @@ use crate::qp::HostServices;
 use crate::qp::state::{ModifyError, check_current};
 use crate::verbs::{AttrMask, QpAttr, QpState};
 
-/// What a program may set at any time; the port and the partition are always the first.
-const INERT: AttrMask =
-    AttrMask::STATE.union(AttrMask::CUR_STATE).union(AttrMask::PKEY_INDEX).union(AttrMask::PORT);
+/// What a program may set at any time, without an effect, as with siw: the port and the partition are always the first, and TCP has timers of
+/// its own.
+const INERT: AttrMask = AttrMask::STATE
+    .union(AttrMask::CUR_STATE)
+    .union(AttrMask::PKEY_INDEX)
+    .union(AttrMask::PORT)
+    .union(AttrMask::MIN_RNR_TIMER)
+    .union(AttrMask::TIMEOUT)
+    .union(AttrMask::RETRY_CNT)
+    .union(AttrMask::RNR_RETRY);
 
 impl StreamQp {
     /// Changes attributes and state. Allowed are the rights of the peer, INIT again, SQD (disconnect) and ERR. A refused call has
