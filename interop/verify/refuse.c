@@ -44,6 +44,18 @@ static const struct refusal refusals[] = {
     { "qkey", IBV_WR_SEND, "SUCCESS SUCCESS", "SUCCESS", "none", "the first datagram has the wrong Q_Key" },
 };
 
+/* Over iWARP a WRITE or SEND completes when TCP has it, so only the end of the connection tells its requester. */
+static const struct refusal iwarp_refusals[] = {
+    { "write_rkey", IBV_WR_RDMA_WRITE, "SUCCESS", FLUSHED, "QP_ACCESS_ERR", "a key that names nothing" },
+    { "write_range", IBV_WR_RDMA_WRITE, "SUCCESS", FLUSHED, "QP_ACCESS_ERR", "one byte behind the region" },
+    { "write_right", IBV_WR_RDMA_WRITE, "SUCCESS", FLUSHED, "QP_ACCESS_ERR", "a region that may not be written" },
+    { "read_rkey", IBV_WR_RDMA_READ, "REM_ACCESS_ERR", FLUSHED, "QP_ACCESS_ERR", "a key that names nothing" },
+    { "read_range", IBV_WR_RDMA_READ, "REM_ACCESS_ERR", FLUSHED, "QP_ACCESS_ERR", "one byte behind the region" },
+    { "send_long", IBV_WR_SEND, "SUCCESS", "LOC_LEN_ERR WR_FLUSH_ERR", "none", "longer than the receive" },
+    { "rnr", IBV_WR_SEND, "SUCCESS", "", "QP_REQ_ERR", "no receive" },
+    { "killed", IBV_WR_RDMA_WRITE, "WR_FLUSH_ERR", "", "none", "the other process is killed" },
+};
+
 static const char *status_name(enum ibv_wc_status status)
 {
     switch (status) {
@@ -154,6 +166,14 @@ static int ask(struct end *end, const struct refusal *refusal)
     char seen[200];
     if (!strcmp(refusal->name, "killed"))
         return until_killed(end, refusal);
+    if (is_iwarp(end)) {
+        post_receives(end);
+        post(end, refusal, true);
+        statuses(end, end->send_cq, 1, LIMIT_MS, seen, sizeof seen);
+        int failed = compare("requester", seen, refusal->requester);
+        statuses(end, end->recv_cq, 2, LIMIT_MS, seen, sizeof seen);
+        return failed | compare("its receives", seen, FLUSHED);
+    }
     post(end, refusal, true);
     post(end, refusal, false);
     statuses(end, end->send_cq, 2, LIMIT_MS, seen, sizeof seen);
@@ -182,10 +202,11 @@ static void prepare(struct end *end, const struct refusal *refusal)
 
 int refuse_one(struct end *end)
 {
-    const struct refusal *refusal = NULL;
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
-        if (!strcmp(refusals[i].name, end->options->refusal))
-            refusal = &refusals[i];
+    const struct refusal *refusal = NULL, *table = is_iwarp(end) ? iwarp_refusals : refusals;
+    size_t count = is_iwarp(end) ? sizeof iwarp_refusals : sizeof refusals;
+    for (size_t i = 0; i < count / sizeof *table; i++)
+        if (!strcmp(table[i].name, end->options->refusal))
+            refusal = &table[i];
     if (!refusal)
         die("no error is called %s", end->options->refusal);
     printf("%s: %s\n", refusal->name, refusal->why);

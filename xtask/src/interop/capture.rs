@@ -11,6 +11,9 @@ use pcap_file::pcapng::{Block, PcapNgParser};
 /// BTH opcodes of RC that answer something; all others of RC are requests.
 const RC_ANSWERS: std::ops::RangeInclusive<u8> = 0x0d..=0x12;
 
+/// Protocol number in the IP header.
+const UDP: u8 = 17;
+
 /// What went over the wire, seen from ferroce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
@@ -55,7 +58,10 @@ pub(crate) fn packets(bytes: &[u8]) -> Vec<(Vec<u8>, bool)> {
 
 /// What identifies an RC request: destination, sequence number and opcode.
 fn request(frame: &[u8]) -> Option<(u32, u32, u8)> {
-    let ip = if frame.get(12..14)? == [0x08, 0x00] { 20 } else { 40 };
+    let (ip, protocol) = if frame.get(12..14)? == [0x08, 0x00] { (20, 9) } else { (40, 6) };
+    if frame.get(14 + protocol) != Some(&UDP) {
+        return None;
+    }
     let bth = frame.get(14 + ip + 8..)?.first_chunk::<12>()?;
     let number = |at: usize| u32::from_be_bytes([0, bth[at], bth[at + 1], bth[at + 2]]);
     let is_request = bth[0] < 0x20 && !RC_ANSWERS.contains(&bth[0]);
@@ -74,7 +80,7 @@ mod tests {
     /// A packet block around an Ethernet frame with IPv4, UDP and a BTH.
     fn block(opcode: u8, psn: u8, sent: bool) -> Vec<u8> {
         let mut frame = vec![0; 14 + 20 + 8 + 12];
-        frame[12] = 8;
+        (frame[12], frame[23]) = (8, UDP);
         frame[42] = opcode;
         frame[53] = psn;
         let size = frame.len() as u32;

@@ -30,7 +30,7 @@ pub(crate) struct Host {
     pub(crate) others: PathBuf,
     /// Where programs lie.
     pub(crate) programs: Vec<PathBuf>,
-    /// Takes the place of every program over iWARP; its first argument is the name of the program.
+    /// The example that plays some programs; its first argument is the name of the program.
     pub(crate) peer: PathBuf,
 }
 
@@ -43,9 +43,9 @@ impl Host {
         log: &Path,
         capture: &Path,
     ) -> Result<Child, Failure> {
-        let (program, words) = match case.wire {
-            Wire::Iwarp => (self.peer.clone(), words),
-            Wire::Roce => (self.find(&words[0])?, &words[1..]),
+        let (program, words) = match case.by_example {
+            true => (self.peer.clone(), words),
+            false => (self.find(&words[0])?, &words[1..]),
         };
         let output = std::fs::File::create(log)?;
         let path = format!("{}:{}", self.library.display(), self.others.display());
@@ -59,7 +59,7 @@ impl Host {
             .args(words)
             .env("LD_LIBRARY_PATH", path)
             .env("FERROCE_ADDR", format!("{HOST_V4},{HOST_V6}"))
-            .envs((case.wire == Wire::Roce).then_some(("FERROCE_CAPTURE", capture)))
+            .env("FERROCE_CAPTURE", capture)
             .env("FERROCE_LOG", "all")
             .env("FERROCE_FAULTS", case.faults)
             .env("FERROCE_WIRE", case.wire.name())

@@ -35,8 +35,11 @@ impl Tap {
         }
         let file = dir.join("tap.pcapng");
         let filter = format!("udp port 4791 and (src host {GUEST_V4} or src host {GUEST_V6})");
-        let mut command = Command::new("dumpcap");
-        command.args(["-q", "-i", TAP, "-f", &filter, "-w"]).arg(&file);
+        // If we die without a word it must not stay.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "TERM", "--", "dumpcap", "-q", "-i", TAP, "-f", &filter, "-w"])
+            .arg(&file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let dumpcap = command.spawn()?;
         let started = Instant::now();
@@ -47,6 +50,7 @@ impl Tap {
     }
 
     /// Stops, and writes the shortest frame of each kind.
+    /// Without any frame the file stays.
     pub(crate) fn finish(mut self, into: &Path) -> Result<usize, Failure> {
         Command::new("kill").args(["-INT", &self.dumpcap.id().to_string()]).status()?;
         self.dumpcap.wait()?;
@@ -60,6 +64,9 @@ impl Tap {
                 *place = frame;
             }
         }
+        if kept.is_empty() {
+            return Ok(0);
+        }
         let mut text = "# Frames of Linux 6.1's Soft-RoCE, taken off the wire by `cargo xtask interop --golden`: for each IP\n\
                         # version and opcode (hexadecimal) the shortest that was seen; of connection management one for each attribute.\n"
             .to_owned();
@@ -70,6 +77,19 @@ impl Tap {
         std::fs::write(into, text)?;
         Ok(kept.len())
     }
+}
+
+/// Writes the frames of SoftiWARP that a case printed, `golden NAME HEX`. Without any the file stays.
+pub(crate) fn write_streams(artefacts: &Path, into: &Path) -> Result<usize, Failure> {
+    let log = artefacts.join("iwarp-stranger-v4-to-kernel.log");
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let frames: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("golden ")).collect();
+    if !frames.is_empty() {
+        let head = "# Frames of Linux 6.1's SoftiWARP, as `iwarp_peer stranger` received them from rping: `cargo xtask interop --golden`.\n\
+                    # Connection, whether FPDUs have a CRC, number of the frame; the first one is the MPA reply.\n";
+        std::fs::write(into, format!("{head}{}\n", frames.join("\n")))?;
+    }
+    Ok(frames.len())
 }
 
 /// What a frame is, by a name that sorts well; acknowledgements also by what they say, messages of connection management by

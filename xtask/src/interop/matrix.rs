@@ -55,6 +55,9 @@ pub(crate) struct Case {
     pub(crate) cm: Option<Lines>,
     /// Further variables for ferroce's end, `NAME=VALUE`.
     pub(crate) environment: &'static [&'static str],
+    pub(crate) directions: &'static [Direction],
+    /// ferroce's end is the example `iwarp_peer`, not the program itself.
+    pub(crate) by_example: bool,
 }
 
 /// Every case.
@@ -69,7 +72,22 @@ pub(crate) const fn case(
     ips: &'static [Ip],
 ) -> Case {
     let (netem, faults, deviations, environment) = ("", "", &[], &[]);
-    Case { name, wire: Wire::Roce, program, args, ips, netem, faults, deviations, cm: None, environment }
+    let (wire, directions) = (Wire::Roce, &Direction::BOTH);
+    let (cm, by_example) = (None, false);
+    Case {
+        name,
+        wire,
+        program,
+        args,
+        ips,
+        netem,
+        faults,
+        deviations,
+        cm,
+        environment,
+        directions,
+        by_example,
+    }
 }
 
 const fn trouble(name: &'static str, args: &'static str, netem: &'static str, faults: &'static str) -> Case {

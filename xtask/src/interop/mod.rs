@@ -56,6 +56,7 @@ use runner::{Bench, Outcome, Verdict};
 use wire::Wire;
 
 const GOLDEN_FILE: &str = "crates/proto/tests/data/kernel.hex";
+const GOLDEN_STREAMS: &str = "crates/proto/tests/data/siw.hex";
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
@@ -77,7 +78,7 @@ pub(crate) struct Args {
     /// Keep captures and logs of cases that passed, too; they are in target/interop/artefacts.
     #[arg(long)]
     keep: bool,
-    /// Write the kernel's packets anew: crates/proto/tests/data/kernel.hex.
+    /// Write the kernel's packets anew: crates/proto/tests/data/kernel.hex, and siw.hex for iWARP.
     #[arg(long)]
     golden: bool,
     /// Measure rdma_rxe and ferroce in the same guest instead of testing.
@@ -86,6 +87,9 @@ pub(crate) struct Args {
     /// Boot the guest, run this line of shell in it, print its output, and stop.
     #[arg(long, value_name = "COMMAND")]
     guest: Option<String>,
+    /// The same over iWARP only.
+    #[arg(long)]
+    short_iwarp: bool,
     /// Set by the outer run for the inner one.
     #[arg(long, hide = true)]
     inside: bool,
@@ -140,7 +144,8 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
 /// The step of `cargo xtask test`.
 pub(crate) fn check(ctx: &Context) -> Report {
     let _ = std::fs::remove_file(results(ctx));
-    let failure = match outside(ctx, &Args { short: !ctx.is_full(), ..Args::default() }) {
+    let args = Args { short: !ctx.is_full(), short_iwarp: true, ..Args::default() };
+    let failure = match outside(ctx, &args) {
         Err(Failure::Skip(reason)) => return Report::skip(reason),
         Err(Failure::Broken(reason)) => Some(reason),
         Ok(()) => None,
@@ -168,7 +173,11 @@ pub(crate) fn check(ctx: &Context) -> Report {
 }
 
 /// Parts of the names of cases that vary another one in size or number.
-const VARIATIONS: [&str; 8] = ["-mtu512", "-mtu1024", "-mtu2048", "-mtu4096", "_lat", "qps", "-4", "-any"];
+#[rustfmt::skip]
+const VARIATIONS: [&str; 13] = [
+    "-mtu512", "-mtu1024", "-mtu2048", "-mtu4096", "_lat", "qps", "-4", "-any", "-crc", "iwarp-large", "iwarp-reorder", "iwarp-rust",
+    "iwarp-write-range",
+];
 
 /// A case in one direction over one IP version.
 struct Run {
@@ -187,18 +196,21 @@ impl Run {
         let Some(place) = cases().position(|case| case.name == self.case.name) else { return false };
         let is_variation = VARIATIONS.iter().any(|part| self.case.name.contains(part));
         let ip = self.case.ips[place / 2 % self.case.ips.len()];
-        !is_variation && self.direction == Direction::BOTH[place % 2] && self.ip == ip
+        !is_variation
+            && self.direction == self.case.directions[place % self.case.directions.len()]
+            && self.ip == ip
     }
 }
 
 fn chosen(args: &Args) -> Vec<Run> {
     let every = cases().flat_map(|case| {
         let ips = case.ips.iter();
-        ips.flat_map(move |ip| Direction::BOTH.map(|direction| Run { case, direction, ip: *ip }))
+        ips.flat_map(move |&ip| case.directions.iter().map(move |&direction| Run { case, direction, ip }))
     });
     let matches = |run: &Run, words: &String| words.split_whitespace().all(|word| run.id().contains(word));
     let named = |run: &Run| args.filter.is_empty() || args.filter.iter().any(|words| matches(run, words));
-    every.filter(|run| named(run) && (!args.short || run.is_short())).collect()
+    let is_short = |run: &Run| args.short || args.short_iwarp && run.case.wire == Wire::Iwarp;
+    every.filter(|run| named(run) && (!is_short(run) || run.is_short())).collect()
 }
 
 fn cache(ctx: &Context) -> PathBuf {
@@ -228,9 +240,13 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     if let Some(times) = args.repeat {
         job = job.args(["--repeat", &times.to_string()]);
     }
-    for (wanted, flag) in
-        [(args.keep, "--keep"), (args.golden, "--golden"), (args.bench, "--bench"), (args.short, "--short")]
-    {
+    for (wanted, flag) in [
+        (args.keep, "--keep"),
+        (args.golden, "--golden"),
+        (args.bench, "--bench"),
+        (args.short, "--short"),
+        (args.short_iwarp, "--short-iwarp"),
+    ] {
         job = if wanted { job.arg(flag) } else { job };
     }
     if let Some(command) = &args.guest {
@@ -271,7 +287,7 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     let artefacts = cache.join("artefacts");
     let _ = std::fs::remove_dir_all(&artefacts);
     std::fs::create_dir_all(&artefacts)?;
-    let bench = Bench::new(guest, program::host(ctx, &cache), artefacts, args.keep);
+    let bench = Bench::new(guest, program::host(ctx, &cache), artefacts, args.keep || args.golden);
     let tap = if args.golden { Some(golden::Tap::start(&dir)?) } else { None };
     let (runs, over_siw) = chosen(args).into_iter().partition::<Vec<_>, _>(|run| run.case.wire == Wire::Roce);
     let mut outcomes = run_all(&bench, &runs, args.repeat)?;
@@ -280,8 +296,11 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
         outcomes.extend(run_all(&bench, &over_siw, args.repeat)?);
     }
     if let Some(tap) = tap {
+        // Only what ran is written anew.
         let kinds = tap.finish(&ctx.root.join(GOLDEN_FILE))?;
         println!("{kinds} kinds of packets in {GOLDEN_FILE}");
+        let frames = golden::write_streams(&bench.artefacts, &ctx.root.join(GOLDEN_STREAMS))?;
+        println!("{frames} frames in {GOLDEN_STREAMS}");
     }
     report::write(&outcomes, skipped.as_deref(), &results(ctx))?;
     let failed = outcomes.iter().filter(|outcome| matches!(outcome.verdict, Verdict::Failed(_))).count();

@@ -83,12 +83,16 @@ impl Fate {
         // Few bytes are as likely as many.
         let bits: u32 = rng.random_range(0..usize::BITS - len.max(1).leading_zeros());
         let (most, bit) = (rng.random_range(1..=1usize << bits), rng.random());
-        match () {
-            () if is_reset => Fate::Reset,
-            () if is_stalled => Fate::Stalled,
-            () if is_short => Fate::Short(most),
-            () if is_damaged => Fate::Damaged(bit),
-            () => Fate::Whole,
+        if is_reset {
+            Fate::Reset
+        } else if is_stalled {
+            Fate::Stalled
+        } else if is_short {
+            Fate::Short(most)
+        } else if is_damaged {
+            Fate::Damaged(bit)
+        } else {
+            Fate::Whole
         }
     }
 }
