@@ -1,3 +1,5 @@
+//! Scenarios: what is refused, and why.
+
 use super::*;
 
 const GOOD: &str = r#"

@@ -1,3 +1,5 @@
+//! The switch: thresholds, pauses, priorities, marks, choice of ports.
+
 use super::*;
 
 const GIGABIT: u64 = 1_000_000_000;
