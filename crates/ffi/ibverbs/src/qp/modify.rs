@@ -26,7 +26,7 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
         let meant = if context.is_iwarp() { mask & ON_IWARP } else { mask };
         let wanted = wanted(attr, meant, &context.nic).map_err(|refused| refused.by_qp(object.qp.qpn()))?;
         object.qp.modify(&wanted, mask).map_err(|error| Refused::from(error).by_qp(object.qp.qpn()))?;
-        crate::recorded::modified(object, nic, mask);
+        crate::recorded::modified(object, &context.nic, mask);
         if mask.contains(AttrMask::STATE) {
             // SAFETY: the queue pair's own structure.
             unsafe { store_word(&raw mut (*qp).state, attr.qp_state) };
