@@ -13,11 +13,18 @@ const ASSUMED: Path = Path { line_rate: 12_500_000_000, base_rtt_ns: 20_000, mtu
 /// only in the simulated fabric.
 pub fn parse(text: &str) -> Result<Choice, String> {
     let choice: Choice = text.parse().map_err(|e: ferroce_proto::cc::BadChoice| e.to_string())?;
-    if needs(&choice).telemetry {
-        let name = choice.preset().name;
-        return Err(format!("{name} needs telemetry from switches, which only `ferroce fabric sim` has"));
+    match can_run(&choice) {
+        true => Ok(choice),
+        false => Err(format!("{} {NO_TELEMETRY}", choice.preset().name)),
     }
-    Ok(choice)
+}
+
+/// Why some controllers run only in the simulator.
+pub(crate) const NO_TELEMETRY: &str = "needs telemetry from switches, which only `ferroce fabric sim` has";
+
+/// Whether a choice can run on a real path.
+pub(crate) fn can_run(choice: &Choice) -> bool {
+    !needs(choice).telemetry
 }
 
 /// What a choice needs from the two ends and the network.

@@ -3,6 +3,7 @@
 use crate::addresses::AddressTable;
 use crate::cm::CmService;
 use crate::config::{Config, LinkChoice, Wire};
+use crate::congestion;
 use crate::contexts::{Context, MoreContexts};
 use crate::device_attr::DeviceAttr;
 use crate::device_memory::Budget;
@@ -44,6 +45,9 @@ impl Nic {
         ferroce_os::lock::announce();
         let entries = gids::read(config.addresses.as_deref())?;
         check_wire(&config)?;
+        if config.congestion.as_ref().is_some_and(|choice| !congestion::can_run(choice)) {
+            return Err(Error::Invalid { attribute: "congestion", why: congestion::NO_TELEMETRY });
+        }
         let links = open_links(&config, None)?;
         Self::with_links(config, links, entries, born)
     }
@@ -128,6 +132,7 @@ fn check_wire(config: &Config) -> Result<(), Error> {
         return Err(Error::StreamFaults);
     }
     let refused = [
+        (config.congestion.is_some(), "congestion control of ferroce (FERROCE_CC): TCP has its own"),
         (config.cm_secret.is_some(), "keys for connections yet (FERROCE_CM_KEY)"),
         (
             faults.hits_packets(),
@@ -236,7 +241,7 @@ fn open_links(config: &Config, first: Option<&Arc<Engine>>) -> Result<Links, Err
         bind: config.addresses.clone(),
         gso: config.offload,
         gro: config.offload,
-        ecn: config.ecn,
+        ecn: config.uses_ecn(),
         capture: capture.map_err(Error::system("creating the capture file"))?.map(Arc::new),
         ..UdpConfig::default()
     })?);

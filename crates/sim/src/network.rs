@@ -3,6 +3,7 @@
 use crate::filter::{Action, Hits, Release, Rule, Seen};
 use crate::frame::Frame;
 use crate::journal::{Entry, Fate, Journal, NodeId, Summary};
+use ferroce_proto::wire::ECN_CE;
 use ferroce_proto::{Gid, Time};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -38,8 +39,6 @@ impl Faults {
 
 /// Time from any node to any other.
 pub const LATENCY_NS: u64 = 1_000;
-/// ECN bits of the traffic class of a packet that met congestion (RFC 3168).
-const CONGESTION_EXPERIENCED: u8 = 3;
 /// A held packet arrives this much after the packet that released it.
 const STEP_NS: u64 = 1;
 
@@ -163,7 +162,7 @@ impl Network {
                 self.schedule(arrival, to, frame);
                 return Fate::ArrivesDamaged(arrival);
             }
-            Action::Mark => frame.route.traffic_class |= CONGESTION_EXPERIENCED,
+            Action::Mark => frame.route.traffic_class |= ECN_CE,
             Action::Rewrite(change) => {
                 frame.bytes.truncate(frame.bytes.len() - 4);
                 change(&mut frame.bytes);

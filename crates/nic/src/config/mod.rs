@@ -27,7 +27,8 @@ pub struct Config {
     /// Congestion control of queue pairs; `None`: a window that losses halve. `FERROCE_CC`, for example
     /// `dcqcn-paper,line_rate=10Gb/s`.
     pub congestion: Option<Choice>,
-    /// Whether packets are ECN-capable and marks of switches are read. [`Config::from_env`] sets it if `FERROCE_CC` needs it.
+    /// Whether packets are ECN-capable and marks of switches are read, also if `congestion` does not need it: for queue pairs with
+    /// congestion control of their own.
     pub ecn: bool,
     /// Largest path MTU to offer; `None`: what the interfaces carry. `FERROCE_MTU`.
     pub mtu: Option<Mtu>,
@@ -133,6 +134,11 @@ impl Config {
         Self::from_lookup(ferroce_os::env::var_os)
     }
 
+    /// Whether packets are ECN-capable.
+    pub(crate) fn uses_ecn(&self) -> bool {
+        self.ecn || self.congestion.as_ref().is_some_and(congestion::uses_ecn)
+    }
+
     /// The same settings with some fields changed: `Config::from_env()?.with(|config| config.offload = false)`.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -153,9 +159,7 @@ impl Config {
             config.window_bytes = Some(parse_with(variable, &value, parse_window)?);
         }
         if let Some((variable, value)) = set("FERROCE_CC")? {
-            let choice = parse_with(variable, &value, congestion::parse)?;
-            config.ecn = congestion::uses_ecn(&choice);
-            config.congestion = Some(choice);
+            config.congestion = Some(parse_with(variable, &value, congestion::parse)?);
         }
         if let Some((variable, value)) = set("FERROCE_MTU")? {
             config.mtu = Some(parse_with(variable, &value, parse_mtu)?);
@@ -285,7 +289,8 @@ mod tests {
         assert_eq!(with("FERROCE_WIRE", "iwarp").unwrap().wire, Wire::Iwarp);
         assert!(with("FERROCE_MPA_CRC", "1").unwrap().mpa_crc);
         assert_eq!(Config::default().wire, Wire::Roce);
-        assert!(with("FERROCE_CC", "dcqcn-paper").unwrap().ecn && !with("FERROCE_CC", "swift").unwrap().ecn);
+        assert!(with("FERROCE_CC", "dcqcn-paper").unwrap().uses_ecn());
+        assert!(!with("FERROCE_CC", "swift").unwrap().uses_ecn());
         for (name, value) in [
             ("FERROCE_ADDR", "host"),
             ("FERROCE_MTU", "1500"),

@@ -17,12 +17,18 @@ pub(crate) struct Entry {
     /// The last time, on `CLOCK_MONOTONIC`.
     pub(crate) at_ns: u64,
     pub(crate) event: HistoryEvent,
-    pub(crate) count: u64,
+    pub(crate) count: u32,
 }
 
-/// The last [`HISTORY_LEN`] events. Grows as they come: most queue pairs have three state changes and nothing else.
-#[derive(Default)]
+/// The last [`HISTORY_LEN`] events. Their memory is there from the start: posting and polling allocate nothing, whatever the peer
+/// does.
 pub(crate) struct History(Mutex<VecDeque<Entry>>);
+
+impl Default for History {
+    fn default() -> History {
+        History(Mutex::new(VecDeque::with_capacity(HISTORY_LEN)))
+    }
+}
 
 impl History {
     /// Adds an event. The same event again only counts.
@@ -33,13 +39,13 @@ impl History {
         let mut entries = self.0.lock();
         match entries.back_mut() {
             Some(last) if last.event == event => {
-                (last.at_ns, last.count) = (at_ns, last.count.saturating_add(count.into()));
+                (last.at_ns, last.count) = (at_ns, last.count.saturating_add(count));
             }
             _ => {
                 if entries.len() == HISTORY_LEN {
                     entries.pop_front();
                 }
-                entries.push_back(Entry { at_ns, event, count: count.into() });
+                entries.push_back(Entry { at_ns, event, count });
             }
         }
     }

@@ -148,7 +148,7 @@ fn history_report(qp: &QpCore) -> Vec<HistoryReport> {
     let entries = qp.history.entries().into_iter();
     let report = |entry: super::history::Entry| HistoryReport {
         at_ns: entry.at_ns,
-        count: entry.count,
+        count: entry.count.into(),
         what: entry.event.to_string(),
     };
     entries.map(report).collect()

@@ -200,7 +200,10 @@ impl Qp {
         if self.core.stream().is_some() || self.non_roce.is_some() || self.transport == Transport::Ud {
             return invalid("only connected queue pairs over RoCE have congestion control of ours");
         }
-        if congestion::uses_ecn(choice) && !self.pd.nic.config.ecn {
+        if !congestion::can_run(choice) {
+            return invalid(congestion::NO_TELEMETRY);
+        }
+        if congestion::uses_ecn(choice) && !self.pd.nic.config.uses_ecn() {
             return invalid("needs ECN: set `ecn` in the configuration of the device, or FERROCE_CC");
         }
         let controller = self.pd.controller(Some(choice), &self.engine);

@@ -7,11 +7,7 @@ use crate::Time;
 use crate::cc::{CongestionControl, Controller};
 use crate::ids::Psn;
 use crate::verbs::{QpState, Transport};
-use crate::wire::{Bth, Headers, Opcode, Operation};
-
-/// Bits of the traffic class that ECN uses, and their value in a packet that met congestion (RFC 3168).
-const ECN_BITS: u8 = 3;
-const CONGESTION_EXPERIENCED: u8 = 3;
+use crate::wire::{Bth, ECN_BITS, ECN_CE, Headers, Opcode, Operation};
 
 /// Reserved bytes of a CNP behind the BTH.
 const RESERVED: [u8; 16] = [0; 16];
@@ -32,16 +28,26 @@ impl NotificationPoint {
         NotificationPoint { interval_ns, sent_at: None }
     }
 
-    /// Tells the peer of a mark. Within the interval after the last CNP the mark is forgotten: if the congestion lasts, there
+    /// Whether a mark counts. Within the interval after the last one that did, it is forgotten: if the congestion lasts, there
     /// will be others.
+    pub(super) fn counts(&self, now: Time) -> bool {
+        self.sent_at.is_none_or(|at| now.since_ns(at) >= self.interval_ns)
+    }
+
+    /// A mark counted.
+    pub(super) fn on_counted(&mut self, now: Time) {
+        self.sent_at = Some(now);
+    }
+
+    /// Notifies the peer of a mark, if it counts.
     pub(super) fn notify<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), TxError> {
-        if self.sent_at.is_some_and(|at| io.now.since_ns(at) < self.interval_ns) {
+        if !self.counts(io.now) {
             return Ok(());
         }
         let bth = Bth::new(Opcode::CNP, io.attr.dest_qpn, Psn::default());
         let headers = Headers::new(Bth { becn: true, mig_req: false, ..bth });
         io.send(&Segment::unacknowledged(&headers, TxPayload::Bytes(&RESERVED)))?;
-        self.sent_at = Some(io.now);
+        self.on_counted(io.now);
         io.counters.cnps_sent += 1;
         Ok(())
     }
@@ -50,7 +56,7 @@ impl NotificationPoint {
 /// Whether a switch marked the packet.
 #[inline(always)]
 pub(super) fn is_marked(arrival: &Arrival) -> bool {
-    arrival.traffic_class & ECN_BITS == CONGESTION_EXPERIENCED
+    arrival.traffic_class & ECN_BITS == ECN_CE
 }
 
 impl Qp {
@@ -72,10 +78,10 @@ impl Qp {
     #[inline(never)]
     pub(super) fn on_marked_response(&mut self, operation: Operation, now: Time) {
         self.counters.ecn_marked += 1;
-        if let Some(congestion) = self.machine.congestion()
+        if let Machine::Rc(rc) = &mut self.machine
             && operation != Operation::Acknowledge
         {
-            congestion.on_cnp(now);
+            rc.0.on_marked_response(now);
         }
     }
 

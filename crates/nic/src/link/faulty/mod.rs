@@ -9,6 +9,7 @@ mod held;
 use super::{Capabilities, Effort, Link, LinkCounters, RxBatch, Sleep, TxBatch, TxView, now};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::ECN_CE;
 use ferroce_proto::{Gid, Time};
 use held::{Held, HeldBack};
 use rand::rngs::StdRng;
@@ -23,8 +24,6 @@ pub use config::{FaultConfig, FaultConfigError};
 const MOST_OVERTAKING: u32 = 8;
 /// ...or goes out after this long, if so many never come.
 const REORDER_PATIENCE_NS: u64 = 1_000_000;
-/// ECN bits of the traffic class of a packet that met congestion (RFC 3168).
-const CONGESTION_EXPERIENCED: u8 = 3;
 /// The byte of the BTH that the ICRC does not cover: a flip there would be no damage.
 const UNCOVERED_BYTE: u32 = 4;
 
@@ -114,7 +113,7 @@ impl Faulty {
         }
         let mut route = *packet.route;
         if self.config.mark > 0.0 && state.marks.random::<f64>() < self.config.mark {
-            route.traffic_class |= CONGESTION_EXPERIENCED;
+            route.traffic_class |= ECN_CE;
             state.marked += 1;
         }
         let packet = &TxView { route: &route, ..*packet };

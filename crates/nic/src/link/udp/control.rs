@@ -2,6 +2,7 @@
 
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::ECN_BITS;
 use std::net::IpAddr;
 
 /// `cmsg_len`, level and type.
@@ -11,15 +12,10 @@ const ALIGN: usize = size_of::<usize>();
 /// What the sockets do unless a packet asks for something else, so that most packets carry no such message.
 pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// Bits of the traffic class that say whether a switch may mark the packet instead of dropping it, and their value in
-/// packets of RoCE (RFC 3168, ECT(0)).
-const ECN_BITS: u8 = 3;
-pub(super) const ECN_CAPABLE: u8 = 2;
-
 /// Traffic class and hop limit of the packets of a socket that carry no control message for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SocketDefaults {
-    /// 0, or [`ECN_CAPABLE`].
+    /// 0, or [`ferroce_proto::wire::ECN_CAPABLE`].
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
 }
@@ -204,6 +200,7 @@ fn int_at(data: &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroce_proto::wire::ECN_CAPABLE;
 
     const PLAIN: SocketDefaults = SocketDefaults { traffic_class: 0, hop_limit: DEFAULT_HOP_LIMIT };
 

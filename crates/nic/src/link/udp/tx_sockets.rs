@@ -4,11 +4,12 @@
 //! control message for either, which makes the shortest send a third cheaper. Source addresses that cannot be bound
 //! (link-local ones need an interface) or exceed the table use a socket that is bound to no address.
 
-use super::control::{DEFAULT_HOP_LIMIT, ECN_CAPABLE, SocketDefaults, effective_hop_limit};
+use super::control::{DEFAULT_HOP_LIMIT, SocketDefaults, effective_hop_limit};
 use super::sockets::{TxSocket, open_tx_socket, unspecified};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::ECN_CAPABLE;
 use ferroce_shm::SourcePorts;
 use std::io;
 use std::net::IpAddr;

@@ -137,6 +137,7 @@ impl Requester {
         self.tolerance = self.tolerance.saturating_sub(1);
         self.late_ns -= self.late_ns / 16;
         self.clock.forget_sample(low, high);
+        self.pacer.on_sent(packets, bytes);
         self.cc.on_sent(bytes);
         if self.lost_at.is_none_or(|at| io.now.since_ns(at) >= self.clock.patience_ns()) {
             self.lost_at = Some(io.now);

@@ -31,6 +31,7 @@ mod selective;
 mod transmit;
 
 use super::super::io::{Fatal, Io};
+use super::super::notification::NotificationPoint;
 use super::super::sq::SendQueue;
 use super::super::{Host, Reason, Side};
 use crate::Time;
@@ -108,6 +109,7 @@ pub(crate) struct Requester {
     repairs: Repairs,
     /// The ACK being handled reports that a switch marked packets.
     ack_is_marked: bool,
+    response_marks: NotificationPoint,
     pacer: Pacer,
     cc: Controller,
 }
@@ -140,6 +142,7 @@ impl Requester {
             peer_extends: false,
             repairs: Repairs::default(),
             ack_is_marked: false,
+            response_marks: NotificationPoint::new(&cc),
             pacer: Pacer::new(&cc),
             cc,
         }
@@ -153,6 +156,14 @@ impl Requester {
     /// Returns the congestion controller.
     pub(crate) fn congestion(&mut self) -> &mut Controller {
         &mut self.cc
+    }
+
+    /// Handles a READ response that a switch marked. This end decides how fast they come, so it slows down itself.
+    pub(crate) fn on_marked_response(&mut self, now: Time) {
+        if self.response_marks.counts(now) {
+            self.response_marks.on_counted(now);
+            self.cc.on_cnp(now);
+        }
     }
 
     /// Enters RTS from RESET with the PSN set by `modify`.

@@ -8,14 +8,16 @@ use crate::cc::{CongestionControl, Controller};
 const CREDIT_NS: u64 = 100_000;
 /// Bytes of a packet on an Ethernet besides its payload: preamble, gap, Ethernet, IPv4, UDP, BTH and ICRC.
 const OVERHEAD_BYTES: u64 = 82;
-/// Packets between two ACK requests: a controller from the literature needs feedback often.
+/// Packets between two ACK requests, at most: a controller from the literature needs feedback often.
 const ACK_EVERY: u32 = 16;
+/// Time between two ACK requests, at most, unless a packet takes longer: a late ACK makes the requester probe after a millisecond.
+const ACK_EVERY_NS: u64 = 250_000;
 
 /// When the next packets may leave.
 #[derive(Debug, Default)]
 pub(super) struct Pacer {
-    /// Packets between two ACK requests, if the congestion control may have a rate.
-    ack_every: Option<u32>,
+    /// Packets between two ACK requests, if the congestion control may have a rate: the most, and at the present rate.
+    ack_every: Option<(u32, u32)>,
     /// Bytes per second, as last read. `None`: as fast as the window allows.
     rate: Option<u64>,
     /// Time at which everything sent so far has left at the rate.
@@ -28,7 +30,7 @@ impl Pacer {
     pub(super) fn new(congestion: &Controller) -> Pacer {
         let ack_every = if congestion.needs().ack_every_packet { 1 } else { ACK_EVERY };
         let may_pace = matches!(congestion, Controller::Boxed(_));
-        Pacer { ack_every: may_pace.then_some(ack_every), ..Pacer::default() }
+        Pacer { ack_every: may_pace.then_some((ack_every, ack_every)), ..Pacer::default() }
     }
 
     /// Whether the congestion control may have a rate.
@@ -40,13 +42,18 @@ impl Pacer {
     /// Packets between two ACK requests, at most.
     #[inline]
     pub(super) fn ack_every(&self) -> u32 {
-        self.ack_every.unwrap_or(u32::MAX)
+        self.ack_every.map_or(u32::MAX, |(_, now)| now)
     }
 
     /// Time at which a waiting packet may leave.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Time> {
         self.waits_until
+    }
+
+    /// Whether a packet waits for a later time.
+    pub(super) fn waits(&self, now: Time) -> bool {
+        self.waits_until.is_some_and(|at| now < at)
     }
 
     /// No packet waits any more.
@@ -59,23 +66,32 @@ impl Pacer {
     fn allowance(&mut self, rate: Option<u64>, len: u32, now: Time) -> u32 {
         self.rate = rate;
         let Some(rate) = rate else { return u32::MAX };
+        if let Some((most, now)) = &mut self.ack_every {
+            *now = packets_in(ACK_EVERY_NS, rate, len).clamp(1, *most);
+        }
         self.sent_until = self.sent_until.max(Time(now.0.saturating_sub(CREDIT_NS)));
         if self.sent_until > now {
             self.waits_until = Some(self.sent_until);
             return 0;
         }
         let unused_ns = now.since_ns(self.sent_until);
-        let more = u128::from(unused_ns) * u128::from(rate) / 1_000_000_000 / u128::from(wire_len(len));
-        u32::try_from(more).unwrap_or(u32::MAX).saturating_add(1)
+        packets_in(unused_ns, rate, len).saturating_add(1)
     }
 
+    /// Counts packets of the wire. A rendezvous send is none.
     #[inline]
-    fn on_sent(&mut self, packets: u32, bytes: u32) {
+    pub(super) fn on_sent(&mut self, packets: u32, bytes: u32) {
         if let Some(rate) = self.rate {
             let bytes = u64::from(bytes) + u64::from(packets) * OVERHEAD_BYTES;
             self.sent_until = self.sent_until + bytes * 1_000_000_000 / rate.max(1);
         }
     }
+}
+
+/// Packets of `len` bytes that leave in this time.
+fn packets_in(ns: u64, rate: u64, len: u32) -> u32 {
+    let packets = u128::from(ns) * u128::from(rate) / 1_000_000_000 / u128::from(wire_len(len));
+    u32::try_from(packets).unwrap_or(u32::MAX)
 }
 
 fn wire_len(len: u32) -> u64 {
@@ -94,13 +110,6 @@ impl Requester {
             self.cc.on_deadline(now);
         }
         self.pacer.allowance(self.cc.rate(), len, now)
-    }
-
-    /// Counts what was sent against window and rate.
-    #[inline]
-    pub(super) fn charge(&mut self, packets: u32, bytes: u32) {
-        self.cc.on_sent(bytes);
-        self.pacer.on_sent(packets, bytes);
     }
 }
 

@@ -215,6 +215,11 @@ impl Requester {
         if self.clock.is_paused(now) {
             return Ok(());
         }
+        if self.psn.is_before(self.high) && self.pacer.waits(now) {
+            // The retransmission waits for its rate, so the peer cannot have answered it.
+            self.clock.restart(now);
+            return Ok(());
+        }
         if self.clock.expires_at().is_some_and(|at| at <= now) {
             self.clock.doubt();
             return self.on_expired(sq, io);
@@ -340,6 +345,7 @@ impl Requester {
         (self.clock.waiting_since, self.clock.probes) = (None, 0);
         self.clock.quarters_left = self.clock.quarters;
         self.clock.resume_at = Some(io.now + rnr_timer_ns(timer));
+        self.pacer.stop_waiting();
         Ok(())
     }
 
@@ -365,9 +371,11 @@ impl Requester {
         let in_flight = self.in_flight();
         let rtt = self.clock.progress(self.una, in_flight > 0, io.now);
         let bytes = packets.saturating_mul(io.mtu());
-        let (in_flight, marked) = (in_flight.saturating_mul(io.mtu()), self.ack_is_marked);
+        let in_flight = in_flight.saturating_mul(io.mtu());
+        let marked = core::mem::take(&mut self.ack_is_marked);
         self.cc.on_ack(&Feedback { in_flight, marked, ..Feedback::new(io.now, bytes, rtt) });
         if self.una == self.high {
+            self.pacer.stop_waiting();
             self.cc.on_drained();
         }
     }

@@ -8,6 +8,7 @@ use super::super::super::sq::{SendQueue, SendWqe};
 use super::super::super::{Host, Reason, Segment, Transmission, TxError};
 use super::holes::SqPosition;
 use super::{Requester, Stall};
+use crate::cc::CongestionControl;
 use crate::ids::Psn;
 use crate::verbs::{QpState, SendOp, WcStatus};
 use crate::wire::PiggybackedAck;
@@ -202,7 +203,10 @@ impl Requester {
         let plan = self.plan(wqe, window, most, sq);
         let position = SqPosition { number: self.cur, index: self.sent, wqe: *wqe };
         match self.send_packets(&position, plan.psn, plan.ack_req, plan.count, sq, io) {
-            Ok((sent, bytes)) => self.commit(&plan, sent, bytes, wqe.packets, io),
+            Ok((sent, bytes)) => {
+                self.pacer.on_sent(sent, bytes);
+                self.commit(&plan, sent, bytes, wqe.packets, io);
+            }
             Err(error) => return self.unsent(wqe, error, io),
         }
         Step::Sent
@@ -320,6 +324,7 @@ impl Requester {
         let position = SqPosition { number: self.cur, index, wqe: *wqe };
         let Ok(bytes) = self.send_request(&position, low, count, sq, io) else { return Step::Blocked };
         self.await_response(packets, io.now);
+        self.pacer.on_sent(packets, bytes);
         self.on_sent(packets, bytes, wqe.packets, io);
         Step::Sent
     }
@@ -360,7 +365,7 @@ impl Requester {
             self.clock.sample_start(self.psn, io.now);
         }
         self.clock.start(io.now);
-        self.charge(packets, bytes);
+        self.cc.on_sent(bytes);
         self.pass(packets, of);
     }
 

@@ -210,6 +210,8 @@ impl Responder {
     #[inline]
     pub(crate) fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         match (self.replies.queue.len(), self.replies.queue.front()) {
+            // It has no BECN bit.
+            _ if self.was_marked => None,
             (1, Some(&Reply::Ack { psn, msn, syndrome: syndrome @ Syndrome::Ack { .. } })) => {
                 Some(PiggybackedAck { psn, aeth: Aeth { syndrome, msn } })
             }
