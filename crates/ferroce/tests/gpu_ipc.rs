@@ -47,6 +47,16 @@ fn serve(driver: &Driver, mut socket: TcpStream) {
                 regions.push((start, region));
                 continue;
             }
+            // Other memory at the same address, and its region. The export has the same descriptor number.
+            b'o' => {
+                let (start, region) = regions.pop().unwrap();
+                drop(region);
+                driver.replace(start);
+                let region = driver.register(&side.pd, start, LEN);
+                socket.write_all(&region.remote().to_bytes()).unwrap();
+                regions.push((start, region));
+                continue;
+            }
             b'f' => {
                 driver.put(newest.unwrap().0, &bytes);
                 true
@@ -104,8 +114,12 @@ impl Owner {
 
     /// A new region of the owner.
     fn region(&mut self, exported: Exported) -> RemoteRegion {
+        self.region_by(b'n', exported as u8)
+    }
+
+    fn region_by(&mut self, what: u8, seed: u8) -> RemoteRegion {
         let mut bytes = [0; RemoteRegion::ENCODED_LEN];
-        self.0.socket.write_all(&[b'n', exported as u8]).unwrap();
+        self.0.socket.write_all(&[what, seed]).unwrap();
         self.0.socket.read_exact(&mut bytes).unwrap();
         RemoteRegion::from_bytes(&bytes).unwrap()
     }
@@ -169,6 +183,7 @@ fn two_processes_share_memory_of_a_gpu() {
         }
         messages_take_one_copy(&here, &mut owner);
         freed_memory_is_closed(&here, &mut owner);
+        new_memory_at_the_address_of_freed_memory_is_opened(&here, &mut owner);
         memory_that_cannot_be_opened_is_copied_through_host_memory(&here, &mut owner);
         owner.0.kill();
         let near = driver.register(&side.pd, driver.allocate(LEN), LEN);
@@ -283,6 +298,35 @@ fn freed_memory_is_closed(here: &Here<'_>, owner: &mut Owner) {
         assert_eq!(driver.opens(), [opened, open + fabric], "the one before is closed, this one is open");
         owner.ask(b'd', 0);
     }
+}
+
+/// The owner frees memory of `cuMemCreate` that this process has open, and maps other memory at its address.
+fn new_memory_at_the_address_of_freed_memory_is_opened(here: &Here<'_>, owner: &mut Owner) {
+    let Here { driver, side } = here;
+    let start = driver.allocate(LEN);
+    let near = driver.register(&side.pd, start, LEN);
+    let sges = [near.sge(..).unwrap()];
+    let receive = |owner: &mut Owner, seed: u8| {
+        side.qp.post_recv(&[wr::recv(6, &sges)]).unwrap();
+        owner.ask(b's', seed);
+        side.success();
+        assert!(driver.get(start, LEN) == pattern(seed.into(), LEN), "message {seed}");
+    };
+    let write = |owner: &mut Owner, far, seed: u8| {
+        driver.put(start, &pattern(seed.into(), LEN));
+        here.write(&sges, far);
+        owner.ask(b'c', seed);
+    };
+    let far = owner.region(Exported::ByDescriptor);
+    receive(owner, 90);
+    write(owner, far, 91);
+    let (opened, far) = (driver.opens()[1], owner.region_by(b'o', 0));
+    write(owner, far, 92);
+    receive(owner, 93);
+    assert_eq!(driver.opens()[1], opened, "what was freed is closed");
+    owner.region_by(b'o', 0);
+    receive(owner, 94);
+    owner.ask(b'd', 0);
 }
 
 fn memory_that_cannot_be_opened_is_copied_through_host_memory(here: &Here<'_>, owner: &mut Owner) {

@@ -84,6 +84,14 @@ impl Driver {
         assert_eq!(free(start), 0);
     }
 
+    /// Replaces memory as of `cuMemCreate` by other memory at the same address.
+    pub(crate) fn replace(&self, start: u64) {
+        // SAFETY: as above.
+        let replace: extern "C" fn(u64) -> c_int =
+            unsafe { std::mem::transmute(self.function(c"fake_replace")) };
+        assert_eq!(replace(start), 0);
+    }
+
     /// Allocations of other processes that this one has opened so far, and those that are open.
     pub(crate) fn opens(&self) -> [c_int; 2] {
         [c"fake_opens", c"fake_open_now"].map(|name| {

@@ -81,7 +81,11 @@ impl Path {
         let ([piece], rkey) = (from.pieces(), from.region()?) else { return None };
         let local_peer = &self.local_peer;
         if self.source.as_ref().is_none_or(|source| !source.is_of(local_peer, rkey)) {
-            self.source = None;
+            let old = self.source.take().map(|source| source.published);
+            // The memory of a region that is gone is not kept open.
+            if old.is_some_and(|old| !local_peer.still_publishes(&old)) {
+                local_peer.unmap_stale();
+            }
             self.source = SourceRegion::find(local_peer, rkey);
         }
         let source = self.source.as_ref()?;
