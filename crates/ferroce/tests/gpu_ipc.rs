@@ -6,7 +6,7 @@ mod fake_gpu;
 mod support;
 
 use fake_gpu::Driver;
-use ferroce::{GpuRegion, Rc, RemoteRegion, Sge, WcStatus, wr};
+use ferroce::{GpuRegion, Rc, RemoteRegion, SendWr, Sge, WcStatus, wr};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use support::process::{Peer, parent};
@@ -205,6 +205,21 @@ fn a_process_without_a_context_on_the_gpu_opens_nothing(here: &Here<'_>, owner: 
     assert_eq!(here.driver.opens(), [0, 0]);
 }
 
+/// Requests that packets carry are all sent before the first ACK.
+fn operations_do_not_wait_for_each_other<'s>(
+    here: &Here<'_>,
+    request: impl Fn(u64) -> SendWr<'s>,
+    count: u64,
+) {
+    let sent = || here.side.device.counters().link.local_tx_packets;
+    let (before, requests) = (sent(), (0..count).map(request).collect::<Vec<_>>());
+    here.side.qp.post_send(&requests).unwrap();
+    assert!(sent() - before >= count, "{} packets", sent() - before);
+    for _ in 0..count {
+        here.side.success();
+    }
+}
+
 /// The fake driver copies only when it is waited for, so each check of the bytes also shows that nothing is missing at the completion.
 fn operations_take_one_copy(here: &Here<'_>, owner: &mut Owner, exported: Exported) {
     let Here { driver, side } = here;
@@ -246,6 +261,10 @@ fn operations_take_one_copy(here: &Here<'_>, owner: &mut Owner, exported: Export
         [0, 0]
     );
     assert!(on_host.to_vec()[..8] == pattern(43, LEN)[..8]);
+    if has_fabric() {
+        let old = [on_host.sge(..8).unwrap()];
+        operations_do_not_wait_for_each_other(here, |n| wr::fetch_add(n, &old, far, 0), 2);
+    }
 }
 
 fn messages_take_one_copy(here: &Here<'_>, owner: &mut Owner) {
@@ -350,6 +369,10 @@ fn memory_that_cannot_be_opened_is_copied_through_host_memory(here: &Here<'_>, o
         assert!(driver.get(start, LEN) == pattern(2 + round, LEN));
         assert_eq!(driver.opens()[0], opened);
         assert!(staged() > before);
+        if has_fabric() {
+            let few = [near.sge(..64).unwrap()];
+            operations_do_not_wait_for_each_other(here, |n| wr::write(n, &few, far), 8);
+        }
     }
     driver.fail_ipc(false, false);
 }

@@ -341,8 +341,8 @@ impl Egress for NicHost<'_, '_> {
         path.perform(&mut self.guard, pd, &request)
     }
 
-    fn can_access(&mut self, rkey: RKey) -> bool {
-        self.path().is_some_and(|path| path.reaches(rkey))
+    fn can_access(&mut self, rkey: RKey, need: Access) -> bool {
+        self.path().is_some_and(|path| path.reaches(rkey, need))
     }
 
     fn has_drained(&mut self) -> bool {
