@@ -75,6 +75,15 @@ fn serve(driver: &Driver, mut socket: TcpStream) {
                 side.success();
                 true
             }
+            // A message from memory of the host.
+            b'h' => {
+                let (region, sent) = (side.open_region(LEN), || side.device.counters().link.rendezvous_sends);
+                let before = sent();
+                region.write(0, &bytes).unwrap();
+                side.qp.send_from(1, &[region.sge(..).unwrap()]).unwrap();
+                side.success();
+                sent() - before == u64::from(has_fabric())
+            }
             b'r' => {
                 before = direct();
                 side.qp.post_recv(&[wr::recv(2, &[newest.unwrap().1.sge(..).unwrap()])]).unwrap();
@@ -367,6 +376,11 @@ fn memory_that_cannot_be_opened_is_copied_through_host_memory(here: &Here<'_>, o
         owner.ask(b's', 2 + round as u8);
         side.success();
         assert!(driver.get(start, LEN) == pattern(2 + round, LEN));
+        let on_host = side.open_region(LEN);
+        side.qp.post_recv(&[wr::recv(5, &[on_host.sge(..).unwrap()])]).unwrap();
+        owner.ask(b'h', 3 + round as u8);
+        side.success();
+        assert!(on_host.to_vec() == pattern(3 + round, LEN));
         assert_eq!(driver.opens()[0], opened);
         assert!(staged() > before);
         if has_fabric() {

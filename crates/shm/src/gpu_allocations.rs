@@ -39,6 +39,12 @@ const FIELDS: usize = 13;
 const _: () = assert!(FIELDS * 8 <= GPU_ALLOCATION_LEN);
 
 impl GpuAllocation {
+    /// Whether all of `len` bytes are in it.
+    pub fn contains(&self, start: u64, len: u64) -> bool {
+        let offset = start.checked_sub(self.start);
+        offset.is_some_and(|offset| offset <= self.len && len <= self.len - offset)
+    }
+
     fn fields(&self) -> [u64; FIELDS] {
         let (kind, handle) = match self.handle {
             GpuHandle::Ipc(handle) => (0, handle),
