@@ -6,7 +6,7 @@ mod fake_gpu;
 mod support;
 
 use fake_gpu::Driver;
-use ferroce::{GpuRegion, Rc, RemoteRegion, SendWr, Sge, WcStatus, wr};
+use ferroce::{Access, GpuRegion, Rc, RemoteRegion, SendWr, Sge, WcStatus, wr};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use support::process::{Peer, parent};
@@ -194,6 +194,7 @@ fn two_processes_share_memory_of_a_gpu() {
         freed_memory_is_closed(&here, &mut owner);
         new_memory_at_the_address_of_freed_memory_is_opened(&here, &mut owner);
         memory_that_cannot_be_opened_is_copied_through_host_memory(&here, &mut owner);
+        regions_of_the_gpu_do_not_keep_host_memory_from_being_moved(&here);
         owner.0.kill();
         let near = driver.register(&side.pd, driver.allocate(LEN), LEN);
         let far = RemoteRegion { addr: 0, len: LEN as u64, rkey: ferroce::RKey(1) };
@@ -212,6 +213,22 @@ fn a_process_without_a_context_on_the_gpu_opens_nothing(here: &Here<'_>, owner: 
     assert_eq!(here.copies(|| here.write(&[near.sge(..).unwrap()], far)), [0, 0]);
     owner.ask(b'c', 1);
     assert_eq!(here.driver.opens(), [0, 0]);
+}
+
+/// Pages of the host are no longer moved for messages after many that nobody fetched from. Memory of a GPU does not count.
+fn regions_of_the_gpu_do_not_keep_host_memory_from_being_moved(here: &Here<'_>) {
+    let Here { driver, side } = here;
+    let start = driver.allocate(LEN);
+    for _ in 0..20 {
+        drop(driver.register_with(&side.pd, start, LEN, Access::LOCAL_WRITE));
+    }
+    let moved = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.ends_with("/memfd:ferroce (deleted)")).count()
+    };
+    let before = moved();
+    let _region = side.pd.region(1 << 20).register().unwrap();
+    assert_eq!(moved() - before, usize::from(has_fabric()));
 }
 
 /// Requests that packets carry are all sent before the first ACK.

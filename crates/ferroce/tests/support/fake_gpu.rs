@@ -119,7 +119,12 @@ impl Driver {
 
     /// Registers a whole allocation.
     pub(crate) fn register(&self, pd: &Pd, start: u64, len: usize) -> GpuRegion {
+        self.register_with(pd, start, len, Access::LOCAL_WRITE | Access::REMOTE)
+    }
+
+    /// The same with other rights.
+    pub(crate) fn register_with(&self, pd: &Pd, start: u64, len: usize, access: Access) -> GpuRegion {
         // SAFETY: it stays allocated until the process ends.
-        unsafe { pd.register_gpu(start, len, Access::LOCAL_WRITE | Access::REMOTE, Arc::new(())) }.unwrap()
+        unsafe { pd.register_gpu(start, len, access, Arc::new(())) }.unwrap()
     }
 }
