@@ -102,7 +102,14 @@ impl Path {
         let there = source.find_bytes(piece)?;
         let is_copied = match there {
             Source::Mapped(there) => guard.fetch_mapped(to, there),
-            Source::OnGpu(there) => guard.fetch_by_gpu(to, there),
+            Source::OnGpu(there) => {
+                let announcement = source.published.announcement(self.peer);
+                let token = local_peer.begin_access(announcement, &mut self.free_access)?;
+                let is_published = local_peer.still_publishes(&source.published);
+                let attempt = if is_published { guard.fetch_by_gpu(to, there) } else { Attempt::Declined };
+                local_peer.end_access(token);
+                attempt
+            }
             Source::Partly(there) => guard.fetch_partly_mapped(to, &local_peer.owner()?, &there),
         };
         // A region that is still published has had these pages all the time: they are the program's as long as it is published.
@@ -137,7 +144,7 @@ enum SourceMapping {
 
 impl SourceRegion {
     /// A mapping outlives its region, so it needs no announced access. Bytes of this very process would not, so the kernel copies
-    /// what a process sends to itself. The driver of a GPU checks the bytes too.
+    /// what a process sends to itself. CUDA does not guarantee it of memory that was opened, so a copy from that is announced.
     fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<SourceRegion> {
         let published = local_peer.find_region(rkey)?;
         let mapping = match published.is_of_gpu() {
