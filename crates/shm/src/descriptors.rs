@@ -309,7 +309,8 @@ impl RegionDescriptors {
         &self,
         export: impl FnOnce() -> Option<(GpuAllocation, Option<OwnedFd>)>,
     ) -> Option<Pages> {
-        if self.uses_memfd { export().map(|(allocation, fd)| Pages::of_gpu(allocation, fd)) } else { None }
+        let (allocation, fd) = if self.uses_memfd { export()? } else { return None };
+        Pages::of_gpu(allocation, fd)
     }
 
     /// How many bytes of a region may be moved by [`pages`](Self::pages), from its start on.

@@ -89,6 +89,10 @@ impl RegionTable {
         let gpu_allocation = region.pages.as_ref().and_then(Pages::gpu_allocation);
         region.descriptor =
             region.descriptor().and_then(|descriptor| table.publish(&descriptor, gpu_allocation));
+        // Nobody will open it, so its descriptor is not kept.
+        if region.descriptor.is_none() && matches!(region.backing, Backing::Gpu(_)) {
+            region.pages = None;
+        }
     }
 
     /// Withdraws a region from local peers and waits until their accesses end. Called before its lock is taken for writing: an access
