@@ -19,9 +19,9 @@ pub(super) struct GpuRegion {
 }
 
 impl GpuRegion {
-    fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<GpuRegion> {
+    fn find(local_peer: &LocalPeer, rkey: RKey, may_open: bool) -> Option<GpuRegion> {
         let published = local_peer.find_region(rkey)?;
-        let allocation = open(local_peer, &published);
+        let allocation = if may_open { open(local_peer, &published) } else { None };
         published.is_of_gpu().then(|| GpuRegion { published, region: region_of(&published), allocation })
     }
 
@@ -52,7 +52,8 @@ impl Path {
             if self.gpu.take().is_some() {
                 self.local_peer.unmap_stale();
             }
-            self.gpu = GpuRegion::find(&self.local_peer, rkey).map(Box::new);
+            let may_open = self.local_peers.uses_memfd();
+            self.gpu = GpuRegion::find(&self.local_peer, rkey, may_open).map(Box::new);
         }
         self.gpu.as_deref()
     }
