@@ -187,7 +187,7 @@ impl Egress for Host {
         Attempt::of(self.mood.is_direct())
     }
 
-    fn can_access(&mut self, _rkey: RKey) -> bool {
+    fn can_access(&mut self, _rkey: RKey, _need: Access) -> bool {
         self.mood.is_direct()
     }
 

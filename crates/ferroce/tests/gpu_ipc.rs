@@ -6,7 +6,7 @@ mod fake_gpu;
 mod support;
 
 use fake_gpu::Driver;
-use ferroce::{GpuRegion, Rc, RemoteRegion, Sge, WcStatus, wr};
+use ferroce::{Access, GpuRegion, Rc, RemoteRegion, SendWr, Sge, WcStatus, wr};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use support::process::{Peer, parent};
@@ -47,6 +47,16 @@ fn serve(driver: &Driver, mut socket: TcpStream) {
                 regions.push((start, region));
                 continue;
             }
+            // Other memory at the same address, and its region. The export has the same descriptor number.
+            b'o' => {
+                let (start, region) = regions.pop().unwrap();
+                drop(region);
+                driver.replace(start);
+                let region = driver.register(&side.pd, start, LEN);
+                socket.write_all(&region.remote().to_bytes()).unwrap();
+                regions.push((start, region));
+                continue;
+            }
             b'f' => {
                 driver.put(newest.unwrap().0, &bytes);
                 true
@@ -64,6 +74,15 @@ fn serve(driver: &Driver, mut socket: TcpStream) {
                 side.qp.send_from(1, &[region.sge(..).unwrap()]).unwrap();
                 side.success();
                 true
+            }
+            // A message from memory of the host.
+            b'h' => {
+                let (region, sent) = (side.open_region(LEN), || side.device.counters().link.rendezvous_sends);
+                let before = sent();
+                region.write(0, &bytes).unwrap();
+                side.qp.send_from(1, &[region.sge(..).unwrap()]).unwrap();
+                side.success();
+                sent() - before == u64::from(has_fabric())
             }
             b'r' => {
                 before = direct();
@@ -104,8 +123,12 @@ impl Owner {
 
     /// A new region of the owner.
     fn region(&mut self, exported: Exported) -> RemoteRegion {
+        self.region_by(b'n', exported as u8)
+    }
+
+    fn region_by(&mut self, what: u8, seed: u8) -> RemoteRegion {
         let mut bytes = [0; RemoteRegion::ENCODED_LEN];
-        self.0.socket.write_all(&[b'n', exported as u8]).unwrap();
+        self.0.socket.write_all(&[what, seed]).unwrap();
         self.0.socket.read_exact(&mut bytes).unwrap();
         RemoteRegion::from_bytes(&bytes).unwrap()
     }
@@ -169,7 +192,9 @@ fn two_processes_share_memory_of_a_gpu() {
         }
         messages_take_one_copy(&here, &mut owner);
         freed_memory_is_closed(&here, &mut owner);
+        new_memory_at_the_address_of_freed_memory_is_opened(&here, &mut owner);
         memory_that_cannot_be_opened_is_copied_through_host_memory(&here, &mut owner);
+        regions_of_the_gpu_do_not_keep_host_memory_from_being_moved(&here);
         owner.0.kill();
         let near = driver.register(&side.pd, driver.allocate(LEN), LEN);
         let far = RemoteRegion { addr: 0, len: LEN as u64, rkey: ferroce::RKey(1) };
@@ -188,6 +213,37 @@ fn a_process_without_a_context_on_the_gpu_opens_nothing(here: &Here<'_>, owner: 
     assert_eq!(here.copies(|| here.write(&[near.sge(..).unwrap()], far)), [0, 0]);
     owner.ask(b'c', 1);
     assert_eq!(here.driver.opens(), [0, 0]);
+}
+
+/// Pages of the host are no longer moved for messages after many that nobody fetched from. Memory of a GPU does not count.
+fn regions_of_the_gpu_do_not_keep_host_memory_from_being_moved(here: &Here<'_>) {
+    let Here { driver, side } = here;
+    let start = driver.allocate(LEN);
+    for _ in 0..20 {
+        drop(driver.register_with(&side.pd, start, LEN, Access::LOCAL_WRITE));
+    }
+    let moved = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.ends_with("/memfd:ferroce (deleted)")).count()
+    };
+    let before = moved();
+    let _region = side.pd.region(1 << 20).register().unwrap();
+    assert_eq!(moved() - before, usize::from(has_fabric()));
+}
+
+/// Requests that packets carry are all sent before the first ACK.
+fn operations_do_not_wait_for_each_other<'s>(
+    here: &Here<'_>,
+    request: impl Fn(u64) -> SendWr<'s>,
+    count: u64,
+) {
+    let sent = || here.side.device.counters().link.local_tx_packets;
+    let (before, requests) = (sent(), (0..count).map(request).collect::<Vec<_>>());
+    here.side.qp.post_send(&requests).unwrap();
+    assert!(sent() - before >= count, "{} packets", sent() - before);
+    for _ in 0..count {
+        here.side.success();
+    }
 }
 
 /// The fake driver copies only when it is waited for, so each check of the bytes also shows that nothing is missing at the completion.
@@ -231,6 +287,10 @@ fn operations_take_one_copy(here: &Here<'_>, owner: &mut Owner, exported: Export
         [0, 0]
     );
     assert!(on_host.to_vec()[..8] == pattern(43, LEN)[..8]);
+    if has_fabric() {
+        let old = [on_host.sge(..8).unwrap()];
+        operations_do_not_wait_for_each_other(here, |n| wr::fetch_add(n, &old, far, 0), 2);
+    }
 }
 
 fn messages_take_one_copy(here: &Here<'_>, owner: &mut Owner) {
@@ -285,6 +345,35 @@ fn freed_memory_is_closed(here: &Here<'_>, owner: &mut Owner) {
     }
 }
 
+/// The owner frees memory of `cuMemCreate` that this process has open, and maps other memory at its address.
+fn new_memory_at_the_address_of_freed_memory_is_opened(here: &Here<'_>, owner: &mut Owner) {
+    let Here { driver, side } = here;
+    let start = driver.allocate(LEN);
+    let near = driver.register(&side.pd, start, LEN);
+    let sges = [near.sge(..).unwrap()];
+    let receive = |owner: &mut Owner, seed: u8| {
+        side.qp.post_recv(&[wr::recv(6, &sges)]).unwrap();
+        owner.ask(b's', seed);
+        side.success();
+        assert!(driver.get(start, LEN) == pattern(seed.into(), LEN), "message {seed}");
+    };
+    let write = |owner: &mut Owner, far, seed: u8| {
+        driver.put(start, &pattern(seed.into(), LEN));
+        here.write(&sges, far);
+        owner.ask(b'c', seed);
+    };
+    let far = owner.region(Exported::ByDescriptor);
+    receive(owner, 90);
+    write(owner, far, 91);
+    let (opened, far) = (driver.opens()[1], owner.region_by(b'o', 0));
+    write(owner, far, 92);
+    receive(owner, 93);
+    assert_eq!(driver.opens()[1], opened, "what was freed is closed");
+    owner.region_by(b'o', 0);
+    receive(owner, 94);
+    owner.ask(b'd', 0);
+}
+
 fn memory_that_cannot_be_opened_is_copied_through_host_memory(here: &Here<'_>, owner: &mut Owner) {
     let Here { driver, side } = here;
     let start = driver.allocate(LEN);
@@ -304,8 +393,17 @@ fn memory_that_cannot_be_opened_is_copied_through_host_memory(here: &Here<'_>, o
         owner.ask(b's', 2 + round as u8);
         side.success();
         assert!(driver.get(start, LEN) == pattern(2 + round, LEN));
+        let on_host = side.open_region(LEN);
+        side.qp.post_recv(&[wr::recv(5, &[on_host.sge(..).unwrap()])]).unwrap();
+        owner.ask(b'h', 3 + round as u8);
+        side.success();
+        assert!(on_host.to_vec() == pattern(3 + round, LEN));
         assert_eq!(driver.opens()[0], opened);
         assert!(staged() > before);
+        if has_fabric() {
+            let few = [near.sge(..64).unwrap()];
+            operations_do_not_wait_for_each_other(here, |n| wr::write(n, &few, far), 8);
+        }
     }
     driver.fail_ipc(false, false);
 }

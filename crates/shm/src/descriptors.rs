@@ -27,6 +27,9 @@ const XRC: u64 = 1 << 60;
 /// How often the descriptor of a queue pair changed, in twelve bits.
 const ONE_CHANGE: u64 = 1 << 48;
 const CHANGES: u64 = 0xfff << 48;
+const FETCHES_GPU: u64 = 1 << 47;
+/// The access rights of a queue pair, in the fifteen bits below.
+const ACCESS: u32 = 0x7fff;
 /// Indices where a region's descriptor may be, from the one that its key selects on.
 const PROBES: usize = 8;
 
@@ -43,6 +46,8 @@ pub struct QpDescriptor {
     pub takes_large: bool,
     /// It fetches messages that its peer names.
     pub fetches: bool,
+    /// Also those in the memory of a GPU.
+    pub fetches_gpu: bool,
 }
 
 /// Whom a queue pair is connected to, and by which service: packets of another one it drops.
@@ -74,12 +79,12 @@ pub enum QpDomain {
 impl QpDescriptor {
     fn first_word(self) -> u64 {
         let large = if self.takes_large { LARGE } else { 0 };
-        let fetches = if self.fetches { FETCHES } else { 0 };
+        let fetches = if self.fetches { FETCHES } else { 0 } | if self.fetches_gpu { FETCHES_GPU } else { 0 };
         let domain = match self.domain {
             QpDomain::Pd(pd) => u64::from(pd.0),
             QpDomain::Xrc(domain) => XRC | u64::from(domain),
         };
-        OPEN | large | fetches | u64::from(self.access.bits() & 0xffff) << 32 | domain
+        OPEN | large | fetches | u64::from(self.access.bits() & ACCESS) << 32 | domain
     }
 }
 
@@ -125,7 +130,7 @@ pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<PublishedQp> {
     let word = first.load(Ordering::Acquire);
     (word & OPEN != 0).then(|| PublishedQp {
         descriptor: QpDescriptor {
-            access: Access::from_bits_truncate((word >> 32) as u32 & 0xffff),
+            access: Access::from_bits_truncate((word >> 32) as u32 & ACCESS),
             domain: if word & XRC == 0 {
                 QpDomain::Pd(PdId(word as u32))
             } else {
@@ -134,6 +139,7 @@ pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<PublishedQp> {
             partner: Partner(second.load(Ordering::Acquire)),
             takes_large: word & LARGE != 0,
             fetches: word & FETCHES != 0,
+            fetches_gpu: word & FETCHES_GPU != 0,
         },
         version: QpVersion(word),
     })
@@ -303,7 +309,8 @@ impl RegionDescriptors {
         &self,
         export: impl FnOnce() -> Option<(GpuAllocation, Option<OwnedFd>)>,
     ) -> Option<Pages> {
-        if self.uses_memfd { export().map(|(allocation, fd)| Pages::of_gpu(allocation, fd)) } else { None }
+        let (allocation, fd) = if self.uses_memfd { export()? } else { return None };
+        Pages::of_gpu(allocation, fd)
     }
 
     /// How many bytes of a region may be moved by [`pages`](Self::pages), from its start on.
@@ -397,6 +404,7 @@ mod tests {
             partner: Partner::new(Service::Uc, Qpn::new(0x02_5678)),
             takes_large: true,
             fetches: true,
+            fetches_gpu: false,
         };
         let xrc = QpDescriptor { domain: QpDomain::Xrc(9), takes_large: false, ..terms };
         for descriptor in [terms, xrc] {

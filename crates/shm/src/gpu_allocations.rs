@@ -24,8 +24,13 @@ pub struct GpuAllocation {
 pub enum GpuHandle {
     /// By a handle of the driver.
     Ipc([u64; 8]),
-    /// By a descriptor of the owner.
-    Fd(u32),
+    /// By a descriptor of the owner. The number is reused once it is closed.
+    Fd {
+        /// Its number in the owner's process.
+        fd: u32,
+        /// No other export of that process has it.
+        serial: u64,
+    },
 }
 
 const FD: u64 = 1;
@@ -34,17 +39,26 @@ const FIELDS: usize = 13;
 const _: () = assert!(FIELDS * 8 <= GPU_ALLOCATION_LEN);
 
 impl GpuAllocation {
+    /// Whether all of `len` bytes are in it.
+    pub fn contains(&self, start: u64, len: u64) -> bool {
+        let offset = start.checked_sub(self.start);
+        offset.is_some_and(|offset| offset <= self.len && len <= self.len - offset)
+    }
+
     fn fields(&self) -> [u64; FIELDS] {
         let (kind, handle) = match self.handle {
             GpuHandle::Ipc(handle) => (0, handle),
-            GpuHandle::Fd(fd) => (FD, [fd.into(), 0, 0, 0, 0, 0, 0, 0]),
+            GpuHandle::Fd { fd, serial } => (FD, [fd.into(), serial, 0, 0, 0, 0, 0, 0]),
         };
         let ([u0, u1], [h0, h1, h2, h3, h4, h5, h6, h7]) = (self.uuid, handle);
         [u0, u1, self.start, self.len, kind, h0, h1, h2, h3, h4, h5, h6, h7]
     }
 
     fn from_fields([u0, u1, start, len, kind, handle @ ..]: [u64; FIELDS]) -> GpuAllocation {
-        let handle = if kind == FD { GpuHandle::Fd(handle[0] as u32) } else { GpuHandle::Ipc(handle) };
+        let handle = match kind {
+            FD => GpuHandle::Fd { fd: handle[0] as u32, serial: handle[1] },
+            _ => GpuHandle::Ipc(handle),
+        };
         GpuAllocation { uuid: [u0, u1], start, len, handle }
     }
 }

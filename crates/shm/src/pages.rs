@@ -2,6 +2,7 @@
 //! of a GPU opens them.
 
 use super::gpu_allocations::GpuAllocation;
+use super::held_fd::{HeldFd, leave_rest_to_program};
 use super::mapping::{BackingFile, FileSource};
 use super::memfd_backing::{self, MemfdPages};
 use super::shared::{self, Shared, SharedFiles};
@@ -20,7 +21,7 @@ enum Kind {
     /// They lie in a file of the program's.
     Shared(Arc<Shared>),
     /// They are memory of a GPU.
-    Gpu(Arc<(GpuAllocation, Option<OwnedFd>)>),
+    Gpu(Arc<(GpuAllocation, Option<HeldFd>)>),
 }
 
 impl Pages {
@@ -61,9 +62,16 @@ impl Pages {
         None
     }
 
-    /// Memory in an allocation of a GPU.
-    pub(crate) fn of_gpu(allocation: GpuAllocation, fd: Option<OwnedFd>) -> Pages {
-        Pages(Kind::Gpu(Arc::new((allocation, fd))))
+    /// Memory in an allocation of a GPU, with the descriptor that local peers open it by. `None` if the program needs the descriptor.
+    pub(crate) fn of_gpu(allocation: GpuAllocation, fd: Option<OwnedFd>) -> Option<Pages> {
+        let held = fd.map(|fd| leave_rest_to_program(&fd, 0).and_then(|()| HeldFd::new(fd))).transpose();
+        let held = held.inspect_err(|errno| {
+            let GpuAllocation { start, len, .. } = allocation;
+            log::choice(format_args!(
+                "local peers cannot open the {len} bytes at {start:#x} of a GPU: no descriptor is left for it (errno {errno})"
+            ));
+        });
+        Some(Pages(Kind::Gpu(Arc::new((allocation, held.ok()?)))))
     }
 
     /// The allocation of a GPU that they are in.

@@ -84,6 +84,14 @@ impl Driver {
         assert_eq!(free(start), 0);
     }
 
+    /// Replaces memory as of `cuMemCreate` by other memory at the same address.
+    pub(crate) fn replace(&self, start: u64) {
+        // SAFETY: as above.
+        let replace: extern "C" fn(u64) -> c_int =
+            unsafe { std::mem::transmute(self.function(c"fake_replace")) };
+        assert_eq!(replace(start), 0);
+    }
+
     /// Allocations of other processes that this one has opened so far, and those that are open.
     pub(crate) fn opens(&self) -> [c_int; 2] {
         [c"fake_opens", c"fake_open_now"].map(|name| {
@@ -111,7 +119,12 @@ impl Driver {
 
     /// Registers a whole allocation.
     pub(crate) fn register(&self, pd: &Pd, start: u64, len: usize) -> GpuRegion {
+        self.register_with(pd, start, len, Access::LOCAL_WRITE | Access::REMOTE)
+    }
+
+    /// The same with other rights.
+    pub(crate) fn register_with(&self, pd: &Pd, start: u64, len: usize, access: Access) -> GpuRegion {
         // SAFETY: it stays allocated until the process ends.
-        unsafe { pd.register_gpu(start, len, Access::LOCAL_WRITE | Access::REMOTE, Arc::new(())) }.unwrap()
+        unsafe { pd.register_gpu(start, len, access, Arc::new(())) }.unwrap()
     }
 }

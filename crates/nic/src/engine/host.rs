@@ -223,8 +223,10 @@ impl<'a, 'q> NicHost<'a, 'q> {
         let path = reach(&mut self.reaching, self.qp).path();
         let attempt = path.map_or(Attempt::Declined, |path| path.fetch(&mut self.guard, to, source));
         if !attempt.is_done() {
-            // The peer must not send by rendezvous again. The descriptor changes before the lock is released.
-            self.qp.fetches.store(false, Ordering::Relaxed);
+            // The peer must not send by rendezvous again from memory of this kind. The descriptor changes before the lock is released.
+            let is_on_gpu = self.path().is_some_and(|path| path.is_on_gpu(source));
+            let fetches = if is_on_gpu { &self.qp.fetches_gpu } else { &self.qp.fetches };
+            fetches.store(false, Ordering::Relaxed);
             self.terms_changed = true;
         }
         attempt
@@ -341,8 +343,8 @@ impl Egress for NicHost<'_, '_> {
         path.perform(&mut self.guard, pd, &request)
     }
 
-    fn can_access(&mut self, rkey: RKey) -> bool {
-        self.path().is_some_and(|path| path.reaches(rkey))
+    fn can_access(&mut self, rkey: RKey, need: Access) -> bool {
+        self.path().is_some_and(|path| path.reaches(rkey, need))
     }
 
     fn has_drained(&mut self) -> bool {

@@ -31,6 +31,7 @@ impl Engine {
         });
         let fetches = is_reliable && path.as_ref().is_some_and(Path::can_fetch);
         qp.fetches.store(fetches, Ordering::Relaxed);
+        qp.fetches_gpu.store(fetches, Ordering::Relaxed);
         // SAFETY: the caller holds the lock, and the host of the call has released the path.
         *unsafe { qp.path.get() } = path;
     }
@@ -62,12 +63,12 @@ impl Engine {
     /// Publishes to local peers what they may do to this queue pair, if that has changed. Called with its lock held.
     pub(super) fn publish_qp(&self, qp: &QpCore, machine: &Qp) {
         let Some(local_peers) = &self.local_peers else { return };
-        let (takes_large, fetches) =
-            (qp.takes_large.load(Ordering::Relaxed), qp.fetches.load(Ordering::Relaxed));
+        let [takes_large, fetches, fetches_gpu] =
+            [&qp.takes_large, &qp.fetches, &qp.fetches_gpu].map(|is_so| is_so.load(Ordering::Relaxed));
         let descriptor = machine.terms().map(|(access, pd, peer)| {
             let domain = qp.xrc_domain.map_or(QpDomain::Pd(pd), QpDomain::Xrc);
             let partner = Partner::new(machine.service(), peer);
-            QpDescriptor { access, domain, partner, takes_large, fetches }
+            QpDescriptor { access, domain, partner, takes_large, fetches, fetches_gpu }
         });
         // Nearly always nothing has changed. After a change, compare again with the lock held.
         if qp.published_word.load(Ordering::Relaxed) == word_of(descriptor) {
@@ -133,6 +134,7 @@ fn word_of(descriptor: Option<QpDescriptor>) -> u64 {
         let large = u64::from(descriptor.takes_large) << 62 | u64::from(descriptor.fetches) << 61;
         1 << 63
             | large
+            | u64::from(descriptor.fetches_gpu) << 60
             | u64::from(descriptor.access.bits() & 0xffff) << 24
             | u64::from(descriptor.partner.qpn().value())
     })

@@ -44,6 +44,8 @@ pub(crate) struct QpCore {
     pub(crate) takes_large: AtomicBool,
     /// Rendezvous sends of the peer can be fetched.
     pub(crate) fetches: AtomicBool,
+    /// Also those in the memory of a GPU.
+    pub(crate) fetches_gpu: AtomicBool,
     /// The descriptor that local peers read, in one word.
     pub(crate) published_word: AtomicU64,
     /// The descriptor that local peers read.
@@ -109,6 +111,7 @@ impl QpCore {
             history: History::default(),
             takes_large: AtomicBool::new(false),
             fetches: AtomicBool::new(false),
+            fetches_gpu: AtomicBool::new(false),
             published_word: AtomicU64::new(0),
             published: Mutex::new(None),
             was_published: AtomicBool::new(false),

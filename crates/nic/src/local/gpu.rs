@@ -19,9 +19,9 @@ pub(super) struct GpuRegion {
 }
 
 impl GpuRegion {
-    fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<GpuRegion> {
+    fn find(local_peer: &LocalPeer, rkey: RKey, may_open: bool) -> Option<GpuRegion> {
         let published = local_peer.find_region(rkey)?;
-        let allocation = open(local_peer, &published);
+        let allocation = if may_open { open(local_peer, &published) } else { None };
         published.is_of_gpu().then(|| GpuRegion { published, region: region_of(&published), allocation })
     }
 
@@ -39,6 +39,25 @@ pub(super) fn open(local_peer: &LocalPeer, published: &PublishedRegion) -> Optio
 }
 
 impl Path {
+    /// As [`reaches`](Self::reaches), for a region in the memory of a GPU. Opens it if necessary: requests that wait in vain for those before them
+    /// would each take a round trip.
+    #[cold]
+    pub(super) fn reaches_on_gpu(&mut self, rkey: RKey, need: Access) -> bool {
+        need != Access::REMOTE_ATOMIC && self.select_gpu(rkey).is_some_and(|known| known.allocation.is_some())
+    }
+
+    /// The region with this key in the memory of a GPU.
+    fn select_gpu(&mut self, rkey: RKey) -> Option<&GpuRegion> {
+        if self.gpu.as_ref().is_none_or(|known| !known.is_of(&self.local_peer, rkey)) {
+            if self.gpu.take().is_some() {
+                self.local_peer.unmap_stale();
+            }
+            let may_open = self.local_peers.uses_memfd();
+            self.gpu = GpuRegion::find(&self.local_peer, rkey, may_open).map(Box::new);
+        }
+        self.gpu.as_deref()
+    }
+
     /// As [`perform`](Self::perform), for a region in the memory of a GPU.
     #[cold]
     #[inline(never)] // requests in host memory that are declined end here too
@@ -55,13 +74,8 @@ impl Path {
             return Attempt::Declined;
         }
         let Some(domain) = self.check_qp(request.srq, len, need) else { return Attempt::Declined };
-        if self.gpu.as_ref().is_none_or(|known| !known.is_of(&self.local_peer, request.rkey)) {
-            if self.gpu.take().is_some() {
-                self.local_peer.unmap_stale();
-            }
-            self.gpu = GpuRegion::find(&self.local_peer, request.rkey).map(Box::new);
-        }
-        let Some(known) = self.gpu.as_ref() else { return Attempt::Declined };
+        self.select_gpu(request.rkey);
+        let Some(known) = &self.gpu else { return Attempt::Declined };
         let checked = known.region.remote(Peer { pd: domain, qp: self.peer }, request.addr, len, need);
         let opened = known.allocation.as_ref().zip(checked.ok());
         let Some(far) = opened.and_then(|(allocation, there)| allocation.here(there)) else {

@@ -217,16 +217,18 @@ impl Path {
         }
     }
 
-    /// Whether an operation with this key could be executed directly.
-    pub(crate) fn reaches(&self, rkey: RKey) -> bool {
+    /// Whether an operation with this key that needs this right could be executed directly.
+    pub(crate) fn reaches(&mut self, rkey: RKey, need: Access) -> bool {
         let is_open =
             self.local_peer.find_qp(self.peer).is_some_and(|found| found.descriptor.partner == self.own);
-        let is_published = || {
-            self.local_peer
-                .find_region(rkey)
-                .is_some_and(|published| published.descriptor.access.intersects(Access::REMOTE))
-        };
-        is_open && !self.local_peer.is_gone() && is_published()
+        if !is_open || self.local_peer.is_gone() {
+            return false;
+        }
+        let published = self.local_peer.find_region(rkey);
+        published.is_some_and(|published| {
+            let is_granted = published.descriptor.access.contains(need);
+            is_granted && (!published.is_of_gpu() || self.reaches_on_gpu(rkey, need))
+        })
     }
 
     /// Whether a packet from this UDP port comes from the peer's process.

@@ -36,9 +36,13 @@ impl Path {
     ) -> Option<usize> {
         // The data of a WRITE in host memory takes less time through the ring, where both processors copy: NCCL's all_reduce of 64 MiB had 10 ms so,
         // and 18 ms by rendezvous.
-        let source =
-            if head.reth.is_some() { guard.gpu_source_ref(payload) } else { guard.source_ref(payload) };
-        let (record, len) = head.to_bytes(&source?);
+        let may_send = if guard.is_on_gpu(payload) {
+            self.local_peer.find_qp(self.peer)?.descriptor.fetches_gpu
+        } else {
+            head.reth.is_none()
+        };
+        let source = if may_send { guard.source_ref(payload)? } else { return None };
+        let (record, len) = head.to_bytes(&source);
         let attempt = self.local_peer.push_bytes_now(&meta_of(route), &record[..len]);
         attempt.is_done().then_some(len)
     }
@@ -46,6 +50,12 @@ impl Path {
     /// Whether messages of the peer can be fetched.
     pub(crate) fn can_fetch(&self) -> bool {
         self.local_peers.uses_memfd() && self.local_peer.is_readable(is_readable)
+    }
+
+    /// Whether the peer sends this message from the memory of a GPU.
+    pub(crate) fn is_on_gpu(&self, source: &SourceRef) -> bool {
+        let region = source.region().and_then(|rkey| self.local_peer.find_region(rkey));
+        region.is_some_and(|published| published.is_of_gpu())
     }
 
     /// Whether the peer is a queue pair of the local peer that has this slot.
@@ -81,14 +91,25 @@ impl Path {
         let ([piece], rkey) = (from.pieces(), from.region()?) else { return None };
         let local_peer = &self.local_peer;
         if self.source.as_ref().is_none_or(|source| !source.is_of(local_peer, rkey)) {
-            self.source = None;
+            let old = self.source.take().map(|source| source.published);
+            // The memory of a region that is gone is not kept open.
+            if old.is_some_and(|old| !local_peer.still_publishes(&old)) {
+                local_peer.unmap_stale();
+            }
             self.source = SourceRegion::find(local_peer, rkey);
         }
         let source = self.source.as_ref()?;
         let there = source.find_bytes(piece)?;
         let is_copied = match there {
             Source::Mapped(there) => guard.fetch_mapped(to, there),
-            Source::OnGpu(there) => guard.fetch_by_gpu(to, there),
+            Source::OnGpu(there) => {
+                let announcement = source.published.announcement(self.peer);
+                let token = local_peer.begin_access(announcement, &mut self.free_access)?;
+                let is_published = local_peer.still_publishes(&source.published);
+                let attempt = if is_published { guard.fetch_by_gpu(to, there) } else { Attempt::Declined };
+                local_peer.end_access(token);
+                attempt
+            }
             Source::Partly(there) => guard.fetch_partly_mapped(to, &local_peer.owner()?, &there),
         };
         // A region that is still published has had these pages all the time: they are the program's as long as it is published.
@@ -123,7 +144,7 @@ enum SourceMapping {
 
 impl SourceRegion {
     /// A mapping outlives its region, so it needs no announced access. Bytes of this very process would not, so the kernel copies
-    /// what a process sends to itself. The driver of a GPU checks the bytes too.
+    /// what a process sends to itself. CUDA does not guarantee it of memory that was opened, so a copy from that is announced.
     fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<SourceRegion> {
         let published = local_peer.find_region(rkey)?;
         let mapping = match published.is_of_gpu() {

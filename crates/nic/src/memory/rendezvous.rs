@@ -13,7 +13,7 @@ use ferroce_proto::qp::{Attempt, TxPayload};
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::wire::{SourcePiece, SourceRef};
 use ferroce_proto::{PdId, RKey};
-use ferroce_shm::Owner;
+use ferroce_shm::{GpuAllocation, Owner, Pages};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Where a message goes.
@@ -39,7 +39,13 @@ impl RegionGuard<'_> {
                 let is_reached = match span.backing {
                     Backing::Mapped => true,
                     // Only the driver can read it, and only if it opens it.
-                    Backing::Gpu(_) => region.descriptor.is_some(),
+                    Backing::Gpu(_) => {
+                        let allocation = region.pages.as_ref().and_then(Pages::gpu_allocation);
+                        let is_inside = |allocation: &GpuAllocation| {
+                            allocation.contains(span.start as u64, span.len as u64)
+                        };
+                        region.descriptor.is_some() && allocation.is_some_and(is_inside)
+                    }
                     Backing::OnDemand | Backing::Null => false,
                 };
                 let source = SourceRef::new([piece_of(&span)]).filter(|_| is_reached)?;
@@ -59,11 +65,10 @@ impl RegionGuard<'_> {
         }
     }
 
-    /// The same only if they are in the memory of a GPU.
-    pub(crate) fn gpu_source_ref(&mut self, payload: TxPayload<'_>) -> Option<SourceRef> {
-        let TxPayload::Local { sges: [sge], .. } = payload else { return None };
-        let is_of_gpu = matches!(self.local(sge.lkey).ok()?.backing, Backing::Gpu(_));
-        if is_of_gpu { self.source_ref(payload) } else { None }
+    /// Whether the bytes of a message are in one region, in the memory of a GPU.
+    pub(crate) fn is_on_gpu(&mut self, payload: TxPayload<'_>) -> bool {
+        let TxPayload::Local { sges: [sge], .. } = payload else { return false };
+        self.local(sge.lkey).is_ok_and(|region| matches!(region.backing, Backing::Gpu(_)))
     }
 
     /// Copies a message from its sender's memory. After [`Attempt::Declined`] the bytes it goes to are undefined.

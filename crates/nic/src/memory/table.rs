@@ -48,6 +48,11 @@ struct Free {
     fresh: u32,
 }
 
+/// Whether pages are moved into a memfd only for messages. Memory of a GPU is not moved.
+fn is_moved_for_messages(region: &Region) -> bool {
+    region.is_for_messages() && !matches!(region.backing, Backing::Gpu(_))
+}
+
 /// A region under its read lock.
 pub(super) type Held<'a> = RwLockReadGuard<'a, Option<Region>>;
 
@@ -67,7 +72,7 @@ impl RegionTable {
 
     /// The pages of a registration, if local peers may reach it and can map it. This may take half a second per GiB.
     fn pages_of(&self, region: &Region) -> Option<Pages> {
-        let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
+        let is_of_use = !is_moved_for_messages(region) || self.in_vain.load(Relaxed) < PATIENCE;
         let table = self.table.as_ref().filter(|_| region.may_be_reached() && is_of_use)?;
         if let Backing::Gpu(gpu) = region.backing {
             return table.gpu_pages(|| gpu::export(gpu, region.base, region.len as usize));
@@ -84,6 +89,10 @@ impl RegionTable {
         let gpu_allocation = region.pages.as_ref().and_then(Pages::gpu_allocation);
         region.descriptor =
             region.descriptor().and_then(|descriptor| table.publish(&descriptor, gpu_allocation));
+        // Nobody will open it, so its descriptor is not kept.
+        if region.descriptor.is_none() && matches!(region.backing, Backing::Gpu(_)) {
+            region.pages = None;
+        }
     }
 
     /// Withdraws a region from local peers and waits until their accesses end. Called before its lock is taken for writing: an access
@@ -92,7 +101,7 @@ impl RegionTable {
         // Remove it under the lock, so that it is not withdrawn twice: the descriptor may belong to another region by then.
         let take = |region: &mut Region| {
             let descriptor = region.descriptor.take()?;
-            if region.is_for_messages() && !*region.lent.get_mut() {
+            if is_moved_for_messages(region) && !*region.lent.get_mut() {
                 self.in_vain.fetch_add((1 + region.len / IN_VAIN_LEN).min(PATIENCE.into()) as u32, Relaxed);
             }
             Some(descriptor)

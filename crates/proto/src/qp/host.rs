@@ -202,9 +202,9 @@ pub trait Egress {
         Attempt::Declined
     }
 
-    /// Whether [`Self::try_direct`] is expected to succeed for this rkey.
-    fn can_access(&mut self, rkey: RKey) -> bool {
-        let _ = rkey;
+    /// Whether [`Self::try_direct`] is expected to succeed for an operation with this rkey that needs this right.
+    fn can_access(&mut self, rkey: RKey, need: Access) -> bool {
+        let _ = (rkey, need);
         false
     }
 

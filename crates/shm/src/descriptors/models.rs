@@ -34,6 +34,7 @@ fn qp_descriptor() -> QpDescriptor {
         partner: Partner::new(Service::Rc, QPN),
         takes_large: false,
         fetches: false,
+        fetches_gpu: false,
     }
 }
 

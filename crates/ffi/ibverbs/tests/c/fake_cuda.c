@@ -471,6 +471,19 @@ void fake_allocate_vmm(int is_vmm) {
     allocates_vmm = is_vmm;
 }
 
+/* For the test: replaces an allocation by new memory at the same address, as cuMemUnmap, cuMemCreate and cuMemMap do. */
+int fake_replace(uint64_t at) {
+    struct range *range = find(at);
+    int fd = memfd_create("gpu", 0);
+    if (range == NULL || fd < 0 || ftruncate(fd, range->size) != 0)
+        return OUT_OF_MEMORY;
+    mmap(range->start, range->size, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0);
+    mmap(range->backing, range->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    dup2(fd, range->handle.fd);
+    close(fd);
+    return SUCCESS;
+}
+
 /* For the test: how many allocations of other processes this one has opened so far. */
 int fake_opens(void) {
     return opens;

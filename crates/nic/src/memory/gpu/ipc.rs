@@ -119,7 +119,7 @@ impl OpenedAllocation {
         let there = allocation.start as usize;
         let opened = match allocation.handle {
             GpuHandle::Ipc(handle) => open_handle(functions, IpcHandle(handle)),
-            GpuHandle::Fd(fd) => vmm::open(gpu, owner, fd, allocation.len as usize),
+            GpuHandle::Fd { fd, .. } => vmm::open(gpu, owner, fd, allocation.len as usize),
         };
         let (here, len, close) = opened.inspect_err(|why| {
             let GpuAllocation { start, len, .. } = allocation;

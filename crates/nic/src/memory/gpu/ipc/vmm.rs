@@ -10,10 +10,15 @@ use ferroce_shm::{GpuHandle, Owner};
 use std::ffi::{c_int, c_long, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_int = 1;
 const CU_MEM_LOCATION_TYPE_DEVICE: c_int = 1;
 const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_int = 3;
+
+/// Descriptors that this process has exported. A local peer that still has memory open which was freed tells new memory at its address from it by
+/// this number: the number of the descriptor may be the same.
+static EXPORTS: AtomicU64 = AtomicU64::new(0);
 
 /// Exports the mapping that an address is in. The context of its GPU is current.
 pub(super) fn export(driver: &Driver, addr: usize) -> Option<Exported> {
@@ -32,7 +37,8 @@ pub(super) fn export(driver: &Driver, addr: usize) -> Option<Exported> {
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: a call without memory. Programs that the process starts need it not.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
-    let handle = GpuHandle::Fd(fd.as_raw_fd().cast_unsigned());
+    let serial = EXPORTS.fetch_add(1, Relaxed);
+    let handle = GpuHandle::Fd { fd: fd.as_raw_fd().cast_unsigned(), serial };
     Some(Exported { start, len, handle, fd: Some(fd) })
 }
 

@@ -10,7 +10,7 @@ use super::holes::SqPosition;
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
 use crate::ids::Psn;
-use crate::verbs::{QpState, SendOp, WcStatus};
+use crate::verbs::{Access, QpState, SendOp, WcStatus};
 use crate::wire::PiggybackedAck;
 
 /// A large READ is split into requests of at most this many bytes, so that the congestion window also bounds the
@@ -120,8 +120,10 @@ impl Requester {
     /// Behind SENDs, only a large request waits, and only if their ACK is already requested. Otherwise the next SEND
     /// requests it.
     fn awaits_reach<H: Host>(&mut self, wqe: &SendWqe, io: &mut Io<'_, H>) -> bool {
-        let rkey = match wqe.op {
-            SendOp::Write { rkey, .. } | SendOp::Read { rkey, .. } | SendOp::Atomic { rkey, .. } => rkey,
+        let (rkey, need) = match wqe.op {
+            SendOp::Write { rkey, .. } => (rkey, Access::REMOTE_WRITE),
+            SendOp::Read { rkey, .. } => (rkey, Access::REMOTE_READ),
+            SendOp::Atomic { rkey, .. } => (rkey, Access::REMOTE_ATOMIC),
             _ => {
                 self.only_one_sided_in_flight = false;
                 return false;
@@ -131,7 +133,8 @@ impl Requester {
             return false;
         }
         let is_large = wqe.len >= DIRECT_MIN_LEN;
-        if self.in_flight() > 0 && (self.only_one_sided_in_flight || is_large) && io.host.can_access(rkey) {
+        let may_wait = self.in_flight() > 0 && (self.only_one_sided_in_flight || is_large);
+        if may_wait && io.host.can_access(rkey, need) {
             self.is_waited_behind |= is_large;
             if self.only_one_sided_in_flight || self.since_ack_req == 0 {
                 return true;
