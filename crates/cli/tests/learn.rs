@@ -226,8 +226,17 @@ impl Book {
             found[number].push(line);
         }
         let group = format!("-{}", child.id());
-        let _ = Command::new("kill").args(["-INT", "--", &group]).status();
-        child.wait().expect("an end");
+        let kill = |signal| Command::new("kill").args([signal, "--", &group]).status();
+        let _ = kill("-INT");
+        let deadline = Instant::now() + PATIENCE;
+        while child.try_wait().expect("a child of ours").is_none() {
+            if Instant::now() > deadline {
+                let _ = kill("-KILL");
+                child.wait().expect("an end");
+                panic!("{command}: it does not end {PATIENCE:?} after SIGINT");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
         found.concat()
     }
 

@@ -4,10 +4,13 @@
 //! device, and only if the variable is set.
 
 use ferroce_os::clock::wall_clock_ns;
+use ferroce_os::log;
 use ferroce_proto::{Gid, Qpn};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::sync::OnceLock;
 
 static LOG: OnceLock<Option<OperationLog>> = OnceLock::new();
@@ -36,6 +39,8 @@ pub enum LoggedCall {
         wr_id: u64,
         /// Bytes of its scatter/gather list.
         bytes: u64,
+        /// Whether it has a completion if it succeeds; each receive has.
+        is_signaled: bool,
     },
     /// It polled a completion.
     Completion {
@@ -51,11 +56,18 @@ pub enum LoggedCall {
 }
 
 impl OperationLog {
-    /// The record, if `FERROCE_OPERATIONS` names a file that can be written.
+    /// The record, if `FERROCE_OPERATIONS` names a regular file that can be written. Otherwise a warning says why there is none.
     pub fn of_process() -> Option<&'static OperationLog> {
         LOG.get_or_init(|| {
             let path = ferroce_os::env::var_os("FERROCE_OPERATIONS").filter(|path| !path.is_empty())?;
-            OpenOptions::new().append(true).create(true).open(path).ok().map(OperationLog)
+            let path = Path::new(&path);
+            let warn = |error| {
+                log::warning(format_args!(
+                    "operations are not recorded: FERROCE_OPERATIONS={}: {error}; name a regular file",
+                    path.display()
+                ));
+            };
+            open(path).map_err(warn).ok().map(OperationLog)
         })
         .as_ref()
     }
@@ -79,9 +91,10 @@ impl OperationLog {
                     sgid.to_ip(),
                     dgid.to_ip()
                 ),
-                LoggedCall::Post { name, wr_id, bytes } => {
-                    write!(text, ",\"op\":\"post\",\"name\":\"{name}\",\"wr_id\":{wr_id},\"bytes\":{bytes}")
-                }
+                LoggedCall::Post { name, wr_id, bytes, is_signaled } => write!(
+                    text,
+                    ",\"op\":\"post\",\"name\":\"{name}\",\"wr_id\":{wr_id},\"bytes\":{bytes},\"signaled\":{is_signaled}"
+                ),
                 LoggedCall::Completion { name, wr_id, bytes, status } => write!(
                     text,
                     ",\"op\":\"completion\",\"name\":\"{name}\",\"wr_id\":{wr_id},\"bytes\":{bytes},\"status\":{status}"
@@ -92,5 +105,39 @@ impl OperationLog {
         if !text.is_empty() {
             let _ = (&self.0).write_all(text.as_bytes());
         }
+    }
+}
+
+/// Opens the record. Whoever may write to its folder can neither redirect it with a symbolic link nor block the process with a FIFO.
+fn open(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.append(true).create(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::Error::other("it is no regular file")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_regular_file_is_a_record() {
+        let folder = std::env::temp_dir().join(format!("ferroce-operation-log-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder of ours");
+        let [file, link, fifo] = ["file", "link", "fifo"].map(|name| folder.join(name));
+        open(&file).expect("a new file");
+        open(&file).expect("the same file");
+        std::os::unix::fs::symlink(&file, &link).expect("a symbolic link");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo of coreutils");
+        assert!(made.success());
+        open(&link).expect_err("a symbolic link");
+        open(&fifo).expect_err("a FIFO that nobody reads");
+        let _reader =
+            OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).expect("a reader");
+        assert_eq!(open(&fifo).expect_err("a FIFO").to_string(), "it is no regular file");
+        std::fs::remove_dir_all(folder).expect("our own folder");
     }
 }

@@ -159,6 +159,11 @@ pub fn refusal(why: fmt::Arguments<'_>) {
     }
 }
 
+/// Reports that something the user asked for does not happen, whatever `FERROCE_LOG` names.
+pub fn warning(why: fmt::Arguments<'_>) {
+    say("warning", why);
+}
+
 /// Whether [`stall`] prints: `FERROCE_LOG=explain`.
 pub fn explains() -> bool {
     topics().brief

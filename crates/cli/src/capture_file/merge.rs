@@ -14,6 +14,9 @@ const BUFFER_LEN: usize = 1 << 20;
 /// the answer may stand before it.
 const REORDERED: usize = 256;
 
+/// Bytes of a packet that are kept: the longest IP packet and what a link layer puts before it. Records may have 16 MiB, and many are held.
+const MAX_HELD_LEN: usize = (64 << 10) + 256;
+
 /// The files of a capture, which are read more than once.
 pub(crate) struct Files {
     paths: Vec<PathBuf>,
@@ -183,7 +186,7 @@ impl Source {
         match self.records.next() {
             Ok(Some(frame)) => {
                 self.head.bytes.clear();
-                self.head.bytes.extend_from_slice(frame.bytes);
+                self.head.bytes.extend_from_slice(&frame.bytes[..frame.bytes.len().min(MAX_HELD_LEN)]);
                 self.head.about = Some(Frame { bytes: &[], ..frame });
             }
             Ok(None) => {}
@@ -206,6 +209,18 @@ mod tests {
         let path = std::env::temp_dir().join(format!("ferroce-merge-{name}-{}", std::process::id()));
         std::fs::write(&path, file).expect("a file of ours");
         path
+    }
+
+    #[test]
+    fn a_packet_longer_than_any_of_ip_is_cut() {
+        let path = pcap("long", &[]);
+        let mut file = std::fs::read(&path).expect("our own file");
+        file.extend([0, 1, 1 << 20, 1 << 20].map(u32::to_le_bytes).concat());
+        file.resize(file.len() + (1 << 20), 7);
+        std::fs::write(&path, file).expect("our own file");
+        let mut merged = Files::new(vec![path.clone()]).expect("a file").open().expect("a capture");
+        assert_eq!(merged.next().map(|frame| frame.bytes.len()), Some(MAX_HELD_LEN));
+        std::fs::remove_file(path).expect("our own file");
     }
 
     #[test]

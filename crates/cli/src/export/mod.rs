@@ -39,8 +39,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let totals = Mutex::new(Totals::default());
     let scrape = |format| {
-        let report = Report::of(inspect::whole(None));
+        // The lock covers the question, so that scrapes that overlap update the sums in the order of their answers.
         let mut totals = totals.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let report = Report::of(inspect::whole(None));
         totals.update(&report.devices);
         metrics::render(&report, &totals, usize::from(args.queue_pairs), format)
     };

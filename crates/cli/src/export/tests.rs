@@ -41,7 +41,10 @@ fn counters_of_the_host_never_fall() {
     assert_eq!(sent(vec![snapshot(own, "b", &[], 1)]), 15e6, "one has ended");
     assert_eq!(sent(Vec::new()), 15e6, "the other does not answer");
     assert_eq!(sent(vec![snapshot(own, "b", &[], 3)]), 25e6, "it goes on");
-    assert_eq!(sent(vec![snapshot(own, "b", &[], 1)]), 30e6, "it opened the device anew");
+    assert_eq!(sent(vec![snapshot(own, "b", &[], 2)]), 25e6, "an answer from before the last one");
+    let mut anew = snapshot(own, "b", &[], 1);
+    anew.now_ns += 3_000_000_000;
+    assert_eq!(sent(vec![anew]), 30e6, "it opened the device anew");
 }
 
 #[test]

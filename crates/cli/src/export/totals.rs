@@ -20,6 +20,8 @@ pub(super) struct Totals {
 
 /// What a device reported last.
 struct Seen {
+    /// When, by the monotonic clock of the host; 0 if the device does not tell.
+    now_ns: u64,
     uptime_ms: u64,
     counters: BTreeMap<Key, u64>,
 }
@@ -30,11 +32,18 @@ impl Totals {
         let mut before = std::mem::take(&mut self.running);
         for device in devices {
             let id = (device.pid, device.slot);
-            if let Some(old) = before.remove(&id).filter(|old| old.uptime_ms > device.uptime_ms) {
+            match before.remove(&id) {
+                // This answer is older than the stored one.
+                Some(newer) if device.now_ns != 0 && newer.now_ns > device.now_ns => {
+                    self.running.insert(id, newer);
+                    continue;
+                }
                 // Another device under the same number.
-                self.retire(&old);
+                Some(old) if old.uptime_ms > device.uptime_ms => self.retire(&old),
+                _ => {}
             }
-            self.running.insert(id, Seen { uptime_ms: device.uptime_ms, counters: counters_of(device) });
+            let (now_ns, uptime_ms) = (device.now_ns, device.uptime_ms);
+            self.running.insert(id, Seen { now_ns, uptime_ms, counters: counters_of(device) });
         }
         for (id, gone) in before {
             // A stopped process does not answer and goes on later; keep it until its number is gone.

@@ -64,7 +64,7 @@ pub(crate) struct SimArgs {
     /// Use this seed instead of the scenario's.
     #[arg(long)]
     seed: Option<u64>,
-    /// Write the page here instead of beside the current directory's NAME.html.
+    /// Write the page to this file. By default it is NAME.html in the current directory, where NAME.toml is the scenario.
     #[arg(short, long, value_name = "PAGE.html")]
     output: Option<PathBuf>,
     /// Write the results as JSON lines, one per run.
@@ -121,8 +121,7 @@ fn simulate(args: &SimArgs) -> Result<(), Failure> {
         Some(output) => output.clone(),
         None => PathBuf::from(path.file_stem().unwrap_or_default()).with_extension("html"),
     };
-    create(&output)?
-        .write_all(page::html(&scenario, &outcomes).as_bytes())
+    std::fs::write(&output, page::html(&scenario, &outcomes))
         .map_err(|error| Failure::io(format!("cannot write {}", output.display()), error))?;
     print_text(&format!("figures: {}", output.display()))
 }

@@ -1,6 +1,6 @@
 //! `--timeline`: records packets and operations of the program, and writes the page of `ferroce timeline` at the end.
 //!
-//! Both stay beside the page, so that `ferroce timeline` can read them again.
+//! Both stay beside the page. A file of an earlier run may lie there too, so the command that reads those of this run is printed.
 
 use crate::capture::{Recording, output_path};
 use crate::failure::Failure;
@@ -47,6 +47,8 @@ impl Timeline {
         if captures.is_empty() {
             return Ok("ferroce run: there is no timeline; the program opened no ferroce device.".into());
         }
-        timeline::write(&captures, &self.page)
+        let summary = timeline::write(&captures, &self.page)?;
+        let files: Vec<String> = captures.iter().map(|path| path.display().to_string()).collect();
+        Ok(format!("{summary}\nRead it again: ferroce timeline {}", files.join(" ")))
     }
 }

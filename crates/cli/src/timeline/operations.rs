@@ -8,7 +8,8 @@ use super::pairing::{End, Pairing, Seed, SeenAt};
 use crate::failure::Failure;
 use ferroce_proto::wire::Service;
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
@@ -19,6 +20,9 @@ const MAX_LINE: u64 = 1024;
 /// Posts that wait for their completions.
 const MAX_POSTED: usize = 1 << 16;
 const MAX_QUEUE_PAIRS: usize = 16_384;
+/// Lines among which the earliest is chosen. A post has its line where the verb returned, and the time when it began: a completion
+/// that another thread polled may stand before it.
+const REORDERED: usize = 4096;
 
 /// A line of the record.
 #[derive(Deserialize)]
@@ -32,12 +36,19 @@ struct Line {
     wr_id: u64,
     #[serde(default)]
     bytes: u64,
+    /// Whether a post has a completion if it succeeds.
+    #[serde(default = "always")]
+    signaled: bool,
     #[serde(default)]
     status: u32,
     #[serde(default)]
     peer: u32,
     src: Option<IpAddr>,
     dst: Option<IpAddr>,
+}
+
+fn always() -> bool {
+    true
 }
 
 /// A post or a completion.
@@ -106,16 +117,23 @@ impl<'a> Reader<'a> {
     pub(super) fn read(&mut self, path: &Path) -> Result<(), Failure> {
         let failure = |error| Failure::io(format!("cannot read {}", path.display()), error);
         let mut source = BufReader::new(File::open(path).map_err(failure)?);
-        let mut line = Vec::new();
+        let (mut line, mut held, mut read) = (Vec::new(), BTreeMap::new(), 0_u64);
         loop {
             line.clear();
             if (&mut source).take(MAX_LINE).read_until(b'\n', &mut line).map_err(failure)? == 0 {
-                return Ok(());
+                break;
             }
             if let Ok(parsed) = serde_json::from_slice::<Line>(&line) {
-                self.take(parsed);
+                // Lines of one time keep their order.
+                read += 1;
+                held.insert((parsed.t, read), parsed);
+            }
+            if held.len() == REORDERED {
+                held.pop_first().into_iter().for_each(|(_, line)| self.take(line));
             }
         }
+        held.into_values().for_each(|line| self.take(line));
+        Ok(())
     }
 
     fn take(&mut self, line: Line) {
@@ -133,16 +151,15 @@ impl<'a> Reader<'a> {
         let is_post = line.op == "post";
         let is_receive = line.name == "RECV";
         let mut latency_ns = None;
-        if is_post && self.waiting < MAX_POSTED {
+        if is_post && line.signaled && self.waiting < MAX_POSTED {
             self.waiting += 1;
             self.posted.entry((line.qp, line.wr_id, is_receive)).or_default().push_back(line.t);
         } else if !is_post {
             // A failed completion does not tell whether it is of a receive.
             let keys = [is_receive, !is_receive].map(|is_receive| (line.qp, line.wr_id, is_receive));
             let tried = if line.name.is_empty() { &keys[..] } else { &keys[..1] };
-            let posted = tried.iter().find_map(|key| self.posted.get_mut(key).and_then(VecDeque::pop_front));
+            let posted = tried.iter().find_map(|key| self.completed(*key));
             latency_ns = posted.map(|posted| line.t.saturating_sub(posted));
-            self.waiting -= usize::from(posted.is_some());
         }
         let operations = &mut self.analysis.connections[number].operations;
         operations.posts += u64::from(is_post);
@@ -158,6 +175,17 @@ impl<'a> Reader<'a> {
         let time_ns = line.t.saturating_sub(start);
         let (name, wr_id, bytes, status) = (line.name, line.wr_id, line.bytes, line.status);
         operations.listed.push(Operation { time_ns, end, is_post, name, wr_id, bytes, status, latency_ns });
+    }
+
+    /// Removes the oldest post that waits under this key. Returns its time.
+    fn completed(&mut self, key: (u32, u64, bool)) -> Option<u64> {
+        let Entry::Occupied(mut posts) = self.posted.entry(key) else { return None };
+        let time = posts.get_mut().pop_front();
+        if posts.get().is_empty() {
+            posts.remove();
+        }
+        self.waiting -= usize::from(time.is_some());
+        time
     }
 
     fn connect(&mut self, line: &Line) {
@@ -199,5 +227,49 @@ impl<'a> Reader<'a> {
             operations.latency = operations.histogram.percentiles();
             operations.listed.sort_by_key(|operation| operation.time_ns);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pairing::Pairer;
+    use super::*;
+
+    /// The operations of queue pair 7 in a record with these lines.
+    fn read(name: &str, lines: &[&str]) -> Operations {
+        let path = std::env::temp_dir().join(format!("ferroce-operations-{name}-{}", std::process::id()));
+        std::fs::write(&path, lines.join("\n")).expect("a file of ours");
+        let mut analysis = Analysis::new(Pairer::default().finish(), 100);
+        let mut reader = Reader::new(&mut analysis, 100);
+        reader.read(&path).expect("a record");
+        assert_eq!((reader.waiting, reader.posted.len()), (0, 0), "{name}: posts without completions");
+        reader.finish();
+        std::fs::remove_file(path).expect("our own file");
+        analysis.connections.remove(0).operations
+    }
+
+    /// Three posts of one number, of which only the last has a completion.
+    #[test]
+    fn a_completion_belongs_to_a_signaled_post() {
+        let post = |t, signaled| {
+            format!(
+                r#"{{"t":{t},"qp":7,"op":"post","name":"SEND","wr_id":5,"bytes":1,"signaled":{signaled}}}"#
+            )
+        };
+        let lines = [post(100, false), post(200, false), post(300, true)];
+        let completion = r#"{"t":350,"qp":7,"op":"completion","name":"SEND","wr_id":5}"#;
+        let found = read("signaled", &[&lines[0], &lines[1], &lines[2], completion]);
+        assert_eq!((found.posts, found.completions), (3, 1));
+        assert_eq!(found.listed.last().and_then(|operation| operation.latency_ns), Some(50));
+    }
+
+    /// The thread that polls wrote its line before the thread that posts. An older record does not tell what is signaled.
+    #[test]
+    fn a_post_below_its_completion_is_found() {
+        let completion = r#"{"t":150,"qp":7,"op":"completion","name":"SEND","wr_id":5}"#;
+        let post = r#"{"t":100,"qp":7,"op":"post","name":"SEND","wr_id":5,"bytes":1}"#;
+        let found = read("order", &[completion, post]);
+        let listed: Vec<_> = found.listed.iter().map(|o| (o.time_ns, o.is_post, o.latency_ns)).collect();
+        assert_eq!(listed, [(0, true, None), (50, false, Some(50))]);
     }
 }

@@ -434,7 +434,7 @@ fn packets(page: &mut String, analysis: &Analysis, connection: &Connection, abou
 fn operation_row(page: &mut String, operation: &Operation) {
     let Operation { time_ns, end, name, wr_id, bytes, status, latency_ns, .. } = operation;
     let size = format_size(*bytes);
-    let article = if name.starts_with("RDMA") { "an" } else { "a" };
+    let article = if ["RDMA", "atomic"].iter().any(|word| name.starts_with(word)) { "an" } else { "a" };
     let (class, label, words) = match operation.is_post {
         true => (
             "post",

@@ -122,7 +122,9 @@
       const clip = value => Math.min(Math.max(value, TOP), HEIGHT - BOTTOM);
       const step = 10 ** Math.floor(Math.log10((view[1] - view[0]) / 4));
       const ticks = [step, 2 * step, 5 * step].find(s => (view[1] - view[0]) / s <= 12) ?? 10 * step;
-      for (let at = Math.ceil(view[0] / ticks) * ticks; at <= view[1]; at += ticks) {
+      const firstTick = Math.ceil(view[0] / ticks) * ticks;
+      // Above 2^53 a tick may be less than the precision of a number, so the ticks are counted.
+      for (let n = 0, at = firstTick; n <= 12 && at <= view[1]; n++, at = firstTick + n * ticks) {
         make(svg, 'line', { class: 'tick-line', x1: AXIS, x2: width, y1: y(at), y2: y(at) });
         make(svg, 'text', { class: 'end', x: AXIS - 6, y: y(at) + 4 }, tickLabel(at, ticks));
       }

@@ -90,7 +90,7 @@ fn line(buffer: &mut Buffer, area: Rect, y: u16, line: Line<'_>) {
 
 fn headline(sample: &Sample, is_paused: bool) -> Line<'static> {
     let devices = &sample.devices;
-    let qps: u64 = devices.iter().map(|device| device.qp_count()).sum();
+    let qps: u64 = devices.iter().map(|device| device.qp_count()).fold(0, u64::saturating_add);
     let sum = |rate: fn(&super::sample::DeviceRates) -> f64| -> f64 {
         devices.iter().map(|d| rate(&d.rates)).sum()
     };
@@ -161,7 +161,7 @@ fn footer(app: &App) -> Line<'static> {
 /// What a tab does not list.
 fn left_out(sample: &Sample, tab: Tab) -> Vec<String> {
     let sum = |count: fn(&ferroce_nic::inspect::Snapshot) -> u64| -> u64 {
-        sample.devices.iter().map(|device| count(&device.snapshot)).sum()
+        sample.devices.iter().map(|device| count(&device.snapshot)).fold(0, u64::saturating_add)
     };
     let (count, what) = match tab {
         Tab::Qps | Tab::Cqs => (sum(|s| s.queue_pairs_left_out), "more queue pairs did not answer in time"),

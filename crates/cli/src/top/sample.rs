@@ -147,7 +147,7 @@ impl Device {
 
     /// Queue pairs, listed or not.
     pub(crate) fn qp_count(&self) -> u64 {
-        self.snapshot.queue_pairs.len() as u64 + self.snapshot.queue_pairs_left_out
+        (self.snapshot.queue_pairs.len() as u64).saturating_add(self.snapshot.queue_pairs_left_out)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::abi::*;
 use crate::qp::QpObject;
 use crate::{cq, recv, send};
 use ferroce_nic::{LoggedCall, Nic, OperationLog};
-use ferroce_proto::verbs::{AttrMask, SendOp, Sge};
+use ferroce_proto::verbs::{AttrMask, SendFlags, SendOp, Sge};
 use ferroce_proto::{Gid, Qpn};
 use std::ffi::c_int;
 
@@ -29,11 +29,14 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, list: *mut ibv_send_wr, bad: *mu
         // SAFETY: the program's room.
         unsafe { bad.write(refused) };
     }
+    // SAFETY: NULL, or a queue pair of ours.
+    let signal_all = unsafe { QpObject::of(qp) }.is_ok_and(|object| object.signal_all);
     let end = end_of(result, list, refused);
     // SAFETY: the program's list, which it may not free before the verb returns.
     let posted = walk(list, end, |wr| unsafe { (*wr).next }).map(|wr| unsafe {
+        let is_signaled = signal_all || (*wr).send_flags & SendFlags::SIGNALED.bits() != 0;
         let (name, wr_id) = (name_of_opcode((*wr).opcode), (*wr).wr_id);
-        LoggedCall::Post { name, wr_id, bytes: length((*wr).sg_list, (*wr).num_sge) }
+        LoggedCall::Post { name, wr_id, bytes: length((*wr).sg_list, (*wr).num_sge), is_signaled }
     });
     record(qp, began_ns, posted);
     result
@@ -51,7 +54,8 @@ unsafe extern "C" fn post_recv(qp: *mut ibv_qp, list: *mut ibv_recv_wr, bad: *mu
     let end = end_of(result, list, refused);
     // SAFETY: the program's list, which it may not free before the verb returns.
     let posted = walk(list, end, |wr| unsafe { (*wr).next }).map(|wr| unsafe {
-        LoggedCall::Post { name: "RECV", wr_id: (*wr).wr_id, bytes: length((*wr).sg_list, (*wr).num_sge) }
+        let bytes = length((*wr).sg_list, (*wr).num_sge);
+        LoggedCall::Post { name: "RECV", wr_id: (*wr).wr_id, bytes, is_signaled: true }
     });
     record(qp, began_ns, posted);
     result
@@ -116,15 +120,10 @@ pub(crate) fn modified(object: &QpObject, nic: &Nic, mask: AttrMask) {
     }
 }
 
-/// Requests that `ibv_wr_complete` has posted: name, number and length.
-pub(crate) fn built(
-    object: &QpObject,
-    began_ns: u64,
-    requests: impl Iterator<Item = (&'static str, u64, u64)>,
-) {
+/// Requests that `ibv_wr_complete` has posted.
+pub(crate) fn built(object: &QpObject, began_ns: u64, posts: impl Iterator<Item = LoggedCall>) {
     if let Some(log) = OperationLog::of_process() {
-        let post = |(name, wr_id, bytes)| (object.qp.qpn(), LoggedCall::Post { name, wr_id, bytes });
-        log.record(began_ns, requests.map(post));
+        log.record(began_ns, posts.map(|post| (object.qp.qpn(), post)));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::guard;
 use crate::handle::Handle;
 use crate::mw;
 use crate::recorded;
-use ferroce_nic::OperationLog;
+use ferroce_nic::{LoggedCall, OperationLog};
 use ferroce_proto::verbs::{
     AtomicOp, FlushWhat, Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget,
 };
@@ -124,14 +124,20 @@ unsafe extern "C" fn complete_recorded(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
     let requests: Vec<_> = unsafe { builder(qp) }.map_or_else(
         |_| Vec::new(),
-        |(_, builder)| {
+        |(object, builder)| {
             // SAFETY: this thread holds the lock.
             let draft = unsafe { &*builder.draft.get() };
             let len = |data: &Data| match data {
                 Data::Sges(at) => draft.sges[at.clone()].iter().map(|sge| u64::from(sge.len)).sum::<u64>(),
                 Data::Inline(at) => at.len() as u64,
             };
-            draft.requests.iter().map(|r| (recorded::name_of(&r.op), r.wr_id, len(&r.data))).collect()
+            let post = |r: &Request| LoggedCall::Post {
+                name: recorded::name_of(&r.op),
+                wr_id: r.wr_id,
+                bytes: len(&r.data),
+                is_signaled: object.signal_all || r.flags.contains(SendFlags::SIGNALED),
+            };
+            draft.requests.iter().map(post).collect()
         },
     );
     // SAFETY: as above.

@@ -28,7 +28,7 @@ pub(crate) struct QpObject {
     pub(crate) uses: Uses,
     /// The source that its events carry.
     source: EventSource,
-    signal_all: bool,
+    pub(crate) signal_all: bool,
     /// Set if it was created with operations for `ibv_wr_*`.
     builder: Option<Builder>,
     /// Objects that must outlive the queue pair.
