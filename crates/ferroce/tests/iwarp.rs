@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use support::process::{Peer, parent};
 use support::{LOOPBACKS, PATIENCE, Side, V4, event, pattern, post_error, until, watched};
 
@@ -529,5 +530,32 @@ fn a_program_that_sleeps_is_woken() {
         // Nobody polls at the receiver: its background thread reads the stream.
         until("the completion channel has an event", || b.cq.clear_events() > 0);
         assert_eq!(b.success().wr_id, 1);
+    });
+}
+
+/// A program may connect a moment before its peer listens. On a loaded machine the listener can be later than the second attempt, so there are
+/// several rounds; without that attempt none succeeds.
+#[test]
+fn a_refused_connection_is_tried_a_second_time() {
+    const LATE: Duration = Duration::from_millis(50);
+    watched(|| {
+        let (a, b) = (device(false), Side::on(device(false), |pd, cq| pd.rc(cq), |qp| qp));
+        let is_connected = |_: &i32| {
+            let to = Listener::bind(&b.device, SocketAddr::new(V4, 0)).unwrap().local_addr();
+            let side = Side::on(a.clone(), |pd, cq| pd.rc(cq), |qp| qp);
+            std::thread::scope(|scope| {
+                let client = scope.spawn(|| Connector::new(&a, to).connect(&side.qp));
+                std::thread::sleep(LATE);
+                let listener = Listener::bind(&b.device, to).unwrap();
+                until("the attempt ends", || {
+                    if let Some(request) = listener.try_accept().unwrap() {
+                        request.accept(&b.pd.rc(&b.cq).create().unwrap(), b"").unwrap();
+                    }
+                    client.is_finished()
+                });
+                client.join().unwrap().is_ok()
+            })
+        };
+        assert!((0..20).find(is_connected).is_some());
     });
 }

@@ -366,7 +366,8 @@ fn the_rtr_message_is_repeated_for_a_silent_peer() {
             peer.write_all(&reply.to_bytes()).unwrap();
             let _connection = connected.join().unwrap();
             let (mut reader, mut bytes) = (Reader::new(true), [0; 20]);
-            for _ in 0..3 {
+            // The message and its four repetitions.
+            for _ in 0..5 {
                 peer.read_exact(&mut bytes).unwrap();
                 let item = reader.next(&mut &bytes[..]).unwrap();
                 let Some(Item::Payload(piece)) = item else { panic!("{item:?}") };

@@ -76,7 +76,8 @@ macro_rules! program {
     }};
 }
 
-/// Debian's perftest resolves no IPv6 address with -R. As client it fails if its server, which closes and listens again between two connections, is late.
+/// Debian's perftest resolves no IPv6 address with -R. Its server closes and listens again between two connections; a client that is
+/// refused meanwhile tries again with memory that it has freed.
 macro_rules! perftest {
     ($name:literal, $program:literal, $args:literal, $says:literal) => {
         Case {
@@ -113,7 +114,7 @@ pub(crate) const CASES: &[Case] = &[
     with_crc(verify("iwarp-large-crc", "-n 1 -k 2 -s 1048576")),
     verify("iwarp-8qps", "-q 8 -s 2,1025,9000"),
     verify("iwarp-srq", "-q 4 -S -o send -s 2,1025,9000"),
-    in_rust(verify("iwarp-inline", "-i -s 1,2,3,32,64,65")),
+    verify("iwarp-inline", "-i -s 1,2,3,32,64,65"),
     verify("iwarp-events", "-e -s 2,1025,9000"),
     in_rust(verify("iwarp-rust-verify", "-s 2,3,64,1000,4096,65537")),
     in_rust(verify("iwarp-rust-srq", "-q 4 -S -o send -s 2,1025,9000")),

@@ -126,7 +126,8 @@ mod tests {
         let jobs = jobs(&[]);
         let mut text = "# Programs over iWARP\n\n<!-- Made from xtask/src/programs/iwarp.rs: FERROCE_REGENERATE=1 cargo test -p xtask iwarp_page -->\n\n\
              Which of the programs that run on ferroce also run over [iWARP](../internals/iwarp.md), and why do the others not?\n\
-             `cargo xtask programs --wire iwarp` runs all that can; `--short` runs those of every `cargo xtask test`.\n\n\
+             `cargo xtask programs --wire iwarp` runs all that can; `--short` runs those of every `cargo xtask test`.\n\
+             The counts are those of the list of programs, not of one run.\n\n\
              | kind | run | skipped |\n|---|---:|---:|\n"
             .to_owned();
         let mut kinds: Vec<&str> = jobs.iter().map(|job| job.kind).collect();

@@ -160,7 +160,7 @@ fn ping(name: &str, to: SocketAddr, revision: u8, crc: bool, rtr: Option<RdmapOp
         return Err(format!("{reply:?}").into());
     }
     if revision == 1 {
-        // siw then closes the stream as soon as rping READs.
+        // siw closes the stream later; cause unknown.
         return Ok("accepted".into());
     }
     let empty = ReadRequest { sink_stag: RKey(1), sink_to: 0, len: 0, source_stag: RKey(1), source_to: 0 };

@@ -10,8 +10,9 @@ use crate::address::Address;
 use crate::verbs::{ibv_ah_attr, ibv_context, ibv_qp_attr, verbs_context, zeroed};
 use std::ffi::{c_int, c_void};
 
-/// The first word of the table. A real library has a pointer there, which has zeros at one end.
-pub const MAGIC: u64 = u64::from_be_bytes(*b"ferroce\x01");
+/// The first word of the table. A real library has a pointer there, which has zeros at one end. Its last byte is the version: it grows when a
+/// structure of this file changes.
+pub const MAGIC: u64 = u64::from_be_bytes(*b"ferroce\x02");
 
 /// Maximum length of private data that librdmacm can express: its length is one byte.
 pub const PRIVATE_DATA: usize = 255;
@@ -57,7 +58,7 @@ impl Parameters {
         &self.private[..PRIVATE_DATA.min(self.private_len as usize)]
     }
 
-    /// Sets the private data that a peer sent. iWARP has room for more than librdmacm: then the rest is cut off, as Linux does.
+    /// Sets the private data that a peer sent. iWARP has room for more than librdmacm: then the rest is cut off.
     pub fn set_received(&mut self, data: &[u8]) {
         let len = data.len().min(PRIVATE_DATA);
         self.private[..len].copy_from_slice(&data[..len]);
@@ -97,6 +98,10 @@ pub struct Event {
 }
 
 zeroed!(Parameters, Event);
+
+// A new size needs a new version, or a librdmacm of another build would write past the end of its event.
+const _: () =
+    assert!(MAGIC.to_be_bytes()[7] == 2 && size_of::<Parameters>() == 280 && size_of::<Event>() == 352);
 
 /// The state of an id.
 #[derive(Clone, Copy, Debug, Default)]

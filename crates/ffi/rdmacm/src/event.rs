@@ -82,6 +82,13 @@ impl Event {
 
     fn process(&mut self, owner: &Id, spare: Box<Id>, event: &cm::Event) -> Outcome {
         let as_it_is = Outcome::Deliver(event.kind, event.status);
+        if let RDMA_CM_EVENT_REJECTED
+        | RDMA_CM_EVENT_UNREACHABLE
+        | RDMA_CM_EVENT_CONNECT_ERROR
+        | RDMA_CM_EVENT_DISCONNECTED = event.kind
+        {
+            owner.state.lock().has_ended = true;
+        }
         match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => owner.show_addresses(),
             RDMA_CM_EVENT_ROUTE_RESOLVED => owner.show_path(),

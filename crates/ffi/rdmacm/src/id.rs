@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) is_sync: bool,
     /// The queue pair could not be set up: later messages of the peer about it are ignored.
     pub(crate) has_failed: bool,
+    /// The program knows that there is no connection any more, or that there was none: no event about it follows.
+    pub(crate) has_ended: bool,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
     pub(crate) local_ece: [u32; 2],

@@ -79,7 +79,9 @@ impl Posting<'_> {
     pub fn cap(&self) -> QpCap {
         match self.non_roce {
             Some(NonRoce::Raw(raw)) => raw.query().cap,
-            _ => *self.machine.cap(),
+            // `machine` is a stub without queues.
+            Some(NonRoce::Stream) => self.host.stream_cap(),
+            None => *self.machine.cap(),
         }
     }
 

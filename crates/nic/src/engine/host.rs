@@ -14,7 +14,8 @@ use ferroce_proto::qp::{
     RefusalReason, Segment, Side, TxError, TxPayload, WriteHeaders,
 };
 use ferroce_proto::verbs::{
-    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, QpState, Route, SendWr, Sge, WcStatus,
+    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, QpCap, QpState, Route, SendWr, Sge,
+    WcStatus,
 };
 use ferroce_proto::wire::{RendezvousSend, SourceRef};
 use ferroce_proto::{PdId, RKey, Srqn};
@@ -166,6 +167,11 @@ impl<'a, 'q> NicHost<'a, 'q> {
             Some(stream) => engine.post_stream(qp, stream, wr, self),
             None => Err(PostError::WrongState(QpState::Reset)),
         }
+    }
+
+    /// The sizes of a queue pair over a stream.
+    pub(super) fn stream_cap(&self) -> QpCap {
+        self.qp.stream().map_or_else(QpCap::default, |stream| stream.machine.lock().query().cap)
     }
 
     /// Whether packets wait in a batch.

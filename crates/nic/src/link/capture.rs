@@ -4,7 +4,6 @@
 //! are zero, as on the loopback interface; all else is what the wire had, so Wireshark can check the ICRC. A TCP socket shows
 //! no segments either: those in the file are made up, with sequence numbers that fit.
 
-use ferroce_os::clock::wall_clock_ns;
 use ferroce_os::fork::Generation;
 use ferroce_proto::Gid;
 use ferroce_proto::wire::{FlowAddrs, Ipv4Header, Ipv6Header, UdpHeader};
@@ -144,9 +143,15 @@ impl Capture {
         self.write(direction, time_ns, |frame| build_udp(frame, outer, packet));
     }
 
-    /// Adds a segment of at most [`TcpSegment::MOST`] bytes.
-    pub(crate) fn record_segment(&self, direction: Direction, segment: &TcpSegment, payload: &[u8]) {
-        self.write(direction, wall_clock_ns(), |frame| build_tcp(frame, segment, payload));
+    /// Adds a segment of this time and at most [`TcpSegment::MOST`] bytes.
+    pub(crate) fn record_segment(
+        &self,
+        direction: Direction,
+        time_ns: u64,
+        segment: &TcpSegment,
+        payload: &[u8],
+    ) {
+        self.write(direction, time_ns, |frame| build_tcp(frame, segment, payload));
     }
 
     fn write(&self, direction: Direction, time_ns: u64, build: impl FnOnce(&mut Vec<u8>)) {

@@ -124,11 +124,31 @@ static void exchange(struct rdma_cm_id *from, struct rdma_cm_id *to)
 	rdma_dereg_mr(in_mr);
 }
 
+// Inline from two pieces, which may be gone after the call and belong to no region.
+static void inline_pieces(struct rdma_cm_id *from, struct rdma_cm_id *to)
+{
+	static char in[64];
+	char first[] = "two ", second[] = "pieces";
+	struct ibv_sge pieces[] = { { (uintptr_t)first, 4, 0 }, { (uintptr_t)second, sizeof second, 0 } };
+	struct ibv_wc wc;
+	struct ibv_mr *mr = rdma_reg_write(to, in, sizeof in);
+	CHECK(mr);
+	DONE(rdma_post_recv(to, in, in, sizeof in, mr));
+	DONE(rdma_post_sendv(from, NULL, pieces, 2, IBV_SEND_INLINE));
+	memset(first, 'x', sizeof first);
+	CHECK(rdma_get_send_comp(from, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_get_recv_comp(to, &wc) == 1 && wc.status == IBV_WC_SUCCESS && strcmp(in, "two pieces") == 0);
+	REFUSED(rdma_post_sendv(from, NULL, (struct ibv_sge[3]){ 0 }, 3, IBV_SEND_INLINE), EINVAL);
+	rdma_dereg_mr(mr);
+	memset(in, 0, sizeof in);
+}
+
 static void whole_life(int port, int len)
 {
 	char bytes[255];
 	memset(bytes, 'h', sizeof bytes);
 	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
+	attr.cap.max_send_sge = 2, attr.cap.max_inline_data = 32;
 	struct rdma_cm_id *active = routed(here, RDMA_PS_TCP, port);
 	union ibv_gid gid;
 	DONE(ibv_query_gid(active->verbs, 1, 0, &gid));
@@ -150,6 +170,7 @@ static void whole_life(int port, int len)
 	PASS(there, ESTABLISHED);
 	exchange(active, passive);
 	exchange(passive, active);
+	inline_pieces(active, passive);
 	DONE(rdma_disconnect(active));
 	PASS(there, DISCONNECTED);
 	PASS(here, DISCONNECTED);
@@ -272,6 +293,8 @@ static void endpoints(void)
 	PASS(here, DISCONNECTED);
 	DONE(rdma_disconnect(passive));
 	CHECK(passive->event->event == RDMA_CM_EVENT_DISCONNECTED);
+	// No further event comes, so this does not wait for one.
+	DONE(rdma_disconnect(passive));
 	rdma_destroy_ep(active);
 	rdma_destroy_ep(passive);
 	rdma_destroy_ep(listens);

@@ -18,17 +18,43 @@ use std::sync::Weak;
 /// Bytes of one read: a whole reply, and a little of what follows.
 const READ: usize = MAX_PRIVATE_DATA + 64;
 
+/// When a connection that TCP refused is tried again, once. Programs connect a moment before their peer listens, and RoCE asks twice, too.
+const AGAIN_NS: u64 = 200_000_000;
+
+/// How often it was tried.
+#[derive(Clone, Copy)]
+pub(super) enum Tries {
+    First,
+    /// The second time is then.
+    SecondAt(Time),
+    Second,
+}
+
 /// An attempt to connect.
 pub(super) struct Connecting {
     pub(super) socket: StreamSocket,
     pub(super) id: Weak<CmId>,
     pub(super) qpn: Qpn,
+    pub(super) local: Option<SocketAddr>,
     pub(super) peer: SocketAddr,
+    pub(super) traffic_class: u8,
     pub(super) offer: Offer,
     pub(super) private_data: Vec<u8>,
     /// From the moment that TCP is connected.
     pub(super) initiator: Option<Initiator>,
+    pub(super) tries: Tries,
+    /// When all of it must be over.
     pub(super) deadline: Time,
+}
+
+impl Connecting {
+    /// When something is due.
+    pub(super) fn due(&self) -> Time {
+        match self.tries {
+            Tries::SecondAt(at) => at.min(self.deadline),
+            Tries::First | Tries::Second => self.deadline,
+        }
+    }
 }
 
 /// How an attempt failed.
@@ -64,8 +90,25 @@ enum Step {
 }
 
 impl CmService {
+    /// Starts to connect.
+    pub(super) fn begin(&self, connections: &mut Connections, number: u64, connecting: Connecting) {
+        let Connecting { socket, peer, traffic_class, .. } = &connecting;
+        socket.set_traffic_class(*traffic_class);
+        let watched =
+            socket.connect(*peer).and_then(|()| self.watch(socket.as_fd(), Interest::Write, number));
+        match watched {
+            Ok(()) => connections.put(number, Entry::Connecting(connecting)),
+            // TCP can refuse at once, for example without a route.
+            Err(error) => self.on_failure(connections, number, connecting, Failure::of(&error)),
+        }
+    }
+
     /// The socket of an attempt is ready.
     pub(super) fn advance(&self, connections: &mut Connections, number: u64, mut connecting: Connecting) {
+        if let Tries::SecondAt(_) = connecting.tries {
+            // The report is of the first socket.
+            return connections.put(number, Entry::Connecting(connecting));
+        }
         let step = match &mut connecting.initiator {
             None => self.send_request(&mut connecting, number),
             Some(initiator) => read_reply(&connecting.socket, initiator, connecting.peer),
@@ -75,8 +118,31 @@ impl CmService {
             Step::Accepted { terms, private_data, received } => {
                 self.start_stream(connections, number, connecting, terms, private_data, &received);
             }
-            Step::Failed(failure) => self.fail(connections, &connecting, failure),
+            Step::Failed(failure) => self.on_failure(connections, number, connecting, failure),
         }
+    }
+
+    /// Tries again later if nobody listened, once; otherwise the program is told.
+    fn on_failure(
+        &self,
+        connections: &mut Connections,
+        number: u64,
+        connecting: Connecting,
+        failure: Failure,
+    ) {
+        let again_at = now() + AGAIN_NS;
+        let is_over = failure.status != -libc::ECONNREFUSED || again_at >= connecting.deadline;
+        let socket = match (connecting.tries, connecting.local, self.engine.stream_extras()) {
+            // A new socket with the same port, which the id has.
+            (Tries::First, Some(local), Some(extras)) if !is_over => {
+                StreamSocket::bind(local, false, extras).ok()
+            }
+            _ => None,
+        };
+        let Some(socket) = socket else { return self.fail(connections, &connecting, failure) };
+        self.unwatch(&connecting.socket);
+        let tries = Tries::SecondAt(again_at);
+        connections.put(number, Entry::Connecting(Connecting { socket, tries, ..connecting }));
     }
 
     /// TCP is connected, or failed to.
@@ -134,20 +200,22 @@ impl CmService {
         connections.raise(strong, CmEventKind::Established, 0, conn);
     }
 
-    /// The time of an attempt is over.
-    pub(super) fn give_up(&self, connections: &mut Connections, connecting: &Connecting) {
-        let failure = Failure::new(CmEventKind::Unreachable, libc::ETIMEDOUT);
-        self.fail(connections, connecting, failure);
-    }
-
-    /// An attempt failed before it began.
-    pub(super) fn fail_connecting(
+    /// The second attempt is due, or the time of all is over.
+    pub(super) fn on_connecting_due(
         &self,
         connections: &mut Connections,
-        connecting: &Connecting,
-        error: &io::Error,
+        number: u64,
+        connecting: Connecting,
     ) {
-        self.fail(connections, connecting, Failure::of(error));
+        match connecting.tries {
+            Tries::SecondAt(_) => {
+                self.begin(connections, number, Connecting { tries: Tries::Second, ..connecting });
+            }
+            Tries::First | Tries::Second => {
+                let failure = Failure::new(CmEventKind::Unreachable, libc::ETIMEDOUT);
+                self.fail(connections, &connecting, failure);
+            }
+        }
     }
 
     fn fail(&self, connections: &mut Connections, connecting: &Connecting, failure: Failure) {

@@ -1,6 +1,6 @@
 //! What programs do with ids of iWARP.
 
-use super::active::Connecting;
+use super::active::{Connecting, Tries};
 use super::passive::Listening;
 use super::{Connections, Entry, MOST_PRIVATE_DATA, StreamCm};
 use crate::cm::CmId;
@@ -8,12 +8,10 @@ use crate::cm::event::{CmEvent, ConnParam};
 use crate::cm::id::IdState;
 use crate::error::{CmRefusal, Error};
 use crate::link::{StreamSocket, now};
-use ferroce_os::epoll::Interest;
 use ferroce_os::lock::MutexGuard;
 use ferroce_proto::cm::{CmError, PortSpace};
 use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// How long the peer may take to close its half of a stream, and to read what was sent.
@@ -104,30 +102,25 @@ impl CmId {
         let Some(socket) = state.socket.take() else {
             return Err(CmRefusal::WrongState { why: "it was connected before" }.into());
         };
-        socket.set_traffic_class(state.options.tos);
-        let began = socket.connect(peer);
         let exponent = state.options.response_timeout;
         let timeout_ns = exponent.map_or(REPLY_TIMEOUT_NS, |n| (4096_u64 << n.min(31)) * ATTEMPTS);
         let connecting = Connecting {
             socket,
             id: Arc::downgrade(self),
             qpn: param.qpn,
+            local: state.local,
             peer,
+            traffic_class: state.options.tos,
             offer: streams.offer(param),
             private_data: param.private_data.clone(),
             initiator: None,
+            tries: Tries::First,
             deadline: now() + timeout_ns,
         };
         let (number, events) = self.service.work_locked(streams.connections.lock(), |connections| {
             connections.last += 1;
             let number = connections.last;
-            let watched =
-                began.and_then(|()| self.service.watch(connecting.socket.as_fd(), Interest::Write, number));
-            match watched {
-                Ok(()) => connections.put(number, Entry::Connecting(connecting)),
-                // TCP can refuse at once, for example without a route.
-                Err(error) => self.service.fail_connecting(connections, &connecting, &error),
-            }
+            self.service.begin(connections, number, connecting);
             number
         });
         state.stream = Some(number);

@@ -4,6 +4,7 @@ use super::{Connections, Entry};
 use crate::cm::event::{CmEventKind, ConnParam};
 use crate::cm::{CmId, CmService};
 use crate::engine::{Engine, QpCore, StreamEnd, StreamEvent};
+use crate::link::now;
 use ferroce_proto::{Qpn, Time};
 use std::sync::Weak;
 
@@ -90,9 +91,9 @@ pub(super) fn on_event(connections: &mut Connections, number: u64, event: Stream
 }
 
 impl CmService {
-    /// What is due happens.
+    /// What is due happens. The next time counts from now: after a long stop of the process nothing is made up for.
     pub(super) fn on_due(&self, connections: &mut Connections, number: u64, mut established: Established) {
-        let Some((at, due)) = established.due.take() else { return };
+        let Some((_, due)) = established.due.take() else { return };
         let found = self.engine.device.find_qp(established.qpn);
         let on_stream = |work: fn(&Engine, &QpCore, &StreamEnd) -> bool| {
             found.as_ref().is_some_and(|(engine, qp)| qp.stream().is_some_and(|end| work(engine, qp, end)))
@@ -100,10 +101,11 @@ impl CmService {
         established.due = match due {
             Due::Peer => return self.on_late(connections, number, established),
             Due::Rtr(place) => {
-                let next = RTR_REPEATS_NS.get(place + 1).filter(|_| on_stream(Engine::repeat_rtr));
-                next.map(|after| (at + *after, Due::Rtr(place + 1)))
+                let is_silent = on_stream(Engine::repeat_rtr);
+                let next = RTR_REPEATS_NS.get(place + 1).filter(|_| is_silent);
+                next.map(|after| (now() + *after, Due::Rtr(place + 1)))
             }
-            Due::Send => on_stream(Engine::send_first).then(|| (at + SEND_FIRST_NS, Due::Send)),
+            Due::Send => on_stream(Engine::send_first).then(|| (now() + SEND_FIRST_NS, Due::Send)),
         };
         connections.keep(&established.id.upgrade());
         connections.put(number, Entry::Established(established));

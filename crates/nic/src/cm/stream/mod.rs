@@ -16,9 +16,10 @@
 //! | connections that have sent no whole request | 256 per NIC; then the oldest gives way, after 0.5 s |
 //! | time for the request | 5 s |
 //! | time for TCP to connect, and for the reply | 10 s, or the id's response timeout |
+//! | attempts to connect while nobody listens | 2, the second 0.2 s after the first |
 //! | time for the first FPDU behind the reply | 10 s |
 //! | time that a responder without RTR leaves the first FPDU to the initiator | 50 ms |
-//! | repetitions of the RTR message for a foreign peer that sends nothing | 4, within 1.6 s |
+//! | repetitions of the RTR message for a foreign peer that sends nothing | `established::RTR_REPEATS_NS`, 1.6 s in all |
 //! | time for a disconnect | 5 s, then the stream is reset |
 //! | requests that wait for the program, and connections without one, per listener | the backlog; then the system holds further ones |
 //! | refused requests whose sockets still close | 64 per NIC; then the oldest is closed |
@@ -86,7 +87,7 @@ impl Entry {
             Entry::Listening(listening) => listening.resumes_at(),
             Entry::Requesting(requesting) => Some(requesting.deadline()),
             Entry::Undecided(_) => None,
-            Entry::Connecting(connecting) => Some(connecting.deadline),
+            Entry::Connecting(connecting) => Some(connecting.due()),
             Entry::Established(established) => established.deadline(),
         }
     }
@@ -231,7 +232,9 @@ impl CmService {
                 match connections.take(number) {
                     Some(Entry::Listening(listening)) => self.resume(connections, number, listening),
                     Some(Entry::Requesting(requesting)) => self.unwatch(requesting.socket()),
-                    Some(Entry::Connecting(connecting)) => self.give_up(connections, &connecting),
+                    Some(Entry::Connecting(connecting)) => {
+                        self.on_connecting_due(connections, number, connecting);
+                    }
                     Some(Entry::Established(established)) => {
                         self.on_due(connections, number, established);
                     }

@@ -54,9 +54,11 @@ impl Connected {
     /// Bytes that arrived. An error of an earlier send is reported here, behind them.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let received = self.socket.receive(buffer)?;
-        match self.failed.filter(|_| received.is_none_or(|count| count == 0)) {
-            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-            None => Ok(received),
+        match self.failed {
+            Some(errno) if received.is_none_or(|count| count == 0) && !self.socket.has_unread() => {
+                Err(io::Error::from_raw_os_error(errno))
+            }
+            _ => Ok(received),
         }
     }
 

@@ -8,6 +8,7 @@ use super::tap::Tap;
 use crate::link::capture::Direction;
 use crate::link::counters::{RunningCounters, add};
 use crate::link::{Capture, FaultConfig, LinkCounters};
+use ferroce_os::clock::wall_clock_ns;
 use ferroce_os::lock::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -156,10 +157,17 @@ impl SocketExtras {
         }
     }
 
-    /// The first `count` of these bytes crossed the socket; none were received if the peer closed the stream.
-    pub(crate) fn record(&self, io: Io, pieces: &[&[u8]], count: usize) {
+    /// The time of what is captured now. Sent bytes need the time before the call: when it returns, a receiver on this host may have recorded
+    /// them already.
+    pub(crate) fn time_ns(&self) -> u64 {
+        if self.all.captures() { wall_clock_ns() } else { 0 }
+    }
+
+    /// The first `count` of these bytes crossed the socket at this time; none were received if the peer closed the stream.
+    pub(crate) fn record(&self, io: Io, pieces: &[&[u8]], count: usize, time_ns: u64) {
         let mut tap = self.tap.lock();
         let Some(tap) = tap.as_mut() else { return };
+        tap.set_time(time_ns);
         match io {
             Io::Received if count == 0 => tap.close(Direction::Received, Closing::AfterData),
             Io::Received => tap.add(Direction::Received, pieces, count),
@@ -169,6 +177,7 @@ impl SocketExtras {
 
     pub(crate) fn record_close(&self, how: Closing) {
         if let Some(tap) = self.tap.lock().as_mut() {
+            tap.set_time(wall_clock_ns());
             tap.close(Direction::Sent, how);
         }
     }

@@ -127,20 +127,28 @@ impl StreamSocket {
         let Some(extras) = &self.extras else {
             return unless_it_would_block((&self.socket).read(buffer));
         };
-        // A fault hits bytes only.
-        if extras.has_faults()
-            && unless_it_would_block(self.socket.peek(&mut [MaybeUninit::uninit()]))?.is_none()
-        {
-            return Ok(None);
-        }
-        let fate = extras.fate(Io::Received, buffer.len());
+        // A fault hits bytes only: neither a read that finds nothing nor the end of the stream.
+        let fate = match extras.has_faults().then(|| self.peek()).transpose()? {
+            Some(None) => return Ok(None),
+            None | Some(Some(0)) => Fate::Whole,
+            Some(Some(_)) => extras.fate(Io::Received, buffer.len()),
+        };
         let Some(len) = self.suffer(&fate, buffer.len())? else { return Ok(None) };
         let received = unless_it_would_block((&self.socket).read(&mut buffer[..len]))?;
         if let Some(count) = received {
             extras.damage(&fate, &mut buffer[..count]);
-            extras.record(Io::Received, &[&buffer[..count]], count);
+            extras.record(Io::Received, &[&buffer[..count]], count, extras.time_ns());
         }
         Ok(received)
+    }
+
+    fn peek(&self) -> io::Result<Option<usize>> {
+        unless_it_would_block(self.socket.peek(&mut [MaybeUninit::uninit()]))
+    }
+
+    /// Whether bytes wait, which a fault may have left there.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.extras.is_some() && matches!(self.peek(), Ok(Some(1..)))
     }
 
     /// How many of `len` bytes a read or write may move; `None` if it must be repeated later.
@@ -210,6 +218,7 @@ impl StreamSocket {
         (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len() as _);
         let end = if ends_record { libc::MSG_EOR } else { 0 };
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | end;
+        let began_ns = self.extras.as_ref().map_or(0, |extras| extras.time_ns());
         // SAFETY: the kernel only reads the pieces. Those of the NIC are borrowed, and the regions of the others are held, as
         // the caller promises.
         let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, flags) };
@@ -220,7 +229,7 @@ impl StreamSocket {
         };
         if let Some(extras) = &self.extras {
             let bytes: SmallVec<[&[u8]; 8]> = pieces.iter().map(StreamPiece::captured).collect();
-            extras.record(Io::Sent, &bytes, sent);
+            extras.record(Io::Sent, &bytes, sent, began_ns);
         }
         Ok(sent)
     }
@@ -299,4 +308,35 @@ fn plain(address: SockAddr) -> io::Result<SocketAddr> {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
         IpAddr::V6(_) => address,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    /// Stalls hit bytes, not the end of the stream.
+    #[test]
+    fn the_end_of_a_stream_has_no_faults() {
+        let faults = "stall=100%".parse().unwrap();
+        let extras = Arc::new(StreamExtras::new(None, Some(faults)));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = StreamSocket::bind((Ipv4Addr::LOCALHOST, 0).into(), false, &extras).unwrap();
+        socket.connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.write_all(b"bytes").unwrap();
+        while !socket.has_unread() {
+            std::thread::yield_now();
+        }
+        let mut buffer = [0; 64];
+        assert_eq!(socket.receive(&mut buffer).unwrap(), None);
+        assert_eq!((&socket.socket).read(&mut buffer).unwrap(), 5);
+        drop(peer);
+        let mut received = None;
+        while received.is_none() && extras.counters().injected_stalls == 1 {
+            received = socket.receive(&mut buffer).unwrap();
+        }
+        assert_eq!((received, socket.has_unread()), (Some(0), false));
+    }
 }

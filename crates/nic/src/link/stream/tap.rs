@@ -6,6 +6,7 @@
 use super::socket::Closing;
 use crate::link::Capture;
 use crate::link::capture::{Direction, TcpSegment};
+use ferroce_os::clock::wall_clock_ns;
 use ferroce_proto::iwarp::wire::frame_len;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,12 +30,15 @@ pub(super) struct Tap {
     peer: SocketAddr,
     sent: Half,
     received: Half,
+    /// Time of the segments that are written next.
+    time_ns: u64,
 }
 
 impl Tap {
     /// Writes the three segments with which TCP connects.
     pub(super) fn new(capture: Arc<Capture>, local: SocketAddr, peer: SocketAddr, is_initiator: bool) -> Tap {
-        let mut tap = Tap { capture, local, peer, sent: Half::default(), received: Half::default() };
+        let (sent, received) = (Half::default(), Half::default());
+        let mut tap = Tap { capture, local, peer, sent, received, time_ns: wall_clock_ns() };
         let (first, second) = match is_initiator {
             true => (Direction::Sent, Direction::Received),
             false => (Direction::Received, Direction::Sent),
@@ -45,6 +49,10 @@ impl Tap {
         tap.half(second).sequence += 1;
         tap.segment(first, TcpSegment::ACK, &[]);
         tap
+    }
+
+    pub(super) fn set_time(&mut self, time_ns: u64) {
+        self.time_ns = time_ns;
     }
 
     fn half(&mut self, direction: Direction) -> &mut Half {
@@ -105,7 +113,7 @@ impl Tap {
         };
         let acknowledged = if flags & TcpSegment::ACK == 0 { 0 } else { theirs.sequence };
         let segment = TcpSegment { from, to, sequence: ours.sequence, acknowledged, flags };
-        self.capture.record_segment(direction, &segment, payload);
+        self.capture.record_segment(direction, self.time_ns, &segment, payload);
     }
 }
 
