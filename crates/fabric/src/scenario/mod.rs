@@ -7,7 +7,7 @@ mod traffic;
 mod units;
 
 use crate::switch::{Balance, Pfc, Red, SwitchConfig};
-use crate::topology::{FatTree, LeafSpine, Routes, Topology};
+use crate::topology::{FatTree, Impossible, LeafSpine, MAX_LINKS, MAX_NODES, Routes, Topology};
 use crate::workload::Flow;
 use crate::world::{HostConfig, Recovery, World, WorldConfig};
 use ferroce_proto::cc::{Choice, CongestionControl};
@@ -33,6 +33,8 @@ pub struct Scenario {
     topology: Topology,
     folder: PathBuf,
     variants: Vec<Variant>,
+    /// The priorities that carry data, as bits: those of the workloads and of the flows of traces.
+    priorities: u8,
 }
 
 /// One run of a scenario: a variant with all its parts.
@@ -63,11 +65,13 @@ impl Scenario {
                 ));
             }
         };
-        let scenario = Scenario { file, topology, folder: folder.to_owned(), variants };
+        let priorities = file.workload.iter().fold(0, |bits, workload| bits | 1 << workload.priority());
+        let mut scenario = Scenario { file, topology, folder: folder.to_owned(), variants, priorities };
+        let flows = scenario.flows(&scenario.variants[0])?;
+        scenario.priorities = flows.iter().fold(priorities, |bits, flow| bits | 1 << flow.priority);
         for at in 0..scenario.variants.len() {
             scenario.world_config(&scenario.variants[at])?;
         }
-        scenario.flows(&scenario.variants[0])?;
         Ok(scenario)
     }
 
@@ -145,6 +149,7 @@ impl Scenario {
             seed,
             folder: &self.folder,
             variant,
+            mtu: self.file.host.mtu,
         };
         traffic.flows(&self.file.workload)
     }
@@ -196,10 +201,11 @@ impl Scenario {
                 )));
             }
         };
-        if !(64..=65536).contains(&host.mtu) || host.header > 1000 || !(20..=1000).contains(&host.ack) {
+        let added = host.header.max(host.telemetry);
+        if !(64..=65536).contains(&host.mtu) || added > 1000 || !(20..=1000).contains(&host.ack) {
             return Err(Mistake::new(format!(
-                "host.mtu = {}, header = {}, ack = {}: use an mtu of 64 to 65536 bytes, a header of at most 1000 and an ack of 20 to 1000",
-                host.mtu, host.header, host.ack
+                "host.mtu = {}, header = {}, telemetry = {}, ack = {}: use an mtu of 64 to 65536 bytes, a header and telemetry of at most 1000 each, and an ack of 20 to 1000",
+                host.mtu, host.header, host.telemetry, host.ack
             )));
         }
         let path =
@@ -234,7 +240,6 @@ impl Scenario {
         };
         let host_rate = self.host_rate();
         let headroom = switch.headroom.as_ref().map(|text| bytes("switch.headroom", text)).transpose()?;
-        let priorities = self.file.workload.iter().map(|workload| workload.priority());
         let pfc = Pfc {
             alpha: switch.alpha,
             alpha_rate: host_rate,
@@ -242,7 +247,7 @@ impl Scenario {
             resume_offset: 3 * host.mtu,
             headroom: headroom.map(|bytes| bytes as u32),
             max_packet: host.mtu + host.header + host.telemetry,
-            lossless: priorities.fold(0, |bits, priority| bits | 1 << priority),
+            lossless: self.priorities,
         };
         for (key, alpha) in [("alpha", switch.alpha), ("egress_alpha", switch.egress_alpha)] {
             if !(0.001..=1000.0).contains(&alpha) {
@@ -306,9 +311,14 @@ fn red(ecn: &file::Ecn) -> Result<Red, Mistake> {
 fn build_topology(shape: &Shape, folder: &Path) -> Result<Topology, Mistake> {
     let link =
         |(r, d): (&str, &str)| Ok((rate("topology.rate", r)? as u64, time_ns("topology.delay", d)? as u64));
-    let count = |nodes: u64| match nodes <= u64::from(crate::topology::MAX_NODES) {
+    let impossible = |error: Impossible| Err(Mistake::new(format!("[topology]: {error}")));
+    let count = |nodes: u64| match nodes <= u64::from(MAX_NODES) {
         true => Ok(()),
-        false => Err(Mistake::new(format!("[topology]: {}", crate::topology::Impossible::Nodes(nodes)))),
+        false => impossible(Impossible::Nodes(nodes)),
+    };
+    let count_links = |links: u64| match links <= u64::from(MAX_LINKS) {
+        true => Ok(()),
+        false => impossible(Impossible::TooManyLinks(links)),
     };
     Ok(match shape {
         Shape::Star { hosts, rate, delay } => {
@@ -327,6 +337,7 @@ fn build_topology(shape: &Shape, folder: &Path) -> Result<Topology, Mistake> {
         }
         Shape::LeafSpine { leaves, spines, hosts_per_leaf, rate, trunk_rate, delay } => {
             count(u64::from(*leaves) * (u64::from(*hosts_per_leaf) + 1) + u64::from(*spines))?;
+            count_links(u64::from(*leaves) * (u64::from(*hosts_per_leaf) + u64::from(*spines)))?;
             let trunk = link((trunk_rate.as_ref().unwrap_or(rate), delay))?;
             let shape = LeafSpine { leaves: *leaves, spines: *spines, hosts_per_leaf: *hosts_per_leaf };
             shape.build(link((rate, delay))?, trunk)
@@ -350,6 +361,7 @@ fn build_topology(shape: &Shape, folder: &Path) -> Result<Topology, Mistake> {
                 }
             };
             count(tree.nodes())?;
+            count_links(tree.links())?;
             tree.build(link((rate, delay))?, link((trunk_rate.as_ref().unwrap_or(rate), delay))?)
         }
         Shape::File { path } => {

@@ -46,6 +46,21 @@ fn every_mistake_is_one_sentence_that_names_the_remedy() {
         ("1ms", "100s", "duration = \"100s\" is outside of 1us … 10s"),
         ("hosts = 4", "hosts = 1", "[topology]: the topology has 1 hosts; at least 2 are needed"),
         ("hosts = 4", "hosts = 4000000000", "[topology]: the topology has 4000000000 nodes; at most 100000"),
+        (
+            "hosts = 4",
+            "hosts = 70000",
+            "[topology]: switch 0 has 70000 ports; at most 65535 can be simulated",
+        ),
+        (
+            "kind = \"star\"\nhosts = 4",
+            "kind = \"leaf-spine\"\nleaves = 20000\nspines = 20000\nhosts_per_leaf = 1",
+            "[topology]: the topology has 400020000 links; at most 1000000 can be simulated",
+        ),
+        (
+            "kind = \"star\"\nhosts = 4",
+            "kind = \"fat-tree\"\npods = 1\ntors = 20000\naggs = 20000\ncores_per_agg = 1\nhosts_per_tor = 1",
+            "[topology]: the topology has 400040000 links; at most 1000000 can be simulated",
+        ),
         ("hosts = 4", "hosts = 4\nspeed = 3", "line 5: unknown field `speed`"),
         ("\"star\"", "\"ring\"", "line 6: unknown variant `ring`, expected one of `star`, `dumbbell`"),
         ("100Gb/s", "100", "topology.rate = \"100\": expected a rate"),
@@ -55,6 +70,23 @@ fn every_mistake_is_one_sentence_that_names_the_remedy() {
         ("to = 0", "priority = 0", "workload.priority = 0: data uses 1 to 7"),
         ("10kB", "0", "size = \"0\": a message has at least 1 byte"),
         ("\n[topology]", "\nloss = 2.0\n[topology]", "loss = 2 is outside of 0 … 0.5"),
+        (
+            "\n[topology]",
+            "\nlimit = \"1e9s\"\n[topology]",
+            "limit = \"1e9s\" is longer than 1000 s; use less",
+        ),
+        ("\n[topology]", "\nsample = \"1e9s\"\n[topology]", "sample = \"1e9s\" is longer than 1000 s"),
+        ("[[workload]]", "[host]\nrto = \"1e9s\"\n[[workload]]", "host.rto = \"1e9s\" is longer than 1000 s"),
+        (
+            "incast\"\nfan_in = 3\nsize = \"10kB\"\nto = 0",
+            "flows\"\nflows = [[0, 1, \"1kB\", \"1e9s\"]]",
+            "workload.flows = \"1e9s\" is longer than 1000 s",
+        ),
+        (
+            "[[workload]]",
+            "[host]\ntelemetry = 4294967295\n[[workload]]",
+            "host.mtu = 1024, header = 82, telemetry = 4294967295, ack = 86: use",
+        ),
         ("\n[topology]", "\nlimit = \"1us\"\n[topology]", "limit = \"1us\" ends the run before duration"),
         (
             "[[workload]]",
@@ -109,4 +141,37 @@ fn a_variant_changes_one_run() {
     assert_eq!(scenario.runs(), 2);
     assert_eq!(scenario.run(0, None, false).expect("good").world.flows().len(), 2);
     assert_eq!(scenario.run(1, None, false).expect("good").name, "lossy");
+}
+
+#[test]
+fn the_priorities_of_a_trace_are_lossless_and_its_largest_flow_is_bounded() {
+    let folder = std::env::temp_dir().join(format!("ferroce-fabric-trace-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let trace = |flow: &str| {
+        std::fs::write(folder.join("flows.txt"), format!("1\n{flow}\n")).expect("written");
+        let (head, _) = GOOD.split_once("[[workload]]").expect("a workload");
+        let workload = "[host]\nmtu = 64\n[[workload]]\nkind = \"trace\"\npath = \"flows.txt\"\n";
+        Scenario::parse(&format!("{head}{workload}"), &folder)
+    };
+    let good = trace("0 1 5 100 5000 0");
+    let large = trace("0 1 5 100 1000000000000 0");
+    std::fs::remove_dir_all(&folder).expect("removed");
+    let good = good.expect("good");
+    let config = good.world_config(&good.variants[0]).expect("good");
+    assert_eq!(config.switch.pfc.expect("pfc").lossless & 1 << 5, 1 << 5);
+    assert_eq!(
+        large.expect_err("too large").to_string(),
+        "a flow of 1000000000000 bytes has 15625000000 packets of host.mtu = 64 bytes; at most 2147483648 can be simulated"
+    );
+}
+
+#[test]
+fn a_run_with_more_samples_than_are_kept_has_a_report() {
+    let text = GOOD.replace("\n[topology]", "\nsample = \"1ns\"\n[topology]").replace("10kB", "100MB");
+    let mut run = Scenario::parse(&text, Path::new(".")).expect("good").run(0, None, false).expect("good");
+    run.world.run_until(25_000_000);
+    let report = crate::report::report(&run.name, &run.control, &run.world);
+    let samples = run.world.samples();
+    assert!(samples.rates.iter().all(|rates| rates.len() == samples.times.len()));
+    assert_eq!((samples.times.len(), report.rates_gbps.len()), (20_000, 3));
 }

@@ -6,6 +6,7 @@ use super::units::{bytes, read, time_ns};
 use crate::packet::NONE;
 use crate::topology::Topology;
 use crate::workload::{self, Collective, Flow, Incast, MAX_FLOWS, Poisson, SizeCdf};
+use crate::world::MAX_PACKETS;
 use std::path::Path;
 
 pub(super) struct Traffic<'a> {
@@ -14,6 +15,8 @@ pub(super) struct Traffic<'a> {
     pub(super) seed: u64,
     pub(super) folder: &'a Path,
     pub(super) variant: &'a Variant,
+    /// Payload of a packet.
+    pub(super) mtu: u32,
 }
 
 /// Most workloads of a scenario: a flow keeps the number of its own in a byte.
@@ -43,6 +46,15 @@ impl Traffic<'_> {
                     "the workloads have more than {MAX_FLOWS} flows; shorten the duration or lower the load"
                 )));
             }
+        }
+        let packets = |flow: &Flow| flow.bytes.div_ceil(u64::from(self.mtu.max(1)));
+        if let Some(flow) = flows.iter().find(|flow| packets(flow) > MAX_PACKETS) {
+            return Err(Mistake::new(format!(
+                "a flow of {} bytes has {} packets of host.mtu = {} bytes; at most {MAX_PACKETS} can be simulated",
+                flow.bytes,
+                packets(flow),
+                self.mtu
+            )));
         }
         if flows.is_empty() {
             return Err(Mistake::new("the workloads have no flow; lengthen the duration or raise the load"));

@@ -5,8 +5,13 @@ use ferroce_proto::cc::{parse_bytes, parse_rate, parse_time};
 use std::io::Read;
 use std::path::Path;
 
+/// A time, at most 1000 s: sums of such times do not overflow, in picoseconds either.
 pub(super) fn time_ns(key: &str, text: &str) -> Result<f64, Mistake> {
-    parse_time(text).map_err(|error| Mistake::new(format!("{key} = {text:?}: {error}")))
+    let ns = parse_time(text).map_err(|error| Mistake::new(format!("{key} = {text:?}: {error}")))?;
+    match ns <= 1e12 {
+        true => Ok(ns),
+        false => Err(Mistake::new(format!("{key} = {text:?} is longer than 1000 s; use less"))),
+    }
 }
 
 pub(super) fn rate(key: &str, text: &str) -> Result<f64, Mistake> {

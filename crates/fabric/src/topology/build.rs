@@ -47,6 +47,15 @@ impl FatTree {
             .saturating_add(cores)
     }
 
+    /// Number of links; saturates.
+    pub fn links(&self) -> u64 {
+        let tors = u64::from(self.pods).saturating_mul(u64::from(self.tors));
+        let aggs = u64::from(self.pods).saturating_mul(u64::from(self.aggs));
+        tors.saturating_mul(u64::from(self.hosts_per_tor))
+            .saturating_add(tors.saturating_mul(u64::from(self.aggs)))
+            .saturating_add(aggs.saturating_mul(u64::from(self.cores_per_agg)))
+    }
+
     /// The topology.
     pub fn build(&self, host: (u64, u64), trunk: (u64, u64)) -> Topology {
         let tors = self.pods * self.tors;
@@ -145,6 +154,7 @@ mod tests {
         assert!((2.0 * way.delay_ns() as f64 + serial - 12_252.0).abs() < 20.0);
         assert_eq!(routes.ports(0, 319).len(), 4, "a top-of-rack switch has four ways up");
         assert_eq!(u64::from(topology.nodes()), tree.nodes());
+        assert_eq!(topology.links.len() as u64, tree.links());
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub fn parse_topology(text: &str) -> Result<Topology, BadFile> {
     if *nodes > super::MAX_NODES || switches > nodes {
         return Err(BadFile { line: at + 1, what: Impossible::Nodes(u64::from(*nodes)).to_string() });
     }
+    if *count > super::MAX_LINKS {
+        return Err(BadFile { line: at + 1, what: Impossible::TooManyLinks(u64::from(*count)).to_string() });
+    }
     let (at, list) = words().ok_or_else(|| bad(1, "expected the numbers of the switches"))?;
     let list: Option<Vec<u32>> = list.iter().map(|word| word.parse().ok().filter(|n| n < nodes)).collect();
     let list = list.filter(|list| list.len() == *switches as usize);
@@ -37,6 +40,9 @@ pub fn parse_topology(text: &str) -> Result<Topology, BadFile> {
     let mut number = vec![u32::MAX; *nodes as usize];
     let hosts = nodes - switches;
     for (at_list, switch) in list.iter().enumerate() {
+        if number[*switch as usize] != u32::MAX {
+            return Err(bad(at, &format!("switch {switch} is listed twice")));
+        }
         number[*switch as usize] = hosts + at_list as u32;
     }
     for (next, place) in number.iter_mut().filter(|place| **place == u32::MAX).enumerate() {
@@ -57,6 +63,9 @@ pub fn parse_topology(text: &str) -> Result<Topology, BadFile> {
             return Err(bad(at, "the error rate of a link must be 0; set `loss` of the scenario"));
         }
         links.push(Link { a, b, rate: rate as u64, delay_ns: delay as u64 });
+        if links.len() > *count as usize {
+            return Err(bad(at, &format!("{count} links announced, more found")));
+        }
     }
     if links.len() != *count as usize {
         return Err(bad(0, &format!("{count} links announced, {} found", links.len())));
@@ -103,6 +112,9 @@ mod tests {
             ("4 1 1\n9\n", "line 2: expected 1 numbers of switches, all below 4"),
             ("4 1 1\n0\n0 7 1Gbps 1us 0\n", "line 3: a link ends at a node that is not below 4"),
             ("4 1 1\n0\n0 1 fast 1us 0\n", "line 3: expected a rate with its unit such as 40Mb/s or 100Gb/s"),
+            ("4 2 1\n0 0\n0 1 1Gbps 1us 0\n", "line 2: switch 0 is listed twice"),
+            ("4 1 2000000\n0\n", "line 1: the topology has 2000000 links; at most 1000000 can be simulated"),
+            ("4 1 0\n0\n0 1 1Gbps 1us 0\n", "line 3: 0 links announced, more found"),
             ("4 1 2\n0\n0 1 1Gbps 1us 0\n", "line 1: 2 links announced, 1 found"),
             (
                 "4 1 1\n0\n0 1 1Gbps 1us 0.1\n",

@@ -89,10 +89,27 @@ pub enum Impossible {
     /// More than can be simulated.
     #[error("the topology has {0} nodes; at most {MAX_NODES} can be simulated")]
     Nodes(u64),
+    /// More than can be simulated.
+    #[error("the topology has {0} links; at most {MAX_LINKS} can be simulated")]
+    TooManyLinks(u64),
+    /// A switch with more ports than can be numbered.
+    #[error("switch {switch} has {ports} ports; at most {MAX_PORTS} can be simulated")]
+    Ports {
+        /// The switch.
+        switch: u32,
+        /// Its ports.
+        ports: u32,
+    },
 }
 
 /// Most nodes of a topology.
 pub const MAX_NODES: u32 = 100_000;
+
+/// Most links of a topology: they need about 100 bytes each.
+pub const MAX_LINKS: u32 = 1_000_000;
+
+/// Most ports of a switch: routes number them with 16 bits.
+pub const MAX_PORTS: u32 = 65_535;
 
 impl Topology {
     /// Number of nodes.
@@ -122,11 +139,14 @@ impl Topology {
         if self.nodes() > MAX_NODES {
             return Err(Impossible::Nodes(u64::from(self.nodes())));
         }
+        if self.links.len() > MAX_LINKS as usize {
+            return Err(Impossible::TooManyLinks(self.links.len() as u64));
+        }
         if self.hosts < 2 {
             return Err(Impossible::Hosts(self.hosts));
         }
         let last = self.nodes() - 1;
-        let mut degree = vec![0usize; self.hosts as usize];
+        let mut degree = vec![0u32; self.nodes() as usize];
         for &Link { a, b, rate, delay_ns } in &self.links {
             if a > last || b > last || a == b {
                 return Err(Impossible::Ends { a, b, last });
@@ -134,14 +154,15 @@ impl Topology {
             if !(1_000_000..=10_000_000_000_000).contains(&rate) || delay_ns > 1_000_000_000 {
                 return Err(Impossible::Speed { a, b, rate, delay_ns });
             }
-            for end in [a, b] {
-                if let Some(links) = degree.get_mut(end as usize) {
-                    *links += 1;
-                }
-            }
+            degree[a as usize] += 1;
+            degree[b as usize] += 1;
         }
-        match degree.iter().position(|links| *links != 1) {
-            Some(host) => Err(Impossible::Links { host: host as u32, links: degree[host] }),
+        let (hosts, switches) = degree.split_at(self.hosts as usize);
+        if let Some(host) = hosts.iter().position(|links| *links != 1) {
+            return Err(Impossible::Links { host: host as u32, links: hosts[host] as usize });
+        }
+        match switches.iter().position(|ports| *ports > MAX_PORTS) {
+            Some(switch) => Err(Impossible::Ports { switch: switch as u32, ports: switches[switch] }),
             None => Ok(()),
         }
     }

@@ -30,11 +30,12 @@ pub fn parse_flows(text: &str, hosts: u32, group: u8) -> Result<Vec<Flow>, BadFi
         };
         let priority = priority.parse::<u8>().ok().filter(|priority| (1..8).contains(priority));
         let bytes = bytes.parse::<u64>().ok().filter(|bytes| (1..1 << 40).contains(bytes));
-        let start = start.parse::<f64>().ok().filter(|start| (0.0..1e4).contains(start));
+        let start = start.parse::<f64>().ok().filter(|start| (0.0..1e3).contains(start));
         let (Some(priority), Some(bytes), Some(start), true) = (priority, bytes, start, from != to) else {
             return Err(bad(
                 at,
-                "a flow needs two different hosts, priority 1 to 7, 1 byte to 1 TB, and a start below 10000 s".to_owned(),
+                "a flow needs two different hosts, priority 1 to 7, 1 byte to 1 TB, and a start below 1000 s"
+                    .to_owned(),
             ));
         };
         flows.push(Flow { start_ps: (start * 1e12) as u64, bytes, from, to, then: NONE, priority, group });
@@ -67,6 +68,9 @@ mod tests {
         ] {
             assert_eq!(parse_flows(text, 2, 0).expect_err("a mistake").to_string(), expected);
         }
-        assert!(parse_flows("1\n0 0 3 1 1 0\n", 2, 0).is_err());
+        for flow in ["0 0 3 1 1 0", "0 1 3 1 1 1000"] {
+            let found = parse_flows(&format!("1\n{flow}\n"), 2, 0).expect_err(flow).to_string();
+            assert!(found.starts_with("line 2: a flow needs two different hosts"), "{flow}: {found}");
+        }
     }
 }

@@ -61,8 +61,11 @@ pub struct WorldConfig {
     pub replay: bool,
 }
 
+/// Most packets of a message: sequence numbers have 32 bits.
+pub const MAX_PACKETS: u64 = 1 << 31;
+
 impl HostConfig {
-    /// Packets of a message.
+    /// Packets of a message. Scenarios refuse messages of more than [`MAX_PACKETS`].
     pub fn packets(&self, bytes: u64) -> u32 {
         u32::try_from(bytes.div_ceil(u64::from(self.mtu))).unwrap_or(u32::MAX)
     }

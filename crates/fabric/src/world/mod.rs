@@ -11,7 +11,7 @@ mod record;
 mod sender;
 mod wire;
 
-pub use config::{HostConfig, Recovery, WorldConfig};
+pub use config::{HostConfig, MAX_PACKETS, Recovery, WorldConfig};
 pub use record::{Counters, Finish, Frame, LinkClass, Samples};
 
 use crate::events::EventQueue;
@@ -296,10 +296,11 @@ impl World {
     fn sample(&mut self) {
         let next = self.now + self.samples.interval_ps();
         let (switches, ports) = (&self.switches, &self.ports);
-        self.samples.take(self.now, switches, ports);
-        self.samples.take_rates(|flow| {
-            self.senders[flow as usize].as_ref().map(|sender| sender.acked_bytes(&self.config.host))
-        });
+        if self.samples.take(self.now, switches, ports) {
+            self.samples.take_rates(|flow| {
+                self.senders[flow as usize].as_ref().map(|sender| sender.acked_bytes(&self.config.host))
+            });
+        }
         self.events.push(next, Event::Sample);
     }
 }

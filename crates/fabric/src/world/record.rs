@@ -172,9 +172,10 @@ impl Samples {
         self.interval_ps
     }
 
-    pub(super) fn take(&mut self, now: u64, switches: &[Switch], ports: &[Port]) {
+    /// Takes a sample of all queues. Returns false when there is room for no more; rates are then left out as well.
+    pub(super) fn take(&mut self, now: u64, switches: &[Switch], ports: &[Port]) -> bool {
         if self.times.len() >= MAX_SAMPLES {
-            return;
+            return false;
         }
         self.times.push(now);
         let mut sums = vec![(0u32, 0u64); self.classes.len()];
@@ -204,12 +205,10 @@ impl Samples {
             });
             self.frames.push(Frame { time_ps: now, links: links.collect() });
         }
+        true
     }
 
     pub(super) fn take_rates(&mut self, acked: impl Fn(u32) -> Option<u64>) {
-        if self.times.len() >= MAX_SAMPLES {
-            return;
-        }
         for (flow, (rates, last)) in self.rates.iter_mut().zip(&mut self.last_acked).enumerate() {
             let total = acked(flow as u32).unwrap_or(*last);
             rates.push(total.saturating_sub(*last));

@@ -235,6 +235,16 @@ mod tests {
     }
 
     #[test]
+    fn a_scale_that_makes_an_interval_shorter_than_1_ns_does_not_stop_a_controller() {
+        let choice = "dcqcn-nic,alpha_interval=500ns,increase_interval=1us,scale=0.001".parse::<Choice>();
+        let mut cc = choice.expect("good").build(&PATH);
+        for now in 0..10 {
+            cc.on_cnp(crate::time::Time(now * 1000));
+        }
+        assert!(cc.rate() < Some(PATH.line_rate), "{:?}", cc.rate());
+    }
+
+    #[test]
     fn what_is_known_of_the_path_can_be_replaced() {
         let choice = "dcqcn-paper,line_rate=1Gb/s".parse::<Choice>().expect("good");
         assert_eq!(choice.build(&PATH).rate(), Some(125_000_000));

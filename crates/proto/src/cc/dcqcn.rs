@@ -2,7 +2,7 @@
 //!
 //! Congestion notification packets (CNPs) cut the rate. Without them, a timer and a byte counter raise it again: first
 //! back to the target rate (fast recovery), then beyond it. The alpha timer has no deadline, since alpha matters only
-//! when a CNP arrives: its decay is computed then.
+//! when the rate is cut: its periods are computed then.
 
 use super::arithmetic::powi;
 use super::params::params;
@@ -13,6 +13,7 @@ params! {
     cnp_interval: Time(50e3), 0.0, 1e9, "the receiver sends at most one CNP in this time";
     decrease_interval: Time(0.0), 0.0, 1e9, "the rate is cut at most once in this time; 0: by every CNP";
     alpha_interval: Time(55e3), 100.0, 1e9, "without a CNP, alpha decays once in this time";
+    alpha_timer: Number(0.0), 0.0, 1.0, "1: alpha rises once per alpha_interval with a CNP; 0: with every CNP";
     g: Number(1.0 / 256.0), 0.0, 1.0, "weight of a new observation in alpha";
     alpha: Number(1.0), 0.0, 1.0, "alpha at the first CNP";
     increase_interval: Time(55e3), 1000.0, 1e9, "period of the increase timer";
@@ -36,8 +37,10 @@ pub(super) struct Dcqcn {
     rate: f64,
     target: f64,
     alpha: f64,
-    /// Until when the decay of alpha is computed; none before the first CNP.
+    /// Start of the current alpha period; none before the first CNP.
     alpha_at: Option<Time>,
+    /// A CNP came in the current alpha period.
+    cnp_seen: bool,
     last_cut: Option<Time>,
     /// When a CNP that came too early takes effect.
     cut_at: Option<Time>,
@@ -57,6 +60,7 @@ impl Dcqcn {
             target: line,
             alpha: params.alpha,
             alpha_at: None,
+            cnp_seen: false,
             last_cut: None,
             cut_at: None,
             increase_at: None,
@@ -66,24 +70,31 @@ impl Dcqcn {
         }
     }
 
-    /// Lets alpha decay for the periods without CNP.
-    fn decay_alpha(&mut self, now: Time, since: Time) -> Time {
-        let period = self.params.alpha_interval as u64;
+    /// The alpha periods that have ended: one with a CNP raises alpha, the others lower it.
+    fn end_alpha_periods(&mut self, now: Time) {
+        let Some(since) = self.alpha_at else { return };
+        let period = (self.params.alpha_interval as u64).max(1);
         let periods = now.since_ns(since) / period;
-        self.alpha *= powi(1.0 - self.params.g, periods);
-        since + periods * period
+        if periods == 0 {
+            return;
+        }
+        // Each CNP calls this function, so only the first of these periods can have had one.
+        let raised = if core::mem::take(&mut self.cnp_seen) { 1 } else { 0 };
+        if raised == 1 {
+            self.raise_alpha();
+        }
+        self.alpha *= powi(1.0 - self.params.g, periods - raised);
+        self.alpha_at = Some(since + periods * period);
     }
 
     fn observe_cnp(&mut self, now: Time) {
-        let Some(since) = self.alpha_at else {
-            self.alpha_at = Some(now);
-            return self.raise_alpha();
-        };
-        let every = self.params.alpha_interval.min(self.params.decrease_interval) as u64;
-        if now.since_ns(since) >= every {
-            self.decay_alpha(now, since);
-            self.alpha_at = Some(now);
+        if self.params.alpha_timer == 0.0 {
             self.raise_alpha();
+            self.alpha_at = Some(now);
+        } else if self.alpha_at.is_none() {
+            self.alpha_at = Some(now);
+        } else {
+            self.cnp_seen = true;
         }
     }
 
@@ -104,7 +115,11 @@ impl Dcqcn {
         (self.byte_stage, self.time_stage, self.bytes) = (0, 0, 0);
         self.last_cut = Some(now);
         self.cut_at = None;
-        self.increase_at = Some(now + self.params.increase_interval as u64);
+        self.increase_at = Some(now + self.increase_interval());
+    }
+
+    fn increase_interval(&self) -> u64 {
+        (self.params.increase_interval as u64).max(1)
     }
 
     fn min_rate(&self) -> f64 {
@@ -164,11 +179,9 @@ impl CongestionControl for Dcqcn {
     }
     fn on_cnp(&mut self, now: Time) {
         let due = self.last_cut.map_or(now, |last| last + self.params.decrease_interval as u64);
+        self.end_alpha_periods(now);
         if due <= now {
             // The paper cuts with the alpha from before this CNP.
-            if let Some(since) = self.alpha_at {
-                self.alpha_at = Some(self.decay_alpha(now, since));
-            }
             self.cut(now);
         } else {
             self.cut_at = Some(due);
@@ -185,10 +198,11 @@ impl CongestionControl for Dcqcn {
     }
     fn on_deadline(&mut self, now: Time) {
         if self.cut_at.is_some_and(|at| at <= now) {
+            self.end_alpha_periods(now);
             self.cut(now);
         }
         if let Some(at) = self.increase_at.filter(|at| *at <= now) {
-            self.increase_at = Some(at + self.params.increase_interval as u64);
+            self.increase_at = Some(at + self.increase_interval());
             self.increase();
             self.time_stage += 1;
         }
@@ -278,8 +292,47 @@ mod tests {
         cc.on_cnp(Time(2000));
         assert_eq!((cc.rate, cc.deadline()), (2.5e9, Some(Time(4000))));
         cc.on_deadline(Time(4000));
-        assert!((1.25e9..1.26e9).contains(&cc.rate), "{}", cc.rate);
+        let (keep, g) = (255.0 / 256.0, 1.0 / 256.0);
+        let alpha = ((keep * keep + g) * keep * keep + g) * keep * keep;
+        assert!((cc.rate - 2.5e9 * (1.0 - alpha / 2.0)).abs() < 1.0, "{}", cc.rate);
         assert_eq!(cc.cut_at, None);
+    }
+
+    /// Alpha after 1 ms with a CNP every `every` ns.
+    fn alpha_after_1_ms(alpha: f64, g: f64, every: u64) -> f64 {
+        let nic = [("decrease_interval", 4000.0), ("alpha_interval", 1000.0), ("alpha_timer", 1.0)];
+        let mut cc = with(&[nic[0], nic[1], nic[2], ("g", g), ("alpha", alpha)]);
+        for now in (0..1_000_000).step_by(every as usize) {
+            cc.on_cnp(Time(now));
+            if cc.deadline().is_some_and(|at| at <= Time(now)) {
+                cc.on_deadline(Time(now));
+            }
+        }
+        cc.end_alpha_periods(Time(1_000_000));
+        cc.alpha
+    }
+
+    #[test]
+    fn the_nics_alpha_is_the_share_of_periods_with_a_cnp() {
+        // The NIC's rule, period by period: α = (1 − g)α, plus g if a CNP came in the period. The first CNP only
+        // starts the timer.
+        let rule = |mut alpha: f64, g: f64, one_of: u32| {
+            for period in 0..1000 {
+                let cnp = period > 0 && period % one_of == 0;
+                alpha = (1.0 - g) * alpha + if cnp { g } else { 0.0 };
+            }
+            alpha
+        };
+        // dcqcn-nic: a CNP in one of four periods, so 1/4.
+        let (g, found) = (5.0 / 1024.0, alpha_after_1_ms(1.0, 5.0 / 1024.0, 4000));
+        assert!((found - rule(1.0, g, 4)).abs() < 1e-9, "{found} {}", rule(1.0, g, 4));
+        assert!((0.24..0.26).contains(&found), "{found}");
+        // dcqcn-hpcc: several echoed marks in every period, so 1.
+        for start in [0.0, 1.0] {
+            let found = alpha_after_1_ms(start, 1.0 / 256.0, 250);
+            let rest = (1.0 - start) * (1.0 - 1.0 / 256.0f64).powi(1000);
+            assert!((1.0 - found - rest).abs() < 1e-9, "{start}: {found}");
+        }
     }
 
     #[test]

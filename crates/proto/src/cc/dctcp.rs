@@ -25,6 +25,9 @@ pub(super) struct Dctcp {
     round: Round,
     acked: u64,
     marked: u64,
+    rtt_ns: u64,
+    /// When a loss last halved the window.
+    halved_at: Option<Time>,
 }
 
 impl Dctcp {
@@ -38,6 +41,8 @@ impl Dctcp {
             round: Round::default(),
             acked: 0,
             marked: 0,
+            rtt_ns: path.base_rtt_ns,
+            halved_at: None,
         }
     }
 
@@ -52,6 +57,7 @@ impl CongestionControl for Dctcp {
     }
     fn on_sent(&mut self, _bytes: u32) {}
     fn on_ack(&mut self, feedback: &Feedback<'_>) {
+        self.rtt_ns = feedback.rtt_ns.unwrap_or(self.rtt_ns);
         // A duplicate acknowledges nothing new, but its mark counts as a packet.
         let bytes = u64::from(feedback.acked.max(1));
         self.acked += bytes;
@@ -71,8 +77,12 @@ impl CongestionControl for Dctcp {
             (self.acked, self.marked) = (0, 0);
         }
     }
-    fn on_loss(&mut self, _now: Time) {
-        self.shrink(0.5);
+    fn on_loss(&mut self, now: Time) {
+        // The losses of one round trip are one event.
+        if self.halved_at.is_none_or(|at| now.since_ns(at) >= self.rtt_ns) {
+            self.halved_at = Some(now);
+            self.shrink(0.5);
+        }
     }
     fn on_timeout(&mut self, _now: Time) {
         self.shrink(0.5);
@@ -122,5 +132,16 @@ mod tests {
         assert!((cc.alpha - (15f64 / 16.0).powi(2)).abs() < 1e-12);
         cc.on_timeout(Time(0));
         assert_eq!(cc.window(), 6000);
+    }
+
+    #[test]
+    fn the_holes_of_one_round_trip_halve_once() {
+        let mut cc = cc();
+        for n in 0..5 {
+            cc.on_hole(Time(n * 1000), 1000);
+        }
+        assert_eq!(cc.window(), 5000);
+        cc.on_hole(Time(10_000), 1000);
+        assert_eq!(cc.window(), 2500);
     }
 }

@@ -17,6 +17,7 @@ const DCQCN_NIC: &[(&str, super::Value)] = &[
     ("cnp_interval", Time(4e3)),
     ("decrease_interval", Time(4e3)),
     ("alpha_interval", Time(1e3)),
+    ("alpha_timer", Number(1.0)),
     ("g", Number(5.0 / 1024.0)),
     ("increase_interval", Time(300e3)),
     ("byte_counter", Bytes(0.0)),
@@ -32,6 +33,7 @@ const DCQCN_NIC: &[(&str, super::Value)] = &[
 const DCQCN_HPCC: &[(&str, super::Value)] = &[
     ("decrease_interval", Time(4e3)),
     ("alpha_interval", Time(1e3)),
+    ("alpha_timer", Number(1.0)),
     ("increase_interval", Time(300e3)),
     ("byte_counter", Bytes(0.0)),
     ("fast_recovery", Number(1.0)),

@@ -18,6 +18,7 @@ pub(super) struct ThetaPowerTcp {
     params: Params,
     path: Path,
     law: PowerLaw,
+    /// The smallest RTT so far.
     min_rtt_ns: f64,
     /// Time and RTT of the last sample.
     last: Option<(Time, f64)>,
@@ -26,7 +27,7 @@ pub(super) struct ThetaPowerTcp {
 impl ThetaPowerTcp {
     pub(super) fn new(params: Params, path: &Path) -> ThetaPowerTcp {
         let law = PowerLaw::new(path, params.gamma, params.beta, params.min_rate);
-        ThetaPowerTcp { params, path: *path, law, min_rtt_ns: path.base_rtt_ns as f64, last: None }
+        ThetaPowerTcp { params, path: *path, law, min_rtt_ns: f64::MAX, last: None }
     }
 
     /// Power, and its share of a base RTT.
@@ -84,8 +85,10 @@ mod tests {
     #[test]
     fn a_standing_queue_lowers_the_rate() {
         let mut cc = ThetaPowerTcp::new(Params::new(&[0.7, 0.0, 1.05, 0.0]), &PATH);
+        // Only the samples count, not the base RTT of the path: 20 µs is the smallest of this flow.
+        cc.on_ack(&Feedback::new(Time(0), 1000, Some(20_000)));
         for n in 0..3 {
-            cc.on_ack(&Feedback::new(Time(n * 10_000), 1000, Some(21_000)));
+            cc.on_ack(&Feedback::new(Time(n * 20_000), 1000, Some(42_000)));
         }
         let expected = 0.7 * 0.5 + 0.3;
         assert!((cc.law.rate() as f64 / 1e10 - expected * expected).abs() < 1e-9, "{}", cc.law.rate());

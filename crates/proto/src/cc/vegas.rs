@@ -28,6 +28,9 @@ pub(super) struct Vegas {
     /// Slow start doubles in every other round, so that the round between measures an unchanged window.
     grows: bool,
     round: Round,
+    rtt_ns: u64,
+    /// When a loss last halved the window.
+    halved_at: Option<Time>,
 }
 
 impl Vegas {
@@ -41,6 +44,8 @@ impl Vegas {
             slow_start: true,
             grows: false,
             round: Round::default(),
+            rtt_ns: path.base_rtt_ns,
+            halved_at: None,
         }
     }
 
@@ -74,6 +79,7 @@ impl CongestionControl for Vegas {
     }
     fn on_sent(&mut self, _bytes: u32) {}
     fn on_ack(&mut self, feedback: &Feedback<'_>) {
+        self.rtt_ns = feedback.rtt_ns.unwrap_or(self.rtt_ns);
         if let Some(rtt) = feedback.rtt_ns.map(|rtt| rtt.max(1) as f64) {
             self.base_rtt_ns = self.base_rtt_ns.min(rtt);
             self.round_rtt_ns = self.round_rtt_ns.min(rtt);
@@ -82,9 +88,13 @@ impl CongestionControl for Vegas {
             self.end_round();
         }
     }
-    fn on_loss(&mut self, _now: Time) {
+    fn on_loss(&mut self, now: Time) {
         self.slow_start = false;
-        self.cwnd = (self.cwnd / 2.0).max(MIN_PACKETS);
+        // The losses of one round trip are one event.
+        if self.halved_at.is_none_or(|at| now.since_ns(at) >= self.rtt_ns) {
+            self.halved_at = Some(now);
+            self.cwnd = (self.cwnd / 2.0).max(MIN_PACKETS);
+        }
     }
     fn on_timeout(&mut self, _now: Time) {
         self.cwnd = MIN_PACKETS;
@@ -130,7 +140,11 @@ mod tests {
         assert_eq!(cc.cwnd, 21.0, "3.05 queued");
         ack(&mut cc, 14_000);
         assert_eq!(cc.cwnd, 20.0, "6 queued");
-        cc.on_loss(Time(0));
-        assert_eq!(cc.cwnd, 10.0);
+        for n in 0..5 {
+            cc.on_hole(Time(n * 1000), 1000);
+        }
+        assert_eq!(cc.cwnd, 10.0, "the holes of one round trip halve once");
+        cc.on_hole(Time(14_000), 1000);
+        assert_eq!(cc.cwnd, 5.0);
     }
 }
