@@ -8,8 +8,9 @@ use ferroce_proto::qp::HistoryEvent;
 use ferroce_proto::verbs::WcStatus;
 use std::collections::VecDeque;
 
-/// Events that are kept.
+/// Events that are kept, and those before anybody asks for them.
 pub(crate) const HISTORY_LEN: usize = 100;
+const UNWATCHED_LEN: usize = 16;
 
 /// An event, and how often it happened in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +21,13 @@ pub(crate) struct Entry {
     pub(crate) count: u32,
 }
 
-/// The last [`HISTORY_LEN`] events. Their memory is there from the start: posting and polling allocate nothing, whatever the peer
-/// does.
+/// The last [`HISTORY_LEN`] events. Posting and polling allocate nothing, whatever the peer does: there is room for a few events
+/// from the start, and for all of them from the first question on.
 pub(crate) struct History(Mutex<VecDeque<Entry>>);
 
 impl Default for History {
     fn default() -> History {
-        History(Mutex::new(VecDeque::with_capacity(HISTORY_LEN)))
+        History(Mutex::new(VecDeque::with_capacity(UNWATCHED_LEN)))
     }
 }
 
@@ -42,7 +43,7 @@ impl History {
                 (last.at_ns, last.count) = (at_ns, last.count.saturating_add(count));
             }
             _ => {
-                if entries.len() == HISTORY_LEN {
+                if entries.len() == entries.capacity().min(HISTORY_LEN) {
                     entries.pop_front();
                 }
                 entries.push_back(Entry { at_ns, event, count });
@@ -60,7 +61,10 @@ impl History {
 
     /// All of them, the oldest first.
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        self.0.lock().iter().copied().collect()
+        let mut entries = self.0.lock();
+        let more = HISTORY_LEN - entries.len();
+        entries.reserve_exact(more);
+        entries.iter().copied().collect()
     }
 }
 
@@ -71,6 +75,11 @@ mod tests {
     #[test]
     fn the_last_hundred_are_kept_and_repetitions_counted() {
         let history = History::default();
+        for wr_id in 0..50 {
+            history.record(HistoryEvent::Failed { status: WcStatus::GeneralErr, wr_id, vendor_err: 0 }, 1);
+        }
+        assert_eq!(history.entries().len(), UNWATCHED_LEN);
+        history.0.lock().clear();
         history.record(HistoryEvent::Retransmitted, 3);
         history.record(HistoryEvent::Retransmitted, 4);
         history.record(HistoryEvent::Timeout, 1);
