@@ -2,12 +2,13 @@
 
 use super::active::{Connecting, Tries};
 use super::passive::Listening;
-use super::{Connections, Entry, MOST_PRIVATE_DATA, StreamCm};
+use super::{Connections, Entry, MOST_PRIVATE_DATA, NO_DESCRIPTOR, StreamCm};
 use crate::cm::CmId;
 use crate::cm::event::{CmEvent, ConnParam};
 use crate::cm::id::IdState;
 use crate::error::{CmRefusal, Error};
 use crate::link::{StreamSocket, now};
+use ferroce_os::descriptors::is_limit;
 use ferroce_os::lock::MutexGuard;
 use ferroce_proto::cm::{CmError, PortSpace};
 use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS};
@@ -51,7 +52,10 @@ impl CmId {
         };
         let bound = StreamSocket::bind(address, state.options.af_only, extras)
             .and_then(|socket| socket.local_addr().map(|local| (socket, local)));
-        let (socket, local) = bound.map_err(Error::system("binding a TCP socket"))?;
+        let (socket, local) = bound.map_err(|error| {
+            let what = if is_limit(&error) { NO_DESCRIPTOR } else { "binding a TCP socket" };
+            Error::system(what)(error)
+        })?;
         state.local = Some(local);
         state.socket = Some(socket);
         Ok(())

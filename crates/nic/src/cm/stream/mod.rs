@@ -53,6 +53,9 @@ use std::time::{Duration, Instant};
 /// Most private data of a program: the enhanced words of revision 2 are in the same field.
 pub(super) const MOST_PRIVATE_DATA: usize = MAX_PRIVATE_DATA - Enhanced::LEN;
 
+/// What to do if the hard limit of descriptors does not suffice.
+const NO_DESCRIPTOR: &str = "an iWARP connection needs a descriptor, and the process has as many as its hard limit allows (raise it: ulimit -Hn)";
+
 /// The connections of one NIC.
 pub(in crate::cm) struct StreamCm {
     connections: Mutex<Connections>,

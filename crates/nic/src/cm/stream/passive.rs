@@ -1,10 +1,11 @@
 //! Listening: accepting TCP connections, reading their MPA requests, and what the program decides.
 
-use super::{Connections, Delivery, Entry, Established};
+use super::{Connections, Delivery, Entry, Established, NO_DESCRIPTOR};
 use crate::cm::event::{CmEventKind, ConnParam};
 use crate::cm::{CmId, CmService};
 use crate::engine::NewStream;
 use crate::link::{StreamListener, StreamSocket};
+use ferroce_os::descriptors::is_limit;
 use ferroce_os::epoll::Interest;
 use ferroce_os::log;
 use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS, REQUEST_TIMEOUT_NS, Request, Responder};
@@ -132,7 +133,9 @@ impl CmService {
                     let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
                     // Otherwise the connection ended before it was accepted.
                     if error.raw_os_error().is_some_and(|errno| shortages.contains(&errno)) {
-                        log::refusal(format_args!("a connection waits to be accepted: {error}"));
+                        let why =
+                            if is_limit(&error) { NO_DESCRIPTOR } else { "the system is short of memory" };
+                        log::refusal(format_args!("a connection waits to be accepted: {why}: {error}"));
                         self.unwatch(&listening.socket);
                         listening.paused_until = Some(now + FAILED_PAUSE_NS);
                         break;
