@@ -133,7 +133,6 @@ fn check_wire(config: &Config) -> Result<(), Error> {
     }
     let refused = [
         (config.congestion.is_some(), "congestion control of ferroce (FERROCE_CC): TCP has its own"),
-        (config.cm_secret.is_some(), "keys for connections yet (FERROCE_CM_KEY)"),
         (
             faults.hits_packets(),
             "lost, late or doubled packets, since TCP repairs them: FERROCE_FAULTS takes short, stall, reset and corrupt there",

@@ -3,6 +3,7 @@
 //! | module | question |
 //! |---|---|
 //! | [`clock`] | the time, in nanoseconds |
+//! | [`descriptors`] | how many descriptors the process may have |
 //! | [`mod@env`] | variables of the environment, unless the program is setuid |
 //! | [`epoll`], [`eventfd`], [`timerfd`], [`wait_set`] | descriptors to watch and to sleep on |
 //! | [`fork`] | whether this process is a forked child |
@@ -15,6 +16,7 @@
 //! | [`thread`] | threads that no signal of the program reaches |
 
 pub mod clock;
+pub mod descriptors;
 pub mod env;
 pub mod epoll;
 pub mod eventfd;

@@ -13,15 +13,7 @@ use ferroce_proto::iwarp::wire::{
 };
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::AtomicOp;
-use golden::{TempFile, tshark, write_pcap};
-use std::process::Command;
-
-/// The two directions of a connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum From {
-    Initiator,
-    Responder,
-}
+use golden::{From, TempFile, output, tcp_frames, tshark, write_pcap};
 
 fn fpdu(header: &DdpHeader, rest: &[u8]) -> Vec<u8> {
     let mut bytes = [0; DdpHeader::UNTAGGED_LEN];
@@ -80,38 +72,11 @@ fn connection() -> Vec<(From, Vec<u8>, Option<RdmapOpcode>)> {
     frames
 }
 
-/// Ethernet, IPv4 and TCP in front of the bytes of one segment.
-fn ethernet(from: From, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
-    let (source, destination) = if from == From::Initiator { (1, 2) } else { (2, 1) };
-    let port = |end: u8| if end == 1 { 40_000_u16 } else { 7174 };
-    let mut out = vec![2, 0, 0, 0, 0, destination, 2, 0, 0, 0, 0, source, 8, 0];
-    let total = (40 + payload.len()) as u16;
-    out.extend([0x45, 0]);
-    out.extend(total.to_be_bytes());
-    out.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, source, 10, 0, 0, destination]);
-    out.extend(port(source).to_be_bytes());
-    out.extend(port(destination).to_be_bytes());
-    out.extend(seq.to_be_bytes());
-    out.extend(ack.to_be_bytes());
-    out.extend([0x50, 0x18, 0xff, 0xff, 0, 0, 0, 0]);
-    out.extend(payload);
-    out
-}
-
 #[test]
 fn tshark_reads_every_message_and_finds_the_crc_good() {
     let Some(mut tshark) = tshark() else { return };
     let connection = connection();
-    let mut sent = [1_u32; 2];
-    let frames: Vec<Vec<u8>> = connection
-        .iter()
-        .map(|(from, bytes, _)| {
-            let (mine, other) = if *from == From::Initiator { (0, 1) } else { (1, 0) };
-            let frame = ethernet(*from, sent[mine], sent[other], bytes);
-            sent[mine] += bytes.len() as u32;
-            frame
-        })
-        .collect();
+    let frames = tcp_frames(1, connection.iter().map(|(from, bytes, _)| (*from, &bytes[..])));
     let file = TempFile::new("iwarp.pcap", &write_pcap(frames.iter().map(Vec::as_slice)));
     // Its heuristics take a SEND of few bytes for RPC over RDMA.
     tshark.args(["--disable-protocol", "rpcordma"]);
@@ -143,9 +108,3 @@ const EXPECTED: [&str; 12] = [
     "Error Types for RDMA layer: Remote Protection Error (0x1)",
     "DDP Segment Length: 002e",
 ];
-
-fn output(command: &mut Command) -> String {
-    let output = command.output().expect("tshark runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}

@@ -1,8 +1,10 @@
 //! MPA negotiation: terms, refusals, every cut of the frames, and bytes behind them.
 
 use ferroce_proto::Time;
+use ferroce_proto::cm::{Replays, Secret};
 use ferroce_proto::iwarp::negotiation::{
-    Initiator, Negotiated, NegotiationError, Offer, REQUEST_TIMEOUT_NS, Reply, Request, Responder, Role, Rtr,
+    Initiator, Negotiated, NegotiationError, Offer, REQUEST_TIMEOUT_NS, Reply, Request, RequestKey,
+    Responder, Role, Rtr, StreamAddrs,
 };
 use ferroce_proto::iwarp::wire::{BadFrame, Enhanced, FrameKind, MpaFrame, RtrKinds, TerminateCode};
 
@@ -170,4 +172,84 @@ fn foreign_bytes_end_the_negotiation_and_a_request_has_a_deadline() {
     assert_eq!(active.receive(b"HTTP/1.1"), Err(NegotiationError::Frame(BadFrame::Key)));
     let passive = Responder::new(Time(7));
     assert_eq!(passive.deadline(), Time(7 + REQUEST_TIMEOUT_NS));
+}
+
+const NOW_S: u64 = 1_800_000_000;
+
+fn key(byte: u8) -> RequestKey {
+    let addrs = StreamAddrs {
+        initiator: "10.0.0.1:40000".parse().unwrap(),
+        responder: "10.0.0.2:7174".parse().unwrap(),
+    };
+    RequestKey { secret: Secret::new(&[byte; 32]).unwrap(), addrs, nonce: 77, unix_s: NOW_S }
+}
+
+/// How a responder with this key judges a request.
+fn judge(
+    bytes: &[u8],
+    key: &RequestKey,
+    now_s: u64,
+    replays: &mut Replays,
+) -> Result<Request, NegotiationError> {
+    let mut request = request_of(bytes);
+    request.check_key(&key.secret, key.addrs, now_s, replays)?;
+    Ok(request)
+}
+
+#[test]
+fn both_frames_prove_the_key() {
+    let (mut active, request) = Initiator::with_key(OFFER, b"hello", Some(&key(1)));
+    let request = judge(&request, &key(1), NOW_S, &mut Replays::default()).unwrap();
+    assert_eq!(request.private_data(), b"hello");
+    let (_, reply) = request.accept(&OFFER, b"welcome").unwrap();
+    let (_, read) = active.receive(&reply).unwrap();
+    assert_eq!(read.unwrap().private_data, b"welcome");
+}
+
+#[test]
+fn a_request_is_accepted_once_within_its_time_and_from_its_port_only() {
+    let (_, request) = Initiator::with_key(OFFER, b"hello", Some(&key(1)));
+    let mut replays = Replays::default();
+    let mut other_port = key(1);
+    other_port.addrs.initiator.set_port(40_001);
+    assert_eq!(judge(&request, &other_port, NOW_S, &mut replays), Err(NegotiationError::Unproven));
+    assert_eq!(judge(&request, &key(2), NOW_S, &mut replays), Err(NegotiationError::Unproven));
+    for now_s in [NOW_S - 76, NOW_S + 76] {
+        assert_eq!(judge(&request, &key(1), now_s, &mut replays), Err(NegotiationError::Replayed));
+    }
+    assert!(judge(&request, &key(1), NOW_S + 75, &mut replays).is_ok());
+    assert_eq!(judge(&request, &key(1), NOW_S + 75, &mut replays), Err(NegotiationError::Replayed));
+    let (_, without_key) = Initiator::new(OFFER, b"hello");
+    assert_eq!(judge(&without_key, &key(1), NOW_S, &mut replays), Err(NegotiationError::Unproven));
+}
+
+/// Every bit that means something is covered: those of the flags and words, the private data, nonce, time and MAC.
+#[test]
+fn changed_frames_are_not_proven() {
+    let (_, request) = Initiator::with_key(OFFER, b"hello", Some(&key(1)));
+    let proven = judge(&request, &key(1), NOW_S, &mut Replays::default()).unwrap();
+    let (_, reply) = proven.accept(&OFFER, b"welcome").unwrap();
+    let reserved = |bit: usize| bit / 8 == 16 && 0x0d & 1 << (bit % 8) != 0;
+    // Behind the key of the frame and in front of the length.
+    let bits = |len: usize| (16 * 8..18 * 8).chain(20 * 8..len * 8);
+    for bit in bits(request.len()) {
+        let mut changed = request.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        let read = Responder::new(Time(0)).receive(&changed);
+        let Ok((_, Some(mut read))) = read else { continue };
+        let checked = read.check_key(&key(1).secret, key(1).addrs, NOW_S, &mut Replays::default());
+        // A request has no reject bit, and 0x02 marks replies.
+        let is_ignored = bit / 8 == 16 && 0x2b & 1 << (bit % 8) != 0;
+        assert_eq!(checked.is_err(), !is_ignored, "bit {bit}");
+    }
+    for bit in bits(reply.len()) {
+        let (mut active, again) = Initiator::with_key(OFFER, b"hello", Some(&key(1)));
+        assert_eq!(again, request);
+        let mut changed = reply.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        match active.receive(&changed) {
+            Ok((_, Some(read))) => assert!(read.accepted.is_none() || reserved(bit), "bit {bit}"),
+            other => assert!(other.is_err(), "bit {bit}: {other:?}"),
+        }
+    }
 }

@@ -100,7 +100,8 @@ impl Runner<'_> {
             Way::Crowd(line, link, pairs) => self.crowd(line, link, pairs)?,
             Way::Ucx(test) => self.ucx(test, "sm,self")?,
             Way::UcxTcp(test) => self.ucx(test, "tcp,self")?,
-            Way::BarePingPong => self.pingpong()?,
+            Way::BarePingPong => self.pingpong(&[])?,
+            Way::BareTcp => self.pingpong(&["tcp"])?,
             Way::BareUdp => self.bare_udp()?,
             Way::Threads(line, link, threads) => self.threads(line, link, threads)?,
             Way::Iperf3(bytes) => self.iperf3(bytes)?,
@@ -121,7 +122,12 @@ impl Runner<'_> {
 
     fn add_perftest(&self, command: &mut Command, line: &str, link: Link, port: u16, host: Option<&str>) {
         command.args(["run", "--"]).args(line.split_whitespace());
-        command.args(["-F", "-x", &self.gid.to_string(), "-p", &port.to_string()]).args(host);
+        command.args(["-F", "-p", &port.to_string()]);
+        // The connection manager of iWARP finds the address; the GID table has one entry.
+        if !matches!(link, Link::Iwarp | Link::IwarpCrc) {
+            command.args(["-x", &self.gid.to_string()]);
+        }
+        command.args(host);
         set_link(command, link);
     }
 
@@ -146,10 +152,12 @@ impl Runner<'_> {
         })
     }
 
-    fn pingpong(&self) -> Result<Vec<String>, String> {
+    fn pingpong(&self, arguments: &[&str]) -> Result<Vec<String>, String> {
         let program =
             self.args.pingpong.as_ref().ok_or("the program could not be built: no C compiler `cc`")?;
-        let mut program = Program::of(Command::new(program), &self.args.setup.logs, "fabric pingpong")?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        let mut program = Program::of(command, &self.args.setup.logs, "fabric pingpong")?;
         program.finish(LIMIT)?;
         Ok(vec![program.output()])
     }
@@ -193,15 +201,19 @@ impl Runner<'_> {
     }
 }
 
-/// Neither variable may come from the shell that started us: the rows say what they measure.
+/// No variable may come from the shell that started us: the rows say what they measure.
 fn set_link(command: &mut Command, link: Link) {
-    command.env_remove("FERROCE_LINK").env_remove("FERROCE_FAULTS");
-    if link != Link::Local {
-        command.env("FERROCE_LINK", "udp");
+    for variable in ["FERROCE_LINK", "FERROCE_FAULTS", "FERROCE_WIRE", "FERROCE_MPA_CRC"] {
+        command.env_remove(variable);
     }
-    if link == Link::LossyUdp {
-        command.env("FERROCE_FAULTS", "loss=1%");
-    }
+    let variables: &[(&str, &str)] = match link {
+        Link::Local => &[],
+        Link::Udp => &[("FERROCE_LINK", "udp")],
+        Link::LossyUdp => &[("FERROCE_LINK", "udp"), ("FERROCE_FAULTS", "loss=1%")],
+        Link::Iwarp => &[("FERROCE_WIRE", "iwarp")],
+        Link::IwarpCrc => &[("FERROCE_WIRE", "iwarp"), ("FERROCE_MPA_CRC", "1")],
+    };
+    command.envs(variables.iter().copied());
 }
 
 /// The figure in the output of one client.
@@ -209,7 +221,7 @@ fn figure_in(source: &Source, output: &str) -> Option<f64> {
     match source.way {
         Way::Perftest(..) | Way::Crowd(..) => perftest_figure(output, source.unit),
         Way::Ucx(_) | Way::UcxTcp(_) => ucx_figure(output, source.unit),
-        Way::BarePingPong => output.trim().parse::<f64>().ok().map(|ns| ns * 1e-3),
+        Way::BarePingPong | Way::BareTcp => output.trim().parse::<f64>().ok().map(|ns| ns * 1e-3),
         Way::BareUdp => figure::of_own_perf(output, ["latency", "median_ns"]).map(|ns| ns * 1e-3),
         Way::Threads(..) => figure::of_own_perf(output, ["bandwidth", "million_messages_per_s"]),
         Way::Iperf3(bytes) => figure::of_iperf3(output).map(|mib| match source.unit {

@@ -35,6 +35,10 @@ pub(crate) enum Link {
     Udp,
     /// UDP, where each side loses one packet of a hundred.
     LossyUdp,
+    /// iWARP.
+    Iwarp,
+    /// iWARP, FPDUs with a CRC.
+    IwarpCrc,
 }
 
 /// How a figure is measured.
@@ -50,6 +54,8 @@ pub(crate) enum Way {
     UcxTcp(&'static str),
     /// Two words in a shared mapping.
     BarePingPong,
+    /// Two spinning TCP sockets.
+    BareTcp,
     /// Two spinning UDP sockets, by `ferroce perf`.
     BareUdp,
     /// `ferroce perf` with this many threads on each side, not pinned.
@@ -79,14 +85,14 @@ pub(crate) struct Row {
     pub(crate) note: &'static str,
 }
 
-use Link::{Local, LossyUdp, Udp};
+use Link::{Iwarp, IwarpCrc, Local, LossyUdp, Udp};
 use Unit::{MibPerSecond, Microseconds, MillionPerSecond};
-use Way::{BarePingPong, BareUdp, Crowd, Iperf3, Perftest, Threads, Ucx, UcxTcp};
+use Way::{BarePingPong, BareTcp, BareUdp, Crowd, Iperf3, Perftest, Threads, Ucx, UcxTcp};
 
 /// Each takes about half a second on a quiet machine.
 #[rustfmt::skip]
 mod sources {
-    use super::{BarePingPong, BareUdp, Crowd, Iperf3, Local, LossyUdp, MibPerSecond, Microseconds, MillionPerSecond, Perftest, Source, Threads, Udp, Ucx, UcxTcp};
+    use super::{BarePingPong, BareTcp, BareUdp, Crowd, Iperf3, Iwarp, IwarpCrc, Local, LossyUdp, MibPerSecond, Microseconds, MillionPerSecond, Perftest, Source, Threads, Udp, Ucx, UcxTcp};
 
     pub(super) static BARE: Source = Source { name: "bare shared-memory ping-pong", way: BarePingPong, unit: Microseconds };
     pub(super) static WRITE_LAT: Source = Source { name: "ib_write_lat 8 B, local", way: Perftest("ib_write_lat -s 8 -n 200000", Local), unit: Microseconds };
@@ -110,6 +116,10 @@ mod sources {
     pub(super) static TCP: Source = Source { name: "iperf3, one TCP stream", way: Iperf3(131_072), unit: MibPerSecond };
     pub(super) static UDP_WRITE_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP", way: Perftest("ib_write_bw -s 1048576 -n 2000 -N", Udp), unit: MibPerSecond };
     pub(super) static UDP_LOSSY_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP, 1 % loss", way: Perftest("ib_write_bw -s 1048576 -n 2000 -N", LossyUdp), unit: MibPerSecond };
+    pub(super) static IWARP_WRITE_1M: Source = Source { name: "ib_write_bw 1 MiB, iWARP", way: Perftest("ib_write_bw -R -s 1048576 -n 2000 -N", Iwarp), unit: MibPerSecond };
+    pub(super) static IWARP_CRC_1M: Source = Source { name: "ib_write_bw 1 MiB, iWARP, CRC", way: Perftest("ib_write_bw -R -s 1048576 -n 2000 -N", IwarpCrc), unit: MibPerSecond };
+    pub(super) static IWARP_SEND_LAT: Source = Source { name: "ib_send_lat 8 B, iWARP", way: Perftest("ib_send_lat -R -s 8 -n 50000", Iwarp), unit: Microseconds };
+    pub(super) static TCP_BARE: Source = Source { name: "bare spinning TCP ping-pong", way: BareTcp, unit: Microseconds };
     // As programs post by default: one request per call.
     pub(super) static SEND_RATE: Source = Source { name: "ib_send_bw 64 B, local", way: Perftest("ib_send_bw -s 64 -n 1000000", Local), unit: MillionPerSecond };
     pub(super) static TAG_RATE: Source = Source { name: "UCX tag rate 64 B", way: Ucx("tag_bw -s 64 -n 2000000 -w 10000"), unit: MillionPerSecond };
@@ -137,7 +147,7 @@ use sources::*;
 
 /// The goal of a latency that may be n times the peer's is 1/n.
 #[rustfmt::skip]
-static ROWS: [Row; 25] = [
+static ROWS: [Row; 28] = [
     Row { id: "write-lat-8/ucx-put", ours: &WRITE_LAT, peer: &PUT_LAT, goal: Some(1.0), note: "" },
     Row { id: "write-lat-8/bare", ours: &WRITE_LAT, peer: &BARE, goal: Some(1.0 / 1.3), note: "aim: no worse than 1.3 ×" },
     Row { id: "read-lat-8/bare", ours: &READ_LAT, peer: &BARE, goal: Some(0.5), note: "no worse than 2 ×" },
@@ -151,6 +161,9 @@ static ROWS: [Row; 25] = [
     Row { id: "udp-send-lat-8/ucx-tcp", ours: &UDP_SEND_LAT, peer: &TCP_TAG_LAT, goal: None, note: "" },
     Row { id: "udp-write-bw-1m/tcp", ours: &UDP_WRITE_1M, peer: &TCP, goal: Some(1.2), note: "" },
     Row { id: "udp-write-bw-1m/ucx-tcp", ours: &UDP_WRITE_1M, peer: &TCP_TAG_1M, goal: None, note: "" },
+    Row { id: "iwarp-write-bw-1m/tcp", ours: &IWARP_WRITE_1M, peer: &TCP, goal: Some(0.95), note: "" },
+    Row { id: "iwarp-crc-write-bw-1m/tcp", ours: &IWARP_CRC_1M, peer: &TCP, goal: Some(0.75), note: "" },
+    Row { id: "iwarp-send-lat-8/bare-tcp", ours: &IWARP_SEND_LAT, peer: &TCP_BARE, goal: Some(1.0 / 1.2), note: "no worse than 1.2 ×" },
     Row { id: "send-rate-64/ucx-tag", ours: &SEND_RATE, peer: &TAG_RATE, goal: Some(1.5), note: "" },
     Row { id: "udp-write-64/tcp", ours: &UDP_WRITE_64, peer: &TCP_64, goal: Some(0.7), note: "" },
     Row { id: "udp-send-64/tcp", ours: &UDP_SEND_64, peer: &TCP_64, goal: None, note: "" },
@@ -211,7 +224,7 @@ mod tests {
             |filter: &[&str]| rows(&filter.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).len();
         assert_eq!(
             [count(&[]), count(&["iperf3"]), count(&["qps-64"]), count(&["nothing"])],
-            [ROWS.len(), 5, 2, 0]
+            [ROWS.len(), 7, 2, 0]
         );
         assert_eq!(sources(&rows(&["bare shared".to_owned()])).len(), 4);
     }

@@ -206,6 +206,6 @@ pub fn moments(usual: u64) -> impl Iterator<Item = Duration> {
 }
 
 /// What an environment variable says, if it is set.
-fn number(variable: &str) -> Option<u64> {
+pub fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|n| n.parse().expect("a number"))
 }

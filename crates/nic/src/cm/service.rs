@@ -119,7 +119,7 @@ impl CmService {
         config: &crate::config::Config,
         born: Generation,
     ) -> Arc<CmService> {
-        let streams = engine.sockets().map(|_| StreamCm::new(config.mpa_crc));
+        let streams = engine.sockets().map(|_| StreamCm::new(config.mpa_crc, config.cm_secret.clone()));
         let secret = config.cm_secret.clone();
         let slot = engine.shared_port.slot();
         let config = Config { slot, ca_guid: ferroce_os::random::number::<u64>() | 1, ..Config::default() };

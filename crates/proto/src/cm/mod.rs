@@ -64,7 +64,9 @@ pub use params::{
     Accept, Answer, CmError, Config, Connect, Ece, Event, MadAddressing, Path, Query, Request, Response,
     Transmit,
 };
-pub use proof::Secret;
+pub(crate) use proof::{Binding, Freshness, MAC_LEN};
+pub use proof::{Replays, Secret};
+pub use refuse::NOT_PROVEN;
 
 use crate::ids::{Gid, Qpn};
 use crate::time::Time;
@@ -74,7 +76,6 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use connection::{Connection, State};
 use half_open::HalfOpen;
 use listeners::Listeners;
-use proof::Replays;
 
 /// The peer's ids of connections and of SIDR requests are separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

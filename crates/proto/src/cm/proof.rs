@@ -25,7 +25,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// Bytes of the proof in a reply, and in a REQ.
-pub(super) const MAC_LEN: usize = 16;
+pub(crate) const MAC_LEN: usize = 16;
 pub(super) const REQ_PROOF_LEN: usize = 4 + MAC_LEN;
 const MAC_AT: usize = MAD_LEN - MAC_LEN;
 const TIME_AT: usize = MAC_AT - 4;
@@ -56,13 +56,31 @@ impl Secret {
         Some(Secret(mac.finalize().into_bytes().into()))
     }
 
-    fn mac(&self, from: Gid, to: Gid, binding: &Binding, mad: &[u8; MAD_LEN]) -> Option<Hmac<Sha256>> {
+    fn hmac(&self, from: Gid, to: Gid, binding: &Binding, message: &[u8]) -> Option<Hmac<Sha256>> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(&from.0);
         mac.update(&to.0);
         mac.update(&binding.0);
-        mac.update(&mad[..MAC_AT]);
+        mac.update(message);
         Some(mac)
+    }
+
+    /// The MAC of a message that answers the one with `binding`.
+    pub(crate) fn mac(&self, from: Gid, to: Gid, binding: &Binding, message: &[u8]) -> Option<Binding> {
+        let mac = self.hmac(from, to, binding, message)?.finalize().into_bytes();
+        mac.first_chunk().copied().map(Binding)
+    }
+
+    /// Whether `mac` is the MAC of this message.
+    pub(crate) fn matches(
+        &self,
+        from: Gid,
+        to: Gid,
+        binding: &Binding,
+        message: &[u8],
+        mac: &[u8; MAC_LEN],
+    ) -> bool {
+        self.hmac(from, to, binding, message).is_some_and(|hmac| hmac.verify_truncated_left(mac).is_ok())
     }
 }
 
@@ -75,11 +93,12 @@ impl fmt::Debug for Secret {
 
 /// MAC of the message that the next one must answer; zeros for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Binding([u8; MAC_LEN]);
+pub(crate) struct Binding(pub(crate) [u8; MAC_LEN]);
 
 impl Binding {
-    fn of(mad: &[u8; MAD_LEN]) -> Binding {
-        Binding(mad.last_chunk().copied().unwrap_or_default())
+    /// The MAC at the end of a message.
+    pub(crate) fn of(message: &[u8]) -> Binding {
+        Binding(message.last_chunk().copied().unwrap_or_default())
     }
 
     /// A prefix that identifies it.
@@ -88,14 +107,38 @@ impl Binding {
     }
 }
 
-/// REQs that were accepted within their time window.
-#[derive(Default)]
-pub(super) struct Replays {
+/// Requests with a proof that were accepted within their time window.
+#[derive(Debug, Default)]
+pub struct Replays {
     seen: BTreeSet<u64>,
     order: VecDeque<(u64, u64)>,
 }
 
+/// Whether a request with a valid MAC may be accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    Fresh,
+    /// It was accepted before, or its time is too far from now.
+    Stale,
+    /// The list of accepted ones is full.
+    ListFull,
+}
+
 impl Replays {
+    /// Judges a request that was sent at the low 32 bits of this time.
+    pub(crate) fn judge(&mut self, mac: Binding, sent_s: u32, now_s: u64) -> Freshness {
+        // Compare differences, so that the 32-bit time may wrap in 2106.
+        let apart_s = i64::from((now_s as u32).wrapping_sub(sent_s) as i32).unsigned_abs();
+        self.forget_old(now_s);
+        if apart_s > WINDOW_S || self.seen.contains(&mac.short()) {
+            Freshness::Stale
+        } else if self.seen.len() < MAX_REMEMBERED {
+            Freshness::Fresh
+        } else {
+            Freshness::ListFull
+        }
+    }
+
     fn forget_old(&mut self, now_s: u64) {
         // The sender's clock may be ahead by the window, and the REQ is acceptable for another window after that.
         while self.order.front().is_some_and(|(at, _)| at + 2 * WINDOW_S < now_s) {
@@ -105,7 +148,7 @@ impl Replays {
         }
     }
 
-    fn remember(&mut self, mac: Binding, now_s: u64) {
+    pub(crate) fn remember(&mut self, mac: Binding, now_s: u64) {
         self.forget_old(now_s);
         if self.seen.insert(mac.short()) {
             self.order.push_back((now_s, mac.short()));
@@ -172,8 +215,11 @@ impl Cm {
             }
             _ => return,
         };
-        let Some(mac) = secret.mac(connection.path.sgid, connection.path.dgid, &binding, mad) else { return };
-        mad[MAC_AT..].copy_from_slice(&mac.finalize().into_bytes()[..MAC_LEN]);
+        let Some(mac) = secret.mac(connection.path.sgid, connection.path.dgid, &binding, &mad[..MAC_AT])
+        else {
+            return;
+        };
+        mad[MAC_AT..].copy_from_slice(&mac.0);
         if !matches!(message, CmMessage::Rtu(_) | CmMessage::Dreq(_) | CmMessage::SidrRep(_)) {
             connection.binding = Binding::of(mad);
         }
@@ -209,17 +255,14 @@ impl Cm {
             return ReqProof::Unproven;
         }
         let sent_s = bytes[TIME_AT..MAC_AT].try_into().map_or(0, u32::from_be_bytes);
-        // Compare differences, so that the 32-bit time may wrap in 2106.
-        let apart_s = i64::from((now_s as u32).wrapping_sub(sent_s) as i32).unsigned_abs();
         let mac = Binding::of(&bytes);
-        self.replays.forget_old(now_s);
-        if apart_s > WINDOW_S || self.replays.seen.contains(&mac.short()) {
-            self.counters.replayed += 1;
-            return ReqProof::Unproven;
-        }
-        match self.replays.seen.len() < MAX_REMEMBERED {
-            true => ReqProof::Proven(secret, mac),
-            false => ReqProof::ListFull,
+        match self.replays.judge(mac, sent_s, now_s) {
+            Freshness::Fresh => ReqProof::Proven(secret, mac),
+            Freshness::ListFull => ReqProof::ListFull,
+            Freshness::Stale => {
+                self.counters.replayed += 1;
+                ReqProof::Unproven
+            }
         }
     }
 
@@ -231,8 +274,8 @@ impl Cm {
 }
 
 fn matches(secret: &Secret, inbound: &MadAddressing, binding: &Binding, bytes: &[u8; MAD_LEN]) -> bool {
-    let mac = secret.mac(inbound.sgid, inbound.dgid, binding, bytes);
-    mac.is_some_and(|mac| mac.verify_truncated_left(&bytes[MAC_AT..]).is_ok())
+    let (message, mac) = (&bytes[..MAC_AT], Binding::of(bytes));
+    secret.matches(inbound.sgid, inbound.dgid, binding, message, &mac.0)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::time::Time;
 use crate::wire::cm::{CmMessage, Mra, Rej, RejectedMessage, Rep, Req};
 
 /// Text for a peer that did not prove the key, and for the local application.
-pub(super) const NOT_PROVEN: &[u8] = b"ferroce: not proven with the key of this side";
+pub const NOT_PROVEN: &[u8] = b"ferroce: not proven with the key of this side";
 
 impl Cm {
     /// Rejects a REQ or a REP. `info` is the additional information that some reasons carry.

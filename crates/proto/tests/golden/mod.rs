@@ -4,11 +4,13 @@
 
 mod build;
 mod pcap;
+mod tcp;
 mod tools;
 
 pub(crate) use build::{Golden, all, frame_of};
 pub(crate) use pcap::write_pcap;
-pub(crate) use tools::{TempFile, python_with_scapy, tshark};
+pub(crate) use tcp::{From, tcp_frames};
+pub(crate) use tools::{TempFile, output, python_with_scapy, tshark};
 
 /// Lower-case hexadecimal, without separators.
 pub(crate) fn hex(bytes: &[u8]) -> String {

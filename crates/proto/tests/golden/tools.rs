@@ -18,6 +18,13 @@ pub(crate) fn python_with_scapy() -> Option<Command> {
     or_skip("scapy", found).then(|| Command::new(&python))
 }
 
+/// What a command prints. It must succeed.
+pub(crate) fn output(command: &mut Command) -> String {
+    let output = command.output().expect("the tool starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 fn works(command: &mut Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())

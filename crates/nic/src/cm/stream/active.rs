@@ -5,9 +5,13 @@ use crate::cm::event::{CmEventKind, ConnParam};
 use crate::cm::{CmId, CmService};
 use crate::engine::NewStream;
 use crate::link::{StreamSocket, now};
+use ferroce_os::clock::wall_clock_ns;
 use ferroce_os::epoll::Interest;
 use ferroce_os::log;
-use ferroce_proto::iwarp::negotiation::{Initiator, Negotiated, Offer};
+use ferroce_proto::cm::{NOT_PROVEN, Secret};
+use ferroce_proto::iwarp::negotiation::{
+    Initiator, Negotiated, NegotiationError, Offer, RequestKey, StreamAddrs,
+};
 use ferroce_proto::iwarp::wire::MAX_PRIVATE_DATA;
 use ferroce_proto::{Qpn, Time};
 use std::io;
@@ -40,6 +44,8 @@ pub(super) struct Connecting {
     pub(super) traffic_class: u8,
     pub(super) offer: Offer,
     pub(super) private_data: Vec<u8>,
+    /// The key that both ends must prove.
+    pub(super) secret: Option<Secret>,
     /// From the moment that TCP is connected.
     pub(super) initiator: Option<Initiator>,
     pub(super) tries: Tries,
@@ -54,6 +60,22 @@ impl Connecting {
             Tries::SecondAt(at) => at.min(self.deadline),
             Tries::First | Tries::Second => self.deadline,
         }
+    }
+}
+
+impl Connecting {
+    /// Sends the request, if TCP is connected.
+    fn request(&self) -> io::Result<Initiator> {
+        let Connecting { socket, offer, private_data, peer, .. } = self;
+        socket.connected()?;
+        let addrs = StreamAddrs { initiator: socket.local_addr()?, responder: *peer };
+        let key = self.secret.clone().map(|secret| {
+            let nonce = ferroce_os::random::number();
+            RequestKey { secret, addrs, nonce, unix_s: wall_clock_ns() / 1_000_000_000 }
+        });
+        let (initiator, request) = Initiator::with_key(*offer, private_data, key.as_ref());
+        socket.send_frame(&request)?;
+        Ok(initiator)
     }
 }
 
@@ -85,7 +107,13 @@ impl Failure {
 /// Where an attempt stands after a step.
 enum Step {
     Waits,
-    Accepted { terms: Negotiated, private_data: Vec<u8>, received: Vec<u8> },
+    Accepted {
+        terms: Negotiated,
+        private_data: Vec<u8>,
+        received: Vec<u8>,
+    },
+    /// The reply does not prove the key.
+    Unproven,
     Failed(Failure),
 }
 
@@ -118,6 +146,12 @@ impl CmService {
             Step::Accepted { terms, private_data, received } => {
                 self.start_stream(connections, number, connecting, terms, private_data, &received);
             }
+            Step::Unproven => {
+                connections.count_failure(NegotiationError::Unproven);
+                let failure = Failure::new(CmEventKind::Rejected, libc::ECONNRESET);
+                let failure = Failure { private_data: NOT_PROVEN.to_vec(), ..failure };
+                self.fail(connections, &connecting, failure);
+            }
             Step::Failed(failure) => self.on_failure(connections, number, connecting, failure),
         }
     }
@@ -147,12 +181,11 @@ impl CmService {
 
     /// TCP is connected, or failed to.
     fn send_request(&self, connecting: &mut Connecting, number: u64) -> Step {
-        let Connecting { socket, offer, private_data, .. } = &*connecting;
-        let (initiator, request) = Initiator::new(*offer, private_data);
-        let sent = socket.connected().and_then(|()| socket.send_frame(&request));
-        let watched = sent.and_then(|()| self.watch(socket.as_fd(), Interest::Read, number));
-        match watched {
-            Ok(()) => {
+        match connecting.request().and_then(|initiator| {
+            self.watch(connecting.socket.as_fd(), Interest::Read, number)?;
+            Ok(initiator)
+        }) {
+            Ok(initiator) => {
                 connecting.initiator = Some(initiator);
                 Step::Waits
             }
@@ -251,7 +284,10 @@ fn read_reply(socket: &StreamSocket, initiator: &mut Initiator, peer: SocketAddr
             }
             Err(error) => {
                 log::refusal(format_args!("connecting to {peer}: {error}"));
-                return Step::Failed(Failure::new(CmEventKind::ConnectError, libc::EPROTO));
+                return match error {
+                    NegotiationError::Unproven => Step::Unproven,
+                    _ => Step::Failed(Failure::new(CmEventKind::ConnectError, libc::EPROTO)),
+                };
             }
         }
     }

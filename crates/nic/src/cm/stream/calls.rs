@@ -2,15 +2,16 @@
 
 use super::active::{Connecting, Tries};
 use super::passive::Listening;
-use super::{Connections, Entry, MOST_PRIVATE_DATA, StreamCm};
+use super::{Connections, Entry, MOST_PRIVATE_DATA, NO_DESCRIPTOR, StreamCm};
 use crate::cm::CmId;
 use crate::cm::event::{CmEvent, ConnParam};
 use crate::cm::id::IdState;
 use crate::error::{CmRefusal, Error};
 use crate::link::{StreamSocket, now};
+use ferroce_os::descriptors::is_limit;
 use ferroce_os::lock::MutexGuard;
-use ferroce_proto::cm::{CmError, PortSpace};
-use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS};
+use ferroce_proto::cm::{CmError, PortSpace, Secret};
+use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS, REQUEST_PROOF_LEN};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -20,6 +21,11 @@ const DISCONNECT_NS: u64 = 5_000_000_000;
 const ATTEMPTS: u64 = 16;
 
 impl StreamCm {
+    /// The key of an id: its own, or that of the device.
+    fn secret_of(&self, state: &IdState) -> Option<Secret> {
+        state.secret.clone().or_else(|| self.secret.clone())
+    }
+
     fn offer(&self, param: &ConnParam) -> Offer {
         // A peer that reads without being asked would end a connection that answers no READ.
         let ird = param.responder_resources.max(1);
@@ -27,16 +33,10 @@ impl StreamCm {
     }
 }
 
-fn check_private_data(param: &ConnParam) -> Result<(), Error> {
-    Error::check_limit("private_data_len", param.private_data.len() as u64, MOST_PRIVATE_DATA as u64)
-}
-
-/// A key may be set before or after the id is bound.
-fn check_no_key(state: &IdState) -> Result<(), Error> {
-    match state.secret {
-        Some(_) => Err(Error::NotOnThisWire { what: "keys for connections yet" }),
-        None => Ok(()),
-    }
+/// Checks the private data of a frame whose proof of the key needs `proof_len` bytes.
+fn check_private_data(private_data: &[u8], proof_len: usize) -> Result<(), Error> {
+    let most = MOST_PRIVATE_DATA - proof_len;
+    Error::check_limit("private_data_len", private_data.len() as u64, most as u64)
 }
 
 impl CmId {
@@ -45,13 +45,15 @@ impl CmId {
         if self.space != PortSpace::Tcp {
             return Err(Error::NotOnThisWire { what: "port space but that of TCP" });
         }
-        check_no_key(state)?;
         let Some(extras) = self.service.engine.stream_extras() else {
             return Err(Error::system("binding a TCP socket")(std::io::ErrorKind::Unsupported.into()));
         };
         let bound = StreamSocket::bind(address, state.options.af_only, extras)
             .and_then(|socket| socket.local_addr().map(|local| (socket, local)));
-        let (socket, local) = bound.map_err(Error::system("binding a TCP socket"))?;
+        let (socket, local) = bound.map_err(|error| {
+            let what = if is_limit(&error) { NO_DESCRIPTOR } else { "binding a TCP socket" };
+            Error::system(what)(error)
+        })?;
         state.local = Some(local);
         state.socket = Some(socket);
         Ok(())
@@ -63,7 +65,6 @@ impl CmId {
         state: &mut IdState,
         backlog: u32,
     ) -> Result<(), Error> {
-        check_no_key(state)?;
         let Some(socket) = state.socket.take() else {
             return Err(CmRefusal::WrongState { why: "it is not bound" }.into());
         };
@@ -74,7 +75,9 @@ impl CmId {
         })?;
         state.local = socket.local_addr().ok().or(state.local);
         let id = Arc::downgrade(self);
-        let listening = Listening { socket, id, backlog: backlog as usize, undecided: 0, paused_until: None };
+        let secret = streams.secret_of(state);
+        let backlog = backlog as usize;
+        let listening = Listening { socket, id, secret, backlog, undecided: 0, paused_until: None };
         state.stream = Some(self.service.with_connections(streams, |connections| {
             connections.last += 1;
             let number = connections.last;
@@ -91,8 +94,9 @@ impl CmId {
         mut state: MutexGuard<'_, IdState>,
         param: &ConnParam,
     ) -> Result<(), Error> {
-        check_private_data(param)?;
-        check_no_key(&state)?;
+        let secret = streams.secret_of(&state);
+        let proof_len = if secret.is_some() { REQUEST_PROOF_LEN } else { 0 };
+        check_private_data(&param.private_data, proof_len)?;
         let (Some(peer), None) = (self.peer_addr(), state.stream) else {
             return Err(CmRefusal::WrongState { why: "it is connected already" }.into());
         };
@@ -112,6 +116,7 @@ impl CmId {
             peer,
             traffic_class: state.options.tos,
             offer: streams.offer(param),
+            secret,
             private_data: param.private_data.clone(),
             initiator: None,
             tries: Tries::First,
@@ -131,8 +136,12 @@ impl CmId {
     }
 
     pub(in crate::cm) fn accept_stream(&self, streams: &StreamCm, param: &ConnParam) -> Result<(), Error> {
-        check_private_data(param)?;
         let (number, offer) = (self.stream_number()?, streams.offer(param));
+        let proof_len = match streams.connections.lock().entries.get(&number) {
+            Some(Entry::Undecided(undecided)) => undecided.proof_len(),
+            _ => 0,
+        };
+        check_private_data(&param.private_data, proof_len)?;
         let accepted = self.service.with_connections(streams, |connections| {
             match take_undecided(connections, number) {
                 Ok(undecided) => {
@@ -146,7 +155,7 @@ impl CmId {
     }
 
     pub(in crate::cm) fn reject_stream(&self, streams: &StreamCm, private_data: &[u8]) -> Result<(), Error> {
-        Error::check_limit("private_data_len", private_data.len() as u64, MOST_PRIVATE_DATA as u64)?;
+        check_private_data(private_data, 0)?;
         let number = self.stream_number()?;
         self.service.with_connections(streams, |connections| {
             let undecided = take_undecided(connections, number)?;

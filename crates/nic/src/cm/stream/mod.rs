@@ -23,7 +23,7 @@
 //! | time for a disconnect | 5 s, then the stream is reset |
 //! | requests that wait for the program, and connections without one, per listener | the backlog; then the system holds further ones |
 //! | refused requests whose sockets still close | 64 per NIC; then the oldest is closed |
-//! | private data | 508 bytes |
+//! | private data | 508 bytes; with a key 472 in a request and 492 in a reply |
 //!
 //! Locks: an id's state, then the connections, then a queue pair. Events are delivered with none of them held but the state of their id.
 
@@ -42,6 +42,8 @@ use established::Established;
 use ferroce_os::epoll::Interest;
 use ferroce_os::lock::{Mutex, MutexGuard, lock_within};
 use ferroce_proto::Time;
+use ferroce_proto::cm::{Replays, Secret};
+use ferroce_proto::iwarp::negotiation::NegotiationError;
 use ferroce_proto::iwarp::wire::{Enhanced, MAX_PRIVATE_DATA};
 use passive::{Listening, Requesting, Undecided};
 use std::collections::{BTreeSet, HashMap};
@@ -53,11 +55,16 @@ use std::time::{Duration, Instant};
 /// Most private data of a program: the enhanced words of revision 2 are in the same field.
 pub(super) const MOST_PRIVATE_DATA: usize = MAX_PRIVATE_DATA - Enhanced::LEN;
 
+/// What to do if the hard limit of descriptors does not suffice.
+const NO_DESCRIPTOR: &str = "an iWARP connection needs a descriptor, and the process has as many as its hard limit allows (raise it: ulimit -Hn)";
+
 /// The connections of one NIC.
 pub(in crate::cm) struct StreamCm {
     connections: Mutex<Connections>,
     /// Whether to ask for a CRC.
     crc: bool,
+    /// The key of connections whose id has none.
+    secret: Option<Secret>,
 }
 
 /// Everything that has a number.
@@ -69,6 +76,12 @@ struct Connections {
     deadlines: BTreeSet<(Time, u64)>,
     /// Numbers of connections without a request yet, the oldest first.
     half_open: BTreeSet<u64>,
+    /// Requests whose proof was accepted.
+    replays: Replays,
+    /// Requests and replies without a valid proof.
+    unproven: u64,
+    /// Requests whose proof was used before or is too old.
+    replayed: u64,
     /// Events to deliver when the lock is released.
     events: Vec<Delivery>,
 }
@@ -135,6 +148,15 @@ impl Connections {
         self.events.extend(id.clone().map(|id| Delivery::Nothing { _id: id }));
     }
 
+    /// Counts a negotiation that the key decided.
+    fn count_failure(&mut self, error: NegotiationError) {
+        match error {
+            NegotiationError::Unproven => self.unproven += 1,
+            NegotiationError::Replayed => self.replayed += 1,
+            _ => {}
+        }
+    }
+
     fn named_counters(&self, refused: u64) -> Vec<(&'static str, u64)> {
         let count =
             |is_it: fn(&Entry) -> bool| self.entries.values().filter(|entry| is_it(entry)).count() as u64;
@@ -143,13 +165,15 @@ impl Connections {
             ("half_open_now", self.half_open.len() as u64),
             ("undecided_now", count(|entry| matches!(entry, Entry::Undecided(_)))),
             ("refused_now", refused),
+            ("unproven", self.unproven),
+            ("replayed", self.replayed),
         ]
     }
 }
 
 impl StreamCm {
-    pub(in crate::cm) fn new(crc: bool) -> StreamCm {
-        StreamCm { connections: Mutex::default(), crc }
+    pub(in crate::cm) fn new(crc: bool, secret: Option<Secret>) -> StreamCm {
+        StreamCm { connections: Mutex::default(), crc, secret }
     }
 
     pub(in crate::cm) fn named_counters(&self, refused: u64) -> Vec<(&'static str, u64)> {

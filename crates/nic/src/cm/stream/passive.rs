@@ -1,13 +1,18 @@
 //! Listening: accepting TCP connections, reading their MPA requests, and what the program decides.
 
-use super::{Connections, Delivery, Entry, Established};
+use super::{Connections, Delivery, Entry, Established, NO_DESCRIPTOR};
 use crate::cm::event::{CmEventKind, ConnParam};
 use crate::cm::{CmId, CmService};
 use crate::engine::NewStream;
 use crate::link::{StreamListener, StreamSocket};
+use ferroce_os::clock::wall_clock_ns;
+use ferroce_os::descriptors::is_limit;
 use ferroce_os::epoll::Interest;
 use ferroce_os::log;
-use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS, REQUEST_TIMEOUT_NS, Request, Responder};
+use ferroce_proto::cm::{NOT_PROVEN, Secret};
+use ferroce_proto::iwarp::negotiation::{
+    NegotiationError, Offer, REPLY_TIMEOUT_NS, REQUEST_TIMEOUT_NS, Request, Responder, StreamAddrs,
+};
 use ferroce_proto::iwarp::wire::MAX_PRIVATE_DATA;
 use ferroce_proto::{Gid, Qpn, Time};
 use std::io;
@@ -32,6 +37,8 @@ const READ: usize = MAX_PRIVATE_DATA + 64;
 pub(super) struct Listening {
     pub(super) socket: StreamListener,
     pub(super) id: Weak<CmId>,
+    /// The key that requests must prove.
+    pub(super) secret: Option<Secret>,
     /// Most requests that wait for the program.
     pub(super) backlog: usize,
     pub(super) undecided: usize,
@@ -73,7 +80,29 @@ pub(super) struct Undecided {
     pub(super) id: Weak<CmId>,
 }
 
+impl Undecided {
+    /// Bytes of private data that the proof in the reply needs.
+    pub(super) fn proof_len(&self) -> usize {
+        self.request.proof_len()
+    }
+}
+
 impl Connections {
+    /// Checks that a request proves the key of its listener, if that has one.
+    fn check_key(
+        &mut self,
+        listener: u64,
+        request: &mut Request,
+        addrs: StreamAddrs,
+    ) -> Result<(), NegotiationError> {
+        let Some(Entry::Listening(Listening { secret: Some(secret), .. })) = self.entries.get(&listener)
+        else {
+            return Ok(());
+        };
+        let checked = request.check_key(secret, addrs, wall_clock_ns() / 1_000_000_000, &mut self.replays);
+        checked.inspect_err(|error| self.count_failure(*error))
+    }
+
     /// The connections of a listener without a request yet, the oldest first.
     fn half_open_of(&self, listener: u64) -> impl Iterator<Item = u64> {
         let is_its = move |entry: &Entry| matches!(entry, Entry::Requesting(r) if r.listener == listener);
@@ -132,7 +161,9 @@ impl CmService {
                     let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
                     // Otherwise the connection ended before it was accepted.
                     if error.raw_os_error().is_some_and(|errno| shortages.contains(&errno)) {
-                        log::refusal(format_args!("a connection waits to be accepted: {error}"));
+                        let why =
+                            if is_limit(&error) { NO_DESCRIPTOR } else { "the system is short of memory" };
+                        log::refusal(format_args!("a connection waits to be accepted: {why}: {error}"));
                         self.unwatch(&listening.socket);
                         listening.paused_until = Some(now + FAILED_PAUSE_NS);
                         break;
@@ -213,7 +244,7 @@ impl CmService {
         connections: &mut Connections,
         number: u64,
         requesting: Requesting,
-        request: Request,
+        mut request: Request,
         received: &[u8],
     ) {
         let Requesting { socket, listener, local, peer, .. } = requesting;
@@ -221,6 +252,11 @@ impl CmService {
         if let Some(error) = request.unacceptable() {
             log::refusal(format_args!("connection from {peer}: {error}"));
             return self.send_last(socket, &request.reject(&[]));
+        }
+        let addrs = StreamAddrs { initiator: peer, responder: local };
+        if let Err(error) = connections.check_key(listener, &mut request, addrs) {
+            log::refusal(format_args!("connection from {peer}: {error}"));
+            return self.send_last(socket, &request.reject(NOT_PROVEN));
         }
         let Some(Entry::Listening(listening)) = connections.entries.get_mut(&listener) else { return };
         let Some(id) = listening.id.upgrade() else { return };

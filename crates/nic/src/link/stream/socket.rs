@@ -2,6 +2,7 @@
 
 use super::extras::{Fate, Io, SocketExtras, StreamExtras};
 use crate::memory::External;
+use ferroce_os::descriptors::open_within_hard_limit;
 use ferroce_os::interfaces::open_tcp;
 use smallvec::SmallVec;
 use socket2::{SockAddr, Socket};
@@ -62,7 +63,7 @@ impl StreamSocket {
         only_v6: bool,
         extras: &Arc<StreamExtras>,
     ) -> io::Result<StreamSocket> {
-        let socket = Socket::from(open_tcp(address.is_ipv4())?);
+        let socket = Socket::from(open_within_hard_limit(|| open_tcp(address.is_ipv4()))?);
         // As siw: a program may have used the port for a socket of its own just before.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
@@ -281,7 +282,8 @@ pub(crate) struct StreamListener {
 impl StreamListener {
     /// The next connection that waits, with its local address and that of its peer.
     pub(crate) fn accept(&self) -> io::Result<Option<(StreamSocket, SocketAddr, SocketAddr)>> {
-        let accepted = self.socket.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let accepted = open_within_hard_limit(|| self.socket.accept4(flags));
         let Some((socket, peer)) = unless_it_would_block(accepted)? else { return Ok(None) };
         let extras = self.extras.as_ref().and_then(|extras| extras.for_socket());
         let socket = StreamSocket { socket, extras };

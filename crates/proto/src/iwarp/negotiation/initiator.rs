@@ -1,6 +1,7 @@
 //! The end that connects.
 
 use super::super::wire::{Enhanced, FrameKind, MpaFrame, RtrKinds};
+use super::proof::{Proven, RequestKey};
 use super::{FrameBuffer, Negotiated, NegotiationError, Offer, Role, Rtr, lower};
 use alloc::vec::Vec;
 
@@ -18,18 +19,25 @@ pub struct Reply {
 pub struct Initiator {
     offer: Offer,
     reply: FrameBuffer,
+    /// What the reply must prove.
+    proven: Option<Proven>,
 }
 
 impl Initiator {
     /// Starts the negotiation. Returns the bytes of the request as well.
     pub fn new(offer: Offer, private_data: &[u8]) -> (Initiator, Vec<u8>) {
+        Self::with_key(offer, private_data, None)
+    }
+
+    /// The same. With a key, the request proves it, and the reply must. The proof needs [`super::REQUEST_PROOF_LEN`] bytes of the private data.
+    pub fn with_key(offer: Offer, private_data: &[u8], key: Option<&RequestKey>) -> (Initiator, Vec<u8>) {
         let enhanced = Enhanced {
             ird: offer.ird.into(),
             ord: offer.ord.into(),
             peer_to_peer: offer.rtr,
             rtr: RtrKinds { send: false, write: offer.rtr, read: offer.rtr },
         };
-        let request = MpaFrame {
+        let mut request = MpaFrame {
             kind: FrameKind::Request,
             revision: offer.revision,
             markers: false,
@@ -39,12 +47,16 @@ impl Initiator {
             enhanced: (offer.revision == 2).then_some(enhanced),
             private_data: private_data.to_vec(),
         };
-        (Initiator { offer, reply: FrameBuffer::new(FrameKind::Reply) }, request.to_bytes())
+        let proven = key.map(|key| Proven::sign_request(&mut request, key));
+        (Initiator { offer, reply: FrameBuffer::new(FrameKind::Reply), proven }, request.to_bytes())
     }
 
     /// Takes bytes of the stream. Returns the number of them that belong to the reply, and the reply once it is complete.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<Reply>), NegotiationError> {
-        let (used, Some(frame)) = self.reply.receive(bytes)? else { return Ok((bytes.len(), None)) };
+        let (used, Some(mut frame)) = self.reply.receive(bytes)? else { return Ok((bytes.len(), None)) };
+        if let Some(proven) = self.proven.as_ref().filter(|_| !frame.reject) {
+            proven.check_reply(&mut frame)?;
+        }
         let accepted = if frame.reject { None } else { Some(self.check(&frame)?) };
         Ok((used, Some(Reply { accepted, private_data: frame.private_data })))
     }

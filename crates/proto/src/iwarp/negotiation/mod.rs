@@ -10,11 +10,14 @@
 //! | IRD and ORD | each end's ORD is lowered to the other's IRD (revision 2); without negotiation each end keeps its own |
 //! | RTR | the initiator offers an empty WRITE or READ, the responder selects WRITE if it can |
 //! | extensions | RFC 7306, if both frames carry ferroce's mark |
+//! | key | with one, both frames prove it (`proof`) |
 
 mod initiator;
+mod proof;
 mod responder;
 
 pub use initiator::{Initiator, Reply};
+pub use proof::{REPLY_PROOF_LEN, REQUEST_PROOF_LEN, RequestKey, StreamAddrs};
 pub use responder::{Request, Responder};
 
 use super::wire::{BadFrame, Enhanced, FrameKind, MAX_PRIVATE_DATA, MpaFrame, TerminateCode};
@@ -113,6 +116,15 @@ pub enum NegotiationError {
     /// No RTR message that both ends support.
     #[error("the two ends support no common RTR message")]
     Rtr,
+    /// The peer does not prove the key.
+    #[error("the peer does not prove the key of this end: it has no key (FERROCE_CM_KEY) or another one")]
+    Unproven,
+    /// The proof was used before, or its time is too far from now.
+    #[error("the proof of the key was used before, or the clocks of the two hosts differ by more than 75 s")]
+    Replayed,
+    /// Too many requests with a proof.
+    #[error("more than 1,048,576 requests with a proof within 150 s: try again later")]
+    TooManyRequests,
 }
 
 impl NegotiationError {

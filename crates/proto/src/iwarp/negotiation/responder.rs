@@ -1,8 +1,10 @@
 //! The end that listens.
 
 use super::super::wire::{Enhanced, FrameKind, MpaFrame, RtrKinds};
+use super::proof::{Proven, REPLY_PROOF_LEN, StreamAddrs};
 use super::{FrameBuffer, Negotiated, NegotiationError, Offer, REQUEST_TIMEOUT_NS, Role, Rtr, lower};
 use crate::Time;
+use crate::cm::{Replays, Secret};
 use alloc::vec::Vec;
 
 /// The responder: waits for a request, then its program decides.
@@ -26,7 +28,7 @@ impl Responder {
     /// Takes bytes of the stream. Returns the number of them that belong to the request, and the request once it is complete.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<Request>), NegotiationError> {
         let (used, frame) = self.request.receive(bytes)?;
-        Ok((used, frame.map(|frame| Request { frame })))
+        Ok((used, frame.map(|frame| Request { frame, proven: None })))
     }
 }
 
@@ -34,12 +36,31 @@ impl Responder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     frame: MpaFrame,
+    /// What the reply proves.
+    proven: Option<Proven>,
 }
 
 impl Request {
     /// The private data of the initiator's program.
     pub fn private_data(&self) -> &[u8] {
         &self.frame.private_data
+    }
+
+    /// Checks that the initiator holds the key. Then the reply proves it, too.
+    pub fn check_key(
+        &mut self,
+        secret: &Secret,
+        addrs: StreamAddrs,
+        unix_s: u64,
+        replays: &mut Replays,
+    ) -> Result<(), NegotiationError> {
+        self.proven = Some(Proven::check_request(&mut self.frame, secret, addrs, unix_s, replays)?);
+        Ok(())
+    }
+
+    /// Bytes of private data that the proof in an accepting reply needs.
+    pub fn proof_len(&self) -> usize {
+        if self.proven.is_some() { REPLY_PROOF_LEN } else { 0 }
     }
 
     /// READs that the initiator answers, and asks for, at a time; `None` if it does not negotiate that.
@@ -103,7 +124,7 @@ impl Request {
     }
 
     fn reply(&self, reply: Reply, private_data: &[u8]) -> Vec<u8> {
-        MpaFrame {
+        let mut frame = MpaFrame {
             kind: FrameKind::Reply,
             revision: reply.revision,
             markers: false,
@@ -112,8 +133,11 @@ impl Request {
             is_ferroce: self.frame.is_ferroce,
             enhanced: reply.enhanced,
             private_data: private_data.to_vec(),
+        };
+        if let Some(proven) = self.proven.as_ref().filter(|_| !frame.reject) {
+            proven.sign_reply(&mut frame);
         }
-        .to_bytes()
+        frame.to_bytes()
     }
 }
 

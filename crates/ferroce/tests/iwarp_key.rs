@@ -1,0 +1,113 @@
+//! Secure set-up over iWARP: both ends prove a key before a connection exists.
+
+mod support;
+
+use ferroce::{Config, ConnectError, Connector, Device, Error, Listener, Rc, Secret, Wire};
+use std::net::SocketAddr;
+use std::time::Duration;
+use support::{LOOPBACKS, PATIENCE, Side, V4, watched};
+
+/// Private data of a request and of an accepting reply with a key.
+const REQUEST_DATA: usize = 472;
+const REPLY_DATA: usize = 492;
+
+fn key(byte: u8) -> Secret {
+    Secret::new(&[byte; 32]).unwrap()
+}
+
+fn side(secret: Option<u8>) -> Side<Rc> {
+    let config = Config::default().with(|config| {
+        (config.addresses, config.wire) = (Some(LOOPBACKS.to_vec()), Wire::Iwarp);
+        config.cm_secret = secret.map(key);
+    });
+    Side::on(Device::open_with(config).unwrap(), |pd, cq| pd.rc(cq), |qp| qp)
+}
+
+fn listen(side: &Side<Rc>) -> Listener {
+    Listener::bind(&side.device, SocketAddr::new(V4, 0)).unwrap()
+}
+
+/// Connects `client` and expects a refusal that names the key.
+#[track_caller]
+fn refused(client: &Side<Rc>, to: SocketAddr) {
+    let refusal = Connector::new(&client.device, to).private_data(b"hello").connect(&client.qp);
+    match refusal.map(|_| ()).unwrap_err() {
+        Error::Connect(ConnectError::Rejected { private_data, .. }) => {
+            assert!(private_data.starts_with(b"ferroce: not proven"), "{private_data:?}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// Connects with the longest private data, and sends a message in each direction.
+fn connects(client: &Side<Rc>, server: &Side<Rc>, connector: Connector, listener: &Listener) {
+    let (hello, welcome) = ([7; REQUEST_DATA], [8; REPLY_DATA]);
+    let (ours, theirs) = std::thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            let request = listener.accept_timeout(PATIENCE).unwrap();
+            assert_eq!(request.private_data(), hello);
+            request.accept(&server.qp, &welcome).unwrap()
+        });
+        (connector.private_data(&hello).connect(&client.qp).unwrap(), accepting.join().unwrap())
+    });
+    assert_eq!(ours.private_data(), welcome);
+    for (from, to) in [(client, server), (server, client)] {
+        to.qp.post_recv(&[ferroce::wr::recv(1, &[])]).unwrap();
+        from.qp.send_inline(2, &[]).unwrap();
+        assert_eq!([support::success(&from.cq).wr_id, support::success(&to.cq).wr_id], [2, 1]);
+    }
+    drop((ours, theirs));
+}
+
+#[test]
+fn the_same_key_connects() {
+    watched(|| {
+        let (client, server) = (side(Some(1)), side(Some(1)));
+        let listener = listen(&server);
+        let to = listener.local_addr();
+        let too_long = Connector::new(&client.device, to).private_data(&[0; REQUEST_DATA + 1]);
+        assert!(too_long.connect(&client.qp).is_err());
+        connects(&client, &server, Connector::new(&client.device, to), &listener);
+        assert_eq!(server.device.counters().cm["unproven"], 0);
+    });
+}
+
+#[test]
+fn another_key_and_none_are_refused() {
+    watched(|| {
+        let server = side(Some(1));
+        let listener = listen(&server);
+        refused(&side(Some(2)), listener.local_addr());
+        refused(&side(None), listener.local_addr());
+        assert_eq!(server.device.counters().cm["unproven"], 2);
+        assert!(listener.accept_timeout(Duration::from_millis(1)).is_err(), "the program got a request");
+    });
+}
+
+/// A listener without the key accepts the request, and the initiator refuses its reply.
+#[test]
+fn a_listener_without_the_key_is_refused() {
+    watched(|| {
+        let (client, server) = (side(Some(1)), side(None));
+        let listener = listen(&server);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let request = listener.accept_timeout(PATIENCE).unwrap();
+                assert!(request.accept(&server.qp, b"welcome").is_err(), "the connection was established");
+            });
+            refused(&client, listener.local_addr());
+        });
+        assert_eq!(client.device.counters().cm["unproven"], 1);
+    });
+}
+
+#[test]
+fn ids_may_have_keys_of_their_own() {
+    watched(|| {
+        let (client, server) = (side(None), side(Some(1)));
+        let listener = Listener::builder(&server.device).secret(key(3)).bind(SocketAddr::new(V4, 0)).unwrap();
+        refused(&side(Some(1)), listener.local_addr());
+        let connector = Connector::new(&client.device, listener.local_addr()).secret(key(3));
+        connects(&client, &server, connector, &listener);
+    });
+}

@@ -1,0 +1,219 @@
+//! Many iWARP connections in one process: set up, used, closed, and small while they are idle.
+//!
+//! 500 by default; `FERROCE_TEST_STREAMS=10000 cargo test --release -p ferroce --test iwarp_scale -- --nocapture` makes 10,000. Ids share a channel, as
+//! in librdmacm, so that a connection takes one descriptor.
+
+mod support;
+
+use ferroce_nic::{
+    CmChannel, CmEvent, CmEventKind, CmId, CmTransport, Config, ConnParam, Cq, Nic, Pd, PortSpace, Qp,
+    QpInit, Wire,
+};
+use ferroce_proto::verbs::{
+    Completion, Payload, QpCap, RecvWr, SendFlags, SendOp, SendWr, Transport, WcStatus,
+};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+use support::process::{Peer, parent};
+use support::{LOOPBACKS, PATIENCE, V4, number, watched};
+
+/// Bytes of an idle connection: id, queue pair, stream.
+const MOST: usize = 12 * 1024;
+
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: passes every call to the system allocator unchanged; the counter has no part in it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn live() -> usize {
+    LIVE.load(Ordering::Relaxed)
+}
+
+struct End {
+    nic: Nic,
+    channel: CmChannel,
+    pd: Arc<Pd>,
+    cq: Cq,
+    connections: Vec<(Arc<CmId>, Qp)>,
+    /// Events that came early: the next request may overtake the first message of a connection.
+    early: VecDeque<CmEvent>,
+}
+
+impl End {
+    fn new(connections: usize) -> End {
+        let config = Config::default().with(|config| {
+            (config.addresses, config.wire) = (Some(LOOPBACKS.to_vec()), Wire::Iwarp);
+        });
+        let nic = Nic::open(config).unwrap();
+        let channel = nic.create_cm_channel().unwrap();
+        let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(4 * connections as u32, None, 0).unwrap());
+        End { nic, channel, pd, cq, connections: Vec::new(), early: VecDeque::new() }
+    }
+
+    fn qp(&self) -> Qp {
+        let cap =
+            QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let (send_cq, recv_cq) = (&self.cq, &self.cq);
+        let init = QpInit { transport: Transport::Rc, send_cq, recv_cq, srq: None, cap, signal_all: true };
+        let qp = self.pd.create_qp(&init).unwrap();
+        qp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+        qp
+    }
+
+    fn event(&mut self, kind: CmEventKind) -> CmEvent {
+        if let Some(at) = self.early.iter().position(|event| event.kind == kind) {
+            return self.early.remove(at).unwrap();
+        }
+        let start = Instant::now();
+        loop {
+            match self.channel.try_next() {
+                Some(event) if event.kind == kind => return event,
+                Some(event) => {
+                    assert_eq!(event.status, 0, "{:?} instead of {kind:?}", event.kind);
+                    self.early.push_back(event);
+                }
+                None => assert!(start.elapsed() < PATIENCE, "waited in vain for {kind:?}"),
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn connect(&mut self, to: SocketAddr) {
+        let id = self.nic.create_cm_id(&self.channel, PortSpace::Tcp, 0).unwrap();
+        id.resolve_addr(None, to).unwrap();
+        self.event(CmEventKind::AddrResolved);
+        id.resolve_route().unwrap();
+        self.event(CmEventKind::RouteResolved);
+        let qp = self.qp();
+        id.connect(CmTransport::Rc, &param(&qp)).unwrap();
+        self.event(CmEventKind::Established);
+        self.connections.push((id, qp));
+    }
+
+    fn accept(&mut self) {
+        let request = self.event(CmEventKind::ConnectRequest);
+        let qp = self.qp();
+        request.id.accept(&param(&qp)).unwrap();
+        self.event(CmEventKind::Established);
+        self.connections.push((request.id.clone(), qp));
+    }
+
+    /// One message on each connection in both directions.
+    fn use_all(&self) {
+        let flags = SendFlags::SIGNALED;
+        let send =
+            SendWr { wr_id: 2, op: SendOp::Send, flags, payload: Payload::Sges(&[]), ud: None, srq: None };
+        self.connections.iter().for_each(|(_, qp)| qp.post_send(&[send]).unwrap());
+        let (start, mut left, mut found) =
+            (Instant::now(), 2 * self.connections.len(), [Completion::default(); 16]);
+        while left > 0 {
+            let count = self.cq.poll(&mut found).unwrap();
+            assert!(found[..count].iter().all(|done| done.status == WcStatus::Success));
+            assert!(start.elapsed() < PATIENCE, "{left} completions are missing");
+            left -= count;
+        }
+    }
+}
+
+fn param(qp: &Qp) -> ConnParam {
+    ConnParam { responder_resources: 1, initiator_depth: 1, qpn: qp.qpn(), ..ConnParam::default() }
+}
+
+fn talk(mut socket: TcpStream, listens: bool) {
+    let count = number("FERROCE_TEST_STREAMS").unwrap_or(500) as usize;
+    let mut barrier = {
+        let mut socket = socket.try_clone().unwrap();
+        move || {
+            socket.write_all(b".").unwrap();
+            socket.read_exact(&mut [0]).unwrap();
+        }
+    };
+    let (mut end, start) = (End::new(count), Instant::now());
+    let before = live();
+    if listens {
+        let listener = end.nic.create_cm_id(&end.channel, PortSpace::Tcp, 0).unwrap();
+        listener.bind(SocketAddr::new(V4, 0)).unwrap();
+        listener.listen(16).unwrap();
+        socket.write_all(&listener.local_addr().unwrap().port().to_be_bytes()).unwrap();
+        (0..count).for_each(|_| end.accept());
+    } else {
+        let mut port = [0; 2];
+        socket.read_exact(&mut port).unwrap();
+        let to = SocketAddr::new(V4, u16::from_be_bytes(port));
+        (0..count).for_each(|_| end.connect(to));
+    }
+    let (each, set_up) = (live().saturating_sub(before) / count, start.elapsed());
+    barrier();
+    end.use_all();
+    let used = start.elapsed();
+    barrier();
+    if listens {
+        end.connections.iter().for_each(|(id, _)| id.disconnect().unwrap());
+    }
+    for _ in 0..count {
+        end.event(CmEventKind::Disconnected);
+    }
+    println!(
+        "{count} connections: {each} bytes each; set up after {set_up:?}, used {used:?}, closed {:?}",
+        start.elapsed()
+    );
+    assert!(each <= MOST, "an idle connection takes {each} bytes");
+    barrier();
+}
+
+#[test]
+fn many_streams_are_set_up_used_and_closed() {
+    if let Some(socket) = parent() {
+        return talk(socket, false);
+    }
+    watched(|| {
+        let peer = Peer::start("many_streams_are_set_up_used_and_closed", V4);
+        talk(peer.socket.try_clone().unwrap(), true);
+        peer.finish();
+    });
+}
+
+/// The child lowers its limits. Each bound id has a descriptor.
+#[test]
+fn descriptors_suffice_up_to_the_hard_limit_and_the_refusal_names_it() {
+    const TEST: &str = "descriptors_suffice_up_to_the_hard_limit_and_the_refusal_names_it";
+    const SOFT: usize = 64;
+    const HARD: usize = 200;
+    if parent().is_none() {
+        return watched(|| Peer::start(TEST, V4).finish());
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(SOFT as u64), maximum: Some(HARD as u64) }).unwrap();
+    let (end, mut ids) = (End::new(1), Vec::new());
+    let refusal = loop {
+        let id = end.nic.create_cm_id(&end.channel, PortSpace::Tcp, 0).unwrap();
+        match id.bind(SocketAddr::new(V4, 0)) {
+            Ok(()) => ids.push(id),
+            Err(refusal) => break refusal.to_string(),
+        }
+        assert!(ids.len() <= HARD, "more descriptors than the hard limit allows");
+    };
+    assert!(ids.len() > HARD - SOFT, "only {} ids were bound: {refusal}", ids.len());
+    assert!(refusal.contains("ulimit -Hn"), "{refusal}");
+}

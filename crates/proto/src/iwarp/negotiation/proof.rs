@@ -1,0 +1,145 @@
+//! Proof that the peer holds the shared key, at the end of the private data. An option of ours, as in the [communication manager](crate::cm); off
+//! without a key.
+//!
+//! ```text
+//!   request   ... private data | nonce, 16 bytes | time, 4 bytes | MAC, 16 bytes   MAC over addresses, ports and the frame
+//!   reply     ... private data                                   | MAC, 16 bytes   ... and the MAC of the request
+//! ```
+//!
+//! The nonce makes each request unique, so its MAC is stored while its time is acceptable, to refuse a replay. A reply that refuses has no proof: it
+//! ends a connection that does not exist yet.
+
+use super::super::wire::MpaFrame;
+use super::NegotiationError;
+use crate::cm::{Binding, Freshness, MAC_LEN, Replays, Secret};
+use crate::ids::Gid;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+const NONCE_LEN: usize = 16;
+const TIME_LEN: usize = 4;
+/// Bytes of the proof in a request.
+pub const REQUEST_PROOF_LEN: usize = NONCE_LEN + TIME_LEN + MAC_LEN;
+/// Bytes of the proof in a reply.
+pub const REPLY_PROOF_LEN: usize = MAC_LEN;
+
+/// The addresses of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamAddrs {
+    /// Of the initiator.
+    pub initiator: SocketAddr,
+    /// Of the responder.
+    pub responder: SocketAddr,
+}
+
+/// What an initiator with a key needs for its request.
+#[derive(Clone, Debug)]
+pub struct RequestKey {
+    /// The key.
+    pub secret: Secret,
+    /// The connection.
+    pub addrs: StreamAddrs,
+    /// A random number.
+    pub nonce: u128,
+    /// The time of day in seconds.
+    pub unix_s: u64,
+}
+
+/// The proof of a request, which the reply must answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Proven {
+    secret: Secret,
+    addrs: StreamAddrs,
+    binding: Binding,
+}
+
+/// Which end sent a frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    Initiator,
+    Responder,
+}
+
+impl StreamAddrs {
+    /// Sender, receiver and the bytes that the MAC covers: both ports, and the frame without its MAC.
+    fn covered(&self, sender: Sender, frame: &[u8]) -> (Gid, Gid, Vec<u8>) {
+        let (from, to) = match sender {
+            Sender::Initiator => (self.initiator, self.responder),
+            Sender::Responder => (self.responder, self.initiator),
+        };
+        let ports = [from.port().to_be_bytes(), to.port().to_be_bytes()];
+        let frame = &frame[..frame.len().saturating_sub(MAC_LEN)];
+        (Gid::from_ip(from.ip()), Gid::from_ip(to.ip()), [ports.as_flattened(), frame].concat())
+    }
+}
+
+/// Writes the MAC behind the private data. Returns it.
+fn sign(
+    frame: &mut MpaFrame,
+    (secret, addrs, sender): (&Secret, &StreamAddrs, Sender),
+    binding: &Binding,
+) -> Binding {
+    let len = frame.private_data.len();
+    frame.private_data.extend_from_slice(&[0; MAC_LEN]);
+    let (from, to, covered) = addrs.covered(sender, &frame.to_bytes());
+    let mac = secret.mac(from, to, binding, &covered).unwrap_or_default();
+    frame.private_data[len..].copy_from_slice(&mac.0);
+    mac
+}
+
+/// Checks the MAC behind the private data. Returns it if it is right.
+fn verify(
+    frame: &MpaFrame,
+    (secret, addrs, sender): (&Secret, &StreamAddrs, Sender),
+    binding: &Binding,
+) -> Option<Binding> {
+    let mac = Binding(*frame.private_data.last_chunk()?);
+    let (from, to, covered) = addrs.covered(sender, &frame.to_bytes());
+    secret.matches(from, to, binding, &covered, &mac.0).then_some(mac)
+}
+
+impl Proven {
+    /// Adds the proof to a request.
+    pub(super) fn sign_request(frame: &mut MpaFrame, key: &RequestKey) -> Proven {
+        frame.private_data.extend_from_slice(&key.nonce.to_be_bytes());
+        frame.private_data.extend_from_slice(&(key.unix_s as u32).to_be_bytes());
+        let RequestKey { secret, addrs, .. } = key.clone();
+        let binding = sign(frame, (&secret, &addrs, Sender::Initiator), &Binding::default());
+        Proven { secret, addrs, binding }
+    }
+
+    /// Checks the proof of a request and takes it off the private data.
+    pub(super) fn check_request(
+        frame: &mut MpaFrame,
+        secret: &Secret,
+        addrs: StreamAddrs,
+        unix_s: u64,
+        replays: &mut Replays,
+    ) -> Result<Proven, NegotiationError> {
+        let len =
+            frame.private_data.len().checked_sub(REQUEST_PROOF_LEN).ok_or(NegotiationError::Unproven)?;
+        let verified = verify(frame, (secret, &addrs, Sender::Initiator), &Binding::default());
+        let binding = verified.ok_or(NegotiationError::Unproven)?;
+        let time = frame.private_data.get(len + NONCE_LEN..).and_then(<[u8]>::first_chunk);
+        match replays.judge(binding, time.copied().map_or(0, u32::from_be_bytes), unix_s) {
+            Freshness::Fresh => replays.remember(binding, unix_s),
+            Freshness::Stale => return Err(NegotiationError::Replayed),
+            Freshness::ListFull => return Err(NegotiationError::TooManyRequests),
+        }
+        frame.private_data.truncate(len);
+        Ok(Proven { secret: secret.clone(), addrs, binding })
+    }
+
+    /// Adds the proof to the reply.
+    pub(super) fn sign_reply(&self, frame: &mut MpaFrame) {
+        sign(frame, (&self.secret, &self.addrs, Sender::Responder), &self.binding);
+    }
+
+    /// Checks the proof of the reply and takes it off the private data.
+    pub(super) fn check_reply(&self, frame: &mut MpaFrame) -> Result<(), NegotiationError> {
+        let verified = verify(frame, (&self.secret, &self.addrs, Sender::Responder), &self.binding);
+        verified.ok_or(NegotiationError::Unproven)?;
+        frame.private_data.truncate(frame.private_data.len() - REPLY_PROOF_LEN);
+        Ok(())
+    }
+}
