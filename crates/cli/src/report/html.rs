@@ -51,7 +51,7 @@ fn headlines(page: &mut String, headlines: &[Headline]) {
     page.push_str("<ul class=\"headlines\">\n");
     for headline in headlines {
         let class = if headline.reached { "reached" } else { "missed" };
-        let verdict = if headline.reached { "reached" } else { "not reached" };
+        let verdict = headline.verdict();
         let _ = writeln!(
             page,
             "<li><div class=\"ratio\">{:.2} ×</div>{}<br><span class=\"soft\">{} to {}</span><br>\

@@ -43,7 +43,7 @@ impl Engine {
     /// peer's address. Reports it.
     #[cold]
     pub(super) fn is_from_stranger(&self, path: &Path, qpn: Qpn, packet: &RxPacket<'_>) -> bool {
-        let (from, sport) = (packet.arrival.sgid, packet.sport);
+        let (from, sport) = (packet.arrival.sgid.to_ip(), packet.sport);
         let is_stranger = !path.is_from_peer(sport);
         if is_stranger {
             self.device.counters.dropped(DropReason::WrongPort);

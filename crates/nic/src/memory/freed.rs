@@ -18,8 +18,14 @@ const SEGV_MAPERR: c_int = 1;
 /// Attempts to read the table while another thread registers memory.
 const TRIES: usize = 1000;
 
-/// Length and lkey of each region, by its first byte and a number: regions may overlap.
-static REGIONS: Mutex<(BTreeMap<(usize, u64), (usize, u32)>, u64)> = Mutex::new((BTreeMap::new(), 0));
+/// The regions, by first byte and a number: they may overlap.
+struct Regions {
+    /// Length and lkey of each.
+    known: BTreeMap<(usize, u64), (usize, u32)>,
+    next: u64,
+}
+
+static REGIONS: Mutex<Regions> = Mutex::new(Regions { known: BTreeMap::new(), next: 0 });
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A region whose memory the program owns; known until this is dropped.
@@ -30,29 +36,28 @@ impl Unpinned {
     pub(crate) fn new(base: usize, len: usize, lkey: u32) -> Unpinned {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(install);
-        let mut table = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        let (regions, next) = &mut *table;
-        *next += 1;
-        let key = (base, *next);
-        regions.insert(key, (len, lkey));
+        let mut regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        regions.next += 1;
+        let key = (base, regions.next);
+        regions.known.insert(key, (len, lkey));
         Unpinned(key)
     }
 }
 
 impl Drop for Unpinned {
     fn drop(&mut self) {
-        REGIONS.lock().unwrap_or_else(PoisonError::into_inner).0.remove(&self.0);
+        REGIONS.lock().unwrap_or_else(PoisonError::into_inner).known.remove(&self.0);
     }
 }
 
 /// The region of this address, if there is one: first byte, length, lkey.
 fn find(address: usize) -> Option<(usize, usize, u32)> {
     for _ in 0..TRIES {
-        let Ok(table) = REGIONS.try_lock() else {
+        let Ok(regions) = REGIONS.try_lock() else {
             std::hint::spin_loop();
             continue;
         };
-        let mut before = table.0.range(..=(address, u64::MAX));
+        let mut before = regions.known.range(..=(address, u64::MAX));
         return before
             .rfind(|((base, _), (len, _))| address - base < *len)
             .map(|((base, _), (len, lkey))| (*base, *len, *lkey));

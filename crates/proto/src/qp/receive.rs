@@ -259,7 +259,7 @@ impl Qp {
                 reason,
                 format_args!(
                     "QP {qpn} is connected from {} to {}, the packet went from {} to {}: the ends name different addresses, or the sender another queue pair",
-                    self.route.sgid, self.route.dgid, arrival.sgid, arrival.dgid
+                    self.route.sgid.to_ip(), self.route.dgid.to_ip(), arrival.sgid.to_ip(), arrival.dgid.to_ip()
                 ),
             ),
         }
