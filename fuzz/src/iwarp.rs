@@ -208,6 +208,7 @@ pub fn machine(bytes: &[u8]) {
         port_mtu: Mtu::B1024,
         congestion: FixedWindow { bytes: 0 }.into(),
         reorder: ReorderBudget::new(0),
+        takes_large: false,
     });
     let role = if choices & 1 == 0 { Role::Initiator } else { Role::Responder };
     let terms = Negotiated { role, crc: false, ird: 2, ord: 2, rtr: None, is_ferroce: choices & 2 == 0 };

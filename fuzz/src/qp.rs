@@ -82,6 +82,7 @@ impl World {
             port_mtu: Mtu::B256,
             congestion,
             reorder: Arc::clone(&reorder),
+            takes_large: true,
         });
         let host = Host {
             transport,

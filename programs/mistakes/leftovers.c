@@ -1,5 +1,7 @@
 /* What a program leaves behind: the report at the end of `ferroce run --explain` tells. */
 #include "mistake.h"
+#include <signal.h>
+#include <sys/wait.h>
 
 /* Nothing is destroyed before the program ends.
  *
@@ -42,4 +44,34 @@ MISTAKE(receives_never_polled)
 		post_plain(IBV_WR_SEND, 8);
 		show_completion(&client);
 	}
+}
+
+/* Memory is freed while it is registered, and the peer writes to it. Pinned by hardware, it would swallow the data.
+ *
+ * shows: child: SIGSEGV
+ * says: fatal: address # belongs to the memory region of 1048576 bytes at # (lkey #), which is registered, but the program has freed or
+ *       unmapped it. A NIC has pinned such memory and reads or writes what nobody sees; here the process ends with SIGSEGV. Deregister
+ *       memory before you free it
+ */
+MISTAKE(freed_while_registered)
+{
+	pid_t child = fork();
+	if (child == 0) {
+		size_t size = 1 << 20;
+		connect_pair();
+		/* Far from where the system maps memory of its own choice, so that nothing takes its place. */
+		char *buffer = mmap((void *)0x200000000000, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		struct ibv_mr *mr = ibv_reg_mr(server.pd, buffer, size, RIGHTS);
+		MUST(mr && munmap(buffer, size) == 0);
+		struct request request;
+		fill(&request, IBV_WR_RDMA_WRITE, 8);
+		request.wr.wr.rdma.remote_addr = (uintptr_t)buffer;
+		request.wr.wr.rdma.rkey = mr->rkey;
+		post(&request);
+		show_completion(&client);
+		_exit(0);
+	}
+	int status;
+	MUST(waitpid(child, &status, 0) == child);
+	printf("child: SIG%s\n", WIFSIGNALED(status) ? sigabbrev_np(WTERMSIG(status)) : " none");
 }

@@ -6,6 +6,7 @@
  *   first line(s)  the mistake
  *   shows:         what the program prints: what a hardware NIC shows, too
  *   says:          a sentence of `ferroce run --explain`; # stands for a number or an address
+ *   options:       further options of `ferroce run`
  *
  * `udp` and `local` before these words: only over UDP, only through shared memory.
  * A mistake whose last line is `hangs` waits until its standard input ends.

@@ -5,7 +5,7 @@
 //! shared memory are compiled by `ferroce dsm cc`, which finds the headers in `include/ferroce`.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use crate::process::Job;
 use crate::step::{Context, Report, fail};
@@ -40,7 +40,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
         eprintln!("HOME is not set; name a folder: cargo xtask install --prefix DIR");
         return ExitCode::from(2);
     };
-    match build(ctx).and_then(|built| install(&built, &headers(ctx), &prefix)) {
+    match build_visibly(ctx).and_then(|built| install(&built, &headers(ctx), &prefix)) {
         Ok(installed) => {
             installed.iter().for_each(|file| println!("{}", file.display()));
             let bin = prefix.join("bin");
@@ -56,6 +56,18 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(reason) => fail(&reason),
+    }
+}
+
+/// Builds for somebody who waits: cargo prints its progress, and may take as long as it needs.
+fn build_visibly(ctx: &Context) -> Result<PathBuf, String> {
+    eprintln!("Building ferroce, optimised: some minutes the first time.");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo).args(["build", "--release"]).current_dir(&ctx.root).status();
+    match status {
+        Ok(status) if status.success() => Ok(target_dir(ctx).join("release")),
+        Ok(status) => Err(format!("cargo build --release: {status}")),
+        Err(error) => Err(format!("cargo build --release: {error}")),
     }
 }
 

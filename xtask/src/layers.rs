@@ -14,12 +14,12 @@ const LAYERED: &[Layered] = &[
     Layered {
         folder: "crates/nic/src/",
         layers: &[
-            ("host", &["congestion", "operation_log", "poller_activity"]),
+            ("host", &["congestion", "limits", "operation_log", "poller_activity"]),
             ("registered memory", &["memory"]),
             ("links", &["link"]),
             ("settings", &["config", "counters"]),
             ("same-host fabric", &["error", "local"]),
-            ("queues", &["device_memory", "gids", "queues", "quota"]),
+            ("queues", &["device_memory", "gids", "locked_memory", "queues", "quota"]),
             ("addresses", &["addresses", "raw", "xrc"]),
             ("engine", &["engine"]),
             ("services", &["cm", "contexts", "device_attr", "exit_report", "watchdog"]),

@@ -59,6 +59,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/engine/streams/egress.rs", "promises that what is sent is held until it is"),
     ("crates/os/src/eventfd.rs", "makes, reads and writes event descriptors"),
     ("crates/os/src/timerfd.rs", "makes and reads timer descriptors"),
+    ("crates/nic/src/memory/freed.rs", "a signal handler"),
     ("crates/nic/src/memory/gpu/driver.rs", "calls the CUDA driver, which it finds at run time"),
     ("crates/nic/src/memory/gpu/ipc.rs", "has the CUDA driver open memory of other processes"),
     ("crates/nic/src/memory/gpu/ipc/vmm.rs", "has the CUDA driver map memory of other processes"),

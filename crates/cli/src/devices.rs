@@ -14,8 +14,15 @@ pub(crate) const PORT: u8 = 1;
 /// The protocol's largest path MTU.
 const MAX_MTU_BYTES: u32 = 4096;
 
+const EXAMPLES: &str = "\
+Examples:
+  ferroce devices                             what a program finds: limits, port, MTU
+  FERROCE_STRICT=connectx-6 ferroce devices   the same with the limits of that card
+  ferroce devices --json                      for programs";
+
 /// Options of `ferroce devices`.
 #[derive(clap::Parser)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Print as JSON.
     #[arg(long)]

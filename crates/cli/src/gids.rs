@@ -13,8 +13,15 @@ const ROCE: &str = "v2";
 /// The same for iWARP, as `show_gids` prints it.
 const IWARP: &str = "v1";
 
+const EXAMPLES: &str = "\
+Examples:
+  ferroce gids                     which addresses RDMA programs can use, and the index of each
+  ferroce gids --wire iwarp        the same for iWARP
+  ferroce gids --json              for programs";
+
 /// Options of `ferroce gids`.
 #[derive(clap::Parser)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Print as JSON.
     #[arg(long)]

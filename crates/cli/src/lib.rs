@@ -31,6 +31,7 @@ mod signals;
 #[doc(hidden)]
 pub mod sizes;
 mod sockopt;
+mod suggestion;
 #[doc(hidden)]
 pub mod svg;
 mod table;
@@ -38,7 +39,7 @@ mod timeline;
 mod top;
 mod wire;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use failure::Failure;
 use std::process::ExitCode;
 
@@ -47,8 +48,21 @@ use std::process::ExitCode;
 #[command(name = "ferroce", version, after_help = EXAMPLES)]
 struct CommandLine {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
+
+/// What the command prints without arguments.
+const WELCOME: &str = "\
+ferroce runs RDMA programs on any machine: a RoCEv2 NIC in software, without hardware, kernel module or root.
+
+Start here:
+  ferroce doctor                     what works on this machine
+  ferroce run -- ibv_rc_pingpong     run an RDMA program, unmodified; `ferroce run --explain` says why it fails
+  ferroce perf --quick               measure RDMA against TCP and UDP, in ten seconds
+  ferroce top                        watch all ferroce processes
+  ferroce learn                      learn RDMA by running it
+
+`ferroce --help` lists all commands, and `ferroce COMMAND --help` has examples of each.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,6 +77,16 @@ Examples:
   ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes
   ferroce fabric sim scenarios/incast.toml   simulate a fabric and draw its queues, rates and completion times
   ferroce learn                           learn RDMA: chapters with programs that run here";
+
+const DSM_EXAMPLES: &str = "\
+Examples:
+  ferroce dsm cc -O2 mm.c -o mm             compile a program against jia.h
+  ferroce dsm run -n 4 ./mm                 run it as four processes";
+
+const FABRIC_EXAMPLES: &str = "\
+Examples:
+  ferroce fabric sim scenarios/incast.toml  simulate it and draw its queues
+  ferroce fabric controls                   list the congestion controls";
 
 #[derive(Subcommand)]
 enum Command {
@@ -83,12 +107,12 @@ enum Command {
     /// between two machines: first the server, without HOST, then the client with the server's name.
     Perf(Box<perf::Args>),
     /// Run an RDMA program with a ferroce device.
-    Run(run::Args),
+    Run(Box<run::Args>),
     /// Run programs that share memory over several processes and hosts.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = DSM_EXAMPLES)]
     Dsm(dsm::Command),
     /// Simulate fabrics of RDMA hosts and switches: congestion control, PFC, ECN, load balancing.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = FABRIC_EXAMPLES)]
     Fabric(fabric::Command),
     /// Check what works on this machine, what does not, why, and what to do; or whether a command would use ferroce.
     Doctor(doctor::Args),
@@ -107,7 +131,13 @@ pub fn main() -> ExitCode {
     let outcome = if std::env::args_os().nth(1).is_some_and(|word| word == perf::PEER_COMMAND) {
         perf::run_peer().map(done)
     } else {
-        match CommandLine::parse().command {
+        let line = CommandLine::try_parse().unwrap_or_else(|error| {
+            suggestion::add(error, &CommandLine::command(), std::env::args_os()).exit()
+        });
+        let Some(command) = line.command else {
+            return print_text(WELCOME).map_or_else(|failure| failure.report(), done);
+        };
+        match command {
             Command::Devices(args) => devices::run(&args).map(done),
             Command::Gids(args) => gids::run(&args).map(done),
             Command::Counters(args) => counters::run(&args).map(done),
@@ -152,7 +182,55 @@ fn print_text(text: &str) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+
+    /// Commands that print no table: their output has a form of its own, or is the program's.
+    const NO_TABLE: [(&str, &str); 3] = [
+        ("ferroce export", "the text format of Prometheus"),
+        ("ferroce run", "the program's output; `--explain=json`"),
+        ("ferroce dsm cc", "the compiler's output"),
+    ];
+
+    /// Every command below this one that has no further ones, by its full name.
+    fn leaves(command: &clap::Command, name: &str, found: &mut Vec<(String, clap::Command)>) {
+        let below: Vec<_> = command.get_subcommands().filter(|below| !below.is_hide_set()).collect();
+        // `ferroce perf` is a command of its own, too.
+        if below.is_empty() || !command.is_subcommand_required_set() && name != "ferroce" {
+            found.push((name.to_owned(), command.clone()));
+        }
+        below.iter().for_each(|below| leaves(below, &format!("{name} {}", below.get_name()), found));
+    }
+
+    #[test]
+    fn every_command_has_examples_and_every_table_json() {
+        let root = CommandLine::command();
+        let mut found = Vec::new();
+        leaves(&root, "ferroce", &mut found);
+        assert!(found.len() > 20, "{}", found.len());
+        let groups = root.get_subcommands().filter(|below| below.has_subcommands());
+        let all = found.iter().map(|(name, command)| (name.clone(), command.clone()));
+        for (name, mut command) in
+            all.chain(groups.map(|group| (format!("ferroce {}", group.get_name()), group.clone())))
+        {
+            let help = command.render_long_help().to_string();
+            let (_, examples) =
+                help.split_once("Examples").unwrap_or_else(|| panic!("{name} --help has no examples"));
+            let own = format!("  {}", name.split(' ').take(2).collect::<Vec<_>>().join(" "));
+            assert!(examples.contains(&own), "the examples of {name} do not begin with it:\n{examples}");
+        }
+        for (name, command) in &found {
+            let has_json = command.get_arguments().any(|argument| argument.get_long() == Some("json"));
+            let is_excepted = NO_TABLE.iter().any(|(excepted, _)| excepted == name);
+            assert!(has_json != is_excepted, "{name}: --json {has_json}");
+        }
+    }
+
+    #[test]
+    fn the_welcome_names_commands_that_exist() {
+        for line in WELCOME.lines().filter_map(|line| line.strip_prefix("  ferroce ")) {
+            let name = line.split(' ').next().expect("a word");
+            assert!(CommandLine::command().find_subcommand(name).is_some(), "{name}");
+        }
+    }
 
     #[test]
     fn command_line_is_consistent() {

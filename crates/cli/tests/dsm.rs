@@ -440,3 +440,27 @@ fn below_mpirun_process_0_is_named_when_it_dies() {
     let sentence = "process 1 stops: process 0 of the job, which runs the rendezvous, is lost";
     assert!(found.stderr.contains(sentence) && !found.stderr.contains("launcher"), "{found:?}");
 }
+
+/// The table and the timeline of `--stat` tell the same about barriers, also for the process that comes last and waits for nobody.
+#[test]
+fn statistics_agree_with_their_timeline() {
+    let Some(found) = run("-n 3 --stat --json", "barriers") else { return };
+    let line = found
+        .stderr
+        .lines()
+        .find(|line| line.starts_with("{\"processes\""))
+        .unwrap_or_else(|| panic!("{found:?}"));
+    let statistics: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    let processes = statistics["processes"].as_array().expect("a list");
+    assert_eq!(processes.len(), 3, "{line}");
+    for process in processes {
+        let spans = process["spans"].as_array().expect("a list").iter();
+        let drawn: u64 = spans.filter(|span| span[0] == "barrier").filter_map(|span| span[2].as_u64()).sum();
+        let counted = process["counters"]["barrier_wait_ns"].as_u64().expect("a number");
+        assert!(
+            drawn > 0 && counted >= drawn,
+            "process {}: {counted} ns counted, {drawn} ns drawn",
+            process["rank"]
+        );
+    }
+}

@@ -63,6 +63,8 @@ struct Line {
 struct Mistake {
     name: String,
     what: String,
+    /// Further options of `ferroce run`.
+    options: String,
     lines: Vec<Line>,
 }
 
@@ -77,8 +79,13 @@ impl Mistake {
             ("local shows: ", Kind::Shows, Some(Link::SharedMemory)),
             ("local says: ", Kind::Says, Some(Link::SharedMemory)),
         ];
-        let mut mistake = Mistake { name: name.to_owned(), what: String::new(), lines: Vec::new() };
+        let mut mistake =
+            Mistake { name: name.to_owned(), what: String::new(), options: String::new(), lines: Vec::new() };
         for text in comment.lines().map(|line| line.trim().trim_start_matches(['/', '*']).trim()) {
+            if let Some(options) = text.strip_prefix("options: ") {
+                mistake.options = format!("{options} ");
+                continue;
+            }
             let key = keys.iter().find_map(|(key, kind, link)| Some((text.strip_prefix(key)?, *kind, *link)));
             if let Some((rest, kind, link)) = key {
                 mistake.lines.push(Line { kind, link, text: rest.trim().to_owned() });
@@ -102,7 +109,7 @@ impl Mistake {
     fn check(&self, program: &Path, link: Link, address: &str) -> Result<(), String> {
         let [shows, says] = [Kind::Shows, Kind::Says].map(|kind| self.expected(kind, link));
         // `timeout` ends what hangs although it was explained, or was not explained.
-        let line = format!("run --explain --link {} -- timeout -s KILL 60", link.option());
+        let line = format!("run --explain {}--link {} -- timeout -s KILL 60", self.options, link.option());
         let mut child = ferroce(&line)
             .arg(program)
             .arg(&self.name)
@@ -278,7 +285,11 @@ fn the_page_lists_every_mistake() {
     for (title, mistakes) in &catalogue {
         let _ = write!(page, "\n## {}\n", title.trim_end_matches('.'));
         for mistake in mistakes {
-            let _ = write!(page, "\n### {}\n\n{}\n\n```\n", mistake.name, mistake.what);
+            let with = match mistake.options.trim() {
+                "" => String::new(),
+                options => format!(" With `ferroce run {options}`:"),
+            };
+            let _ = write!(page, "\n### {}\n\n{}{with}\n\n```\n", mistake.name, mistake.what);
             for line in &mistake.lines {
                 let link = match line.link {
                     None => "",

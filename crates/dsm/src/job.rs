@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use std::cell::RefCell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 /// Number of locks.
@@ -119,6 +120,17 @@ impl Job {
         result
     }
 
+    /// The same for a call that waits for all processes. It passes the counter of the time that it waits; a record counts the whole call
+    /// instead, so that the table and the timeline agree.
+    fn spanned_barrier<T>(&self, call: &'static str, work: impl FnOnce(&AtomicU64) -> T) -> T {
+        let waits = &self.0.counters.barrier_wait_ns;
+        let Some(record) = &self.0.record else { return work(waits) };
+        let started = Instant::now();
+        let result = work(&AtomicU64::new(0));
+        add(waits, record.note(call, started));
+        result
+    }
+
     /// Number of this process, from 0.
     pub fn rank(&self) -> u32 {
         self.0.settings.rank
@@ -152,11 +164,11 @@ impl Job {
         let offset = (at as usize).wrapping_sub(self.0.backend.heap() as usize);
         let _turn = self.0.placing.lock();
         let len = self.0.heap.read().len_at(offset).ok_or(Error::NotAllocated(at as usize))?;
-        self.spanned("free", || {
-            self.0.backend.wait_all(&self.0.counters.barrier_wait_ns)?;
+        self.spanned_barrier("free", |waits| {
+            self.0.backend.wait_all(waits)?;
             self.0.backend.discard(offset, len)?;
             self.0.heap.write().free(offset);
-            self.0.backend.wait_all(&self.0.counters.barrier_wait_ns)
+            self.0.backend.wait_all(waits)
         })
     }
 
@@ -193,13 +205,13 @@ impl Job {
             return Err(Error::BarrierInLock(id));
         }
         add(&self.0.counters.barriers, 1);
-        self.spanned("barrier", || self.0.backend.barrier(&self.0.counters.barrier_wait_ns))
+        self.spanned_barrier("barrier", |waits| self.0.backend.barrier(waits))
     }
 
     /// Waits for all processes, without making writes visible.
     pub fn wait_all(&self) -> Result<(), Error> {
         add(&self.0.counters.barriers, 1);
-        self.spanned("wait_all", || self.0.backend.wait_all(&self.0.counters.barrier_wait_ns))
+        self.spanned_barrier("wait_all", |waits| self.0.backend.wait_all(waits))
     }
 
     /// Sets a flag; it stays set until a process resets it.

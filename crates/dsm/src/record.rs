@@ -59,11 +59,11 @@ impl Record {
         })
     }
 
-    /// Records the duration of a call that began then.
-    pub(crate) fn note(&self, call: &'static str, started: Instant) {
+    /// Records the duration of a call that began then, and returns it.
+    pub(crate) fn note(&self, call: &'static str, started: Instant) -> u64 {
         let took_ns = nanoseconds(started.elapsed());
         if took_ns < SHORTEST_NS {
-            return;
+            return took_ns;
         }
         let mut kept = self.kept.lock();
         if kept.spans.len() < MOST_SPANS {
@@ -72,6 +72,7 @@ impl Record {
         } else {
             kept.left_out += 1;
         }
+        took_ns
     }
 
     /// Starts the counted section.

@@ -58,7 +58,7 @@ counted! {
     lock_wait_ns,
     /// Barriers passed, with coherence and without.
     barriers,
-    /// Time in them. Two processes on one host do not read the clock if both arrive within a moment.
+    /// Time in them. Unless the calls are recorded (`--stat`), two processes on one host do not read the clock if both arrive within a moment.
     barrier_wait_ns,
     /// Time from a fault until the thread continued.
     fault_ns,

@@ -2,19 +2,10 @@
 
 use crate::addresses::AddressTable;
 use crate::config::Wire;
-use crate::engine::MAX_QP;
-use crate::queues::MAX_CQE;
+use crate::limits::DeviceLimits;
 
 /// SourcePiece of the device, in every process.
 pub const DEVICE_NAME: &str = "ferroce0";
-/// Most scatter/gather entries of a work request.
-pub const MAX_SGE: u32 = 32;
-/// Most work requests of a queue.
-pub const MAX_QP_WR: u32 = 1 << 16;
-/// Most inline bytes of a send.
-pub const MAX_INLINE: u32 = 1024;
-/// Most READs and atomics outstanding, in either direction.
-pub const MAX_RD_ATOMIC: u8 = 128;
 /// Entries that the GID table has room for.
 pub const GID_TABLE_LEN: usize = 256;
 
@@ -50,16 +41,21 @@ pub struct DeviceAttr {
 }
 
 impl DeviceAttr {
-    /// Of a device with these addresses.
-    pub(crate) fn of(table: &AddressTable, window_bytes: u32, wire: Wire) -> DeviceAttr {
+    /// Of a device with these addresses and limits.
+    pub(crate) fn of(
+        table: &AddressTable,
+        limits: &DeviceLimits,
+        window_bytes: u32,
+        wire: Wire,
+    ) -> DeviceAttr {
         DeviceAttr {
-            max_qp: MAX_QP,
-            max_qp_wr: MAX_QP_WR,
-            max_sge: MAX_SGE,
-            max_inline_data: MAX_INLINE,
-            max_cqe: MAX_CQE,
-            max_mr: 1 << 20,
-            max_rd_atomic: MAX_RD_ATOMIC,
+            max_qp: limits.max_qp,
+            max_qp_wr: limits.max_qp_wr,
+            max_sge: limits.max_sge,
+            max_inline_data: limits.max_inline_data,
+            max_cqe: limits.max_cqe,
+            max_mr: limits.max_mr,
+            max_rd_atomic: limits.max_rd_atomic,
             max_msg_sz: ferroce_proto::qp::MAX_MESSAGE,
             gid_tbl_len: if wire == Wire::Iwarp { 1 } else { GID_TABLE_LEN },
             active_mtu: table.active_mtu().bytes(),

@@ -6,12 +6,14 @@
 //! | layer | module | what lives there |
 //! |---|---|---|
 //! | host | `poller_activity` | how threads that poll and the background thread share the work |
+//! | | [`DeviceLimits`] | what a device allows |
 //! | registered memory | `memory` | keys, checks, memory windows, and the few lines that copy |
 //! | links | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | settings | [`Config`], `counters` | how a device is opened; what it counts |
 //! | same-host fabric | `local` | packets through rings, and operations in the memory of processes of this host, by `ferroce-shm` |
 //! | | [`Error`] | why a call was refused |
 //! | queues | `queues` | the inner side of completion queues, shared receive queues, channels and events |
+//! | | `locked_memory` | strict mode: how much memory a NIC would pin |
 //! | | `device_memory`, `gids` | memory of the device itself; what the GID table is made of |
 //! | addresses | `addresses` | the GID table |
 //! | | `raw`, `xrc` | whole Ethernet frames and rules for who gets them; XRC domains |
@@ -41,8 +43,10 @@ mod exit_report;
 mod follow;
 mod gids;
 pub mod inspect;
+mod limits;
 pub mod link;
 mod local;
+mod locked_memory;
 mod memory;
 mod nic;
 mod objects;
@@ -63,9 +67,7 @@ pub use cm::{
 pub use config::{Config, ConfigError, KeyError, LinkChoice, Wire, read_key};
 pub use congestion::parse as parse_congestion;
 pub use counters::{Counters, CqReport, HistoryReport, ObjectReport, QpReport, RegionReport};
-pub use device_attr::{
-    DEVICE_NAME, DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE,
-};
+pub use device_attr::{DEVICE_NAME, DeviceAttr, GID_TABLE_LEN};
 pub use device_memory::{DeviceMemory, MAX_DM};
 pub use engine::Posting;
 pub use error::{CmRefusal, Error};
@@ -74,6 +76,9 @@ pub use ferroce_os::log::{explains as log_explains, refusal as log_refusal, stal
 pub use ferroce_proto::qp::RefusalReason;
 pub use ferroce_shm::registry;
 pub use gids::{GidEntry, port_gids};
+pub use limits::{
+    DeviceLimits, MAX_INLINE, MAX_OBJECTS, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ_WR, SendBlocks, Strict,
+};
 pub use memory::{MAX_MW, Prefetch, WindowType, is_driver_loaded as is_cuda_loaded};
 pub use nic::Nic;
 pub use objects::{
@@ -81,7 +86,6 @@ pub use objects::{
 };
 pub use open::gid_table;
 pub use operation_log::{LoggedCall, OperationLog};
-pub use queues::{AsyncEvent, CompletionChannel, EventSource, MAX_SRQ_WR, Moderation, SrqAttr, Stamp};
-pub use quota::MAX_OBJECTS;
+pub use queues::{AsyncEvent, CompletionChannel, EventSource, Moderation, SrqAttr, Stamp};
 pub use raw::{Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule, HashFields, MAX_SPREAD, RxHash};
 pub use xrc::{XrcDomain, XrcKey};

@@ -5,12 +5,13 @@ use crate::cm::{CmChannel, CmId, CmService};
 use crate::config::{Config, Wire};
 use crate::contexts::{Context, MoreContexts};
 use crate::counters::Counters;
-use crate::device_attr::{DeviceAttr, GID_TABLE_LEN, MAX_RD_ATOMIC};
+use crate::device_attr::{DeviceAttr, GID_TABLE_LEN};
 use crate::device_memory::{Budget, DeviceMemory};
 use crate::engine::{Background, Engine, QpPage, QpQueues};
 use crate::error::Error;
 use crate::exit_report;
 use crate::gids::GidEntry;
+use crate::limits::DeviceLimits;
 use crate::link::now;
 use crate::queues::{AsyncEvent, CompletionChannel, EventHub, EventQueue, EventSource};
 use crate::quota::Quotas;
@@ -34,6 +35,7 @@ pub(crate) struct NicInner {
     pub(crate) more: MoreContexts,
     /// What it was opened with.
     pub(crate) config: Config,
+    pub(crate) limits: DeviceLimits,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
     pub(crate) xrc_domains: XrcDomains,
@@ -93,7 +95,17 @@ impl Nic {
 
     /// What it can do.
     pub fn attributes(&self) -> DeviceAttr {
-        DeviceAttr::of(&self.inner.table, self.inner.window_bytes, self.wire())
+        DeviceAttr::of(&self.inner.table, &self.inner.limits, self.inner.window_bytes, self.wire())
+    }
+
+    /// Its limits.
+    pub fn limits(&self) -> &DeviceLimits {
+        &self.inner.limits
+    }
+
+    /// Whether it refuses what hardware would refuse: see [`Config::strict`].
+    pub fn is_strict(&self) -> bool {
+        self.inner.config.strict.is_some()
     }
 
     /// The wire that it was opened for.
@@ -246,10 +258,14 @@ impl NicInner {
 
     /// What attributes may be, for a queue pair on this path.
     pub(crate) fn attr_limits(&self, route: Option<&Route>) -> AttrLimits {
-        let path_mtu = route.map(|route| self.table.mtu_between(route.sgid, route.dgid));
+        let path_mtu = match self.config.strict {
+            // A NIC has one active MTU for all paths, also to itself.
+            Some(_) => Some(self.table.active_mtu()),
+            None => route.map(|route| self.table.mtu_between(route.sgid, route.dgid)),
+        };
         AttrLimits {
-            max_rd_atomic: MAX_RD_ATOMIC,
-            max_dest_rd_atomic: MAX_RD_ATOMIC,
+            max_rd_atomic: self.limits.max_rd_atomic,
+            max_dest_rd_atomic: self.limits.max_rd_atomic,
             pkeys: 1,
             gids: GID_TABLE_LEN as u16,
             active_mtu: path_mtu.unwrap_or_else(|| self.largest_mtu()),

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::follow::FollowAddresses;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
+use crate::limits::Strict;
 use crate::link::{Capture, Faulty, Link, SharedPort, StreamExtras, StreamLink, UdpConfig, UdpLink};
 use crate::local::{LocalLink, LocalPeers};
 use crate::nic::{Nic, NicInner};
@@ -59,7 +60,7 @@ impl Nic {
         born: Generation,
     ) -> Result<Nic, Error> {
         let events = Arc::new(EventHub::default());
-        let device = Arc::new(DeviceState::new(links.local_peers.as_deref()));
+        let device = Arc::new(DeviceState::new(links.local_peers.as_deref(), config.strict.is_some()));
         let engine = new_engine(&config, links, device, 0)?;
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
@@ -76,12 +77,13 @@ impl Nic {
             .flatten();
         let cm = CmService::start(engine.clone(), ports, table.clone(), &config, born);
         exit::remember(&engine);
-        let quotas = Quotas::default();
+        let limits = Strict::limits(config.strict);
+        let quotas = Quotas::new(&limits);
         exit_report::announce(&engine, &quotas);
         let window_bytes = window_of(&config, half_buffer_of(&*engine.link));
         let attributes = {
             let (table, wire) = (table.clone(), config.wire);
-            move || DeviceAttr::of(&table, window_bytes, wire)
+            move || DeviceAttr::of(&table, &limits, window_bytes, wire)
         };
         let follow = FollowAddresses::new(table.clone(), cm.clone());
         let mut chores: Vec<Box<dyn Chore>> = vec![Box::new(follow)];
@@ -93,6 +95,7 @@ impl Nic {
             engine,
             more: MoreContexts::new(&config),
             config,
+            limits,
             window_bytes,
             xrc_domains: XrcDomains::default(),
             device_memory: Budget::default(),

@@ -1,12 +1,9 @@
 //! How many objects of a kind a device has. The attributes of the device state the limit, so it must hold.
 
 use crate::error::Error;
+use crate::limits::{DeviceLimits, MAX_OBJECTS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Most objects of each of these kinds: protection domains, completion queues, shared receive queues, address handles, work queues,
-/// attachments to multicast groups.
-pub const MAX_OBJECTS: u32 = 1 << 20;
 
 /// The objects of one kind.
 pub(crate) struct Quota {
@@ -59,16 +56,16 @@ impl Quotas {
     }
 }
 
-impl Default for Quotas {
-    fn default() -> Self {
-        let of = |what| Quota::new(what, MAX_OBJECTS);
+impl Quotas {
+    /// Of a device with these limits.
+    pub(crate) fn new(limits: &DeviceLimits) -> Self {
         Quotas {
-            pds: of("protection domains"),
-            cqs: of("completion queues"),
-            srqs: of("shared receive queues"),
-            address_handles: of("address handles"),
-            work_queues: of("work queues"),
-            multicast: of("attachments to multicast groups"),
+            pds: Quota::new("protection domains", limits.max_pd),
+            cqs: Quota::new("completion queues", limits.max_cq),
+            srqs: Quota::new("shared receive queues", limits.max_srq),
+            address_handles: Quota::new("address handles", limits.max_ah),
+            work_queues: Quota::new("work queues", MAX_OBJECTS),
+            multicast: Quota::new("attachments to multicast groups", MAX_OBJECTS),
         }
     }
 }

@@ -131,6 +131,38 @@ fn to_json(pid: u32, topic: &str, why: &str) -> String {
     format!("{{\"pid\":{pid},\"topic\":\"{topic}\",\"text\":\"{text}\"}}\n")
 }
 
+/// Reports why the process is about to end, always. For signal handlers: it does not allocate. The sentence must need no escapes
+/// in JSON.
+pub fn fatal(why: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; 1024], len: 0 };
+    let pid = std::process::id();
+    let is_json = topics().json;
+    let written = match is_json {
+        true => {
+            fmt::write(&mut line, format_args!("{{\"pid\":{pid},\"topic\":\"fatal\",\"text\":\"{why}\"}}\n"))
+        }
+        false => fmt::write(&mut line, format_args!("ferroce[{pid}] fatal: {why}\n")),
+    };
+    if written.is_ok() {
+        let _ = std::io::stderr().write_all(&line.bytes[..line.len]);
+    }
+}
+
+/// A line on the stack.
+struct Line {
+    bytes: [u8; 1024],
+    len: usize,
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
 /// Reports why a completion failed, if `FERROCE_LOG` names the topic `completions`.
 pub fn completion(why: fmt::Arguments<'_>) {
     if topics().completions {

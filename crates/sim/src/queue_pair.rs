@@ -45,6 +45,7 @@ impl QpSetup<'_> {
             port_mtu: self.port_mtu,
             congestion,
             reorder,
+            takes_large: true,
         })
     }
 }

@@ -130,6 +130,7 @@ impl StreamEnd {
             port_mtu: Mtu::B1024,
             congestion: FixedWindow { bytes: 0 }.into(),
             reorder: node.nic(|nic| nic.resources.reorder.clone()),
+            takes_large: false,
         };
         let queues = Queues {
             send_cq: send_cq.number,

@@ -11,8 +11,15 @@ use serde::Serialize;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
+const EXAMPLES: &str = "\
+Examples:
+  ferroce counters                 what all running devices counted
+  ferroce counters --watch 1       again every second
+  ferroce counters --all --json    everything, for programs";
+
 /// Options of `ferroce counters`.
 #[derive(clap::Parser)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Print as JSON; with --watch, one line each time.
     #[arg(long)]

@@ -21,8 +21,10 @@ mod network;
 mod programs;
 
 use crate::failure::Failure;
+use crate::program;
+use indicatif::ProgressBar;
 use serde::Serialize;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 /// Options of `ferroce doctor`.
@@ -116,7 +118,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 /// The last line if nothing fails.
 fn summary(command: &[OsString]) -> String {
     match command {
-        [] => "RDMA programs run here: ferroce run -- COMMAND".to_owned(),
+        [] => {
+            let has_devinfo = program::search(OsStr::new("ibv_devinfo")).is_some();
+            let next = if has_devinfo { "ferroce run -- ibv_devinfo" } else { "ferroce perf --quick" };
+            format!("RDMA programs run here. Try it: {next}")
+        }
         words => {
             let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
             format!("Run it: ferroce run -- {}", words.join(" "))
@@ -126,15 +132,28 @@ fn summary(command: &[OsString]) -> String {
 
 /// All checks of this machine.
 fn machine() -> Vec<Finding> {
+    // Drawn on terminals only. It has no thread: the first check forks.
+    let progress = ProgressBar::new_spinner();
+    let begin = |check: &'static str| {
+        progress.set_message(check);
+        progress.tick();
+    };
     // Namespaces first: the check forks, which is safe only with one thread.
+    begin("namespaces");
     let mut findings = host::before_threads();
+    begin("addresses, port and offloads");
     findings.extend(network::check());
+    begin("shared memory");
     findings.extend(host::check());
+    begin("two processes of this host");
     findings.extend(local::check());
+    begin("libraries");
     let library = library::check();
     let with_library = library.iter().all(|finding| finding.verdict != Verdict::Fails);
     findings.extend(library);
+    begin("programs, and a transfer between two of them");
     findings.extend(programs::check(with_library));
+    progress.finish_and_clear();
     findings
 }
 
@@ -154,8 +173,8 @@ fn to_text(findings: &[Finding], fails: usize, good: &str) -> String {
     lines.push(String::new());
     lines.push(match fails {
         0 => good.to_owned(),
-        1 => "One thing does not work; follow the arrow.".to_owned(),
-        _ => format!("{fails} things do not work; follow the arrows."),
+        1 => "One thing does not work; follow the arrow. Then try again: ferroce doctor".to_owned(),
+        _ => format!("{fails} things do not work; follow the arrows. Then try again: ferroce doctor"),
     });
     lines.join("\n")
 }
@@ -175,6 +194,7 @@ mod tests {
         assert_eq!(lines[0], "ok       port     free");
         assert_eq!(lines[1], "FAILS    library  not there");
         assert_eq!(lines[2].trim(), "→ Build it: cargo build --release");
-        assert!(lines[4].starts_with("One thing"), "{text}");
+        assert!(lines[4].starts_with("One thing") && lines[4].ends_with(": ferroce doctor"), "{text}");
+        assert!(to_text(&findings[..1], 0, &summary(&[])).contains("Try it: ferroce "));
     }
 }

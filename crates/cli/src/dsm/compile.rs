@@ -9,8 +9,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
+const EXAMPLES: &str = "\
+Examples:
+  ferroce dsm cc -O2 mm.c -o mm             compile a program against jia.h
+  ferroce dsm cc --static -O2 mm.c -o mm    into a program that needs no other file
+  ferroce dsm cc --show mm.c                print the command";
+
 /// Options of `ferroce dsm cc`.
 #[derive(Parser)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Link the library statically, so that the program needs no other file to run.
     #[arg(long)]

@@ -71,19 +71,18 @@ pub(crate) fn run(args: &Run) -> Result<ExitCode, Failure> {
     let code = job.watch(&starter, meeting, &blocked)?;
     let records = job.output.finish();
     if let Some(page) = &args.stat {
-        show_statistics(&records, &args.command, page.as_deref())?;
+        show_statistics(&records, args, page.as_deref())?;
     }
     Ok(ExitCode::from(code))
 }
 
-fn show_statistics(
-    records: &[serde_json::Value],
-    command: &[OsString],
-    page: Option<&Path>,
-) -> Result<(), Failure> {
-    eprintln!("{}", statistics::table(records));
+fn show_statistics(records: &[serde_json::Value], args: &Run, page: Option<&Path>) -> Result<(), Failure> {
+    match args.json {
+        true => eprintln!("{}", serde_json::json!({ "processes": records })),
+        false => eprintln!("{}", statistics::table(records)),
+    }
     let Some(path) = page else { return Ok(()) };
-    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
     std::fs::write(path, page::html(&words.join(" "), records))
         .map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))?;
     eprintln!("A page with pictures: {}", path.display());

@@ -29,6 +29,9 @@ pub(crate) struct Run {
     /// diagrams.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub(crate) stat: Option<Option<PathBuf>>,
+    /// With --stat: print the counters as one line of JSON in place of the table.
+    #[arg(long, requires = "stat")]
+    pub(crate) json: bool,
     /// Print the output unchanged, without the rank in front of each line.
     #[arg(long)]
     pub(crate) plain: bool,

@@ -21,8 +21,15 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use totals::Totals;
 
+const EXAMPLES: &str = "\
+Examples:
+  ferroce export                             serve http://127.0.0.1:9479/metrics
+  ferroce export --listen 0.0.0.0:9479       for a Prometheus on another machine
+  ferroce export --once                      print the metrics and end";
+
 /// Options of `ferroce export`.
 #[derive(clap::Parser)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Address and port to listen on; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9479")]

@@ -4,13 +4,13 @@ mod page;
 mod replay;
 
 use crate::failure::Failure;
-use crate::print_text;
 use crate::table::{Align, Table};
+use crate::{print_json, print_text};
 use clap::{Args, Subcommand};
 use ferroce_fabric::report::{Report, report};
 use ferroce_fabric::scenario::{Run, Scenario};
 use ferroce_fabric::world::Samples;
-use ferroce_proto::cc::{PRESETS, Value};
+use ferroce_proto::cc::{PRESETS, Preset, Value};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,8 @@ pub(crate) enum Command {
     #[command(after_help = SIM_EXAMPLES)]
     Sim(SimArgs),
     /// List the congestion controls, their parameters and where they were published.
-    Controls,
+    #[command(after_help = CONTROLS_EXAMPLES)]
+    Controls(ControlsArgs),
 }
 
 const SIM_EXAMPLES: &str = "\
@@ -55,6 +56,19 @@ A scenario in a few lines:
   fan_in = 8
   size = \"10MB\"
   to = 0";
+
+const CONTROLS_EXAMPLES: &str = "\
+Examples:
+  ferroce fabric controls                  what `control = \"…\"` of a scenario can be
+  ferroce fabric controls --json           for programs
+  ferroce run --cc dcqcn-nic -- ./prog     use one on real queue pairs";
+
+#[derive(Args)]
+pub(crate) struct ControlsArgs {
+    /// Print as JSON.
+    #[arg(long)]
+    json: bool,
+}
 
 #[derive(Args)]
 pub(crate) struct SimArgs {
@@ -87,7 +101,8 @@ struct Outcome {
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Sim(args) => simulate(&args),
-        Command::Controls => print_text(&controls()),
+        Command::Controls(ControlsArgs { json: true }) => print_json(&controls_as_json()),
+        Command::Controls(_) => print_text(&controls()),
     }
 }
 
@@ -228,21 +243,36 @@ fn table(outcomes: &[Outcome]) -> String {
 }
 
 /// Every preset with its parameters.
+/// A value as scenarios write it.
+fn written(value: Value) -> String {
+    match value {
+        Value::Number(number) => {
+            format!("{number:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+        Value::Time(ns) => format!("{}us", ns / 1e3),
+        Value::Bytes(bytes) => format!("{bytes}B"),
+        Value::Rate(bits) => format!("{}Mb/s", bits / 1e6),
+        Value::Share(share) => format!("{}%", share * 100.0),
+    }
+}
+
+fn controls_as_json() -> Vec<serde_json::Value> {
+    let of = |preset: &Preset| {
+        let params = preset.params.iter().map(|param| {
+            serde_json::json!({"name": param.name, "default": written(preset.default_of(param)), "meaning": param.meaning})
+        });
+        serde_json::json!({"name": preset.name, "citation": preset.citation, "params": params.collect::<Vec<_>>()})
+    };
+    PRESETS.iter().map(of).collect()
+}
+
 fn controls() -> String {
     let mut text =
         String::from("Congestion controls; set parameters as in `control = \"dcqcn-nic,g=1/256\"`.\n");
     for preset in PRESETS {
         text += &format!("\n{}\n  {}\n", preset.name, preset.citation);
         for param in preset.params {
-            let value = match preset.default_of(param) {
-                Value::Number(number) => {
-                    format!("{number:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()
-                }
-                Value::Time(ns) => format!("{}us", ns / 1e3),
-                Value::Bytes(bytes) => format!("{bytes}B"),
-                Value::Rate(bits) => format!("{}Mb/s", bits / 1e6),
-                Value::Share(share) => format!("{}%", share * 100.0),
-            };
+            let value = written(preset.default_of(param));
             text += &format!("  {:<18} {:>10}  {}\n", param.name, value, param.meaning);
         }
     }

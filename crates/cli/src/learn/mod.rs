@@ -15,8 +15,15 @@ use std::path::{Path, PathBuf};
 /// The source tree that built this command. It is absent where the command was installed as a package.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
+const EXAMPLES: &str = "\
+Examples:
+  ferroce learn                    list the chapters
+  ferroce learn 3                  start chapter 3 in a new folder
+  ferroce learn first-message here the same by name, in the folder here";
+
 /// Options of `ferroce learn`.
 #[derive(clap::Parser)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Number or name of the chapter to start; without one, the chapters are listed.
     chapter: Option<String>,

@@ -31,8 +31,25 @@ pub(crate) enum Command {
     Loss(LossArgs),
 }
 
+const TEST_EXAMPLES: &str = "\
+Examples, with write-bw for any test:
+  ferroce perf write-bw                     the server, on one machine …
+  ferroce perf write-bw 192.0.2.7 -s 64K    … and its client on another
+  ferroce perf write-bw 192.0.2.7 -a --json all sizes, for programs";
+
+const QPS_EXAMPLES: &str = "\
+Examples:
+  ferroce perf qps                          ten thousand queue pairs
+  ferroce perf qps --count 1000 --json      fewer, for programs";
+
+const LOSS_EXAMPLES: &str = "\
+Examples:
+  ferroce perf loss                         one packet of a hundred lost
+  ferroce perf loss --loss 0.1% -s 64K      fewer, and shorter messages";
+
 /// Options of `qps`.
 #[derive(ClapArgs)]
+#[command(after_help = QPS_EXAMPLES)]
 pub(crate) struct QpsArgs {
     /// Queue pairs of each side.
     #[arg(short, long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_384))]
@@ -44,6 +61,7 @@ pub(crate) struct QpsArgs {
 
 /// Options of `loss`.
 #[derive(ClapArgs)]
+#[command(after_help = LOSS_EXAMPLES)]
 pub(crate) struct LossArgs {
     /// Message size in bytes, or with K, M, G.
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size, default_value = "1M")]
@@ -77,6 +95,7 @@ Examples:
 
 /// Options of the suite.
 #[derive(ClapArgs)]
+#[command(after_help = TEST_EXAMPLES)]
 pub(crate) struct SuiteArgs {
     /// Measure each cell only briefly: about ten seconds, rough figures.
     #[arg(long)]

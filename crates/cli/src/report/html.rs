@@ -48,7 +48,7 @@ fn headlines(page: &mut String, headlines: &[Headline]) {
     }
     let card = |headline: &Headline| {
         let class = if headline.reached { "reached" } else { "missed" };
-        let verdict = if headline.reached { "reached" } else { "not reached" };
+        let verdict = headline.verdict();
         let below = format!(
             "{}<br><span class=\"soft\">{} to {}</span><br><span class=\"{class}\">{} × wanted: {verdict}</span>",
             escape(&headline.name),

@@ -24,7 +24,7 @@ use crate::faults::{FAULTS_VARIABLE, FaultArgs};
 use crate::program::{self, CANNOT_RUN, NOT_FOUND};
 use crate::wire::WireArg;
 use clap::{Parser, ValueEnum};
-use ferroce_nic::{Config, GidEntry};
+use ferroce_nic::{Config, GidEntry, Strict};
 use folder::PrivateFolder;
 use library::Libraries;
 use namespace::Files;
@@ -38,6 +38,7 @@ use tree::SysTree;
 const ADDRESS_VARIABLE: &str = "FERROCE_ADDR";
 const LINK_VARIABLE: &str = "FERROCE_LINK";
 const CONGESTION_VARIABLE: &str = "FERROCE_CC";
+const STRICT_VARIABLE: &str = "FERROCE_STRICT";
 /// The variable with the folder of the device's files, for the shim.
 const SHIM_VARIABLE: &str = "FERROCE_SHIM";
 /// A program with gcc's AddressSanitizer ends if another library than the sanitizer's is loaded first. That check is for
@@ -55,6 +56,10 @@ pub(crate) struct Args {
     /// `--explain=json` prints one JSON object per line.
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     explain: Option<explain::Format>,
+    /// Refuse what hardware would refuse, also on this host: queue depths, path MTU, missing GRH, locked memory; `--strict=connectx-6` heeds
+    /// the limits of that card too.
+    #[arg(long, value_name = "DEVICE", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = strict_names())]
+    strict: Option<String>,
     /// Record all packets to this pcapng file. An existing file is kept: then, and for a second process, the name is
     /// x.<pid>.pcapng instead of x.pcapng.
     #[arg(long, value_name = "FILE")]
@@ -111,10 +116,16 @@ Examples:
   ferroce run --capture x.pcapng -- ibv_rc_pingpong      and look at the packets: wireshark x.pcapng
   ferroce run --timeline x.html -- ./my_program          and see what happened, packet by packet
   ferroce run --explain -- ./my_program                  why did my completion fail?
+  ferroce run --explain --strict -- ./my_program         would it run on hardware too?
 
 The exit status is the program's: 128 + n if signal n ended it, 127 if it (or the library) was not found, 126 if it could
 not be started. `ferroce doctor` says what works on this machine, `ferroce doctor -- COMMAND` whether a program would use
 ferroce. A setuid program ignores LD_LIBRARY_PATH and LD_PRELOAD, or runs without its rights; run a copy without that bit.";
+
+/// What `--strict=` takes.
+fn strict_names() -> clap::builder::PossibleValuesParser {
+    Strict::NAMES.map(|(name, _)| name).into()
+}
 
 /// Checks a choice before the program starts.
 fn parse_congestion(text: &str) -> Result<String, String> {
@@ -145,6 +156,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         command.env(ADDRESS_VARIABLE, list.join(","));
     }
     command.envs(args.cc.iter().map(|choice| (CONGESTION_VARIABLE, choice)));
+    command.envs(args.strict.iter().map(|device| (STRICT_VARIABLE, device)));
     command.envs(args.wire.variable());
     if args.link == LinkChoice::Udp {
         command.env(LINK_VARIABLE, "udp");
@@ -302,6 +314,14 @@ mod tests {
         );
         assert!(parse("run --explain=xml -- x").is_err_and(|error| error.contains("json")));
         assert!(parse("run -- x").is_ok_and(|args| args.explain.is_none()));
+    }
+
+    #[test]
+    fn strict_mode_takes_a_device() {
+        let strict = |line| parse(line).map(|args| args.strict);
+        assert_eq!(strict("run --strict -- x"), Ok(Some("1".to_owned())));
+        assert_eq!(strict("run --strict=connectx-6 x"), Ok(Some("connectx-6".to_owned())));
+        assert!(strict("run --strict=connectx-9 -- x").is_err_and(|error| error.contains("connectx-6")));
     }
 
     #[test]

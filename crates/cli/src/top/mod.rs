@@ -23,8 +23,16 @@ use sample::{Sample, Sampler};
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
+const EXAMPLES: &str = "\
+Examples:
+  ferroce top                      watch all processes; q leaves, ? shows the keys
+  ferroce top --filter 10.0.0.7    only rows with this address
+  ferroce top --once               two samples as text
+  ferroce top --json               one JSON document per second";
+
 /// Options of `ferroce top`.
 #[derive(clap::Parser)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Time between two samples.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_pause)]

@@ -69,6 +69,8 @@ int main(int argc, char **argv)
         for (;;)
             pause();
     }
+    for (int i = 0; i < 50 && is("barriers"); i++)
+        jia_barrier();
     jia_barrier();
     jia_exit();
     if (is("late"))

@@ -107,7 +107,11 @@ impl fmt::Display for Refused {
 
 fn of_nic(error: &Error) -> c_int {
     match error {
-        Error::Post(PostError::QueueFull { .. }) | Error::Exhausted { .. } => libc::ENOMEM,
+        Error::Post(
+            PostError::QueueFull { .. } | PostError::NotPolled { .. } | PostError::RecvNotPolled { .. },
+        )
+        | Error::Exhausted { .. }
+        | Error::LockedMemory { .. } => libc::ENOMEM,
         Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         Error::Link(link) => source_errno(link).unwrap_or(libc::EIO),
         Error::NotOnThisWire { .. } => libc::EOPNOTSUPP,

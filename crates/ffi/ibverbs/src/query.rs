@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid};
 use crate::{guard, identity};
-use ferroce_nic::{DeviceAttr, HashFields, MAX_DM, MAX_MW, MAX_OBJECTS, MAX_SPREAD, MAX_SRQ_WR};
+use ferroce_nic::{DeviceAttr, DeviceLimits, HashFields, MAX_DM, MAX_MW, MAX_OBJECTS, MAX_SPREAD};
 use ferroce_proto::PKey;
 use ferroce_proto::verbs::Mtu;
 use std::ffi::c_int;
@@ -14,7 +14,7 @@ const PKEY: u16 = PKey::DEFAULT.0;
 
 /// Attributes of the device; iWARP lacks what [`without_roce`] takes away.
 fn device_attr(context: &Context) -> ibv_device_attr {
-    let all = roce_attr(&context.nic.attributes());
+    let all = roce_attr(&context.nic.attributes(), context.nic.limits());
     if context.is_iwarp() { without_roce(all) } else { all }
 }
 
@@ -35,7 +35,7 @@ fn without_roce(all: ibv_device_attr) -> ibv_device_attr {
     }
 }
 
-fn roce_attr(attr: &DeviceAttr) -> ibv_device_attr {
+fn roce_attr(attr: &DeviceAttr, limits: &DeviceLimits) -> ibv_device_attr {
     let mut out = ibv_device_attr::zeroed();
     identity::copy_text(&mut out.fw_ver, identity::FW_VER);
     out.node_guid = identity::node_guid();
@@ -58,11 +58,11 @@ fn roce_attr(attr: &DeviceAttr) -> ibv_device_attr {
         | IBV_DEVICE_MANAGED_FLOW_STEERING;
     out.max_sge = clamp(attr.max_sge.into());
     out.max_sge_rd = out.max_sge;
-    out.max_cq = MAX_OBJECTS as i32;
+    out.max_cq = clamp(limits.max_cq.into());
     out.max_cqe = clamp(attr.max_cqe.into());
     out.max_mr = clamp(attr.max_mr.into());
     out.max_mw = clamp(MAX_MW as u64);
-    out.max_pd = MAX_OBJECTS as i32;
+    out.max_pd = clamp(limits.max_pd.into());
     out.max_qp_rd_atom = attr.max_rd_atomic.into();
     out.max_qp_init_rd_atom = attr.max_rd_atomic.into();
     out.max_res_rd_atom = clamp(attr.max_qp * u64::from(attr.max_rd_atomic));
@@ -71,10 +71,10 @@ fn roce_attr(attr: &DeviceAttr) -> ibv_device_attr {
     out.max_mcast_grp = MAX_OBJECTS as i32;
     out.max_mcast_qp_attach = MAX_OBJECTS as i32;
     out.max_total_mcast_qp_attach = MAX_OBJECTS as i32;
-    out.max_ah = MAX_OBJECTS as i32;
-    out.max_srq = MAX_OBJECTS as i32;
-    out.max_srq_wr = clamp(MAX_SRQ_WR.into());
-    out.max_srq_sge = out.max_sge;
+    out.max_ah = clamp(limits.max_ah.into());
+    out.max_srq = clamp(limits.max_srq.into());
+    out.max_srq_wr = clamp(limits.max_srq_wr.into());
+    out.max_srq_sge = clamp(limits.max_srq_sge.into());
     out.max_pkeys = 1;
     out.local_ca_ack_delay = 15;
     out.phys_port_cnt = 1;

@@ -5,6 +5,7 @@ mod key;
 pub use key::{KeyError, read_key};
 
 use crate::congestion;
+use crate::limits::Strict;
 use crate::link::FaultConfig;
 use crate::poller_activity::MAX_CONTEXTS;
 use ferroce_proto::cc::Choice;
@@ -53,6 +54,9 @@ pub struct Config {
     /// processor.
     /// `FERROCE_PROGRESS_CONTEXTS`.
     pub progress_contexts: Option<u8>,
+    /// Refuse what hardware would refuse, also through shared memory: see docs/use/strict.md. `FERROCE_STRICT`: `1`, or the name of a
+    /// device whose limits apply too, such as `connectx-6`.
+    pub strict: Option<Strict>,
 }
 
 impl Default for Config {
@@ -72,6 +76,7 @@ impl Default for Config {
             mpa_crc: false,
             offload: true,
             progress_contexts: None,
+            strict: None,
         }
     }
 }
@@ -189,6 +194,9 @@ impl Config {
         if let Some((variable, value)) = set("FERROCE_PROGRESS_CONTEXTS")? {
             config.progress_contexts = Some(parse_with(variable, &value, parse_progress_contexts)?);
         }
+        if let Some((variable, value)) = set("FERROCE_STRICT")? {
+            config.strict = parse_with(variable, &value, parse_strict)?;
+        }
         Ok(config)
     }
 }
@@ -207,6 +215,14 @@ fn parse_wire(value: &str) -> Result<Wire, String> {
         "iwarp" => Ok(Wire::Iwarp),
         _ => Err("must be roce or iwarp".into()),
     }
+}
+
+fn parse_strict(value: &str) -> Result<Option<Strict>, String> {
+    let known = Strict::NAMES.iter().find(|(name, _)| *name == value).map(|(_, strict)| Some(*strict));
+    known.or((value == "0").then_some(None)).ok_or_else(|| {
+        let names: Vec<&str> = Strict::NAMES.iter().map(|(name, _)| *name).collect();
+        format!("must be 0 or one of {}", names.join(", "))
+    })
 }
 
 fn parse_switch(value: &str) -> Result<bool, String> {
@@ -289,6 +305,9 @@ mod tests {
         assert_eq!(with("FERROCE_WIRE", "iwarp").unwrap().wire, Wire::Iwarp);
         assert!(with("FERROCE_MPA_CRC", "1").unwrap().mpa_crc);
         assert_eq!(Config::default().wire, Wire::Roce);
+        assert_eq!(with("FERROCE_STRICT", "1").unwrap().strict, Some(Strict::AnyNic));
+        assert_eq!(with("FERROCE_STRICT", "connectx-6").unwrap().strict, Some(Strict::ConnectX6));
+        assert_eq!(with("FERROCE_STRICT", "0").unwrap().strict, None);
         assert!(with("FERROCE_CC", "dcqcn-paper").unwrap().uses_ecn());
         assert!(!with("FERROCE_CC", "swift").unwrap().uses_ecn());
         for (name, value) in [
@@ -299,6 +318,7 @@ mod tests {
             ("FERROCE_CC", "bbr"),
             ("FERROCE_MPA_CRC", "yes"),
             ("FERROCE_CM_KEY", "/"),
+            ("FERROCE_STRICT", "connectx-9"),
         ] {
             let error = with(name, value).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{name}={value}: ")), "{error}");

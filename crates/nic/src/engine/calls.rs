@@ -1,12 +1,13 @@
 //! What verbs do to a queue pair, on the caller's own thread: a post leaves for the wire before the call returns.
 
 use super::host::NicHost;
+use super::strict::SendLedger;
 use super::{Engine, QpCore};
 use crate::error::Error;
 use crate::link::now;
 use crate::memory::settle_stopped;
 use crate::raw::RawQp;
-use ferroce_os::lock::MutexGuard;
+use ferroce_os::lock::{Mutex, MutexGuard};
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::qp::{self, Attempt, PostError, Posted};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, QpState, RecvWr, Route, SendOp, SendWr};
@@ -23,15 +24,17 @@ pub struct Posting<'a> {
     asked: Option<Time>,
     /// Every request so far took a fast path: none is queued.
     is_plain: bool,
-    non_roce: Option<&'a NonRoce>,
+    slow_path: Option<&'a SlowPath>,
 }
 
-/// A queue pair that is not one of RoCE.
-pub(crate) enum NonRoce {
+/// Why posts to a queue pair do not take the fast path.
+pub(crate) enum SlowPath {
     /// It is for raw packets.
     Raw(Box<RawQp>),
     /// Its wire is iWARP.
     Stream,
+    /// Strict mode.
+    Strict(Mutex<SendLedger>),
 }
 
 impl Posting<'_> {
@@ -39,8 +42,8 @@ impl Posting<'_> {
     /// place instead of being copied first.
     #[inline(always)] // the caller often knows the operation
     pub fn post<'a>(&mut self, wr: impl Fn() -> SendWr<'a>) -> Result<(), PostError> {
-        if let Some(non_roce) = self.non_roce {
-            return self.post_non_roce(non_roce, &wr());
+        if let Some(slow_path) = self.slow_path {
+            return self.post_slow(slow_path, &wr());
         }
         let Posting { host, machine, asked, .. } = self;
         if let SendOp::Send = wr().op {
@@ -53,17 +56,26 @@ impl Posting<'_> {
     }
 
     #[inline(never)]
-    fn post_non_roce(&mut self, non_roce: &NonRoce, wr: &SendWr<'_>) -> Result<(), PostError> {
-        match non_roce {
-            NonRoce::Raw(raw) => raw.post_send(wr),
-            NonRoce::Stream => self.host.post_stream(wr),
+    fn post_slow(&mut self, slow_path: &SlowPath, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let ledger = match slow_path {
+            SlowPath::Raw(raw) => return raw.post_send(wr),
+            SlowPath::Stream => return self.host.post_stream(wr),
+            SlowPath::Strict(ledger) => ledger,
+        };
+        let Posting { host, machine, asked, .. } = self;
+        let mut ledger = ledger.lock();
+        ledger.check(host.qp, machine)?;
+        if machine.post_send(|| *wr, || *asked.get_or_insert_with(now), host)? == Posted::Queued {
+            self.is_plain = false;
         }
+        ledger.count(self.machine.signals(wr.flags));
+        Ok(())
     }
 
     /// Executes a request while it is posted, or does nothing. Only [`Self::post`] queues it, or reports what is wrong with it.
     pub fn try_post(&mut self, wr: &SendWr<'_>) -> Attempt {
-        let Posting { host, machine, asked, non_roce, .. } = self;
-        match non_roce {
+        let Posting { host, machine, asked, slow_path, .. } = self;
+        match slow_path {
             Some(_) => Attempt::Declined,
             None => machine.try_post(|| *wr, || *asked.get_or_insert_with(now), host),
         }
@@ -77,11 +89,11 @@ impl Posting<'_> {
 
     /// The sizes of the queue pair.
     pub fn cap(&self) -> QpCap {
-        match self.non_roce {
-            Some(NonRoce::Raw(raw)) => raw.query().cap,
+        match self.slow_path {
+            Some(SlowPath::Raw(raw)) => raw.query().cap,
             // `machine` is a stub without queues.
-            Some(NonRoce::Stream) => self.host.stream_cap(),
-            None => *self.machine.cap(),
+            Some(SlowPath::Stream) => self.host.stream_cap(),
+            Some(SlowPath::Strict(_)) | None => *self.machine.cap(),
         }
     }
 
@@ -98,14 +110,14 @@ impl Engine {
     pub(crate) fn post_send_each<R>(
         &self,
         qp: &Arc<QpCore>,
-        non_roce: Option<&NonRoce>,
+        slow_path: Option<&SlowPath>,
         fill: impl FnOnce(&mut Posting<'_>) -> R,
     ) -> R {
         let machine = qp.machine.lock();
         let mut posting =
-            Posting { host: NicHost::alone(self, qp), machine, asked: None, is_plain: true, non_roce };
+            Posting { host: NicHost::alone(self, qp), machine, asked: None, is_plain: true, slow_path };
         let outcome = fill(&mut posting);
-        // A non_roce one has no unsent packets.
+        // A raw or stream one has no unsent packets.
         if !posting.machine.is_quiet() || qp.overrun.load(Ordering::Relaxed) {
             self.ring(qp, &mut posting);
         }

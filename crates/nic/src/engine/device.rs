@@ -19,6 +19,8 @@ pub(crate) struct DeviceState {
     /// Memory for out-of-order packets of all queue pairs.
     pub(crate) reorder: Arc<ReorderBudget>,
     pub(crate) armed: Arc<ArmedCqs>,
+    /// Strict mode: packets to local peers are those of a wire, and nobody accesses the other's memory directly.
+    pub(super) is_strict: bool,
     /// The agent that serves QP1.
     pub(super) agent: OnceLock<Weak<dyn ManagementAgent>>,
     contexts: RwLock<Vec<Weak<Engine>>>,
@@ -26,13 +28,14 @@ pub(crate) struct DeviceState {
 
 impl DeviceState {
     /// The state of a device whose regions and shared receive queues `local_peers` publishes.
-    pub(crate) fn new(local_peers: Option<&LocalPeers>) -> Self {
+    pub(crate) fn new(local_peers: Option<&LocalPeers>, is_strict: bool) -> Self {
         DeviceState {
             regions: RegionTable::new(local_peers.map(LocalPeers::region_descriptors)),
             srqs: XrcSrqs::new(local_peers.map(LocalPeers::srq_descriptors)),
             counters: DeviceCounters::default(),
             reorder: ReorderBudget::new(ReorderBudget::DEFAULT),
             armed: Arc::default(),
+            is_strict,
             agent: OnceLock::new(),
             contexts: RwLock::default(),
         }

@@ -311,7 +311,10 @@ impl Engine {
             if qp.is_shut.load(Ordering::Relaxed) {
                 self.device.counters.dropped(DropReason::WrongState);
                 let from = packet.arrival.sgid;
-                log::drop(format_args!("the peer of QP {qpn} has not proven its key (from {from})"));
+                log::drop(format_args!(
+                    "the peer of QP {qpn} has not proven its key (from {})",
+                    from.to_ip()
+                ));
                 continue;
             }
             let mut machine = qp.machine.lock();
@@ -386,7 +389,8 @@ impl Engine {
     fn drop_unknown_qp(&self, qpn: Qpn, from: Gid) {
         self.device.counters.dropped(DropReason::NoSuchQp);
         log::drop(format_args!(
-            "no QP {qpn} here for a packet from {from}: it was destroyed, or the sender has a wrong number"
+            "no QP {qpn} here for a packet from {}: it was destroyed, or the sender has a wrong number",
+            from.to_ip()
         ));
     }
 
@@ -395,7 +399,7 @@ impl Engine {
             Ok(packet) => Some(packet),
             Err(malformed) => {
                 self.device.counters.dropped(DropReason::Malformed);
-                log::drop(format_args!("malformed packet from {}: {malformed}", rx.arrival.sgid));
+                log::drop(format_args!("malformed packet from {}: {malformed}", rx.arrival.sgid.to_ip()));
                 None
             }
         }
@@ -411,7 +415,7 @@ impl Engine {
         let members = self.groups.members(rx.arrival.dgid);
         if members.is_empty() {
             self.device.counters.dropped(DropReason::NoSuchQp);
-            log::drop(format_args!("no QP is attached to multicast group {} here", rx.arrival.dgid));
+            log::drop(format_args!("no QP is attached to multicast group {} here", rx.arrival.dgid.to_ip()));
         }
         let mut completions = 0;
         for qp in members {

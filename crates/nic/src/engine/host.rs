@@ -36,7 +36,7 @@ const RENDEZVOUS_BYTES: RangeInclusive<usize> = MIN_RENDEZVOUS..=64 << 20;
 /// The queue pair has a lifetime of its own, since only `out` has work to do when the host is dropped.
 pub(super) struct NicHost<'a, 'q> {
     engine: &'a Engine,
-    qp: &'q QpCore,
+    pub(super) qp: &'q QpCore,
     /// A batch shared with other queue pairs, until this one sends.
     shared: Option<&'a mut TxBatch>,
     /// The packets it sends, created with the first one: many operations need no packet, and then this costs nothing.

@@ -6,7 +6,8 @@ use crate::local::Path;
 use ferroce_os::log;
 use ferroce_proto::Qpn;
 use ferroce_proto::qp::{DropReason, Qp};
-use ferroce_proto::verbs::Transport;
+use ferroce_proto::verbs::{Access, Transport};
+use ferroce_proto::wire::Service;
 use ferroce_shm::{Partner, QpDescriptor, QpDomain, StoppedPeer};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -21,12 +22,14 @@ impl Engine {
         let local_peer =
             machine.peer().and_then(|peer| Some((local_peers.find(machine.route().dgid, peer)?, peer)));
         // Only reliable connections use packets on this host that differ from those of the wire.
-        let is_reliable = machine.transport() == Transport::Rc;
+        let is_reliable = machine.transport() == Transport::Rc && !self.device.is_strict;
         qp.takes_large.store(is_reliable && local_peer.is_some(), Ordering::Relaxed);
         let path = local_peer.map(|(local_peer, peer)| {
             let owner: Weak<QpCore> = Arc::downgrade(qp);
             let cached_regions = [(); 2].map(|()| self.device.regions.cache(owner.clone()));
-            let own = Partner::new(machine.service(), qp.qpn);
+            // No descriptor names a service that does not exist, so every direct operation is declined and travels as packets.
+            let service = if self.device.is_strict { Service::Rd } else { machine.service() };
+            let own = Partner::new(service, qp.qpn);
             Path::new(local_peers.clone(), local_peer, peer, own, cached_regions)
         });
         let fetches = is_reliable && path.as_ref().is_some_and(Path::can_fetch);
@@ -40,7 +43,7 @@ impl Engine {
     /// peer's address. Reports it.
     #[cold]
     pub(super) fn is_from_stranger(&self, path: &Path, qpn: Qpn, packet: &RxPacket<'_>) -> bool {
-        let (from, sport) = (packet.arrival.sgid, packet.sport);
+        let (from, sport) = (packet.arrival.sgid.to_ip(), packet.sport);
         let is_stranger = !path.is_from_peer(sport);
         if is_stranger {
             self.device.counters.dropped(DropReason::WrongPort);
@@ -66,6 +69,7 @@ impl Engine {
         let [takes_large, fetches, fetches_gpu] =
             [&qp.takes_large, &qp.fetches, &qp.fetches_gpu].map(|is_so| is_so.load(Ordering::Relaxed));
         let descriptor = machine.terms().map(|(access, pd, peer)| {
+            let access = if self.device.is_strict { Access::empty() } else { access };
             let domain = qp.xrc_domain.map_or(QpDomain::Pd(pd), QpDomain::Xrc);
             let partner = Partner::new(machine.service(), peer);
             QpDescriptor { access, domain, partner, takes_large, fetches, fetches_gpu }

@@ -44,20 +44,21 @@ mod qps;
 mod report;
 mod srqs;
 mod streams;
+mod strict;
 mod timers;
 
 pub(crate) use background::{Background, Chore};
-pub(crate) use calls::NonRoce;
 pub use calls::Posting;
+pub(crate) use calls::SlowPath;
 pub(crate) use device::DeviceState;
 pub(crate) use history::HISTORY_LEN;
 pub(crate) use management::ManagementAgent;
 pub(crate) use outgoing::Resends;
 pub(crate) use qp::{QpCore, QpQueues};
-pub(crate) use qps::MAX_QP;
 pub(crate) use report::{MOST_REGIONS, QpPage};
 pub(crate) use srqs::MAX_XRC_SRQ;
 pub(crate) use streams::{NewStream, StreamEnd, StreamEvent, Streams};
+pub(crate) use strict::{RecvRoom, SendLedger};
 
 use crate::link::{Link, SharedPort};
 use crate::local::LocalPeers;

@@ -5,6 +5,7 @@
 //! while their end of a connection is in TIMEWAIT, and reject a connection request with it as stale.
 
 use super::QpCore;
+use crate::limits::MAX_QP;
 use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_proto::Qpn;
 use rand::Rng;
@@ -14,9 +15,6 @@ use std::sync::{Arc, OnceLock};
 
 const CHUNK: usize = 256;
 const CHUNKS: usize = 256;
-
-/// Most queue pairs of one NIC: three quarters of the numbers, so that a random free one is found quickly.
-pub(crate) const MAX_QP: u64 = 49_152;
 
 /// Most numbers that are used or rest: an eighth is left to choose from. Beyond that, those that rested longest are used again.
 const NOT_FREE: usize = 57_344;

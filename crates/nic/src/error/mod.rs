@@ -68,6 +68,34 @@ pub enum Error {
         /// How many there are.
         limit: u64,
     },
+    /// Strict mode: the entries of the send queue take too much of the NIC's memory.
+    #[error(
+        "max_send_wr is {max_send_wr}: with these max_send_sge and max_inline_data an entry takes {entry_bytes} bytes, and the device has \
+         {queue_bytes} bytes per send queue, which is {deepest} entries; ask for fewer, or for less inline data"
+    )]
+    SendQueueTooLarge {
+        /// Entries asked for.
+        max_send_wr: u32,
+        /// Bytes of one.
+        entry_bytes: u32,
+        /// Bytes of the largest queue.
+        queue_bytes: u32,
+        /// Entries that fit.
+        deepest: u32,
+    },
+    /// Strict mode: a NIC would pin more memory than the process may lock.
+    #[error(
+        "a NIC pins registered memory: {kib} KiB more than the {locked_kib} KiB registered so far exceed RLIMIT_MEMLOCK, which is {limit_kib} KiB; \
+         raise it (`ulimit -l unlimited`, memlock in /etc/security/limits.conf, LimitMEMLOCK of systemd) or register less"
+    )]
+    LockedMemory {
+        /// Asked for.
+        kib: u64,
+        /// Of all registrations of the process.
+        locked_kib: u64,
+        /// The limit.
+        limit_kib: u64,
+    },
     /// Memory cannot be used that way.
     #[error("{0}")]
     Memory(MemoryFault),

@@ -3,8 +3,8 @@
 //! Applications read and write this memory while the NIC does, as under hardware; races on it are theirs to order
 //! (with completions). So no reference is ever made to it, only raw copies and atomics.
 //!
-//! A program that unmaps ordinary registered memory breaks its promise and gets the signal that any access there gives:
-//! hardware would have pinned the pages, which an ordinary user cannot. Memory that is meant to come and go is
+//! A program that unmaps ordinary registered memory breaks its promise and gets the signal that any access there gives, with a sentence
+//! (`freed`): hardware would have pinned the pages, which an ordinary user cannot. Memory that is meant to come and go is
 //! registered for on-demand paging, and goes through the kernel instead (`on_demand`). Memory of a GPU goes through its driver (`gpu`).
 
 use super::gpu::{MessagePart, ReadAhead};

@@ -14,6 +14,7 @@
 //! | `across` | copies between processes, by the kernel |
 //! | `guard` | how a batch of packets is placed |
 //! | `cached_region` | how a region is used again and again without its lock |
+//! | `freed` | memory that the program unmaps while it is registered |
 //! | `copy` | the only place where bytes move |
 
 mod access;
@@ -22,6 +23,7 @@ mod cached_region;
 pub(crate) mod copy;
 mod direct;
 mod external;
+mod freed;
 mod gpu;
 mod guard;
 mod keys;
@@ -38,6 +40,7 @@ pub(crate) use cached_region::{CacheOwner, CachedRegion};
 pub(crate) use copy::ask_for_line;
 pub(crate) use direct::{Far, PartlyMapped};
 pub(crate) use external::{External, Pins};
+pub(crate) use freed::Unpinned;
 pub use gpu::is_driver_loaded;
 pub(crate) use gpu::{COPIES, MessagePart, OpenedAllocation, ReadAhead, answers_of, gpu_of, settle_stopped};
 pub(crate) use guard::RegionGuard;

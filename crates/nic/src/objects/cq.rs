@@ -27,7 +27,7 @@ impl Nic {
         cookie: u64,
     ) -> Result<Cq, Error> {
         self.inner().alive()?;
-        check_depth(depth)?;
+        check_depth(depth, &self.inner().limits)?;
         let permit = self.inner().quotas.cqs.take()?;
         let core = CqCore::new(
             self.inner().next_id(),
@@ -227,7 +227,7 @@ impl Cq {
 
     /// Changes the depth; refused if more completions wait than would fit.
     pub fn resize(&self, depth: u32) -> Result<(), Error> {
-        self.core.resize(depth)
+        self.core.resize(depth, &self.nic.limits)
     }
 }
 

@@ -3,7 +3,8 @@
 use super::region::MemoryRegion;
 use crate::device_memory::DeviceMemory;
 use crate::error::Error;
-use crate::memory::{Backing, Prefetch, Region, check_mapped, gpu_of, is_driver_loaded};
+use crate::locked_memory::LockedPages;
+use crate::memory::{Backing, Prefetch, Region, Unpinned, check_mapped, gpu_of, is_driver_loaded};
 use crate::nic::{Nic, NicInner};
 use crate::queues::EventQueue;
 use crate::quota::Permit;
@@ -116,11 +117,16 @@ impl Pd {
         if memory == Memory::OfGpu && !matches!(backing, Backing::Gpu(_)) {
             return Err(Error::Invalid { attribute: "addr", why: "is not a CUDA device pointer" });
         }
-        let region = self.insert_region(range, backing, access, owner)?;
+        let locked = self.lock_pages(addr, len, backing)?;
+        // Whoever passes no owner must keep the memory; C programs sometimes do not.
+        let may_go = owner.is_none() && memory == Memory::Present && backing == Backing::Mapped && len > 0;
+        let mut region = self.insert_region(range, backing, access, owner)?;
+        region.locked = locked;
         // Nobody has the keys yet. Afterwards, since pages that were never touched need not be copied to move into a memfd.
         if memory == Memory::Present {
             check_mapped(addr, len, access, backing).map_err(Error::Memory)?;
         }
+        region.unpinned = may_go.then(|| Unpinned::new(addr, len, region.lkey().0));
         Ok(region)
     }
 
@@ -195,6 +201,17 @@ impl Pd {
         self.nic.engine.device.regions.prefetch(self.id, sges, how, wait).map_err(Error::Memory)
     }
 
+    /// Strict mode: counts the pages that a NIC would pin, as Linux does for every registration that is not on demand.
+    pub(super) fn lock_pages(
+        &self,
+        addr: usize,
+        len: usize,
+        backing: Backing,
+    ) -> Result<Option<LockedPages>, Error> {
+        let pins = self.nic.config.strict.is_some() && backing == Backing::Mapped;
+        pins.then(|| LockedPages::take(addr, len)).transpose()
+    }
+
     fn insert_region(
         self: &Arc<Self>,
         range: Range,
@@ -218,7 +235,7 @@ impl Pd {
             .device
             .regions
             .insert(region)
-            .ok_or(Error::Exhausted { what: "memory regions", limit: 1 << 20 })?;
+            .ok_or(Error::Exhausted { what: "memory regions", limit: self.nic.limits.max_mr.into() })?;
         Ok(MemoryRegion::new(self.clone(), slot, addr, len, iova, access, lkey, rkey))
     }
 }

@@ -5,9 +5,9 @@ use super::pd::Pd;
 use super::srq::Srq;
 use crate::config::Wire;
 use crate::congestion;
-use crate::device_attr::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
-use crate::engine::{Engine, MAX_QP, NonRoce, Posting, QpCore, QpQueues, StreamEnd};
+use crate::engine::{Engine, Posting, QpCore, QpQueues, RecvRoom, SendLedger, SlowPath, StreamEnd};
 use crate::error::Error;
+use crate::limits::DeviceLimits;
 use crate::quota::Permit;
 use crate::raw::{Flow, FlowRule, RawQp};
 use crate::xrc::XrcDomain;
@@ -46,8 +46,8 @@ pub struct Qp {
     groups: Mutex<Vec<(Gid, Permit)>>,
     handle: u32,
     domain: Option<Arc<XrcDomain>>,
-    /// There if it is not one of RoCE: then this does the work, and the machine only keeps the number.
-    pub(crate) non_roce: Option<NonRoce>,
+    /// There if it is not one of RoCE: then this does the work, and the machine only keeps the number. Or in strict mode.
+    pub(crate) slow_path: Option<SlowPath>,
 }
 
 impl Pd {
@@ -64,7 +64,12 @@ impl Pd {
         if init.transport == Transport::XrcIni && init.srq.is_some() {
             return Err(Error::Invalid { attribute: "srq", why: "a sending end has no receive queue" });
         }
-        let cap = check_cap(&init.cap, init.srq.is_some() || init.transport == Transport::XrcIni)?;
+        let cap = check_cap(
+            &init.cap,
+            init.transport,
+            init.srq.is_some() || init.transport == Transport::XrcIni,
+            &nic.limits,
+        )?;
         if init.srq.is_some_and(|srq| srq.number().is_some()) {
             return Err(Error::Invalid {
                 attribute: "srq",
@@ -131,6 +136,7 @@ impl Pd {
                 port_mtu: nic.table.active_mtu(),
                 congestion: self.controller(nic.config.congestion.as_ref(), engine),
                 reorder: engine.device.reorder.clone(),
+                takes_large: nic.config.strict.is_none(),
             };
             let stream = is_stream.then(|| StreamEnd::new(StreamQp::new(&config)));
             if is_stream {
@@ -144,9 +150,16 @@ impl Pd {
                 None => core,
             })
         };
-        let core = engine.qps.insert(make).ok_or(Error::Exhausted { what: "queue pairs", limit: MAX_QP })?;
+        let core = engine
+            .qps
+            .insert(make)
+            .ok_or(Error::Exhausted { what: "queue pairs", limit: nic.limits.max_qp })?;
         let mut qp = Qp::new(core, engine.clone(), self.clone(), transport, 0, domain);
-        qp.non_roce = is_stream.then_some(NonRoce::Stream);
+        qp.slow_path = match nic.config.strict {
+            _ if is_stream => Some(SlowPath::Stream),
+            Some(_) => Some(SlowPath::Strict(Mutex::default())),
+            None => None,
+        };
         Ok(qp)
     }
 }
@@ -161,12 +174,22 @@ pub(super) struct Parts {
     pub(super) srq_pd: Option<PdId>,
 }
 
-fn check_cap(cap: &QpCap, shared: bool) -> Result<QpCap, Error> {
-    Error::check_limit("max_send_wr", cap.max_send_wr.into(), MAX_QP_WR.into())?;
-    Error::check_limit("max_recv_wr", cap.max_recv_wr.into(), MAX_QP_WR.into())?;
-    Error::check_limit("max_send_sge", cap.max_send_sge.into(), MAX_SGE.into())?;
-    Error::check_limit("max_recv_sge", cap.max_recv_sge.into(), MAX_SGE.into())?;
-    Error::check_limit("max_inline_data", cap.max_inline_data.into(), MAX_INLINE.into())?;
+fn check_cap(cap: &QpCap, transport: Transport, shared: bool, limits: &DeviceLimits) -> Result<QpCap, Error> {
+    Error::check_limit("max_send_wr", cap.max_send_wr.into(), limits.max_qp_wr.into())?;
+    Error::check_limit("max_recv_wr", cap.max_recv_wr.into(), limits.max_qp_wr.into())?;
+    Error::check_limit("max_send_sge", cap.max_send_sge.into(), limits.max_sge.into())?;
+    Error::check_limit("max_recv_sge", cap.max_recv_sge.into(), limits.max_sge.into())?;
+    Error::check_limit("max_inline_data", cap.max_inline_data.into(), limits.max_inline(transport).into())?;
+    if let Some(blocks) = limits.send_blocks
+        && cap.max_send_wr > blocks.deepest(transport, cap)
+    {
+        return Err(Error::SendQueueTooLarge {
+            max_send_wr: cap.max_send_wr,
+            entry_bytes: blocks.per_entry(transport, cap) * blocks.block,
+            queue_bytes: blocks.most * blocks.block,
+            deepest: blocks.deepest(transport, cap),
+        });
+    }
     let mut real = *cap;
     if shared {
         (real.max_recv_wr, real.max_recv_sge) = (0, 0);
@@ -183,7 +206,7 @@ impl Qp {
         handle: u32,
         domain: Option<Arc<XrcDomain>>,
     ) -> Qp {
-        Qp { core, engine, pd, transport, groups: Mutex::default(), handle, domain, non_roce: None }
+        Qp { core, engine, pd, transport, groups: Mutex::default(), handle, domain, slow_path: None }
     }
 
     /// Its number.
@@ -197,7 +220,8 @@ impl Qp {
     /// Replaces its congestion control, before it leaves RESET.
     pub fn set_congestion(&self, choice: &Choice) -> Result<(), Error> {
         let invalid = |why| Err(Error::Invalid { attribute: "congestion", why });
-        if self.core.stream().is_some() || self.non_roce.is_some() || self.transport == Transport::Ud {
+        let is_roce = matches!(self.slow_path, None | Some(SlowPath::Strict(_)));
+        if self.core.stream().is_some() || !is_roce || self.transport == Transport::Ud {
             return invalid("only connected queue pairs over RoCE have congestion control of ours");
         }
         if !congestion::can_run(choice) {
@@ -230,8 +254,8 @@ impl Qp {
     }
     /// Its attributes, as they were set.
     pub fn query(&self) -> QpAttr {
-        match (&self.non_roce, self.core.stream()) {
-            (Some(NonRoce::Raw(raw)), _) => raw.query(),
+        match (&self.slow_path, self.core.stream()) {
+            (Some(SlowPath::Raw(raw)), _) => raw.query(),
             (_, Some(stream)) => stream.machine.lock().query(),
             _ => self.core.machine.lock().query(),
         }
@@ -270,13 +294,16 @@ impl Qp {
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
         let nic = &self.pd.nic;
         nic.alive()?;
-        match (&self.non_roce, self.core.stream()) {
-            (Some(NonRoce::Raw(raw)), _) => return raw.modify(attr, mask),
+        match (&self.slow_path, self.core.stream()) {
+            (Some(SlowPath::Raw(raw)), _) => return raw.modify(attr, mask),
             (_, Some(stream)) => return self.engine.modify_stream(&self.core, stream, attr, mask),
             _ => {}
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             self.core.is_shut.store(false, Ordering::Relaxed);
+            if let Some(SlowPath::Strict(ledger)) = &self.slow_path {
+                *ledger.lock() = SendLedger::default();
+            }
         }
         let route = match mask.contains(AttrMask::AV) {
             true if attr.av.dgid.is_zero() => None,
@@ -306,7 +333,7 @@ impl Qp {
     #[inline(always)] // both callers have one kind of list each
     pub fn post_send_each<R>(&self, fill: impl FnOnce(&mut Posting<'_>) -> R) -> Result<R, Error> {
         self.pd.nic.alive()?;
-        Ok(self.engine.post_send_each(&self.core, self.non_roce.as_ref(), fill))
+        Ok(self.engine.post_send_each(&self.core, self.slow_path.as_ref(), fill))
     }
 
     /// Posts the receives that `fill` hands over, in order, under one lock.
@@ -316,38 +343,47 @@ impl Qp {
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> Result<R, Error> {
         self.pd.nic.alive()?;
-        match &self.non_roce {
+        match &self.slow_path {
             None => Ok(self.engine.post_recv_each(&self.core, fill)),
-            Some(non_roce) => Ok(self.post_recv_non_roce(non_roce, fill)),
+            Some(slow_path) => Ok(self.post_recv_slow(slow_path, fill)),
         }
     }
 
     /// Posts receives, in order. On error the first `n` were taken.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
-        if let Some(non_roce) = &self.non_roce {
-            return self.post_recv_non_roce(non_roce, |post| {
+        if let Some(slow_path) = &self.slow_path {
+            return self.post_recv_slow(slow_path, |post| {
                 wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|e| (n, e.into())))
             });
         }
         self.engine.post_recv(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
     }
 
-    fn post_recv_non_roce<R>(
+    fn post_recv_slow<R>(
         &self,
-        non_roce: &NonRoce,
+        slow_path: &SlowPath,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> R {
-        match (non_roce, self.core.stream()) {
-            (NonRoce::Raw(raw), _) => raw.post_recv_each(fill),
-            (NonRoce::Stream, Some(stream)) => self.engine.post_stream_recv(&self.core, stream, fill),
-            (NonRoce::Stream, None) => self.engine.post_recv_each(&self.core, fill),
+        match (slow_path, self.core.stream()) {
+            (SlowPath::Raw(raw), _) => raw.post_recv_each(fill),
+            (SlowPath::Stream, Some(stream)) => self.engine.post_stream_recv(&self.core, stream, fill),
+            (SlowPath::Stream, None) => self.engine.post_recv_each(&self.core, fill),
+            (SlowPath::Strict(_), _) => {
+                let mut room = RecvRoom::of(&self.core);
+                self.engine.post_recv_each(&self.core, |post| {
+                    fill(&mut |wr| {
+                        room.take()?;
+                        post(wr)
+                    })
+                })
+            }
         }
     }
 
     fn raw(&self) -> Option<&RawQp> {
-        match &self.non_roce {
-            Some(NonRoce::Raw(raw)) => Some(raw),
+        match &self.slow_path {
+            Some(SlowPath::Raw(raw)) => Some(raw),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use super::pd::Pd;
 use super::qp::{Qp, QpInit};
 use super::work_queue::WorkQueue;
-use crate::engine::NonRoce;
+use crate::engine::SlowPath;
 use crate::error::Error;
 use crate::raw::{Destination, QueueInit, RawInit, RawQp, RawQueue, RxHash, Spread};
 use ferroce_proto::verbs::{QpCap, Transport};
@@ -22,7 +22,7 @@ impl Pd {
             max_wr: cap.max_recv_wr,
             max_sge: cap.max_recv_sge,
         });
-        qp.non_roce = Some(NonRoce::Raw(Box::new(RawQp::new(raw, cap, Destination::Queue(queue)))));
+        qp.slow_path = Some(SlowPath::Raw(Box::new(RawQp::new(raw, cap, Destination::Queue(queue)))));
         Ok(qp)
     }
 
@@ -38,7 +38,7 @@ impl Pd {
         let spread = Spread::new(queues, hash)?;
         let (raw, mut qp, _) = self.raw_parts(init)?;
         let raw = RawQp::new(raw, QpCap::default(), Destination::Spread(Arc::new(spread)));
-        qp.non_roce = Some(NonRoce::Raw(Box::new(raw)));
+        qp.slow_path = Some(SlowPath::Raw(Box::new(raw)));
         Ok(qp)
     }
 

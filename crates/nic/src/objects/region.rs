@@ -2,7 +2,8 @@
 
 use super::pd::{Pd, check_access, check_range};
 use crate::error::Error;
-use crate::memory::check_mapped;
+use crate::locked_memory::LockedPages;
+use crate::memory::{Backing, Unpinned, check_mapped};
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::{LKey, RKey};
 use std::sync::Arc;
@@ -19,6 +20,10 @@ pub struct MemoryRegion {
     rkey: RKey,
     /// Deregistered already.
     gone: bool,
+    /// There if the program may free the bytes.
+    pub(super) unpinned: Option<Unpinned>,
+    /// Strict mode: what it would pin.
+    pub(super) locked: Option<LockedPages>,
 }
 
 impl MemoryRegion {
@@ -33,7 +38,19 @@ impl MemoryRegion {
         lkey: LKey,
         rkey: RKey,
     ) -> Self {
-        MemoryRegion { pd, slot, addr, len, iova, access, lkey, rkey, gone: false }
+        MemoryRegion {
+            pd,
+            slot,
+            addr,
+            len,
+            iova,
+            access,
+            lkey,
+            rkey,
+            gone: false,
+            unpinned: None,
+            locked: None,
+        }
     }
 
     /// Key for local work requests.
@@ -85,7 +102,7 @@ impl MemoryRegion {
         }
         match self.pd.nic.engine.device.regions.remove_unless_bound(self.slot) {
             Ok(()) => {
-                self.gone = true;
+                (self.gone, self.unpinned, self.locked) = (true, None, None);
                 Ok(())
             }
             Err(_) => Err(Error::Busy { what: "the memory region", by: "memory windows" }),
@@ -150,13 +167,21 @@ impl MemoryRegion {
         let iova = if new_access.contains(Access::ZERO_BASED) { 0 } else { iova };
         let backing = check_range(addr, len, iova, new_access)?;
         check_mapped(addr, len, new_access, backing).map_err(Error::Memory)?;
+        self.locked = self.pd.lock_pages(addr, len, backing)?;
         self.pd.nic.engine.device.regions.change_keeping_keys(self.slot, |region| {
             (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing);
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         });
         (self.pd, self.access) = (new_pd, new_access);
         (self.addr, self.len, self.iova) = (addr, len, iova);
+        self.note_unpinned(backing);
         Ok(())
+    }
+
+    /// Names the present bytes as those that the program may free, if it named any.
+    fn note_unpinned(&mut self, backing: Backing) {
+        let is_unpinned = self.unpinned.take().is_some() && backing == Backing::Mapped;
+        self.unpinned = is_unpinned.then(|| Unpinned::new(self.addr, self.len, self.lkey.0));
     }
 
     /// Moves the registration to other bytes.
@@ -169,6 +194,7 @@ impl MemoryRegion {
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
         let backing = check_range(addr, len, iova, self.access)?;
         check_mapped(addr, len, self.access, backing).map_err(Error::Memory)?;
+        self.locked = self.pd.lock_pages(addr, len, backing)?;
         let keys = self.pd.nic.engine.device.regions.change(self.slot, |region| {
             region.backing = backing;
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
@@ -177,6 +203,7 @@ impl MemoryRegion {
             (self.lkey, self.rkey) = (lkey, rkey);
         }
         (self.addr, self.len, self.iova) = (addr, len, iova);
+        self.note_unpinned(backing);
         Ok(())
     }
 }

@@ -2,9 +2,9 @@
 
 use super::cq::Cq;
 use super::pd::Pd;
-use crate::device_attr::MAX_SGE;
 use crate::error::Error;
-use crate::queues::{MAX_SRQ_WR, SrqAttr, SrqCore, XrcSide};
+use crate::limits::DeviceLimits;
+use crate::queues::{SrqAttr, SrqCore, XrcSide};
 use crate::quota::Permit;
 use crate::xrc::XrcDomain;
 use ferroce_proto::Srqn;
@@ -24,7 +24,7 @@ impl Pd {
     /// Makes a shared receive queue.
     pub fn create_srq(self: &Arc<Self>, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         self.nic.alive()?;
-        check_sizes(max_wr, max_sge)?;
+        check_sizes(max_wr, max_sge, &self.nic.limits)?;
         let _permit = self.nic.quotas.srqs.take()?;
         let core = Arc::new(self.srq_core(max_wr, max_sge, None));
         Ok(Srq { core, pd: self.clone(), domain: None, _permit })
@@ -40,7 +40,7 @@ impl Pd {
         cq: &Cq,
     ) -> Result<Srq, Error> {
         self.nic.alive()?;
-        check_sizes(max_wr, max_sge)?;
+        check_sizes(max_wr, max_sge, &self.nic.limits)?;
         if !domain.belongs_to(&self.nic) {
             return Err(Error::Invalid { attribute: "xrcd", why: "belongs to another device" });
         }
@@ -66,15 +66,15 @@ impl Pd {
     }
 }
 
-fn check_sizes(max_wr: u32, max_sge: u32) -> Result<(), Error> {
+fn check_sizes(max_wr: u32, max_sge: u32, limits: &DeviceLimits) -> Result<(), Error> {
     if max_wr == 0 {
         return Err(Error::Invalid {
             attribute: "max_wr",
             why: "a shared receive queue needs at least one entry",
         });
     }
-    Error::check_limit("max_wr", max_wr.into(), MAX_SRQ_WR.into())?;
-    Error::check_limit("max_sge", max_sge.into(), MAX_SGE.into())
+    Error::check_limit("max_wr", max_wr.into(), limits.max_srq_wr.into())?;
+    Error::check_limit("max_sge", max_sge.into(), limits.max_srq_sge.into())
 }
 
 impl Srq {
@@ -124,7 +124,7 @@ impl Srq {
     /// Changes how many receives may wait.
     pub fn resize(&self, max_wr: u32) -> Result<(), Error> {
         self.pd.nic.alive()?;
-        Error::check_limit("max_wr", max_wr.into(), MAX_SRQ_WR.into())?;
+        Error::check_limit("max_wr", max_wr.into(), self.pd.nic.limits.max_srq_wr.into())?;
         if max_wr == 0 || !self.core.resize(max_wr) {
             return Err(Error::Invalid { attribute: "max_wr", why: "more receives than that are waiting" });
         }

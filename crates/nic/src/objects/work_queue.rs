@@ -2,7 +2,6 @@
 
 use super::cq::Cq;
 use super::pd::Pd;
-use crate::device_attr::{MAX_QP_WR, MAX_SGE};
 use crate::error::Error;
 use crate::quota::Permit;
 use crate::raw::{Phase, QueueInit, RawQueue};
@@ -39,8 +38,8 @@ impl Pd {
         if max_wr == 0 {
             return Err(Error::Invalid { attribute: "max_wr", why: "a work queue needs at least one entry" });
         }
-        Error::check_limit("max_wr", max_wr.into(), MAX_QP_WR.into())?;
-        Error::check_limit("max_sge", max_sge.into(), MAX_SGE.into())?;
+        Error::check_limit("max_wr", max_wr.into(), self.nic.limits.max_qp_wr.into())?;
+        Error::check_limit("max_sge", max_sge.into(), self.nic.limits.max_sge.into())?;
         if !cq.belongs_to(&self.nic) {
             return Err(Error::Invalid { attribute: "cq", why: "belongs to another device" });
         }

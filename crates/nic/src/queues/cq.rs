@@ -3,18 +3,16 @@
 use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
+use crate::limits::DeviceLimits;
 use crate::poller_activity::ArmedCqs;
 use ferroce_os::clock::{now, wall_clock_ns};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
-use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
+use ferroce_proto::verbs::{Completion, EventKind, WcOpcode, WcStatus};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-
-/// Most entries of a CQ.
-pub(crate) const MAX_CQE: u32 = 1 << 22;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
@@ -333,6 +331,15 @@ impl CqCore {
         })
     }
 
+    /// Completions of sends and of receives of a queue pair that wait.
+    pub(crate) fn unpolled_of(&self, qpn: Qpn) -> (usize, usize) {
+        let state = self.state.lock();
+        let of_qp = || state.ring.iter().filter(|completion| completion.qpn == qpn);
+        let receives =
+            of_qp().filter(|completion| completion.opcode as u32 & WcOpcode::Recv as u32 != 0).count();
+        (of_qp().count() - receives, receives)
+    }
+
     /// Completions that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Acquire)
@@ -413,8 +420,8 @@ impl CqCore {
     }
 
     /// Changes the depth; refused if more completions wait than would fit.
-    pub(crate) fn resize(&self, depth: u32) -> Result<(), Error> {
-        check_depth(depth)?;
+    pub(crate) fn resize(&self, depth: u32, limits: &DeviceLimits) -> Result<(), Error> {
+        check_depth(depth, limits)?;
         let mut state = self.state.lock();
         if state.ring.len() > depth as usize {
             return Err(Error::Invalid { attribute: "cqe", why: "more completions than that are waiting" });
@@ -427,11 +434,11 @@ impl CqCore {
 }
 
 /// Whether a completion queue can have so many entries.
-pub(crate) fn check_depth(depth: u32) -> Result<(), Error> {
+pub(crate) fn check_depth(depth: u32, limits: &DeviceLimits) -> Result<(), Error> {
     if depth == 0 {
         return Err(Error::Invalid { attribute: "cqe", why: "a completion queue needs at least one entry" });
     }
-    Error::check_limit("cqe", depth.into(), MAX_CQE.into())
+    Error::check_limit("cqe", depth.into(), limits.max_cqe.into())
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ mod event;
 mod srq;
 
 pub use channel::CompletionChannel;
-pub(crate) use cq::{CqCore, MAX_CQE, Unpolled, check_depth};
+pub(crate) use cq::{CqCore, Unpolled, check_depth};
 pub use cq::{Moderation, Stamp};
 pub use event::{AsyncEvent, EventSource};
 pub(crate) use event::{EventHub, EventQueue};
-pub use srq::{MAX_SRQ_WR, SrqAttr};
+pub use srq::SrqAttr;
 pub(crate) use srq::{SrqCore, XrcSide};

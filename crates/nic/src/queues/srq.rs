@@ -9,9 +9,6 @@ use ferroce_proto::verbs::{EventKind, RecvWr};
 use ferroce_proto::{PdId, Srqn};
 use std::sync::Arc;
 
-/// Most receives that wait in a shared receive queue.
-pub const MAX_SRQ_WR: u32 = 1 << 20;
-
 struct State {
     queue: RecvQueue,
     /// An event is due when fewer than this many wait; 0 = not asked for.

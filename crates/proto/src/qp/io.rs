@@ -22,6 +22,8 @@ pub(crate) struct Identity {
     pub(crate) recv_pd: Option<PdId>,
     pub(crate) signal_all: bool,
     pub(crate) shared_recv: bool,
+    /// Whether packets of [`LARGE_SEGMENT`](super::LARGE_SEGMENT) may arrive through shared memory.
+    pub(crate) takes_large: bool,
     /// Memory for out-of-order packets.
     pub(crate) reorder: Arc<ReorderBudget>,
 }
@@ -37,6 +39,7 @@ impl Identity {
             recv_pd: config.shared_recv.filter(|_| !config.transport.is_xrc()),
             signal_all: config.signal_all,
             shared_recv: config.shared_recv.is_some() || config.transport == Transport::XrcTgt,
+            takes_large: config.takes_large && config.transport == Transport::Rc,
             reorder: config.reorder.clone(),
         }
     }

@@ -69,7 +69,7 @@ pub use waiting::Waiting;
 
 use crate::cc::{Controller, FixedWindow};
 use crate::ids::{PdId, Qpn};
-use crate::verbs::{Access, Mtu, QpAttr, QpCap, QpState, Route, Transport};
+use crate::verbs::{Access, Mtu, QpAttr, QpCap, QpState, Route, SendFlags, Transport};
 use crate::wire::Service;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -105,6 +105,8 @@ pub struct QpConfig {
     pub congestion: Controller,
     /// Memory for out-of-order packets, shared by the queue pairs of a NIC.
     pub reorder: Arc<ReorderBudget>,
+    /// Whether packets through shared memory may be longer than the path MTU.
+    pub takes_large: bool,
 }
 
 /// A queue pair.
@@ -255,6 +257,14 @@ impl Qp {
     #[inline]
     pub fn sends_outstanding(&self) -> usize {
         self.sq.outstanding()
+    }
+    /// Those of them that generate a completion.
+    pub fn signaled_outstanding(&self) -> usize {
+        self.sq.iter().filter(|wqe| wqe.signaled).count()
+    }
+    /// Whether a request with these flags generates a completion.
+    pub fn signals(&self, flags: SendFlags) -> bool {
+        post::signals(flags, self.id.signal_all)
     }
     /// The congestion window in bytes and the packets in flight; zeros where there is no window.
     pub fn window(&self) -> (u32, u32) {

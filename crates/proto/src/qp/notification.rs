@@ -96,7 +96,11 @@ impl Qp {
         } else if !self.is_from_peer(arrival) {
             host.dropped(
                 DropReason::WrongAddress,
-                format_args!("QP {qpn}: a CNP from {}, the peer is {}", arrival.sgid, self.route.dgid),
+                format_args!(
+                    "QP {qpn}: a CNP from {}, the peer is {}",
+                    arrival.sgid.to_ip(),
+                    self.route.dgid.to_ip()
+                ),
             );
         } else {
             self.counters.rx_packets += 1;

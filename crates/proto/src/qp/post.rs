@@ -18,6 +18,33 @@ pub enum PostError {
         /// How many requests it holds.
         depth: usize,
     },
+    /// Strict mode: the queue is full of requests whose completions nobody has polled.
+    #[error(
+        "the send queue is full: none of the last {depth} requests (max_send_wr {depth}, {unsignaled} of them unsignalled) is free again. A NIC \
+         frees the entries of unsignalled requests only when a later signalled completion is polled, and {unpolled} wait to be polled; \
+         set SIGNALED on at least one of {depth} requests and poll it, or create a deeper queue"
+    )]
+    NotPolled {
+        /// How many requests it holds.
+        depth: usize,
+        /// Those of them that generate no completion.
+        unsignaled: usize,
+        /// Completions of sends of the queue pair that wait in the completion queue.
+        unpolled: usize,
+    },
+    /// Strict mode: the receive queue is full of receives whose completions nobody has polled.
+    #[error(
+        "the receive queue is full: of max_recv_wr {depth}, {posted} receives are posted and {unpolled} completions of receives wait to be \
+         polled. A NIC frees a receive only when its completion is polled; poll, or create a deeper queue"
+    )]
+    RecvNotPolled {
+        /// How many receives it holds.
+        depth: usize,
+        /// Those that wait for a message.
+        posted: usize,
+        /// Completions of receives of the queue pair that wait in the completion queue.
+        unpolled: usize,
+    },
     /// The state does not allow posting.
     #[error("this cannot be posted in state {}; receives need INIT, sends need RTS", state_name(*.0))]
     WrongState(QpState),

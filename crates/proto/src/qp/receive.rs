@@ -151,7 +151,7 @@ impl Qp {
         let needs_time = ack_needs_time || responder.needs_time(view.psn());
         let now = if needs_time { clock() } else { requester.last_time() };
         let mut io = io!(self, now, host);
-        io.may_be_large = arrival.ring.is_some() && io.id.transport == Transport::Rc;
+        io.may_be_large = arrival.ring.is_some() && io.id.takes_large;
         // A piggybacked ACK covers packets sent before this request.
         let outcome = match view.piggybacked_ack() {
             Some(ack) => requester.handle_ack(&ack.into(), &mut self.sq, &mut io),
@@ -259,7 +259,7 @@ impl Qp {
                 reason,
                 format_args!(
                     "QP {qpn} is connected from {} to {}, the packet went from {} to {}: the ends name different addresses, or the sender another queue pair",
-                    self.route.sgid, self.route.dgid, arrival.sgid, arrival.dgid
+                    self.route.sgid.to_ip(), self.route.dgid.to_ip(), arrival.sgid.to_ip(), arrival.dgid.to_ip()
                 ),
             ),
         }

@@ -189,6 +189,11 @@ impl SendQueue {
         (self.head..self.tail).contains(&number).then(|| &mut self.ring[slot])
     }
 
+    /// Entries posted and not completed, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &SendWqe> {
+        (self.head..self.tail).map(|number| &self.ring[self.slot(number)])
+    }
+
     /// Adds an entry and returns it. The caller has checked that it fits.
     #[inline(always)] // a request that was just sent is in registers
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32, signal_all: bool) -> &mut SendWqe {

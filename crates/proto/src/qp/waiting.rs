@@ -59,7 +59,7 @@ struct Why<'a> {
 impl fmt::Display for Why<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Waiting { qpn, request, oldest, peer, dgid, has_timeout, advice, .. } = self.now;
-        write!(f, "QP {qpn}: {request} waits for QP {peer} at {dgid}, which ")?;
+        write!(f, "QP {qpn}: {request} waits for QP {peer} at {}, which ", dgid.to_ip())?;
         if self.rnr_naks > 0 {
             return write!(
                 f,

@@ -1,7 +1,7 @@
 //! The comparisons that matter most.
 
 use super::super::test::Test;
-use super::results::Results;
+use super::results::{Cell, Results};
 use crate::sizes::format_size;
 use serde::Serialize;
 
@@ -18,8 +18,13 @@ pub(crate) struct Headline {
     pub(crate) ratio: f64,
     /// What the ratio should be.
     pub(crate) goal: String,
-    /// Whether it is.
+    /// Whether it is. Not if the figures are too noisy to tell.
     pub(crate) reached: bool,
+    /// Which way is better.
+    pub(crate) better: &'static str,
+    /// Why the figures cannot be believed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) noise: Option<String>,
 }
 
 /// What the ratio should be.
@@ -61,11 +66,27 @@ pub(super) fn of(results: &Results) -> Vec<Headline> {
 
 impl Headline {
     fn new(name: String, measured: String, against: String, ratio: f64, goal: Goal) -> Headline {
-        let (goal, reached) = match goal {
-            Goal::AtMost(most) => (format!("at most {most:.2}"), ratio <= most),
-            Goal::AtLeast(least) => (format!("at least {least:.2}"), ratio >= least),
+        let (goal, reached, better) = match goal {
+            Goal::AtMost(most) => (format!("at most {most:.2}"), ratio <= most, "lower is better"),
+            Goal::AtLeast(least) => (format!("at least {least:.2}"), ratio >= least, "higher is better"),
         };
-        Headline { name, measured, against, ratio, goal, reached }
+        Headline { name, measured, against, ratio, goal, reached, better, noise: None }
+    }
+
+    /// The same, with the first reason of these cells not to believe it.
+    fn doubted(mut self, cells: [Option<&Cell>; 2]) -> Headline {
+        self.noise = cells.into_iter().flatten().find_map(Cell::noise);
+        self.reached &= self.noise.is_none();
+        self
+    }
+
+    /// Whether the goal is reached, in words.
+    pub(crate) fn verdict(&self) -> &'static str {
+        match (&self.noise, self.reached) {
+            (Some(_), _) => "too noisy to tell",
+            (None, true) => "reached",
+            (None, false) => "not reached",
+        }
     }
 }
 
@@ -75,7 +96,8 @@ fn latency(results: &Results, against: Test, name: &str, goal: Goal) -> Option<H
     let (measured, other) = (median(Test::SendLat)?, median(against)?);
     let name = format!("RC send latency at {} against {name}", format_size(size));
     let figure = |us: f64| format!("{us:.2} µs");
-    Some(Headline::new(name, figure(measured), figure(other), measured / other, goal))
+    let headline = Headline::new(name, figure(measured), figure(other), measured / other, goal);
+    Some(headline.doubted([Test::SendLat, against].map(|test| results.cell(test, size))))
 }
 
 fn bandwidth(results: &Results) -> Option<Headline> {
@@ -83,7 +105,9 @@ fn bandwidth(results: &Results) -> Option<Headline> {
     let rate = |test| Some(results.bandwidth(test, size)?.gigabytes_per_s);
     let (measured, other) = (rate(Test::WriteBw)?, rate(Test::TcpBw)?);
     let name = format!("RC write bandwidth at {} against one TCP stream", format_size(size));
-    Some(Headline::new(name, gigabytes(measured), gigabytes(other), measured / other, Goal::AtLeast(1.0)))
+    let goal = Goal::AtLeast(1.0);
+    let headline = Headline::new(name, gigabytes(measured), gigabytes(other), measured / other, goal);
+    Some(headline.doubted([Test::WriteBw, Test::TcpBw].map(|test| results.cell(test, size))))
 }
 
 fn loss(results: &Results) -> Option<Headline> {

@@ -125,21 +125,29 @@ struct Collected {
     test: Test,
     round_trips: Option<Histogram>,
     transfers: Vec<Bandwidth>,
+    /// The figure of each round.
+    rounds: Vec<f64>,
     error: Option<String>,
 }
 
 impl Collected {
     fn new(test: Test) -> Collected {
-        Collected { test, round_trips: None, transfers: Vec::new(), error: None }
+        Collected { test, round_trips: None, transfers: Vec::new(), rounds: Vec::new(), error: None }
     }
 
     fn add(&mut self, outcome: Result<Measurement, Failure>) {
         match outcome {
-            Ok(Measurement::Bandwidth(transfer)) => self.transfers.push(transfer),
-            Ok(Measurement::Latency(round)) => match &mut self.round_trips {
-                Some(all) => all.merge(&round),
-                None => self.round_trips = Some(round),
-            },
+            Ok(Measurement::Bandwidth(transfer)) => {
+                self.rounds.push(transfer.gigabytes_per_s);
+                self.transfers.push(transfer);
+            }
+            Ok(Measurement::Latency(round)) => {
+                self.rounds.push(round.quantile_ns(0.5));
+                match &mut self.round_trips {
+                    Some(all) => all.merge(&round),
+                    None => self.round_trips = Some(round),
+                }
+            }
             Err(failure) => self.error = Some(failure.what().to_owned()),
         }
     }
@@ -151,14 +159,46 @@ impl Collected {
             size,
             latency: self.round_trips.and_then(|all| all.summary(per)),
             bandwidth: Bandwidth::median(self.transfers),
+            spread: spread(self.rounds),
             error: self.error,
         }
     }
 }
 
+/// The range of some figures, divided by the middle one. `None` for fewer than two.
+fn spread(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let [least, .., most] = figures[..] else { return None };
+    Some((most - least) / figures[figures.len() / 2]).filter(|spread| spread.is_finite())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn noisy_figures_reach_no_goal() {
+        let mut results = examples::results();
+        let verdicts =
+            |results: &Results| headlines::of(results).iter().map(Headline::verdict).collect::<Vec<_>>();
+        assert!(verdicts(&results).iter().all(|verdict| *verdict == "reached"));
+        assert_eq!((spread(vec![3.0, 1.0, 2.0]), spread(vec![1.0])), (Some(1.0), None));
+        for cell in results.cells.iter_mut().filter(|cell| cell.test == Test::TcpBw) {
+            cell.spread = spread(vec![1.0, 2.0, 3.0]);
+        }
+        for latency in results
+            .cells
+            .iter_mut()
+            .filter(|cell| cell.test == Test::UdpLat)
+            .flat_map(|cell| &mut cell.latency)
+        {
+            latency.p99_ns = Some(28e6);
+        }
+        let verdicts = verdicts(&results);
+        assert_eq!(verdicts[..3], ["too noisy to tell", "reached", "too noisy to tell"], "{verdicts:?}");
+        let page = crate::report::html(&Results { headlines: headlines::of(&results), ..results });
+        assert!(page.contains("too noisy to tell"));
+    }
 
     #[test]
     fn trying_the_report_changes_nothing() {

@@ -23,9 +23,37 @@ pub(crate) struct Cell {
     /// Of a bandwidth test.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bandwidth: Option<Bandwidth>,
+    /// How far its rounds are apart: the range of their figures, divided by the middle one. Not with a single round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) spread: Option<f64>,
     /// Why there is no figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+}
+
+/// A cell whose rounds are farther apart says nothing.
+const NOISY_SPREAD: f64 = 0.5;
+/// Nor does one whose slowest hundredth takes so many times the median: somebody else had the processor.
+const NOISY_TAIL: f64 = 100.0;
+
+impl Cell {
+    /// Why its figures cannot be believed. The only place with this rule.
+    pub(crate) fn noise(&self) -> Option<String> {
+        let what = format!("{} at {}", self.test.name(), format_size(self.size));
+        if let Some(spread) = self.spread.filter(|spread| *spread > NOISY_SPREAD) {
+            return Some(format!(
+                "The rounds of {what} differ by {:.0} % of their median: the machine was busy; measure again when it is quiet.",
+                100.0 * spread
+            ));
+        }
+        let latency = self.latency.as_ref()?;
+        let p99_ns = latency.p99_ns.filter(|p99| *p99 > NOISY_TAIL * latency.median_ns)?;
+        Some(format!(
+            "The p99 of {what} is {:.1} ms, {:.0} times the median: the machine was busy; measure again when it is quiet.",
+            p99_ns / 1e6,
+            p99_ns / latency.median_ns
+        ))
+    }
 }
 
 /// Stolen time from which on figures change.
@@ -177,6 +205,7 @@ pub(crate) mod examples {
                         .summary(test.messages_per_round_trip())
                         .filter(|_| !test.is_bandwidth()),
                     bandwidth: test.is_bandwidth().then_some(bandwidth),
+                    spread: Some(0.1),
                     error: None,
                 });
             }

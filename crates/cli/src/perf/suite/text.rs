@@ -17,14 +17,16 @@ pub(super) fn render(results: &Results) -> String {
     }
     for headline in &results.headlines {
         text.push(format!(
-            "{}: {} to {} = {:.2}   ({}, {})",
+            "{}: {} to {} = {:.2}   ({}, {}: {})",
             headline.name,
             headline.measured,
             headline.against,
             headline.ratio,
             headline.goal,
-            if headline.reached { "reached" } else { "not reached" }
+            headline.better,
+            headline.verdict()
         ));
+        text.extend(headline.noise.iter().map(|why| format!("  {why}")));
     }
     text.join("\n")
 }

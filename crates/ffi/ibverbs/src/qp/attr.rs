@@ -14,6 +14,11 @@ pub(crate) fn vector(ah: &ibv_ah_attr, nic: &Nic) -> Result<AddressVector, Refus
     if ah.port_num != 1 {
         return Err(invalid("the device has one port, number 1"));
     }
+    if ah.is_global == 0 && nic.is_strict() {
+        return Err(invalid(
+            "ah_attr.is_global is 0: RoCE routes by GID, so a NIC needs the GRH; set is_global to 1 and grh.dgid to the peer's GID",
+        ));
+    }
     if ah.is_global == 0 {
         let dgid = nic.gid(0).and_then(|entry| entry.gid_of_lid(ah.dlid));
         let dgid = dgid.ok_or(invalid("a RoCE address needs is_global and a GRH"))?;

@@ -174,7 +174,10 @@ impl UdpLink {
             (SourceKind::Group(_), Some(_)) => {
                 // Every member of the group has a copy; forwarding would multiply it.
                 add_alone(&self.counters.malformed, 1);
-                ferroce_os::log::drop(format_args!("QP {qpn} is no group's, but was sent to {}", meta.dgid));
+                ferroce_os::log::drop(format_args!(
+                    "QP {qpn} is no group's, but was sent to {}",
+                    meta.dgid.to_ip()
+                ));
                 None
             }
             (_, Some(owner)) => Some(owner),

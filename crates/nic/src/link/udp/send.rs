@@ -319,7 +319,7 @@ impl Sender {
         if error.raw_os_error() == Some(libc::EMSGSIZE) {
             add(&self.counters.too_long, packets.len() as u64);
             let why = "too long for the interface; choose a smaller path MTU";
-            ferroce_os::log::drop(format_args!("{count} packets of {len} bytes to {dgid}: {why}"));
+            ferroce_os::log::drop(format_args!("{count} packets of {len} bytes to {}: {why}", dgid.to_ip()));
         } else {
             ferroce_os::log::drop(format_args!(
                 "{count} packets of {len} bytes to {dgid}: refused by the kernel: {error}"

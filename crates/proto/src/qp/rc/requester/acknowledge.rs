@@ -218,7 +218,7 @@ impl Requester {
                 "QP {}: {wqe} was refused by QP {} at {} with NAK {code:?}: {}",
                 io.id.qpn,
                 io.attr.dest_qpn,
-                io.route.dgid,
+                io.route.dgid.to_ip(),
                 reason.map_or(why.text(), RefusalReason::text)
             ));
         }

@@ -263,7 +263,7 @@ impl Requester {
                 io.id.qpn,
                 self.una,
                 io.attr.dest_qpn,
-                io.route.dgid,
+                io.route.dgid.to_ip(),
                 self.clock.timeout_ns.unwrap_or(0) / 1000,
                 io.attr.retry_cnt
             ));
@@ -333,7 +333,7 @@ impl Requester {
         if self.clock.rnr_left == 0 {
             io.host.explain(format_args!(
                 "QP {}: QP {} at {} had no receive posted for PSN {}, {} RNR retries used up; post receives there first, or raise rnr_retry",
-                io.id.qpn, io.attr.dest_qpn, io.route.dgid, self.una, self.clock.rnr_retry
+                io.id.qpn, io.attr.dest_qpn, io.route.dgid.to_ip(), self.una, self.clock.rnr_retry
             ));
             return Err(self.fail_oldest(WcStatus::RnrRetryExcErr, Reason::RnrRetriesUsedUp, sq, io));
         }

@@ -1,0 +1,92 @@
+//! Strict mode does not refuse what hardware allows.
+
+use ferroce_nic::{Config, Nic, QpInit, Strict};
+use ferroce_proto::verbs::{
+    Access, AddressVector, AttrMask, Completion, Payload, QpAttr, QpCap, QpState, RecvWr, SendFlags, SendOp,
+    SendWr, Transport,
+};
+
+fn open(strict: Strict) -> Nic {
+    let addresses = Some(vec!["127.91.61.2".parse().unwrap()]);
+    Nic::open(Config::default().with(|config| (config.addresses, config.strict) = (addresses, Some(strict))))
+        .unwrap()
+}
+
+#[test]
+fn a_program_that_signals_and_polls_never_meets_a_full_queue() {
+    let nic = open(Strict::ConnectX6);
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
+    let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
+    let init =
+        QpInit { transport: Transport::Rc, send_cq: &cq, recv_cq: &cq, srq: None, cap, signal_all: false };
+    let [a, b] = [(); 2].map(|()| pd.create_qp(&init).unwrap());
+    for (qp, peer) in [(&a, &b), (&b, &a)] {
+        let base = QpAttr {
+            dest_qpn: peer.qpn(),
+            access: Access::REMOTE_WRITE,
+            av: AddressVector { dgid: nic.gids()[0].gid, port: 1, ..AddressVector::default() },
+            port: 1,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QpAttr::default()
+        };
+        let steps = [
+            (QpState::Init, AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS),
+            (
+                QpState::Rtr,
+                AttrMask::AV
+                    | AttrMask::PATH_MTU
+                    | AttrMask::DEST_QPN
+                    | AttrMask::RQ_PSN
+                    | AttrMask::MAX_DEST_RD_ATOMIC
+                    | AttrMask::MIN_RNR_TIMER,
+            ),
+            (
+                QpState::Rts,
+                AttrMask::SQ_PSN
+                    | AttrMask::TIMEOUT
+                    | AttrMask::RETRY_CNT
+                    | AttrMask::RNR_RETRY
+                    | AttrMask::MAX_QP_RD_ATOMIC,
+            ),
+        ];
+        for (state, mask) in steps {
+            qp.modify(&QpAttr { state, ..base }, mask | AttrMask::STATE).unwrap();
+        }
+    }
+    let wr = SendWr {
+        wr_id: 3,
+        op: SendOp::Send,
+        payload: Payload::Inline(&[]),
+        flags: SendFlags::empty(),
+        ud: None,
+        srq: None,
+    };
+    // Every eighth is signalled and polled, and so is every receive.
+    for round in 0..100u64 {
+        for n in 0..8 {
+            b.post_recv(&[RecvWr { wr_id: 1, sges: &[] }])
+                .unwrap_or_else(|(_, why)| panic!("{round}/{n}: {why}"));
+            let flags = if n == 7 { SendFlags::SIGNALED } else { SendFlags::empty() };
+            a.post_send(&[SendWr { flags, ..wr }]).unwrap_or_else(|(_, why)| panic!("{round}/{n}: {why}"));
+        }
+        let mut polled = 0;
+        while polled < 9 {
+            let mut out = [Completion::default(); 16];
+            polled += cq.poll(&mut out).unwrap();
+        }
+    }
+    // A ninth in a row would be refused.
+    let refused = (0..9).find_map(|n| a.post_send(&[wr]).err().map(|(_, why)| (n, why.to_string())));
+    assert!(refused.as_ref().is_some_and(|(n, why)| *n == 8 && why.contains("max_send_wr 8")), "{refused:?}");
+}
+
+#[test]
+fn the_attributes_are_those_of_the_card() {
+    let attr = open(Strict::ConnectX6).attributes();
+    assert_eq!(
+        (attr.max_qp_wr, attr.max_sge, attr.max_rd_atomic, attr.max_inline_data),
+        (32_768, 30, 16, 828)
+    );
+}
