@@ -9,8 +9,10 @@ mod units;
 use crate::switch::{Balance, Pfc, Red, SwitchConfig};
 use crate::topology::{FatTree, Impossible, LeafSpine, MAX_LINKS, MAX_NODES, Routes, Topology};
 use crate::workload::Flow;
-use crate::world::{HostConfig, Recovery, World, WorldConfig};
+use crate::world::{HostConfig, HostModel, Recovery, World, WorldConfig};
 use ferroce_proto::cc::{Choice, CongestionControl};
+use ferroce_proto::verbs::Mtu;
+use ferroce_proto::wire::Bth;
 use file::{File, Shape, Variant};
 use std::path::{Path, PathBuf};
 use units::{bytes, rate, time_ns};
@@ -211,7 +213,35 @@ impl Scenario {
         let path =
             ferroce_proto::cc::Path { line_rate: 1_000_000_000, base_rtt_ns: 1000, mtu: host.mtu, hops: 2 };
         let telemetry = control.build(&path).needs().telemetry;
+        let model = match variant.model.as_deref().unwrap_or(&host.model) {
+            "light" => HostModel::Light,
+            "queue-pairs" => HostModel::QueuePairs,
+            other => {
+                return Err(Mistake::new(format!(
+                    "host.model = {other:?} is unknown; choose \"light\" or \"queue-pairs\""
+                )));
+            }
+        };
+        if model == HostModel::QueuePairs && Mtu::from_bytes(host.mtu).is_none() {
+            return Err(Mistake::new(format!(
+                "host.mtu = {}: a queue pair has an MTU of 256, 512, 1024, 2048 or 4096 bytes; choose one, or model = \"light\"",
+                host.mtu
+            )));
+        }
+        if model == HostModel::QueuePairs && telemetry {
+            return Err(Mistake::new(format!(
+                "control = \"{control}\" needs telemetry, which packets of a queue pair do not carry; use it with host.model = \"light\""
+            )));
+        }
+        if model == HostModel::QueuePairs && host.header < Bth::LEN as u32 {
+            return Err(Mistake::new(format!(
+                "host.header = {}: the packets of a queue pair have a BTH of {} bytes; make it longer",
+                host.header,
+                Bth::LEN
+            )));
+        }
         Ok(HostConfig {
+            model,
             mtu: host.mtu,
             header: host.header,
             ack: host.ack,

@@ -115,7 +115,7 @@ pub const PRESETS: &[Preset] = &[
         citation: "Mittal et al., Revisiting Network Support for RDMA, SIGCOMM 2018: the BDP bound",
         params: irn::Params::TABLE,
         overrides: &[],
-        build: |values, path| irn::window(irn::Params::new(values), path).into(),
+        build: boxed!(irn::Irn),
     },
     Preset {
         name: "cubic",
