@@ -237,6 +237,8 @@ pub(super) struct Variant {
     pub(super) recovery: Option<String>,
     pub(super) model: Option<String>,
     pub(super) reorder: Option<u32>,
+    pub(super) rto: Option<String>,
+    pub(super) rto_low: Option<String>,
     pub(super) loss: Option<f64>,
     /// Replaces `fan_in` of every incast.
     pub(super) fan_in: Option<u32>,

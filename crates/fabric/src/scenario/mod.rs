@@ -193,7 +193,9 @@ impl Scenario {
     fn host_config(&self, variant: &Variant, control: &Choice) -> Result<HostConfig, Mistake> {
         let host = &self.file.host;
         let ps = |key: &str, text: &str| Ok((time_ns(key, text)? * 1000.0).max(1.0) as u64);
-        let rto_ps = ps("host.rto", &host.rto)?;
+        let rto_ps = ps("host.rto", variant.rto.as_ref().unwrap_or(&host.rto))?;
+        // A variant with its own time-out does not take the low one of the others.
+        let rto_low = variant.rto_low.as_ref().or(host.rto_low.as_ref().filter(|_| variant.rto.is_none()));
         let recovery = match variant.recovery.as_deref().unwrap_or(&host.recovery) {
             "go-back-n" => Recovery::GoBackN,
             "selective" => Recovery::Selective,
@@ -249,7 +251,7 @@ impl Scenario {
             recovery,
             ack_every: host.ack_every.clamp(1, 1000),
             rto_ps,
-            rto_low_ps: host.rto_low.as_ref().map_or(Ok(rto_ps), |text| ps("host.rto_low", text))?,
+            rto_low_ps: rto_low.map_or(Ok(rto_ps), |text| ps("host.rto_low", text))?,
             nack_interval_ps: ps("host.nack_interval", &host.nack_interval)?,
             reorder: variant.reorder.unwrap_or(host.reorder),
             ack_priority: host.ack_priority.min(7),
