@@ -1,6 +1,6 @@
 //! Packets in the network: fixed-size records without payload, in a slab.
 
-use ferroce_proto::cc::Hop;
+use ferroce_proto::cc::{Hop, MAX_HOPS};
 
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Packet {
     pub flow: u32,
     /// Data: number of the packet in its flow. ACK: the next packet that the receiver expects.
     pub seq: u32,
-    /// ACK: the data packet that caused it.
+    /// ACK: the data packet that caused it. Over queue pairs: index of its headers.
     pub cause: u32,
     /// The host that it goes to.
     pub to: u32,
@@ -50,9 +50,6 @@ pub struct Packet {
 
 /// No index.
 pub const NONE: u32 = u32::MAX;
-
-/// Switches that can stamp telemetry into one packet.
-pub const MAX_HOPS: usize = 8;
 
 /// Telemetry of one packet.
 #[derive(Clone, Copy, Debug, Default)]

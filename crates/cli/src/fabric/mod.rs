@@ -1,6 +1,7 @@
 //! `ferroce fabric`: simulates fabrics of RDMA hosts and switches.
 
 mod page;
+mod rank;
 mod replay;
 
 use crate::failure::Failure;
@@ -26,6 +27,11 @@ pub(crate) enum Command {
     /// The result depends on the scenario and the seed only, not on the machine: compare the hash.
     #[command(after_help = SIM_EXAMPLES)]
     Sim(SimArgs),
+    /// Simulate several scenarios and rank the congestion controls over all of them.
+    ///
+    /// Every workload of every scenario is one column of the table. The rank is the geometric mean of what a control costs: its 99th
+    /// percentile of slowdown, divided by the least of the column.
+    Rank(rank::RankArgs),
     /// List the congestion controls, their parameters and where they were published.
     #[command(after_help = CONTROLS_EXAMPLES)]
     Controls(ControlsArgs),
@@ -101,6 +107,7 @@ struct Outcome {
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Sim(args) => simulate(&args),
+        Command::Rank(args) => rank::run(&args),
         Command::Controls(ControlsArgs { json: true }) => print_json(&controls_as_json()),
         Command::Controls(_) => print_text(&controls()),
     }
@@ -124,7 +131,7 @@ fn simulate(args: &SimArgs) -> Result<(), Failure> {
         if args.only.as_ref().is_some_and(|only| *only != run.name) {
             continue;
         }
-        outcomes.push(simulate_run(run, json.as_mut(), args)?);
+        outcomes.push(simulate_run(run, json.as_mut(), args.flows)?);
     }
     if outcomes.is_empty() {
         let name = args.only.as_deref().unwrap_or_default();
@@ -149,7 +156,7 @@ fn create(path: &Path) -> Result<std::io::BufWriter<std::fs::File>, Failure> {
 /// Parts of simulated time between two updates of the progress bar.
 const SLICES: u64 = 200;
 
-fn simulate_run(mut run: Run, json: Option<&mut impl Write>, args: &SimArgs) -> Result<Outcome, Failure> {
+fn simulate_run(mut run: Run, json: Option<&mut impl Write>, flows: bool) -> Result<Outcome, Failure> {
     let target = ProgressDrawTarget::stderr_with_hz(5);
     let bar = ProgressBar::with_draw_target(Some(SLICES), target);
     let style = ProgressStyle::with_template("{msg:24} {bar:32} {percent:>3} %  {eta} left");
@@ -167,7 +174,7 @@ fn simulate_run(mut run: Run, json: Option<&mut impl Write>, args: &SimArgs) -> 
     bar.finish_and_clear();
     let report = report(&run.name, &run.control, &run.world);
     if let Some(json) = json {
-        write_json(json, &report, &run, args.flows)
+        write_json(json, &report, &run, flows)
             .map_err(|error| Failure::io("cannot write the JSON lines", error))?;
     }
     Ok(Outcome { report, samples: run.world.samples().clone(), wall })
@@ -313,19 +320,11 @@ reorder = 64
     #[test]
     fn the_page_stands_alone_and_has_every_figure() {
         let scenario = Scenario::parse(SCENARIO, Path::new(".")).expect("good");
-        let args = SimArgs {
-            scenario: PathBuf::new(),
-            seed: None,
-            output: None,
-            json: None,
-            flows: true,
-            only: None,
-        };
         let mut json = Vec::new();
         let outcomes: Vec<Outcome> = (0..2)
             .map(|at| {
                 let run = scenario.run(at, None, true).expect("good");
-                simulate_run(run, Some(&mut json), &args).expect("simulated")
+                simulate_run(run, Some(&mut json), true).expect("simulated")
             })
             .collect();
         let page = page::html(&scenario, &outcomes);

@@ -1,5 +1,6 @@
 //! The keys of a scenario file. Unknown keys are mistakes.
 
+use ferroce_proto::wire::{Aeth, ETHERNET_OVERHEAD};
 use serde::Deserialize;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -120,6 +121,7 @@ pub(super) struct Ecn {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Host {
+    pub(super) model: String,
     pub(super) mtu: u32,
     pub(super) header: u32,
     pub(super) ack: u32,
@@ -135,12 +137,13 @@ pub(super) struct Host {
 }
 
 impl Default for Host {
-    /// ferroce over Ethernet: MTU 1024, 44 bytes of IPv4, UDP, BTH and ICRC, 18 of Ethernet, 20 of preamble and gap.
+    /// ferroce over Ethernet. An ACK has an AETH instead of a payload.
     fn default() -> Host {
         Host {
+            model: "light".into(),
             mtu: 1024,
-            header: 82,
-            ack: 86,
+            header: ETHERNET_OVERHEAD,
+            ack: ETHERNET_OVERHEAD + Aeth::LEN as u32,
             telemetry: 42,
             recovery: "go-back-n".into(),
             ack_every: 1,
@@ -232,7 +235,10 @@ pub(super) struct Variant {
     pub(super) ecn: Option<Ecn>,
     pub(super) balance: Option<String>,
     pub(super) recovery: Option<String>,
+    pub(super) model: Option<String>,
     pub(super) reorder: Option<u32>,
+    pub(super) rto: Option<String>,
+    pub(super) rto_low: Option<String>,
     pub(super) loss: Option<f64>,
     /// Replaces `fan_in` of every incast.
     pub(super) fan_in: Option<u32>,

@@ -9,8 +9,10 @@ mod units;
 use crate::switch::{Balance, Pfc, Red, SwitchConfig};
 use crate::topology::{FatTree, Impossible, LeafSpine, MAX_LINKS, MAX_NODES, Routes, Topology};
 use crate::workload::Flow;
-use crate::world::{HostConfig, Recovery, World, WorldConfig};
+use crate::world::{HostConfig, HostModel, Recovery, World, WorldConfig};
 use ferroce_proto::cc::{Choice, CongestionControl};
+use ferroce_proto::verbs::Mtu;
+use ferroce_proto::wire::Bth;
 use file::{File, Shape, Variant};
 use std::path::{Path, PathBuf};
 use units::{bytes, rate, time_ns};
@@ -191,7 +193,9 @@ impl Scenario {
     fn host_config(&self, variant: &Variant, control: &Choice) -> Result<HostConfig, Mistake> {
         let host = &self.file.host;
         let ps = |key: &str, text: &str| Ok((time_ns(key, text)? * 1000.0).max(1.0) as u64);
-        let rto_ps = ps("host.rto", &host.rto)?;
+        let rto_ps = ps("host.rto", variant.rto.as_ref().unwrap_or(&host.rto))?;
+        // A variant with its own time-out does not take the low one of the others.
+        let rto_low = variant.rto_low.as_ref().or(host.rto_low.as_ref().filter(|_| variant.rto.is_none()));
         let recovery = match variant.recovery.as_deref().unwrap_or(&host.recovery) {
             "go-back-n" => Recovery::GoBackN,
             "selective" => Recovery::Selective,
@@ -211,7 +215,35 @@ impl Scenario {
         let path =
             ferroce_proto::cc::Path { line_rate: 1_000_000_000, base_rtt_ns: 1000, mtu: host.mtu, hops: 2 };
         let telemetry = control.build(&path).needs().telemetry;
+        let model = match variant.model.as_deref().unwrap_or(&host.model) {
+            "light" => HostModel::Light,
+            "queue-pairs" => HostModel::QueuePairs,
+            other => {
+                return Err(Mistake::new(format!(
+                    "host.model = {other:?} is unknown; choose \"light\" or \"queue-pairs\""
+                )));
+            }
+        };
+        if model == HostModel::QueuePairs && Mtu::from_bytes(host.mtu).is_none() {
+            return Err(Mistake::new(format!(
+                "host.mtu = {}: a queue pair has an MTU of 256, 512, 1024, 2048 or 4096 bytes; choose one, or model = \"light\"",
+                host.mtu
+            )));
+        }
+        if model == HostModel::QueuePairs && telemetry {
+            return Err(Mistake::new(format!(
+                "control = \"{control}\" needs telemetry, which packets of a queue pair do not carry; use it with host.model = \"light\""
+            )));
+        }
+        if model == HostModel::QueuePairs && host.header < Bth::LEN as u32 {
+            return Err(Mistake::new(format!(
+                "host.header = {}: the packets of a queue pair have a BTH of {} bytes; make it longer",
+                host.header,
+                Bth::LEN
+            )));
+        }
         Ok(HostConfig {
+            model,
             mtu: host.mtu,
             header: host.header,
             ack: host.ack,
@@ -219,7 +251,7 @@ impl Scenario {
             recovery,
             ack_every: host.ack_every.clamp(1, 1000),
             rto_ps,
-            rto_low_ps: host.rto_low.as_ref().map_or(Ok(rto_ps), |text| ps("host.rto_low", text))?,
+            rto_low_ps: rto_low.map_or(Ok(rto_ps), |text| ps("host.rto_low", text))?,
             nack_interval_ps: ps("host.nack_interval", &host.nack_interval)?,
             reorder: variant.reorder.unwrap_or(host.reorder),
             ack_priority: host.ack_priority.min(7),

@@ -104,6 +104,22 @@ fn every_mistake_is_one_sentence_that_names_the_remedy() {
             "host.recovery = \"x\" is unknown; choose",
         ),
         ("[[workload]]", "[host]\nmtu = 1\n[[workload]]", "host.mtu = 1, header = 82"),
+        ("[[workload]]", "[host]\nmodel = \"x\"\n[[workload]]", "host.model = \"x\" is unknown; choose"),
+        (
+            "[[workload]]",
+            "[host]\nmodel = \"queue-pairs\"\nmtu = 1000\n[[workload]]",
+            "host.mtu = 1000: a queue pair has an MTU of 256, 512, 1024, 2048 or 4096 bytes",
+        ),
+        (
+            "[[workload]]",
+            "[host]\nmodel = \"queue-pairs\"\nheader = 11\n[[workload]]",
+            "host.header = 11: the packets of a queue pair have a BTH of 12 bytes",
+        ),
+        (
+            "[[workload]]",
+            "[[variant]]\nmodel = \"queue-pairs\"\ncontrol = \"hpcc\"\n[[workload]]",
+            "control = \"hpcc\" needs telemetry",
+        ),
         (
             "[[workload]]",
             "[switch.ecn]\nkmin = \"2kB\"\nkmax = \"1kB\"\npmax = 0.1\n[[workload]]",

@@ -92,6 +92,11 @@ pub enum Impossible {
     /// More than can be simulated.
     #[error("the topology has {0} links; at most {MAX_LINKS} can be simulated")]
     TooManyLinks(u64),
+    /// More than can be stored.
+    #[error(
+        "the topology needs {0} routes (switches × switches that have hosts); at most {MAX_ROUTES} can be stored, so use more hosts per switch"
+    )]
+    Routes(u64),
     /// A switch with more ports than can be numbered.
     #[error("switch {switch} has {ports} ports; at most {MAX_PORTS} can be simulated")]
     Ports {
@@ -107,6 +112,9 @@ pub const MAX_NODES: u32 = 100_000;
 
 /// Most links of a topology: they need about 100 bytes each.
 pub const MAX_LINKS: u32 = 1_000_000;
+
+/// Most entries of the route table: 256 MiB.
+pub const MAX_ROUTES: u64 = 1 << 26;
 
 /// Most ports of a switch: routes number them with 16 bits.
 pub const MAX_PORTS: u32 = 65_535;

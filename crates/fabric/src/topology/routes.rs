@@ -1,6 +1,9 @@
-//! The shortest ways: for each switch and host, the ports that lead closer.
+//! The shortest ways: for each switch and destination, the ports that lead closer.
+//!
+//! All hosts of a switch are reached on the same ways up to that switch, so the table has one column per switch with hosts
+//! instead of one per host.
 
-use super::{Adjacent, Impossible, Topology};
+use super::{Adjacent, Impossible, MAX_ROUTES, Topology};
 use std::collections::HashMap;
 
 /// Ports by switch and destination.
@@ -10,8 +13,21 @@ pub struct Routes {
     ports: Vec<Vec<Adjacent>>,
     /// Sets of ports, shared by all switches.
     sets: Vec<Vec<u16>>,
-    /// Index of the set, by switch and host.
+    /// Index of the set, by switch and group of hosts at one switch.
     table: Vec<u32>,
+    groups: u32,
+    access: Vec<Access>,
+}
+
+/// How a host is connected.
+#[derive(Clone, Copy, Debug)]
+struct Access {
+    /// Hosts at the same node have the same group.
+    group: u32,
+    /// The node at the other end of its link.
+    node: u32,
+    /// Its port there.
+    port: [u16; 1],
 }
 
 /// The links of one shortest way.
@@ -51,15 +67,21 @@ pub(crate) fn serial_ps(bytes: u32, rate: u64) -> u64 {
 }
 
 impl Routes {
-    /// Finds all shortest ways by breadth-first search from each host.
+    /// Finds all shortest ways by breadth-first search from each switch with hosts.
     pub fn new(topology: &Topology) -> Result<Routes, Impossible> {
         let ports = topology.ports();
         let (hosts, switches) = (topology.hosts, topology.tiers.len());
-        let mut table = vec![u32::MAX; switches * hosts as usize];
+        let (access, nodes) = access(&ports[..hosts as usize]);
+        let entries = switches as u64 * nodes.len() as u64;
+        if entries > MAX_ROUTES {
+            return Err(Impossible::Routes(entries));
+        }
+        let groups = nodes.len();
+        let mut table = vec![u32::MAX; switches * groups];
         let mut sets: Vec<Vec<u16>> = Vec::new();
         let mut numbers: HashMap<Vec<u16>, u32> = HashMap::new();
         let (mut distance, mut queue) = (vec![u32::MAX; ports.len()], Vec::new());
-        for to in 0..hosts {
+        for (group, &to) in nodes.iter().enumerate() {
             distance.fill(u32::MAX);
             queue.clear();
             distance[to as usize] = 0;
@@ -78,7 +100,8 @@ impl Routes {
                 }
             }
             if let Some(from) = (0..hosts).find(|host| distance[*host as usize] == u32::MAX) {
-                return Err(Impossible::Unreachable(from, to));
+                let host = access.iter().position(|access| access.group as usize == group).unwrap_or(0);
+                return Err(Impossible::Unreachable(from, host as u32));
             }
             for switch in 0..switches {
                 let node = hosts as usize + switch;
@@ -93,16 +116,20 @@ impl Routes {
                     sets.push(set.clone());
                     sets.len() as u32 - 1
                 });
-                table[switch * hosts as usize + to as usize] = number;
+                table[switch * groups + group] = number;
             }
         }
-        Ok(Routes { hosts, ports, sets, table })
+        Ok(Routes { hosts, ports, sets, table, groups: groups as u32, access })
     }
 
     /// The ports of a switch that lead to a host. Packets only reach switches that have one.
     #[inline]
     pub fn ports(&self, switch: u32, to: u32) -> &[u16] {
-        &self.sets[self.table[(switch * self.hosts + to) as usize] as usize]
+        let access = &self.access[to as usize];
+        if access.node == self.hosts + switch {
+            return &access.port;
+        }
+        &self.sets[self.table[(switch * self.groups + access.group) as usize] as usize]
     }
 
     /// The ports of every node.
@@ -127,10 +154,55 @@ impl Routes {
     }
 }
 
+/// How the hosts are connected, and the nodes that have hosts, by group.
+fn access(hosts: &[Vec<Adjacent>]) -> (Vec<Access>, Vec<u32>) {
+    let (mut groups, mut nodes) = (HashMap::new(), Vec::new());
+    let links = hosts.iter().filter_map(|ports| ports.first());
+    let access = links.map(|&Adjacent { node, port, .. }| {
+        let group = *groups.entry(node).or_insert_with(|| {
+            nodes.push(node);
+            nodes.len() as u32 - 1
+        });
+        Access { group, node, port: [port as u16] }
+    });
+    (access.collect(), nodes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Link;
+    use crate::topology::{FatTree, Link};
+
+    #[test]
+    fn every_port_of_a_route_leads_closer_and_none_is_missing() {
+        let tree = FatTree { pods: 3, tors: 2, aggs: 2, cores_per_agg: 2, hosts_per_tor: 3 };
+        let topology = tree.build((1_000_000_000, 1), (1_000_000_000, 1));
+        let routes = Routes::new(&topology).expect("connected");
+        let hosts = topology.hosts;
+        assert_eq!((hosts, routes.groups), (18, 6), "one group per top-of-rack switch");
+        for (from, to) in (0..hosts).flat_map(|a| (0..hosts).map(move |b| (a, b))).filter(|(a, b)| a != b) {
+            let (tor_of, pod_of) = (|host: u32| host / 3, |host: u32| host / 6);
+            let hops = if tor_of(from) == tor_of(to) {
+                2
+            } else if pod_of(from) == pod_of(to) {
+                4
+            } else {
+                6
+            };
+            assert_eq!(routes.way(from, to).hops(), hops, "{from} to {to}");
+            let first = routes.ports(tor_of(from), to);
+            let expected = if hops == 2 { vec![(to % 3) as u16] } else { vec![3, 4] };
+            assert_eq!(first, expected, "{from} to {to}");
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_too_large_is_refused() {
+        let nodes = 8_300;
+        let chain = Topology::chain(&vec![1; nodes], (1_000_000_000, 1), (1_000_000_000, 1));
+        let error = Routes::new(&chain).expect_err("68,890,000 routes");
+        assert!(error.to_string().starts_with("the topology needs 68890000 routes"), "{error}");
+    }
 
     #[test]
     fn a_missing_link_is_named() {

@@ -13,9 +13,21 @@ pub enum Recovery {
     Selective,
 }
 
+/// What runs in the hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostModel {
+    /// Light senders and receivers with the controllers of queue pairs.
+    #[default]
+    Light,
+    /// The queue pair machine itself; it needs an MTU that InfiniBand has, and no telemetry.
+    QueuePairs,
+}
+
 /// Hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct HostConfig {
+    /// What runs in them.
+    pub model: HostModel,
     /// Payload of a full packet in bytes.
     pub mtu: u32,
     /// What the wire adds to each packet of data.
@@ -24,7 +36,7 @@ pub struct HostConfig {
     pub ack: u32,
     /// What telemetry adds to each packet of data, where a controller needs it.
     pub telemetry: u32,
-    /// How lost packets are recovered.
+    /// How light hosts recover lost packets.
     pub recovery: Recovery,
     /// Packets per acknowledgement, unless the controller needs one for each.
     pub ack_every: u32,

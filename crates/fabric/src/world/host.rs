@@ -13,7 +13,7 @@ pub(super) struct Host {
     /// Acknowledgements and CNPs that wait.
     control: VecDeque<u32>,
     /// Flows that may send now.
-    ready: VecDeque<u32>,
+    pub(super) ready: VecDeque<u32>,
     /// Priorities that the switch paused, as bits.
     paused: u8,
 }
@@ -77,6 +77,14 @@ impl World {
             let nic = &mut self.hosts[host as usize];
             let flow = nic.ready.pop_front()?;
             let Flow { priority, .. } = self.flows[flow as usize];
+            if self.pairs.is_some() {
+                if nic.paused & (1 << priority) != 0 {
+                    nic.ready.push_back(flow);
+                } else if let Some(id) = self.next_of_pair(flow) {
+                    return Some(id);
+                }
+                continue;
+            }
             let Some(sender) = &mut self.senders[flow as usize] else { continue };
             if nic.paused & (1 << priority) != 0 {
                 nic.ready.push_back(flow);
@@ -154,9 +162,14 @@ impl World {
 
     pub(super) fn handle_pace(&mut self, flow: u32) {
         let Some(sender) = &mut self.senders[flow as usize] else { return };
-        if sender.phase == Phase::Waiting && sender.pace_at == self.now {
-            sender.phase = Phase::Blocked;
-            self.activate(flow);
+        if sender.phase != Phase::Waiting || sender.pace_at != self.now {
+            return; // an earlier event replaced this one
         }
+        if sender.next_allowed > self.now {
+            sender.pace_at = sender.next_allowed; // the rate fell
+            return self.events.push(sender.pace_at, Event::Pace(flow));
+        }
+        sender.phase = Phase::Blocked;
+        self.activate(flow);
     }
 }

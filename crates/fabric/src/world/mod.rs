@@ -6,12 +6,14 @@
 
 mod config;
 mod host;
+mod pair;
+mod pair_host;
 mod receiver;
 mod record;
 mod sender;
 mod wire;
 
-pub use config::{HostConfig, MAX_PACKETS, Recovery, WorldConfig};
+pub use config::{HostConfig, HostModel, MAX_PACKETS, Recovery, WorldConfig};
 pub use record::{Counters, Finish, Frame, LinkClass, Samples};
 
 use crate::events::EventQueue;
@@ -23,6 +25,7 @@ use crate::workload::{Flow, NEVER};
 use ferroce_proto::Time;
 use ferroce_proto::cc::Path;
 use host::Host;
+use pair::Pairs;
 use receiver::Receiver;
 use sender::Sender;
 use wire::Port;
@@ -68,6 +71,8 @@ pub struct World {
     next_start: usize,
     senders: Vec<Option<Box<Sender>>>,
     receivers: Vec<Option<Box<Receiver>>>,
+    /// Flows over real queue pairs, instead of senders and receivers.
+    pairs: Option<Pairs>,
     /// Largest base RTT of all pairs, which all controllers use as HPCC's simulator does.
     base_rtt_ns: u64,
     finished: Vec<Finish>,
@@ -87,7 +92,10 @@ impl World {
         order.sort_by_key(|flow| flows[*flow as usize].start_ps);
         let samples = Samples::new(&config, topology, &routes, flows.len());
         let base_rtt_ns = config::largest_base_rtt_ns(&config.host, &routes, topology.hosts);
+        let pairs =
+            (config.host.model == HostModel::QueuePairs).then(|| Pairs::new(flows.len(), config.host.mtu));
         let mut world = World {
+            pairs,
             base_rtt_ns: config.base_rtt_ns.unwrap_or(base_rtt_ns),
             config,
             routes,
@@ -136,6 +144,7 @@ impl World {
             Event::Arrive(packet) => self.handle_arrival(packet),
             Event::PortFree(port) => self.handle_port_free(port),
             Event::Pace(flow) => self.handle_pace(flow),
+            Event::Deadline(flow) if self.pairs.is_some() => self.handle_pair_deadline(flow),
             Event::Deadline(flow) => self.handle_deadline(flow),
             Event::Retransmit(flow) => self.handle_retransmit(flow),
             Event::Pause(port, priority, stop) => self.handle_pause(port, priority, stop),
@@ -207,7 +216,14 @@ impl World {
 
     /// Bytes of a flow that are acknowledged, while it runs.
     pub fn acked_bytes(&self, flow: u32) -> u64 {
-        self.senders[flow as usize].as_ref().map_or(0, |sender| sender.acked_bytes(&self.config.host))
+        self.progress(flow).unwrap_or(0)
+    }
+
+    fn progress(&self, flow: u32) -> Option<u64> {
+        match &self.pairs {
+            Some(pairs) => pairs.delivered(flow),
+            None => self.senders[flow as usize].as_ref().map(|sender| sender.acked_bytes(&self.config.host)),
+        }
     }
 
     fn handle_arrival(&mut self, id: u32) {
@@ -252,12 +268,16 @@ impl World {
         if telemetry != NONE {
             self.stamps.remove(telemetry);
         }
+        if let Some(pairs) = &mut self.pairs {
+            pairs.free(&self.packets[id]);
+        }
         self.packets.remove(id);
     }
 
     /// A packet has reached its host.
     fn deliver(&mut self, host: u32, id: u32) {
         match self.packets[id].kind {
+            _ if self.pairs.is_some() => self.receive_frame(host, id),
             Kind::Data => self.receive_data(host, id),
             Kind::Ack | Kind::Nack => self.receive_ack(id),
             Kind::Cnp => self.receive_cnp(id),
@@ -284,12 +304,16 @@ impl World {
         let line_rate = way.rates().first().copied().unwrap_or_default() / 8;
         let hops = way.hops();
         let path = Path { line_rate, base_rtt_ns: self.base_rtt_ns, mtu: self.config.host.mtu, hops };
-        let controller = self.config.control.build(&path);
         let ideal_ps = self.config.host.ideal_ps(&way, bytes);
+        self.counters.started += 1;
+        if self.start_pair(flow, &path, ideal_ps) {
+            return;
+        }
+        let spec = &self.flows[flow as usize];
+        let controller = self.config.control.build(&path);
         let sender = Sender::new(spec, controller, &self.config.host, ideal_ps, self.now);
         self.receivers[flow as usize] = Some(Box::new(Receiver::new(&sender, &self.config.host)));
         self.senders[flow as usize] = Some(Box::new(sender));
-        self.counters.started += 1;
         self.activate(flow);
     }
 
@@ -297,9 +321,9 @@ impl World {
         let next = self.now + self.samples.interval_ps();
         let (switches, ports) = (&self.switches, &self.ports);
         if self.samples.take(self.now, switches, ports) {
-            self.samples.take_rates(|flow| {
-                self.senders[flow as usize].as_ref().map(|sender| sender.acked_bytes(&self.config.host))
-            });
+            let progress: Vec<Option<u64>> =
+                (0..self.samples.rates.len() as u32).map(|flow| self.progress(flow)).collect();
+            self.samples.take_rates(|flow| progress[flow as usize]);
         }
         self.events.push(next, Event::Sample);
     }

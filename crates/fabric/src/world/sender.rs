@@ -44,8 +44,6 @@ pub(super) struct Sender {
     recovery: Option<Selective>,
     pub(super) next_allowed: u64,
     pub(super) pace_at: u64,
-    last_sent: u64,
-    last_bytes: u32,
     last_progress: u64,
     /// An event for the retransmission timer exists.
     retransmit_armed: bool,
@@ -105,8 +103,6 @@ impl Sender {
             recovery: (host.recovery == Recovery::Selective).then(Selective::default),
             next_allowed: now,
             pace_at: 0,
-            last_sent: now,
-            last_bytes: 0,
             last_progress: now,
             retransmit_armed: false,
             deadline_at: u64::MAX,
@@ -145,8 +141,9 @@ impl Sender {
     }
 
     fn may_send_new(&self, host: &HostConfig) -> bool {
-        let in_flight = u64::from(self.in_flight()) * u64::from(host.mtu);
-        self.next < self.packets && (in_flight < self.window || in_flight == 0)
+        // As queue pairs count: whole packets, and always one.
+        let with_next = (u64::from(self.in_flight()) + 1) * u64::from(host.mtu);
+        self.next < self.packets && (with_next <= self.window || self.is_idle())
     }
 
     /// The packet to send now, and whether it was sent before.
@@ -173,33 +170,38 @@ impl Sender {
 
     pub(super) fn on_sent(&mut self, now: u64, payload: u32, bytes: u32, was_idle: bool) {
         self.controller.on_sent(payload);
-        (self.last_sent, self.last_bytes) = (now, bytes);
         if was_idle {
             self.last_progress = now;
         }
-        self.refresh();
-        self.next_allowed = now + self.gap_ps();
+        // The gap of this packet begins before the controller counts it.
+        let gap = self.rate.map_or(0, |rate| (f64::from(bytes) * 1e12 / rate.max(1) as f64) as u64);
+        self.next_allowed = now + gap;
+        self.refresh(now);
     }
 
-    /// Asks the controller again.
-    fn refresh(&mut self) {
+    /// Asks the controller again. A new rate applies to the rest of a gap that has begun.
+    fn refresh(&mut self, now: u64) {
         self.window = u64::from(self.controller.window());
-        self.rate = self.controller.rate();
-    }
-
-    fn gap_ps(&self) -> u64 {
-        self.rate.map_or(0, |rate| (u64::from(self.last_bytes) as f64 * 1e12 / rate.max(1) as f64) as u64)
-    }
-
-    /// A faster rate ends the pending gap earlier. Small changes wait for the next packet.
-    pub(super) fn shorten_gap(&mut self, now: u64) -> Option<u64> {
-        let earlier = (self.last_sent + self.gap_ps()).max(now);
-        let left = self.pace_at.saturating_sub(now);
-        if earlier + left / 8 >= self.pace_at {
-            return None;
+        let last = std::mem::replace(&mut self.rate, self.controller.rate());
+        if last != self.rate && self.next_allowed > now {
+            let left = (self.next_allowed - now) as f64;
+            let factor = match (last, self.rate) {
+                (Some(last), Some(rate)) => last as f64 / rate.max(1) as f64,
+                (_, None) => 0.0,
+                (None, Some(_)) => 1.0,
+            };
+            self.next_allowed = now + (left * factor) as u64;
         }
-        (self.next_allowed, self.pace_at) = (earlier, earlier);
-        Some(earlier)
+    }
+
+    /// Time of a new event for the end of the pending gap, if it ends a good deal earlier than the event that exists.
+    pub(super) fn shorten_gap(&mut self, now: u64) -> Option<u64> {
+        let end = self.next_allowed.max(now);
+        let left = self.pace_at.saturating_sub(now);
+        (end + left / 8 < self.pace_at).then(|| {
+            self.pace_at = end;
+            end
+        })
     }
 
     /// Time of a new event for the controller's deadline.
@@ -310,7 +312,7 @@ impl World {
                 marked: packet.ce,
                 telemetry,
             });
-            sender.refresh();
+            sender.refresh(self.now);
             if sender.una == sender.packets {
                 let ideal_ps = sender.ideal_ps;
                 self.finish(packet.flow, ideal_ps);
@@ -321,10 +323,11 @@ impl World {
         self.free(id);
     }
 
-    fn finish(&mut self, flow: u32, ideal_ps: u64) {
+    pub(super) fn finish(&mut self, flow: u32, ideal_ps: u64) {
         let fct_ps = self.now - self.flows[flow as usize].start_ps;
         self.finished.push(Finish { flow, fct_ps, ideal_ps });
         self.samples.on_finished(flow, self.flows[flow as usize].bytes);
+        self.end_pair(flow);
         self.senders[flow as usize] = None;
         self.receivers[flow as usize] = None;
         self.fold(3 << 60 | u64::from(flow));
@@ -335,7 +338,7 @@ impl World {
         let time = self.time();
         if let Some(sender) = &mut self.senders[flow as usize] {
             sender.controller.on_cnp(time);
-            sender.refresh();
+            sender.refresh(self.now);
             self.activate(flow);
         }
         self.free(id);
@@ -350,7 +353,7 @@ impl World {
         sender.deadline_at = u64::MAX;
         if sender.controller.deadline().is_some_and(|at| at <= time) {
             sender.controller.on_deadline(time);
-            sender.refresh();
+            sender.refresh(self.now);
         }
         self.activate(flow);
     }
@@ -366,7 +369,7 @@ impl World {
             return self.events.push(due, Event::Retransmit(flow));
         }
         sender.time_out(self.now);
-        sender.refresh();
+        sender.refresh(self.now);
         let next = self.now + sender.timeout_ps(&self.config.host);
         self.events.push(next, Event::Retransmit(flow));
         self.counters.timeouts += 1;

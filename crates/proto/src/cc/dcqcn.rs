@@ -12,6 +12,7 @@ use crate::time::Time;
 params! {
     cnp_interval: Time(50e3), 0.0, 1e9, "the receiver sends at most one CNP in this time";
     decrease_interval: Time(0.0), 0.0, 1e9, "the rate is cut at most once in this time; 0: by every CNP";
+    delay_first: Number(0.0), 0.0, 1.0, "1: the first cut comes decrease_interval after the first CNP";
     alpha_interval: Time(55e3), 100.0, 1e9, "without a CNP, alpha decays once in this time";
     alpha_timer: Number(0.0), 0.0, 1.0, "1: alpha rises once per alpha_interval with a CNP; 0: with every CNP";
     g: Number(1.0 / 256.0), 0.0, 1.0, "weight of a new observation in alpha";
@@ -178,7 +179,9 @@ impl CongestionControl for Dcqcn {
         }
     }
     fn on_cnp(&mut self, now: Time) {
-        let due = self.last_cut.map_or(now, |last| last + self.params.decrease_interval as u64);
+        let interval = self.params.decrease_interval as u64;
+        let first_ns = if self.params.delay_first > 0.0 { interval } else { 0 };
+        let due = self.cut_at.unwrap_or_else(|| self.last_cut.map_or(now + first_ns, |last| last + interval));
         self.end_alpha_periods(now);
         if due <= now {
             // The paper cuts with the alpha from before this CNP.
@@ -247,6 +250,20 @@ mod tests {
         let decayed = alpha * (255.0 / 256.0) * (255.0 / 256.0);
         assert!((cc.rate - 3.75e9 * (1.0 - decayed / 2.0)).abs() < 1.0, "{}", cc.rate);
         assert_eq!(cc.target, 3.75e9);
+    }
+
+    #[test]
+    fn the_first_cut_can_come_later() {
+        let mut cc = with(&[("delay_first", 1.0), ("decrease_interval", 4000.0), ("alpha_timer", 1.0)]);
+        for now in [1000, 2000, 3000] {
+            cc.on_cnp(Time(now));
+            assert_eq!(cc.rate(), Some(PATH.line_rate), "the rate stays");
+        }
+        assert_eq!(cc.deadline(), Some(Time(5000)));
+        cc.on_deadline(Time(5000));
+        assert_eq!(cc.rate(), Some(PATH.line_rate / 2));
+        cc.on_cnp(Time(9000));
+        assert_eq!(cc.rate(), Some(PATH.line_rate / 4), "later ones cut as soon as they may");
     }
 
     #[test]

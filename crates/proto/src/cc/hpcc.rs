@@ -12,8 +12,8 @@ params! {
     min_rate: Share(0.001), 0.0, 1e12, "the rate never falls below";
 }
 
-/// Hops that a path can have; further ones are ignored.
-pub(super) const MAX_HOPS: usize = 8;
+/// Hops of a path whose telemetry is used; further ones are ignored.
+pub const MAX_HOPS: usize = 8;
 
 /// The telemetry of the last ACK, hop by hop.
 #[derive(Clone, Copy, Debug, Default)]

@@ -30,6 +30,7 @@ pub use choice::{BadChoice, Choice};
 pub use controller::Controller;
 pub use fixed::FixedWindow;
 pub use halving::HalvingWindow;
+pub use hpcc::MAX_HOPS;
 pub use params::{Param, Preset, Value};
 pub use presets::PRESETS;
 pub use shared::{Share, SharedWindow};

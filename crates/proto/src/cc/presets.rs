@@ -29,8 +29,10 @@ const DCQCN_NIC: &[(&str, super::Value)] = &[
     ("clamp_target", Number(0.0)),
 ];
 
-/// HPCC's simulator: the NIC's algorithm, but each ACK echoes the mark, and the lowest rate is higher.
+/// HPCC's simulator: the NIC's algorithm, but each ACK echoes the mark, the first CNP only starts the timer of the cuts, and the
+/// lowest rate is higher.
 const DCQCN_HPCC: &[(&str, super::Value)] = &[
+    ("delay_first", Number(1.0)),
     ("decrease_interval", Time(4e3)),
     ("alpha_interval", Time(1e3)),
     ("alpha_timer", Number(1.0)),
@@ -115,7 +117,7 @@ pub const PRESETS: &[Preset] = &[
         citation: "Mittal et al., Revisiting Network Support for RDMA, SIGCOMM 2018: the BDP bound",
         params: irn::Params::TABLE,
         overrides: &[],
-        build: |values, path| irn::window(irn::Params::new(values), path).into(),
+        build: boxed!(irn::Irn),
     },
     Preset {
         name: "cubic",

@@ -253,6 +253,13 @@ impl Qp {
         }
         may_change
     }
+    /// Sets how much unused sending time a rate of its congestion control may be made up for, in nanoseconds: threads wake up late, a
+    /// simulated clock does not.
+    pub fn set_pacing_credit(&mut self, credit_ns: u64) {
+        if let Machine::Rc(rc) = &mut self.machine {
+            rc.0.set_pacing_credit(credit_ns);
+        }
+    }
     /// Sends posted and not completed.
     #[inline]
     pub fn sends_outstanding(&self) -> usize {

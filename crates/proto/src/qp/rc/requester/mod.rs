@@ -17,6 +17,7 @@
 //! | `early`, `holes` | out-of-order responses; missing responses and when to request them |
 //! | `selective` | selective repeat |
 //! | `retry` | timers and retry counts |
+//! | `send_times` | round-trip times of every packet, where congestion control needs them |
 
 mod acknowledge;
 mod awaited;
@@ -28,6 +29,7 @@ mod rendezvous;
 mod response;
 mod retry;
 mod selective;
+mod send_times;
 mod transmit;
 
 use super::super::io::{Fatal, Io};
@@ -46,6 +48,7 @@ use holes::Awaited;
 use pacing::Pacer;
 use retry::RetryClock;
 use selective::Repairs;
+use send_times::SendTimes;
 use transmit::whole;
 
 /// A local failure that is reported after every earlier request completed.
@@ -111,6 +114,7 @@ pub(crate) struct Requester {
     ack_is_marked: bool,
     response_marks: NotificationPoint,
     pacer: Pacer,
+    send_times: SendTimes,
     cc: Controller,
 }
 
@@ -144,6 +148,7 @@ impl Requester {
             ack_is_marked: false,
             response_marks: NotificationPoint::new(&cc),
             pacer: Pacer::new(&cc),
+            send_times: SendTimes::new(cc.needs().ack_every_packet),
             cc,
         }
     }

@@ -3,27 +3,42 @@
 use super::Requester;
 use crate::Time;
 use crate::cc::{CongestionControl, Controller};
+use crate::wire::ETHERNET_OVERHEAD;
 
 /// Unused sending time that may be made up for. Threads wake up late, and several packets in one batch cost less.
 const CREDIT_NS: u64 = 100_000;
-/// Bytes of a packet on an Ethernet besides its payload: preamble, gap, Ethernet, IPv4, UDP, BTH and ICRC.
-const OVERHEAD_BYTES: u64 = 82;
 /// Packets between two ACK requests, at most: a controller from the literature needs feedback often.
 const ACK_EVERY: u32 = 16;
 /// Time between two ACK requests, at most, unless a packet takes longer: a late ACK makes the requester probe after a millisecond.
 const ACK_EVERY_NS: u64 = 250_000;
 
 /// When the next packets may leave.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pacer {
     /// Packets between two ACK requests, if the congestion control may have a rate: the most, and at the present rate.
     ack_every: Option<(u32, u32)>,
     /// Bytes per second, as last read. `None`: as fast as the window allows.
     rate: Option<u64>,
-    /// Time at which everything sent so far has left at the rate.
+    /// Time at which everything sent so far has left at the rate, and picoseconds beyond it.
     sent_until: Time,
+    fraction_ps: u64,
     /// A packet waits for this time.
     waits_until: Option<Time>,
+    /// Unused sending time that may be made up for.
+    credit_ns: u64,
+}
+
+impl Default for Pacer {
+    fn default() -> Pacer {
+        Pacer {
+            ack_every: None,
+            rate: None,
+            sent_until: Time::default(),
+            fraction_ps: 0,
+            waits_until: None,
+            credit_ns: CREDIT_NS,
+        }
+    }
 }
 
 impl Pacer {
@@ -51,9 +66,20 @@ impl Pacer {
         self.waits_until
     }
 
-    /// Whether a packet waits for a later time.
+    /// Whether a packet waits for its time.
     pub(super) fn waits(&self, now: Time) -> bool {
-        self.waits_until.is_some_and(|at| now < at)
+        self.waits_until.is_some() && now < self.sent_until
+    }
+
+    pub(super) fn set_credit_ns(&mut self, credit_ns: u64) {
+        self.credit_ns = credit_ns;
+    }
+
+    /// The rate may change at this time, and with it the time for which a packet waits.
+    fn wake_by(&mut self, deadline: Option<Time>) {
+        if let (Some(at), Some(deadline)) = (&mut self.waits_until, deadline) {
+            *at = (*at).min(deadline);
+        }
     }
 
     /// No packet waits any more.
@@ -64,14 +90,25 @@ impl Pacer {
 
     /// Number of packets of `len` bytes that may leave now. If none, one waits for its time.
     fn allowance(&mut self, rate: Option<u64>, len: u32, now: Time) -> u32 {
-        self.rate = rate;
+        let last = core::mem::replace(&mut self.rate, rate);
         let Some(rate) = rate else { return u32::MAX };
+        if let Some(last) = last
+            && last != rate
+            && self.sent_until > now
+        {
+            // What has not left yet leaves at the new rate.
+            let left = u128::from(self.sent_until.since_ns(now)) * u128::from(last) / u128::from(rate.max(1));
+            self.sent_until = now + u64::try_from(left).unwrap_or(u64::MAX);
+        }
         if let Some((most, now)) = &mut self.ack_every {
             *now = packets_in(ACK_EVERY_NS, rate, len).clamp(1, *most);
         }
-        self.sent_until = self.sent_until.max(Time(now.0.saturating_sub(CREDIT_NS)));
+        let earliest = Time(now.0.saturating_sub(self.credit_ns));
+        if self.sent_until < earliest {
+            (self.sent_until, self.fraction_ps) = (earliest, 0);
+        }
         if self.sent_until > now {
-            self.waits_until = Some(self.sent_until);
+            self.waits_until = Some(self.sent_until + u64::from(self.fraction_ps > 0));
             return 0;
         }
         let unused_ns = now.since_ns(self.sent_until);
@@ -82,8 +119,12 @@ impl Pacer {
     #[inline]
     pub(super) fn on_sent(&mut self, packets: u32, bytes: u32) {
         if let Some(rate) = self.rate {
-            let bytes = u64::from(bytes) + u64::from(packets) * OVERHEAD_BYTES;
-            self.sent_until = self.sent_until + bytes * 1_000_000_000 / rate.max(1);
+            let (bytes, rate) =
+                (u64::from(bytes) + u64::from(packets) * u64::from(ETHERNET_OVERHEAD), rate.max(1));
+            let (ns, rest) = (bytes * 1_000_000_000 / rate, bytes * 1_000_000_000 % rate);
+            let fraction_ps = self.fraction_ps + rest.saturating_mul(1000) / rate;
+            self.sent_until = self.sent_until + ns + fraction_ps / 1000;
+            self.fraction_ps = fraction_ps % 1000;
         }
     }
 }
@@ -95,7 +136,7 @@ fn packets_in(ns: u64, rate: u64, len: u32) -> u32 {
 }
 
 fn wire_len(len: u32) -> u64 {
-    u64::from(len) + OVERHEAD_BYTES
+    u64::from(len) + u64::from(ETHERNET_OVERHEAD)
 }
 
 impl Requester {
@@ -106,10 +147,19 @@ impl Requester {
             return u32::MAX;
         }
         // Timers of the controller only change its rate, which matters when it is read.
-        while self.cc.deadline().is_some_and(|at| at <= now) {
-            self.cc.on_deadline(now);
+        while let Some(at) = self.cc.deadline().filter(|at| *at <= now) {
+            self.cc.on_deadline(at);
         }
-        self.pacer.allowance(self.cc.rate(), len, now)
+        let packets = self.pacer.allowance(self.cc.rate(), len, now);
+        if packets == 0 {
+            self.pacer.wake_by(self.cc.deadline());
+        }
+        packets
+    }
+
+    /// Sets how much unused sending time may be made up for.
+    pub(crate) fn set_pacing_credit(&mut self, credit_ns: u64) {
+        self.pacer.set_credit_ns(credit_ns);
     }
 }
 
@@ -146,6 +196,34 @@ mod tests {
         pacer.on_sent(credit, credit * 1024);
         assert_eq!(pacer.allowance(Some(GIGABIT), 1024, Time(5_000_000_000)), 0);
         assert_eq!(pacer.allowance(Some(GIGABIT), 1024, Time(9_000_000_000)), credit);
+    }
+
+    #[test]
+    fn fractions_of_a_nanosecond_add_up() {
+        // 1106 bytes take 88.48 ns at 100 Gb/s.
+        let (rate, mut pacer, mut now) = (Some(100 * GIGABIT), Pacer::default(), Time(1_000_000_000));
+        pacer.set_credit_ns(2);
+        let first = now;
+        for _ in 0..10_000 {
+            while pacer.allowance(rate, 1024, now) == 0 {
+                now = pacer.deadline().expect("a packet waits");
+            }
+            pacer.on_sent(1, 1024);
+        }
+        assert!(now.since_ns(first).abs_diff(884_800) < 100, "{} ns", now.since_ns(first));
+    }
+
+    #[test]
+    fn a_new_rate_changes_the_gap_that_has_begun() {
+        let (mut pacer, start) = (Pacer::default(), Time(1_000_000_000));
+        pacer.set_credit_ns(0);
+        assert_eq!(pacer.allowance(Some(GIGABIT / 100), 1024, start), 1);
+        pacer.on_sent(1, 1024);
+        assert_eq!(pacer.allowance(Some(GIGABIT / 100), 1024, start), 0);
+        assert_eq!(pacer.deadline(), Some(start + 884_800));
+        // Half of it has passed; the other half takes a hundredth of its time.
+        assert_eq!(pacer.allowance(Some(GIGABIT), 1024, start + 442_400), 0);
+        assert_eq!(pacer.deadline(), Some(start + 442_400 + 4424));
     }
 
     #[test]

@@ -369,7 +369,8 @@ impl Requester {
             self.reads.pop_front();
         }
         let in_flight = self.in_flight();
-        let rtt = self.clock.progress(self.una, in_flight > 0, io.now);
+        let sampled = self.clock.progress(self.una, in_flight > 0, io.now);
+        let rtt = self.send_times.rtt_ns(self.una.minus(1), io.now).or(sampled);
         let bytes = packets.saturating_mul(io.mtu());
         let in_flight = in_flight.saturating_mul(io.mtu());
         let marked = core::mem::take(&mut self.ack_is_marked);

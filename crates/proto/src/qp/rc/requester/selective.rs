@@ -97,6 +97,7 @@ impl Requester {
         let (_, bytes) = self.send_packets(&position, psn, true, 1, sq, io).map_err(Some)?;
         self.repairs.on_sent(psn, self.high);
         self.clock.forget_sample(psn, psn);
+        self.send_times.forget(psn, 1);
         self.pacer.on_sent(1, bytes);
         self.cc.on_sent(bytes);
         Ok(bytes)

@@ -366,6 +366,9 @@ impl Requester {
     pub(super) fn on_sent<H: Host>(&mut self, packets: u32, bytes: u32, of: u32, io: &mut Io<'_, H>) {
         if !self.psn.is_before(self.high) {
             self.clock.sample_start(self.psn, io.now);
+            self.send_times.on_first(self.psn, packets, io.now);
+        } else {
+            self.send_times.forget(self.psn, packets);
         }
         self.clock.start(io.now);
         self.cc.on_sent(bytes);
