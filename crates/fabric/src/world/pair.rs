@@ -135,6 +135,7 @@ impl World {
                 signal_all: false,
                 shared_recv: None,
                 port_mtu: mtu,
+                takes_large: true,
                 congestion: self.config.control.build(path),
                 reorder: pairs.reorder.clone(),
             });
