@@ -31,6 +31,7 @@ pub(crate) enum Command {
     ///
     /// Every workload of every scenario is one column of the table. The rank is the geometric mean of what a control costs: its 99th
     /// percentile of slowdown, divided by the least of the column.
+    #[command(after_help = rank::EXAMPLES)]
     Rank(rank::RankArgs),
     /// List the congestion controls, their parameters and where they were published.
     #[command(after_help = CONTROLS_EXAMPLES)]

@@ -5,11 +5,12 @@
 
 use super::simulate_run;
 use crate::failure::Failure;
-use crate::print_text;
 use crate::table::{Align, Table};
+use crate::{print_json, print_text};
 use clap::Args;
 use ferroce_fabric::report::{GroupReport, Report};
 use ferroce_fabric::scenario::Scenario;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -20,10 +21,18 @@ pub(crate) struct RankArgs {
     /// Use this seed instead of the scenarios'.
     #[arg(long)]
     seed: Option<u64>,
+    /// Print the columns as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  ferroce fabric rank scenarios/incast.toml scenarios/hpcc-hadoop-50.toml  which control is best over both
+  ferroce fabric rank --json scenarios/*.toml                              what each reached in each, for programs";
+
 /// What a control reached in a column.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Reached {
     mean: f64,
     p99: f64,
@@ -31,7 +40,7 @@ struct Reached {
 }
 
 /// A workload of a scenario, and what each control reached there.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Column {
     name: String,
     by_control: Vec<(String, Reached)>,
@@ -65,7 +74,7 @@ pub(super) fn run(args: &RankArgs) -> Result<(), Failure> {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         columns.extend(columns_of(&name, &reports));
     }
-    print_text(&render(&columns))
+    if args.json { print_json(&columns) } else { print_text(&render(&columns)) }
 }
 
 fn columns_of(name: &str, reports: &[Report]) -> Vec<Column> {
