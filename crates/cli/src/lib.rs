@@ -19,6 +19,7 @@ mod fabric;
 mod failure;
 mod faults;
 mod gids;
+mod http;
 mod learn;
 #[doc(hidden)]
 pub mod machine;
@@ -37,6 +38,7 @@ pub mod svg;
 mod table;
 mod timeline;
 mod top;
+mod view;
 mod wire;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -71,6 +73,7 @@ Examples:
   ferroce perf write-bw                   wait for a client of one test, here …
   ferroce perf write-bw 192.0.2.7 -a      … and on a second machine, start it, for all sizes
   ferroce top                             watch all ferroce processes
+  ferroce view                            the same in the browser, with plots over time
   ferroce gids                            which addresses RDMA programs can use
   ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets
   ferroce timeline x.pcapng               write x.html: what each queue pair sent, and what went wrong
@@ -98,6 +101,8 @@ enum Command {
     Counters(counters::Args),
     /// Watch all ferroce processes in the terminal: queue pairs, rates, retries, drops, queues, memory.
     Top(top::Args),
+    /// Show all ferroce processes in the browser: what `top` shows, with plots over time, the topology and the packet timeline.
+    View(view::Args),
     /// Serve the counters of all ferroce processes to Prometheus.
     Export(export::Args),
     /// Measure latency, bandwidth and message rate.
@@ -142,6 +147,7 @@ pub fn main() -> ExitCode {
             Command::Gids(args) => gids::run(&args).map(done),
             Command::Counters(args) => counters::run(&args).map(done),
             Command::Top(args) => top::run(&args).map(done),
+            Command::View(args) => view::run(&args).map(done),
             Command::Export(args) => export::run(&args).map(done),
             Command::Perf(args) => perf::run(*args).map(done),
             Command::Run(args) => run::run(&args),

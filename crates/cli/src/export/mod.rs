@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `totals` | how counters of the host go on when a process ends |
 //! | `metrics` | which metrics there are, and how they are written |
-//! | `http` | how a scrape is answered, with bounded connections and time |
+//!
+//! `crate::http` answers the scrapes.
 
-mod http;
 mod metrics;
 #[cfg(test)]
 mod tests;
@@ -14,6 +14,7 @@ mod totals;
 
 use crate::counters::Report;
 use crate::failure::Failure;
+use crate::http::{self, Answer, Request};
 use ferroce_nic::inspect;
 use metrics::Format;
 use std::io::Write;
@@ -69,5 +70,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "ferroce: {address} is no loopback address: everybody who reaches it reads names and addresses of peers."
         );
     }
-    http::serve(&listener, address.ip().is_loopback(), &scrape)
+    let content = |request: &Request| match request.path() {
+        "/metrics" => {
+            let format = format_for(request);
+            Answer::new(format.content_type(), scrape(format))
+        }
+        "/" => Answer::new("text/plain", "The metrics are at /metrics.\n"),
+        _ => Answer::refusal(404, "only GET /metrics is answered here\n"),
+    };
+    http::serve(&listener, address.ip().is_loopback(), &content)
+}
+
+/// OpenMetrics to those who ask for it.
+fn format_for(request: &Request) -> Format {
+    match request.header("accept").is_some_and(|accept| accept.contains("application/openmetrics-text")) {
+        true => Format::OpenMetrics,
+        false => Format::Text,
+    }
 }

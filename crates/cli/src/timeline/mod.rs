@@ -78,7 +78,7 @@ explains each packet in words. It needs no network.";
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let (analysis, report) = analyse(&args.captures, args.packets as usize)?;
+    let (analysis, report) = analyse(&args.captures, args.packets as usize, true)?;
     let output = match (&args.output, args.json) {
         (Some(output), _) => Some(output.clone()),
         (None, true) => None,
@@ -95,9 +95,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Writes the page of these files with the usual limits. Returns the summary.
 pub(crate) fn write(captures: &[PathBuf], output: &Path) -> Result<String, Failure> {
-    let (analysis, report) = analyse(captures, SHOWN)?;
+    let (analysis, report) = analyse(captures, SHOWN, true)?;
     write_page(output, &analysis, &report)?;
     Ok(summary(&report, Some(output)))
+}
+
+/// The page of files that may still grow.
+pub(crate) fn live_page(captures: &[PathBuf]) -> Result<String, Failure> {
+    let (analysis, report) = analyse(captures, SHOWN, false)?;
+    Ok(page::html(&analysis, &report))
 }
 
 fn write_page(output: &Path, analysis: &Analysis, report: &Report) -> Result<(), Failure> {
@@ -106,14 +112,14 @@ fn write_page(output: &Path, analysis: &Analysis, report: &Report) -> Result<(),
 }
 
 /// Reads the files and follows their connections.
-fn analyse(captures: &[PathBuf], limit: usize) -> Result<(Analysis, Report), Failure> {
+fn analyse(captures: &[PathBuf], limit: usize, shows_progress: bool) -> Result<(Analysis, Report), Failure> {
     let cannot_read = |(path, error): (PathBuf, std::io::Error)| {
         Failure::io(format!("cannot read {}", path.display()), error)
     };
     let (records, files): (Vec<PathBuf>, Vec<PathBuf>) =
         captures.iter().cloned().partition(|path| operations::is_record(path));
     let files = Files::new(files).map_err(cannot_read)?;
-    let progress = Progress::new(2 * files.bytes());
+    let progress = Progress::new(2 * files.bytes(), shows_progress);
     let mut pairer = Pairer::default();
     let mut reading = Reading::default();
     let damaged = each_frame(&files, &progress, 0, |frame| {
@@ -163,8 +169,8 @@ fn each_frame(
 struct Progress(Option<ProgressBar>);
 
 impl Progress {
-    fn new(bytes: u64) -> Progress {
-        Progress(std::io::stderr().is_terminal().then(|| {
+    fn new(bytes: u64, is_wanted: bool) -> Progress {
+        Progress((is_wanted && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr_with_hz(5));
             let style =
                 ProgressStyle::with_template("{bar:32} {percent:>3} %  {bytes} of {total_bytes}  {eta} left");

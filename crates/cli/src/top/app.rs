@@ -1,9 +1,8 @@
 //! What the user looks at: the tab, the selected row, the order, the filter, an open queue pair; and what each key does.
 
 use super::sample::{QpId, Sample};
-use super::tables::{Row, RowId, Tab};
+use super::tables::{Order, Row, RowId, Tab};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use std::cmp::Ordering;
 use std::collections::HashMap;
 
 /// Longest filter.
@@ -16,13 +15,6 @@ pub(super) enum Action {
     /// Another sample at once: something was opened.
     Refresh,
     Quit,
-}
-
-/// The order of a tab.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Order {
-    pub(super) column: usize,
-    pub(super) descends: bool,
 }
 
 /// A queue pair that is open, and what was last known of it.
@@ -101,14 +93,7 @@ impl App {
     }
 
     pub(super) fn order(&self) -> Order {
-        let first = || {
-            let column = self.tab.first_sort();
-            Order {
-                column,
-                descends: self.tab.columns()[column].is_number && self.tab.columns()[column].title != "pid",
-            }
-        };
-        self.orders.get(&self.tab).copied().unwrap_or_else(first)
+        self.orders.get(&self.tab).copied().unwrap_or_else(|| self.tab.first_order())
     }
 
     pub(super) fn show(&mut self, tab: Tab) {
@@ -121,18 +106,8 @@ impl App {
 
     /// Filters and sorts the rows, and finds the selected one again.
     fn arrange(&mut self) {
-        let mut rows = self.tab.rows(&self.sample);
-        self.unfiltered = rows.len();
-        let filter = self.filter.to_lowercase();
-        rows.retain(|row| self.only_pid.is_none_or(|pid| row.id.pid() == pid) && row.contains(&filter));
-        let Order { column, descends } = self.order();
-        rows.sort_by(|one, other| {
-            let order = compare(one, other, column);
-            // Equal rows in the order of processes and queue pairs, so that they do not change places.
-            (if descends { order.reverse() } else { order })
-                .then_with(|| key_of(one.id).cmp(&key_of(other.id)))
-        });
-        self.rows = rows;
+        (self.rows, self.unfiltered) =
+            self.tab.arranged(&self.sample, &self.filter, self.only_pid, self.order());
         let kept = self.anchor.and_then(|id| self.rows.iter().position(|row| row.id == id));
         self.select(kept.unwrap_or(self.selected));
         if kept.is_none() && self.top == 0 && self.selected == 0 {
@@ -259,24 +234,5 @@ impl App {
             Some(open) => open.scroll = step(open.scroll),
             None => self.select(step(self.selected)),
         }
-    }
-}
-
-/// By the numbers of a column, else by its texts.
-fn compare(one: &Row, other: &Row, column: usize) -> Ordering {
-    let cells = (one.cells.get(column), other.cells.get(column));
-    match cells {
-        (Some(a), Some(b)) => match (a.number, b.number) {
-            (Some(a), Some(b)) => a.total_cmp(&b),
-            _ => a.text.cmp(&b.text),
-        },
-        _ => Ordering::Equal,
-    }
-}
-
-fn key_of(id: RowId) -> (u32, u8, usize) {
-    match id {
-        RowId::Qp(qp) => (qp.pid, qp.slot, qp.qpn as usize),
-        RowId::Of(pid, slot, at) => (pid, slot, at),
     }
 }

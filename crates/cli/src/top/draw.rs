@@ -1,8 +1,8 @@
 //! How the application looks on a screen of any size, and as plain text.
 
 use super::app::{App, Open};
-use super::sample::{QpRates, Sample, peer_of};
-use super::tables::{Cell, Column, Row, Tab, Tone, tone_of};
+use super::sample::{Device, QpRates, Sample};
+use super::tables::{self, Cell, Column, Row, Tab, Tone, tone_of};
 use crate::counters::{printable, uptime};
 use crate::sizes::short;
 use ferroce_nic::{HistoryReport, QpReport};
@@ -287,12 +287,9 @@ fn table(app: &App, area: Rect, buffer: &mut Buffer) {
 }
 
 fn empty(app: &App) -> String {
-    match app.tab {
-        _ if app.unfiltered > 0 => "No row matches the filter; Esc clears it.".into(),
-        _ if app.sample.devices.is_empty() => "No process of yours has a device open.".into(),
-        Tab::Drops => "No packet was dropped, no request refused.".into(),
-        Tab::Memory => "No memory is registered.".into(),
-        _ => "Nothing to show.".into(),
+    match app.unfiltered {
+        0 => app.tab.nothing(&app.sample).to_owned(),
+        _ => "No row matches the filter; Esc clears it.".into(),
     }
 }
 
@@ -315,11 +312,7 @@ fn detail(open: &mut Open, colours: bool, area: Rect, buffer: &mut Buffer) {
         let gone = format!("It is gone: this is what it last reported, at {}.", open.last.at);
         lines.push(Line::styled(gone, style_of(Tone::Bad, colours)));
     }
-    let fill = |id: u32| {
-        let cq = snapshot.objects.completion_queues.iter().find(|cq| cq.id == id);
-        cq.map_or_else(|| format!("{id}"), |cq| format!("{id} ({} of {})", cq.waiting, cq.depth))
-    };
-    lines.extend(facts(qp, rates, [fill(qp.cqs[0]), fill(qp.cqs[1])], area.width, colours));
+    lines.extend(facts(device, qp, rates, area.width, colours));
     let none = Vec::new();
     let events = snapshot.objects.history.as_ref().unwrap_or(&none);
     let title = match (&snapshot.objects.history, snapshot.now_ns) {
@@ -338,43 +331,11 @@ fn detail(open: &mut Open, colours: bool, area: Rect, buffer: &mut Buffer) {
 }
 
 /// What is known of a queue pair, in as many columns as fit.
-fn facts(qp: &QpReport, rates: &QpRates, cqs: [String; 2], width: u16, colours: bool) -> Vec<Line<'static>> {
-    let peer = peer_of(qp);
-    let peer = if peer.is_empty() {
-        "none".to_owned()
-    } else {
-        format!("{} QP {:#08x}", printable(&peer), qp.peer_qpn)
-    };
-    let [send_cq, recv_cq] = cqs;
-    let per_second = |count: u64, rate: f64| format!("{count} ({}/s)", short(rate));
-    let facts: Vec<(&str, String, Tone)> = [
-        ("type", printable(&qp.transport)),
-        ("state", printable(&qp.state)),
-        ("peer", peer),
-        ("bytes sent", per_second(qp.tx_bytes, rates.tx_bytes)),
-        ("bytes received", per_second(qp.rx_bytes, rates.rx_bytes)),
-        ("packets sent", per_second(qp.tx_packets, rates.tx_packets)),
-        ("packets received", per_second(qp.rx_packets, rates.rx_packets)),
-        ("direct", per_second(qp.performed, rates.direct)),
-        ("retransmitted", per_second(qp.retransmitted, rates.retransmitted)),
-        ("timeouts", qp.timeouts.to_string()),
-        ("probes", qp.probes.to_string()),
-        ("NAKs received", qp.naks_received.to_string()),
-        ("NAKs sent", qp.naks_sent.to_string()),
-        ("RNR received", qp.rnr_received.to_string()),
-        ("RNR sent", qp.rnr_sent.to_string()),
-        ("duplicates", qp.duplicates.to_string()),
-        ("out of order", qp.out_of_order.to_string()),
-        ("sends open", qp.sends_outstanding.to_string()),
-        ("receives posted", qp.recvs_waiting.to_string()),
-        ("window bytes", qp.window_bytes.to_string()),
-        ("in flight", qp.in_flight.to_string()),
-        ("send CQ", send_cq),
-        ("receive CQ", recv_cq),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name, value, if name == "state" { tone_of(&qp.state) } else { Tone::Plain }))
-    .collect();
+fn facts(device: &Device, qp: &QpReport, rates: &QpRates, width: u16, colours: bool) -> Vec<Line<'static>> {
+    let facts: Vec<(&str, String, Tone)> = tables::facts(device, qp, rates)
+        .into_iter()
+        .map(|(name, value)| (name, value, if name == "state" { tone_of(&qp.state) } else { Tone::Plain }))
+        .collect();
     let widest = facts.iter().map(|(_, value, _)| width_of(value)).max().unwrap_or(0);
     let each = 18 + widest + GAP;
     let columns = usize::from((width / each).max(1));

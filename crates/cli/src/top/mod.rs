@@ -11,7 +11,7 @@
 mod app;
 mod draw;
 pub(crate) mod sample;
-mod tables;
+pub(crate) mod tables;
 mod terminal;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// A sample with rates: they need two.
-fn second_sample(interval: Duration) -> Sample {
+pub(crate) fn second_sample(interval: Duration) -> Sample {
     let mut sampler = Sampler::default();
     sampler.take(None);
     std::thread::sleep(interval);

@@ -78,7 +78,7 @@ impl Sampler {
     }
 
     /// Compares a report with the one before.
-    pub(super) fn sample(&mut self, at: String, report: Report) -> Sample {
+    pub(crate) fn sample(&mut self, at: String, report: Report) -> Sample {
         let before = std::mem::take(&mut self.before);
         let devices: Vec<Device> = report
             .devices

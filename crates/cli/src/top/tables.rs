@@ -1,14 +1,15 @@
 //! What each tab shows of a sample: rows of cells under titles. All text from other processes is made printable here.
 
-use super::sample::{Device, QpId, QpRates, Sample, peer_of};
+use super::sample::{Device, DeviceId, QpId, QpRates, Sample, peer_of};
 use crate::counters::{drops, meaning, printable, uptime};
 use crate::sizes::short;
 use ferroce_nic::QpReport;
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 /// The tabs, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Tab {
+pub(crate) enum Tab {
     Qps,
     Processes,
     Drops,
@@ -18,10 +19,10 @@ pub(super) enum Tab {
 }
 
 impl Tab {
-    pub(super) const ALL: [Tab; 6] =
+    pub(crate) const ALL: [Tab; 6] =
         [Tab::Qps, Tab::Processes, Tab::Drops, Tab::Cqs, Tab::Memory, Tab::Connections];
 
-    pub(super) fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Tab::Qps => "Queue pairs",
             Tab::Processes => "Processes",
@@ -33,7 +34,7 @@ impl Tab {
     }
 
     /// The columns, the most important first: a narrow screen shows as many as fit.
-    pub(super) fn columns(self) -> &'static [Column] {
+    pub(crate) fn columns(self) -> &'static [Column] {
         match self {
             Tab::Qps => &QP_COLUMNS,
             Tab::Processes => &PROCESS_COLUMNS,
@@ -45,7 +46,7 @@ impl Tab {
     }
 
     /// The column that a tab is sorted by at first.
-    pub(super) fn first_sort(self) -> usize {
+    pub(crate) fn first_sort(self) -> usize {
         let wanted = match self {
             Tab::Qps => "tx/s",
             Tab::Processes => "pid",
@@ -57,7 +58,7 @@ impl Tab {
         self.columns().iter().position(|column| column.title == wanted).unwrap_or(0)
     }
 
-    pub(super) fn rows(self, sample: &Sample) -> Vec<Row> {
+    pub(crate) fn rows(self, sample: &Sample) -> Vec<Row> {
         sample.devices.iter().flat_map(|device| self.rows_of(device)).collect()
     }
 
@@ -74,12 +75,12 @@ impl Tab {
 }
 
 /// A column.
-pub(super) struct Column {
-    pub(super) title: &'static str,
+pub(crate) struct Column {
+    pub(crate) title: &'static str,
     /// Numbers are aligned to the right and sorted downwards at first.
-    pub(super) is_number: bool,
+    pub(crate) is_number: bool,
     /// Columns that it takes at least, so that the table does not move when a rate changes.
-    pub(super) width: u16,
+    pub(crate) width: u16,
 }
 
 const fn text(title: &'static str, width: u16) -> Column {
@@ -166,9 +167,75 @@ static MEMORY_COLUMNS: [Column; 9] = [
 static CONNECTION_COLUMNS: [Column; 5] =
     [text("counter", 16), number("count", 7), number("pid", 7), text("process", 7), text("meaning", 20)];
 
+/// The order of a tab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) column: usize,
+    pub(crate) descends: bool,
+}
+
+impl Tab {
+    /// The order at first.
+    pub(crate) fn first_order(self) -> Order {
+        let column = self.first_sort();
+        let Column { title, is_number, .. } = self.columns()[column];
+        Order { column, descends: is_number && title != "pid" }
+    }
+
+    /// The rows of a sample that contain `filter`, in any case, and belong to `only_pid`, in order; and how many there are without these two.
+    pub(crate) fn arranged(
+        self,
+        sample: &Sample,
+        filter: &str,
+        only_pid: Option<u32>,
+        order: Order,
+    ) -> (Vec<Row>, usize) {
+        let mut rows = self.rows(sample);
+        let all = rows.len();
+        let filter = filter.to_lowercase();
+        rows.retain(|row| only_pid.is_none_or(|pid| row.id.pid() == pid) && row.contains(&filter));
+        rows.sort_by(|one, other| {
+            let by_column = compare(one, other, order.column);
+            // Equal rows in the order of processes and queue pairs, so that they do not change places.
+            (if order.descends { by_column.reverse() } else { by_column })
+                .then_with(|| key_of(one.id).cmp(&key_of(other.id)))
+        });
+        (rows, all)
+    }
+
+    /// What an empty table says.
+    pub(crate) fn nothing(self, sample: &Sample) -> &'static str {
+        match self {
+            _ if sample.devices.is_empty() => "No process of yours has a device open.",
+            Tab::Drops => "No packet was dropped, no request refused.",
+            Tab::Memory => "No memory is registered.",
+            _ => "Nothing to show.",
+        }
+    }
+}
+
+/// By the numbers of a column, else by its texts.
+fn compare(one: &Row, other: &Row, column: usize) -> Ordering {
+    let cells = (one.cells.get(column), other.cells.get(column));
+    match cells {
+        (Some(a), Some(b)) => match (a.number, b.number) {
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            _ => a.text.cmp(&b.text),
+        },
+        _ => Ordering::Equal,
+    }
+}
+
+fn key_of(id: RowId) -> (u32, u8, usize) {
+    match id {
+        RowId::Qp(qp) => (qp.pid, qp.slot, qp.qpn as usize),
+        RowId::Of(pid, slot, at) => (pid, slot, at),
+    }
+}
+
 /// How a cell is coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tone {
+pub(crate) enum Tone {
     Plain,
     Good,
     Warning,
@@ -177,10 +244,10 @@ pub(super) enum Tone {
 
 /// A cell: what it shows, and the number that it sorts by.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Cell {
-    pub(super) text: String,
-    pub(super) number: Option<f64>,
-    pub(super) tone: Tone,
+pub(crate) struct Cell {
+    pub(crate) text: String,
+    pub(crate) number: Option<f64>,
+    pub(crate) tone: Tone,
 }
 
 impl Cell {
@@ -207,14 +274,22 @@ impl Cell {
 
 /// What a row stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum RowId {
+pub(crate) enum RowId {
     Qp(QpId),
     /// The n-th row of a process.
     Of(u32, u8, usize),
 }
 
 impl RowId {
-    pub(super) fn pid(self) -> u32 {
+    /// The device that the row belongs to.
+    pub(crate) fn device(self) -> DeviceId {
+        match self {
+            RowId::Qp(qp) => (qp.pid, qp.slot),
+            RowId::Of(pid, slot, _) => (pid, slot),
+        }
+    }
+
+    pub(crate) fn pid(self) -> u32 {
         match self {
             RowId::Qp(qp) => qp.pid,
             RowId::Of(pid, ..) => pid,
@@ -224,14 +299,14 @@ impl RowId {
 
 /// A row.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
-    pub(super) id: RowId,
-    pub(super) cells: Vec<Cell>,
+pub(crate) struct Row {
+    pub(crate) id: RowId,
+    pub(crate) cells: Vec<Cell>,
 }
 
 impl Row {
     /// Whether any cell contains `filter`, which is in lower case.
-    pub(super) fn contains(&self, filter: &str) -> bool {
+    pub(crate) fn contains(&self, filter: &str) -> bool {
         filter.is_empty() || self.cells.iter().any(|cell| cell.text.to_lowercase().contains(filter))
     }
 }
@@ -249,7 +324,7 @@ fn row(device: &Device, at: usize, cells: Vec<Cell>) -> Row {
 }
 
 /// The tone of a state.
-pub(super) fn tone_of(state: &str) -> Tone {
+pub(crate) fn tone_of(state: &str) -> Tone {
     match state {
         "RTS" => Tone::Good,
         "ERR" | "SQE" => Tone::Bad,
@@ -398,6 +473,46 @@ fn connection_rows(device: &Device) -> Vec<Row> {
         row(device, at, cells)
     };
     counters.enumerate().map(line).collect()
+}
+
+/// What is known of a queue pair, by name.
+pub(crate) fn facts(device: &Device, qp: &QpReport, rates: &QpRates) -> Vec<(&'static str, String)> {
+    let fill = |id: u32| {
+        let cq = device.snapshot.objects.completion_queues.iter().find(|cq| cq.id == id);
+        cq.map_or_else(|| format!("{id}"), |cq| format!("{id} ({} of {})", cq.waiting, cq.depth))
+    };
+    let peer = peer_of(qp);
+    let peer = if peer.is_empty() {
+        "none".to_owned()
+    } else {
+        format!("{} QP {:#08x}", printable(&peer), qp.peer_qpn)
+    };
+    let per_second = |count: u64, rate: f64| format!("{count} ({}/s)", short(rate));
+    vec![
+        ("type", printable(&qp.transport)),
+        ("state", printable(&qp.state)),
+        ("peer", peer),
+        ("bytes sent", per_second(qp.tx_bytes, rates.tx_bytes)),
+        ("bytes received", per_second(qp.rx_bytes, rates.rx_bytes)),
+        ("packets sent", per_second(qp.tx_packets, rates.tx_packets)),
+        ("packets received", per_second(qp.rx_packets, rates.rx_packets)),
+        ("direct", per_second(qp.performed, rates.direct)),
+        ("retransmitted", per_second(qp.retransmitted, rates.retransmitted)),
+        ("timeouts", qp.timeouts.to_string()),
+        ("probes", qp.probes.to_string()),
+        ("NAKs received", qp.naks_received.to_string()),
+        ("NAKs sent", qp.naks_sent.to_string()),
+        ("RNR received", qp.rnr_received.to_string()),
+        ("RNR sent", qp.rnr_sent.to_string()),
+        ("duplicates", qp.duplicates.to_string()),
+        ("out of order", qp.out_of_order.to_string()),
+        ("sends open", qp.sends_outstanding.to_string()),
+        ("receives posted", qp.recvs_waiting.to_string()),
+        ("window bytes", qp.window_bytes.to_string()),
+        ("in flight", qp.in_flight.to_string()),
+        ("send CQ", fill(qp.cqs[0])),
+        ("receive CQ", fill(qp.cqs[1])),
+    ]
 }
 
 #[cfg(test)]

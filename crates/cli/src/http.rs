@@ -1,25 +1,47 @@
-//! The few lines of HTTP/1.1 that a scrape needs: one GET per connection, with bounded length, time and number of connections.
+//! The few lines of HTTP/1.1 that `ferroce export` and `ferroce view` need: one GET per connection, with bounded length, time and number of
+//! connections.
 
-use super::metrics::Format;
 use crate::failure::Failure;
+use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections at a time; a Prometheus needs one.
+/// Connections at a time; a Prometheus needs one, a browser six.
 const MOST_CONNECTIONS: usize = 16;
 /// A request without its body; Prometheus sends a few hundred bytes.
 const MOST_REQUEST: usize = 8 << 10;
 /// Until the request is complete, and until the answer is taken.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a scrape returns in a format.
-type Scrape<'a> = &'a (dyn Fn(Format) -> String + Sync);
+/// What a request gets.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) content_type: &'static str,
+    /// Further lines of the head, each with its end.
+    pub(crate) headers: &'static str,
+    pub(crate) body: Cow<'static, str>,
+}
 
-/// Answers scrapes for ever. On loopback only requests for an address or localhost are answered: otherwise a page in a browser could have a name
+impl Answer {
+    /// The content of an address.
+    pub(crate) fn new(content_type: &'static str, body: impl Into<Cow<'static, str>>) -> Answer {
+        Answer { status: 200, content_type, headers: "", body: body.into() }
+    }
+
+    /// A refusal with its reason.
+    pub(crate) fn refusal(status: u16, why: &'static str) -> Answer {
+        Answer { status, ..Answer::new("text/plain; charset=utf-8", why) }
+    }
+}
+
+/// The content of a well-formed GET.
+type Content<'a> = &'a (dyn Fn(&Request) -> Answer + Sync);
+
+/// Answers GETs for ever. On loopback only requests for an address or localhost are answered: otherwise a page in a browser could have a name
 /// of its own lead here and read the answer.
-pub(super) fn serve(listener: &TcpListener, checks_host: bool, scrape: Scrape<'_>) -> Result<(), Failure> {
+pub(crate) fn serve(listener: &TcpListener, checks_host: bool, content: Content<'_>) -> Result<(), Failure> {
     let busy = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         loop {
@@ -34,12 +56,16 @@ pub(super) fn serve(listener: &TcpListener, checks_host: bool, scrape: Scrape<'_
             if busy.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
                 busy.fetch_sub(1, Ordering::Relaxed);
                 // A peer that does not read has itself to blame.
-                let _ = respond(&stream, 503, "text/plain", "too many connections\n");
+                let _ = respond(&stream, &Answer::refusal(503, "too many connections\n"));
                 continue;
             }
             let busy = &busy;
             scope.spawn(move || {
-                let _ = answer(&stream, checks_host, scrape);
+                let answer = match read_request(&stream) {
+                    Ok(request) => request.refusal(checks_host).unwrap_or_else(|| content(&request)),
+                    Err(status) => Answer::refusal(status, "not a request that is understood here\n"),
+                };
+                let _ = respond(&stream, &answer);
                 busy.fetch_sub(1, Ordering::Relaxed);
             });
         }
@@ -53,25 +79,8 @@ fn is_passing(error: &io::Error) -> bool {
         || matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
-fn answer(stream: &TcpStream, checks_host: bool, scrape: Scrape<'_>) -> io::Result<()> {
-    let request = match read_request(stream) {
-        Ok(request) => request,
-        Err(status) => {
-            return respond(stream, status, "text/plain", "not a request that is understood here\n");
-        }
-    };
-    match request.status(checks_host) {
-        200 if request.path() == "/metrics" => {
-            let format = request.format();
-            respond(stream, 200, format.content_type(), &scrape(format))
-        }
-        200 => respond(stream, 200, "text/plain", "The metrics are at /metrics.\n"),
-        status => respond(stream, status, "text/plain", "only GET /metrics is answered here\n"),
-    }
-}
-
 /// The head of a request.
-struct Request(String);
+pub(crate) struct Request(String);
 
 /// Reads up to the empty line. Returns the status that says what is wrong with the request.
 fn read_request(mut stream: &TcpStream) -> Result<Request, u16> {
@@ -102,32 +111,52 @@ impl Request {
         self.0.lines().next().unwrap_or_default().split(' ')
     }
 
-    fn path(&self) -> &str {
+    /// The path without the query.
+    pub(crate) fn path(&self) -> &str {
         self.words().nth(1).unwrap_or_default().split('?').next().unwrap_or_default()
     }
 
-    fn header(&self, name: &str) -> Option<&str> {
+    /// A parameter of the query, decoded.
+    pub(crate) fn parameter(&self, name: &str) -> Option<String> {
+        let (_, query) = self.words().nth(1)?.split_once('?')?;
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| percent_decoded(value))
+    }
+
+    /// A line of the head.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let headers = self.0.lines().skip(1).filter_map(|line| line.split_once(':'));
         headers.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
     }
 
-    fn status(&self, checks_host: bool) -> u16 {
+    /// Why the request has no answer, whatever its path.
+    fn refusal(&self, checks_host: bool) -> Option<Answer> {
         let is_http = self.words().nth(2).is_some_and(|version| version.starts_with("HTTP/1."));
-        match (self.words().next(), self.path()) {
-            _ if !is_http => 400,
-            (Some("GET"), _) if checks_host && !self.header("host").is_none_or(is_own_host) => 403,
-            (Some("GET"), "/" | "/metrics") => 200,
-            (Some("GET"), _) => 404,
-            _ => 405,
+        match self.words().next() {
+            _ if !is_http => Some(Answer::refusal(400, "not a request of HTTP/1.1\n")),
+            Some("GET") if checks_host && !self.header("host").is_none_or(is_own_host) => {
+                Some(Answer::refusal(403, "this server answers only requests for its address or localhost\n"))
+            }
+            Some("GET") => None,
+            _ => Some(Answer::refusal(405, "only GET is answered here\n")),
         }
     }
+}
 
-    fn format(&self) -> Format {
-        match self.header("accept").is_some_and(|accept| accept.contains("application/openmetrics-text")) {
-            true => Format::OpenMetrics,
-            false => Format::Text,
-        }
+/// Text with its `%xx` resolved. What is no such code stays; what is no UTF-8 is replaced.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let code =
+            after.get(..2).and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok());
+        (rest, _) = match (first, code) {
+            (b'%', Some(code)) => (&after[2..], bytes.push(code)),
+            (b'+', _) => (after, bytes.push(b' ')),
+            _ => (after, bytes.push(*first)),
+        };
     }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Whether a `Host` names this machine by an address, or as localhost.
@@ -139,7 +168,8 @@ fn is_own_host(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-fn respond(mut stream: &TcpStream, status: u16, content_type: &str, body: &str) -> io::Result<()> {
+fn respond(mut stream: &TcpStream, answer: &Answer) -> io::Result<()> {
+    let Answer { status, content_type, headers, body } = answer;
     let reason = match status {
         200 => "OK",
         400 => "Bad Request",
@@ -152,7 +182,7 @@ fn respond(mut stream: &TcpStream, status: u16, content_type: &str, body: &str) 
     };
     stream.set_write_timeout(Some(PATIENCE))?;
     let head = format!(
-        "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{headers}Connection: close\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes())?;
@@ -165,7 +195,7 @@ mod tests {
     use super::*;
 
     fn status(head: &str) -> u16 {
-        Request(head.to_owned()).status(true)
+        Request(head.to_owned()).refusal(true).map_or(200, |answer| answer.status)
     }
 
     #[test]
@@ -174,13 +204,17 @@ mod tests {
         assert_eq!(status("GET /metrics?x=1 HTTP/1.1\r\nhost: [::1]:9479\r\n\r\n"), 200);
         assert_eq!(status("GET / HTTP/1.0\r\n\r\n"), 200);
         assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n"), 403);
-        assert_eq!(status("GET /other HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"), 404);
         assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), 405);
         assert_eq!(status("\r\n\r\n"), 400);
         assert_eq!(status("GET /metrics\r\n\r\n"), 400);
-        let request = Request(
-            "GET / HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0,*/*\r\n\r\n".into(),
-        );
-        assert_eq!(request.format(), Format::OpenMetrics);
+    }
+
+    #[test]
+    fn parameters_are_decoded() {
+        let request = Request("GET /a/b?x=%3Ca%20b%26&y=1+2&z=%&w=%ff%C3%A4 HTTP/1.1\r\n\r\n".into());
+        let found = ["x", "y", "z", "w", "v"].map(|name| request.parameter(name));
+        let expected = [Some("<a b&"), Some("1 2"), Some("%"), Some("\u{fffd}ä"), None];
+        assert_eq!(found, expected.map(|text| text.map(str::to_owned)));
+        assert_eq!(request.path(), "/a/b");
     }
 }
