@@ -107,6 +107,20 @@ MISTAKE(no_such_gid_index)
 	REFUSED(ibv_modify_qp(client.qp, &attr, RTR_MASK));
 }
 
+/* The peer's GID is a link-local IPv6 address, but sgid_index names an IPv4 address.
+ *
+ * shows: ibv_modify_qp: EINVAL
+ * says: refused: ibv_modify_qp: QP #: sgid_index: source and destination GID are not of the same IP version
+ */
+MISTAKE(gid_of_another_ip_version)
+{
+	create_pair();
+	bring_to(&client, IBV_QPS_INIT);
+	struct ibv_qp_attr attr = rtr_attr(&client);
+	attr.ah_attr.grh.dgid = (union ibv_gid){ .raw = { 0xfe, 0x80, [15] = 1 } };
+	REFUSED(ibv_modify_qp(client.qp, &attr, RTR_MASK));
+}
+
 /* path_mtu holds bytes instead of a value of enum ibv_mtu.
  *
  * shows: ibv_modify_qp: EINVAL

@@ -95,7 +95,6 @@ Examples:
 
 /// Options of the suite.
 #[derive(ClapArgs)]
-#[command(after_help = TEST_EXAMPLES)]
 pub(crate) struct SuiteArgs {
     /// Measure each cell only briefly: about ten seconds, rough figures.
     #[arg(long)]
@@ -160,6 +159,7 @@ test_commands! {
 
 /// Options of one test. All are optional, so that a server can tell explicit values from defaults.
 #[derive(ClapArgs, Default)]
+#[command(after_help = TEST_EXAMPLES)]
 pub(crate) struct TestArgs {
     /// The server's name or address. Without it, run as the server.
     pub(crate) host: Option<String>,

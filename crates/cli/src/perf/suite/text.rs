@@ -17,7 +17,7 @@ pub(super) fn render(results: &Results) -> String {
     }
     for headline in &results.headlines {
         text.push(format!(
-            "{}: {} to {} = {:.2}   ({}, {}: {})",
+            "{}: {} to {} = {:.2}\n  wanted {}, {}: {}",
             headline.name,
             headline.measured,
             headline.against,
