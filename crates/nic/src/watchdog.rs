@@ -7,6 +7,7 @@ use crate::queues::{CqCore, Unpolled};
 use ferroce_os::log;
 use ferroce_os::timerfd::Interval;
 use ferroce_proto::Qpn;
+use ferroce_proto::iwarp::StreamWaiting;
 use ferroce_proto::qp::Waiting;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -31,6 +32,7 @@ pub(crate) struct Watchdog {
     interval: Interval,
     engine: Arc<Engine>,
     requests: HashMap<Qpn, Watched<Waiting>>,
+    streams: HashMap<Qpn, Watched<StreamWaiting>>,
     completions: HashMap<u32, Watched<Unpolled>>,
 }
 
@@ -39,7 +41,8 @@ impl Watchdog {
     pub(crate) fn of(engine: &Arc<Engine>) -> Option<Watchdog> {
         let interval = log::explains().then(|| Interval::new(PERIOD).ok()).flatten()?;
         let engine = engine.clone();
-        Some(Watchdog { interval, engine, requests: HashMap::new(), completions: HashMap::new() })
+        let (requests, streams, completions) = Default::default();
+        Some(Watchdog { interval, engine, requests, streams, completions })
     }
 
     fn sample_requests(&mut self, qps: &[Arc<QpCore>]) {
@@ -47,6 +50,14 @@ impl Watchdog {
         let waiting = qps.iter().filter_map(|qp| Some((qp.qpn, qp.machine.try_lock()?.waiting()?)));
         watch(&mut self.requests, waiting, Waiting::is_stalled_since, STALLED_REQUEST, |first, now| {
             log::stall(format_args!("{}", now.why(first)));
+        });
+    }
+
+    fn sample_streams(&mut self, qps: &[Arc<QpCore>]) {
+        let streams = qps.iter().filter_map(|qp| Some((qp.qpn, qp.stream()?)));
+        let waiting = streams.filter_map(|(qpn, stream)| Some((qpn, stream.machine.try_lock()?.waiting()?)));
+        watch(&mut self.streams, waiting, StreamWaiting::is_stalled_since, STALLED_REQUEST, |_, now| {
+            log::stall(format_args!("{now}"))
         });
     }
 
@@ -98,6 +109,7 @@ impl Chore for Watchdog {
         let contexts = self.engine.device.contexts();
         let qps: Vec<_> = contexts.iter().flat_map(|context| context.qps.all()).collect();
         self.sample_requests(&qps);
+        self.sample_streams(&qps);
         self.sample_completions(&qps);
     }
 }

@@ -81,11 +81,11 @@ impl Tap {
 
 /// Writes the frames of SoftiWARP that a case printed, `golden NAME HEX`. Without any the file stays.
 pub(crate) fn write_streams(artefacts: &Path, into: &Path) -> Result<usize, Failure> {
-    let log = artefacts.join("iwarp-stranger-v4-to-kernel.log");
+    let log = artefacts.join("iwarp-handmade-v4-to-kernel.log");
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let frames: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("golden ")).collect();
     if !frames.is_empty() {
-        let head = "# Frames of Linux 6.1's SoftiWARP, as `iwarp_peer stranger` received them from rping: `cargo xtask interop --golden`.\n\
+        let head = "# Frames of Linux 6.1's SoftiWARP, as `iwarp_peer handmade` received them from rping: `cargo xtask interop --golden`.\n\
                     # Connection, whether FPDUs have a CRC, number of the frame; the first one is the MPA reply.\n";
         std::fs::write(into, format!("{head}{}\n", frames.join("\n")))?;
     }

@@ -165,6 +165,6 @@ pub(crate) const CASES: &[Case] = &[
         wire: Wire::Iwarp,
         directions: &[Direction::ToKernel],
         by_example: true,
-        ..by_cm("iwarp-stranger", "rping", BOTH, Lines { stays: true, ..lines("rping -s -P -p {port} -a {server}", "stranger -a {server} -p {port}", "crc: Terminate") })
+        ..by_cm("iwarp-handmade", "rping", BOTH, Lines { stays: true, ..lines("rping -s -P -p {port} -a {server}", "handmade -a {server} -p {port}", "crc: Terminate") })
     },
 ];

@@ -2,10 +2,10 @@
 //!
 //! `iwarp_peer PROGRAM ARGUMENTS` takes the arguments that the program takes, and talks to that program on another machine:
 //! rdma-core's rping and ucmatose, and interop/verify. `cargo xtask interop` runs it against the Linux kernel's SoftiWARP.
-//! `FERROCE_WIRE=iwarp` must be set. `iwarp_peer stranger` sends hand-made frames to rping instead, without a device.
+//! `FERROCE_WIRE=iwarp` must be set. `iwarp_peer handmade` sends hand-made frames to rping instead, without a device.
 
+mod handmade;
 mod rping;
-mod stranger;
 mod ucmatose;
 mod verify;
 
@@ -74,10 +74,10 @@ fn accept(listener: &Listener) -> Fallible<Request> {
 fn main() -> Fallible<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let Some((program, words)) = words.split_first() else {
-        return Err("usage: iwarp_peer rping|ucmatose|verify|stranger ARGUMENTS".into());
+        return Err("usage: iwarp_peer rping|ucmatose|verify|handmade ARGUMENTS".into());
     };
-    if program == "stranger" {
-        return stranger::run(words);
+    if program == "handmade" {
+        return handmade::run(words);
     }
     let device = Device::open()?;
     match program.as_str() {

@@ -144,7 +144,7 @@ impl Reader {
         usize::from(u16::from_be_bytes([self.head[0], self.head[1]]))
     }
 
-    /// How far the head reaches, as far as its bytes tell.
+    /// Length of the head, or of the part that decides how it continues.
     fn head_end(&self) -> Result<usize, StreamError> {
         if self.head_len < CONTROLS_END {
             return Ok(CONTROLS_END);

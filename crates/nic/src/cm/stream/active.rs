@@ -156,7 +156,7 @@ impl CmService {
         }
     }
 
-    /// Tries again later if nobody listened, once; otherwise the program is told.
+    /// Tries again later if nobody listened, once; otherwise reports the failure to the program.
     fn on_failure(
         &self,
         connections: &mut Connections,

@@ -38,13 +38,13 @@ enum Due {
 }
 
 impl Established {
-    /// A connection that its program is told of when the first FPDU arrives, before `first_by` if that is given.
+    /// A connection that is reported to its program when the first FPDU arrives, before `first_by` if that is given; otherwise it was reported.
     pub(super) fn new(id: Weak<CmId>, qpn: Qpn, first_by: Option<Time>) -> Established {
         let due = first_by.map(|at| (at, Due::Peer));
         Established { id, qpn, due, is_reported: first_by.is_none() }
     }
 
-    /// The same for the end that has sent an RTR message now. Its program is told at once.
+    /// The same for the end that has sent an RTR message now. It is reported to its program immediately.
     pub(super) fn after_rtr(id: Weak<CmId>, qpn: Qpn, now: Time) -> Established {
         Established { due: Some((now + RTR_REPEATS_NS[0], Due::Rtr(0))), ..Established::new(id, qpn, None) }
     }

@@ -304,7 +304,7 @@ impl CmService {
             error
         })?;
         let strong = id.upgrade();
-        // Without RTR its program is told at once, as with siw.
+        // Without RTR it is reported to its program immediately, as siw does.
         if terms.rtr.is_none() {
             connections.put(number, Entry::Established(Established::without_rtr(id, qpn, now)));
             connections.raise(strong, CmEventKind::Established, 0, ConnParam::default());

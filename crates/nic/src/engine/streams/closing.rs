@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// How long the peer may take to close its half.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// Most streams that never had a queue pair: refused requests of strangers. Then the oldest is closed at once.
+/// Most streams that never had a queue pair: refused requests. Then the oldest is closed at once.
 const MOST_REFUSED: usize = 64;
 /// How long the counters wait: at the exit of the process the lock may belong to a thread that no longer runs.
 const COUNT_PATIENCE: Duration = Duration::from_millis(100);

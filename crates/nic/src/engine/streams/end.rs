@@ -62,7 +62,7 @@ impl Connected {
         }
     }
 
-    /// Remembers why sending failed. Reading tells the same where that is only the end of the stream.
+    /// Stores why sending failed. Reading returns the same if that is only the end of the stream.
     pub(super) fn on_send_error(&mut self, error: &io::Error) {
         if error.raw_os_error() != Some(libc::EPIPE) {
             self.failed = error.raw_os_error();

@@ -2,7 +2,7 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | here | which sockets a progress context has, and what it tells the connection manager |
+//! | here | which sockets a progress context has, and what it reports to the connection manager |
 //! | `end` | the stream of one queue pair |
 //! | `egress` | how an FPDU leaves |
 //! | `drive` | what happens in one poll |

@@ -60,8 +60,9 @@ impl StreamExtras {
 
 /// What happens to a read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Whole,
+pub(crate) enum IoFault {
+    /// No fault.
+    None,
     /// At most so many bytes are moved.
     Short(usize),
     /// Nothing is moved; it must be repeated.
@@ -72,12 +73,12 @@ pub(crate) enum Fate {
     Damaged(u32),
 }
 
-impl Fate {
+impl IoFault {
     /// The length that short writes are drawn from.
     pub(crate) const USUAL_WRITE: usize = 4096;
 
     /// All of it is drawn each time, so that one fault does not shift the others.
-    fn draw(rng: &mut StdRng, config: &FaultConfig, len: usize) -> Fate {
+    fn draw(rng: &mut StdRng, config: &FaultConfig, len: usize) -> IoFault {
         let mut hits = |probability: f64| rng.random::<f64>() < probability;
         let (is_reset, is_stalled) = (hits(config.reset), hits(config.stall));
         let (is_short, is_damaged) = (hits(config.short), hits(config.corrupt));
@@ -85,15 +86,15 @@ impl Fate {
         let bits: u32 = rng.random_range(0..usize::BITS - len.max(1).leading_zeros());
         let (most, bit) = (rng.random_range(1..=1usize << bits), rng.random());
         if is_reset {
-            Fate::Reset
+            IoFault::Reset
         } else if is_stalled {
-            Fate::Stalled
+            IoFault::Stalled
         } else if is_short {
-            Fate::Short(most)
+            IoFault::Short(most)
         } else if is_damaged {
-            Fate::Damaged(bit)
+            IoFault::Damaged(bit)
         } else {
-            Fate::Whole
+            IoFault::None
         }
     }
 }
@@ -131,26 +132,26 @@ impl SocketExtras {
     }
 
     /// What happens to the next read or write, of `len` bytes.
-    pub(crate) fn fate(&self, io: Io, len: usize) -> Fate {
-        let Some(faults) = &self.all.faults else { return Fate::Whole };
+    pub(crate) fn next_fault(&self, io: Io, len: usize) -> IoFault {
+        let Some(faults) = &self.all.faults else { return IoFault::None };
         let rng = match io {
             Io::Received => &self.reads,
             Io::Sent => &self.writes,
         };
-        let fate = Fate::draw(&mut rng.lock(), faults, len);
+        let fault = IoFault::draw(&mut rng.lock(), faults, len);
         let counters = &self.all.counters;
-        match fate {
-            Fate::Short(_) => add(&counters.injected_shorts, 1),
-            Fate::Stalled => add(&counters.injected_stalls, 1),
-            Fate::Reset => add(&counters.injected_resets, 1),
-            Fate::Whole | Fate::Damaged(_) => {}
+        match fault {
+            IoFault::Short(_) => add(&counters.injected_shorts, 1),
+            IoFault::Stalled => add(&counters.injected_stalls, 1),
+            IoFault::Reset => add(&counters.injected_resets, 1),
+            IoFault::None | IoFault::Damaged(_) => {}
         }
-        fate
+        fault
     }
 
-    /// Flips the bit, if that is the fate of these bytes.
-    pub(crate) fn damage(&self, fate: &Fate, bytes: &mut [u8]) {
-        if let (Fate::Damaged(bit), false) = (fate, bytes.is_empty()) {
+    /// Flips the bit, if that is the fault of these bytes.
+    pub(crate) fn damage(&self, fault: &IoFault, bytes: &mut [u8]) {
+        if let (IoFault::Damaged(bit), false) = (fault, bytes.is_empty()) {
             let bit = *bit as usize % (bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             add(&self.all.counters.injected_corruptions, 1);
@@ -200,21 +201,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fates_repeat_with_the_seed_and_no_fault_shifts_another() {
+    fn faults_repeat_with_the_seed_and_no_fault_shifts_another() {
         let all: FaultConfig = "short=20%,stall=10%,reset=1%,corrupt=10%,seed=7".parse().unwrap();
         let only: FaultConfig = "short=20%,seed=7".parse().unwrap();
         let draw = |config: &FaultConfig| {
             let mut rng = StdRng::seed_from_u64(config.seed);
-            (0..1000).map(|_| Fate::draw(&mut rng, config, 100)).collect::<Vec<_>>()
+            (0..1000).map(|_| IoFault::draw(&mut rng, config, 100)).collect::<Vec<_>>()
         };
         assert_eq!(draw(&all), draw(&all));
-        let shorts = |fates: &[Fate]| fates.iter().filter(|fate| matches!(fate, Fate::Short(_))).count();
+        let shorts =
+            |drawn: &[IoFault]| drawn.iter().filter(|fault| matches!(fault, IoFault::Short(_))).count();
         assert!((100..300).contains(&shorts(&draw(&only))));
         for (of_all, of_only) in draw(&all).into_iter().zip(draw(&only)) {
             match of_all {
-                Fate::Short(most) => assert!(of_all == of_only && (1..=64).contains(&most)),
-                Fate::Whole | Fate::Damaged(_) => assert_eq!(of_only, Fate::Whole),
-                Fate::Stalled | Fate::Reset => {}
+                IoFault::Short(most) => assert!(of_all == of_only && (1..=64).contains(&most)),
+                IoFault::None | IoFault::Damaged(_) => assert_eq!(of_only, IoFault::None),
+                IoFault::Stalled | IoFault::Reset => {}
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The sockets of streams. None of them blocks.
 
-use super::extras::{Fate, Io, SocketExtras, StreamExtras};
+use super::extras::{Io, IoFault, SocketExtras, StreamExtras};
 use crate::memory::External;
 use ferroce_os::descriptors::open_within_hard_limit;
 use ferroce_os::interfaces::open_tcp;
@@ -129,15 +129,15 @@ impl StreamSocket {
             return unless_it_would_block((&self.socket).read(buffer));
         };
         // A fault hits bytes only: neither a read that finds nothing nor the end of the stream.
-        let fate = match extras.has_faults().then(|| self.peek()).transpose()? {
+        let fault = match extras.has_faults().then(|| self.peek()).transpose()? {
             Some(None) => return Ok(None),
-            None | Some(Some(0)) => Fate::Whole,
-            Some(Some(_)) => extras.fate(Io::Received, buffer.len()),
+            None | Some(Some(0)) => IoFault::None,
+            Some(Some(_)) => extras.next_fault(Io::Received, buffer.len()),
         };
-        let Some(len) = self.suffer(&fate, buffer.len())? else { return Ok(None) };
+        let Some(len) = self.allowed(&fault, buffer.len())? else { return Ok(None) };
         let received = unless_it_would_block((&self.socket).read(&mut buffer[..len]))?;
         if let Some(count) = received {
-            extras.damage(&fate, &mut buffer[..count]);
+            extras.damage(&fault, &mut buffer[..count]);
             extras.record(Io::Received, &[&buffer[..count]], count, extras.time_ns());
         }
         Ok(received)
@@ -153,15 +153,15 @@ impl StreamSocket {
     }
 
     /// How many of `len` bytes a read or write may move; `None` if it must be repeated later.
-    fn suffer(&self, fate: &Fate, len: usize) -> io::Result<Option<usize>> {
-        match *fate {
-            Fate::Stalled => Ok(None),
-            Fate::Reset => {
+    fn allowed(&self, fault: &IoFault, len: usize) -> io::Result<Option<usize>> {
+        match *fault {
+            IoFault::Stalled => Ok(None),
+            IoFault::Reset => {
                 self.close(Closing::Reset);
                 Err(io::Error::from_raw_os_error(libc::ECONNRESET))
             }
-            Fate::Short(most) => Ok(Some(most.min(len))),
-            Fate::Whole | Fate::Damaged(_) => Ok(Some(len)),
+            IoFault::Short(most) => Ok(Some(most.min(len))),
+            IoFault::None | IoFault::Damaged(_) => Ok(Some(len)),
         }
     }
 
@@ -190,7 +190,7 @@ impl StreamSocket {
         ends_record: bool,
     ) -> io::Result<usize> {
         let most = match &self.extras {
-            Some(extras) => self.suffer(&extras.fate(Io::Sent, Fate::USUAL_WRITE), usize::MAX)?,
+            Some(extras) => self.allowed(&extras.next_fault(Io::Sent, IoFault::USUAL_WRITE), usize::MAX)?,
             None => Some(usize::MAX),
         };
         let Some(most) = most else { return Ok(0) };

@@ -5,7 +5,7 @@
 //! 2. **In:** [`StreamQp::post_send`], [`StreamQp::post_recv`], [`StreamQp::receive`] for the bytes of the stream in any pieces,
 //!    [`StreamQp::disconnect`], and [`StreamQp::lost`] when the stream ends.
 //! 3. **Out:** after each of these, and when the stream takes bytes again, call [`StreamQp::poll_transmit`]. Then
-//!    [`StreamQp::close`] tells whether the stream must be closed.
+//!    [`StreamQp::close`] returns whether the stream must be closed.
 //!
 //! Always read the stream, also while it takes no bytes: two ends that answer READs and do not read would block each other. What a
 //! READ request leaves behind is one entry of a list that IRD bounds.
@@ -20,6 +20,7 @@
 //! | `tagged`, `untagged`, `peer_requests` | WRITE and READ response; SEND and immediate data; READ and atomic requests |
 //! | `terminate` | Terminate in both directions |
 //! | `ending` | ERR, flush, and the end of the stream |
+//! | `waiting` | what a queue pair waits for |
 
 mod egress;
 mod ending;
@@ -33,9 +34,11 @@ mod tagged;
 mod terminate;
 mod transmit;
 mod untagged;
+mod waiting;
 
 pub use egress::{StreamEgress, StreamHost};
 pub use ending::{Close, Lost};
+pub use waiting::StreamWaiting;
 
 use super::negotiation::{Negotiated, Role, Rtr};
 use super::reader::Reader;

@@ -1,6 +1,6 @@
 //! FPDUs of posted work, and the order in which it completes.
 //!
-//! A SEND or WRITE is done when the stream has taken its last byte: TCP delivers it, and nothing tells when. A READ or atomic is
+//! A SEND or WRITE is done when the stream has taken its last byte: TCP delivers it, without a report. A READ or atomic is
 //! done when its response is placed. Completions keep the order of posting.
 
 use super::super::wire::{
@@ -192,7 +192,7 @@ impl StreamQp {
         }
     }
 
-    /// Fails one request, flushes the others, and tells the peer that this end failed.
+    /// Fails one request, flushes the others, and reports the failure of this end to the peer.
     pub(super) fn fail_request<H: HostServices>(
         &mut self,
         number: u64,

@@ -69,7 +69,7 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// What the peer is told.
+    /// The Terminate code for the peer.
     pub const fn code(&self) -> TerminateCode {
         match self {
             StreamError::TooShort { .. } | StreamError::BodyLength { .. } => TerminateCode::LLP_LENGTH,

@@ -26,7 +26,7 @@ pub const fn pad_len(ulpdu_len: usize) -> usize {
     (LENGTH_LEN + ulpdu_len).wrapping_neg() & 3
 }
 
-/// Length of the frame at the start of `bytes`: an FPDU, or the request or reply before the first one. `None` if too few bytes are there to tell.
+/// Length of the frame at the start of `bytes`: an FPDU, or the request or reply before the first one. `None` if that needs more bytes.
 pub fn frame_len(bytes: &[u8], is_negotiated: bool) -> Option<usize> {
     let number = |at: usize| Some(usize::from(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?])));
     if is_negotiated {

@@ -45,7 +45,7 @@ impl FrameKind {
     }
 }
 
-/// Which messages may be the initiator's first, to tell the responder that it may send (ready to receive).
+/// Which messages may be the initiator's first, after which the responder may send (ready to receive).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RtrKinds {
     /// An empty SEND.
