@@ -5,6 +5,7 @@
 //! | `perf` | `ferroce perf` as Markdown tables |
 //! | `boundary` | the C library against the Rust API |
 //! | `fabric` | unmodified programs on the same-host fabric and the UDP link against UCX, sockets and bare memory |
+//! | `fabric_sim` | the simulator of fabrics: packet hops per second, the largest fabric |
 //! | `ucx` | UCX over ferroce against UCX over TCP |
 //! | `dsm` | the shared memory: speed-ups, single operations, transports |
 //! | `sides` | starts a server and its client, each on its own core |
@@ -15,6 +16,7 @@
 mod boundary;
 mod dsm;
 mod fabric;
+mod fabric_sim;
 mod perf;
 mod sides;
 mod ucx;
@@ -57,6 +59,9 @@ enum Command {
     /// Compare unmodified perftest programs with UCX, sockets and bare memory; takes under four minutes.
     #[command(long_flag = "fabric")]
     Fabric(fabric::Options),
+    /// Measure the simulator of fabrics on one core: packet hops per second, and a fat tree of 4394 hosts.
+    #[command(long_flag = "fabric-sim")]
+    FabricSim(fabric_sim::Options),
     /// Compare UCX over ferroce with UCX over TCP.
     #[command(long_flag = "ucx")]
     Ucx(Json),
@@ -99,6 +104,7 @@ fn main() -> ExitCode {
         Some(Command::Perf(args)) => perf::run(&args),
         Some(Command::Boundary) => boundary::bench(),
         Some(Command::Fabric(options)) => fabric::bench(&options),
+        Some(Command::FabricSim(options)) => fabric_sim::run(&options),
         Some(Command::Ucx(json)) => ucx::bench(json),
         Some(Command::Dsm(options)) => dsm::bench(options),
         Some(Command::BoundaryWorker(args)) => print(boundary::run(&args)),
