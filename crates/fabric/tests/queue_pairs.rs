@@ -84,6 +84,16 @@ fn pfc_pauses_queue_pairs_before_packets_are_lost() {
     assert_eq!((counters.headroom_drops, counters.buffer_drops, counters.retransmissions), (0, 0, 0));
 }
 
+/// A flow waits for its turn longer than the machine waits before it asks for a missing ACK (1 ms).
+#[test]
+fn paced_queue_pairs_that_wait_long_for_their_port_all_finish() {
+    let flows = vec![r#"[1, 0, "100kB", "0us"]"#; 400].join(", ");
+    let (before, _) = INCAST.split_once("kind = \"incast\"").expect("a workload");
+    let crowded = format!("{before}kind = \"flows\"\nflows = [{flows}]\n");
+    let crowded = crowded.replace("100Gb/s", "1Gb/s").replace("100ms", "20s");
+    finish(&scenario(&crowded), 0);
+}
+
 #[test]
 fn queue_pairs_recover_what_links_and_switches_lose_and_every_byte_is_somewhere() {
     let lossy = INCAST.replace("control", "loss = 0.01\ncontrol");

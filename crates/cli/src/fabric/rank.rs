@@ -51,8 +51,16 @@ impl Column {
         self.by_control.iter().find(|(name, _)| name == control).map(|(_, reached)| *reached)
     }
 
+    /// The least of those that finished all flows; of all, if none did.
     fn least(&self, of: fn(&Reached) -> f64) -> f64 {
-        self.by_control.iter().map(|(_, reached)| of(reached)).fold(f64::INFINITY, f64::min)
+        let any_finished = self.by_control.iter().any(|(_, reached)| reached.is_finished);
+        let counted = self.by_control.iter().filter(|(_, reached)| reached.is_finished || !any_finished);
+        counted.map(|(_, reached)| of(reached)).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Whether a control was run and finished all flows.
+    fn is_finished(&self, control: &str) -> bool {
+        self.of(control).is_some_and(|reached| reached.is_finished)
     }
 }
 
@@ -110,7 +118,8 @@ fn render(columns: &[Column]) -> String {
             controls.push(control);
         }
     }
-    let missing = |control: &str| columns.iter().filter(|column| column.of(control).is_none()).count();
+    // The figures of unfinished columns are too small to be compared.
+    let missing = |control: &str| columns.iter().filter(|column| !column.is_finished(control)).count();
     controls.sort_by(|a, b| {
         let key = |control: &str| (missing(control), cost(control, columns, |reached| reached.p99));
         key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal)
@@ -136,7 +145,7 @@ fn render(columns: &[Column]) -> String {
         text += &format!("\n{number}: {}", column.name);
     }
     text += "\ncost: slowdown divided by the least of the column, geometric mean over the columns that have the control";
-    text += "\n*: flows were left unfinished, so the figure is too small; –: the scenario has no run with the control";
+    text += "\n*: flows were left unfinished, so the figure is too small; –: the scenario has no run with the control. Controls with either are last";
     text
 }
 

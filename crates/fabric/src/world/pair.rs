@@ -253,9 +253,10 @@ impl World {
         };
         let deadlines = [pair.requester.deadline(), pair.responder.deadline()];
         let Some(at) = deadlines.into_iter().flatten().min() else { return };
-        let at = at.0.saturating_mul(1000);
+        // The handler compares the time of the event, which is never in the past.
+        let (due, at) = (at.0.saturating_mul(1000), at.0.saturating_mul(1000).max(self.now));
         // A pacing gap that has passed ends when the port is free.
-        if at < pair.deadline_at && (at > self.now || !pair.is_ready) {
+        if at < pair.deadline_at && (due > self.now || !pair.is_ready) {
             pair.deadline_at = at;
             self.events.push(at, Event::Deadline(flow));
         }

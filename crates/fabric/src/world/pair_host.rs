@@ -5,8 +5,8 @@
 
 use crate::packet::Kind;
 use ferroce_proto::qp::{
-    DropReason, Egress, Events, HistoryEvent, Memory, Placement, RecvWqe, RefusalReason, Segment, Side,
-    Transmission, TxError, TxPayload, WriteHeaders,
+    DropReason, Egress, Events, HistoryEvent, Memory, Placement, REPORT_LEN, RecvWqe, RefusalReason, Segment,
+    Side, Transmission, TxError, TxPayload, WriteHeaders,
 };
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
@@ -16,7 +16,8 @@ use ferroce_proto::{PdId, RKey, Srqn};
 use std::fmt;
 
 /// Largest payload that a frame carries as bytes: the report of a sequence NAK.
-const MAX_BYTES: usize = 32;
+const MAX_BYTES: usize = REPORT_LEN;
+const _: () = assert!(Headers::MAX_LEN + MAX_BYTES <= u8::MAX as usize, "the length of a frame is a byte");
 
 /// The headers of a packet, and how long its payload is.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +40,8 @@ impl Frame {
         segment.headers.write_to(payload, &mut bytes[..len]);
         let mut zeros = payload + pad_of(payload);
         if let TxPayload::Bytes(data) = segment.payload {
-            let end = len + data.len().min(MAX_BYTES);
-            bytes[len..end].copy_from_slice(&data[..end - len]);
+            let end = len + data.len();
+            bytes[len..end].copy_from_slice(data);
             (len, zeros) = (end, zeros - (end - len));
         }
         let kind =

@@ -59,6 +59,7 @@ pub use host::{
     Placement, Side, TxError, TxPayload,
 };
 pub use post::{PostError, Posted};
+pub use rc::REPORT_LEN;
 pub use reason::Reason;
 pub use receive::{Arrival, Terms};
 pub use refusal::RefusalReason;

@@ -4,4 +4,5 @@ mod requester;
 mod responder;
 
 pub(crate) use requester::Requester;
+pub use responder::REPORT_LEN;
 pub(crate) use responder::Responder;

@@ -30,7 +30,7 @@ const MAX_KEPT_BYTES: u32 = 1 << 20;
 const TICK_NS: u64 = 2 * (4096 << 14);
 
 /// Bytes of the bitmap of kept packets in a NAK.
-pub(in super::super) const REPORT_LEN: usize = MAX_KEPT as usize / 8;
+pub const REPORT_LEN: usize = MAX_KEPT as usize / 8;
 
 /// Slots of the smallest ring.
 const MIN_SLOTS: usize = 64;

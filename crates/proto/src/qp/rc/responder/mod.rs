@@ -33,7 +33,7 @@ use crate::ids::{Psn, Srqn};
 use crate::verbs::{EventKind, MemoryFault, QpAttr, Transport};
 use crate::wire::{NakCode, Operation, Packet, Syndrome};
 use kept::Kept;
-pub(super) use kept::REPORT_LEN;
+pub use kept::REPORT_LEN;
 use replay::ReplayStore;
 use reply::Replies;
 
