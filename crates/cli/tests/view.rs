@@ -3,9 +3,10 @@
 #[path = "view/browser.rs"]
 mod browser;
 mod support;
+mod watched;
 
 use browser::Browser;
-use ferroce_nic::{Config, Cq, Nic, Pd, Qp, QpInit};
+use ferroce_nic::Config;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::{ferroce, outcome, scratch};
+use watched::Watched;
 
 /// Far longer than anything here takes; reached only by a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,38 +84,6 @@ impl Drop for Viewer {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-    }
-}
-
-/// A NIC of this process with a queue pair.
-struct Watched {
-    qp: Qp,
-    _cq: Cq,
-    _pd: Arc<Pd>,
-    nic: Nic,
-}
-
-impl Watched {
-    fn open(addr: &str) -> Watched {
-        let addresses = Some(vec![addr.parse().expect("an address")]);
-        let nic = Nic::open(Config::default().with(|c| c.addresses = addresses)).expect("the device opens");
-        let pd = nic.alloc_pd().expect("a domain");
-        let cq = nic.create_cq(16, None, 0).expect("a queue");
-        let transport = ferroce_proto::verbs::Transport::Rc;
-        let cap = Default::default();
-        let init = QpInit { transport, send_cq: &cq, recv_cq: &cq, srq: None, cap, signal_all: false };
-        let qp = pd.create_qp(&init).expect("a queue pair");
-        Watched { qp, _cq: cq, _pd: pd, nic }
-    }
-
-    /// As the table shows it.
-    fn qpn(&self) -> String {
-        format!("{:#08x}", self.qp.qpn().value())
-    }
-
-    /// As the page names it.
-    fn id(&self) -> String {
-        format!("{}.{}.{}", std::process::id(), self.nic.slot(), self.qp.qpn().value())
     }
 }
 
