@@ -15,13 +15,16 @@ struct Need {
     why: &'static str,
 }
 
-const NEEDS: [Need; 4] = [
+const NEEDS: [Need; 5] = [
     Need { program: "tshark", package: "tshark", why: "dissects every packet type" },
     Need { program: "setpriv", package: "util-linux", why: "runs the tests as a user without rights" },
     Need { program: "valgrind", package: "valgrind", why: "counts instructions" },
     Need { program: "c++", package: "g++", why: "builds libFuzzer" },
+    Need { program: BROWSER, package: BROWSER, why: "shows the HTML pages" },
 ];
 
+/// The browser of the tests in crates/cli/tests/view.rs.
+const BROWSER: &str = "chromium-headless-shell";
 /// First release whose RoCE layer computes the ICRC over both IP versions, and below the next major one.
 const SCAPY: &str = "scapy>=2.5,<3";
 /// Fails unless that layer is there.
@@ -32,6 +35,7 @@ pub(crate) struct Tools {
     pub(crate) tshark: Option<PathBuf>,
     pub(crate) setpriv: Option<PathBuf>,
     pub(crate) cxx: Option<PathBuf>,
+    pub(crate) browser: Option<PathBuf>,
     /// A Python that can import scapy's RoCE layer.
     pub(crate) python: Option<PathBuf>,
 }
@@ -45,13 +49,14 @@ impl Tools {
             tshark: which("tshark"),
             setpriv: which("setpriv"),
             cxx: which("c++"),
+            browser: which(BROWSER),
             python: candidates.into_iter().flatten().find(|python| has_scapy(ctx, python)),
         }
     }
 
     /// Whether a test that asks for a tool may treat its absence as a failure.
     pub(crate) fn complete(&self) -> bool {
-        self.tshark.is_some() && self.python.is_some()
+        self.tshark.is_some() && self.python.is_some() && self.browser.is_some()
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use support::{Outcome, build_library, ferroce, finish, has_compiler, may_build, outcome, scratch};
+use support::{Outcome, build_library, example, ferroce, finish, has_compiler, outcome, scratch};
 
 /// The program of tests/c, compiled by `ferroce dsm cc`. `None`, with the reason printed, if this machine cannot.
 fn program() -> Option<&'static Path> {
@@ -355,17 +355,6 @@ fn processes_behind_a_real_ssh_end_with_the_launcher() {
         assert!(patience.elapsed() < std::time::Duration::from_secs(20), "left: {sleepers:?}");
         std::thread::yield_now();
     }
-}
-
-/// An example of crates/dsm. `None`, with the reason printed, if it cannot be built.
-fn example(name: &str) -> Option<PathBuf> {
-    if !may_build() {
-        println!("SKIPPED: the example is built by cargo, which this user may not run");
-        return None;
-    }
-    let example = ["build", "--quiet", "--package", "ferroce-dsm", "--example", name];
-    assert!(Command::new(env!("CARGO")).args(example).status().expect("cargo runs").success());
-    Some(Path::new(env!("CARGO_BIN_EXE_ferroce")).with_file_name("examples").join(name))
 }
 
 /// It checks its product itself.

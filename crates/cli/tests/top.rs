@@ -1,6 +1,7 @@
 //! `ferroce top` as a user meets it: on a terminal of its own, as text, as JSON.
 
-use ferroce_nic::{Config, Cq, Nic, Pd, Qp, QpInit};
+mod watched;
+
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
@@ -11,40 +12,10 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use watched::Watched;
 
 /// Far longer than anything here takes; reached only by a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A NIC of this process with a queue pair.
-struct Watched {
-    qp: Qp,
-    _cq: Cq,
-    _pd: Arc<Pd>,
-    nic: Nic,
-}
-
-impl Watched {
-    fn open(addr: &str) -> Watched {
-        let addresses = Some(vec![addr.parse().expect("an address")]);
-        let nic = Nic::open(Config::default().with(|c| c.addresses = addresses)).expect("the device opens");
-        let pd = nic.alloc_pd().expect("a domain");
-        let cq = nic.create_cq(16, None, 0).expect("a queue");
-        let init = QpInit {
-            transport: ferroce_proto::verbs::Transport::Rc,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap: Default::default(),
-            signal_all: false,
-        };
-        let qp = pd.create_qp(&init).expect("a queue pair");
-        Watched { qp, _cq: cq, _pd: pd, nic }
-    }
-
-    fn qpn(&self) -> String {
-        format!("{:#08x}", self.qp.qpn().value())
-    }
-}
 
 /// `ferroce top` on a pseudoterminal.
 struct Session {

@@ -117,7 +117,7 @@
     replace(at('table').querySelector('thead tr'), table.columns.map(([title, isNumber], n) => {
       const sorted = n === table.sort;
       const down = sorted ? !table.down : isNumber;
-      return make('th', { scope: 'col', 'aria-sort': sorted ? (table.down ? 'descending' : 'ascending') : 'none' },
+      return make('th', { scope: 'col', class: isNumber ? null : 'name', 'aria-sort': sorted ? (table.down ? 'descending' : 'ascending') : 'none' },
         button(title + (sorted ? (table.down ? ' ▾' : ' ▴') : ''), `sort${n}`, () => want({ sort: n, down: +down })));
     }));
     replace(at('table').querySelector('tbody'), table.rows.map((row, n) => {
@@ -217,15 +217,17 @@
     for (const { a, b, link } of links) {
       const [[x1, y1], [x2, y2]] = [place(a), place(b)];
       const label = `${nodes[a].name} and ${nodes[b].name}: ${link.count} queue pairs, ${short(link.bytes)} B/s, ${short(link.resent)} resent/s`;
+      // A loop bends towards the middle of the drawing.
+      const bend = y1 < height / 2 ? 70 : -70;
       const length = Math.hypot(x2 - x1, y2 - y1) || 1;
       link.lines.forEach(([qp, tone], n) => {
         const off = (n - (link.lines.length - 1) / 2) * 9;
-        const middle = a === b ? [x1 + box[0] * .9 + off, y1 - 70] : [(x1 + x2) / 2 - (y2 - y1) / length * off * 2, (y1 + y2) / 2 + (x2 - x1) / length * off * 2];
+        const middle = a === b ? [x1 + box[0] * .7 + off, y1 + bend] : [(x1 + x2) / 2 - (y2 - y1) / length * off * 2, (y1 + y2) / 2 + (x2 - x1) / length * off * 2];
         const d = a === b ? `M${x1 + 20} ${y1}C${x1 + 20} ${middle[1] + off} ${middle[0]} ${middle[1] + off} ${x1 + box[0] / 2} ${y1}`
           : `M${x1} ${y1}Q${middle[0]} ${middle[1]} ${x2} ${y2}`;
         parts.push(draw('g', { class: `link ${tone}`, click: () => want({ qp }) }, draw('title', {}, label), draw('path', { class: 'link-line', d }), draw('path', { class: 'link-hit', d })));
       });
-      const where = a === b ? [x1, y1 - 40] : [(x1 + x2) / 2, (y1 + y2) / 2 - 4 - link.lines.length * 5];
+      const where = a === b ? [x1, y1 + bend * .8] : [(x1 + x2) / 2, (y1 + y2) / 2 - 4 - link.lines.length * 5];
       parts.push(draw('text', { class: 'middle', x: where[0], y: where[1] }, `${link.count} QP${link.count === 1 ? '' : 's'}, ${short(link.bytes)} B/s`));
     }
     nodes.forEach((node, n) => {

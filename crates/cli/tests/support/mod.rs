@@ -61,6 +61,17 @@ pub(crate) fn build_library(package: &str) {
     }
 }
 
+/// An example of crates/dsm. `None`, with the reason printed, if it cannot be built.
+pub(crate) fn example(name: &str) -> Option<PathBuf> {
+    if !may_build() {
+        println!("SKIPPED: the example is built by cargo, which this user may not run");
+        return None;
+    }
+    let example = ["build", "--quiet", "--package", "ferroce-dsm", "--example", name];
+    assert!(Command::new(env!("CARGO")).args(example).status().expect("cargo runs").success());
+    Some(Path::new(env!("CARGO_BIN_EXE_ferroce")).with_file_name("examples").join(name))
+}
+
 /// Compiles C with these arguments, in `folder`.
 #[track_caller]
 pub(crate) fn cc(folder: &Path, line: &str) {
