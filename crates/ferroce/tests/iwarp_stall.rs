@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use support::{LOOPBACKS, Side, V4, watched};
 
 /// Set in the process whose queue pairs stall.
-const ROLE: &str = "FERROCE_TEST_STALLS";
+const ROLE: &str = "IWARP_STALL_CHILD";
 const TEST: &str = "stalls_are_explained";
 const SENTENCES: [&str; 2] =
     ["the send buffer of TCP is full, because the peer has stopped reading", "answered none of 1 READs"];
