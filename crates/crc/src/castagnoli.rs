@@ -1,7 +1,7 @@
 //! CRC-32C, the checksum of iWARP's FPDUs and of iSCSI (RFC 3720, polynomial of Castagnoli).
 //!
 //! x86-64 has an instruction for it since SSE4.2. It takes three cycles and can start every cycle, so long inputs are cut into three parts that
-//! are summed together. Other processors take eight bytes per step through tables.
+//! are processed together. Other processors take eight bytes per step through tables.
 
 /// The polynomial; the highest bit is the coefficient of `x^0`.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -74,33 +74,33 @@ fn by_instruction(crc: u32, bytes: &[u8]) -> u32 {
     use core::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
     let step = |crc: u64, word: &[u8; 8]| _mm_crc32_u64(crc, u64::from_le_bytes(*word));
     let (blocks, bytes) = bytes.as_chunks::<{ 3 * PART }>();
-    let mut sum = u64::from(!crc);
+    let mut state = u64::from(!crc);
     for block in blocks {
         let (words, _) = block.as_chunks();
         let (first, others) = words.split_at(PART / 8);
         let (second, third) = others.split_at(PART / 8);
-        let (mut a, mut b, mut c) = (sum, 0, 0);
+        let (mut a, mut b, mut c) = (state, 0, 0);
         for ((x, y), z) in first.iter().zip(second).zip(third) {
             (a, b, c) = (step(a, x), step(b, y), step(c, z));
         }
-        sum = u64::from(append_part(append_part(a as u32) ^ b as u32) ^ c as u32);
+        state = u64::from(shift_by_part(shift_by_part(a as u32) ^ b as u32) ^ c as u32);
     }
     let (words, rest) = bytes.as_chunks();
-    let long = words.iter().fold(sum, step);
+    let long = words.iter().fold(state, step);
     !rest.iter().fold(long as u32, |crc, byte| _mm_crc32_u8(crc, *byte))
 }
 
-/// Bytes of each of the three parts that are summed together.
+/// Bytes of each of the three parts that are processed together.
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
 const PART: usize = 1024;
 
-/// `APPENDED[n][b]` is the sum with byte `b` at place `n`, after another [`PART`] zero bytes.
+/// `SHIFT_BY_PART[n][b]` is the CRC state with byte `b` at byte position `n`, after another [`PART`] zero bytes.
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
-static APPENDED: [[u32; 256]; 4] = appended();
+static SHIFT_BY_PART: [[u32; 256]; 4] = shift_table();
 
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
-const fn appended() -> [[u32; 256]; 4] {
-    let mut appended = [[0; 256]; 4];
+const fn shift_table() -> [[u32; 256]; 4] {
+    let mut table = [[0; 256]; 4];
     let mut bit = 0;
     while bit < 32 {
         let (mut value, mut byte) = (1_u32 << bit, 0);
@@ -108,32 +108,35 @@ const fn appended() -> [[u32; 256]; 4] {
             value = value >> 8 ^ TABLES[0][(value & 0xff) as usize];
             byte += 1;
         }
-        // The sum is linear: a byte is the sum of its bits.
-        let (place, mask, mut index) = (bit / 8, 1 << (bit % 8), 0);
+        // The CRC is linear: the state of a byte is the XOR of those of its bits.
+        let (position, mask, mut index) = (bit / 8, 1 << (bit % 8), 0);
         while index < 256 {
             if index & mask != 0 {
-                appended[place][index] ^= value;
+                table[position][index] ^= value;
             }
             index += 1;
         }
         bit += 1;
     }
-    appended
+    table
 }
 
-/// The sum after another [`PART`] zero bytes.
+/// The CRC state after another [`PART`] zero bytes.
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
 #[inline]
-fn append_part(sum: u32) -> u32 {
-    let bytes = sum.to_le_bytes().into_iter().zip(&APPENDED);
-    bytes.fold(0, |sum, (byte, table)| sum ^ table[usize::from(byte)])
+fn shift_by_part(state: u32) -> u32 {
+    let bytes = state.to_le_bytes().into_iter().zip(&SHIFT_BY_PART);
+    bytes.fold(0, |state, (byte, table)| state ^ table[usize::from(byte)])
 }
 
 fn by_tables(crc: u32, bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<8>();
     let long = words.iter().fold(!crc, |crc, word| {
         let mixed = (u64::from_le_bytes(*word) ^ u64::from(crc)).to_le_bytes();
-        mixed.iter().zip(TABLES.iter().rev()).fold(0, |sum, (byte, table)| sum ^ table[usize::from(*byte)])
+        mixed
+            .iter()
+            .zip(TABLES.iter().rev())
+            .fold(0, |state, (byte, table)| state ^ table[usize::from(*byte)])
     });
     !rest.iter().fold(long, |crc, byte| crc >> 8 ^ TABLES[0][usize::from(crc as u8 ^ byte)])
 }

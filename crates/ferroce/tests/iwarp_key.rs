@@ -3,8 +3,11 @@
 mod support;
 
 use ferroce::{Config, ConnectError, Connector, Device, Error, Listener, Rc, Secret, Wire};
-use std::net::SocketAddr;
-use std::time::Duration;
+use ferroce_proto::iwarp::negotiation::{Initiator, Offer, Reply, RequestKey, StreamAddrs};
+use socket2::{Domain, Socket, Type};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, SystemTime};
 use support::{LOOPBACKS, PATIENCE, Side, V4, watched};
 
 /// Private data of a request and of an accepting reply with a key.
@@ -98,6 +101,76 @@ fn a_listener_without_the_key_is_refused() {
             refused(&client, listener.local_addr());
         });
         assert_eq!(client.device.counters().cm["unproven"], 1);
+    });
+}
+
+/// A socket that is bound to this port, which other sockets of this function may have too.
+fn bound(port: u16) -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::new(V4, port).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+/// Connects from a port and sends a request. The connection is reset when it is dropped, so that the port is free immediately.
+fn send_from(port: u16, to: SocketAddr, request: &[u8]) -> TcpStream {
+    let (socket, _) = bound(port);
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request).unwrap();
+    stream
+}
+
+fn read_reply(stream: &mut TcpStream, initiator: &mut Initiator) -> Reply {
+    loop {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        if let (_, Some(reply)) = initiator.receive(&byte).unwrap() {
+            return reply;
+        }
+    }
+}
+
+/// An attacker sends a recorded request again, from the same port: to the same device, then to the next one with that port.
+#[test]
+fn a_recorded_request_is_refused_by_every_device_of_the_process() {
+    watched(|| {
+        // Held by unconnected sockets, so that no other process gets these ports.
+        let ((_held, from), (_held_too, to)) = (bound(0), bound(0));
+        let addrs = StreamAddrs { initiator: from, responder: to };
+        let unix_s = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        let request_key = RequestKey { secret: key(1), addrs, nonce: 7, unix_s };
+        let request = || Initiator::with_key(Offer::default(), b"hello", Some(&request_key));
+        let open = || {
+            let server = side(Some(1));
+            let listener = Listener::bind(&server.device, to).unwrap();
+            (server, listener)
+        };
+        let replay = |server: &Side<Rc>, listener: &Listener| {
+            let (mut initiator, bytes) = request();
+            let reply = read_reply(&mut send_from(from.port(), to, &bytes), &mut initiator);
+            assert_eq!(reply.accepted, None);
+            let text = String::from_utf8(reply.private_data).unwrap();
+            assert!(text.contains("used before"), "{text}");
+            assert_eq!(server.device.counters().cm["replayed"], 1);
+            assert!(listener.accept_timeout(Duration::from_millis(1)).is_err(), "the program got a request");
+        };
+
+        let (server, listener) = open();
+        let (mut initiator, bytes) = request();
+        let mut stream = send_from(from.port(), to, &bytes);
+        let received = listener.accept_timeout(PATIENCE).unwrap();
+        assert_eq!(received.private_data(), b"hello");
+        received.reject(b"busy").unwrap();
+        assert_eq!(read_reply(&mut stream, &mut initiator).private_data, b"busy");
+        drop(stream);
+        replay(&server, &listener);
+        drop((listener, server));
+        let (server, listener) = open();
+        replay(&server, &listener);
     });
 }
 

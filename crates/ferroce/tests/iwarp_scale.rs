@@ -12,18 +12,19 @@ use ferroce_nic::{
 use ferroce_proto::verbs::{
     Completion, Payload, QpCap, RecvWr, SendFlags, SendOp, SendWr, Transport, WcStatus,
 };
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use support::process::{Peer, parent};
-use support::{LOOPBACKS, PATIENCE, V4, number, watched};
+use support::{LOOPBACKS, PATIENCE, V4, number, until, watched};
 
-/// Bytes of an idle connection: id, queue pair, stream.
+/// Bytes of the heap that a connection holds while it is idle, before and after it was used: id, queue pair, stream.
 const MOST: usize = 12 * 1024;
 
 struct Counting;
@@ -49,6 +50,12 @@ static ALLOCATOR: Counting = Counting;
 
 fn live() -> usize {
     LIVE.load(Ordering::Relaxed)
+}
+
+/// Lowers the soft limit of descriptors.
+fn set_soft_limit(soft: usize) {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(soft as u64), maximum }).unwrap();
 }
 
 struct End {
@@ -80,6 +87,13 @@ impl End {
         let qp = self.pd.create_qp(&init).unwrap();
         qp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
         qp
+    }
+
+    fn listen(&self, backlog: u32) -> Arc<CmId> {
+        let listener = self.nic.create_cm_id(&self.channel, PortSpace::Tcp, 0).unwrap();
+        listener.bind(SocketAddr::new(V4, 0)).unwrap();
+        listener.listen(backlog).unwrap();
+        listener
     }
 
     fn event(&mut self, kind: CmEventKind) -> CmEvent {
@@ -152,10 +166,9 @@ fn talk(mut socket: TcpStream, listens: bool) {
     };
     let (mut end, start) = (End::new(count), Instant::now());
     let before = live();
+    let heap = || live().checked_sub(before).expect("the heap shrank") / count;
     if listens {
-        let listener = end.nic.create_cm_id(&end.channel, PortSpace::Tcp, 0).unwrap();
-        listener.bind(SocketAddr::new(V4, 0)).unwrap();
-        listener.listen(16).unwrap();
+        let listener = end.listen(16);
         socket.write_all(&listener.local_addr().unwrap().port().to_be_bytes()).unwrap();
         (0..count).for_each(|_| end.accept());
     } else {
@@ -164,11 +177,12 @@ fn talk(mut socket: TcpStream, listens: bool) {
         let to = SocketAddr::new(V4, u16::from_be_bytes(port));
         (0..count).for_each(|_| end.connect(to));
     }
-    let (each, set_up) = (live().saturating_sub(before) / count, start.elapsed());
+    let (unused_heap, set_up) = (heap(), start.elapsed());
     barrier();
     end.use_all();
     let used = start.elapsed();
     barrier();
+    let used_heap = heap();
     if listens {
         end.connections.iter().for_each(|(id, _)| id.disconnect().unwrap());
     }
@@ -176,21 +190,27 @@ fn talk(mut socket: TcpStream, listens: bool) {
         end.event(CmEventKind::Disconnected);
     }
     println!(
-        "{count} connections: {each} bytes each; set up after {set_up:?}, used {used:?}, closed {:?}",
+        "{count} connections: {unused_heap} bytes of the heap each, {used_heap} after use; set up after {set_up:?}, used {used:?}, closed {:?}",
         start.elapsed()
     );
-    assert!(each <= MOST, "an idle connection takes {each} bytes");
+    assert!(
+        unused_heap <= MOST,
+        "a connection takes {unused_heap} bytes of the heap before its first message"
+    );
+    assert!(used_heap <= MOST, "a connection takes {used_heap} bytes of the heap after its first message");
     barrier();
 }
 
+/// The child accepts all connections, with a soft limit that has to be raised.
 #[test]
 fn many_streams_are_set_up_used_and_closed() {
     if let Some(socket) = parent() {
-        return talk(socket, false);
+        set_soft_limit(64);
+        return talk(socket, true);
     }
     watched(|| {
         let peer = Peer::start("many_streams_are_set_up_used_and_closed", V4);
-        talk(peer.socket.try_clone().unwrap(), true);
+        talk(peer.socket.try_clone().unwrap(), false);
         peer.finish();
     });
 }
@@ -216,4 +236,35 @@ fn descriptors_suffice_up_to_the_hard_limit_and_the_refusal_names_it() {
     };
     assert!(ids.len() > HARD - SOFT, "only {} ids were bound: {refusal}", ids.len());
     assert!(refusal.contains("ulimit -Hn"), "{refusal}");
+}
+
+/// The child listens and has few descriptors left. The parent connects, and sends no request.
+#[test]
+fn connections_that_only_arrive_do_not_raise_the_limit() {
+    const SOFT: usize = 512;
+    const FREE: usize = 8;
+    let Some(mut socket) = parent() else {
+        return watched(|| {
+            let mut peer = Peer::start("connections_that_only_arrive_do_not_raise_the_limit", V4);
+            let mut port = [0; 2];
+            peer.socket.read_exact(&mut port).unwrap();
+            let to = SocketAddr::new(V4, u16::from_be_bytes(port));
+            let _silent: Vec<TcpStream> = (0..4 * FREE).map(|_| TcpStream::connect(to).unwrap()).collect();
+            peer.socket.write_all(b".").unwrap();
+            peer.finish();
+        });
+    };
+    set_soft_limit(SOFT);
+    let end = End::new(1);
+    let listener = end.listen(1024);
+    let mut files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    files.truncate(files.len() - FREE);
+    socket.write_all(&listener.local_addr().unwrap().port().to_be_bytes()).unwrap();
+    socket.read_exact(&mut [0]).unwrap();
+    let accepted = || end.nic.counters().cm["half_open_now"] as usize;
+    until("all free descriptors are used", || accepted() >= FREE);
+    // The next one proves that the listener tried again after EMFILE.
+    files.pop();
+    until("a descriptor that becomes free is used", || accepted() > FREE);
+    assert_eq!(getrlimit(Resource::Nofile).current, Some(SOFT as u64));
 }

@@ -1,5 +1,6 @@
 //! A counting event descriptor: one unit per event, readable while there is one.
 
+use crate::descriptors::open_within_hard_limit;
 use crate::wait_set::WaitSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -88,7 +89,8 @@ pub struct EventFile {
 impl EventFile {
     /// A descriptor that is not readable yet.
     pub fn new() -> io::Result<Self> {
-        let (units, set) = (EventFd::new()?, WaitSet::new()?);
+        let units = open_within_hard_limit(EventFd::new)?;
+        let set = open_within_hard_limit(WaitSet::new)?;
         set.enter_other(units.as_raw_fd())?;
         Ok(EventFile { units, set })
     }

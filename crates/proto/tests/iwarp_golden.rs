@@ -13,7 +13,7 @@ use ferroce_proto::iwarp::wire::{
 };
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::AtomicOp;
-use golden::{From, TempFile, output, tcp_frames, tshark, write_pcap};
+use golden::{Sender, TempFile, output, tcp_frames, tshark, write_pcap};
 
 fn fpdu(header: &DdpHeader, rest: &[u8]) -> Vec<u8> {
     let mut bytes = [0; DdpHeader::UNTAGGED_LEN];
@@ -36,20 +36,20 @@ fn tagged(opcode: RdmapOpcode) -> DdpHeader {
 }
 
 /// The frames of a connection, one per TCP segment, and the opcode that tshark must find in each.
-fn connection() -> Vec<(From, Vec<u8>, Option<RdmapOpcode>)> {
+fn connection() -> Vec<(Sender, Vec<u8>, Option<RdmapOpcode>)> {
     let offer = Offer { crc: true, ..Offer::default() };
     let (_, request) = Initiator::new(offer, b"private");
     let (_, read) = Responder::new(Time(0)).receive(&request).expect("our own frame");
     let (_, reply) = read.expect("whole").accept(&offer, b"data").expect("acceptable");
-    let mut frames = vec![(From::Initiator, request, None), (From::Responder, reply, None)];
+    let mut frames = vec![(Sender::Initiator, request, None), (Sender::Responder, reply, None)];
     let mut add = |from, header: DdpHeader, rest: &[u8]| {
         frames.push((from, fpdu(&header, rest), Some(header.opcode)));
     };
-    add(From::Initiator, tagged(RdmapOpcode::Write), b"");
-    add(From::Initiator, tagged(RdmapOpcode::Write), b"five!");
+    add(Sender::Initiator, tagged(RdmapOpcode::Write), b"");
+    add(Sender::Initiator, tagged(RdmapOpcode::Write), b"five!");
     let sends = [RdmapOpcode::Send, RdmapOpcode::SendInv, RdmapOpcode::SendSe, RdmapOpcode::SendSeInv];
     for (msn, opcode) in (1..).zip(sends) {
-        add(From::Initiator, untagged(opcode, msn), &b"payload"[..msn as usize]);
+        add(Sender::Initiator, untagged(opcode, msn), &b"payload"[..msn as usize]);
     }
     let read = ReadRequest {
         sink_stag: RKey(0x77),
@@ -59,16 +59,16 @@ fn connection() -> Vec<(From, Vec<u8>, Option<RdmapOpcode>)> {
         source_to: 0x1010,
     };
     let read_header = untagged(RdmapOpcode::ReadRequest, 1);
-    add(From::Initiator, read_header, &read.to_bytes());
-    add(From::Responder, tagged(RdmapOpcode::ReadResponse), b"answer");
+    add(Sender::Initiator, read_header, &read.to_bytes());
+    add(Sender::Responder, tagged(RdmapOpcode::ReadResponse), b"answer");
     let atomic = AtomicRequest::new(5, RKey(9), 64, AtomicOp::FetchAdd { add: 3 });
-    add(From::Initiator, untagged(RdmapOpcode::AtomicRequest, 2), &atomic.to_bytes());
+    add(Sender::Initiator, untagged(RdmapOpcode::AtomicRequest, 2), &atomic.to_bytes());
     let response = AtomicResponse { id: 5, original: 40 };
-    add(From::Responder, untagged(RdmapOpcode::AtomicResponse, 1), &response.to_bytes());
+    add(Sender::Responder, untagged(RdmapOpcode::AtomicResponse, 1), &response.to_bytes());
     let quoted = Some(Quoted { segment_len: 46, header: read_header, read: Some(read) });
     let mut body = [0; MAX_BODY];
     let len = Terminate { code: TerminateCode::RDMAP_BOUNDS, quoted }.write(&mut body);
-    add(From::Responder, untagged(RdmapOpcode::Terminate, 1), &body[..len]);
+    add(Sender::Responder, untagged(RdmapOpcode::Terminate, 1), &body[..len]);
     frames
 }
 

@@ -8,7 +8,7 @@ use ferroce_proto::iwarp::reader::{Body, Item, Reader};
 use ferroce_proto::iwarp::wire::{
     DdpBuffer, DdpHeader, RdmapOpcode, ReadRequest, StreamError, TerminateCode,
 };
-use golden::{From, TempFile, output, tcp_frames, tshark, unhex, write_pcap};
+use golden::{Sender, TempFile, output, tcp_frames, tshark, unhex, write_pcap};
 
 /// What the kernel sent on one connection.
 struct Connection {
@@ -216,8 +216,8 @@ fn tshark_finds_no_malformed_frame() {
     let (mut frames, mut with_crc, mut fpdus) = (Vec::new(), 0, 0);
     for (number, connection) in (0..).zip(&connections()) {
         let (_, request) = Initiator::new(connection.offer(), &[]);
-        let replies = connection.frames.iter().map(|frame| (From::Responder, &frame[..]));
-        frames.extend(tcp_frames(number, std::iter::once((From::Initiator, &request[..])).chain(replies)));
+        let replies = connection.frames.iter().map(|frame| (Sender::Responder, &frame[..]));
+        frames.extend(tcp_frames(number, std::iter::once((Sender::Initiator, &request[..])).chain(replies)));
         fpdus += connection.frames.len() - 1;
         with_crc += if connection.has_crc { connection.frames.len() - 1 } else { 0 };
     }

@@ -1,5 +1,6 @@
 //! MPA negotiation: terms, refusals, every cut of the frames, and bytes behind them.
 
+use core::net::Ipv4Addr;
 use ferroce_proto::Time;
 use ferroce_proto::cm::{Replays, Secret};
 use ferroce_proto::iwarp::negotiation::{
@@ -7,6 +8,8 @@ use ferroce_proto::iwarp::negotiation::{
     Responder, Role, Rtr, StreamAddrs,
 };
 use ferroce_proto::iwarp::wire::{BadFrame, Enhanced, FrameKind, MpaFrame, RtrKinds, TerminateCode};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 
 const OFFER: Offer = Offer { revision: 2, crc: false, ird: 4, ord: 6, rtr: true };
 
@@ -184,8 +187,8 @@ fn key(byte: u8) -> RequestKey {
     RequestKey { secret: Secret::new(&[byte; 32]).unwrap(), addrs, nonce: 77, unix_s: NOW_S }
 }
 
-/// How a responder with this key judges a request.
-fn judge(
+/// Checks a request as a responder with this key.
+fn check(
     bytes: &[u8],
     key: &RequestKey,
     now_s: u64,
@@ -199,7 +202,7 @@ fn judge(
 #[test]
 fn both_frames_prove_the_key() {
     let (mut active, request) = Initiator::with_key(OFFER, b"hello", Some(&key(1)));
-    let request = judge(&request, &key(1), NOW_S, &mut Replays::default()).unwrap();
+    let request = check(&request, &key(1), NOW_S, &mut Replays::default()).unwrap();
     assert_eq!(request.private_data(), b"hello");
     let (_, reply) = request.accept(&OFFER, b"welcome").unwrap();
     let (_, read) = active.receive(&reply).unwrap();
@@ -212,24 +215,50 @@ fn a_request_is_accepted_once_within_its_time_and_from_its_port_only() {
     let mut replays = Replays::default();
     let mut other_port = key(1);
     other_port.addrs.initiator.set_port(40_001);
-    assert_eq!(judge(&request, &other_port, NOW_S, &mut replays), Err(NegotiationError::Unproven));
-    assert_eq!(judge(&request, &key(2), NOW_S, &mut replays), Err(NegotiationError::Unproven));
+    assert_eq!(check(&request, &other_port, NOW_S, &mut replays), Err(NegotiationError::Unproven));
+    assert_eq!(check(&request, &key(2), NOW_S, &mut replays), Err(NegotiationError::Unproven));
     for now_s in [NOW_S - 76, NOW_S + 76] {
-        assert_eq!(judge(&request, &key(1), now_s, &mut replays), Err(NegotiationError::Replayed));
+        assert_eq!(check(&request, &key(1), now_s, &mut replays), Err(NegotiationError::Replayed));
     }
-    assert!(judge(&request, &key(1), NOW_S + 75, &mut replays).is_ok());
-    assert_eq!(judge(&request, &key(1), NOW_S + 75, &mut replays), Err(NegotiationError::Replayed));
+    assert!(check(&request, &key(1), NOW_S + 75, &mut replays).is_ok());
+    assert_eq!(check(&request, &key(1), NOW_S + 75, &mut replays), Err(NegotiationError::Replayed));
     let (_, without_key) = Initiator::new(OFFER, b"hello");
-    assert_eq!(judge(&without_key, &key(1), NOW_S, &mut replays), Err(NegotiationError::Unproven));
+    assert_eq!(check(&without_key, &key(1), NOW_S, &mut replays), Err(NegotiationError::Unproven));
 }
 
-/// Every bit that means something is covered: those of the flags and words, the private data, nonce, time and MAC.
+/// The format of the MAC, without the code under test.
+#[test]
+fn the_mac_covers_a_label_addresses_ports_and_the_frame() {
+    let hmac = |key: &[u8], parts: &[&[u8]]| {
+        let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+        parts.iter().for_each(|part| mac.update(part));
+        <[u8; 32]>::from(mac.finalize().into_bytes())
+    };
+    let (_, request) = Initiator::with_key(OFFER, b"hello", Some(&key(1)));
+    let (frame, mac) = request.split_last_chunk::<16>().unwrap();
+    let secret = hmac(b"ferroce connection set-up 1", &[&[1; 32]]);
+    let [from, to] = [1, 2].map(|host| Ipv4Addr::new(10, 0, 0, host).to_ipv6_mapped().octets());
+    let ports = [40_000_u16, 7174].map(u16::to_be_bytes);
+    let expected = hmac(&secret, &[&from, &to, &[0; 16], b"ferroce MPA 1", ports.as_flattened(), frame]);
+    assert_eq!(mac[..], expected[..16]);
+}
+
+#[test]
+fn a_refusal_names_its_reason() {
+    let reasons = [NegotiationError::Unproven, NegotiationError::Replayed, NegotiationError::TooManyRequests];
+    let texts = reasons.map(|reason| std::str::from_utf8(reason.reject_text()).unwrap());
+    let expected = ["not proven with the key", "used before", "too many requests"];
+    for (text, expected) in texts.into_iter().zip(expected) {
+        assert!(text.starts_with("ferroce: ") && text.contains(expected), "{text}");
+    }
+}
+
+/// The MAC covers every bit that arrives, reserved ones too: flags and words, private data, nonce, time and MAC.
 #[test]
 fn changed_frames_are_not_proven() {
     let (_, request) = Initiator::with_key(OFFER, b"hello", Some(&key(1)));
-    let proven = judge(&request, &key(1), NOW_S, &mut Replays::default()).unwrap();
+    let proven = check(&request, &key(1), NOW_S, &mut Replays::default()).unwrap();
     let (_, reply) = proven.accept(&OFFER, b"welcome").unwrap();
-    let reserved = |bit: usize| bit / 8 == 16 && 0x0d & 1 << (bit % 8) != 0;
     // Behind the key of the frame and in front of the length.
     let bits = |len: usize| (16 * 8..18 * 8).chain(20 * 8..len * 8);
     for bit in bits(request.len()) {
@@ -238,9 +267,7 @@ fn changed_frames_are_not_proven() {
         let read = Responder::new(Time(0)).receive(&changed);
         let Ok((_, Some(mut read))) = read else { continue };
         let checked = read.check_key(&key(1).secret, key(1).addrs, NOW_S, &mut Replays::default());
-        // A request has no reject bit, and 0x02 marks replies.
-        let is_ignored = bit / 8 == 16 && 0x2b & 1 << (bit % 8) != 0;
-        assert_eq!(checked.is_err(), !is_ignored, "bit {bit}");
+        assert_eq!(checked, Err(NegotiationError::Unproven), "bit {bit}");
     }
     for bit in bits(reply.len()) {
         let (mut active, again) = Initiator::with_key(OFFER, b"hello", Some(&key(1)));
@@ -248,7 +275,7 @@ fn changed_frames_are_not_proven() {
         let mut changed = reply.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
         match active.receive(&changed) {
-            Ok((_, Some(read))) => assert!(read.accepted.is_none() || reserved(bit), "bit {bit}"),
+            Ok((_, Some(read))) => assert!(read.accepted.is_none(), "bit {bit}"),
             other => assert!(other.is_err(), "bit {bit}: {other:?}"),
         }
     }

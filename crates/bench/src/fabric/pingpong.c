@@ -138,6 +138,7 @@ int main(int argc, char **argv)
 	if (child == 0) {
 		struct side side = { words, sockets[1] };
 
+		close(sockets[0]);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		keep_to(1);
 		for (n = 1; n <= (uint64_t)BATCHES * round_trips; n++) {
@@ -148,6 +149,7 @@ int main(int argc, char **argv)
 	}
 	struct side side = { words, sockets[0] };
 
+	close(sockets[1]);
 	keep_to(0);
 	for (int batch = 0; batch < BATCHES; batch++) {
 		double from = now_ns();

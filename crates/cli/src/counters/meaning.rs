@@ -61,7 +61,9 @@ pub(crate) fn of_cm(name: &str) -> &'static str {
         "unexpected" => "not valid in the connection's state",
         "no_listener" => "requests to ports without a listener",
         "backlog_full" => "REQs dropped: the backlog of the listener is full",
-        "overload" => "REQs dropped: the limit on half-open or total connections is reached",
+        "overload" => {
+            "REQs dropped: the limit on half-open or total connections, or on stored proofs, is reached"
+        }
         "stale" => "REQs with a queue pair that is in an older connection",
         "rejected" => "rejects received",
         "refused" => "rejects sent",

@@ -61,7 +61,7 @@ pub struct CmCounters {
     pub no_listener: u64,
     /// REQs dropped because the backlog of the listener was full.
     pub backlog_full: u64,
-    /// REQs dropped because of the limits on half-open or total connections.
+    /// REQs dropped because of the limits on half-open or total connections, or on stored proofs.
     pub overload: u64,
     /// REQs from queue pairs that belonged to a stale connection.
     pub stale: u64,

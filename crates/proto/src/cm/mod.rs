@@ -64,7 +64,7 @@ pub use params::{
     Accept, Answer, CmError, Config, Connect, Ece, Event, MadAddressing, Path, Query, Request, Response,
     Transmit,
 };
-pub(crate) use proof::{Binding, Freshness, MAC_LEN};
+pub(crate) use proof::{Binding, MAC_LEN, MAX_STORED, ReplayCheck, WINDOW_S};
 pub use proof::{Replays, Secret};
 pub use refuse::NOT_PROVEN;
 

@@ -31,9 +31,9 @@ const MAC_AT: usize = MAD_LEN - MAC_LEN;
 const TIME_AT: usize = MAC_AT - 4;
 
 /// Maximum clock difference of two hosts, including the time that a REQ is retransmitted (69 seconds).
-const WINDOW_S: u64 = 75;
+pub(crate) const WINDOW_S: u64 = 75;
 /// Maximum number of stored proofs; only peers with the key can fill it. Further REQs are dropped.
-const MAX_REMEMBERED: usize = 1 << 20;
+pub(crate) const MAX_STORED: usize = 1 << 20;
 
 const PURPOSE: &[u8] = b"ferroce connection set-up 1";
 
@@ -116,7 +116,7 @@ pub struct Replays {
 
 /// Whether a request with a valid MAC may be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Freshness {
+pub(crate) enum ReplayCheck {
     Fresh,
     /// It was accepted before, or its time is too far from now.
     Stale,
@@ -125,17 +125,22 @@ pub(crate) enum Freshness {
 }
 
 impl Replays {
-    /// Judges a request that was sent at the low 32 bits of this time.
-    pub(crate) fn judge(&mut self, mac: Binding, sent_s: u32, now_s: u64) -> Freshness {
+    /// Creates an empty list.
+    pub const fn new() -> Replays {
+        Replays { seen: BTreeSet::new(), order: VecDeque::new() }
+    }
+
+    /// Checks a request that was sent at the low 32 bits of this time.
+    pub(crate) fn check(&mut self, mac: Binding, sent_s: u32, now_s: u64) -> ReplayCheck {
         // Compare differences, so that the 32-bit time may wrap in 2106.
         let apart_s = i64::from((now_s as u32).wrapping_sub(sent_s) as i32).unsigned_abs();
         self.forget_old(now_s);
         if apart_s > WINDOW_S || self.seen.contains(&mac.short()) {
-            Freshness::Stale
-        } else if self.seen.len() < MAX_REMEMBERED {
-            Freshness::Fresh
+            ReplayCheck::Stale
+        } else if self.seen.len() < MAX_STORED {
+            ReplayCheck::Fresh
         } else {
-            Freshness::ListFull
+            ReplayCheck::ListFull
         }
     }
 
@@ -148,7 +153,8 @@ impl Replays {
         }
     }
 
-    pub(crate) fn remember(&mut self, mac: Binding, now_s: u64) {
+    /// Stores a request that was accepted.
+    pub(crate) fn insert(&mut self, mac: Binding, now_s: u64) {
         self.forget_old(now_s);
         if self.seen.insert(mac.short()) {
             self.order.push_back((now_s, mac.short()));
@@ -256,10 +262,10 @@ impl Cm {
         }
         let sent_s = bytes[TIME_AT..MAC_AT].try_into().map_or(0, u32::from_be_bytes);
         let mac = Binding::of(&bytes);
-        match self.replays.judge(mac, sent_s, now_s) {
-            Freshness::Fresh => ReqProof::Proven(secret, mac),
-            Freshness::ListFull => ReqProof::ListFull,
-            Freshness::Stale => {
+        match self.replays.check(mac, sent_s, now_s) {
+            ReplayCheck::Fresh => ReqProof::Proven(secret, mac),
+            ReplayCheck::ListFull => ReqProof::ListFull,
+            ReplayCheck::Stale => {
                 self.counters.replayed += 1;
                 ReqProof::Unproven
             }
@@ -269,7 +275,7 @@ impl Cm {
     /// Records an accepted REQ to refuse its replay.
     pub(super) fn record_req_proof(&mut self, mac: Binding) {
         let now_s = self.unix_s();
-        self.replays.remember(mac, now_s);
+        self.replays.insert(mac, now_s);
     }
 }
 
@@ -294,13 +300,21 @@ mod tests {
     fn proofs_are_stored_while_they_are_valid() {
         let mut replays = Replays::default();
         let mac = |n: u8| Binding([n; MAC_LEN]);
-        replays.remember(mac(1), 100);
-        replays.remember(mac(1), 101);
-        replays.remember(mac(2), 100 + WINDOW_S);
+        replays.insert(mac(1), 100);
+        replays.insert(mac(1), 101);
+        replays.insert(mac(2), 100 + WINDOW_S);
         replays.forget_old(100 + 2 * WINDOW_S);
         assert!(replays.seen.contains(&mac(1).short()));
         replays.forget_old(101 + 2 * WINDOW_S);
         assert!(!replays.seen.contains(&mac(1).short()) && replays.seen.contains(&mac(2).short()));
         assert_eq!((replays.seen.len(), replays.order.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_full_list_is_no_replay() {
+        let (fresh, old) = (Binding([0xff; MAC_LEN]), Binding([0; MAC_LEN]));
+        let mut replays = Replays { seen: (0..MAX_STORED as u64).collect(), order: VecDeque::new() };
+        assert_eq!(replays.check(fresh, 100, 100), ReplayCheck::ListFull);
+        assert_eq!(replays.check(old, 100, 100), ReplayCheck::Stale);
     }
 }

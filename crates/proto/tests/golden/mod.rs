@@ -9,7 +9,7 @@ mod tools;
 
 pub(crate) use build::{Golden, all, frame_of};
 pub(crate) use pcap::write_pcap;
-pub(crate) use tcp::{From, tcp_frames};
+pub(crate) use tcp::{Sender, tcp_frames};
 pub(crate) use tools::{TempFile, output, python_with_scapy, tshark};
 
 /// Lower-case hexadecimal, without separators.

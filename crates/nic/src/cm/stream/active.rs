@@ -61,9 +61,7 @@ impl Connecting {
             Tries::First | Tries::Second => self.deadline,
         }
     }
-}
 
-impl Connecting {
     /// Sends the request, if TCP is connected.
     fn request(&self) -> io::Result<Initiator> {
         let Connecting { socket, offer, private_data, peer, .. } = self;

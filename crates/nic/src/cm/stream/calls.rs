@@ -1,18 +1,19 @@
 //! What programs do with ids of iWARP.
 
 use super::active::{Connecting, Tries};
-use super::passive::Listening;
+use super::passive::{Listening, MOST_HALF_OPEN};
 use super::{Connections, Entry, MOST_PRIVATE_DATA, NO_DESCRIPTOR, StreamCm};
 use crate::cm::CmId;
 use crate::cm::event::{CmEvent, ConnParam};
 use crate::cm::id::IdState;
 use crate::error::{CmRefusal, Error};
 use crate::link::{StreamSocket, now};
-use ferroce_os::descriptors::is_limit;
+use ferroce_os::descriptors::{is_limit, reserve_above};
 use ferroce_os::lock::MutexGuard;
 use ferroce_proto::cm::{CmError, PortSpace, Secret};
 use ferroce_proto::iwarp::negotiation::{Offer, REPLY_TIMEOUT_NS, REQUEST_PROOF_LEN};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// How long the peer may take to close its half of a stream, and to read what was sent.
@@ -77,6 +78,7 @@ impl CmId {
         let id = Arc::downgrade(self);
         let secret = streams.secret_of(state);
         let backlog = backlog as usize;
+        reserve_above(socket.as_fd(), backlog.min(MOST_HALF_OPEN));
         let listening = Listening { socket, id, secret, backlog, undecided: 0, paused_until: None };
         state.stream = Some(self.service.with_connections(streams, |connections| {
             connections.last += 1;

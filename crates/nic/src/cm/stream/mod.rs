@@ -25,7 +25,7 @@
 //! | refused requests whose sockets still close | 64 per NIC; then the oldest is closed |
 //! | private data | 508 bytes; with a key 472 in a request and 492 in a reply |
 //!
-//! Locks: an id's state, then the connections, then a queue pair. Events are delivered with none of them held but the state of their id.
+//! Locks: an id's state, then the connections, then a queue pair or the list of accepted proofs. Events are delivered with none of them held but the state of their id.
 
 mod active;
 mod calls;
@@ -58,6 +58,9 @@ pub(super) const MOST_PRIVATE_DATA: usize = MAX_PRIVATE_DATA - Enhanced::LEN;
 /// What to do if the hard limit of descriptors does not suffice.
 const NO_DESCRIPTOR: &str = "an iWARP connection needs a descriptor, and the process has as many as its hard limit allows (raise it: ulimit -Hn)";
 
+/// Requests whose proof was accepted, by any NIC of the process: the port of a closed NIC can belong to the next one.
+static REPLAYS: Mutex<Replays> = Mutex::new(Replays::new());
+
 /// The connections of one NIC.
 pub(in crate::cm) struct StreamCm {
     connections: Mutex<Connections>,
@@ -76,12 +79,12 @@ struct Connections {
     deadlines: BTreeSet<(Time, u64)>,
     /// Numbers of connections without a request yet, the oldest first.
     half_open: BTreeSet<u64>,
-    /// Requests whose proof was accepted.
-    replays: Replays,
     /// Requests and replies without a valid proof.
     unproven: u64,
     /// Requests whose proof was used before or is too old.
     replayed: u64,
+    /// Requests with a proof that [`REPLAYS`] had no room for.
+    overload: u64,
     /// Events to deliver when the lock is released.
     events: Vec<Delivery>,
 }
@@ -153,6 +156,7 @@ impl Connections {
         match error {
             NegotiationError::Unproven => self.unproven += 1,
             NegotiationError::Replayed => self.replayed += 1,
+            NegotiationError::TooManyRequests => self.overload += 1,
             _ => {}
         }
     }
@@ -167,6 +171,7 @@ impl Connections {
             ("refused_now", refused),
             ("unproven", self.unproven),
             ("replayed", self.replayed),
+            ("overload", self.overload),
         ]
     }
 }
@@ -327,5 +332,20 @@ impl CmService {
         // A new socket has room for a frame of some hundred bytes. If it fails, the peer sees the end of the stream.
         let _ = socket.send_frame(frame);
         self.engine.close_socket(socket, now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_of_the_key_are_counted_by_reason() {
+        let mut connections = Connections::default();
+        connections.count_failure(NegotiationError::Unproven);
+        (0..2).for_each(|_| connections.count_failure(NegotiationError::Replayed));
+        (0..3).for_each(|_| connections.count_failure(NegotiationError::TooManyRequests));
+        let counters: HashMap<_, _> = connections.named_counters(0).into_iter().collect();
+        assert_eq!(["unproven", "replayed", "overload"].map(|name| counters[name]), [1, 2, 3]);
     }
 }

@@ -1,17 +1,17 @@
 //! Listening: accepting TCP connections, reading their MPA requests, and what the program decides.
 
-use super::{Connections, Delivery, Entry, Established, NO_DESCRIPTOR};
+use super::{Connections, Delivery, Entry, Established, REPLAYS};
 use crate::cm::event::{CmEventKind, ConnParam};
 use crate::cm::{CmId, CmService};
 use crate::engine::NewStream;
 use crate::link::{StreamListener, StreamSocket};
 use ferroce_os::clock::wall_clock_ns;
-use ferroce_os::descriptors::is_limit;
+use ferroce_os::descriptors::reserve_above;
 use ferroce_os::epoll::Interest;
 use ferroce_os::log;
-use ferroce_proto::cm::{NOT_PROVEN, Secret};
+use ferroce_proto::cm::Secret;
 use ferroce_proto::iwarp::negotiation::{
-    NegotiationError, Offer, REPLY_TIMEOUT_NS, REQUEST_TIMEOUT_NS, Request, Responder, StreamAddrs,
+    Offer, REPLY_TIMEOUT_NS, REQUEST_TIMEOUT_NS, Request, Responder, StreamAddrs,
 };
 use ferroce_proto::iwarp::wire::MAX_PRIVATE_DATA;
 use ferroce_proto::{Gid, Qpn, Time};
@@ -21,7 +21,7 @@ use std::os::fd::AsFd;
 use std::sync::Weak;
 
 /// Most connections without a whole request. A process may have 1024 descriptors by default.
-const MOST_HALF_OPEN: usize = 256;
+pub(super) const MOST_HALF_OPEN: usize = 256;
 /// Least age of a connection without a request that is closed because others wait. A request usually follows its connection immediately.
 const EVICTED_FROM_NS: u64 = 500_000_000;
 /// How long a listener pauses that has too many connections without a request.
@@ -88,25 +88,22 @@ impl Undecided {
 }
 
 impl Connections {
-    /// Checks that a request proves the key of its listener, if that has one.
-    fn check_key(
-        &mut self,
-        listener: u64,
-        request: &mut Request,
-        addrs: StreamAddrs,
-    ) -> Result<(), NegotiationError> {
-        let Some(Entry::Listening(Listening { secret: Some(secret), .. })) = self.entries.get(&listener)
-        else {
-            return Ok(());
-        };
-        let checked = request.check_key(secret, addrs, wall_clock_ns() / 1_000_000_000, &mut self.replays);
-        checked.inspect_err(|error| self.count_failure(*error))
-    }
-
     /// The connections of a listener without a request yet, the oldest first.
     fn half_open_of(&self, listener: u64) -> impl Iterator<Item = u64> {
         let is_its = move |entry: &Entry| matches!(entry, Entry::Requesting(r) if r.listener == listener);
         self.half_open.iter().copied().filter(move |number| self.entries.get(number).is_some_and(is_its))
+    }
+}
+
+/// What the process or the system lacks to accept a connection, and the remedy.
+fn shortage(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EMFILE => {
+            Some("the process has as many descriptors as its soft limit allows (raise it: ulimit -n)")
+        }
+        libc::ENFILE => Some("the system has as many open files as it allows (raise it: sysctl fs.file-max)"),
+        libc::ENOBUFS | libc::ENOMEM => Some("the system is short of memory"),
+        _ => None,
     }
 }
 
@@ -158,11 +155,8 @@ impl CmService {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
                     // Otherwise the connection ended before it was accepted.
-                    if error.raw_os_error().is_some_and(|errno| shortages.contains(&errno)) {
-                        let why =
-                            if is_limit(&error) { NO_DESCRIPTOR } else { "the system is short of memory" };
+                    if let Some(why) = shortage(&error) {
                         log::refusal(format_args!("a connection waits to be accepted: {why}: {error}"));
                         self.unwatch(&listening.socket);
                         listening.paused_until = Some(now + FAILED_PAUSE_NS);
@@ -253,12 +247,16 @@ impl CmService {
             log::refusal(format_args!("connection from {peer}: {error}"));
             return self.send_last(socket, &request.reject(&[]));
         }
-        let addrs = StreamAddrs { initiator: peer, responder: local };
-        if let Err(error) = connections.check_key(listener, &mut request, addrs) {
-            log::refusal(format_args!("connection from {peer}: {error}"));
-            return self.send_last(socket, &request.reject(NOT_PROVEN));
-        }
         let Some(Entry::Listening(listening)) = connections.entries.get_mut(&listener) else { return };
+        if let Some(secret) = &listening.secret {
+            let addrs = StreamAddrs { initiator: peer, responder: local };
+            let now_s = wall_clock_ns() / 1_000_000_000;
+            if let Err(error) = request.check_key(secret, addrs, now_s, &mut REPLAYS.lock()) {
+                connections.count_failure(error);
+                log::refusal(format_args!("connection from {peer}: {error}"));
+                return self.send_last(socket, &request.reject(error.reject_text()));
+            }
+        }
         let Some(id) = listening.id.upgrade() else { return };
         listening.undecided += 1;
         // Where it is not negotiated, the program's own depth counts.
@@ -287,6 +285,8 @@ impl CmService {
     ) -> io::Result<()> {
         let Undecided { socket, request, received, listener, peer, id } = undecided;
         self.decided(connections, listener);
+        // Connections that arrive do not raise the limit, so those that the program accepts leave descriptors for them.
+        reserve_above(socket.as_fd(), MOST_HALF_OPEN);
         let invalid = |_| io::Error::from_raw_os_error(libc::EPROTO);
         let (terms, reply) = request.accept(offer, private_data).map_err(invalid)?;
         let (engine, qp) =

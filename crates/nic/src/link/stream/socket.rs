@@ -283,8 +283,9 @@ impl StreamListener {
     /// The next connection that waits, with its local address and that of its peer.
     pub(crate) fn accept(&self) -> io::Result<Option<(StreamSocket, SocketAddr, SocketAddr)>> {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let accepted = open_within_hard_limit(|| self.socket.accept4(flags));
-        let Some((socket, peer)) = unless_it_would_block(accepted)? else { return Ok(None) };
+        let Some((socket, peer)) = unless_it_would_block(self.socket.accept4(flags))? else {
+            return Ok(None);
+        };
         let extras = self.extras.as_ref().and_then(|extras| extras.for_socket());
         let socket = StreamSocket { socket, extras };
         socket.prepare(false)?;

@@ -53,10 +53,11 @@ impl Initiator {
 
     /// Takes bytes of the stream. Returns the number of them that belong to the reply, and the reply once it is complete.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<Reply>), NegotiationError> {
-        let (used, Some(mut frame)) = self.reply.receive(bytes)? else { return Ok((bytes.len(), None)) };
-        if let Some(proven) = self.proven.as_ref().filter(|_| !frame.reject) {
-            proven.check_reply(&mut frame)?;
+        let (used, Some(mut received)) = self.reply.receive(bytes)? else { return Ok((bytes.len(), None)) };
+        if let Some(proven) = self.proven.as_ref().filter(|_| !received.frame.reject) {
+            proven.check_reply(&mut received)?;
         }
+        let frame = received.frame;
         let accepted = if frame.reject { None } else { Some(self.check(&frame)?) };
         Ok((used, Some(Reply { accepted, private_data: frame.private_data })))
     }

@@ -21,6 +21,7 @@ pub use proof::{REPLY_PROOF_LEN, REQUEST_PROOF_LEN, RequestKey, StreamAddrs};
 pub use responder::{Request, Responder};
 
 use super::wire::{BadFrame, Enhanced, FrameKind, MAX_PRIVATE_DATA, MpaFrame, TerminateCode};
+use crate::cm::{MAX_STORED, NOT_PROVEN, WINDOW_S};
 use alloc::vec::Vec;
 
 /// How long the initiator waits for the reply; siw's value.
@@ -120,14 +121,28 @@ pub enum NegotiationError {
     #[error("the peer does not prove the key of this end: it has no key (FERROCE_CM_KEY) or another one")]
     Unproven,
     /// The proof was used before, or its time is too far from now.
-    #[error("the proof of the key was used before, or the clocks of the two hosts differ by more than 75 s")]
+    #[error(
+        "the proof of the key was used before, or the clocks of the two hosts differ by more than {WINDOW_S} s"
+    )]
     Replayed,
     /// Too many requests with a proof.
-    #[error("more than 1,048,576 requests with a proof within 150 s: try again later")]
+    #[error("more than {MAX_STORED} requests with a proof within {} s: try again later", 2 * WINDOW_S)]
     TooManyRequests,
 }
 
 impl NegotiationError {
+    /// The private data of a reply that refuses a request for this reason, for the peer's program.
+    pub const fn reject_text(&self) -> &'static [u8] {
+        match self {
+            NegotiationError::Unproven => NOT_PROVEN,
+            NegotiationError::Replayed => {
+                b"ferroce: the proof of the key was used before, or the clocks differ too much"
+            }
+            NegotiationError::TooManyRequests => b"ferroce: too many requests with a proof: try again later",
+            _ => b"",
+        }
+    }
+
     /// The Terminate that the initiator sends for a reply it cannot accept, if any.
     pub const fn code(&self) -> Option<TerminateCode> {
         match self {
@@ -143,6 +158,13 @@ fn lower(own: u8, peer: u16) -> u8 {
     if peer == Enhanced::NOT_NEGOTIATED { own } else { own.min(u8::try_from(peer).unwrap_or(u8::MAX)) }
 }
 
+/// A frame, and its bytes as they arrived. A proof covers these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ReceivedFrame {
+    frame: MpaFrame,
+    bytes: Vec<u8>,
+}
+
 /// Collects the bytes of one frame.
 #[derive(Debug)]
 struct FrameBuffer {
@@ -156,13 +178,17 @@ impl FrameBuffer {
     }
 
     /// Returns how many of the bytes belong to the frame, and the frame once it is complete.
-    fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<MpaFrame>), BadFrame> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<ReceivedFrame>), BadFrame> {
         let before = self.bytes.len();
         let most = MpaFrame::HEADER_LEN + MAX_PRIVATE_DATA - before;
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(most)]);
         match MpaFrame::parse(self.kind, &self.bytes)? {
             // The frame was incomplete before, so it ends in these bytes.
-            Some((frame, len)) => Ok((len - before, Some(frame))),
+            Some((frame, len)) => {
+                let mut bytes = core::mem::take(&mut self.bytes);
+                bytes.truncate(len);
+                Ok((len - before, Some(ReceivedFrame { frame, bytes })))
+            }
             None => Ok((bytes.len(), None)),
         }
     }

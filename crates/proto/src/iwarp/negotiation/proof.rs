@@ -2,7 +2,7 @@
 //! without a key.
 //!
 //! ```text
-//!   request   ... private data | nonce, 16 bytes | time, 4 bytes | MAC, 16 bytes   MAC over addresses, ports and the frame
+//!   request   ... private data | nonce, 16 bytes | time, 4 bytes | MAC, 16 bytes   MAC over label, addresses, ports and the frame
 //!   reply     ... private data                                   | MAC, 16 bytes   ... and the MAC of the request
 //! ```
 //!
@@ -10,12 +10,14 @@
 //! ends a connection that does not exist yet.
 
 use super::super::wire::MpaFrame;
-use super::NegotiationError;
-use crate::cm::{Binding, Freshness, MAC_LEN, Replays, Secret};
+use super::{NegotiationError, ReceivedFrame};
+use crate::cm::{Binding, MAC_LEN, ReplayCheck, Replays, Secret};
 use crate::ids::Gid;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
+/// In front of what a MAC covers, so that no message of RoCE's connection manager, which has the same key, has the MAC of a frame.
+const LABEL: &[u8] = b"ferroce MPA 1";
 const NONCE_LEN: usize = 16;
 const TIME_LEN: usize = 4;
 /// Bytes of the proof in a request.
@@ -61,7 +63,7 @@ enum Sender {
 }
 
 impl StreamAddrs {
-    /// Sender, receiver and the bytes that the MAC covers: both ports, and the frame without its MAC.
+    /// Sender, receiver and the bytes that the MAC covers: the label, both ports, and the frame without its MAC.
     fn covered(&self, sender: Sender, frame: &[u8]) -> (Gid, Gid, Vec<u8>) {
         let (from, to) = match sender {
             Sender::Initiator => (self.initiator, self.responder),
@@ -69,7 +71,7 @@ impl StreamAddrs {
         };
         let ports = [from.port().to_be_bytes(), to.port().to_be_bytes()];
         let frame = &frame[..frame.len().saturating_sub(MAC_LEN)];
-        (Gid::from_ip(from.ip()), Gid::from_ip(to.ip()), [ports.as_flattened(), frame].concat())
+        (Gid::from_ip(from.ip()), Gid::from_ip(to.ip()), [LABEL, ports.as_flattened(), frame].concat())
     }
 }
 
@@ -87,14 +89,14 @@ fn sign(
     mac
 }
 
-/// Checks the MAC behind the private data. Returns it if it is right.
+/// Checks the MAC at the end of a frame, over the bytes that arrived. Returns it if it is right.
 fn verify(
-    frame: &MpaFrame,
+    received: &ReceivedFrame,
     (secret, addrs, sender): (&Secret, &StreamAddrs, Sender),
     binding: &Binding,
 ) -> Option<Binding> {
-    let mac = Binding(*frame.private_data.last_chunk()?);
-    let (from, to, covered) = addrs.covered(sender, &frame.to_bytes());
+    let mac = Binding(*received.frame.private_data.last_chunk()?);
+    let (from, to, covered) = addrs.covered(sender, &received.bytes);
     secret.matches(from, to, binding, &covered, &mac.0).then_some(mac)
 }
 
@@ -110,23 +112,24 @@ impl Proven {
 
     /// Checks the proof of a request and takes it off the private data.
     pub(super) fn check_request(
-        frame: &mut MpaFrame,
+        received: &mut ReceivedFrame,
         secret: &Secret,
         addrs: StreamAddrs,
         unix_s: u64,
         replays: &mut Replays,
     ) -> Result<Proven, NegotiationError> {
-        let len =
-            frame.private_data.len().checked_sub(REQUEST_PROOF_LEN).ok_or(NegotiationError::Unproven)?;
-        let verified = verify(frame, (secret, &addrs, Sender::Initiator), &Binding::default());
+        let len = received.frame.private_data.len().checked_sub(REQUEST_PROOF_LEN);
+        let len = len.ok_or(NegotiationError::Unproven)?;
+        let verified = verify(received, (secret, &addrs, Sender::Initiator), &Binding::default());
         let binding = verified.ok_or(NegotiationError::Unproven)?;
-        let time = frame.private_data.get(len + NONCE_LEN..).and_then(<[u8]>::first_chunk);
-        match replays.judge(binding, time.copied().map_or(0, u32::from_be_bytes), unix_s) {
-            Freshness::Fresh => replays.remember(binding, unix_s),
-            Freshness::Stale => return Err(NegotiationError::Replayed),
-            Freshness::ListFull => return Err(NegotiationError::TooManyRequests),
+        let private_data = &mut received.frame.private_data;
+        let time = private_data.get(len + NONCE_LEN..).and_then(<[u8]>::first_chunk);
+        match replays.check(binding, time.copied().map_or(0, u32::from_be_bytes), unix_s) {
+            ReplayCheck::Fresh => replays.insert(binding, unix_s),
+            ReplayCheck::Stale => return Err(NegotiationError::Replayed),
+            ReplayCheck::ListFull => return Err(NegotiationError::TooManyRequests),
         }
-        frame.private_data.truncate(len);
+        private_data.truncate(len);
         Ok(Proven { secret: secret.clone(), addrs, binding })
     }
 
@@ -136,10 +139,11 @@ impl Proven {
     }
 
     /// Checks the proof of the reply and takes it off the private data.
-    pub(super) fn check_reply(&self, frame: &mut MpaFrame) -> Result<(), NegotiationError> {
-        let verified = verify(frame, (&self.secret, &self.addrs, Sender::Responder), &self.binding);
+    pub(super) fn check_reply(&self, received: &mut ReceivedFrame) -> Result<(), NegotiationError> {
+        let verified = verify(received, (&self.secret, &self.addrs, Sender::Responder), &self.binding);
         verified.ok_or(NegotiationError::Unproven)?;
-        frame.private_data.truncate(frame.private_data.len() - REPLY_PROOF_LEN);
+        let private_data = &mut received.frame.private_data;
+        private_data.truncate(private_data.len() - REPLY_PROOF_LEN);
         Ok(())
     }
 }

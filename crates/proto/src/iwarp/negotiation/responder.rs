@@ -2,7 +2,9 @@
 
 use super::super::wire::{Enhanced, FrameKind, MpaFrame, RtrKinds};
 use super::proof::{Proven, REPLY_PROOF_LEN, StreamAddrs};
-use super::{FrameBuffer, Negotiated, NegotiationError, Offer, REQUEST_TIMEOUT_NS, Role, Rtr, lower};
+use super::{
+    FrameBuffer, Negotiated, NegotiationError, Offer, REQUEST_TIMEOUT_NS, ReceivedFrame, Role, Rtr, lower,
+};
 use crate::Time;
 use crate::cm::{Replays, Secret};
 use alloc::vec::Vec;
@@ -27,15 +29,15 @@ impl Responder {
 
     /// Takes bytes of the stream. Returns the number of them that belong to the request, and the request once it is complete.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<Request>), NegotiationError> {
-        let (used, frame) = self.request.receive(bytes)?;
-        Ok((used, frame.map(|frame| Request { frame, proven: None })))
+        let (used, received) = self.request.receive(bytes)?;
+        Ok((used, received.map(|received| Request { received, proven: None })))
     }
 }
 
 /// A request to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    frame: MpaFrame,
+    received: ReceivedFrame,
     /// What the reply proves.
     proven: Option<Proven>,
 }
@@ -43,7 +45,7 @@ pub struct Request {
 impl Request {
     /// The private data of the initiator's program.
     pub fn private_data(&self) -> &[u8] {
-        &self.frame.private_data
+        &self.received.frame.private_data
     }
 
     /// Checks that the initiator holds the key. Then the reply proves it, too.
@@ -54,7 +56,7 @@ impl Request {
         unix_s: u64,
         replays: &mut Replays,
     ) -> Result<(), NegotiationError> {
-        self.proven = Some(Proven::check_request(&mut self.frame, secret, addrs, unix_s, replays)?);
+        self.proven = Some(Proven::check_request(&mut self.received, secret, addrs, unix_s, replays)?);
         Ok(())
     }
 
@@ -66,15 +68,18 @@ impl Request {
     /// READs that the initiator answers, and asks for, at a time; `None` if it does not negotiate that.
     pub fn depths(&self) -> (Option<u16>, Option<u16>) {
         let negotiated = |depth: u16| (depth != Enhanced::NOT_NEGOTIATED).then_some(depth);
-        self.frame.enhanced.map_or((None, None), |words| (negotiated(words.ird), negotiated(words.ord)))
+        self.received
+            .frame
+            .enhanced
+            .map_or((None, None), |words| (negotiated(words.ird), negotiated(words.ord)))
     }
 
     /// Returns why the request must be refused without asking the program, if so.
     pub fn unacceptable(&self) -> Option<NegotiationError> {
-        if self.frame.markers {
+        if self.received.frame.markers {
             return Some(NegotiationError::Markers);
         }
-        let wants_rtr = self.frame.enhanced.filter(|words| words.peer_to_peer);
+        let wants_rtr = self.received.frame.enhanced.filter(|words| words.peer_to_peer);
         wants_rtr.filter(|words| !words.rtr.write && !words.rtr.read).map(|_| NegotiationError::Rtr)
     }
 
@@ -89,14 +94,14 @@ impl Request {
         }
         let mut terms = Negotiated {
             role: Role::Responder,
-            crc: offer.crc || self.frame.crc,
+            crc: offer.crc || self.received.frame.crc,
             ird: offer.ird,
             ord: offer.ord,
             rtr: None,
-            is_ferroce: self.frame.is_ferroce,
+            is_ferroce: self.received.frame.is_ferroce,
         };
-        let revision = self.frame.revision.min(offer.revision);
-        let enhanced = self.frame.enhanced.filter(|_| revision == 2).map(|words| {
+        let revision = self.received.frame.revision.min(offer.revision);
+        let enhanced = self.received.frame.enhanced.filter(|_| revision == 2).map(|words| {
             terms.ord = lower(offer.ord, words.ird);
             if words.peer_to_peer {
                 terms.rtr = Some(if words.rtr.write { Rtr::Write } else { Rtr::Read });
@@ -118,7 +123,7 @@ impl Request {
 
     /// The reply that refuses.
     pub fn reject(&self, private_data: &[u8]) -> Vec<u8> {
-        let MpaFrame { revision, crc, enhanced, .. } = self.frame;
+        let MpaFrame { revision, crc, enhanced, .. } = self.received.frame;
         let enhanced = enhanced.map(|_| Enhanced::default());
         self.reply(Reply { revision, crc, enhanced, reject: true }, private_data)
     }
@@ -130,7 +135,7 @@ impl Request {
             markers: false,
             crc: reply.crc,
             reject: reply.reject,
-            is_ferroce: self.frame.is_ferroce,
+            is_ferroce: self.received.frame.is_ferroce,
             enhanced: reply.enhanced,
             private_data: private_data.to_vec(),
         };
