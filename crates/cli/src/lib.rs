@@ -6,6 +6,7 @@
 //! Exit status: 0 for success, 1 for a failure, explained in one sentence, 2 for a wrong command line. `run`,
 //! `capture` and `dsm run` return the status of the program.
 
+mod buckets;
 mod capture;
 mod capture_file;
 mod child;
@@ -21,6 +22,7 @@ mod gids;
 mod learn;
 #[doc(hidden)]
 pub mod machine;
+mod page;
 mod perf;
 mod program;
 mod report;

@@ -2,8 +2,9 @@
 //! file, without scripts or external resources.
 
 use super::statistics::{self, WAITS, computing_ns};
+use crate::page::{self, begin_figure, end_figure, escape};
 use crate::sizes::format_duration;
-use crate::svg::{self, escape, legend, rectangle, text};
+use crate::svg::{legend, rectangle, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,29 +19,27 @@ const COLUMNS: u64 = 96;
 /// Maximum number of visible cells; beyond it, a cell is several pages.
 const MOST_CELLS: u64 = 96 * 40;
 
+/// Rows of the table behind a picture.
+const TABLE_ROWS: usize = 200;
+
 /// The kinds of calls a process waits in, each with its colour on the page.
 const KINDS: [(&str, &str, &[&str]); 5] = [
-    ("barrier", "#0067b1", &["barrier", "wait_all", "free"]),
-    ("lock", "#c74a00", &["lock", "unlock"]),
-    ("flag", "#b37400", &["wait_flag", "set_flag", "reset_flag"]),
-    ("message", "#00805c", &["send", "recv", "get", "put"]),
-    ("other", "#a1378b", &[]),
+    ("barrier", "var(--c0)", &["barrier", "wait_all", "free"]),
+    ("lock", "var(--c1)", &["lock", "unlock"]),
+    ("flag", "var(--c4)", &["wait_flag", "set_flag", "reset_flag"]),
+    ("message", "var(--c2)", &["send", "recv", "get", "put"]),
+    ("other", "var(--c3)", &[]),
 ];
 
 /// The whole page.
 pub(crate) fn html(command: &str, records: &[Value]) -> String {
-    let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    page.push_str("<title>ferroce dsm</title>\n<style>\n");
-    page.push_str(crate::report::STYLE);
-    page.push_str("</style>\n</head>\n<body>\n");
+    let mut page = page::begin("ferroce dsm", "");
     let _ = writeln!(page, "<h1>{}</h1>", escape(command));
     let transport = records.first().and_then(|process| process["transport"].as_str()).unwrap_or("?");
-    let _ =
-        writeln!(page, "<p class=\"soft\">{} processes, transport {}.</p>", records.len(), escape(transport));
+    page::note(&mut page, &format!("{} processes, transport {transport}.", records.len()));
     let sharing = statistics::sharing(records);
     if !sharing.is_empty() {
-        let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(sharing.trim_end()));
+        page::note(&mut page, sharing.trim_end());
     }
     page.push_str("<h2>Where the time went</h2>\n");
     shares(&mut page, records);
@@ -49,21 +48,16 @@ pub(crate) fn html(command: &str, records: &[Value]) -> String {
     page.push_str("<h2>Pages that travelled</h2>\n");
     heat_map(&mut page, records);
     page.push_str("<h2>All figures</h2>\n");
-    table(&mut page, records);
-    page.push_str("</body>\n</html>\n");
-    page
-}
-
-fn begin_figure(page: &mut String, height: f64, description: &str) {
-    page.push_str("<figure>");
-    svg::begin(page, WIDTH, height, description);
+    let (headings, rows) = statistics::rows(records);
+    page::table(&mut page, "All figures", headings, rows);
+    page::end(page)
 }
 
 /// One bar per process.
 fn shares(page: &mut String, records: &[Value]) {
-    const COLOURS: [&str; 4] = ["#5b6570", "#a1378b", "#c74a00", "#0067b1"];
+    const COLOURS: [&str; 4] = ["var(--c5)", "var(--c3)", "var(--c1)", "var(--c0)"];
     let height = LANE * records.len() as f64 + 34.0;
-    begin_figure(page, height, "time of each process by use");
+    begin_figure(page, "", (WIDTH, height), "time of each process by use");
     let longest = records.iter().filter_map(|process| process["took_ns"].as_u64()).max().unwrap_or(1).max(1);
     for (lane, process) in records.iter().enumerate() {
         let y = LANE * lane as f64 + 4.0;
@@ -88,12 +82,12 @@ fn shares(page: &mut String, records: &[Value]) {
     }
     let names = std::iter::once("own work").chain(WAITS.iter().map(|(name, _)| *name));
     legend(page, (LEFT, height - 8.0), names.zip(COLOURS));
-    page.push_str("</svg></figure>\n");
+    end_figure(page, "The table at the end of the page has the figures.");
 }
 
 fn kind(call: &str) -> (&'static str, &'static str) {
     let found = KINDS.iter().find(|(_, _, calls)| calls.contains(&call)).or(KINDS.last());
-    found.map_or(("other", "#a1378b"), |(name, colour, _)| (*name, *colour))
+    found.map_or(("other", "var(--c3)"), |(name, colour, _)| (*name, *colour))
 }
 
 /// One lane per process, one rectangle per wait.
@@ -104,7 +98,7 @@ fn timeline(page: &mut String, records: &[Value]) {
     let last = records.iter().map(|process| began(process) + took(process)).max().unwrap_or(1);
     let scale = (WIDTH - LEFT - 10.0) / (last - first).max(1) as f64;
     let height = LANE * records.len() as f64 + 56.0;
-    begin_figure(page, height, "waits of each process over time");
+    begin_figure(page, "", (WIDTH, height), "waits of each process over time");
     let mut left_out = 0;
     for (lane, process) in records.iter().enumerate() {
         let y = LANE * lane as f64 + 4.0;
@@ -130,11 +124,41 @@ fn timeline(page: &mut String, records: &[Value]) {
     text(page, "", (LEFT, axis), "0");
     text(page, "end", (WIDTH - 10.0, axis), &format_duration(last - first));
     legend(page, (LEFT, height - 8.0), KINDS.iter().map(|(name, colour, _)| (*name, *colour)));
-    page.push_str("</svg>");
-    if left_out > 0 {
-        let _ = write!(page, "<figcaption>{left_out} later waits were not kept.</figcaption>");
-    }
-    page.push_str("</figure>\n");
+    end_figure(
+        page,
+        &if left_out > 0 { format!("{left_out} later waits were not kept.") } else { String::new() },
+    );
+    longest_waits(page, records);
+}
+
+/// The table behind the lanes.
+fn longest_waits(page: &mut String, records: &[Value]) {
+    let wait = |rank: &Value, span: &Value| {
+        Some((
+            span[2].as_u64()?,
+            span[1].as_u64()?,
+            rank.to_string(),
+            span[0].as_str().unwrap_or("?").to_owned(),
+        ))
+    };
+    let of_process = |process: &Value| -> Vec<_> {
+        process["spans"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|span| wait(&process["rank"], span))
+            .collect()
+    };
+    let mut waits: Vec<(u64, u64, String, String)> = records.iter().flat_map(of_process).collect();
+    waits.sort_by(|a, b| b.cmp(a));
+    let rows = waits
+        .iter()
+        .take(TABLE_ROWS)
+        .map(|(ns, at, rank, call)| [rank.clone(), call.clone(), format_duration(*at), format_duration(*ns)]);
+    let summary = format!("The {} longest waits of {} as a table", waits.len().min(TABLE_ROWS), waits.len());
+    page::details(page, &summary, |page| {
+        page::table(page, "The longest waits", ["process", "call", "from its start", "duration"], rows);
+    });
 }
 
 /// How often each page was transferred: fetched or changed, by all processes together.
@@ -159,7 +183,8 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
     let last = cells.last_key_value().map_or(0, |(&at, _)| at);
     let hottest = cells.values().map(|(a, b)| a + b).max().unwrap_or(1).max(1);
     let side = (WIDTH - LEFT) / COLUMNS as f64;
-    begin_figure(page, side * (last / COLUMNS + 1) as f64 + 4.0, "how often each page travelled");
+    let height = side * (last / COLUMNS + 1) as f64 + 4.0;
+    begin_figure(page, "", (WIDTH, height), "how often each page travelled");
     for (&at, &(fetched, changed)) in cells {
         let place = (LEFT + (at % COLUMNS) as f64 * side, (at / COLUMNS) as f64 * side);
         // Logarithmic, so that one hot page does not leave all others white.
@@ -171,32 +196,17 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
     }
     let of_each =
         if pages_per_cell > 1 { format!("Each cell is {pages_per_cell} pages. ") } else { String::new() };
-    let _ = writeln!(
-        page,
-        "</svg><figcaption>Row by row from the start of the shared heap. {of_each}The darkest travelled {hottest} \
-         times.</figcaption></figure>"
-    );
-}
-
-fn table(page: &mut String, records: &[Value]) {
-    let (headings, rows) = statistics::rows(records);
-    page.push_str("<div class=\"wide\"><table>\n<thead><tr>");
-    for heading in headings {
-        let _ = write!(
-            page,
-            "<th scope=\"col\">{}</th>",
-            heading.lines().map(escape).collect::<Vec<_>>().join("<br>")
-        );
-    }
-    page.push_str("</tr></thead>\n<tbody>\n");
-    for row in rows {
-        page.push_str("<tr>");
-        row.iter().for_each(|cell| {
-            let _ = write!(page, "<td>{}</td>", escape(cell));
-        });
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody>\n</table></div>\n");
+    let order = "Row by row from the start of the shared heap.";
+    end_figure(page, &format!("{order} {of_each}The darkest travelled {hottest} times."));
+    let mut busiest: Vec<_> = cells.iter().map(|(at, counts)| (counts.0 + counts.1, at, counts)).collect();
+    busiest.sort_by(|a, b| b.cmp(a));
+    let shown = busiest.len().min(TABLE_ROWS);
+    let rows = busiest.iter().take(TABLE_ROWS).map(|(sum, at, (fetched, changed))| {
+        [*at * pages_per_cell, *fetched, *changed, *sum].map(|number| number.to_string())
+    });
+    page::details(page, &format!("The {shown} busiest cells of {} as a table", cells.len()), |page| {
+        page::table(page, "The busiest pages", ["page", "fetched", "changed", "together"], rows);
+    });
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The counters of the processes, as a table.
 
-use crate::sizes::format_duration;
+use crate::sizes::{format_amount, format_duration};
 use crate::table::{Align, Table};
 use serde_json::Value;
 
@@ -27,9 +27,9 @@ const COLUMNS: [Column; 15] = [
     ("write\nfaults", count, |p| counter(p, "write_faults")),
     ("pages\nfetched", count, |p| counter(p, "fetches")),
     ("pre-\nfetched", count, |p| counter(p, "prefetches")),
-    ("bytes\nfetched", rounded, |p| counter(p, "fetched_bytes")),
+    ("bytes\nfetched", format_amount, |p| counter(p, "fetched_bytes")),
     ("diffs", count, |p| counter(p, "diffs")),
-    ("bytes\nof diffs", rounded, |p| counter(p, "diff_bytes")),
+    ("bytes\nof diffs", format_amount, |p| counter(p, "diff_bytes")),
     ("messages", count, |p| counter(p, "messages")),
     ("locks", count, |p| counter(p, "locks")),
     ("barriers", count, |p| counter(p, "barriers")),
@@ -42,16 +42,6 @@ const COLUMNS: [Column; 15] = [
 
 fn count(number: u64) -> String {
     number.to_string()
-}
-
-/// Bytes with about three digits.
-pub(super) fn rounded(bytes: u64) -> String {
-    match bytes {
-        0..10_000 => format!("{bytes} B"),
-        10_000..10_000_000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        10_000_000..10_000_000_000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
-        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
-    }
 }
 
 /// The headings, a row for each process, and the total.
@@ -131,10 +121,5 @@ pub(super) mod tests {
             "{text}"
         );
         assert!(!text.contains("Process 1 shares"));
-    }
-
-    #[test]
-    fn figures_have_their_units() {
-        assert_eq!([rounded(9_999), rounded(20_480), rounded(1 << 30)], ["9999 B", "20.0 KiB", "1024.0 MiB"]);
     }
 }

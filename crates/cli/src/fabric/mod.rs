@@ -1,7 +1,6 @@
 //! `ferroce fabric`: simulates fabrics of RDMA hosts and switches.
 
 mod page;
-mod plot;
 mod replay;
 
 use crate::failure::Failure;

@@ -1,7 +1,8 @@
 //! The replay: the topology, its links coloured by queue, and a slider for the time.
 
 use super::Outcome;
-use crate::svg::{self, escape};
+use crate::page::{self, escape};
+use crate::svg;
 use ferroce_fabric::topology::Topology;
 use std::fmt::Write;
 
@@ -19,7 +20,7 @@ const MAX_BYTES: usize = 6 << 20;
 const SCRIPT: &str = r##"<script>
 (function () {
   var data = JSON.parse(document.getElementById("frames").textContent);
-  var links = document.querySelectorAll("#replay .link"), slider = document.getElementById("time");
+  var links = document.querySelectorAll(".picture .link"), slider = document.getElementById("time");
   var choice = document.getElementById("which"), label = document.getElementById("clock");
   function show() {
     var run = data[choice.value], at = Math.min(slider.value, run.frames.length - 1);
@@ -46,12 +47,7 @@ const SCRIPT: &str = r##"<script>
 pub(super) fn draw(page: &mut String, topology: &Topology, outcomes: &[Outcome]) {
     page.push_str("<h2>Replay</h2>\n");
     if topology.links.len() > MAX_LINKS {
-        let _ = writeln!(
-            page,
-            "<p class=\"soft\">Left out: {} links are too many to draw.</p>",
-            topology.links.len()
-        );
-        return;
+        return page::note(page, &format!("Left out: {} links are too many to draw.", topology.links.len()));
     }
     let shown = &outcomes[..outcomes.len().min(MAX_RUNS)];
     page.push_str("<div class=\"replay\"><select id=\"which\" aria-label=\"run\">");
@@ -59,9 +55,7 @@ pub(super) fn draw(page: &mut String, topology: &Topology, outcomes: &[Outcome])
         let _ = write!(page, "<option value=\"{n}\">{}</option>", escape(&outcome.report.name));
     }
     page.push_str("</select><input id=\"time\" type=\"range\" min=\"0\" value=\"0\" aria-label=\"time\"><span id=\"clock\"></span></div>\n");
-    page.push_str("<figure id=\"replay\">\n");
     picture(page, topology);
-    page.push_str("<figcaption>Links are coloured by the longer queue of their two directions: green 1 kB, red 2 MB. Dashed: paused.</figcaption></figure>\n");
     page.push_str("<script type=\"application/json\" id=\"frames\">");
     frames(page, shown);
     page.push_str("</script>\n");
@@ -84,7 +78,12 @@ fn places(topology: &Topology) -> Vec<(f64, f64)> {
 
 fn picture(page: &mut String, topology: &Topology) {
     let top = f64::from(topology.tiers.iter().copied().max().unwrap_or(0));
-    svg::begin(page, WIDTH, 40.0 + ROW * top, "The topology");
+    page::begin_figure(
+        page,
+        "picture",
+        (WIDTH, 40.0 + ROW * top),
+        "The topology; the table of queues above has its figures",
+    );
     let places = places(topology);
     for link in &topology.links {
         svg::line(page, "link", places[link.a as usize], places[link.b as usize]);
@@ -99,7 +98,8 @@ fn picture(page: &mut String, topology: &Topology) {
             "<circle class=\"node\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"><title>{name}</title></circle>"
         );
     }
-    svg::end(page);
+    let caption = "Links are coloured by the longer queue of their two directions: green 1 kB, red 2 MB. Dashed: paused.";
+    page::end_figure(page, caption);
 }
 
 /// The frames of all runs as JSON; every n-th one if they would be too long.

@@ -2,28 +2,26 @@
 
 use super::plots;
 use super::sections::{machine, method};
+use crate::page::{self, escape};
 use crate::perf::suite::{HEADINGS, Headline, ROWS, Results, Row};
 use crate::sizes::format_size;
-use crate::svg::escape;
 use std::fmt::Write;
 
 /// The whole report.
 pub(crate) fn html(results: &Results) -> String {
-    let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    page.push_str("<title>ferroce perf</title>\n<style>\n");
-    page.push_str(super::STYLE);
-    page.push_str("</style>\n</head>\n<body>\n<h1>RDMA compared with sockets</h1>\n");
-    let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(&subtitle(results)));
+    let mut page = page::begin("ferroce perf", "");
+    page.push_str("<h1>RDMA compared with sockets</h1>\n");
+    page::note(&mut page, &subtitle(results));
     headlines(&mut page, &results.headlines);
-    figure(&mut page, "Latency", plots::latency(results).render(), LATENCY_CAPTION);
-    figure(&mut page, "Bandwidth", plots::bandwidth(results).render(), BANDWIDTH_CAPTION);
+    page.push_str("<h2>Latency against message size</h2>\n");
+    plots::latency(results).draw(&mut page, LATENCY_CAPTION);
+    page.push_str("<h2>Bandwidth against message size</h2>\n");
+    plots::bandwidth(results).draw(&mut page, BANDWIDTH_CAPTION);
     page.push_str("<h2>All figures</h2>\n");
     table(&mut page, results);
     method(&mut page, results);
     machine(&mut page, results);
-    page.push_str("</body>\n</html>\n");
-    page
+    page::end(page)
 }
 
 const LATENCY_CAPTION: &str = "Median, lower is better. Ping-pongs (send, write, TCP, UDP) show half a round trip; \
@@ -48,41 +46,24 @@ fn headlines(page: &mut String, headlines: &[Headline]) {
     if headlines.is_empty() {
         return;
     }
-    page.push_str("<ul class=\"headlines\">\n");
-    for headline in headlines {
+    let card = |headline: &Headline| {
         let class = if headline.reached { "reached" } else { "missed" };
         let verdict = if headline.reached { "reached" } else { "not reached" };
-        let _ = writeln!(
-            page,
-            "<li><div class=\"ratio\">{:.2} ×</div>{}<br><span class=\"soft\">{} to {}</span><br>\
-             <span class=\"{class}\">{} × wanted: {verdict}</span></li>",
-            headline.ratio,
+        let below = format!(
+            "{}<br><span class=\"soft\">{} to {}</span><br><span class=\"{class}\">{} × wanted: {verdict}</span>",
             escape(&headline.name),
             escape(&headline.measured),
             escape(&headline.against),
             escape(&headline.goal),
         );
-    }
-    page.push_str("</ul>\n");
-}
-
-fn figure(page: &mut String, title: &str, picture: Option<String>, caption: &str) {
-    let _ = writeln!(page, "<h2>{title} against message size</h2>");
-    match picture {
-        Some(svg) => {
-            let _ = writeln!(page, "<figure>\n{svg}<figcaption>{}</figcaption>\n</figure>", escape(caption));
-        }
-        None => page.push_str("<p class=\"failed\">Nothing was measured.</p>\n"),
-    }
+        (format!("{:.2} ×", headline.ratio), below)
+    };
+    page::headlines(page, headlines.iter().map(card));
 }
 
 fn table(page: &mut String, results: &Results) {
-    page.push_str("<div class=\"wide\"><table>\n<thead><tr><th>size</th><th></th>");
-    for heading in HEADINGS.into_iter().chain(["samples", "messages"]) {
-        let heading = heading.replace('\n', "<br>");
-        let _ = write!(page, "<th scope=\"col\">{heading}</th>");
-    }
-    page.push_str("</tr></thead>\n");
+    let headings = ["size", ""].into_iter().chain(HEADINGS).chain(["samples", "messages"]);
+    page::begin_table(page, "", "All figures", headings);
     for size in results.sizes() {
         let rows: Vec<String> = ROWS.iter().filter_map(|row| table_row(results, row, size)).collect();
         page.push_str("<tbody>\n");
@@ -100,8 +81,11 @@ fn table(page: &mut String, results: &Results) {
         }
         page.push_str("</tbody>\n");
     }
-    page.push_str("</table></div>\n<p class=\"soft\">* a whole round trip. × TCP: how many times as fast as TCP at that \
-        size; a read or atomic is compared with request/reply.</p>\n");
+    page::end_table(page);
+    page::note(
+        page,
+        "* a whole round trip. × TCP: how many times as fast as TCP at that size; a read or atomic is compared with request/reply.",
+    );
 }
 
 fn table_row(results: &Results, row: &Row, size: u64) -> Option<String> {

@@ -1,9 +1,9 @@
 //! Which lines the two plots have.
 
-use super::line_plot::{Marker, Plot, Series};
+use crate::page::{Axis, Marker, Plot, Series};
 use crate::perf::suite::{Results, microseconds, rate};
 use crate::perf::{Bandwidth, Test};
-use crate::sizes::format_size;
+use crate::sizes::{format_size, label};
 
 /// Latency against size.
 pub(super) fn latency(results: &Results) -> Plot {
@@ -22,12 +22,7 @@ pub(super) fn latency(results: &Results) -> Plot {
         let [median, p99, p999] = times;
         Some((latency.median_ns, format!("median {median} µs, p99 {p99} µs, p99.9 {p999} µs")))
     };
-    Plot {
-        description: "Latency against message size, logarithmic on both axes; the table below holds every figure.",
-        axis: "latency, median",
-        label: time_label,
-        series: series(results, &lines, point),
-    }
+    plot("Latency against message size", "latency, median", time_label, series(results, &lines, point))
 }
 
 /// Bandwidth against size.
@@ -46,11 +41,17 @@ pub(super) fn bandwidth(results: &Results) -> Plot {
             [*gigabytes_per_s, *million_messages_per_s].map(|value| rate(Some(value)));
         Some((gigabytes_per_s * 1e9, format!("{gigabytes} GB/s, {messages} million messages per second")))
     };
+    plot("Bandwidth against message size", "bandwidth", rate_label, series(results, &lines, point))
+}
+
+/// A plot against message size, logarithmic on both axes.
+fn plot(description: &str, y: &'static str, label: fn(f64) -> String, series: Vec<Series>) -> Plot {
+    let size = |bytes: f64| format_size(bytes as u64);
     Plot {
-        description: "Bandwidth against message size, logarithmic on both axes; the table below holds every figure.",
-        axis: "bandwidth",
-        label: rate_label,
-        series: series(results, &lines, point),
+        description: description.to_owned(),
+        x: Axis { title: "message size", is_log: true, label: size, ticks_are_points: true },
+        y: Axis { title: y, is_log: true, label, ticks_are_points: false },
+        series,
     }
 }
 
@@ -63,27 +64,24 @@ fn series(
     let line = |&(name, class, marker, test): &(&'static str, &'static str, Marker, Test)| {
         let point = |size: u64| {
             let (value, words) = point(test, size)?;
-            Some((size, value, format!("{name}, {}: {words}", format_size(size))))
+            Some((size as f64, value, format!("{name}, {}: {words}", format_size(size))))
         };
-        Series { name, class, marker, points: results.sizes().into_iter().filter_map(point).collect() }
+        Series {
+            name: name.to_owned(),
+            class: class.to_owned(),
+            marker: Some(marker),
+            points: results.sizes().into_iter().filter_map(point).collect(),
+        }
     };
     lines.iter().map(line).collect()
 }
 
 fn time_label(ns: f64) -> String {
-    scaled(ns, &[("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)])
+    label(ns, &[(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1.0, " ns")])
 }
 
 fn rate_label(bytes_per_s: f64) -> String {
-    scaled(bytes_per_s, &[("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0)])
-}
-
-fn scaled(value: f64, units: &[(&str, f64)]) -> String {
-    let fits = |(_, unit): &&(&str, f64)| value >= unit * (1.0 - 1e-9);
-    let (name, unit) = units.iter().find(fits).or(units.last()).copied().unwrap_or(("", 1.0));
-    // Ticks are 1, 2 or 5 times a power of ten, so rounding only removes the noise of the logarithm.
-    let shown = (value / unit * 1e3).round() / 1e3;
-    format!("{shown} {name}")
+    label(bytes_per_s, &[(1e9, " GB/s"), (1e6, " MB/s"), (1e3, " kB/s"), (1.0, " B/s")])
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The prose of the report: how it was measured, and on what.
 
+use crate::page::escape;
 use crate::perf::suite::Results;
 use crate::sizes::format_size;
-use crate::svg::escape;
 use std::fmt::Write;
 
 /// How it was measured.

@@ -1,5 +1,6 @@
 //! Percentiles of many durations in little memory: counts per bucket, each 1/16 of a power of two wide.
 
+use crate::buckets::{bounds, bucket};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ const PRECISION: u32 = 4;
 /// Counted durations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histogram {
-    buckets: BTreeMap<u16, u64>,
+    buckets: BTreeMap<usize, u64>,
     samples: u64,
     max_ns: u64,
 }
@@ -27,7 +28,7 @@ pub(super) struct Percentiles {
 impl Histogram {
     /// Counts a duration.
     pub(super) fn add(&mut self, ns: u64) {
-        *self.buckets.entry(bucket(ns)).or_default() += 1;
+        *self.buckets.entry(bucket(ns, PRECISION)).or_default() += 1;
         self.samples += 1;
         self.max_ns = self.max_ns.max(ns);
     }
@@ -37,11 +38,11 @@ impl Histogram {
         let at = |share: f64| {
             let rank = (share * self.samples as f64).ceil().max(1.0) as u64;
             let mut before = 0;
-            let reaches = |(_, count): &(&u16, &u64)| {
+            let reaches = |(_, count): &(&usize, &u64)| {
                 before += **count;
                 before >= rank
             };
-            let end = self.buckets.iter().find(reaches).map_or(0, |(bucket, _)| last_of(*bucket));
+            let end = self.buckets.iter().find(reaches).map_or(0, |(bucket, _)| bounds(*bucket, PRECISION).1);
             end.min(self.max_ns)
         };
         (self.samples > 0).then(|| Percentiles {
@@ -54,40 +55,9 @@ impl Histogram {
     }
 }
 
-/// The bucket of a value: the place of its highest bit, then the bits behind it.
-fn bucket(value: u64) -> u16 {
-    let shift = (u64::BITS - value.leading_zeros()).saturating_sub(PRECISION + 1);
-    (shift << PRECISION) as u16 + (value >> shift) as u16
-}
-
-/// The largest value of a bucket.
-fn last_of(bucket: u16) -> u64 {
-    let steps = 1 << PRECISION;
-    if bucket < 2 * steps {
-        return bucket.into();
-    }
-    let shift = bucket / steps - 1;
-    let value = u64::from(bucket - shift * steps);
-    ((value + 1) << (shift - 1) << 1).wrapping_sub(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn buckets_rise_and_hold_their_values() {
-        let mut last = 0;
-        for value in (0..5000).chain((13..64).flat_map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) + 1]))
-        {
-            let bucket = bucket(value);
-            assert!(bucket >= last, "{value}");
-            last = bucket;
-            let end = last_of(bucket);
-            assert!(end >= value && end - value <= value / 16, "{value}: {end}");
-        }
-        assert_eq!(last_of(bucket(u64::MAX)), u64::MAX);
-    }
 
     #[test]
     fn percentiles_of_a_thousand() {

@@ -10,8 +10,9 @@ use super::requester::Notes;
 use super::selection::Item;
 use super::{message, words};
 use crate::machine::utc;
-use crate::sizes::{format_duration, format_size};
-use crate::svg::{self, escape, rectangle, text};
+use crate::page::{self, escape};
+use crate::sizes::{format_amount, format_duration, format_size};
+use crate::svg::{rectangle, text};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("timeline.css");
@@ -25,12 +26,8 @@ const BAR: f64 = WIDTH / BINS as f64;
 
 /// The whole page.
 pub(super) fn html(analysis: &Analysis, report: &Report) -> String {
-    let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    page.push_str("<title>ferroce timeline</title>\n<style>\n");
-    page.push_str(crate::report::STYLE);
-    page.push_str(STYLE);
-    page.push_str("</style>\n</head>\n<body>\n<h1>RoCEv2 timeline</h1>\n");
+    let mut page = page::begin("ferroce timeline", STYLE);
+    page.push_str("<h1>RoCEv2 timeline</h1>\n");
     heading(&mut page, analysis, report);
     cards(&mut page, report);
     page.push_str("<h2 id=\"connections\">Connections</h2>\n");
@@ -40,8 +37,8 @@ pub(super) fn html(analysis: &Analysis, report: &Report) -> String {
             section(&mut page, analysis, report, number, connection);
         }
     }
-    let _ = writeln!(page, "<script>\n{SCRIPT}</script>\n</body>\n</html>");
-    page
+    let _ = writeln!(page, "<script>\n{SCRIPT}</script>");
+    page::end(page)
 }
 
 /// Whether a connection has a section of its own.
@@ -74,12 +71,12 @@ fn heading(page: &mut String, analysis: &Analysis, report: &Report) {
     if report.packets_left_out > 0 {
         let _ = write!(words, " {} packets of further queue pairs are left out.", report.packets_left_out);
     }
-    let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(&words));
+    page::note(page, &words);
     for damage in &report.damaged {
         let _ = writeln!(page, "<p class=\"failed\">Read up to the damage: {}.</p>", escape(damage));
     }
     for (why, count) in &report.other_frames {
-        let _ = writeln!(page, "<p class=\"soft\">{count} frames are not shown: {}.</p>", escape(why));
+        page::note(page, &format!("{count} frames are not shown: {why}."));
     }
 }
 
@@ -96,7 +93,7 @@ fn cards(page: &mut String, report: &Report) {
         (messages.to_string(), "messages".to_owned()),
         (
             format!("{rate:.1} Mbit/s"),
-            format!("goodput: {} of payload, each byte counted once", amount(bytes)),
+            format!("goodput: {} of payload, each byte counted once", format_amount(bytes)),
         ),
         (format!("{share:.2} %"), format!("of the packets are retransmissions ({retransmitted})")),
         (
@@ -105,36 +102,7 @@ fn cards(page: &mut String, report: &Report) {
         ),
         (anomalies.to_string(), "anomalies: retransmissions, gaps, NAKs, losses, marks, CNPs".to_owned()),
     ];
-    page.push_str("<ul class=\"headlines\">\n");
-    for (figure, what) in cards {
-        let _ = writeln!(page, "<li><div class=\"ratio\">{}</div>{}</li>", escape(&figure), escape(&what));
-    }
-    page.push_str("</ul>\n");
-}
-
-/// A number of bytes for reading.
-fn amount(bytes: u64) -> String {
-    match bytes {
-        0..10_000 => format!("{bytes} B"),
-        10_000..10_000_000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        10_000_000..10_000_000_000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
-        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
-    }
-}
-
-fn headings(page: &mut String, headings: &[&str]) {
-    page.push_str("<thead><tr>");
-    for heading in headings {
-        let _ = write!(page, "<th scope=\"col\">{heading}</th>");
-    }
-    page.push_str("</tr></thead>\n");
-}
-
-fn end_row(page: &mut String, cells: &[String]) {
-    for cell in cells {
-        let _ = write!(page, "<td>{}</td>", escape(cell));
-    }
-    page.push_str("</tr>\n");
+    page::headlines(page, cards.map(|(figure, what)| (figure, escape(&what))));
 }
 
 fn percentiles(of: Option<Percentiles>) -> String {
@@ -162,8 +130,7 @@ fn connections(page: &mut String, analysis: &Analysis, report: &Report) {
         "message latency p50 / p90 / p99 / max",
         "one-way delay p50 / p90 / p99 / max",
     ];
-    page.push_str("<div class=\"wide\"><table class=\"statistics\">\n");
-    headings(page, &HEADINGS);
+    page::begin_table(page, "statistics", "Connections", HEADINGS);
     for (number, connection) in report.connections.iter().enumerate().take(MAX_ROWS) {
         page.push_str("<tbody>\n");
         let name = connection_name(connection);
@@ -178,15 +145,15 @@ fn connections(page: &mut String, analysis: &Analysis, report: &Report) {
         }
         page.push_str("</tbody>\n");
     }
-    page.push_str("</table></div>\n");
+    page::end_table(page);
     let left_out = report.connections.len().saturating_sub(MAX_ROWS);
     if left_out > 0 {
-        let _ =
-            writeln!(page, "<p class=\"soft\">{left_out} more connections are in the output of --json.</p>");
+        page::note(page, &format!("{left_out} more connections are in the output of --json."));
     }
-    page.push_str(
-        "<p class=\"soft\">RTT: from a request packet to its answer, where the capture was taken; at the requester that is the whole round trip. \
-         Message latency: from the first packet of a message to the answer that completes it.</p>\n",
+    page::note(
+        page,
+        "RTT: from a request packet to its answer, where the capture was taken; at the requester that is the whole round trip. Message latency: \
+         from the first packet of a message to the answer that completes it.",
     );
 }
 
@@ -210,7 +177,7 @@ fn direction_row(page: &mut String, connection: &ConnectionReport, end: usize, d
         percentiles(direction.one_way_delay),
     ];
     let _ = write!(page, "<th scope=\"row\">{}</th>", escape(&connection.ends[end].name()));
-    end_row(page, &cells);
+    page::cells(page, cells);
 }
 
 fn connection_name(connection: &ConnectionReport) -> String {
@@ -247,7 +214,7 @@ fn section(page: &mut String, analysis: &Analysis, report: &Report, number: usiz
     if connection.left_out() > 0 {
         facts.push(format!("{} packets are only counted.", connection.left_out()));
     }
-    let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(&facts.join(" ")));
+    page::note(page, &facts.join(" "));
     overview(page, connection, report.duration_ns);
     let [a, b] = &about.ends;
     let _ = writeln!(
@@ -271,8 +238,8 @@ fn overview(page: &mut String, connection: &Connection, duration_ns: u64) {
     }
     let most = connection.bins.iter().flat_map(|bin| bin.payload).max().unwrap_or(0).max(1) as f64;
     let middle = (OVERVIEW_HEIGHT - 16.0) / 2.0;
-    page.push_str("<figure class=\"overview\">");
-    svg::begin(page, WIDTH, OVERVIEW_HEIGHT, "payload and anomalies over the time of the capture");
+    let description = "payload and anomalies over the time of the capture";
+    page::begin_figure(page, "overview", (WIDTH, OVERVIEW_HEIGHT), description);
     let per_bin = duration_ns / BINS as u64;
     for (at, bin) in connection.bins.iter().enumerate().filter(|(_, bin)| bin.packets > 0) {
         let Bin { payload, packets, anomalies } = *bin;
@@ -280,8 +247,8 @@ fn overview(page: &mut String, connection: &Connection, duration_ns: u64) {
         let title = format!(
             "from {} on: {packets} packets, {} and {} of payload, {anomalies} anomalies",
             format_duration(at as u64 * per_bin),
-            amount(payload[0]),
-            amount(payload[1])
+            format_amount(payload[0]),
+            format_amount(payload[1])
         );
         let height = |bytes: u64| if bytes == 0 { 0.0 } else { (middle * bytes as f64 / most).max(1.0) };
         let (up, down) = (height(payload[0]), height(payload[1]));
@@ -293,10 +260,18 @@ fn overview(page: &mut String, connection: &Connection, duration_ns: u64) {
     }
     text(page, "", (0.0, OVERVIEW_HEIGHT - 2.0), "0");
     text(page, "end", (WIDTH, OVERVIEW_HEIGHT - 2.0), &format_duration(duration_ns));
-    svg::end(page);
-    page.push_str(
-        "<figcaption>Payload over the whole capture: up from the first end, down from the second; red: anomalies.</figcaption></figure>\n",
-    );
+    let caption =
+        "Payload over the whole capture: up from the first end, down from the second; red: anomalies.";
+    page::end_figure(page, caption);
+    let bins = connection.bins.iter().enumerate().filter(|(_, bin)| bin.packets > 0);
+    let rows = bins.map(|(at, Bin { payload: [up, down], packets, anomalies })| {
+        let (from, up, down) =
+            (format_duration(at as u64 * per_bin), format_amount(*up), format_amount(*down));
+        [from, packets.to_string(), up, down, anomalies.to_string()]
+    });
+    page::details(page, "The same as a table", |page| {
+        page::table(page, caption, ["from", "packets", "payload up", "payload down", "anomalies"], rows);
+    });
 }
 
 fn messages(page: &mut String, report: &Report, number: usize) {
@@ -305,14 +280,12 @@ fn messages(page: &mut String, report: &Report, number: usize) {
     if count == 0 {
         return;
     }
-    let _ = writeln!(
-        page,
-        "<details><summary>{count} messages</summary><div class=\"wide\"><table class=\"messages\">"
-    );
-    headings(page, &["start", "from", "message", "size", "packets", "PSN", "latency", "outcome"]);
-    page.push_str("<tbody>\n");
-    of_connection().for_each(|message| message_row(page, message, &report.connections[number]));
-    page.push_str("</tbody></table></div></details>\n");
+    page::details(page, &format!("{count} messages"), |page| {
+        let headings = ["start", "from", "message", "size", "packets", "PSN", "latency", "outcome"];
+        page::begin_table(page, "messages", "Messages", headings);
+        of_connection().for_each(|message| message_row(page, message, &report.connections[number]));
+        page::end_table(page);
+    });
 }
 
 fn message_row(page: &mut String, message: &MessageReport, connection: &ConnectionReport) {
@@ -356,20 +329,13 @@ fn message_row(page: &mut String, message: &MessageReport, connection: &Connecti
         message.kind.class(),
         u8::from(is_bad)
     );
-    end_row(page, &cells);
+    page::cells(page, cells);
 }
 
 /// The operations of a connection without packets: each from its post to its completion.
 fn operation_bars(page: &mut String, operations: &Operations, connection: &ConnectionReport) {
     let done = || operations.listed.iter().filter_map(|operation| Some((operation, operation.latency_ns?)));
-    let _ = writeln!(
-        page,
-        "<details><summary>{} operations</summary><div class=\"wide\"><table class=\"messages\">",
-        done().count()
-    );
-    headings(page, &["posted", "by", "operation", "size", "packets", "wr_id", "latency", "outcome"]);
-    page.push_str("<tbody>\n");
-    for (operation, latency_ns) in done() {
+    let row = |page: &mut String, (operation, latency_ns): (&Operation, u64)| {
         let start = operation.time_ns.saturating_sub(latency_ns);
         let class = match operation.name.as_str() {
             "SEND" => "send",
@@ -381,9 +347,9 @@ fn operation_bars(page: &mut String, operations: &Operations, connection: &Conne
         let is_bad = u8::from(operation.status != 0);
         let _ =
             write!(page, "<tr data-m=\"{start},{},{},{class},{is_bad}\">", operation.time_ns, operation.end);
-        end_row(
+        page::cells(
             page,
-            &[
+            [
                 format_duration(start),
                 connection.ends[usize::from(operation.end)].name(),
                 operation.name.clone(),
@@ -394,8 +360,13 @@ fn operation_bars(page: &mut String, operations: &Operations, connection: &Conne
                 outcome_of(operation),
             ],
         );
-    }
-    page.push_str("</tbody></table></div></details>\n");
+    };
+    page::details(page, &format!("{} operations", done().count()), |page| {
+        let headings = ["posted", "by", "operation", "size", "packets", "wr_id", "latency", "outcome"];
+        page::begin_table(page, "messages", "Operations", headings);
+        done().for_each(|operation| row(page, operation));
+        page::end_table(page);
+    });
 }
 
 fn outcome_of(operation: &Operation) -> String {
@@ -415,20 +386,22 @@ fn packets(page: &mut String, analysis: &Analysis, connection: &Connection, abou
         (0, operations) => format!("{operations} posts and completions"),
         (packets, operations) => format!("{packets} packets in words, {operations} posts and completions"),
     };
-    let _ = writeln!(page, "<details><summary>{what}</summary><div class=\"wide\"><table class=\"packets\">");
-    headings(page, &["time", "from", "packet", "PSN", "in words"]);
-    page.push_str("<tbody>\n");
-    let start = analysis.plan.first_ns;
-    let (mut next, mut operations) = (0, operations.iter().peekable());
-    for item in items {
-        while let Some(operation) = operations.next_if(|o| o.time_ns <= item.time_ns.saturating_sub(start)) {
-            operation_row(page, operation);
+    page::details(page, &what, |page| {
+        page::begin_table(page, "packets", "Packets", ["time", "from", "packet", "PSN", "in words"]);
+        let start = analysis.plan.first_ns;
+        let (mut next, mut operations) = (0, operations.iter().peekable());
+        for item in items {
+            while let Some(operation) =
+                operations.next_if(|o| o.time_ns <= item.time_ns.saturating_sub(start))
+            {
+                operation_row(page, operation);
+            }
+            packet_row(page, item, item.serial - next, start);
+            next = item.serial + 1;
         }
-        packet_row(page, item, item.serial - next, start);
-        next = item.serial + 1;
-    }
-    operations.for_each(|operation| operation_row(page, operation));
-    page.push_str("</tbody></table></div></details>\n");
+        operations.for_each(|operation| operation_row(page, operation));
+        page::end_table(page);
+    });
 }
 
 fn operation_row(page: &mut String, operation: &Operation) {
@@ -454,7 +427,7 @@ fn operation_row(page: &mut String, operation: &Operation) {
     };
     let from = if *end == 0 { "first end" } else { "second end" };
     let _ = write!(page, "<tr data-p=\"{time_ns},,{end},{class},{},0,0\">", u8::from(*status != 0));
-    end_row(page, &[format_duration(*time_ns), from.to_owned(), label, String::new(), words]);
+    page::cells(page, [format_duration(*time_ns), from.to_owned(), label, String::new(), words]);
 }
 
 /// `data-p` of a row is what the script draws: time, arrival, sending end, class, anomaly, lost, packets left out before it.
@@ -464,16 +437,16 @@ fn packet_row(page: &mut String, item: &Item, left_out: u64, start: u64) {
     let arrival = item.arrival_ns.map_or(String::new(), |at| at.saturating_sub(start).to_string());
     let _ = write!(
         page,
-        "<tr data-p=\"{time},{arrival},{},{},{},{},{left_out}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+        "<tr data-p=\"{time},{arrival},{},{},{},{},{left_out}\">",
         item.from,
         words::class(item),
         u8::from(notes.is_anomaly()),
-        u8::from(notes.has(Notes::LOST)),
-        format_duration(time),
-        if item.from == 0 { "first end" } else { "second end" },
-        escape(&words::label(item)),
-        item.headers.bth.psn.value(),
-        escape(&words::of_packet(item))
+        u8::from(notes.has(Notes::LOST))
     );
-    page.push('\n');
+    let from = if item.from == 0 { "first end" } else { "second end" };
+    let psn = item.headers.bth.psn.value().to_string();
+    page::cells(
+        page,
+        [format_duration(time), from.to_owned(), words::label(item), psn, words::of_packet(item)],
+    );
 }

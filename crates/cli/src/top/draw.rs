@@ -2,8 +2,9 @@
 
 use super::app::{App, Open};
 use super::sample::{QpRates, Sample, peer_of};
-use super::tables::{Cell, Column, Row, Tab, Tone, short, tone_of};
+use super::tables::{Cell, Column, Row, Tab, Tone, tone_of};
 use crate::counters::{printable, uptime};
+use crate::sizes::short;
 use ferroce_nic::{HistoryReport, QpReport};
 use ratatui::Frame;
 use ratatui::buffer::Buffer;

@@ -2,6 +2,7 @@
 
 use super::sample::{Device, QpId, QpRates, Sample, peer_of};
 use crate::counters::{drops, meaning, printable, uptime};
+use crate::sizes::short;
 use ferroce_nic::QpReport;
 use std::collections::HashMap;
 
@@ -399,35 +400,9 @@ fn connection_rows(device: &Device) -> Vec<Row> {
     counters.enumerate().map(line).collect()
 }
 
-/// A number in at most six characters: `1.25M`.
-pub(super) fn short(value: f64) -> String {
-    const UNITS: [(f64, &str); 5] = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
-    // The sum of no rates is -0.0.
-    let value = value + 0.0;
-    // 999.96 would be rounded to 1000.0.
-    let unit = UNITS.iter().find(|(unit, _)| value >= unit * 0.9995);
-    let (value, name) = unit.map_or((value, ""), |(unit, name)| (value / unit, *name));
-    let digits = if name.is_empty() && value.fract() == 0.0 || value >= 100.0 {
-        0
-    } else if value >= 10.0 {
-        1
-    } else {
-        2
-    };
-    format!("{value:.digits$}{name}")
-}
-
 #[cfg(test)]
 mod unit_tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        let shown: Vec<String> =
-            [-0.0, 7.0, 0.25, 99.95, 999.96, 1234.0, 12_345_678.0, 3.2e9, 1e18, f64::MAX].map(short).into();
-        assert_eq!(shown[..8], ["0", "7", "0.25", "100.0", "1.00k", "1.23k", "12.3M", "3.20G"]);
-        assert_eq!(shown[8], "1000P");
-    }
 
     #[test]
     fn every_tab_sorts_by_a_column_it_has() {
