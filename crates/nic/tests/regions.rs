@@ -3,12 +3,15 @@
 mod objects_support;
 
 use ferroce_nic::{Cq, Error, MAX_DM, MemoryRegion, Nic, Pd, Prefetch, Qp, QpInit};
-use ferroce_proto::RKey;
 use ferroce_proto::verbs::{
-    Access, AtomicOp, FlushWhat, MemoryFault, RecvWr, SendOp, Sge, Transport, WcOpcode, WcStatus,
+    Access, AtomicOp, FlushWhat, MemoryFault, QpState, RecvWr, SendOp, Sge, Transport, WcOpcode, WcStatus,
 };
-use objects_support::{Buffer, CAP, completions, connect, create, open, pair, post};
+use ferroce_proto::wire::{Bth, FlowAddrs, Headers, Opcode, Operation, ROCE_UDP_PORT, Reth, Service, icrc};
+use ferroce_proto::{Psn, Qpn, RKey};
+use objects_support::{Buffer, CAP, completions, connect, connect_at, create, gid, open, pair, post};
+use std::net::UdpSocket;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 struct Setup {
     nic: Nic,
@@ -346,6 +349,41 @@ fn device_memory_is_finite() {
 }
 
 /// Programs register empty buffers, and name them in operations that move nothing.
+/// The peer has the data and says so to the program, which unmaps the memory before it deregisters it, as UCX does. A late repetition of the READ
+/// request must not end the process.
+#[test]
+fn a_repeated_read_finds_its_memory_unmapped() {
+    const PEER: (&str, u32) = ("127.91.3.14", 0x11);
+    let s = setup("127.91.3.13");
+    let qp = create(&s.pd, &s.cq, Transport::Rc);
+    connect_at(gid(PEER.0), &qp, Qpn::new(PEER.1));
+    let pages = Pages::map(4096);
+    let region = pages.register(&s.pd, OPEN).unwrap();
+    let opcode = Opcode::new(Service::Rc, Operation::ReadRequest);
+    let bth = Bth { ack_req: true, ..Bth::new(opcode, qp.qpn(), Psn::new(0)) };
+    let reth = Some(Reth { addr: pages.addr as u64, rkey: region.rkey(), len: 64 });
+    let mut request = vec![0; 256];
+    let len = Headers { reth, ..Headers::new(bth) }.write(&mut request);
+    request.truncate(len);
+    let peer = UdpSocket::bind((PEER.0, ROCE_UDP_PORT)).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    request.extend(icrc(&FlowAddrs::new(gid(PEER.0), gid("127.91.3.13"), ROCE_UDP_PORT), 0, &request));
+    let ask = || assert_eq!(peer.send_to(&request, ("127.91.3.13", ROCE_UDP_PORT)).unwrap(), request.len());
+    let mut answer = [0; 256];
+    for _ in 0..2 {
+        ask();
+        assert!(peer.recv(&mut answer).unwrap() > 64, "the data, also of a repeated request");
+    }
+    pages.unmap(0, 4096);
+    ask();
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while s.nic.counters().drops["stale_duplicate"] == 0 {
+        assert!(Instant::now() < give_up, "the repeated request was not noticed");
+        std::thread::yield_now();
+    }
+    assert_eq!(qp.query().state, QpState::Rts);
+}
+
 #[test]
 fn a_region_of_no_bytes_serves_operations_of_no_bytes() {
     let mut s = setup("127.91.3.20");

@@ -239,10 +239,11 @@ fn fill(out: &mut [u8], payload: TxPayload<'_>, engine: &Engine, qp: &QpCore) ->
         TxPayload::Local { pd, sges, offset, .. } => {
             engine.device.regions.gather(pd, sges, offset, out, qp.address())
         }
-        TxPayload::Remote { pd, rkey, addr, rest, is_first, .. } => {
+        TxPayload::Remote { pd, rkey, addr, rest, is_first, is_repeated, .. } => {
             // The responses of a queue pair are read beside its requests.
             let ahead = (answers_of(qp.address()), rest, is_first);
-            engine.device.regions.read_remote(Peer { pd, qp: qp.qpn }, rkey, addr, out, ahead)
+            let peer = Peer { pd, qp: qp.qpn };
+            engine.device.regions.read_remote(peer, rkey, addr, out, ahead, is_repeated)
         }
     }
 }

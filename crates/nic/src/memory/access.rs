@@ -87,7 +87,9 @@ impl RegionTable {
         region(&held).remote(peer, addr, len, need).map(|_| ())
     }
 
-    /// The peer's READ, of which `rest` bytes are left. `reader` answers it.
+    /// The peer's READ, of which `rest` bytes are left. `reader` answers it. If the answer `is_repeated`, the peer may have told the program that
+    /// it has its data, and the program may have unmapped the memory, as UCX does before it deregisters: the kernel copies, which
+    /// finds that out.
     pub(crate) fn read_remote(
         &self,
         peer: Peer,
@@ -95,10 +97,12 @@ impl RegionTable {
         addr: u64,
         out: &mut [u8],
         (reader, rest, is_first): (usize, u32, bool),
+        is_repeated: bool,
     ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
         let region = region(&held);
         let span = region.remote(peer, addr, out.len() as u64, Access::REMOTE_READ)?;
+        let span = if is_repeated { span.checked_by_kernel() } else { span };
         copy::read(span, out, || region.ahead(span, reader, rest.into(), is_first))
     }
 

@@ -91,6 +91,12 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    /// The same bytes, copied by the kernel, which finds out whether they are still mapped.
+    pub(super) fn checked_by_kernel(self) -> Span {
+        let backing = if self.backing == Backing::Mapped { Backing::OnDemand } else { self.backing };
+        Span { backing, ..self }
+    }
+
     /// Bytes that are mapped, as the caller guarantees: of a local peer, or of the device.
     pub(crate) fn at(start: usize, len: usize) -> Span {
         Span { start, len, backing: Backing::Mapped }

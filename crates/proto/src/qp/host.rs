@@ -42,6 +42,8 @@ pub enum TxPayload<'a> {
         rest: u32,
         /// Whether no earlier `rest` contained them.
         is_first: bool,
+        /// Whether the response is repeated. The peer may have the first one, and the program may have freed the memory.
+        is_repeated: bool,
     },
 }
 

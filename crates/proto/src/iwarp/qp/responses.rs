@@ -51,6 +51,7 @@ impl StreamQp {
                 len,
                 rest: request.len - sent,
                 is_first: *sent == 0,
+                is_repeated: false,
             },
             _ => TxPayload::None,
         }

@@ -345,9 +345,10 @@ impl Responder {
         let payload = if len == 0 {
             TxPayload::None
         } else {
-            let ReadReply { pd, rkey, addr, .. } = read;
+            let ReadReply { pd, rkey, addr, again: is_repeated, .. } = read;
             let rest = if read.fresh && !last { self.replies.announce(&read) } else { read.len };
-            TxPayload::Remote { pd, rkey, addr, len, rest, is_first: read.fresh && !read.continues }
+            let is_first = read.fresh && !read.continues;
+            TxPayload::Remote { pd, rkey, addr, len, rest, is_first, is_repeated }
         };
         io.send_unacknowledged(&headers, payload)?;
         if !last && let Some(Reply::Read(front)) = self.replies.queue.front_mut() {
