@@ -13,28 +13,32 @@ const WIDTH: usize = 46;
 /// The shortest arrow.
 const ARROW: usize = 4;
 
-/// All connections with packets.
+/// All connections with packets, in the order of their first ones.
 pub(super) fn text(analysis: &Analysis, report: &Report) -> String {
+    let begins = |connection: &Connection| connection.selection.items().first().map(|item| item.time_ns);
+    let mut shown: Vec<_> = analysis.connections.iter().zip(&report.connections).collect();
+    shown.retain(|(connection, _)| begins(connection).is_some());
+    shown.sort_by_key(|(connection, _)| begins(connection));
     let mut text = String::new();
-    for (connection, report) in analysis.connections.iter().zip(&report.connections) {
-        if !connection.selection.items().is_empty() {
-            ladder(&mut text, connection, report);
-        }
+    for (connection, report) in shown {
+        ladder(&mut text, connection, report);
     }
     text
 }
 
 fn ladder(text: &mut String, connection: &Connection, report: &ConnectionReport) {
     let items = connection.selection.items();
-    let _ = writeln!(text, "A: {}, {}", report.ends[0].name(), report.service);
-    let _ = writeln!(text, "B: {}", report.ends[1].name());
+    // Whoever sends first is on the left.
+    let left = usize::from(items[0].from);
+    let _ = writeln!(text, "A: {}, {}", report.ends[left].name(), report.service);
+    let _ = writeln!(text, "B: {}", report.ends[1 - left].name());
     let _ = writeln!(text, "A{}B", " ".repeat(WIDTH + 2));
     let (mut expected, start) = (0, items[0].time_ns);
     for item in items {
         gap(text, item.serial - expected);
         expected = item.serial + 1;
         let after = format_duration(item.time_ns.saturating_sub(start));
-        let _ = writeln!(text, "|{}|  {after}{}", arrow(item), remarks(item));
+        let _ = writeln!(text, "|{}|  {after}{}", arrow(item, left), remarks(item));
     }
     gap(text, connection.left_out().saturating_sub(skipped(items)));
     text.push('\n');
@@ -52,15 +56,18 @@ fn gap(text: &mut String, packets: u64) {
 }
 
 /// `SEND 5 B, PSN 7 ----->`, or from the other end to the left. A lost packet does not arrive.
-fn arrow(item: &Item) -> String {
-    let label = format!("{}, PSN {}", words::label(item), item.headers.bth.psn.value());
+fn arrow(item: &Item, left: usize) -> String {
+    let mut label = words::label(item);
+    if item.cm.is_none() {
+        let _ = write!(label, ", PSN {}", item.headers.bth.psn.value());
+    }
     let line = "-".repeat(WIDTH.saturating_sub(label.chars().count() + 1).max(ARROW));
     let is_lost = item.finding.notes.has(Notes::LOST);
-    match (item.from, is_lost) {
-        (0, false) => format!(" {label} {line}>"),
-        (0, true) => format!(" {label} {}x ", &line[1..]),
-        (_, false) => format!("<{line} {label} "),
-        (_, true) => format!(" x{} {label} ", &line[1..]),
+    match (usize::from(item.from) == left, is_lost) {
+        (true, false) => format!(" {label} {line}>"),
+        (true, true) => format!(" {label} {}x ", &line[1..]),
+        (false, false) => format!("<{line} {label} "),
+        (false, true) => format!(" x{} {label} ", &line[1..]),
     }
 }
 

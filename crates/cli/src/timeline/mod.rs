@@ -100,8 +100,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.json {
         return crate::print_json(&report);
     }
-    let ladders = if args.text { ladder::text(&analysis, &report) } else { String::new() };
-    crate::print_text(&format!("{ladders}{}", summary(&report, output.as_deref())))
+    let text = match args.text {
+        true => ladder::text(&analysis, &report) + heading(&report).trim_end(),
+        false => summary(&report, output.as_deref()),
+    };
+    crate::print_text(&text)
 }
 
 /// Writes the page of these files with the usual limits. Returns the summary.
@@ -193,12 +196,13 @@ impl Progress {
     }
 }
 
-/// What is printed beside the page.
-fn summary(report: &Report, output: Option<&Path>) -> String {
+/// What was read.
+fn heading(report: &Report) -> String {
+    let count = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut text = format!(
-        "{} RoCEv2 packets of {} connections in {}.\n",
-        report.packets,
-        report.connections.len(),
+        "{} of {} in {}.\n",
+        count(report.packets, "RoCEv2 packet"),
+        count(report.connections.len() as u64, "connection"),
         format_duration(report.duration_ns)
     );
     for damage in &report.damaged {
@@ -207,6 +211,12 @@ fn summary(report: &Report, output: Option<&Path>) -> String {
     for (why, count) in &report.other_frames {
         text += &format!("{count} frames are not shown: {why}.\n");
     }
+    text
+}
+
+/// What is printed beside the page.
+fn summary(report: &Report, output: Option<&Path>) -> String {
+    let mut text = heading(report);
     let columns: [table::Column<&ConnectionReport>; 8] = [
         ("connection", Align::Left, |c| format!("{} ↔ {}", c.ends[0].name(), c.ends[1].name())),
         ("", Align::Left, |c| c.service.to_owned()),
