@@ -16,6 +16,8 @@ use std::collections::VecDeque;
 pub(super) const MAX_LADDERS: usize = 64;
 /// Parts of the capture's time for which packets are counted.
 pub(super) const BINS: usize = 160;
+/// Most messages of the connection manager that are shown with the connection that they set up and end.
+const MANAGEMENT: usize = 32;
 /// Messages and packets of all connections together that wait for an answer.
 const MAX_PENDING: usize = 1 << 18;
 const MIN_PENDING: usize = 64;
@@ -89,12 +91,12 @@ impl Analysis {
         });
         let mut shares = vec![0; count];
         let shown = count.min(MAX_LADDERS);
-        // A connection needs no larger share than it has packets; the rest goes to those that follow.
+        // A connection needs no larger share than it has packets, with those of QP 1 that set it up; the rest goes to those that follow.
         let mut by_size = order[..shown].to_vec();
         by_size.sort_by_key(|&n| plan.connections[n].packets);
         let mut left = limit;
         for (done, &n) in by_size.iter().enumerate() {
-            shares[n] = (left / (shown - done)).min(plan.connections[n].packets as usize);
+            shares[n] = (left / (shown - done)).min(plan.connections[n].packets as usize + MANAGEMENT);
             left -= shares[n];
         }
         let connection = |(number, seed): (usize, &Seed)| {

@@ -1,4 +1,4 @@
-//! `ferroce timeline`: what happened in a capture, as one HTML page or as JSON.
+//! `ferroce timeline`: what happened in a capture, as one HTML page, as text or as JSON.
 //!
 //! The files are read twice as a stream. The first reading finds the connections, the second follows them. Memory is bounded:
 //! each table has a limit, and the page shows a limited number of packets.
@@ -15,9 +15,11 @@
 //! | `words` | a packet in words |
 //! | `report` | statistics and messages, for `--json` and the page |
 //! | `page` | the HTML page |
+//! | `ladder` | the ladder as text |
 
 mod analysis;
 mod histogram;
+mod ladder;
 mod message;
 mod operations;
 mod packet;
@@ -43,8 +45,9 @@ use std::path::{Path, PathBuf};
 
 /// Packets between two updates of the progress bar.
 const PROGRESS_EVERY: u64 = 4096;
-/// Packets that the page shows.
+/// Packets that the page shows, and the text.
 const SHOWN: usize = 5000;
+const SHOWN_AS_TEXT: usize = 100;
 /// Connections in the printed table.
 const PRINTED: usize = 20;
 
@@ -55,15 +58,19 @@ pub(crate) struct Args {
     /// Capture file, pcapng or pcap; several files of one run are merged by time. A file of FERROCE_OPERATIONS adds what the program did.
     #[arg(required = true, value_name = "CAPTURE")]
     captures: Vec<PathBuf>,
-    /// Page to write [default: the first capture with the extension html; none with --json].
+    /// Page to write [default: the first capture with the extension html; none with --json and --text].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print statistics and messages as JSON.
     #[arg(long)]
     json: bool,
-    /// Show at most this many packets, and list as many messages: the first ones, and those around anomalies. All are counted.
-    #[arg(long, value_name = "N", default_value_t = SHOWN as u32, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    packets: u32,
+    /// Print the ladder of each connection as text.
+    #[arg(long, conflicts_with = "json")]
+    text: bool,
+    /// Show at most this many packets, and list as many messages: the first ones, and those around anomalies. All are counted
+    /// [default: 5000; 100 with --text].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    packets: Option<u32>,
 }
 
 const EXAMPLES: &str = "\
@@ -71,6 +78,7 @@ Examples:
   ferroce run --capture x.pcapng -- ib_send_bw host      record the packets of a program, and …
   ferroce timeline x.pcapng                              … write x.html: open it in a browser
   tcpdump -i eth0 -w y.pcap udp port 4791                traffic of hardware works too
+  ferroce timeline y.pcap --text                         the first packets as a ladder in the terminal
   ferroce timeline y.pcap --json                         statistics and messages for a program
 
 The page shows each connection as a ladder of packets, with messages, acknowledgements, retransmissions, gaps and marks, and
@@ -78,8 +86,10 @@ explains each packet in words. It needs no network.";
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let (analysis, report) = analyse(&args.captures, args.packets as usize, true)?;
-    let output = match (&args.output, args.json) {
+    let usual = if args.text { SHOWN_AS_TEXT } else { SHOWN };
+    let limit = args.packets.map_or(usual, |packets| packets as usize);
+    let (analysis, report) = analyse(&args.captures, limit, true)?;
+    let output = match (&args.output, args.json || args.text) {
         (Some(output), _) => Some(output.clone()),
         (None, true) => None,
         (None, false) => Some(args.captures[0].with_extension("html")),
@@ -87,10 +97,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(output) = &output {
         write_page(output, &analysis, &report)?;
     }
-    match args.json {
-        true => crate::print_json(&report),
-        false => crate::print_text(&summary(&report, output.as_deref())),
+    if args.json {
+        return crate::print_json(&report);
     }
+    let text = match args.text {
+        true => ladder::text(&analysis, &report) + heading(&report).trim_end(),
+        false => summary(&report, output.as_deref()),
+    };
+    crate::print_text(&text)
 }
 
 /// Writes the page of these files with the usual limits. Returns the summary.
@@ -188,12 +202,13 @@ impl Progress {
     }
 }
 
-/// What is printed beside the page.
-fn summary(report: &Report, output: Option<&Path>) -> String {
+/// What was read.
+fn heading(report: &Report) -> String {
+    let count = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut text = format!(
-        "{} RoCEv2 packets of {} connections in {}.\n",
-        report.packets,
-        report.connections.len(),
+        "{} of {} in {}.\n",
+        count(report.packets, "RoCEv2 packet"),
+        count(report.connections.len() as u64, "connection"),
         format_duration(report.duration_ns)
     );
     for damage in &report.damaged {
@@ -202,6 +217,12 @@ fn summary(report: &Report, output: Option<&Path>) -> String {
     for (why, count) in &report.other_frames {
         text += &format!("{count} frames are not shown: {why}.\n");
     }
+    text
+}
+
+/// What is printed beside the page.
+fn summary(report: &Report, output: Option<&Path>) -> String {
+    let mut text = heading(report);
     let columns: [table::Column<&ConnectionReport>; 8] = [
         ("connection", Align::Left, |c| format!("{} ↔ {}", c.ends[0].name(), c.ends[1].name())),
         ("", Align::Left, |c| c.service.to_owned()),

@@ -1,6 +1,7 @@
 //! Captures made by the simulator, with every fault the page shows; and files that are damaged everywhere.
 
 use super::analysis::Analysis;
+use super::ladder;
 use super::packet;
 use super::page;
 use super::pairing::Pairer;
@@ -302,6 +303,22 @@ fn a_capture_at_both_ends_shows_what_was_lost_in_between() {
     assert_eq!(requests.one_way_delay.map(|delay| delay.p50_ns), Some(LATENCY_NS));
     assert!(requests.rtt.is_some_and(|rtt| rtt.p50_ns >= 2 * LATENCY_NS), "the whole round trip");
     assert!(page::html(&analysis, &report).contains("Lost: it was sent and never received."));
+}
+
+#[test]
+fn the_ladder_as_text_names_what_is_not_shown() {
+    let packets = mixed_traffic();
+    let file = pcapng(&frames(&packets), ETHERNET, false, 9000);
+    let (analysis, report) = analyse(&file, 1000);
+    let whole = ladder::text(&analysis, &report);
+    let is_packet = |line: &&str| line.starts_with('|');
+    assert_eq!(whole.lines().filter(is_packet).count(), packets.len(), "{whole}");
+    assert!(whole.starts_with("A: 10.0.0.1 QP 0x") && !whole.contains("not shown"), "{whole}");
+    let (analysis, report) = analyse(&file, 3);
+    let part = ladder::text(&analysis, &report);
+    let shown = part.lines().filter(is_packet).count();
+    let rest = format!("({} packets are not shown; --packets N shows more)", packets.len() - shown);
+    assert!(shown <= 3 && part.contains(&rest), "{part}");
 }
 
 #[test]

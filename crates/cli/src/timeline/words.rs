@@ -27,6 +27,7 @@ pub(super) fn label(item: &Item) -> String {
         (_, Some(Syndrome::Nak(code))) => format!("NAK: {}", nak_reason(code)),
         (Operation::Acknowledge, _) => "ACK".into(),
         (Operation::AtomicAcknowledge, _) => "atomic ACK".into(),
+        (Operation::CompareSwap | Operation::FetchAdd | Operation::Flush, _) => short_name(operation).into(),
         (operation, _) if operation.is_read_response() => format!("READ response {}", size()),
         (operation, _) => format!("{} {}", short_name(operation), size()),
     }
