@@ -5,6 +5,7 @@
 //! packets are reused: a data packet becomes its own acknowledgement.
 
 mod config;
+mod external;
 mod host;
 mod receiver;
 mod record;
@@ -12,6 +13,7 @@ mod sender;
 mod wire;
 
 pub use config::{HostConfig, MAX_PACKETS, Recovery, WorldConfig};
+pub use external::{Fate, HostTotals, Injected, Outcome};
 pub use record::{Counters, Finish, Frame, LinkClass, Samples};
 
 use crate::events::EventQueue;
@@ -74,6 +76,8 @@ pub struct World {
     counters: Counters,
     samples: Samples,
     hash: u64,
+    /// Hosts that the caller drives, in place of flows.
+    external: Option<Box<external::External>>,
 }
 
 impl World {
@@ -108,6 +112,7 @@ impl World {
             counters: Counters::default(),
             samples,
             hash: 0,
+            external: None,
         };
         if let Some(first) = world.order.first() {
             world.events.push(world.flows[*first as usize].start_ps, Event::Start);
@@ -244,6 +249,9 @@ impl World {
     fn drop_packet(&mut self, id: u32) {
         self.counters.dropped_bytes += u64::from(self.packets[id].bytes);
         self.fold(1 << 60 | u64::from(self.packets[id].flow));
+        if self.packets[id].kind == Kind::External {
+            self.end_external(id, false);
+        }
         self.free(id);
     }
 
@@ -261,6 +269,7 @@ impl World {
             Kind::Data => self.receive_data(host, id),
             Kind::Ack | Kind::Nack => self.receive_ack(id),
             Kind::Cnp => self.receive_cnp(id),
+            Kind::External => self.receive_external(id),
         }
     }
 
@@ -297,8 +306,11 @@ impl World {
         let next = self.now + self.samples.interval_ps();
         let (switches, ports) = (&self.switches, &self.ports);
         if self.samples.take(self.now, switches, ports) {
-            self.samples.take_rates(|flow| {
-                self.senders[flow as usize].as_ref().map(|sender| sender.acked_bytes(&self.config.host))
+            self.samples.take_rates(|flow| match &self.external {
+                Some(external) => external.payload_sent(flow),
+                None => {
+                    self.senders[flow as usize].as_ref().map(|sender| sender.acked_bytes(&self.config.host))
+                }
             });
         }
         self.events.push(next, Event::Sample);
