@@ -13,8 +13,8 @@ const OWN_STYLE: &str = include_str!("fabric.css");
 /// Runs whose rates are drawn one by one.
 const RATE_PLOTS: usize = 8;
 
-/// The whole page.
-pub(super) fn html(scenario: &Scenario, outcomes: &[Outcome]) -> String {
+/// The whole page; `front` comes before the figures.
+pub(super) fn html(scenario: &Scenario, outcomes: &[Outcome], front: &str) -> String {
     let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     let name = escape(scenario.name());
@@ -23,11 +23,12 @@ pub(super) fn html(scenario: &Scenario, outcomes: &[Outcome]) -> String {
     let topology = scenario.topology();
     let _ = writeln!(
         page,
-        "<p class=\"soft\">{} hosts, {} switches, {} links. Simulated by ferroce fabric sim.</p>",
+        "<p class=\"soft\">{} hosts, {} switches, {} links. Made by ferroce fabric.</p>",
         topology.hosts,
         topology.tiers.len(),
         topology.links.len()
     );
+    page.push_str(front);
     summary(&mut page, outcomes);
     slowdowns(&mut page, outcomes);
     queues(&mut page, outcomes);
@@ -38,7 +39,7 @@ pub(super) fn html(scenario: &Scenario, outcomes: &[Outcome]) -> String {
     page
 }
 
-fn figure(page: &mut String, plot: &Plot, caption: &str) {
+pub(super) fn figure(page: &mut String, plot: &Plot, caption: &str) {
     match plot.render() {
         Some(svg) => {
             let _ = writeln!(page, "<figure>\n{svg}<figcaption>{}</figcaption>\n</figure>", escape(caption));
