@@ -13,6 +13,9 @@ use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
+/// Nice value of the programs.
+const NICE: i32 = 10;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A host.
@@ -89,6 +92,8 @@ fn is_listening(table: &str, port: u16) -> bool {
 
 fn make(number: u32, count: u32, mtu: u32) -> Result<OwnedFd, Step> {
     tun::leave_namespaces().map_err(|error| ("making the namespaces of a host", error))?;
+    // Of this thread alone, and of what it spawns: the fabric must get the processor first. It may be refused.
+    let _ = rustix::process::setpriority_process(None, NICE);
     let name = format!("h{number}");
     rustix::system::sethostname(name.as_bytes()).map_err(|error| ("setting a host name", error.into()))?;
     show_files(number, count).map_err(|error| ("mounting the files of a host", error))?;

@@ -76,7 +76,7 @@ with the scenario's congestion control. FERROCE_FABRIC_HOST, _HOSTS, _ADDRESS, _
 No root, no kernel module: user namespaces and /dev/net/tun are enough.
 
 Examples:
-  ferroce fabric live scenarios/live-incast.toml               the commands of the scenario, and its simulation beside them
+  ferroce fabric live scenarios/live-incast-2.toml             the commands of the scenario, and its simulation beside them
   ferroce fabric live x.toml -- sh -c 'echo I am h$FERROCE_FABRIC_HOST'    one command on every host
   ferroce fabric live x.toml --host 1 -- bash                  a shell on h1
 

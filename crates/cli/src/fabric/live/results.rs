@@ -49,7 +49,7 @@ struct LinkReport {
 }
 
 /// Deliveries later than this make the figures doubtful.
-const TOO_LATE_US: f64 = 1000.0;
+const TOO_LATE_US: f64 = 2000.0;
 
 const COLUMNS: [Column<HostReport>; 10] = [
     ("host", Align::Left, |host| format!("h{}", host.host)),
