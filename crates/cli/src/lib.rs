@@ -4,7 +4,7 @@
 //! other crate may depend on it.
 //!
 //! Exit status: 0 for success, 1 for a failure, explained in one sentence, 2 for a wrong command line. `run`,
-//! `capture` and `dsm run` return the status of the program.
+//! `capture`, `dsm run` and `fabric live` return the status of the program.
 
 mod buckets;
 mod capture;
@@ -116,7 +116,7 @@ enum Command {
     /// Run programs that share memory over several processes and hosts.
     #[command(subcommand, after_help = DSM_EXAMPLES)]
     Dsm(dsm::Command),
-    /// Simulate fabrics of RDMA hosts and switches: congestion control, PFC, ECN, load balancing.
+    /// Simulate fabrics of RDMA hosts and switches, or run programs in live ones: congestion control, PFC, ECN, load balancing.
     #[command(subcommand, after_help = FABRIC_EXAMPLES)]
     Fabric(fabric::Command),
     /// Check what works on this machine, what does not, why, and what to do; or whether a command would use ferroce.
@@ -152,7 +152,7 @@ pub fn main() -> ExitCode {
             Command::Perf(args) => perf::run(*args).map(done),
             Command::Run(args) => run::run(&args),
             Command::Dsm(command) => dsm::run(command),
-            Command::Fabric(command) => fabric::run(command).map(done),
+            Command::Fabric(command) => fabric::run(command),
             Command::Doctor(args) => doctor::run(&args),
             Command::Capture(args) => capture::run(&args),
             Command::Learn(args) => learn::run(&args).map(done),

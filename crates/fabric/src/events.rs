@@ -43,6 +43,15 @@ impl<T: Copy> EventQueue<T> {
         self.len == 0
     }
 
+    /// The time of the next event.
+    pub fn next_time(&self) -> Option<u64> {
+        if let Some((time, _)) = self.buckets[0].get(self.taken) {
+            return Some(*time);
+        }
+        let first = (self.occupied != 0).then(|| self.occupied.trailing_zeros() as usize + 1)?;
+        self.buckets[first].iter().map(|(time, _)| *time).min()
+    }
+
     /// Adds an event. A time in the past counts as now.
     #[inline]
     pub fn push(&mut self, time: u64, event: T) {

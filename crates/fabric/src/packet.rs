@@ -13,6 +13,8 @@ pub enum Kind {
     Nack,
     /// A congestion notification packet.
     Cnp,
+    /// A packet of an external host.
+    External,
 }
 
 /// A packet.

@@ -15,7 +15,7 @@ mod compile;
 mod hosts;
 mod launch;
 mod options;
-mod output;
+pub(crate) mod output;
 mod page;
 mod plan;
 mod remote;

@@ -23,19 +23,19 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// With or without the rank in front of each line.
+    /// With or without the name of the process in front of each line.
     pub(crate) fn new(label: bool) -> Output {
         Output { label, records: Arc::default(), readers: Vec::new() }
     }
 
-    /// Passes what process `rank` writes to this pipe to `write`, line by line.
+    /// Passes what the process of this name writes to this pipe to `write`, line by line.
     pub(crate) fn follow(
         &mut self,
-        rank: u32,
+        name: impl std::fmt::Display,
         pipe: impl Read + Send + 'static,
         write: fn(&[u8]) -> io::Result<()>,
     ) {
-        let label = if self.label { format!("[{rank}] ") } else { String::new() };
+        let label = if self.label { format!("[{name}] ") } else { String::new() };
         let records = self.records.clone();
         let forward = move || forward(BufReader::new(pipe), label.as_bytes(), &records, write);
         self.readers.push(std::thread::spawn(forward));

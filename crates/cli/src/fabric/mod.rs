@@ -1,5 +1,6 @@
-//! `ferroce fabric`: simulates fabrics of RDMA hosts and switches.
+//! `ferroce fabric`: simulates fabrics of RDMA hosts and switches, and runs programs in live ones.
 
+mod live;
 mod page;
 mod rank;
 mod replay;
@@ -9,15 +10,16 @@ use crate::table::{Align, Table};
 use crate::{print_json, print_text};
 use clap::{Args, Subcommand};
 use ferroce_fabric::report::{Report, report};
-use ferroce_fabric::scenario::{Run, Scenario};
+use ferroce_fabric::scenario::{Mistake, Run, Scenario};
 use ferroce_fabric::world::Samples;
 use ferroce_proto::cc::{PRESETS, Preset, Value};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Simulate fabrics of RDMA hosts and switches.
+/// Simulate fabrics of RDMA hosts and switches, or run programs in live ones.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Simulate a scenario and write the figures as one HTML page.
@@ -33,6 +35,13 @@ pub(crate) enum Command {
     /// percentile of slowdown, divided by the least of the column.
     #[command(after_help = rank::EXAMPLES)]
     Rank(rank::RankArgs),
+    /// Run unmodified programs on the hosts of a scenario, with its links and switches between them.
+    ///
+    /// The hosts are namespaces of this machine. One process runs the switches of `ferroce fabric sim` against the real clock: rates,
+    /// queues, ECN marks, pauses, loss. Afterwards it prints what each host sent and got, and writes a page; if the scenario has
+    /// workloads, their simulation is drawn over the measurement. The exit status is the worst of the commands.
+    #[command(after_help = live::EXAMPLES)]
+    Live(live::LiveArgs),
     /// List the congestion controls, their parameters and where they were published.
     #[command(after_help = CONTROLS_EXAMPLES)]
     Controls(ControlsArgs),
@@ -105,23 +114,33 @@ struct Outcome {
     wall: Duration,
 }
 
-pub(crate) fn run(command: Command) -> Result<(), Failure> {
+pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
+    let done = |()| ExitCode::SUCCESS;
     match command {
-        Command::Sim(args) => simulate(&args),
-        Command::Rank(args) => rank::run(&args),
-        Command::Controls(ControlsArgs { json: true }) => print_json(&controls_as_json()),
-        Command::Controls(_) => print_text(&controls()),
+        Command::Sim(args) => simulate(&args).map(done),
+        Command::Rank(args) => rank::run(&args).map(done),
+        Command::Live(args) => live::run(&args),
+        Command::Controls(ControlsArgs { json: true }) => print_json(&controls_as_json()).map(done),
+        Command::Controls(_) => print_text(&controls()).map(done),
     }
 }
 
-fn simulate(args: &SimArgs) -> Result<(), Failure> {
-    let path = &args.scenario;
-    let shown = path.display();
+/// Reads a scenario; returns its name for messages as well.
+fn read_scenario(
+    path: &Path,
+    parse: fn(&str, &Path) -> Result<Scenario, Mistake>,
+) -> Result<(Scenario, String), Failure> {
+    let shown = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::io(format!("cannot read the scenario {shown}"), error))?;
     let folder = path.parent().unwrap_or(Path::new("."));
+    let scenario = parse(&text, folder).map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
+    Ok((scenario, shown))
+}
+
+fn simulate(args: &SimArgs) -> Result<(), Failure> {
+    let (scenario, shown) = read_scenario(&args.scenario, Scenario::parse)?;
     let mistake = |error| Failure::usage(format!("{shown}: {error}"));
-    let scenario = Scenario::parse(&text, folder).map_err(mistake)?;
     let mut json = match &args.json {
         Some(path) => Some(create(path)?),
         None => None,
@@ -141,9 +160,9 @@ fn simulate(args: &SimArgs) -> Result<(), Failure> {
     print_text(&table(&outcomes))?;
     let output = match &args.output {
         Some(output) => output.clone(),
-        None => PathBuf::from(path.file_stem().unwrap_or_default()).with_extension("html"),
+        None => PathBuf::from(args.scenario.file_stem().unwrap_or_default()).with_extension("html"),
     };
-    std::fs::write(&output, page::html(&scenario, &outcomes))
+    std::fs::write(&output, page::html(&scenario, &outcomes, ""))
         .map_err(|error| Failure::io(format!("cannot write {}", output.display()), error))?;
     print_text(&format!("figures: {}", output.display()))
 }
@@ -158,6 +177,16 @@ fn create(path: &Path) -> Result<std::io::BufWriter<std::fs::File>, Failure> {
 const SLICES: u64 = 200;
 
 fn simulate_run(mut run: Run, json: Option<&mut impl Write>, flows: bool) -> Result<Outcome, Failure> {
+    let outcome = simulate_with_bar(&mut run);
+    if let Some(json) = json {
+        write_json(json, &outcome.report, &run, flows)
+            .map_err(|error| Failure::io("cannot write the JSON lines", error))?;
+    }
+    Ok(outcome)
+}
+
+/// Simulates with a progress bar.
+fn simulate_with_bar(run: &mut Run) -> Outcome {
     let target = ProgressDrawTarget::stderr_with_hz(5);
     let bar = ProgressBar::with_draw_target(Some(SLICES), target);
     let style = ProgressStyle::with_template("{msg:24} {bar:32} {percent:>3} %  {eta} left");
@@ -174,11 +203,7 @@ fn simulate_run(mut run: Run, json: Option<&mut impl Write>, flows: bool) -> Res
     let wall = start.elapsed();
     bar.finish_and_clear();
     let report = report(&run.name, &run.control, &run.world);
-    if let Some(json) = json {
-        write_json(json, &report, &run, flows)
-            .map_err(|error| Failure::io("cannot write the JSON lines", error))?;
-    }
-    Ok(Outcome { report, samples: run.world.samples().clone(), wall })
+    Outcome { report, samples: run.world.samples().clone(), wall }
 }
 
 fn write_json(json: &mut impl Write, report: &Report, run: &Run, flows: bool) -> std::io::Result<()> {
@@ -328,7 +353,7 @@ reorder = 64
                 simulate_run(run, Some(&mut json), true).expect("simulated")
             })
             .collect();
-        let page = page::html(&scenario, &outcomes);
+        let page = page::html(&scenario, &outcomes, "");
         for outside in ["http:", "https:", "@import", "url(", "src=", "NaN", "inf\""] {
             assert!(!page.contains(outside), "{outside}");
         }

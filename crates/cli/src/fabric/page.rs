@@ -12,15 +12,16 @@ const OWN_STYLE: &str = include_str!("fabric.css");
 /// Runs whose rates are drawn one by one.
 const RATE_PLOTS: usize = 8;
 
-/// The whole page.
-pub(super) fn html(scenario: &Scenario, outcomes: &[Outcome]) -> String {
+/// The whole page; `front` comes before the figures.
+pub(super) fn html(scenario: &Scenario, outcomes: &[Outcome], front: &str) -> String {
     let mut page = page::begin(scenario.name(), OWN_STYLE);
     let _ = writeln!(page, "<h1>{}</h1>", escape(scenario.name()));
     page::note(&mut page, scenario.about());
     let topology = scenario.topology();
     let (hosts, switches, links) = (topology.hosts, topology.tiers.len(), topology.links.len());
-    let size = format!("{hosts} hosts, {switches} switches, {links} links. Simulated by ferroce fabric sim.");
+    let size = format!("{hosts} hosts, {switches} switches, {links} links. Made by ferroce fabric.");
     page::note(&mut page, &size);
+    page.push_str(front);
     summary(&mut page, outcomes);
     slowdowns(&mut page, outcomes);
     queues(&mut page, outcomes);

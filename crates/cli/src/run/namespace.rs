@@ -65,14 +65,29 @@ fn enter_as_user(files: &Files<'_>) -> Result<PathBuf, Refused> {
         unshare(libc::CLONE_NEWNS).map_err(refused("mount namespace"))?;
         return mount_files(files);
     }
-    unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).map_err(refused("user namespace"))?;
+    new_user_namespace(uid, gid, libc::CLONE_NEWNS)?;
+    mount_files(files)
+}
+
+/// Gives this process the right to make other namespaces. The process must have one thread.
+pub(crate) fn become_owner() -> Result<(), Refused> {
+    match unshare(libc::CLONE_NEWUTS) {
+        Ok(()) => Ok(()),
+        Err(_) => {
+            let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            new_user_namespace(uid, gid, 0)
+        }
+    }
+}
+
+/// Makes a user namespace in which the user keeps its ID.
+fn new_user_namespace(uid: u32, gid: u32, more: libc::c_int) -> Result<(), Refused> {
+    unshare(libc::CLONE_NEWUSER | more).map_err(refused("user namespace"))?;
     // The kernel requires this before an unprivileged process may map a group.
     std::fs::write("/proc/self/setgroups", "deny").map_err(refused("user namespace, groups"))?;
     std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
         .map_err(refused("user namespace, group"))?;
-    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))
-        .map_err(refused("user namespace, user"))?;
-    mount_files(files)
+    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(refused("user namespace, user"))
 }
 
 fn mount_files(files: &Files<'_>) -> Result<PathBuf, Refused> {

@@ -28,6 +28,9 @@ pub(super) struct File {
     pub(super) workload: Vec<Workload>,
     #[serde(default)]
     pub(super) variant: Vec<Variant>,
+    /// Commands of `ferroce fabric live`.
+    #[serde(default)]
+    pub(super) run: Vec<super::live::RunTable>,
 }
 
 fn one() -> u64 {

@@ -3,8 +3,11 @@
 //! Every mistake is one sentence that names the key, the value and what to write instead.
 
 mod file;
+mod live;
 mod traffic;
 mod units;
+
+pub use live::{HostCommand, Live};
 
 use crate::switch::{Balance, Pfc, Red, SwitchConfig};
 use crate::topology::{FatTree, Impossible, LeafSpine, MAX_LINKS, MAX_NODES, Routes, Topology};
@@ -55,6 +58,10 @@ pub struct Run {
 impl Scenario {
     /// Reads a scenario. Files that it names are relative to `folder`.
     pub fn parse(text: &str, folder: &Path) -> Result<Scenario, Mistake> {
+        Scenario::parse_for(text, folder, false)
+    }
+
+    fn parse_for(text: &str, folder: &Path, live: bool) -> Result<Scenario, Mistake> {
         let file: File = toml::from_str(text).map_err(|error| units::explain(text, &error))?;
         let topology = build_topology(&file.topology, folder)?;
         topology.check().map_err(|error| Mistake::new(format!("[topology]: {error}")))?;
@@ -67,9 +74,13 @@ impl Scenario {
                 ));
             }
         };
-        let priorities = file.workload.iter().fold(0, |bits, workload| bits | 1 << workload.priority());
+        let default = if live && file.workload.is_empty() { 1 << live::DATA_PRIORITY } else { 0 };
+        let priorities = file.workload.iter().fold(default, |bits, workload| bits | 1 << workload.priority());
         let mut scenario = Scenario { file, topology, folder: folder.to_owned(), variants, priorities };
-        let flows = scenario.flows(&scenario.variants[0])?;
+        let flows = match live && scenario.file.workload.is_empty() {
+            true => Vec::new(),
+            false => scenario.flows(&scenario.variants[0])?,
+        };
         scenario.priorities = flows.iter().fold(priorities, |bits, flow| bits | 1 << flow.priority);
         for at in 0..scenario.variants.len() {
             scenario.world_config(&scenario.variants[at])?;

@@ -23,6 +23,10 @@ impl Host {
         Host { port, control: VecDeque::new(), ready: VecDeque::new(), paused: 0 }
     }
 
+    pub(super) fn is_paused(&self, priority: u8) -> bool {
+        self.paused & (1 << priority) != 0
+    }
+
     pub(super) fn set_paused(&mut self, priority: u8, stop: bool) {
         let bit = (1u8 << priority) & !1;
         self.paused = if stop { self.paused | bit } else { self.paused & !bit };
@@ -55,14 +59,14 @@ impl World {
                 nic.control.pop_front();
                 Some(id)
             }
-            None => self.next_data(host),
+            None => self.next_external(host).or_else(|| self.next_data(host)),
         };
         let Some(id) = id else { return };
         let bytes = self.packets[id].bytes;
         self.counters.sent_bytes += u64::from(bytes);
         self.put_on_wire(port, id, bytes);
         let nic = &self.hosts[host as usize];
-        if !nic.ready.is_empty() || !nic.control.is_empty() {
+        if !nic.ready.is_empty() || !nic.control.is_empty() || self.has_external(host) {
             self.wake(port);
         }
         let Packet { flow, kind, .. } = self.packets[id];

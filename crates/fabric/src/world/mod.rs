@@ -5,6 +5,7 @@
 //! packets are reused: a data packet becomes its own acknowledgement.
 
 mod config;
+mod external;
 mod host;
 mod pair;
 mod pair_host;
@@ -14,6 +15,7 @@ mod sender;
 mod wire;
 
 pub use config::{HostConfig, HostModel, MAX_PACKETS, Recovery, WorldConfig};
+pub use external::{Fate, HostTotals, Injected, Outcome};
 pub use record::{Counters, Finish, Frame, LinkClass, Samples};
 
 use crate::events::EventQueue;
@@ -79,6 +81,8 @@ pub struct World {
     counters: Counters,
     samples: Samples,
     hash: u64,
+    /// Hosts that the caller drives, in place of flows.
+    external: Option<Box<external::External>>,
 }
 
 impl World {
@@ -116,6 +120,7 @@ impl World {
             counters: Counters::default(),
             samples,
             hash: 0,
+            external: None,
         };
         if let Some(first) = world.order.first() {
             world.events.push(world.flows[*first as usize].start_ps, Event::Start);
@@ -220,9 +225,12 @@ impl World {
     }
 
     fn progress(&self, flow: u32) -> Option<u64> {
-        match &self.pairs {
-            Some(pairs) => pairs.delivered(flow),
-            None => self.senders[flow as usize].as_ref().map(|sender| sender.acked_bytes(&self.config.host)),
+        match (&self.external, &self.pairs) {
+            (Some(external), _) => external.payload_sent(flow),
+            (None, Some(pairs)) => pairs.delivered(flow),
+            (None, None) => {
+                self.senders[flow as usize].as_ref().map(|sender| sender.acked_bytes(&self.config.host))
+            }
         }
     }
 
@@ -260,6 +268,9 @@ impl World {
     fn drop_packet(&mut self, id: u32) {
         self.counters.dropped_bytes += u64::from(self.packets[id].bytes);
         self.fold(1 << 60 | u64::from(self.packets[id].flow));
+        if self.packets[id].kind == Kind::External {
+            self.end_external(id, false);
+        }
         self.free(id);
     }
 
@@ -281,6 +292,7 @@ impl World {
             Kind::Data => self.receive_data(host, id),
             Kind::Ack | Kind::Nack => self.receive_ack(id),
             Kind::Cnp => self.receive_cnp(id),
+            Kind::External => self.receive_external(id),
         }
     }
 

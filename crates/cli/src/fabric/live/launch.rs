@@ -1,0 +1,265 @@
+//! Starts, watches and ends the commands of all hosts.
+//!
+//! Servers start first. The other commands start when all servers listen, and their end ends the run.
+
+use super::host::Host;
+use super::ip::address;
+use crate::child;
+use crate::dsm::output::Output;
+use crate::failure::Failure;
+use crate::program::{self, CANNOT_RUN};
+use crate::signals::{Blocked, Taken};
+use ferroce_fabric::scenario::HostCommand;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Interval of the checks when nothing happens.
+const TICK: Duration = Duration::from_millis(20);
+/// How long servers may take until they listen.
+const READY: Duration = Duration::from_secs(30);
+/// How long commands may take to end after a signal.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A command to start.
+#[derive(Clone)]
+pub(super) struct Task {
+    pub(super) spec: HostCommand,
+    /// What is started: a shell with the line of the scenario, or the words of the command line.
+    pub(super) words: Vec<OsString>,
+}
+
+/// What every command is started with.
+pub(super) struct Starter<'a> {
+    pub(super) hosts: &'a [Host],
+    pub(super) control: &'a str,
+    /// The only command, with the terminal as its own.
+    pub(super) interactive: bool,
+    pub(super) blocked: &'a Blocked,
+}
+
+struct Process {
+    task: Task,
+    child: Child,
+    ended: Option<ExitStatus>,
+}
+
+/// How the commands ended.
+pub(super) struct Ended {
+    /// The worst exit status of a command that is no server, or of the signal that ended the run.
+    pub(super) code: u8,
+    /// From the first start of a command that is no server to the last end.
+    pub(super) elapsed: Duration,
+}
+
+/// Runs all commands to their end.
+pub(super) fn run(starter: &Starter<'_>, tasks: Vec<Task>) -> Result<Ended, Failure> {
+    let mut job = Job {
+        starter,
+        waiting: tasks,
+        processes: Vec::new(),
+        output: Output::new(!starter.interactive),
+        interrupted: None,
+        kill_at: None,
+        ready_at: None,
+    };
+    let ended = job.watch();
+    job.signal_all(libc::SIGKILL);
+    job.processes.iter_mut().filter(|process| process.ended.is_none()).for_each(|process| {
+        let _ = process.child.wait();
+    });
+    let _ = job.output.finish();
+    ended
+}
+
+struct Job<'a> {
+    starter: &'a Starter<'a>,
+    waiting: Vec<Task>,
+    processes: Vec<Process>,
+    output: Output,
+    interrupted: Option<libc::c_int>,
+    kill_at: Option<Instant>,
+    /// When all servers listened.
+    ready_at: Option<Instant>,
+}
+
+impl Job<'_> {
+    fn watch(&mut self) -> Result<Ended, Failure> {
+        let began = Instant::now();
+        self.start_where(|task| task.spec.is_server)?;
+        while self.interrupted.is_none() && self.ready_at.is_none() {
+            self.await_servers(began)?;
+        }
+        let start = Instant::now();
+        while self.is_busy() {
+            let passed = start.elapsed();
+            self.start_where(|task| Duration::from_nanos(task.spec.start_ns) <= passed)?;
+            self.tick();
+        }
+        let elapsed = start.elapsed();
+        self.end_servers();
+        Ok(Ended { code: self.code(), elapsed })
+    }
+
+    /// Whether a command that is no server waits or runs.
+    fn is_busy(&self) -> bool {
+        let starts = self.interrupted.is_none() && !self.waiting.is_empty();
+        let runs = |process: &Process| process.ended.is_none() && !process.task.spec.is_server;
+        starts || self.processes.iter().any(runs)
+    }
+
+    fn await_servers(&mut self, began: Instant) -> Result<(), Failure> {
+        let listens = |process: &&Process| {
+            process.task.spec.listen.is_none_or(|port| self.starter.listens(process, port))
+        };
+        if let Some(process) = self.processes.iter().find(|process| !listens(process)) {
+            let HostCommand { host, listen, .. } = process.task.spec;
+            let port = listen.unwrap_or_default();
+            if process.ended.is_some() || began.elapsed() > READY {
+                let why = if process.ended.is_some() { "has ended" } else { "does not" };
+                return Err(Failure::new(format!(
+                    "the server on h{host} should listen on port {port} and {why}, {:.0} s after its start",
+                    began.elapsed().as_secs_f64()
+                ))
+                .advise("Check the command and `listen` of its [[run]] table"));
+            }
+            self.tick();
+        } else {
+            self.ready_at = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) {
+        if let Some(taken) = self.starter.blocked.next(TICK) {
+            self.interrupt(taken);
+        }
+        for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
+            if let Ok(Some(status)) = process.child.try_wait() {
+                process.ended = Some(status);
+                if !status.success() && self.interrupted.is_none() {
+                    let code = program::exit_code(status);
+                    eprintln!(
+                        "ferroce fabric: a command on h{} ended with status {code}.",
+                        process.task.spec.host
+                    );
+                }
+            }
+        }
+        if self.kill_at.is_some_and(|at| Instant::now() >= at) {
+            self.kill_at = None;
+            self.signal_all(libc::SIGKILL);
+        }
+    }
+
+    fn interrupt(&mut self, taken: Taken) {
+        for process in self.processes.iter().filter(|process| process.ended.is_none()) {
+            // The interactive command is in our own group, and has received the terminal's signal already.
+            if !self.starter.interactive || taken.by_process {
+                self.starter.signal(process, taken.signal);
+            }
+        }
+        let passes = [libc::SIGUSR1, libc::SIGUSR2].contains(&taken.signal)
+            || (self.starter.interactive && !taken.by_process && taken.signal == libc::SIGINT);
+        if !passes {
+            self.interrupted.get_or_insert(taken.signal);
+            self.kill_at.get_or_insert(Instant::now() + PATIENCE);
+        }
+    }
+
+    fn end_servers(&mut self) {
+        self.signal_all(libc::SIGTERM);
+        let patience = Instant::now() + PATIENCE;
+        for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
+            while Instant::now() < patience && process.ended.is_none() {
+                process.ended = process.child.try_wait().ok().flatten();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+
+    fn signal_all(&self, signal: libc::c_int) {
+        // The group may outlive its first process.
+        let any = |process: &&Process| process.ended.is_none() || !self.starter.interactive;
+        self.processes.iter().filter(any).for_each(|process| self.starter.signal(process, signal));
+    }
+
+    fn start_where(&mut self, wanted: impl Fn(&Task) -> bool) -> Result<(), Failure> {
+        let (now, later): (Vec<Task>, Vec<Task>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(wanted);
+        self.waiting = later;
+        for task in now.into_iter().filter(|_| self.interrupted.is_none()) {
+            let mut child = self.starter.start(&task)?;
+            let label = format!("h{}", task.spec.host);
+            if let Some(pipe) = child.stdout.take() {
+                self.output.follow(&label, pipe, |line| {
+                    let mut out = io::stdout().lock();
+                    out.write_all(line).and_then(|()| out.flush())
+                });
+            }
+            if let Some(pipe) = child.stderr.take() {
+                self.output.follow(&label, pipe, |line| io::stderr().lock().write_all(line));
+            }
+            self.processes.push(Process { task, child, ended: None });
+        }
+        Ok(())
+    }
+
+    fn code(&self) -> u8 {
+        if let Some(signal) = self.interrupted {
+            return 128 + signal as u8;
+        }
+        let clients = self.processes.iter().filter(|process| !process.task.spec.is_server);
+        clients.filter_map(|process| Some(program::exit_code(process.ended?))).max().unwrap_or(0)
+    }
+}
+
+impl Starter<'_> {
+    fn listens(&self, process: &Process, port: u16) -> bool {
+        self.hosts[process.task.spec.host as usize].listens(port)
+    }
+
+    fn signal(&self, process: &Process, signal: libc::c_int) {
+        let (Some(pid), Some(signal)) =
+            (Pid::from_raw(process.child.id() as i32), Signal::from_named_raw(signal))
+        else {
+            return;
+        };
+        // It may have ended already.
+        let _ = if self.interactive { kill_process(pid, signal) } else { kill_process_group(pid, signal) };
+    }
+
+    /// Starts a command on its host, with a ferroce device.
+    fn start(&self, task: &Task) -> Result<Child, Failure> {
+        let own: PathBuf = std::env::current_exe()
+            .map_err(|error| Failure::io("cannot find out where this command lies", error))?;
+        let HostCommand { host, copy, listen, .. } = task.spec;
+        let mut command = Command::new(own);
+        // Packets must pass the fabric, so shared memory stays off, between the programs of one host too.
+        command.args(["run", "--link", "udp", "--cc", self.control, "--"]).args(&task.words);
+        command.env_remove("FERROCE_ADDR");
+        let count = self.hosts.len() as u32;
+        let addresses: Vec<String> = (0..count).map(|host| address(host).to_string()).collect();
+        command
+            .env("FERROCE_FABRIC_HOST", host.to_string())
+            .env("FERROCE_FABRIC_HOSTS", count.to_string())
+            .env("FERROCE_FABRIC_COPY", copy.to_string())
+            .env("FERROCE_FABRIC_ADDRESS", &addresses[host as usize])
+            .env("FERROCE_FABRIC_ADDRESSES", addresses.join(" "));
+        command.envs(listen.map(|port| ("FERROCE_FABRIC_PORT", port.to_string())));
+        if !self.interactive {
+            command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        child::die_with_parent(&mut command, libc::SIGKILL);
+        self.blocked.release_in(&mut command);
+        let started = self.hosts[host as usize].run(move || {
+            let started = command.spawn();
+            started.map_err(|error| program::cannot_start(&command, &error))
+        });
+        started.unwrap_or_else(|| Err(Failure::new(format!("host h{host} is gone")).exit_with(CANNOT_RUN)))
+    }
+}

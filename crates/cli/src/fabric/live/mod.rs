@@ -1,0 +1,260 @@
+//! `ferroce fabric live`: hosts in namespaces, unmodified programs in them, and the simulator's switches between them.
+//!
+//! | file | question |
+//! |---|---|
+//! | `tun`, `host` | what is a host |
+//! | `ip` | what does the fabric read and change in a packet |
+//! | `forward` | how does virtual time follow the clock |
+//! | `launch` | which command is started when, and how does it end |
+//! | `results`, `compare` | what was measured, and how close is the simulation |
+
+mod compare;
+mod forward;
+mod host;
+mod ip;
+mod launch;
+mod results;
+mod tun;
+
+use super::{Outcome, create, page, read_scenario, simulate_with_bar};
+use crate::failure::Failure;
+use crate::print_text;
+use crate::program::CANNOT_RUN;
+use crate::run::namespace;
+use crate::signals::Blocked;
+use clap::Args;
+use ferroce_fabric::scenario::{HostCommand, Live, Mistake, Scenario};
+use forward::{Forwarded, Forwarder};
+use host::Host;
+use launch::{Ended, Starter, Task};
+use results::LiveReport;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The fastest link of a live fabric: one process moves every packet.
+const MAX_RATE: u64 = 10_000_000_000;
+/// IPv6, UDP, BTH, the longest extension headers and ICRC, beside the RDMA payload of a packet.
+const HEADROOM: u32 = 96;
+/// IPv6 needs this MTU.
+const MIN_MTU: u32 = 1280;
+
+#[derive(Args)]
+pub(crate) struct LiveArgs {
+    /// The scenario. Its topology, switches and congestion control are used; [[run]] tables say what runs where.
+    scenario: PathBuf,
+    /// Use this seed for marking, loss and ECMP instead of the scenario's.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Run COMMAND on these hosts only, comma separated; a single one gets the terminal [default: all].
+    #[arg(long, value_name = "N", value_delimiter = ',', requires = "command")]
+    host: Vec<u32>,
+    /// Run only this variant of the scenario.
+    #[arg(long, value_name = "VARIANT")]
+    only: Option<String>,
+    /// Write the page to this file. By default it is NAME.live.html in the current directory, where NAME.toml is the scenario.
+    #[arg(short, long, value_name = "PAGE.html")]
+    output: Option<PathBuf>,
+    /// Write the results as JSON lines, one per run.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Do not simulate the scenario's workload for comparison.
+    #[arg(long)]
+    no_sim: bool,
+    /// A command for every host, in place of the scenario's [[run]] tables.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Every host is a network namespace with one interface, fab0, and the names h0, h1, … for all hosts. Programs find a ferroce device
+with the scenario's congestion control. FERROCE_FABRIC_HOST, _HOSTS, _ADDRESS, _ADDRESSES and _COPY tell a program where it runs.
+No root, no kernel module: user namespaces and /dev/net/tun are enough.
+
+Examples:
+  ferroce fabric live scenarios/live-incast-2.toml             the commands of the scenario, and its simulation beside them
+  ferroce fabric live x.toml -- sh -c 'echo I am h$FERROCE_FABRIC_HOST'    one command on every host
+  ferroce fabric live x.toml --host 1 -- bash                  a shell on h1
+
+Commands in a scenario:
+  [[run]]
+  host = 0
+  times = 2                 # copies: 18515 and 18516
+  server = true             # starts first, ends last
+  listen = 18515            # wait until it listens; $FERROCE_FABRIC_PORT
+  command = \"ib_write_bw -d ferroce0 -e -p $FERROCE_FABRIC_PORT\"
+  [[run]]
+  hosts = [1, 2]
+  command = \"ib_write_bw -d ferroce0 -e -D 3 -p $((18514 + FERROCE_FABRIC_HOST)) h0\"";
+
+/// Runs the scenario; the exit status is the worst of its commands.
+pub(super) fn run(args: &LiveArgs) -> Result<ExitCode, Failure> {
+    let (scenario, shown) = read_scenario(&args.scenario, Scenario::parse_live)?;
+    let mistake = |error: Mistake| Failure::usage(format!("{shown}: {error}"));
+    let commands = scenario.commands().map_err(mistake)?;
+    check(&scenario, &shown)?;
+    let tasks = tasks(args, commands, scenario.topology().hosts, &shown)?;
+    let wanted = |name: &str| args.only.as_ref().is_none_or(|only| only == name);
+    let chosen: Vec<usize> =
+        (0..).zip(scenario.run_names()).filter(|(_, name)| wanted(name)).map(|(at, _)| at).collect();
+    if chosen.is_empty() {
+        let name = args.only.as_deref().unwrap_or_default();
+        return Err(Failure::usage(format!("{shown} has no variant named {name:?}")));
+    }
+    let mut json = args.json.as_deref().map(create).transpose()?;
+    // Before the first thread, in which the signals must be blocked as well.
+    let blocked = Blocked::new();
+    namespace::become_owner().map_err(|refused| {
+        Failure::new(format!("there is no namespace for the hosts: {refused}")).exit_with(CANNOT_RUN).advise(
+            "Run it as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1, \
+             or kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu",
+        )
+    })?;
+    let (mut code, mut outcomes, mut front) = (0, Vec::new(), String::new());
+    for at in chosen {
+        let live = scenario.live(at, args.seed).map_err(mistake)?;
+        let (name, control) = (live.name.clone(), live.control.clone());
+        let (forwarded, ended, drops) = run_live(live, &scenario, &tasks, &blocked)?;
+        code = code.max(ended.code);
+        let report = LiveReport::of(&name, &control, &forwarded, &ended, &drops);
+        print_text(&report.table())?;
+        let measured = results::outcome(&name, &control, forwarded, ended.elapsed);
+        let simulated = match scenario.has_workload() && !args.no_sim {
+            true => Some(simulate_with_bar(&mut scenario.run(at, args.seed, true).map_err(mistake)?)),
+            false => None,
+        };
+        let comparison = simulated.as_ref().map(|simulated| compare::of(&scenario, at, &measured, simulated));
+        let comparison = comparison.transpose().map_err(mistake)?.flatten();
+        if let Some(comparison) = &comparison {
+            print_text(&comparison.table())?;
+        }
+        if let Some(json) = &mut json {
+            let line = serde_json::json!({ "kind": "live", "run": report, "comparison": comparison });
+            writeln!(json, "{line}").map_err(|error| Failure::io("cannot write the JSON lines", error))?;
+        }
+        report.draw(&mut front);
+        comparison.iter().for_each(|comparison| comparison.draw(&mut front));
+        outcomes.push(measured);
+        outcomes.extend(simulated.map(|simulated| renamed(simulated, &name)));
+        if code >= 128 {
+            break;
+        }
+    }
+    write_page(args, &scenario, &outcomes, &front)?;
+    Ok(ExitCode::from(code))
+}
+
+fn renamed(mut outcome: Outcome, name: &str) -> Outcome {
+    outcome.report.name = format!("{name}, simulated");
+    outcome
+}
+
+fn write_page(
+    args: &LiveArgs,
+    scenario: &Scenario,
+    outcomes: &[Outcome],
+    front: &str,
+) -> Result<(), Failure> {
+    let output = match &args.output {
+        Some(output) => output.clone(),
+        None => PathBuf::from(args.scenario.file_stem().unwrap_or_default()).with_extension("live.html"),
+    };
+    std::fs::write(&output, page::html(scenario, outcomes, front))
+        .map_err(|error| Failure::io(format!("cannot write {}", output.display()), error))?;
+    print_text(&format!("figures: {}", output.display()))
+}
+
+/// Refuses what one process cannot do.
+fn check(scenario: &Scenario, shown: &str) -> Result<(), Failure> {
+    let topology = scenario.topology();
+    if topology.hosts > ip::MAX_HOSTS {
+        return Err(Failure::usage(format!(
+            "{shown} has {} hosts; a live fabric has at most {}",
+            topology.hosts,
+            ip::MAX_HOSTS
+        ))
+        .advise("Use fewer hosts, or simulate it: ferroce fabric sim"));
+    }
+    match topology.links.iter().find(|link| link.rate > MAX_RATE) {
+        Some(link) => Err(Failure::usage(format!(
+            "{shown} has a link of {:.0} Gb/s; one process moves every packet of a live fabric, so links have at most {} Gb/s",
+            link.rate as f64 / 1e9,
+            MAX_RATE / 1_000_000_000
+        ))
+        .advise("Lower topology.rate to about 500Mb/s, multiply topology.delay and `scale` of the control alike, and compare with the simulation of that")),
+        None => Ok(()),
+    }
+}
+
+/// What runs where.
+fn tasks(args: &LiveArgs, commands: Vec<HostCommand>, hosts: u32, shown: &str) -> Result<Vec<Task>, Failure> {
+    if args.command.is_empty() {
+        if commands.iter().all(|command| command.is_server) {
+            return Err(Failure::usage(format!(
+                "{shown} has no [[run]] table with a command that is no server"
+            ))
+            .advise("Add one, or give a command: ferroce fabric live SCENARIO.toml -- COMMAND"));
+        }
+        let shell = |spec: HostCommand| Task {
+            words: vec!["sh".into(), "-c".into(), spec.command.clone().into()],
+            spec,
+        };
+        return Ok(commands.into_iter().map(shell).collect());
+    }
+    if let Some(host) = args.host.iter().find(|host| **host >= hosts) {
+        return Err(Failure::usage(format!("--host {host} does not exist; hosts are 0 to {}", hosts - 1)));
+    }
+    let chosen: Vec<u32> = if args.host.is_empty() { (0..hosts).collect() } else { args.host.clone() };
+    let task = |host| Task {
+        spec: HostCommand {
+            host,
+            copy: 0,
+            command: String::new(),
+            start_ns: 0,
+            is_server: false,
+            listen: None,
+        },
+        words: args.command.clone(),
+    };
+    Ok(chosen.into_iter().map(task).collect())
+}
+
+/// Makes the hosts, runs the commands, and takes everything down.
+fn run_live(
+    live: Live,
+    scenario: &Scenario,
+    tasks: &[Task],
+    blocked: &Blocked,
+) -> Result<(Forwarded, Ended, Vec<u64>), Failure> {
+    let count = scenario.topology().hosts;
+    let mtu = (live.mtu + HEADROOM).max(MIN_MTU);
+    let (hosts, tuns) = make_hosts(count, mtu)?;
+    let control = live.live_control.clone();
+    let stop = Arc::new(AtomicBool::new(false));
+    let forwarder = Forwarder::new(live, tuns, mtu);
+    let flag = stop.clone();
+    let thread = std::thread::spawn(move || forwarder.run(&flag));
+    let interactive = tasks.len() == 1 && tasks[0].spec.command.is_empty();
+    let starter = Starter { hosts: &hosts, control: &control, interactive, blocked };
+    let ended = launch::run(&starter, tasks.to_vec());
+    stop.store(true, Ordering::Relaxed);
+    let forwarded = thread.join().map_err(|_| Failure::new("the thread of the fabric has panicked"))?;
+    let drops = hosts.iter().map(Host::queue_drops).collect();
+    Ok((forwarded, ended?, drops))
+}
+
+fn make_hosts(count: u32, mtu: u32) -> Result<(Vec<Host>, Vec<OwnedFd>), Failure> {
+    let made: Result<Vec<_>, _> = (0..count).map(|number| Host::start(number, count, mtu)).collect();
+    let made = made.map_err(|(step, error)| {
+        let failure = Failure::io(format!("cannot make a host: {step}"), error).exit_with(CANNOT_RUN);
+        match step.contains("tun") || step.contains("TUN") {
+            true => failure.advise("The kernel needs TUN (modprobe tun), and /dev/net/tun must be open to you: chmod 666 /dev/net/tun"),
+            false => failure.advise("Some containers forbid namespaces and mounts; run it outside, or in one with --privileged"),
+        }
+    })?;
+    Ok(made.into_iter().unzip())
+}

@@ -1,0 +1,150 @@
+//! What a live run measured: per host on the terminal, as JSON and on the page.
+
+use super::forward::Forwarded;
+use super::launch::Ended;
+use crate::fabric::Outcome;
+use crate::page::{self, escape};
+use crate::table::{self, Align, Column};
+use ferroce_fabric::report::report;
+use serde::Serialize;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// A live run in numbers.
+#[derive(Serialize)]
+pub(super) struct LiveReport {
+    name: String,
+    control: String,
+    seconds: f64,
+    hosts: Vec<HostReport>,
+    links: Vec<LinkReport>,
+    /// Packets to no host of the fabric.
+    unroutable: u64,
+    /// How late packets were delivered, in microseconds: half of them, 99 % of them, all of them.
+    late_us: [f64; 3],
+}
+
+/// One host.
+#[derive(Serialize)]
+struct HostReport {
+    host: u32,
+    sent: u64,
+    received: u64,
+    dropped: u64,
+    /// Packets that its own queue dropped before they reached the fabric.
+    queue_drops: u64,
+    marked: u64,
+    paused_ms: f64,
+    sent_mbps: f64,
+    received_mbps: f64,
+    longest_queue: u32,
+}
+
+/// Links of one tier.
+#[derive(Serialize)]
+struct LinkReport {
+    links: String,
+    longest_queue: u32,
+    paused_percent: f64,
+}
+
+/// Deliveries later than this make the figures doubtful.
+const TOO_LATE_US: f64 = 2000.0;
+
+const COLUMNS: [Column<HostReport>; 10] = [
+    ("host", Align::Left, |host| format!("h{}", host.host)),
+    ("packets\nsent", Align::Right, |host| host.sent.to_string()),
+    ("packets\nreceived", Align::Right, |host| host.received.to_string()),
+    ("dropped\nin fabric", Align::Right, |host| host.dropped.to_string()),
+    ("dropped\nat host", Align::Right, |host| host.queue_drops.to_string()),
+    ("marked", Align::Right, |host| host.marked.to_string()),
+    ("paused\nms", Align::Right, |host| format!("{:.1}", host.paused_ms)),
+    ("goodput Mb/s\nsent", Align::Right, |host| format!("{:.1}", host.sent_mbps)),
+    ("goodput Mb/s\nreceived", Align::Right, |host| format!("{:.1}", host.received_mbps)),
+    ("longest\nqueue kB", Align::Right, |host| format!("{:.1}", f64::from(host.longest_queue) / 1e3)),
+];
+
+impl LiveReport {
+    /// Condenses a run.
+    pub(super) fn of(
+        name: &str,
+        control: &str,
+        forwarded: &Forwarded,
+        ended: &Ended,
+        queue_drops: &[u64],
+    ) -> LiveReport {
+        let world = &forwarded.world;
+        let seconds = ended.elapsed.as_secs_f64().max(1e-3);
+        let mbps = |bytes: u64| bytes as f64 * 8.0 / 1e6 / seconds;
+        let hosts = (0..).zip(queue_drops).map(|(host, queue_drops)| {
+            let totals = world.host_totals(host);
+            HostReport {
+                host,
+                sent: totals.sent,
+                received: totals.received,
+                dropped: totals.dropped,
+                queue_drops: *queue_drops,
+                marked: totals.marked,
+                paused_ms: world.host_paused_ps(host) as f64 / 1e9,
+                sent_mbps: mbps(totals.payload_sent),
+                received_mbps: mbps(totals.payload_received),
+                longest_queue: totals.longest_queue,
+            }
+        });
+        let links = report(name, control, world).queues.into_iter().map(|queue| LinkReport {
+            links: queue.links,
+            longest_queue: queue.longest,
+            paused_percent: 100.0 * queue.paused,
+        });
+        let late = &forwarded.lateness;
+        LiveReport {
+            name: name.to_owned(),
+            control: control.to_owned(),
+            seconds,
+            hosts: hosts.collect(),
+            links: links.collect(),
+            unroutable: forwarded.unroutable + forwarded.refused,
+            late_us: [late.quantile_ns(0.5), late.quantile_ns(0.99), late.longest_ns]
+                .map(|ns| ns as f64 / 1e3),
+        }
+    }
+
+    fn lateness(&self) -> String {
+        let [median, p99, longest] = self.late_us;
+        let verdict = match p99 > TOO_LATE_US {
+            true => " This machine is too slow for the fabric: lower topology.rate, or run fewer programs.",
+            false => "",
+        };
+        format!(
+            "Packets were delivered late by {median:.0} µs (median), {p99:.0} µs (99 %), {longest:.0} µs (longest).{verdict}"
+        )
+    }
+
+    /// For the terminal.
+    pub(super) fn table(&self) -> String {
+        format!(
+            "{}, {:.2} s\n{}\n{}\n",
+            self.name,
+            self.seconds,
+            table::of(&COLUMNS, &self.hosts),
+            self.lateness()
+        )
+    }
+
+    /// For the page.
+    pub(super) fn draw(&self, page: &mut String) {
+        let _ = writeln!(page, "<h2>Live: {}</h2>", escape(&self.name));
+        let rows = self.hosts.iter().map(|host| COLUMNS.map(|(_, _, cell)| cell(host)));
+        page::table(page, "Hosts of the live run", COLUMNS.map(|(heading, ..)| heading), rows);
+        page::note(page, &self.lateness());
+    }
+}
+
+/// The run as the page of a simulation shows it.
+pub(super) fn outcome(name: &str, control: &str, forwarded: Forwarded, wall: Duration) -> Outcome {
+    let mut samples = forwarded.world.samples().clone();
+    let mut condensed = report(name, control, &forwarded.world);
+    condensed.hash = String::from("live");
+    super::compare::align(&mut samples);
+    Outcome { report: condensed, samples, wall }
+}

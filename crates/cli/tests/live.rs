@@ -1,0 +1,128 @@
+//! `ferroce fabric live` as a user meets it: two hosts, a switch, and real RDMA programs that speak through it.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use support::{Outcome, ferroce, outcome, scratch};
+
+/// The trunk is slower than the hosts, and every packet that leaves another one behind is marked: a burst of packets gets marks
+/// whatever the timing.
+const SCENARIO: &str = r#"
+name = "two hosts"
+duration = "1s"
+control = "dcqcn-nic,scale=20"
+[topology]
+kind = "dumbbell"
+left = 1
+right = 1
+rate = "200Mb/s"
+trunk_rate = "100Mb/s"
+delay = "20us"
+[switch.ecn]
+kmin = "0B"
+kmax = "0B"
+pmax = 1.0
+"#;
+
+fn scenario(name: &str, rest: &str) -> PathBuf {
+    let path = scratch().join(format!("live-{name}-{}.toml", std::process::id()));
+    std::fs::write(&path, format!("{SCENARIO}{rest}")).expect("a file");
+    path
+}
+
+/// Runs the scenario with these arguments after it.
+#[track_caller]
+fn live(name: &str, rest: &str, arguments: &[&str]) -> (Outcome, Vec<serde_json::Value>) {
+    let path = scenario(name, rest);
+    // A library that nobody loads here: `ferroce perf` brings its own NIC.
+    let library = path.with_extension("so");
+    std::fs::write(&library, "").expect("a file");
+    let (page, json) = (path.with_extension("html"), path.with_extension("jsonl"));
+    let mut command: Command = ferroce("fabric live");
+    command.arg(&path).arg("-o").arg(&page).arg("--json").arg(&json).args(arguments);
+    command.env("FERROCE_LIB", &library);
+    let found = outcome(&mut command);
+    let lines = std::fs::read_to_string(&json).unwrap_or_default();
+    let lines = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    if found.code == 0 {
+        let html = std::fs::read_to_string(&page).expect("the page");
+        assert!(html.contains("<h2>Live: dcqcn-nic"), "{html}");
+    }
+    for file in [path, page, json, library] {
+        let _ = std::fs::remove_file(file);
+    }
+    (found, lines)
+}
+
+/// Whether this machine can have a live fabric; if not, the reason is printed.
+fn can_live(name: &str) -> bool {
+    let (found, _) = live(&format!("probe-{name}"), "", &["--", "true"]);
+    let refused = found.code == 126;
+    if refused {
+        println!("SKIPPED: no live fabric on this machine; {}", found.stderr);
+    }
+    !refused
+}
+
+#[test]
+fn rdma_programs_speak_through_the_switch() {
+    if !can_live("perf") {
+        return;
+    }
+    let own = env!("CARGO_BIN_EXE_ferroce");
+    // `ferroce perf` opens its own NIC, as any program of ours.
+    let runs = format!(
+        "[[workload]]\nkind = \"incast\"\nfan_in = 1\nsize = \"1MB\"\nto = 0\n\
+         [[run]]\nhost = 0\nserver = true\nlisten = 18600\ncommand = \"{own} perf write-bw --port $FERROCE_FABRIC_PORT\"\n\
+         [[run]]\nhost = 1\ncommand = \"{own} perf write-bw --port 18600 -s 65536 -n 40 h0\"\n"
+    );
+    let (found, lines) = live("perf", &runs, &[]);
+    assert_eq!(found.code, 0, "{found:?}");
+    assert!(found.stdout.contains("[h1] "), "{found:?}");
+    let hosts = &lines[0]["run"]["hosts"];
+    let number = |host: usize, key: &str| hosts[host][key].as_u64().expect("a number");
+    assert!(number(1, "sent") >= 40 * 64, "packets of 1024 bytes: {hosts}");
+    assert!(number(0, "received") <= number(1, "sent") && number(0, "received") >= 40 * 64, "{hosts}");
+    assert!(number(0, "marked") > 0, "the switch marks queued packets: {hosts}");
+    assert!(lines[0]["comparison"].is_object(), "a workload is simulated: {lines:?}");
+}
+
+#[test]
+fn a_command_runs_on_every_host_and_the_worst_status_counts() {
+    if !can_live("every") {
+        return;
+    }
+    let script = "echo host $FERROCE_FABRIC_HOST of $FERROCE_FABRIC_HOSTS at $FERROCE_FABRIC_ADDRESS; hostname; \
+                  ls /dev/shm | wc -l; exit $((5 * FERROCE_FABRIC_HOST))";
+    let (found, lines) = live("every", "", &["--", "sh", "-c", script]);
+    assert_eq!(found.code, 5, "{found:?}");
+    for line in ["[h0] host 0 of 2 at 10.99.0.1", "[h1] host 1 of 2 at 10.99.0.2", "[h0] h0", "[h1] h1"] {
+        assert!(found.stdout.lines().any(|found| found == line), "{line}: {found:?}");
+    }
+    assert!(lines[0]["comparison"].is_null(), "nothing to simulate");
+}
+
+#[test]
+fn one_host_has_no_label() {
+    if !can_live("one") {
+        return;
+    }
+    let (found, _) = live("one", "", &["--host", "1", "--", "hostname"]);
+    assert_eq!((found.code, found.stdout.lines().next()), (0, Some("h1")), "{found:?}");
+}
+
+#[test]
+fn mistakes_are_one_sentence() {
+    let cases: [(&str, &[&str], &str); 5] = [
+        ("", &[], "no [[run]] table"),
+        ("", &["--host", "7", "--", "true"], "hosts are 0 to 1"),
+        ("", &["--only", "x", "--", "true"], "no variant named \"x\""),
+        ("[[run]]\nhost = 3\ncommand = \"true\"\n", &[], "host 3 does not exist"),
+        ("[[run]]\nprogram = \"true\"\n", &[], "program"),
+    ];
+    for (rest, arguments, expected) in cases {
+        let (found, _) = live("mistake", rest, arguments);
+        assert!(found.code == 2 && found.stderr.contains(expected), "{expected}: {found:?}");
+    }
+}
