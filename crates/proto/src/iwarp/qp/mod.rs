@@ -37,7 +37,7 @@ mod untagged;
 pub use egress::{StreamEgress, StreamHost};
 pub use ending::{Close, Lost};
 
-use super::negotiation::{Negotiated, Role, Rtr};
+use super::negotiation::{Confirmation, Negotiated, Role, Rtr};
 use super::reader::Reader;
 use super::wire::Terminate;
 use crate::ids::Qpn;
@@ -93,6 +93,8 @@ pub struct StreamQp {
 
     // Receiving.
     inbound: Inbound,
+    /// With a key: the RTR message that must arrive first.
+    confirmation: Option<Confirmation>,
     recv_msn: [u32; 4],
     receiving: SendProgress,
     written: Written,
@@ -131,6 +133,7 @@ impl StreamQp {
             rtr_awaited: false,
             terminate: None,
             inbound: Inbound::default(),
+            confirmation: None,
             recv_msn: [1; 4],
             receiving: SendProgress::default(),
             written: Written::default(),
@@ -151,6 +154,7 @@ impl StreamQp {
         self.reader = Reader::new(terms.crc);
         self.may_send = terms.role == Role::Initiator;
         self.rtr = terms.rtr.filter(|_| terms.role == Role::Initiator);
+        self.confirmation = terms.confirmation.filter(|_| terms.role == Role::Responder);
         self.set_mulpdu(mulpdu);
         self.terms = Some(terms);
         true
