@@ -211,7 +211,8 @@ pub fn machine(bytes: &[u8]) {
         takes_large: false,
     });
     let role = if choices & 1 == 0 { Role::Initiator } else { Role::Responder };
-    let terms = Negotiated { role, crc: false, ird: 2, ord: 2, rtr: None, is_ferroce: choices & 2 == 0 };
+    let (crc, rtr, is_ferroce, confirmation) = (false, None, choices & 2 == 0, None);
+    let terms = Negotiated { role, crc, ird: 2, ord: 2, rtr, is_ferroce, confirmation };
     assert!(qp.start(terms, Access::REMOTE, 128));
     let mut nic = Nic { bytes: vec![0; SIZE as usize], ..Nic::default() };
     if choices & 2 == 0 {

@@ -3,16 +3,19 @@
 mod support;
 
 use ferroce::{Config, ConnectError, Connector, Device, Error, Listener, Rc, Secret, Wire};
-use ferroce_proto::iwarp::negotiation::{Initiator, Offer, Reply, RequestKey, StreamAddrs};
+use ferroce_proto::RKey;
+use ferroce_proto::iwarp::negotiation::{Confirmation, Initiator, Offer, Reply, RequestKey, StreamAddrs};
+use ferroce_proto::iwarp::wire::{Crc32c, DdpBuffer, DdpHeader, Fpdu, RdmapOpcode};
+use ferroce_proto::qp::TxPayload;
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, SystemTime};
 use support::{LOOPBACKS, PATIENCE, Side, V4, watched};
 
 /// Private data of a request and of an accepting reply with a key.
 const REQUEST_DATA: usize = 472;
-const REPLY_DATA: usize = 492;
+const REPLY_DATA: usize = 476;
 
 fn key(byte: u8) -> Secret {
     Secret::new(&[byte; 32]).unwrap()
@@ -132,6 +135,56 @@ fn read_reply(stream: &mut TcpStream, initiator: &mut Initiator) -> Reply {
             return reply;
         }
     }
+}
+
+/// An empty WRITE.
+fn empty_write(confirmation: Confirmation, has_crc: bool) -> Vec<u8> {
+    let Confirmation { stag, to } = confirmation;
+    let header = DdpHeader { opcode: RdmapOpcode::Write, last: true, buffer: DdpBuffer::Tagged { stag, to } };
+    let mut bytes = vec![0; 2 + DdpHeader::TAGGED_LEN];
+    bytes[..2].copy_from_slice(&(DdpHeader::TAGGED_LEN as u16).to_be_bytes());
+    header.write(&mut bytes[2..]);
+    let fpdu = Fpdu { header: &bytes, payload: TxPayload::Bytes(&[]), has_crc, ends_message: true };
+    let (trailer, len) = fpdu.trailer(Crc32c::new(), |crc| crc);
+    [&bytes[..], &trailer[..len]].concat()
+}
+
+/// Sends a new request by hand, then an RTR message that `change` makes of the right one. Returns whether that established the connection.
+fn establishes(nonce: u128, change: impl FnOnce(Confirmation) -> Confirmation) -> bool {
+    let server = side(Some(1));
+    let listener = listen(&server);
+    let ((_held, from), to) = (bound(0), listener.local_addr());
+    let addrs = StreamAddrs { initiator: from, responder: to };
+    let unix_s = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let request_key = RequestKey { secret: key(1), addrs, nonce, unix_s };
+    let (mut initiator, bytes) = Initiator::with_key(Offer::default(), b"", Some(&request_key));
+    let mut stream = send_from(from.port(), to, &bytes);
+    std::thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            let request = listener.accept_timeout(PATIENCE).unwrap();
+            request.accept(&server.qp, b"").is_ok()
+        });
+        let terms = read_reply(&mut stream, &mut initiator).accepted.unwrap();
+        let right = terms.confirmation.unwrap();
+        let sent = change(right);
+        stream.write_all(&empty_write(sent, terms.crc)).unwrap();
+        if sent != right {
+            // The listener closes its half, and waits for ours.
+            stream.read_to_end(&mut Vec::new()).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+        accepting.join().unwrap()
+    })
+}
+
+/// A recorded request that the listener has not received, from an attacker without the key.
+#[test]
+fn a_request_alone_establishes_no_connection() {
+    watched(|| {
+        assert!(establishes(1, |right| right), "the RTR message of an initiator with the key was refused");
+        assert!(!establishes(2, |_| Confirmation { stag: RKey(1), to: 0 }), "a plain RTR message");
+        assert!(!establishes(3, |right| Confirmation { to: right.to ^ 1, ..right }), "a wrong MAC");
+    });
 }
 
 /// An attacker sends a recorded request again, from the same port: to the same device, then to the next one with that port.

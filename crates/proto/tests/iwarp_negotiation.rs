@@ -44,6 +44,7 @@ fn each_end_asks_for_no_more_than_the_other_answers() {
         ord: 2,
         rtr: Some(Rtr::Write),
         is_ferroce: true,
+        confirmation: None,
     };
     assert_eq!(active, terms);
     assert_eq!(passive, Negotiated { role: Role::Responder, ird: 2, ord: 4, ..terms });
@@ -178,6 +179,8 @@ fn foreign_bytes_end_the_negotiation_and_a_request_has_a_deadline() {
 }
 
 const NOW_S: u64 = 1_800_000_000;
+/// Of the responder.
+const NONCE: u128 = 88;
 
 fn key(byte: u8) -> RequestKey {
     let addrs = StreamAddrs {
@@ -195,7 +198,7 @@ fn check(
     replays: &mut Replays,
 ) -> Result<Request, NegotiationError> {
     let mut request = request_of(bytes);
-    request.check_key(&key.secret, key.addrs, now_s, replays)?;
+    request.check_key(&key.secret, key.addrs, (now_s, NONCE), replays)?;
     Ok(request)
 }
 
@@ -204,9 +207,32 @@ fn both_frames_prove_the_key() {
     let (mut active, request) = Initiator::with_key(OFFER, b"hello", Some(&key(1)));
     let request = check(&request, &key(1), NOW_S, &mut Replays::default()).unwrap();
     assert_eq!(request.private_data(), b"hello");
-    let (_, reply) = request.accept(&OFFER, b"welcome").unwrap();
+    let (terms, reply) = request.accept(&OFFER, b"welcome").unwrap();
     let (_, read) = active.receive(&reply).unwrap();
-    assert_eq!(read.unwrap().private_data, b"welcome");
+    let read = read.unwrap();
+    assert_eq!(read.private_data, b"welcome");
+    assert!(terms.confirmation.is_some());
+    assert_eq!(read.accepted.unwrap().confirmation, terms.confirmation);
+}
+
+/// The recorded RTR message of an earlier connection does not fit the next reply to the same request.
+#[test]
+fn each_reply_asks_for_another_confirmation() {
+    let (_, bytes) = Initiator::with_key(OFFER, b"hello", Some(&key(1)));
+    let [first, second] = [1, 2].map(|nonce| {
+        let mut request = request_of(&bytes);
+        request.check_key(&key(1).secret, key(1).addrs, (NOW_S, nonce), &mut Replays::default()).unwrap();
+        request.accept(&OFFER, b"welcome").unwrap().0.confirmation
+    });
+    assert_ne!(first, second);
+}
+
+/// Without an empty WRITE as the RTR message nothing could answer the reply.
+#[test]
+fn a_key_needs_an_rtr_message() {
+    let (_, bytes) = Initiator::with_key(Offer { rtr: false, ..OFFER }, b"hello", Some(&key(1)));
+    let request = check(&bytes, &key(1), NOW_S, &mut Replays::default()).unwrap();
+    assert_eq!(request.accept(&OFFER, b"welcome"), Err(NegotiationError::Rtr));
 }
 
 #[test]
@@ -266,7 +292,7 @@ fn changed_frames_are_not_proven() {
         changed[bit / 8] ^= 1 << (bit % 8);
         let read = Responder::new(Time(0)).receive(&changed);
         let Ok((_, Some(mut read))) = read else { continue };
-        let checked = read.check_key(&key(1).secret, key(1).addrs, NOW_S, &mut Replays::default());
+        let checked = read.check_key(&key(1).secret, key(1).addrs, (NOW_S, NONCE), &mut Replays::default());
         assert_eq!(checked, Err(NegotiationError::Unproven), "bit {bit}");
     }
     for bit in bits(reply.len()) {

@@ -83,7 +83,7 @@ impl ListenerBuilder {
     setters! {
         /// Key for mutual authentication. Requests of peers without the key are rejected and not returned. The default is the key
         /// of `FERROCE_CM_KEY`, if that is set. With a key, private data has at most 36 bytes in a request and 180 in an answer; on
-        /// iWARP 472 and 492.
+        /// iWARP 472 and 476.
         secret(key: Secret) |b| b.secret = Some(key);
         /// Most requests that wait to be accepted or rejected; 1024. Further requests are dropped, and their senders retry; on iWARP
         /// they wait in the system.

@@ -23,7 +23,7 @@
 //! | time for a disconnect | 5 s, then the stream is reset |
 //! | requests that wait for the program, and connections without one, per listener | the backlog; then the system holds further ones |
 //! | refused requests whose sockets still close | 64 per NIC; then the oldest is closed |
-//! | private data | 508 bytes; with a key 472 in a request and 492 in a reply |
+//! | private data | 508 bytes; with a key 472 in a request and 476 in a reply |
 //!
 //! Locks: an id's state, then the connections, then a queue pair or the list of accepted proofs. Events are delivered with none of them held but the state of their id.
 

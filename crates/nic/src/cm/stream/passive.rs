@@ -250,8 +250,8 @@ impl CmService {
         let Some(Entry::Listening(listening)) = connections.entries.get_mut(&listener) else { return };
         if let Some(secret) = &listening.secret {
             let addrs = StreamAddrs { initiator: peer, responder: local };
-            let now_s = wall_clock_ns() / 1_000_000_000;
-            if let Err(error) = request.check_key(secret, addrs, now_s, &mut REPLAYS.lock()) {
+            let time_and_nonce = (wall_clock_ns() / 1_000_000_000, ferroce_os::random::number());
+            if let Err(error) = request.check_key(secret, addrs, time_and_nonce, &mut REPLAYS.lock()) {
                 connections.count_failure(error);
                 log::refusal(format_args!("connection from {peer}: {error}"));
                 return self.send_last(socket, &request.reject(error.reject_text()));

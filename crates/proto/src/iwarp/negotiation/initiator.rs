@@ -54,11 +54,11 @@ impl Initiator {
     /// Takes bytes of the stream. Returns the number of them that belong to the reply, and the reply once it is complete.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<Reply>), NegotiationError> {
         let (used, Some(mut received)) = self.reply.receive(bytes)? else { return Ok((bytes.len(), None)) };
-        if let Some(proven) = self.proven.as_ref().filter(|_| !received.frame.reject) {
-            proven.check_reply(&mut received)?;
-        }
+        let proven = self.proven.as_ref().filter(|_| !received.frame.reject);
+        let confirmation = proven.map(|proven| proven.check_reply(&mut received)).transpose()?;
         let frame = received.frame;
-        let accepted = if frame.reject { None } else { Some(self.check(&frame)?) };
+        let accepted =
+            if frame.reject { None } else { Some(self.check(&frame)?.confirmed_by(confirmation)?) };
         Ok((used, Some(Reply { accepted, private_data: frame.private_data })))
     }
 
@@ -77,6 +77,7 @@ impl Initiator {
             ord: offer.ord,
             rtr: None,
             is_ferroce: reply.is_ferroce,
+            confirmation: None,
         };
         let Some(words) = reply.enhanced else { return Ok(terms) };
         if words.ord != Enhanced::NOT_NEGOTIATED && words.ord > u16::from(offer.ird) {

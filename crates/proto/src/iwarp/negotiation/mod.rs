@@ -10,14 +10,14 @@
 //! | IRD and ORD | each end's ORD is lowered to the other's IRD (revision 2); without negotiation each end keeps its own |
 //! | RTR | the initiator offers an empty WRITE or READ, the responder selects WRITE if it can |
 //! | extensions | RFC 7306, if both frames carry ferroce's mark |
-//! | key | with one, both frames prove it (`proof`) |
+//! | key | with one, both frames and the RTR message prove it (`proof`) |
 
 mod initiator;
 mod proof;
 mod responder;
 
 pub use initiator::{Initiator, Reply};
-pub use proof::{REPLY_PROOF_LEN, REQUEST_PROOF_LEN, RequestKey, StreamAddrs};
+pub use proof::{Confirmation, REPLY_PROOF_LEN, REQUEST_PROOF_LEN, RequestKey, StreamAddrs};
 pub use responder::{Request, Responder};
 
 use super::wire::{BadFrame, Enhanced, FrameKind, MAX_PRIVATE_DATA, MpaFrame, TerminateCode};
@@ -83,9 +83,19 @@ pub struct Negotiated {
     pub rtr: Option<Rtr>,
     /// Whether the peer is ferroce, too: immediate data, atomics and long FPDUs are possible.
     pub is_ferroce: bool,
+    /// With a key: what the RTR message contains. The responder receives nothing before it.
+    pub confirmation: Option<Confirmation>,
 }
 
 impl Negotiated {
+    /// Adds what the RTR message contains. Only an empty WRITE can carry that.
+    fn confirmed_by(self, confirmation: Option<Confirmation>) -> Result<Negotiated, NegotiationError> {
+        match (confirmation, self.rtr) {
+            (Some(_), None | Some(Rtr::Read)) => Err(NegotiationError::Rtr),
+            _ => Ok(Negotiated { confirmation, ..self }),
+        }
+    }
+
     /// Whether the peer may miss the RTR message that this end sends. siw looks for the first FPDU only when bytes arrive, and starts to do so after
     /// it has sent its reply. An empty WRITE may be repeated.
     pub fn may_miss_rtr(&self) -> bool {

@@ -3,16 +3,18 @@
 //!
 //! ```text
 //!   request   ... private data | nonce, 16 bytes | time, 4 bytes | MAC, 16 bytes   MAC over label, addresses, ports and the frame
-//!   reply     ... private data                                   | MAC, 16 bytes   ... and the MAC of the request
+//!   reply     ... private data | nonce, 16 bytes                 | MAC, 16 bytes   ... and the MAC of the request
+//!   RTR       an empty WRITE, whose STag and offset are a MAC of 12 bytes            MAC over label, addresses, ports and the MAC of the reply
 //! ```
 //!
-//! The nonce makes each request unique, so its MAC is stored while its time is acceptable, to refuse a replay. A reply that refuses has no proof: it
+//! The nonce makes each request unique, so its MAC is stored while its time is acceptable, to refuse a replay. The nonce of the reply is the responder's challenge: only the RTR message of an initiator with the key answers it, and nothing
+//! else is received before. So a recorded request makes no connection, even if its MAC is not stored. A reply that refuses has no proof: it
 //! ends a connection that does not exist yet.
 
 use super::super::wire::MpaFrame;
 use super::{NegotiationError, ReceivedFrame};
 use crate::cm::{Binding, MAC_LEN, ReplayCheck, Replays, Secret};
-use crate::ids::Gid;
+use crate::ids::{Gid, RKey};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
@@ -23,7 +25,7 @@ const TIME_LEN: usize = 4;
 /// Bytes of the proof in a request.
 pub const REQUEST_PROOF_LEN: usize = NONCE_LEN + TIME_LEN + MAC_LEN;
 /// Bytes of the proof in a reply.
-pub const REPLY_PROOF_LEN: usize = MAC_LEN;
+pub const REPLY_PROOF_LEN: usize = NONCE_LEN + MAC_LEN;
 
 /// The addresses of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,15 @@ pub struct RequestKey {
     pub nonce: u128,
     /// The time of day in seconds.
     pub unix_s: u64,
+}
+
+/// STag and offset of the RTR message that proves the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirmation {
+    /// The STag.
+    pub stag: RKey,
+    /// The tagged offset.
+    pub to: u64,
 }
 
 /// The proof of a request, which the reply must answer.
@@ -133,17 +144,28 @@ impl Proven {
         Ok(Proven { secret: secret.clone(), addrs, binding })
     }
 
-    /// Adds the proof to the reply.
-    pub(super) fn sign_reply(&self, frame: &mut MpaFrame) {
-        sign(frame, (&self.secret, &self.addrs, Sender::Responder), &self.binding);
+    /// Adds the proof to the reply, with the responder's nonce. Returns what the RTR message must contain.
+    pub(super) fn sign_reply(&self, frame: &mut MpaFrame, nonce: u128) -> Confirmation {
+        frame.private_data.extend_from_slice(&nonce.to_be_bytes());
+        let mac = sign(frame, (&self.secret, &self.addrs, Sender::Responder), &self.binding);
+        self.confirmation(&mac)
     }
 
-    /// Checks the proof of the reply and takes it off the private data.
-    pub(super) fn check_reply(&self, received: &mut ReceivedFrame) -> Result<(), NegotiationError> {
+    /// Checks the proof of the reply and takes it off the private data. Returns what the RTR message must contain.
+    pub(super) fn check_reply(&self, received: &mut ReceivedFrame) -> Result<Confirmation, NegotiationError> {
         let verified = verify(received, (&self.secret, &self.addrs, Sender::Responder), &self.binding);
-        verified.ok_or(NegotiationError::Unproven)?;
+        let mac = verified.ok_or(NegotiationError::Unproven)?;
         let private_data = &mut received.frame.private_data;
-        private_data.truncate(private_data.len() - REPLY_PROOF_LEN);
-        Ok(())
+        let len = private_data.len().checked_sub(REPLY_PROOF_LEN).ok_or(NegotiationError::Unproven)?;
+        private_data.truncate(len);
+        Ok(self.confirmation(&mac))
+    }
+
+    /// The answer to a reply with this MAC.
+    fn confirmation(&self, reply: &Binding) -> Confirmation {
+        let (from, to, covered) = self.addrs.covered(Sender::Initiator, &[]);
+        let Binding(mac) = self.secret.mac(from, to, reply, &covered).unwrap_or_default();
+        let mac = u128::from_be_bytes(mac);
+        Confirmation { stag: RKey((mac >> 96) as u32), to: (mac >> 32) as u64 }
     }
 }

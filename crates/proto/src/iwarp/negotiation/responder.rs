@@ -1,7 +1,7 @@
 //! The end that listens.
 
 use super::super::wire::{Enhanced, FrameKind, MpaFrame, RtrKinds};
-use super::proof::{Proven, REPLY_PROOF_LEN, StreamAddrs};
+use super::proof::{Confirmation, Proven, REPLY_PROOF_LEN, StreamAddrs};
 use super::{
     FrameBuffer, Negotiated, NegotiationError, Offer, REQUEST_TIMEOUT_NS, ReceivedFrame, Role, Rtr, lower,
 };
@@ -38,8 +38,8 @@ impl Responder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     received: ReceivedFrame,
-    /// What the reply proves.
-    proven: Option<Proven>,
+    /// What the reply proves, and its nonce.
+    proven: Option<(Proven, u128)>,
 }
 
 impl Request {
@@ -48,15 +48,17 @@ impl Request {
         &self.received.frame.private_data
     }
 
-    /// Checks that the initiator holds the key. Then the reply proves it, too.
+    /// Checks that the initiator holds the key. Then the reply proves it, too, and contains `nonce`, a random number. The initiator's RTR message must
+    /// answer that.
     pub fn check_key(
         &mut self,
         secret: &Secret,
         addrs: StreamAddrs,
-        unix_s: u64,
+        (unix_s, nonce): (u64, u128),
         replays: &mut Replays,
     ) -> Result<(), NegotiationError> {
-        self.proven = Some(Proven::check_request(&mut self.received, secret, addrs, unix_s, replays)?);
+        let proven = Proven::check_request(&mut self.received, secret, addrs, unix_s, replays)?;
+        self.proven = Some((proven, nonce));
         Ok(())
     }
 
@@ -99,6 +101,7 @@ impl Request {
             ord: offer.ord,
             rtr: None,
             is_ferroce: self.received.frame.is_ferroce,
+            confirmation: None,
         };
         let revision = self.received.frame.revision.min(offer.revision);
         let enhanced = self.received.frame.enhanced.filter(|_| revision == 2).map(|words| {
@@ -118,17 +121,18 @@ impl Request {
             }
         });
         let reply = Reply { revision, crc: terms.crc, enhanced, reject: false };
-        Ok((terms, self.reply(reply, private_data)))
+        let (reply, confirmation) = self.reply(reply, private_data);
+        Ok((terms.confirmed_by(confirmation)?, reply))
     }
 
     /// The reply that refuses.
     pub fn reject(&self, private_data: &[u8]) -> Vec<u8> {
         let MpaFrame { revision, crc, enhanced, .. } = self.received.frame;
         let enhanced = enhanced.map(|_| Enhanced::default());
-        self.reply(Reply { revision, crc, enhanced, reject: true }, private_data)
+        self.reply(Reply { revision, crc, enhanced, reject: true }, private_data).0
     }
 
-    fn reply(&self, reply: Reply, private_data: &[u8]) -> Vec<u8> {
+    fn reply(&self, reply: Reply, private_data: &[u8]) -> (Vec<u8>, Option<Confirmation>) {
         let mut frame = MpaFrame {
             kind: FrameKind::Reply,
             revision: reply.revision,
@@ -139,10 +143,9 @@ impl Request {
             enhanced: reply.enhanced,
             private_data: private_data.to_vec(),
         };
-        if let Some(proven) = self.proven.as_ref().filter(|_| !frame.reject) {
-            proven.sign_reply(&mut frame);
-        }
-        frame.to_bytes()
+        let proven = self.proven.as_ref().filter(|_| !frame.reject);
+        let confirmation = proven.map(|(proven, nonce)| proven.sign_reply(&mut frame, *nonce));
+        (frame.to_bytes(), confirmation)
     }
 }
 

@@ -40,7 +40,7 @@ pub use egress::{StreamEgress, StreamHost};
 pub use ending::{Close, Lost};
 pub use waiting::StreamWaiting;
 
-use super::negotiation::{Negotiated, Role, Rtr};
+use super::negotiation::{Confirmation, Negotiated, Role, Rtr};
 use super::reader::Reader;
 use super::wire::Terminate;
 use crate::ids::Qpn;
@@ -96,6 +96,8 @@ pub struct StreamQp {
 
     // Receiving.
     inbound: Inbound,
+    /// With a key: the RTR message that must arrive first.
+    confirmation: Option<Confirmation>,
     recv_msn: [u32; 4],
     receiving: SendProgress,
     written: Written,
@@ -134,6 +136,7 @@ impl StreamQp {
             rtr_awaited: false,
             terminate: None,
             inbound: Inbound::default(),
+            confirmation: None,
             recv_msn: [1; 4],
             receiving: SendProgress::default(),
             written: Written::default(),
@@ -154,6 +157,7 @@ impl StreamQp {
         self.reader = Reader::new(terms.crc);
         self.may_send = terms.role == Role::Initiator;
         self.rtr = terms.rtr.filter(|_| terms.role == Role::Initiator);
+        self.confirmation = terms.confirmation.filter(|_| terms.role == Role::Responder);
         self.set_mulpdu(mulpdu);
         self.terms = Some(terms);
         true

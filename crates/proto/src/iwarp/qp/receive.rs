@@ -1,5 +1,6 @@
 //! The receiving side: items of the reader, and the order of messages.
 
+use super::super::negotiation::Confirmation;
 use super::super::reader::{Body, Item};
 use super::super::wire::{DdpBuffer, DdpHeader, Quoted, RdmapOpcode, ReadRequest, TerminateCode};
 use super::StreamQp;
@@ -49,6 +50,9 @@ impl StreamQp {
     }
 
     fn on_item<H: HostServices>(&mut self, item: &Item<'_>, now: Time, host: &mut H) -> Result<(), Stop> {
+        if let Some(expected) = self.confirmation.take() {
+            self.check_confirmation(expected, item, host)?;
+        }
         match item {
             Item::Payload(piece) => {
                 self.counters.rx_bytes += piece.data.len() as u64;
@@ -66,6 +70,27 @@ impl StreamQp {
                 self.on_message(header, body, now, host)
             }
         }
+    }
+
+    /// Checks that the first FPDU proves the key.
+    #[cold]
+    fn check_confirmation<H: HostServices>(
+        &self,
+        expected: Confirmation,
+        item: &Item<'_>,
+        host: &mut H,
+    ) -> Result<(), Stop> {
+        let Confirmation { stag, to } = expected;
+        let rtr =
+            DdpHeader { opcode: RdmapOpcode::Write, last: true, buffer: DdpBuffer::Tagged { stag, to } };
+        let header = match item {
+            Item::Payload(piece) if piece.header == rtr && piece.segment_len == 0 => return Ok(()),
+            Item::Payload(piece) => &piece.header,
+            Item::Message(header, _) => header,
+        };
+        let why =
+            format_args!("the first FPDU of the peer does not prove the key: its request may be a replay");
+        Err(self.invalid(TerminateCode::TAGGED_STAG, header, why, host))
     }
 
     fn on_message<H: HostServices>(

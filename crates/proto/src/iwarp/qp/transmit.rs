@@ -3,7 +3,7 @@
 //! A message is finished before the next one begins: siw takes two unfinished messages of one kind for an error. Between messages,
 //! requests and responses take turns, so neither can starve the other. A Terminate leaves after the FPDU in progress.
 
-use super::super::negotiation::{Negotiated, Rtr};
+use super::super::negotiation::{Confirmation, Negotiated, Rtr};
 use super::super::wire::{
     DdpBuffer, DdpHeader, Fpdu, LENGTH_LEN, MAX_BODY, MAX_HEAD, RdmapOpcode, ReadRequest,
 };
@@ -168,7 +168,10 @@ impl StreamQp {
     fn rtr_fpdu(&mut self, rtr: Rtr) -> Current {
         match rtr {
             Rtr::Write => {
-                let buffer = DdpBuffer::Tagged { stag: RTR_STAG, to: 0 };
+                let buffer = match self.terms.and_then(|terms| terms.confirmation) {
+                    Some(Confirmation { stag, to }) => DdpBuffer::Tagged { stag, to },
+                    None => DdpBuffer::Tagged { stag: RTR_STAG, to: 0 },
+                };
                 let header = DdpHeader { opcode: RdmapOpcode::Write, last: true, buffer };
                 Current::new(Source::Rtr, &header, &[], 0)
             }
