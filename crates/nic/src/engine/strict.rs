@@ -66,10 +66,10 @@ impl RecvRoom {
         RecvRoom { depth: machine.cap().max_recv_wr as usize, posted: machine.recvs_waiting(), unpolled }
     }
 
-    /// Checks that one more fits. Without completions that wait, the queue itself checks it.
+    /// Checks that one more fits. Without completions that wait, or without a queue of its own, the queue pair checks it.
     pub(crate) fn take(&mut self) -> Result<(), PostError> {
         let RecvRoom { depth, posted, unpolled } = *self;
-        if unpolled > 0 && posted + unpolled >= depth {
+        if unpolled > 0 && depth > 0 && posted + unpolled >= depth {
             return Err(PostError::RecvNotPolled { depth, posted, unpolled });
         }
         self.posted += 1;
