@@ -62,6 +62,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/engine/streams/egress.rs", "promises that what is sent is held until it is"),
     ("crates/os/src/eventfd.rs", "makes, reads and writes event descriptors"),
     ("crates/os/src/timerfd.rs", "makes and reads timer descriptors"),
+    ("crates/nic/src/locked_memory.rs", "forks, in a test"),
     ("crates/nic/src/memory/freed.rs", "a signal handler"),
     ("crates/nic/tests/freed_memory.rs", "unmaps memory that is registered, and handles the fault"),
     ("crates/nic/src/memory/gpu/driver.rs", "calls the CUDA driver, which it finds at run time"),
