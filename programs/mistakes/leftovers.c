@@ -46,11 +46,11 @@ MISTAKE(receives_never_polled)
 	}
 }
 
-/* Memory is freed while it is registered, and the peer writes to it. Pinned by hardware, it would swallow the data.
+/* Memory is freed while it is registered, and the peer writes to it. A NIC has pinned the pages and writes where nobody reads.
  *
  * shows: child: SIGSEGV
  * says: fatal: address # belongs to the memory region of 1048576 bytes at # (lkey #), which is registered, but the program has freed or
- *       unmapped it. A NIC has pinned such memory and reads or writes what nobody sees; here the process ends with SIGSEGV. Deregister
+ *       unmapped it. A NIC has pinned such memory and accesses pages that no process maps; here the access raises SIGSEGV. Deregister
  *       memory before you free it
  */
 MISTAKE(freed_while_registered)

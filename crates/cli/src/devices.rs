@@ -17,7 +17,7 @@ const MAX_MTU_BYTES: u32 = 4096;
 const EXAMPLES: &str = "\
 Examples:
   ferroce devices                             what a program finds: limits, port, MTU
-  FERROCE_STRICT=connectx-6 ferroce devices   the same with the limits of that card
+  FERROCE_STRICT=connectx-6 ferroce devices   the same with the limits of that NIC
   ferroce devices --json                      for programs";
 
 /// Options of `ferroce devices`.

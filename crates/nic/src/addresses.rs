@@ -34,14 +34,21 @@ pub(crate) struct AddressTable {
     pub(crate) wanted: Option<Vec<std::net::IpAddr>>,
     /// Largest path MTU to offer.
     pub(crate) mtu_wish: Option<Mtu>,
+    /// Strict mode: the active MTU is the limit of all paths, also of those on this host, as on a NIC.
+    pub(crate) is_strict: bool,
     pub(crate) entries: RwLock<Vec<GidEntry>>,
     pub(crate) watch: Option<AddressWatch>,
     pub(crate) events: Arc<EventHub>,
 }
 
 impl AddressTable {
-    /// Largest path MTU of any path: what the best interface carries.
+    /// Largest path MTU of any path.
     pub(crate) fn largest_mtu(&self) -> Mtu {
+        if self.is_strict { self.active_mtu() } else { self.best_mtu() }
+    }
+
+    /// What the best interface carries.
+    fn best_mtu(&self) -> Mtu {
         let carried = self.entries.read().iter().map(GidEntry::path_mtu).max().unwrap_or_default();
         self.mtu_wish.map_or(carried, |wish| wish.min(carried))
     }
@@ -52,8 +59,8 @@ impl AddressTable {
         let leads_out = |entry: &&GidEntry| entry.up && !entry.address.is_loopback();
         let carried = entries.iter().filter(leads_out).map(GidEntry::path_mtu).min();
         drop(entries);
-        let largest = self.largest_mtu();
-        carried.map_or(largest, |carried| carried.min(largest))
+        let best = self.best_mtu();
+        carried.map_or(best, |carried| carried.min(best))
     }
 
     /// Largest path MTU between these two. What stays on this host needs no wire.
@@ -117,7 +124,21 @@ mod tests {
 
     fn table(entries: &[GidEntry], mtu_wish: Option<Mtu>) -> AddressTable {
         let (entries, events) = (RwLock::new(entries.to_vec()), Arc::new(EventHub::default()));
-        AddressTable { wanted: None, mtu_wish, entries, watch: None, events }
+        AddressTable { wanted: None, mtu_wish, is_strict: false, entries, watch: None, events }
+    }
+
+    /// The CM takes the path MTU of an address; a queue pair checks it for both ends.
+    #[test]
+    fn in_strict_mode_no_path_exceeds_the_active_mtu() {
+        let (lo, ethernet) = (entry("127.0.0.1", 65_536, true), entry("10.1.0.1", 1500, true));
+        let mut table = table(&[lo.clone(), ethernet.clone()], None);
+        for (is_strict, on_this_host) in [(false, Mtu::B4096), (true, Mtu::B1024)] {
+            table.is_strict = is_strict;
+            assert_eq!(table.find(lo.gid), Some((0, on_this_host)));
+            assert_eq!(table.mtu_between(lo.gid, lo.gid), on_this_host);
+            assert_eq!(table.mtu_between(ethernet.gid, lo.gid), on_this_host);
+            assert_eq!((table.active_mtu(), table.largest_mtu()), (Mtu::B1024, on_this_host));
+        }
     }
 
     /// Programs use this MTU for all paths: between machines it must fit every wire.

@@ -1,7 +1,9 @@
-//! What a device allows: one table per device. The attributes of the device show it, and every check reads it.
+//! What a device allows: one table per device. The attributes of the device show it, and the checks read it. The tables of queue pairs and
+//! memory regions always have room for `MAX_QP` and `MAX_MR` entries: no device here has fewer.
 //!
 //! Strict mode narrows ferroce's own table to that of a real NIC, so that a program that asks for too much fails here as it fails there.
 
+use crate::memory::SLOT_BITS;
 use ferroce_proto::verbs::{QpCap, Transport};
 
 /// Most scatter/gather entries of a work request.
@@ -20,7 +22,7 @@ pub const MAX_SRQ_WR: u32 = 1 << 20;
 /// Most entries of a CQ.
 pub(crate) const MAX_CQE: u32 = 1 << 22;
 /// Most memory regions.
-pub(crate) const MAX_MR: u32 = 1 << 20;
+pub(crate) const MAX_MR: u32 = 1 << SLOT_BITS;
 /// Most queue pairs of one NIC: three quarters of the numbers, so that a random free one is found quickly.
 pub(crate) const MAX_QP: u64 = 49_152;
 
@@ -92,7 +94,7 @@ impl DeviceLimits {
 
     /// A ConnectX-6 with its usual firmware settings.
     ///
-    /// The numbers up to `max_rd_atomic` are those of `ibv_devinfo -v` on such cards, as reported in github.com/openucx/ucx, issues 8229
+    /// The numbers up to `max_rd_atomic` are those of `ibv_devinfo -v` on such devices, as reported in github.com/openucx/ucx, issues 8229
     /// (vendor_part_id 4123) and 9212. The rest follows from rdma-core, providers/mlx5/verbs.c (`sq_overhead`, `mlx5_calc_send_wqe`,
     /// `mlx5_calc_sq_size`): an entry of the send queue has at most 1024 bytes, of which an RC entry leaves 828 for inline data and a UD
     /// entry 956, and all entries together at most `max_qp_wr` blocks of 64 bytes.
@@ -158,7 +160,7 @@ impl SendBlocks {
         entry.div_ceil(self.block)
     }
 
-    /// The deepest queue whose entries have these sizes. The card rounds the number of blocks up to a power of two.
+    /// The deepest queue whose entries have these sizes. The device rounds the number of blocks up to a power of two.
     pub(crate) fn deepest(self, transport: Transport, cap: &QpCap) -> u32 {
         self.most / self.per_entry(transport, cap)
     }
@@ -195,7 +197,9 @@ mod tests {
     fn a_profile_never_promises_more_than_ferroce_has() {
         let limits = Strict::limits(Some(Strict::ConnectX6));
         assert_eq!(limits.within(DeviceLimits::FERROCE), limits);
-        assert_eq!((limits.max_qp, limits.max_qp_wr, limits.max_rd_atomic), (MAX_QP, 32_768, 16));
+        assert_eq!((limits.max_qp_wr, limits.max_rd_atomic), (32_768, 16));
+        // The sizes of two tables, which do not depend on the device.
+        assert_eq!((limits.max_qp, limits.max_mr), (MAX_QP, MAX_MR));
         assert_eq!(Strict::limits(None), Strict::limits(Some(Strict::AnyNic)));
     }
 

@@ -2,30 +2,42 @@
 //! limit a thread with CAP_IPC_LOCK.
 
 use crate::error::Error;
+use ferroce_os::fork::{Generation, in_every_child};
+use ferroce_os::memory::{lock_limit, page_len};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const PAGE: usize = 4096;
 /// Number of the capability.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Pages of all registrations of this process.
+/// Pages of all registrations of this process. A forked child has pinned nothing.
 static LOCKED: AtomicU64 = AtomicU64::new(0);
 
 /// The pages of one registration; they count until this is dropped.
-pub(crate) struct LockedPages(u64);
+pub(crate) struct LockedPages {
+    pages: u64,
+    born: Generation,
+}
 
 impl LockedPages {
     /// Counts the pages of these bytes, or refuses.
     pub(crate) fn take(addr: usize, len: usize) -> Result<LockedPages, Error> {
+        static HOOK: Once = Once::new();
+        extern "C" fn reset() {
+            LOCKED.store(0, Ordering::Relaxed);
+        }
+        HOOK.call_once(|| in_every_child(reset));
+        let page = page_len();
         let pages = match len {
             0 => 0,
-            _ => (addr.saturating_add(len - 1) / PAGE - addr / PAGE + 1) as u64,
+            _ => (addr.saturating_add(len - 1) / page - addr / page + 1) as u64,
         };
+        let born = Generation::current();
         let locked = LOCKED.fetch_add(pages, Ordering::Relaxed);
         // From here on, so that a refusal gives them back.
-        let taken = LockedPages(pages);
-        let kib = |pages: u64| pages * (PAGE as u64 / 1024);
-        match limit_bytes() {
+        let taken = LockedPages { pages, born };
+        let kib = |pages: u64| pages * (page as u64 / 1024);
+        match lock_limit() {
             Some(limit) if kib(locked + pages) > limit / 1024 && !may_exceed_limit() => {
                 Err(Error::LockedMemory { kib: kib(pages), locked_kib: kib(locked), limit_kib: limit / 1024 })
             }
@@ -36,18 +48,11 @@ impl LockedPages {
 
 impl Drop for LockedPages {
     fn drop(&mut self) {
-        LOCKED.fetch_sub(self.0, Ordering::Relaxed);
+        // Those of the parent do not count here.
+        if self.born.is_current() {
+            LOCKED.fetch_sub(self.pages, Ordering::Relaxed);
+        }
     }
-}
-
-/// The soft limit; `None` if there is none, or /proc cannot be read.
-fn limit_bytes() -> Option<u64> {
-    soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
-}
-
-fn soft_limit(limits: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Whether this thread has CAP_IPC_LOCK in the first user namespace, where the kernel looks for it.
@@ -70,13 +75,12 @@ fn is_first_namespace(uid_map: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Config, Nic, Strict};
+    use ferroce_proto::verbs::Access;
+    use std::ffi::c_int;
 
     #[test]
     fn proc_is_understood() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
-                      Max locked memory         65536                unlimited            bytes     \n";
-        assert_eq!(soft_limit(limits), Some(65536));
-        assert_eq!(soft_limit(&limits.replace("65536", "unlimited")), None);
         assert!(has_capability("Name:\tx\nCapEff:\t0000000000004000\n"));
         assert!(!has_capability("Name:\tx\nCapEff:\t000001ffffffbfff\n"));
         assert!(is_first_namespace("         0          0 4294967295\n"));
@@ -84,12 +88,44 @@ mod tests {
     }
 
     #[test]
-    fn a_page_counts_as_a_whole_and_until_it_is_dropped() {
+    #[expect(unsafe_code, reason = "forks")]
+    fn a_page_counts_as_a_whole_until_it_is_dropped_and_not_in_a_child() {
         let locked = || LOCKED.load(Ordering::Relaxed);
         let before = locked();
-        let pages = LockedPages::take(PAGE - 1, 2).expect("two pages");
-        assert_eq!((pages.0, locked()), (2, before + 2));
+        let pages = LockedPages::take(page_len() - 1, 2).expect("two pages");
+        assert_eq!((pages.pages, locked()), (2, before + 2));
+        // SAFETY: the child uses atomics only, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let at_first = locked();
+            drop(pages);
+            let is_reset = (at_first, locked()) == (0, 0);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(c_int::from(!is_reset)) };
+        }
+        let mut status = 0;
+        // SAFETY: fills the status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
         drop(pages);
+        assert_eq!(locked(), before);
+        // In this test, because others may not count meanwhile.
+        other_rights_are_not_charged(locked);
+    }
+
+    #[expect(unsafe_code, reason = "modifies a region")]
+    fn other_rights_are_not_charged(locked: impl Fn() -> u64) {
+        let addresses = Some(vec!["127.91.62.9".parse().unwrap()]);
+        let strict = Some(Strict::AnyNic);
+        let nic =
+            Nic::open(Config::default().with(|c| (c.addresses, c.strict) = (addresses, strict))).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let memory = nic.alloc_device_memory(4096, 0).unwrap();
+        let before = locked();
+        let access = Access::LOCAL_WRITE | Access::ZERO_BASED;
+        let mut region = pd.register_device_memory(&memory, 0, 4096, access).unwrap();
+        // SAFETY: the memory stays.
+        unsafe { region.modify(None, Some(access | Access::REMOTE_READ), None) }.unwrap();
         assert_eq!(locked(), before);
     }
 }

@@ -258,11 +258,7 @@ impl NicInner {
 
     /// What attributes may be, for a queue pair on this path.
     pub(crate) fn attr_limits(&self, route: Option<&Route>) -> AttrLimits {
-        let path_mtu = match self.config.strict {
-            // A NIC has one active MTU for all paths, also to itself.
-            Some(_) => Some(self.table.active_mtu()),
-            None => route.map(|route| self.table.mtu_between(route.sgid, route.dgid)),
-        };
+        let path_mtu = route.map(|route| self.table.mtu_between(route.sgid, route.dgid));
         AttrLimits {
             max_rd_atomic: self.limits.max_rd_atomic,
             max_dest_rd_atomic: self.limits.max_rd_atomic,

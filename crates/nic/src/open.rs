@@ -65,6 +65,7 @@ impl Nic {
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
             mtu_wish: config.mtu,
+            is_strict: config.strict.is_some(),
             entries: RwLock::new(entries),
             // Without netlink (some sandboxes) the table is simply what it was at the start.
             watch: AddressWatch::open().ok(),

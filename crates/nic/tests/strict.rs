@@ -1,10 +1,15 @@
 //! Strict mode does not refuse what hardware allows.
 
-use ferroce_nic::{Config, Nic, QpInit, Strict};
+mod objects_support;
+
+use ferroce_nic::{Config, Error, Nic, QpInit, Strict};
+use ferroce_proto::LKey;
+use ferroce_proto::qp::PostError;
 use ferroce_proto::verbs::{
     Access, AddressVector, AttrMask, Completion, Payload, QpAttr, QpCap, QpState, RecvWr, SendFlags, SendOp,
-    SendWr, Transport,
+    SendWr, Sge, Transport, WcStatus,
 };
+use objects_support::{completions, connect};
 
 fn open(strict: Strict) -> Nic {
     let addresses = Some(vec!["127.91.61.2".parse().unwrap()]);
@@ -82,8 +87,76 @@ fn a_program_that_signals_and_polls_never_meets_a_full_queue() {
     assert!(refused.as_ref().is_some_and(|(n, why)| *n == 8 && why.contains("max_send_wr 8")), "{refused:?}");
 }
 
+const EMPTY_SEND: SendWr<'_> = SendWr {
+    wr_id: 3,
+    op: SendOp::Send,
+    payload: Payload::Inline(&[]),
+    flags: SendFlags::empty(),
+    ud: None,
+    srq: None,
+};
+
 #[test]
-fn the_attributes_are_those_of_the_card() {
+fn a_send_queue_that_starts_again_after_an_error_is_empty() {
+    let nic = open(Strict::AnyNic);
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
+    let cap = QpCap { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
+    let init =
+        QpInit { transport: Transport::Uc, send_cq: &cq, recv_cq: &cq, srq: None, cap, signal_all: false };
+    let qp = pd.create_qp(&init).unwrap();
+    connect(&nic, &qp, qp.qpn());
+    for _ in 0..7 {
+        qp.post_send(&[EMPTY_SEND]).unwrap();
+    }
+    let payload = Payload::Sges(&[Sge { addr: 0, len: 1, lkey: LKey(0) }]);
+    qp.post_send(&[SendWr { payload, ..EMPTY_SEND }]).unwrap();
+    assert_eq!(completions(&cq, 1)[0].status, WcStatus::LocProtErr);
+    assert_eq!(qp.query().state, QpState::Sqe);
+    qp.modify(&QpAttr { state: QpState::Rts, ..QpAttr::default() }, AttrMask::STATE).unwrap();
+    for n in 0..8 {
+        qp.post_send(&[EMPTY_SEND]).unwrap_or_else(|(_, why)| panic!("{n}: {why}"));
+    }
+    assert!(qp.post_send(&[EMPTY_SEND]).is_err());
+}
+
+#[test]
+fn a_receive_that_belongs_into_a_shared_queue_is_refused_as_such() {
+    let nic = open(Strict::AnyNic);
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
+    let send_cq = nic.create_cq(64, None, 0).unwrap();
+    let srq = pd.create_srq(8, 1).unwrap();
+    let cap = QpCap { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
+    let own = QpInit {
+        transport: Transport::Rc,
+        send_cq: &send_cq,
+        recv_cq: &cq,
+        srq: None,
+        cap,
+        signal_all: true,
+    };
+    let qps = [Some(&srq), None].map(|srq| pd.create_qp(&QpInit { srq, ..own }).unwrap());
+    qps.iter().for_each(|qp| connect(&nic, qp, qp.qpn()));
+    let recv = RecvWr { wr_id: 1, sges: &[] };
+    srq.post_recv(&[recv]).unwrap();
+    qps[1].post_recv(&[recv]).unwrap();
+    for qp in &qps {
+        qp.post_send(&[EMPTY_SEND]).unwrap();
+        // The completion of the receive waits too.
+        assert_eq!(completions(&send_cq, 1)[0].status, WcStatus::Success);
+    }
+    let refusal = |n: usize, wr| match qps[n].post_recv(&[wr]) {
+        Err((0, Error::Post(why))) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refusal(0, recv), PostError::HasSharedQueue);
+    assert!(matches!(refusal(1, recv), PostError::RecvNotPolled { depth: 1, posted: 0, unpolled: 1 }));
+    let none = Sge { addr: 0, len: 0, lkey: LKey(0) };
+    let too_many = RecvWr { wr_id: 1, sges: &[none; 2] };
+    assert!(matches!(refusal(1, too_many), PostError::TooManySges { given: 2, max: 1 }));
+}
+
+#[test]
+fn the_attributes_are_those_of_the_device() {
     let attr = open(Strict::ConnectX6).attributes();
     assert_eq!(
         (attr.max_qp_wr, attr.max_sge, attr.max_rd_atomic, attr.max_inline_data),

@@ -17,6 +17,13 @@ extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::SeqCst);
 }
 
+/// Has `reset` run in every child that is forked from now on. It must not lock or allocate: other threads of the parent may have done
+/// so at the moment of the fork.
+pub fn in_every_child(reset: extern "C" fn()) {
+    // SAFETY: registers a function, which lives as long as the process.
+    unsafe { libc::pthread_atfork(None, None, Some(reset)) };
+}
+
 /// How often this process has forked since [`Generation::current`] was first asked for, not counting what bypasses libc.
 pub fn count() -> u32 {
     FORKS.load(Ordering::SeqCst)

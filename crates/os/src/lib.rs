@@ -11,7 +11,9 @@
 //! | [`library`] | functions of a library that may be missing |
 //! | [`lock`] | locks that never allocate |
 //! | [`log`] | `FERROCE_LOG` |
+//! | [`memory`] | the length of a page, and how much memory may be locked |
 //! | [`random`] | random numbers, at process exit too |
+//! | [`signal`] | signal handlers that pass on what is not theirs |
 //! | [`sync`] | atomics and locks of code that is model-checked |
 //! | [`thread`] | threads that no signal of the program reaches |
 
@@ -25,7 +27,9 @@ pub mod interfaces;
 pub mod library;
 pub mod lock;
 pub mod log;
+pub mod memory;
 pub mod random;
+pub mod signal;
 pub mod sync;
 pub mod thread;
 pub mod timerfd;

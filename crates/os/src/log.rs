@@ -2,6 +2,8 @@
 //!
 //! Off by default, and then the sentences are not even formatted.
 
+#![expect(unsafe_code, reason = "writes to stderr from a signal handler")]
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
@@ -24,8 +26,9 @@ struct Topics {
     json: bool,
 }
 
+static TOPICS: OnceLock<Topics> = OnceLock::new();
+
 fn topics() -> Topics {
-    static TOPICS: OnceLock<Topics> = OnceLock::new();
     *TOPICS.get_or_init(|| parse(&crate::env::var_os("FERROCE_LOG").unwrap_or_default().to_string_lossy()))
 }
 
@@ -131,12 +134,12 @@ fn to_json(pid: u32, topic: &str, why: &str) -> String {
     format!("{{\"pid\":{pid},\"topic\":\"{topic}\",\"text\":\"{text}\"}}\n")
 }
 
-/// Reports why the process is about to end, always. For signal handlers: it does not allocate. The sentence must need no escapes
-/// in JSON.
+/// Reports a fault that may end the process, always. For signal handlers: it takes no lock and does not allocate. The sentence must
+/// need no escapes in JSON.
 pub fn fatal(why: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 1024], len: 0 };
     let pid = std::process::id();
-    let is_json = topics().json;
+    let is_json = TOPICS.get().is_some_and(|topics| topics.json);
     let written = match is_json {
         true => {
             fmt::write(&mut line, format_args!("{{\"pid\":{pid},\"topic\":\"fatal\",\"text\":\"{why}\"}}\n"))
@@ -144,7 +147,8 @@ pub fn fatal(why: fmt::Arguments<'_>) {
         false => fmt::write(&mut line, format_args!("ferroce[{pid}] fatal: {why}\n")),
     };
     if written.is_ok() {
-        let _ = std::io::stderr().write_all(&line.bytes[..line.len]);
+        // SAFETY: `len` bytes of the line were written. A closed stderr is nobody's failure.
+        unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
     }
 }
 
@@ -194,6 +198,12 @@ pub fn refusal(why: fmt::Arguments<'_>) {
 /// Reports that something the user asked for does not happen, whatever `FERROCE_LOG` names.
 pub fn warning(why: fmt::Arguments<'_>) {
     say("warning", why);
+}
+
+/// Whether `FERROCE_LOG` names any topic.
+pub fn is_on() -> bool {
+    let Topics { completions, drops, calls, .. } = topics();
+    completions || drops || calls
 }
 
 /// Whether [`stall`] prints: `FERROCE_LOG=explain`.

@@ -55,6 +55,9 @@ pub struct QpDescriptor {
 pub struct Partner(u64);
 
 impl Partner {
+    /// Differs from the partner in every descriptor, because no service and number give it.
+    pub const NONE: Partner = Partner(u64::MAX);
+
     /// Queue pair `qpn` with this service.
     pub fn new(service: Service, qpn: Qpn) -> Partner {
         Partner(u64::from(service as u8) << 32 | u64::from(qpn.value()))

@@ -275,7 +275,6 @@ fn table(outcomes: &[Outcome]) -> String {
     table.render()
 }
 
-/// Every preset with its parameters.
 /// A value as scenarios write it.
 fn written(value: Value) -> String {
     match value {
@@ -299,6 +298,7 @@ fn controls_as_json() -> Vec<serde_json::Value> {
     PRESETS.iter().map(of).collect()
 }
 
+/// Every preset with its parameters.
 fn controls() -> String {
     let mut text =
         String::from("Congestion controls; set parameters as in `control = \"dcqcn-nic,g=1/256\"`.\n");

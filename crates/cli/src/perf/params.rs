@@ -4,6 +4,7 @@ use super::test::{Operation, Test};
 use crate::name_of;
 use crate::sizes::format_size;
 use clap::ValueEnum;
+use ferroce_nic::MAX_INLINE;
 use serde::{Deserialize, Serialize};
 
 /// Kind of queue pair.
@@ -67,7 +68,6 @@ pub(crate) const UDP_STREAM_UNIT: u64 = 4096;
 const MAX_QUEUE_PAIRS: u32 = 16_384;
 const MAX_THREADS: u32 = 64;
 const MAX_DEPTH: u32 = 8192;
-const MAX_INLINE: u32 = 1024;
 /// Maximum number of completions in the queue of one side.
 const MAX_COMPLETIONS: u64 = 1 << 22;
 /// Maximum number of bytes that a bandwidth test posts without an explicit depth. The congestion window of a queue

@@ -47,14 +47,21 @@ fn headlines(page: &mut String, headlines: &[Headline]) {
         return;
     }
     let card = |headline: &Headline| {
-        let class = if headline.reached { "reached" } else { "missed" };
-        let verdict = headline.verdict();
+        let class = match (&headline.noise, headline.reached) {
+            (Some(_), _) => "noisy",
+            (None, true) => "reached",
+            (None, false) => "missed",
+        };
+        let (better, verdict) = (headline.better, headline.verdict());
+        let noise =
+            headline.noise.iter().map(|why| format!("<br><span class=\"soft\">{}</span>", escape(why)));
         let below = format!(
-            "{}<br><span class=\"soft\">{} to {}</span><br><span class=\"{class}\">{} × wanted: {verdict}</span>",
+            "{}<br><span class=\"soft\">{} to {}</span><br><span class=\"{class}\">{} × wanted, {better}: {verdict}</span>{}",
             escape(&headline.name),
             escape(&headline.measured),
             escape(&headline.against),
             escape(&headline.goal),
+            noise.collect::<String>(),
         );
         (format!("{:.2} ×", headline.ratio), below)
     };
@@ -121,6 +128,23 @@ mod tests {
                 "{open}"
             );
         }
+    }
+
+    #[test]
+    fn a_figure_that_is_too_noisy_is_neither_reached_nor_missed() {
+        let mut results = examples::results();
+        let headline = &mut results.headlines[0];
+        (headline.reached, headline.noise) = (false, Some("the samples < differ".into()));
+        let better = headline.better;
+        let page = html(&results);
+        let verdict = format!(
+            " × wanted, {better}: too noisy to tell</span><br><span class=\"soft\">the samples &lt; differ</span>"
+        );
+        assert!(page.contains(&verdict), "{page}");
+        assert_eq!(
+            (page.matches("class=\"noisy\"").count(), page.matches("class=\"missed\"").count()),
+            (1, 0)
+        );
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     explain: Option<explain::Format>,
     /// Refuse what hardware would refuse, also on this host: queue depths, path MTU, missing GRH, locked memory; `--strict=connectx-6` heeds
-    /// the limits of that card too.
+    /// the limits of that NIC too.
     #[arg(long, value_name = "DEVICE", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = strict_names())]
     strict: Option<String>,
     /// Record all packets to this pcapng file. An existing file is kept: then, and for a second process, the name is

@@ -8,8 +8,8 @@
 #![expect(unsafe_code, reason = "installs a signal handler, which reads what the kernel says")]
 
 use crate::error::Error;
+use ferroce_os::signal::{Earlier, keep_errno};
 use parking_lot::Mutex;
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -35,7 +35,7 @@ struct Range {
 static RANGE: AtomicPtr<Range> = AtomicPtr::new(ptr::null_mut());
 /// Our signals, with the handlers that were installed before.
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
-static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
+static BEFORE: [AtomicPtr<Earlier>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 static INSTALL: Mutex<()> = Mutex::new(());
 
 /// Handles the faults in a range while it lives.
@@ -64,35 +64,29 @@ impl Drop for Registration {
     }
 }
 
-fn install(signal: i32) -> Result<*mut libc::sigaction, Error> {
-    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a structure of numbers, for which zeros are a value.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler as *const () as usize;
+fn install(signal: i32) -> Result<*mut Earlier, Error> {
     // On the thread's own stack: alternate stacks are too small for a fetch.
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
-    // SAFETY: both structures are ours; the handler has the signature that SA_SIGINFO asks for.
-    if unsafe { libc::sigaction(signal, &raw const action, before.as_mut_ptr()) } != 0 {
-        return Err(Error::system("sigaction"));
-    }
-    // SAFETY: sigaction succeeded, so it has filled the structure.
-    Ok(Box::into_raw(Box::new(unsafe { before.assume_init() })))
+    let earlier = Earlier::replace(signal, handler, libc::SA_NODEFER | libc::SA_RESTART);
+    Ok(Box::into_raw(Box::new(earlier.map_err(|source| Error::System { call: "sigaction", source })?)))
 }
 
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the thread's own errno, which the code that was interrupted must find unchanged.
-    let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: the kernel passes a valid structure, and both signals have an address.
-    let at = unsafe { (*info).si_addr() } as usize;
-    // SAFETY: a range is never freed.
-    let range = unsafe { RANGE.load(Ordering::Acquire).as_ref() };
-    let ours = range.filter(|range| at.checked_sub(range.start).is_some_and(|offset| offset < range.len));
-    let answered = ours.is_some_and(|range| (range.answer)(at - range.start, touch(context)));
-    if !answered {
-        pass_on(signal, info, context);
-    }
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+    keep_errno(|| {
+        // SAFETY: the kernel passes a valid structure, and both signals have an address.
+        let at = unsafe { (*info).si_addr() } as usize;
+        // SAFETY: a range is never freed.
+        let range = unsafe { RANGE.load(Ordering::Acquire).as_ref() };
+        let ours = range.filter(|range| at.checked_sub(range.start).is_some_and(|offset| offset < range.len));
+        if ours.is_some_and(|range| (range.answer)(at - range.start, touch(context))) {
+            return;
+        }
+        let of_signal = SIGNALS.iter().position(|ours| *ours == signal).unwrap_or(0);
+        // SAFETY: never freed once stored.
+        if let Some(earlier) = unsafe { BEFORE[of_signal].load(Ordering::Acquire).as_ref() } {
+            // SAFETY: the arguments of this handler.
+            unsafe { earlier.pass_on(signal, info, context) };
+        }
+    });
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -107,27 +101,4 @@ fn touch(context: *mut libc::c_void) -> Touch {
 #[cfg(not(target_arch = "x86_64"))]
 fn touch(_context: *mut libc::c_void) -> Touch {
     Touch::Unknown
-}
-
-/// Calls the previous handler, or restores the default action.
-fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let at = SIGNALS.iter().position(|ours| *ours == signal).unwrap_or(0);
-    // SAFETY: never freed once stored.
-    let before = unsafe { BEFORE[at].load(Ordering::Acquire).as_ref() };
-    let Some(before) = before.filter(|b| b.sa_sigaction != libc::SIG_DFL && b.sa_sigaction != libc::SIG_IGN)
-    else {
-        // SAFETY: the default action; the access faults again when we return, and ends the process.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-        return;
-    };
-    if before.sa_flags & libc::SA_SIGINFO != 0 {
-        type Full = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
-        // SAFETY: the flags of the installed handler declare this signature.
-        let next: Full = unsafe { std::mem::transmute(before.sa_sigaction) };
-        next(signal, info, context);
-    } else {
-        // SAFETY: as above.
-        let next: extern "C" fn(i32) = unsafe { std::mem::transmute(before.sa_sigaction) };
-        next(signal);
-    }
 }

@@ -1,7 +1,7 @@
 //! What verbs do to a queue pair, on the caller's own thread: a post leaves for the wire before the call returns.
 
 use super::host::NicHost;
-use super::strict::SendLedger;
+use super::strict::SendQueueDepth;
 use super::{Engine, QpCore};
 use crate::error::Error;
 use crate::link::now;
@@ -34,7 +34,7 @@ pub(crate) enum SlowPath {
     /// Its wire is iWARP.
     Stream,
     /// Strict mode.
-    Strict(Mutex<SendLedger>),
+    Strict(Mutex<SendQueueDepth>),
 }
 
 impl Posting<'_> {
@@ -57,18 +57,18 @@ impl Posting<'_> {
 
     #[inline(never)]
     fn post_slow(&mut self, slow_path: &SlowPath, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let ledger = match slow_path {
+        let depth = match slow_path {
             SlowPath::Raw(raw) => return raw.post_send(wr),
             SlowPath::Stream => return self.host.post_stream(wr),
-            SlowPath::Strict(ledger) => ledger,
+            SlowPath::Strict(depth) => depth,
         };
         let Posting { host, machine, asked, .. } = self;
-        let mut ledger = ledger.lock();
-        ledger.check(host.qp, machine)?;
+        let mut depth = depth.lock();
+        depth.check(host.qp, machine)?;
         if machine.post_send(|| *wr, || *asked.get_or_insert_with(now), host)? == Posted::Queued {
             self.is_plain = false;
         }
-        ledger.count(self.machine.signals(wr.flags));
+        depth.count(self.machine.signals(wr.flags));
         Ok(())
     }
 

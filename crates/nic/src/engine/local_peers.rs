@@ -7,7 +7,6 @@ use ferroce_os::log;
 use ferroce_proto::Qpn;
 use ferroce_proto::qp::{DropReason, Qp};
 use ferroce_proto::verbs::{Access, Transport};
-use ferroce_proto::wire::Service;
 use ferroce_shm::{Partner, QpDescriptor, QpDomain, StoppedPeer};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -27,9 +26,9 @@ impl Engine {
         let path = local_peer.map(|(local_peer, peer)| {
             let owner: Weak<QpCore> = Arc::downgrade(qp);
             let cached_regions = [(); 2].map(|()| self.device.regions.cache(owner.clone()));
-            // No descriptor names a service that does not exist, so every direct operation is declined and travels as packets.
-            let service = if self.device.is_strict { Service::Rd } else { machine.service() };
-            let own = Partner::new(service, qp.qpn);
+            // In strict mode every direct operation is declined and travels as packets.
+            let is_direct = !self.device.is_strict;
+            let own = if is_direct { Partner::new(machine.service(), qp.qpn) } else { Partner::NONE };
             Path::new(local_peers.clone(), local_peer, peer, own, cached_regions)
         });
         let fetches = is_reliable && path.as_ref().is_some_and(Path::can_fetch);

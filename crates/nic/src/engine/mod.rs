@@ -58,7 +58,7 @@ pub(crate) use qp::{QpCore, QpQueues};
 pub(crate) use report::{MOST_REGIONS, QpPage};
 pub(crate) use srqs::MAX_XRC_SRQ;
 pub(crate) use streams::{NewStream, StreamEnd, StreamEvent, Streams};
-pub(crate) use strict::{RecvRoom, SendLedger};
+pub(crate) use strict::{RecvQueueDepth, SendQueueDepth};
 
 use crate::link::{Link, SharedPort};
 use crate::local::LocalPeers;

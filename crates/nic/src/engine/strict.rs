@@ -2,13 +2,13 @@
 
 use super::QpCore;
 use ferroce_proto::qp::{self, PostError};
-use ferroce_proto::verbs::QpState;
+use ferroce_proto::verbs::{QpCap, QpState, RecvWr};
 use std::collections::VecDeque;
 
 /// The entries of a send queue as a NIC counts them. A polled completion frees the entry of its request and those of all earlier ones;
 /// requests without a completion stay until then.
 #[derive(Default)]
-pub(crate) struct SendLedger {
+pub(crate) struct SendQueueDepth {
     /// Requests posted since RESET.
     posted: u64,
     /// Those of them whose entries are free again.
@@ -17,16 +17,16 @@ pub(crate) struct SendLedger {
     signaled: VecDeque<u64>,
 }
 
-impl SendLedger {
+impl SendQueueDepth {
     /// Whether the queue has an entry for one more request.
     pub(crate) fn check(&mut self, qp: &QpCore, machine: &qp::Qp) -> Result<(), PostError> {
         let depth = u64::from(machine.cap().max_send_wr);
         if self.posted - self.freed < depth {
             return Ok(());
         }
-        // After an error every request completes, so the ledger does not know which completion belongs to which.
+        // After an error every request completes, so a completion does not tell which requests it frees.
         if !matches!(machine.state(), QpState::Rts | QpState::Sqd) {
-            *self = SendLedger::default();
+            *self = SendQueueDepth::default();
             return Ok(());
         }
         let (unpolled, _) = qp.send_cq.unpolled_of(qp.qpn);
@@ -53,26 +53,36 @@ impl SendLedger {
 }
 
 /// Receives that can be posted before the queue of a NIC would be full, or why there are none.
-pub(crate) struct RecvRoom {
+pub(crate) struct RecvQueueDepth {
     depth: usize,
+    max_sge: usize,
     posted: usize,
     unpolled: usize,
 }
 
-impl RecvRoom {
-    pub(crate) fn of(qp: &QpCore) -> RecvRoom {
+impl RecvQueueDepth {
+    pub(crate) fn of(qp: &QpCore) -> RecvQueueDepth {
         let machine = qp.machine.lock();
-        let (_, unpolled) = qp.recv_cq.unpolled_of(qp.qpn);
-        RecvRoom { depth: machine.cap().max_recv_wr as usize, posted: machine.recvs_waiting(), unpolled }
+        let QpCap { max_recv_wr, max_recv_sge, .. } = *machine.cap();
+        // In RESET nothing may be posted, and the queue pair says so.
+        let unpolled = if machine.state() == QpState::Reset { 0 } else { qp.recv_cq.unpolled_of(qp.qpn).1 };
+        let posted = machine.recvs_waiting();
+        RecvQueueDepth { depth: max_recv_wr as usize, max_sge: max_recv_sge as usize, posted, unpolled }
     }
 
-    /// Checks that one more fits. Without completions that wait, or without a queue of its own, the queue pair checks it.
-    pub(crate) fn take(&mut self) -> Result<(), PostError> {
-        let RecvRoom { depth, posted, unpolled } = *self;
-        if unpolled > 0 && depth > 0 && posted + unpolled >= depth {
+    /// Checks that one more fits. All else the queue pair checks: a queue without waiting completions, a queue pair without a queue of
+    /// its own, and a request that is not valid.
+    pub(crate) fn check(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let RecvQueueDepth { depth, max_sge, posted, unpolled } = *self;
+        let has_queue = unpolled > 0 && depth > 0;
+        if has_queue && wr.sges.len() <= max_sge && posted + unpolled >= depth {
             return Err(PostError::RecvNotPolled { depth, posted, unpolled });
         }
-        self.posted += 1;
         Ok(())
+    }
+
+    /// Counts a receive that was posted.
+    pub(crate) fn count(&mut self) {
+        self.posted += 1;
     }
 }

@@ -7,7 +7,7 @@ use rand::Rng;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of a key that number the slot; the rest is the tag that distinguishes generations.
-pub(super) const SLOT_BITS: u32 = 20;
+pub(crate) const SLOT_BITS: u32 = 20;
 const ROUNDS: usize = 6;
 /// Keys whose slot is remembered.
 const REMEMBERED: usize = 256;

@@ -5,9 +5,9 @@
 //! regions registered for on-demand paging pay it.
 
 use super::region::{Backing, Span};
+use ferroce_os::memory::page_len;
 use ferroce_proto::verbs::{Access, MemoryFault};
 use std::io::{Error, ErrorKind};
-use std::sync::OnceLock;
 
 /// What a prefetch asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,9 +123,6 @@ fn is_mapped(start: usize, len: usize) -> bool {
 
 /// The range from the beginning of its first page on: where the kernel wants ranges to begin.
 fn pages(start: usize, len: usize) -> (usize, usize) {
-    static PAGE: OnceLock<usize> = OnceLock::new();
-    // SAFETY: asks for a number.
-    let page = *PAGE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize);
-    let first = start & !(page - 1);
+    let first = start & !(page_len() - 1);
     (first, len + (start - first))
 }

@@ -4,7 +4,7 @@ use super::region::MemoryRegion;
 use crate::device_memory::DeviceMemory;
 use crate::error::Error;
 use crate::locked_memory::LockedPages;
-use crate::memory::{Backing, Prefetch, Region, Unpinned, check_mapped, gpu_of, is_driver_loaded};
+use crate::memory::{Backing, Prefetch, Region, check_mapped, gpu_of, is_driver_loaded};
 use crate::nic::{Nic, NicInner};
 use crate::queues::EventQueue;
 use crate::quota::Permit;
@@ -119,14 +119,17 @@ impl Pd {
         }
         let locked = self.lock_pages(addr, len, backing)?;
         // Whoever passes no owner must keep the memory; C programs sometimes do not.
-        let may_go = owner.is_none() && memory == Memory::Present && backing == Backing::Mapped && len > 0;
+        let may_be_unmapped =
+            owner.is_none() && memory == Memory::Present && backing == Backing::Mapped && len > 0;
         let mut region = self.insert_region(range, backing, access, owner)?;
         region.locked = locked;
         // Nobody has the keys yet. Afterwards, since pages that were never touched need not be copied to move into a memfd.
         if memory == Memory::Present {
             check_mapped(addr, len, access, backing).map_err(Error::Memory)?;
         }
-        region.unpinned = may_go.then(|| Unpinned::new(addr, len, region.lkey().0));
+        if may_be_unmapped {
+            region.note_unpinned();
+        }
         Ok(region)
     }
 

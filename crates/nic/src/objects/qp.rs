@@ -5,7 +5,7 @@ use super::pd::Pd;
 use super::srq::Srq;
 use crate::config::Wire;
 use crate::congestion;
-use crate::engine::{Engine, Posting, QpCore, QpQueues, RecvRoom, SendLedger, SlowPath, StreamEnd};
+use crate::engine::{Engine, Posting, QpCore, QpQueues, RecvQueueDepth, SendQueueDepth, SlowPath, StreamEnd};
 use crate::error::Error;
 use crate::limits::DeviceLimits;
 use crate::quota::Permit;
@@ -301,9 +301,6 @@ impl Qp {
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             self.core.is_shut.store(false, Ordering::Relaxed);
-            if let Some(SlowPath::Strict(ledger)) = &self.slow_path {
-                *ledger.lock() = SendLedger::default();
-            }
         }
         let route = match mask.contains(AttrMask::AV) {
             true if attr.av.dgid.is_zero() => None,
@@ -311,7 +308,16 @@ impl Qp {
             false => None,
         };
         let limits = nic.attr_limits(route.as_ref());
-        self.engine.modify(&self.core, attr, mask, route, &limits)
+        let Some(SlowPath::Strict(depth)) = &self.slow_path else {
+            return self.engine.modify(&self.core, attr, mask, route, &limits);
+        };
+        // From SQE the queue starts anew: every request has completed.
+        let was_stopped = self.core.machine.lock().state() == QpState::Sqe;
+        self.engine.modify(&self.core, attr, mask, route, &limits)?;
+        if mask.contains(AttrMask::STATE) && (was_stopped || attr.state == QpState::Reset) {
+            *depth.lock() = SendQueueDepth::default();
+        }
+        Ok(())
     }
 
     /// Posts sends, in order, and rings one doorbell for all of them. On error the first `n` were taken.
@@ -370,11 +376,13 @@ impl Qp {
             (SlowPath::Stream, Some(stream)) => self.engine.post_stream_recv(&self.core, stream, fill),
             (SlowPath::Stream, None) => self.engine.post_recv_each(&self.core, fill),
             (SlowPath::Strict(_), _) => {
-                let mut room = RecvRoom::of(&self.core);
+                let mut depth = RecvQueueDepth::of(&self.core);
                 self.engine.post_recv_each(&self.core, |post| {
                     fill(&mut |wr| {
-                        room.take()?;
-                        post(wr)
+                        depth.check(wr)?;
+                        post(wr)?;
+                        depth.count();
+                        Ok(())
                     })
                 })
             }

@@ -20,8 +20,8 @@ pub struct MemoryRegion {
     rkey: RKey,
     /// Deregistered already.
     gone: bool,
-    /// There if the program may free the bytes.
-    pub(super) unpinned: Option<Unpinned>,
+    /// There if the program may free the bytes, and the log is to say so.
+    unpinned: Option<Unpinned>,
     /// Strict mode: what it would pin.
     pub(super) locked: Option<LockedPages>,
 }
@@ -139,6 +139,7 @@ impl MemoryRegion {
         });
         if let Some((lkey, rkey)) = keys {
             (self.lkey, self.rkey) = (lkey, rkey);
+            self.unpinned.iter().for_each(|unpinned| unpinned.set_lkey(lkey.0));
         }
         (self.pd, self.access) = (new_pd, new_access);
         Ok(())
@@ -167,21 +168,31 @@ impl MemoryRegion {
         let iova = if new_access.contains(Access::ZERO_BASED) { 0 } else { iova };
         let backing = check_range(addr, len, iova, new_access)?;
         check_mapped(addr, len, new_access, backing).map_err(Error::Memory)?;
-        self.locked = self.pd.lock_pages(addr, len, backing)?;
+        // Other rights do not pin the pages again; device memory is never pinned.
+        if place.is_some() || (self.access ^ new_access).contains(Access::ON_DEMAND) {
+            self.locked = self.pd.lock_pages(addr, len, backing)?;
+        }
         self.pd.nic.engine.device.regions.change_keeping_keys(self.slot, |region| {
             (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing);
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         });
         (self.pd, self.access) = (new_pd, new_access);
         (self.addr, self.len, self.iova) = (addr, len, iova);
-        self.note_unpinned(backing);
+        self.renote_unpinned(backing);
         Ok(())
     }
 
-    /// Names the present bytes as those that the program may free, if it named any.
-    fn note_unpinned(&mut self, backing: Backing) {
-        let is_unpinned = self.unpinned.take().is_some() && backing == Backing::Mapped;
-        self.unpinned = is_unpinned.then(|| Unpinned::new(self.addr, self.len, self.lkey.0));
+    /// Notes that the program may free the bytes.
+    pub(super) fn note_unpinned(&mut self) {
+        let is_strict = self.pd.nic.config.strict.is_some();
+        self.unpinned = Unpinned::new(self.addr, self.len, self.lkey.0, is_strict);
+    }
+
+    /// The same for the bytes that it has now, if it was noted of the earlier ones.
+    fn renote_unpinned(&mut self, backing: Backing) {
+        if self.unpinned.take().is_some() && backing == Backing::Mapped {
+            self.note_unpinned();
+        }
     }
 
     /// Moves the registration to other bytes.
@@ -203,7 +214,7 @@ impl MemoryRegion {
             (self.lkey, self.rkey) = (lkey, rkey);
         }
         (self.addr, self.len, self.iova) = (addr, len, iova);
-        self.note_unpinned(backing);
+        self.renote_unpinned(backing);
         Ok(())
     }
 }

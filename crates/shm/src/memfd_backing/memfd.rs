@@ -11,16 +11,10 @@ use super::super::held_fd::{HeldFd, check, identity, leave_rest_to_program};
 use super::super::vma::Vma;
 use super::super::write_protect::{Kind, Means, SignalsHeld, WriteProtect, own};
 use super::is_in_file;
+pub(crate) use ferroce_os::memory::page_len;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
-
-/// Bytes of an ordinary page.
-pub(crate) fn page_len() -> usize {
-    static PAGE: OnceLock<usize> = OnceLock::new();
-    // SAFETY: asks for a number.
-    *PAGE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize)
-}
 
 /// The huge pages of this machine: the device on which files of them lie, and their length. Private memory of huge pages
 /// lies on the same.

@@ -1,0 +1,20 @@
+//! The length of a page, and how much memory the process may lock.
+
+#![expect(unsafe_code, reason = "asks the system for numbers")]
+
+use std::sync::OnceLock;
+
+/// Bytes of an ordinary page.
+pub fn page_len() -> usize {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: asks for a number.
+    *PAGE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize)
+}
+
+/// The soft limit of locked memory (`RLIMIT_MEMLOCK`) in bytes; `None` if there is none.
+pub fn lock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: fills it.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
