@@ -3,7 +3,6 @@
 //!
 //! Strict mode narrows ferroce's own table to that of a real NIC, so that a program that asks for too much fails here as it fails there.
 
-use crate::memory::SLOT_BITS;
 use ferroce_proto::verbs::{QpCap, Transport};
 
 /// Most scatter/gather entries of a work request.
@@ -22,7 +21,7 @@ pub const MAX_SRQ_WR: u32 = 1 << 20;
 /// Most entries of a CQ.
 pub(crate) const MAX_CQE: u32 = 1 << 22;
 /// Most memory regions.
-pub(crate) const MAX_MR: u32 = 1 << SLOT_BITS;
+pub(crate) const MAX_MR: u32 = 1 << 20;
 /// Most queue pairs of one NIC: three quarters of the numbers, so that a random free one is found quickly.
 pub(crate) const MAX_QP: u64 = 49_152;
 

@@ -3,11 +3,12 @@
 //! A key is the number of a table slot and a random tag, enciphered with a secret of this NIC. So a key leads to its
 //! slot in a few nanoseconds, but one key, or the lkey of a region, reveals nothing about any other key.
 
+use crate::limits::MAX_MR;
 use rand::Rng;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of a key that number the slot; the rest is the tag that distinguishes generations.
-pub(crate) const SLOT_BITS: u32 = 20;
+pub(super) const SLOT_BITS: u32 = MAX_MR.ilog2();
 const ROUNDS: usize = 6;
 /// Keys whose slot is remembered.
 const REMEMBERED: usize = 256;

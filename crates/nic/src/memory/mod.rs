@@ -44,7 +44,6 @@ pub(crate) use freed::Unpinned;
 pub use gpu::is_driver_loaded;
 pub(crate) use gpu::{COPIES, MessagePart, OpenedAllocation, ReadAhead, answers_of, gpu_of, settle_stopped};
 pub(crate) use guard::RegionGuard;
-pub(crate) use keys::SLOT_BITS;
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;
