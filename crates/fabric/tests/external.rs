@@ -129,6 +129,44 @@ fn a_paused_nic_fills_up_and_asks_for_no_more() {
 }
 
 #[test]
+fn an_ack_leaves_while_data_is_paused() {
+    let mut world = world("[switch]\nbuffer = \"60kB\"\nheadroom = \"6kB\"\n");
+    // 200 kB: 1.6 times what a NIC holds of priorities that are not paused.
+    for tag in 0..160 {
+        world.inject(&packet(1, 0, tag));
+        world.inject(&packet(2, 0, 1000 + tag));
+    }
+    let (mut now, mut paused) = (0, 0);
+    while world.host_paused_ps(1) < paused + 10 * US {
+        assert!(now < 2000 * US, "nobody pauses host 1");
+        paused = world.host_paused_ps(1);
+        now += 10 * US;
+        world.advance(now);
+    }
+    assert!(world.has_room(1), "paused data takes the place of other priorities");
+    outcomes(&mut world);
+    world.inject(&Injected { bytes: 64, payload: 0, priority: 0, ..packet(1, 2, 9999) });
+    world.advance(now + 22 * US);
+    assert!(
+        outcomes(&mut world).iter().any(|outcome| outcome.tag == 9999),
+        "the wire of a paused host is free"
+    );
+    // Also a paused priority has a limit: 8 ms of the line rate, 1 MB.
+    (0..800).for_each(|tag| world.inject(&packet(1, 0, tag)));
+    assert!(!world.has_room(1), "more than 1 MB is queued");
+}
+
+#[test]
+fn samples_are_at_least_a_millisecond_apart_and_end() {
+    let mut world = world("");
+    assert_eq!(world.samples().interval_ps(), 1000 * US, "a simulation of 10 ms has one each 20 us");
+    world.advance(20_000 * 1000 * US);
+    assert!(world.samples().is_full() && world.next_event_ps().is_some());
+    world.advance(20_001 * 1000 * US);
+    assert_eq!(world.next_event_ps(), None, "nothing more is recorded");
+}
+
+#[test]
 fn the_entropy_of_a_packet_chooses_its_path() {
     let shape = "kind = \"leaf-spine\"\nleaves = 2\nspines = 2\nhosts_per_leaf = 1\ntrunk_rate = \"500Mb/s\"";
     let leaf_spine = STAR.replace("kind = \"star\"\nhosts = 3", shape);
