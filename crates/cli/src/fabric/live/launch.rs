@@ -10,10 +10,10 @@ use crate::failure::Failure;
 use crate::program::{self, CANNOT_RUN};
 use crate::signals::{Blocked, Taken};
 use ferroce_fabric::scenario::HostCommand;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// How long servers may take until they listen.
 const READY: Duration = Duration::from_secs(30);
 /// How long commands may take to end after a signal.
-const PATIENCE: Duration = Duration::from_secs(3);
+const KILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A command to start.
 #[derive(Clone)]
@@ -40,6 +40,22 @@ pub(super) struct Starter<'a> {
     /// The only command, with the terminal as its own.
     pub(super) interactive: bool,
     pub(super) blocked: &'a Blocked,
+    /// The commands may run for this long.
+    pub(super) timeout: Option<Duration>,
+    /// Whether the thread of the fabric runs.
+    pub(super) has_fabric: &'a dyn Fn() -> bool,
+}
+
+/// Exit status after `--timeout`, as of timeout(1).
+const TIMED_OUT: u8 = 124;
+
+/// Why a run ended before its commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// A signal that was sent to us.
+    Signal(libc::c_int),
+    /// `--timeout` passed.
+    Timeout,
 }
 
 struct Process {
@@ -50,8 +66,10 @@ struct Process {
 
 /// How the commands ended.
 pub(super) struct Ended {
-    /// The worst exit status of a command that is no server, or of the signal that ended the run.
+    /// The worst exit status of a command that is no server, or of what stopped the run.
     pub(super) code: u8,
+    /// What stopped the run, if its commands did not end by themselves.
+    pub(super) stopped: Option<Stop>,
     /// From the first start of a command that is no server to the last end.
     pub(super) elapsed: Duration,
 }
@@ -63,13 +81,14 @@ pub(super) fn run(starter: &Starter<'_>, tasks: Vec<Task>) -> Result<Ended, Fail
         waiting: tasks,
         processes: Vec::new(),
         output: Output::new(!starter.interactive),
-        interrupted: None,
+        stopped: None,
+        began: Instant::now(),
         kill_at: None,
         ready_at: None,
     };
     let ended = job.watch();
     job.signal_all(libc::SIGKILL);
-    job.processes.iter_mut().filter(|process| process.ended.is_none()).for_each(|process| {
+    job.processes.iter_mut().for_each(|process| {
         let _ = process.child.wait();
     });
     let _ = job.output.finish();
@@ -81,7 +100,8 @@ struct Job<'a> {
     waiting: Vec<Task>,
     processes: Vec<Process>,
     output: Output,
-    interrupted: Option<libc::c_int>,
+    stopped: Option<Stop>,
+    began: Instant,
     kill_at: Option<Instant>,
     /// When all servers listened.
     ready_at: Option<Instant>,
@@ -89,25 +109,24 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn watch(&mut self) -> Result<Ended, Failure> {
-        let began = Instant::now();
         self.start_where(|task| task.spec.is_server)?;
-        while self.interrupted.is_none() && self.ready_at.is_none() {
-            self.await_servers(began)?;
+        while self.stopped.is_none() && self.ready_at.is_none() {
+            self.await_servers(self.began)?;
         }
         let start = Instant::now();
         while self.is_busy() {
             let passed = start.elapsed();
             self.start_where(|task| Duration::from_nanos(task.spec.start_ns) <= passed)?;
-            self.tick();
+            self.tick()?;
         }
         let elapsed = start.elapsed();
         self.end_servers();
-        Ok(Ended { code: self.code(), elapsed })
+        Ok(Ended { code: self.code(), stopped: self.stopped, elapsed })
     }
 
     /// Whether a command that is no server waits or runs.
     fn is_busy(&self) -> bool {
-        let starts = self.interrupted.is_none() && !self.waiting.is_empty();
+        let starts = self.stopped.is_none() && !self.waiting.is_empty();
         let runs = |process: &Process| process.ended.is_none() && !process.task.spec.is_server;
         starts || self.processes.iter().any(runs)
     }
@@ -127,33 +146,51 @@ impl Job<'_> {
                 ))
                 .advise("Check the command and `listen` of its [[run]] table"));
             }
-            self.tick();
+            self.tick()?;
         } else {
             self.ready_at = Some(Instant::now());
         }
         Ok(())
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self) -> Result<(), Failure> {
+        if !(self.starter.has_fabric)() {
+            return Err(Failure::new("the thread of the fabric has ended before the commands"));
+        }
         if let Some(taken) = self.starter.blocked.next(TICK) {
             self.interrupt(taken);
         }
+        let stopped = self.stopped.is_some();
         for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
-            if let Ok(Some(status)) = process.child.try_wait() {
-                process.ended = Some(status);
-                if !status.success() && self.interrupted.is_none() {
-                    let code = program::exit_code(status);
-                    eprintln!(
-                        "ferroce fabric: a command on h{} ended with status {code}.",
-                        process.task.spec.host
-                    );
-                }
+            process.ended = exit_status(&process.child);
+            if let Some(status) = process.ended.filter(|status| !status.success() && !stopped) {
+                let code = program::exit_code(status);
+                eprintln!(
+                    "ferroce fabric: a command on h{} ended with status {code}.",
+                    process.task.spec.host
+                );
             }
+        }
+        if self.stopped.is_none()
+            && self.starter.timeout.is_some_and(|timeout| self.began.elapsed() > timeout)
+        {
+            let seconds = self.began.elapsed().as_secs_f64();
+            eprintln!(
+                "ferroce fabric: the commands have not ended after {seconds:.1} s (--timeout); they are ended now."
+            );
+            self.signal_all(libc::SIGTERM);
+            self.stop(Stop::Timeout);
         }
         if self.kill_at.is_some_and(|at| Instant::now() >= at) {
             self.kill_at = None;
             self.signal_all(libc::SIGKILL);
         }
+        Ok(())
+    }
+
+    fn stop(&mut self, why: Stop) {
+        self.stopped.get_or_insert(why);
+        self.kill_at.get_or_insert(Instant::now() + KILL_TIMEOUT);
     }
 
     fn interrupt(&mut self, taken: Taken) {
@@ -166,24 +203,23 @@ impl Job<'_> {
         let passes = [libc::SIGUSR1, libc::SIGUSR2].contains(&taken.signal)
             || (self.starter.interactive && !taken.by_process && taken.signal == libc::SIGINT);
         if !passes {
-            self.interrupted.get_or_insert(taken.signal);
-            self.kill_at.get_or_insert(Instant::now() + PATIENCE);
+            self.stop(Stop::Signal(taken.signal));
         }
     }
 
     fn end_servers(&mut self) {
         self.signal_all(libc::SIGTERM);
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + KILL_TIMEOUT;
         for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
-            while Instant::now() < patience && process.ended.is_none() {
-                process.ended = process.child.try_wait().ok().flatten();
+            while Instant::now() < deadline && process.ended.is_none() {
+                process.ended = exit_status(&process.child);
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
     }
 
     fn signal_all(&self, signal: libc::c_int) {
-        // The group may outlive its first process.
+        // The group may outlive its first process, which is reaped last so that its ID still names the group.
         let any = |process: &&Process| process.ended.is_none() || !self.starter.interactive;
         self.processes.iter().filter(any).for_each(|process| self.starter.signal(process, signal));
     }
@@ -192,7 +228,7 @@ impl Job<'_> {
         let (now, later): (Vec<Task>, Vec<Task>) =
             std::mem::take(&mut self.waiting).into_iter().partition(wanted);
         self.waiting = later;
-        for task in now.into_iter().filter(|_| self.interrupted.is_none()) {
+        for task in now.into_iter().filter(|_| self.stopped.is_none()) {
             let mut child = self.starter.start(&task)?;
             let label = format!("h{}", task.spec.host);
             if let Some(pipe) = child.stdout.take() {
@@ -210,12 +246,23 @@ impl Job<'_> {
     }
 
     fn code(&self) -> u8 {
-        if let Some(signal) = self.interrupted {
-            return 128 + signal as u8;
+        match self.stopped {
+            Some(Stop::Signal(signal)) => return 128 + signal as u8,
+            Some(Stop::Timeout) => return TIMED_OUT,
+            None => {}
         }
         let clients = self.processes.iter().filter(|process| !process.task.spec.is_server);
         clients.filter_map(|process| Some(program::exit_code(process.ended?))).max().unwrap_or(0)
     }
+}
+
+/// The exit status of a child that has ended. The child is not reaped: its process ID stays its own.
+fn exit_status(child: &Child) -> Option<ExitStatus> {
+    let pid = Pid::from_raw(child.id() as i32)?;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::Pid(pid), options).ok().flatten()?;
+    let raw = status.exit_status().map(|code| code << 8).or_else(|| status.terminating_signal())?;
+    Some(ExitStatus::from_raw(raw))
 }
 
 impl Starter<'_> {
