@@ -1,7 +1,7 @@
 //! External hosts under virtual time: rate, order, marks, drops, pauses and paths of injected packets.
 
 use ferroce_fabric::scenario::Scenario;
-use ferroce_fabric::world::{Fate, Injected, Outcome, World};
+use ferroce_fabric::world::{Delivery, Injected, Outcome, World};
 use std::path::Path;
 
 const STAR: &str = r#"
@@ -45,7 +45,7 @@ fn packets_keep_their_order_and_leave_at_the_rate_of_the_link() {
             tag,
             to: 0,
             time_ps: (45 + 10 * u64::from(tag)) * US,
-            fate: Fate::Delivered { marked: false },
+            delivery: Delivery::Delivered { marked: false },
         })
         .collect();
     assert_eq!(found, expected);
@@ -80,7 +80,7 @@ fn two_senders_fill_a_queue_and_only_ecn_capable_packets_are_marked() {
     let found = outcomes(&mut world);
     let marked: Vec<u32> = found
         .iter()
-        .filter(|outcome| outcome.fate == Fate::Delivered { marked: true })
+        .filter(|outcome| outcome.delivery == Delivery::Delivered { marked: true })
         .map(|outcome| outcome.tag)
         .collect();
     assert_eq!(found.len(), 80);
@@ -99,7 +99,7 @@ fn without_pfc_a_full_buffer_drops_and_every_packet_has_an_outcome() {
     }
     world.advance(5000 * US);
     let found = outcomes(&mut world);
-    let dropped = found.iter().filter(|outcome| outcome.fate == Fate::Dropped).count() as u64;
+    let dropped = found.iter().filter(|outcome| outcome.delivery == Delivery::Dropped).count() as u64;
     assert_eq!(found.len(), 100);
     assert!(dropped > 10, "{dropped}");
     assert_eq!(world.host_totals(1).dropped + world.host_totals(2).dropped, dropped);

@@ -34,7 +34,7 @@ pub struct Injected {
 
 /// What happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Delivery {
     /// It reached its host; a switch marked it, or not.
     Delivered {
         /// Congestion experienced.
@@ -54,7 +54,7 @@ pub struct Outcome {
     /// When it arrived or was dropped, in picoseconds.
     pub time_ps: u64,
     /// What happened.
-    pub fate: Fate,
+    pub delivery: Delivery,
 }
 
 /// Totals of one host.
@@ -246,21 +246,21 @@ impl World {
     pub(super) fn end_external(&mut self, id: u32, delivered: bool) {
         let Packet { flow: from, to, cause: payload, seq: tag, ce: marked, .. } = self.packets[id];
         let Some(external) = &mut self.external else { return };
-        let fate = match delivered {
+        let delivery = match delivered {
             true => {
                 external.totals[from as usize].payload_sent += u64::from(payload);
                 let receiver = &mut external.totals[to as usize];
                 receiver.received += 1;
                 receiver.marked += u64::from(marked);
                 receiver.payload_received += u64::from(payload);
-                Fate::Delivered { marked }
+                Delivery::Delivered { marked }
             }
             false => {
                 external.totals[from as usize].dropped += 1;
-                Fate::Dropped
+                Delivery::Dropped
             }
         };
-        external.outcomes.push_back(Outcome { tag, to, time_ps: self.now, fate });
+        external.outcomes.push_back(Outcome { tag, to, time_ps: self.now, delivery });
     }
 
     /// An external packet has reached its host.

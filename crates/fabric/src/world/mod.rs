@@ -15,7 +15,7 @@ mod sender;
 mod wire;
 
 pub use config::{HostConfig, HostModel, MAX_PACKETS, Recovery, WorldConfig};
-pub use external::{Fate, HostTotals, Injected, Outcome};
+pub use external::{Delivery, HostTotals, Injected, Outcome};
 pub use record::{Counters, Finish, Frame, LinkClass, Samples};
 
 use crate::events::EventQueue;

@@ -7,7 +7,7 @@
 
 use super::ip;
 use ferroce_fabric::scenario::Live;
-use ferroce_fabric::world::{Fate, Injected, World};
+use ferroce_fabric::world::{Delivery, Injected, World};
 use ferroce_proto::wire::ECN_CE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Packets that are read from one host before the others have their turn.
 const READS: usize = 64;
 /// The longest sleep: the flag that ends the run is read so often.
-const NAP: Duration = Duration::from_millis(5);
+const MAX_SLEEP: Duration = Duration::from_millis(5);
 /// Most packets inside of the fabric; the rest waits in the TUN devices.
 const MAX_PACKETS: usize = 65_536;
 const PS_PER_NS: u64 = 1000;
@@ -195,7 +195,7 @@ impl Forwarder {
         self.world.advance(now);
         while let Some(outcome) = self.world.poll_outcome() {
             let mut bytes = self.packets.remove(outcome.tag);
-            if let Fate::Delivered { marked } = outcome.fate {
+            if let Delivery::Delivered { marked } = outcome.delivery {
                 if marked {
                     ip::mark(&mut bytes);
                 }
@@ -209,7 +209,7 @@ impl Forwarder {
     /// Sleeps until a host has a packet that its NIC takes, or until something happens in the fabric.
     fn sleep(&mut self, ready: &mut [bool]) {
         let next = self.world.next_event_ps().unwrap_or(u64::MAX);
-        let wait = Duration::from_nanos(next.saturating_sub(self.now_ps()) / PS_PER_NS).min(NAP);
+        let wait = Duration::from_nanos(next.saturating_sub(self.now_ps()) / PS_PER_NS).min(MAX_SLEEP);
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
         let wanted: Vec<usize> = (0..self.tuns.len()).filter(|host| self.takes(*host as u32)).collect();
         let mut fds: Vec<PollFd<'_>> =

@@ -34,7 +34,7 @@ pub(super) struct Task {
 }
 
 /// What every command is started with.
-pub(super) struct Starter<'a> {
+pub(super) struct CommandContext<'a> {
     pub(super) hosts: &'a [Host],
     pub(super) control: &'a str,
     /// The only command, with the terminal as its own.
@@ -75,12 +75,12 @@ pub(super) struct Ended {
 }
 
 /// Runs all commands to their end.
-pub(super) fn run(starter: &Starter<'_>, tasks: Vec<Task>) -> Result<Ended, Failure> {
+pub(super) fn run(context: &CommandContext<'_>, tasks: Vec<Task>) -> Result<Ended, Failure> {
     let mut job = Job {
-        starter,
+        context,
         waiting: tasks,
         processes: Vec::new(),
-        output: Output::new(!starter.interactive),
+        output: Output::new(!context.interactive),
         stopped: None,
         began: Instant::now(),
         kill_at: None,
@@ -96,7 +96,7 @@ pub(super) fn run(starter: &Starter<'_>, tasks: Vec<Task>) -> Result<Ended, Fail
 }
 
 struct Job<'a> {
-    starter: &'a Starter<'a>,
+    context: &'a CommandContext<'a>,
     waiting: Vec<Task>,
     processes: Vec<Process>,
     output: Output,
@@ -133,7 +133,7 @@ impl Job<'_> {
 
     fn await_servers(&mut self, began: Instant) -> Result<(), Failure> {
         let listens = |process: &&Process| {
-            process.task.spec.listen.is_none_or(|port| self.starter.listens(process, port))
+            process.task.spec.listen.is_none_or(|port| self.context.listens(process, port))
         };
         if let Some(process) = self.processes.iter().find(|process| !listens(process)) {
             let HostCommand { host, listen, .. } = process.task.spec;
@@ -154,10 +154,10 @@ impl Job<'_> {
     }
 
     fn tick(&mut self) -> Result<(), Failure> {
-        if !(self.starter.has_fabric)() {
+        if !(self.context.has_fabric)() {
             return Err(Failure::new("the thread of the fabric has ended before the commands"));
         }
-        if let Some(taken) = self.starter.blocked.next(TICK) {
+        if let Some(taken) = self.context.blocked.next(TICK) {
             self.interrupt(taken);
         }
         let stopped = self.stopped.is_some();
@@ -172,7 +172,7 @@ impl Job<'_> {
             }
         }
         if self.stopped.is_none()
-            && self.starter.timeout.is_some_and(|timeout| self.began.elapsed() > timeout)
+            && self.context.timeout.is_some_and(|timeout| self.began.elapsed() > timeout)
         {
             let seconds = self.began.elapsed().as_secs_f64();
             eprintln!(
@@ -196,12 +196,12 @@ impl Job<'_> {
     fn interrupt(&mut self, taken: Taken) {
         for process in self.processes.iter().filter(|process| process.ended.is_none()) {
             // The interactive command is in our own group, and has received the terminal's signal already.
-            if !self.starter.interactive || taken.by_process {
-                self.starter.signal(process, taken.signal);
+            if !self.context.interactive || taken.by_process {
+                self.context.signal(process, taken.signal);
             }
         }
         let passes = [libc::SIGUSR1, libc::SIGUSR2].contains(&taken.signal)
-            || (self.starter.interactive && !taken.by_process && taken.signal == libc::SIGINT);
+            || (self.context.interactive && !taken.by_process && taken.signal == libc::SIGINT);
         if !passes {
             self.stop(Stop::Signal(taken.signal));
         }
@@ -220,8 +220,8 @@ impl Job<'_> {
 
     fn signal_all(&self, signal: libc::c_int) {
         // The group may outlive its first process, which is reaped last so that its ID still names the group.
-        let any = |process: &&Process| process.ended.is_none() || !self.starter.interactive;
-        self.processes.iter().filter(any).for_each(|process| self.starter.signal(process, signal));
+        let any = |process: &&Process| process.ended.is_none() || !self.context.interactive;
+        self.processes.iter().filter(any).for_each(|process| self.context.signal(process, signal));
     }
 
     fn start_where(&mut self, wanted: impl Fn(&Task) -> bool) -> Result<(), Failure> {
@@ -229,7 +229,7 @@ impl Job<'_> {
             std::mem::take(&mut self.waiting).into_iter().partition(wanted);
         self.waiting = later;
         for task in now.into_iter().filter(|_| self.stopped.is_none()) {
-            let mut child = self.starter.start(&task)?;
+            let mut child = self.context.start(&task)?;
             let label = format!("h{}", task.spec.host);
             if let Some(pipe) = child.stdout.take() {
                 self.output.follow(&label, pipe, |line| {
@@ -265,7 +265,7 @@ fn exit_status(child: &Child) -> Option<ExitStatus> {
     Some(ExitStatus::from_raw(raw))
 }
 
-impl Starter<'_> {
+impl CommandContext<'_> {
     fn listens(&self, process: &Process, port: u16) -> bool {
         self.hosts[process.task.spec.host as usize].listens(port)
     }

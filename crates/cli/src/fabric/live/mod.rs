@@ -26,7 +26,7 @@ use clap::Args;
 use ferroce_fabric::scenario::{HostCommand, Live, Mistake, Scenario};
 use forward::{Forwarded, Forwarder};
 use host::Host;
-use launch::{Ended, Starter, Task};
+use launch::{CommandContext, Ended, Task};
 use results::LiveReport;
 use std::ffi::OsString;
 use std::io::Write;
@@ -258,9 +258,15 @@ fn run_live(
     let thread = std::thread::spawn(move || forwarder.run(&flag));
     let interactive = tasks.len() == 1 && tasks[0].spec.command.is_empty();
     let has_fabric = || !thread.is_finished();
-    let starter =
-        Starter { hosts: &hosts, control: &control, interactive, blocked, timeout, has_fabric: &has_fabric };
-    let ended = launch::run(&starter, tasks.to_vec());
+    let context = CommandContext {
+        hosts: &hosts,
+        control: &control,
+        interactive,
+        blocked,
+        timeout,
+        has_fabric: &has_fabric,
+    };
+    let ended = launch::run(&context, tasks.to_vec());
     stop.store(true, Ordering::Relaxed);
     let forwarded = thread.join().map_err(|_| Failure::new("the thread of the fabric has panicked"))?;
     let drops = hosts.iter().map(Host::queue_drops).collect();
