@@ -48,6 +48,19 @@ impl Blocked {
         }
     }
 
+    /// Runs `what` with the original signal mask: a signal then has its default effect.
+    pub(crate) fn released<T>(&self, what: impl FnOnce() -> T) -> T {
+        let set = |mask: &libc::sigset_t| {
+            // SAFETY: the mask was filled in `new`, and the old one is not wanted.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+        };
+        set(&self.before);
+        let result = what();
+        // SAFETY: the set was filled in `new`, and the old one is not wanted.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &self.taken, std::ptr::null_mut()) };
+        result
+    }
+
     /// Waits for the child to end.
     pub(crate) fn wait(self, mut child: Child) -> io::Result<ExitStatus> {
         loop {

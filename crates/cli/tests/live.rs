@@ -2,8 +2,9 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use support::{Outcome, ferroce, outcome, scratch};
 
 /// The trunk is slower than the hosts, and every packet that leaves another one behind is marked: a burst of packets gets marks
@@ -55,11 +56,16 @@ fn live(name: &str, rest: &str, arguments: &[&str]) -> (Outcome, Vec<serde_json:
     (found, lines)
 }
 
-/// Whether this machine can have a live fabric; if not, the reason is printed.
+/// Set to 1 where namespaces or /dev/net/tun are refused: the tests are skipped instead of failing.
+const ALLOW_SKIP: &str = "FERROCE_TEST_SKIP_LIVE";
+
+/// Whether this machine can have a live fabric. If not, the test fails, or is skipped where that is allowed.
 fn can_live(name: &str) -> bool {
     let (found, _) = live(&format!("probe-{name}"), "", &["--", "true"]);
     let refused = found.code == 126;
     if refused {
+        let allowed = std::env::var_os(ALLOW_SKIP).is_some_and(|value| value == "1");
+        assert!(allowed, "no live fabric on this machine ({ALLOW_SKIP}=1 skips the test): {}", found.stderr);
         println!("SKIPPED: no live fabric on this machine; {}", found.stderr);
     }
     !refused
@@ -110,6 +116,51 @@ fn one_host_has_no_label() {
     }
     let (found, _) = live("one", "", &["--host", "1", "--", "hostname"]);
     assert_eq!((found.code, found.stdout.lines().next()), (0, Some("h1")), "{found:?}");
+}
+
+/// A workload to simulate, and two variants.
+const VARIANTS: &str = "[[workload]]\nkind = \"incast\"\nfan_in = 1\nsize = \"1MB\"\nto = 0\n\
+                    [[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\n";
+
+#[test]
+fn a_signal_ends_the_command_without_a_simulation() {
+    if !can_live("signal") {
+        return;
+    }
+    let path = scenario("signal", VARIANTS);
+    let (page, json) = (path.with_extension("html"), path.with_extension("jsonl"));
+    let mut command: Command = ferroce("fabric live");
+    command.arg(&path).arg("-o").arg(&page).arg("--json").arg(&json);
+    command.args(["--", "sh", "-c", "echo started; sleep 1000"]).env("FERROCE_LIB", &path);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("ferroce");
+    let out = child.stdout.take().expect("a pipe");
+    let mut lines = BufReader::new(out).lines().map(|line| line.expect("text"));
+    assert!(lines.by_ref().filter(|line| line.ends_with("started")).take(2).count() == 2);
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process ID");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("the child runs");
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(child.wait().expect("a status").code(), Some(130), "{rest:?}");
+    let text = std::fs::read_to_string(&json).expect("the results so far");
+    let found: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(found.len(), 1, "the second variant is not run: {text}");
+    let html = std::fs::read_to_string(&page).expect("the page");
+    assert!(html.contains("Live: a") && !html.contains("a, simulated"), "{html}");
+    for file in [path, page, json] {
+        let _ = std::fs::remove_file(file);
+    }
+}
+
+#[test]
+fn a_timeout_ends_the_command_and_a_high_status_does_not() {
+    if !can_live("timeout") {
+        return;
+    }
+    let (found, lines) = live("timeout", VARIANTS, &["--timeout", "1", "--", "sleep", "1000"]);
+    assert!(found.code == 124 && found.stderr.contains("--timeout"), "{found:?}");
+    assert_eq!(lines.len(), 1, "later variants are not run");
+    let (found, lines) = live("status", VARIANTS, &["--no-sim", "--", "sh", "-c", "kill -SEGV $$"]);
+    assert_eq!((found.code, lines.len()), (139, 2), "both variants run: {found:?}");
 }
 
 #[test]

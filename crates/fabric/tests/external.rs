@@ -1,7 +1,7 @@
 //! External hosts under virtual time: rate, order, marks, drops, pauses and paths of injected packets.
 
 use ferroce_fabric::scenario::Scenario;
-use ferroce_fabric::world::{Fate, Injected, Outcome, World};
+use ferroce_fabric::world::{Delivery, Injected, Outcome, World};
 use std::path::Path;
 
 const STAR: &str = r#"
@@ -45,7 +45,7 @@ fn packets_keep_their_order_and_leave_at_the_rate_of_the_link() {
             tag,
             to: 0,
             time_ps: (45 + 10 * u64::from(tag)) * US,
-            fate: Fate::Delivered { marked: false },
+            delivery: Delivery::Delivered { marked: false },
         })
         .collect();
     assert_eq!(found, expected);
@@ -80,7 +80,7 @@ fn two_senders_fill_a_queue_and_only_ecn_capable_packets_are_marked() {
     let found = outcomes(&mut world);
     let marked: Vec<u32> = found
         .iter()
-        .filter(|outcome| outcome.fate == Fate::Delivered { marked: true })
+        .filter(|outcome| outcome.delivery == Delivery::Delivered { marked: true })
         .map(|outcome| outcome.tag)
         .collect();
     assert_eq!(found.len(), 80);
@@ -99,7 +99,7 @@ fn without_pfc_a_full_buffer_drops_and_every_packet_has_an_outcome() {
     }
     world.advance(5000 * US);
     let found = outcomes(&mut world);
-    let dropped = found.iter().filter(|outcome| outcome.fate == Fate::Dropped).count() as u64;
+    let dropped = found.iter().filter(|outcome| outcome.delivery == Delivery::Dropped).count() as u64;
     assert_eq!(found.len(), 100);
     assert!(dropped > 10, "{dropped}");
     assert_eq!(world.host_totals(1).dropped + world.host_totals(2).dropped, dropped);
@@ -126,6 +126,44 @@ fn a_paused_nic_fills_up_and_asks_for_no_more() {
     // Half of the link for each: 1500 of 3000 packet times.
     let payload = world.host_totals(1).payload_sent;
     assert!((1_350_000..1_500_000).contains(&payload), "{payload}");
+}
+
+#[test]
+fn an_ack_leaves_while_data_is_paused() {
+    let mut world = world("[switch]\nbuffer = \"60kB\"\nheadroom = \"6kB\"\n");
+    // 200 kB: 1.6 times what a NIC holds of priorities that are not paused.
+    for tag in 0..160 {
+        world.inject(&packet(1, 0, tag));
+        world.inject(&packet(2, 0, 1000 + tag));
+    }
+    let (mut now, mut paused) = (0, 0);
+    while world.host_paused_ps(1) < paused + 10 * US {
+        assert!(now < 2000 * US, "nobody pauses host 1");
+        paused = world.host_paused_ps(1);
+        now += 10 * US;
+        world.advance(now);
+    }
+    assert!(world.has_room(1), "paused data takes the place of other priorities");
+    outcomes(&mut world);
+    world.inject(&Injected { bytes: 64, payload: 0, priority: 0, ..packet(1, 2, 9999) });
+    world.advance(now + 22 * US);
+    assert!(
+        outcomes(&mut world).iter().any(|outcome| outcome.tag == 9999),
+        "the wire of a paused host is free"
+    );
+    // Also a paused priority has a limit: 8 ms of the line rate, 1 MB.
+    (0..800).for_each(|tag| world.inject(&packet(1, 0, tag)));
+    assert!(!world.has_room(1), "more than 1 MB is queued");
+}
+
+#[test]
+fn samples_are_at_least_a_millisecond_apart_and_end() {
+    let mut world = world("");
+    assert_eq!(world.samples().interval_ps(), 1000 * US, "a simulation of 10 ms has one each 20 us");
+    world.advance(20_000 * 1000 * US);
+    assert!(world.samples().is_full() && world.next_event_ps().is_some());
+    world.advance(20_001 * 1000 * US);
+    assert_eq!(world.next_event_ps(), None, "nothing more is recorded");
 }
 
 #[test]

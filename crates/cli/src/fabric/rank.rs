@@ -3,7 +3,7 @@
 //! Each workload of each scenario is one column. A control's cost in a column is its 99th percentile of slowdown, divided by
 //! the smallest of the column; its rank is the geometric mean of the costs. So no scenario counts more than another.
 
-use super::simulate_run;
+use super::{read_scenario, simulate_run};
 use crate::failure::Failure;
 use crate::table::{Align, Table};
 use crate::{print_json, print_text};
@@ -11,7 +11,7 @@ use clap::Args;
 use ferroce_fabric::report::{GroupReport, Report};
 use ferroce_fabric::scenario::Scenario;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct RankArgs {
@@ -67,11 +67,8 @@ impl Column {
 pub(super) fn run(args: &RankArgs) -> Result<(), Failure> {
     let mut columns = Vec::new();
     for path in &args.scenarios {
-        let shown = path.display();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure::io(format!("cannot read the scenario {shown}"), error))?;
+        let (scenario, shown) = read_scenario(path, Scenario::parse)?;
         let mistake = |error| Failure::usage(format!("{shown}: {error}"));
-        let scenario = Scenario::parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(mistake)?;
         let mut reports: Vec<Report> = Vec::new();
         for at in 0..scenario.runs() {
             let run = scenario.run(at, args.seed, false).map_err(mistake)?;
@@ -167,7 +164,8 @@ mod tests {
             column("x", &[("a", 2.0), ("b", 4.0), ("c", 2.0)]),
             column("y", &[("a", 32.0), ("b", 4.0), ("d", 200.0)]),
         ];
-        assert!((cost("a", &columns, |reached| reached.p99) - 8f64.sqrt()).abs() < 1e-9);
+        let a = cost("a", &columns, |reached| reached.p99);
+        assert!((a - 8f64.sqrt()).abs() < 1e-12, "{a}");
         let text = render(&columns);
         let order: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
         let at = |name| order.iter().position(|first| *first == name).expect("a row");

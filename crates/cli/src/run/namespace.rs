@@ -69,15 +69,25 @@ fn enter_as_user(files: &Files<'_>) -> Result<PathBuf, Refused> {
     mount_files(files)
 }
 
-/// Gives this process the right to make other namespaces. The process must have one thread.
+/// Gives this process the right to make other namespaces and network devices in them. The process must have one thread.
 pub(crate) fn become_owner() -> Result<(), Refused> {
-    match unshare(libc::CLONE_NEWUTS) {
-        Ok(()) => Ok(()),
-        Err(_) => {
-            let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            new_user_namespace(uid, gid, 0)
-        }
+    // Root of a container may make namespaces, but have no right to configure a network.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if has_capability(&status, CAP_NET_ADMIN) && unshare(libc::CLONE_NEWUTS).is_ok() {
+        return Ok(());
     }
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    new_user_namespace(uid, gid, 0)
+}
+
+/// The number of the capability in linux/capability.h.
+const CAP_NET_ADMIN: u32 = 12;
+
+/// Whether /proc/PID/status lists an effective capability.
+fn has_capability(status: &str, number: u32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> number & 1 == 1)
 }
 
 /// Makes a user namespace in which the user keeps its ID.
@@ -194,6 +204,14 @@ fn received(result: String) -> Result<(), Refused> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_the_status() {
+        let status = "Name:\tx\nCapPrm:\t0000000000001000\nCapEff:\t0000000000203000\n";
+        assert!(has_capability(status, CAP_NET_ADMIN) && has_capability(status, 21));
+        assert!(!has_capability(status, 11) && !has_capability("", CAP_NET_ADMIN));
+        assert!(!has_capability("CapPrm:\t0000000000001000\nCapEff:\t0\n", CAP_NET_ADMIN));
+    }
 
     #[test]
     fn a_refusal_passes_through_a_pipe() {

@@ -3,6 +3,7 @@
 use super::units::time_ns;
 use super::{Mistake, Scenario};
 use crate::world::World;
+use ferroce_proto::wire::{Bth, ICRC_LEN, Ipv4Header, UdpHeader};
 use serde::Deserialize;
 use std::path::Path;
 
@@ -64,7 +65,9 @@ pub struct Live {
 /// Most commands of a live run.
 const MAX_COMMANDS: usize = 1024;
 /// IPv4, UDP, BTH and ICRC: the part of `host.header` that belongs to the IP packet.
-const ROCE_BYTES: u32 = 44;
+const ROCE_BYTES: u32 = (Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN + ICRC_LEN) as u32;
+/// Shortest time between two samples, in picoseconds: the thread that forwards packets takes them.
+const MIN_SAMPLE_PS: u64 = 1_000_000_000;
 
 impl Scenario {
     /// Reads a scenario for a live run, which needs no workload.
@@ -131,6 +134,7 @@ impl Scenario {
         let mut config = self.world_config(variant)?;
         config.seed = seed.unwrap_or(config.seed);
         config.replay = true;
+        config.sample_ps = config.sample_ps.max(MIN_SAMPLE_PS);
         let control = config.control.to_string();
         let host = config.host;
         let world = World::with_external_hosts(config, &self.topology, self.routes()?);

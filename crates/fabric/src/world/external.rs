@@ -2,8 +2,8 @@
 //!
 //! The caller owns the clock. It calls [`World::advance`] with the time, [`World::inject`] for each packet that a host
 //! sends, takes what happened with [`World::poll_outcome`], and calls again at [`World::next_event_ps`] at the latest. A
-//! host sends only while [`World::has_room`]: its NIC holds few packets, and a paused one takes none. Links, switches,
-//! marking, PFC, load balancing and loss are those of simulated hosts.
+//! host sends only while [`World::has_room`]: its NIC holds few packets, and more of a paused priority, so that others
+//! still leave. Links, switches, marking, PFC, load balancing and loss are those of simulated hosts.
 
 use super::{Samples, World, WorldConfig};
 use crate::packet::{Kind, NONE, Packet};
@@ -34,7 +34,7 @@ pub struct Injected {
 
 /// What happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Delivery {
     /// It reached its host; a switch marked it, or not.
     Delivered {
         /// Congestion experienced.
@@ -54,7 +54,7 @@ pub struct Outcome {
     /// When it arrived or was dropped, in picoseconds.
     pub time_ps: u64,
     /// What happened.
-    pub fate: Fate,
+    pub delivery: Delivery,
 }
 
 /// Totals of one host.
@@ -80,8 +80,9 @@ pub struct HostTotals {
 #[derive(Debug, Default)]
 struct Nic {
     queues: [VecDeque<u32>; PRIORITIES],
-    bytes: u64,
-    /// Bytes that it holds at most, beside one packet.
+    /// Bytes in each queue.
+    bytes: [u64; PRIORITIES],
+    /// Bytes of all priorities that are not paused that it holds at most, beside one packet.
     limit: u64,
     /// Priority that was served last.
     last: usize,
@@ -117,6 +118,9 @@ impl External {
 
 /// Time of line rate that a NIC holds: longer than the caller usually sleeps, so that its link stays busy.
 const NIC_NS: u64 = 1_000_000;
+/// A paused priority may hold this many times as much. The packets of a host come in one queue, so those behind a
+/// paused packet can leave only if the NIC takes that one.
+const PAUSED_LIMITS: u64 = 8;
 
 impl World {
     /// A fabric whose hosts the caller drives. The recorded rates are those of the payload that each host sent.
@@ -154,7 +158,15 @@ impl World {
     pub fn has_room(&self, host: u32) -> bool {
         self.external.as_ref().is_some_and(|external| {
             let nic = &external.nics[host as usize];
-            nic.bytes <= nic.limit
+            let is_paused = |priority: usize| self.hosts[host as usize].is_paused(priority as u8);
+            let mut ready = 0;
+            (0..PRIORITIES).all(|priority| match nic.bytes[priority] {
+                bytes if is_paused(priority) => bytes <= nic.limit * PAUSED_LIMITS,
+                bytes => {
+                    ready += bytes;
+                    ready <= nic.limit
+                }
+            })
         })
     }
 
@@ -181,7 +193,7 @@ impl World {
         });
         let nic = &mut external.nics[from as usize];
         nic.queues[usize::from(priority)].push_back(id);
-        nic.bytes += u64::from(bytes);
+        nic.bytes[usize::from(priority)] += u64::from(bytes);
         external.totals[from as usize].sent += 1;
         self.counters.data_packets += 1;
         self.kick_host(from);
@@ -211,36 +223,44 @@ impl World {
     pub(super) fn next_external(&mut self, host: u32) -> Option<u32> {
         let nic = &mut self.external.as_mut()?.nics[host as usize];
         let id = nic.pop(|priority| self.hosts[host as usize].is_paused(priority))?;
-        nic.bytes -= u64::from(self.packets[id].bytes);
+        let Packet { bytes, priority, .. } = self.packets[id];
+        nic.bytes[usize::from(priority)] -= u64::from(bytes);
         Some(id)
     }
 
-    /// Whether an external host has packets that may leave.
+    /// Whether the NIC of an external host holds packets, paused ones included.
     pub(super) fn has_external(&self, host: u32) -> bool {
-        self.external.as_ref().is_some_and(|external| external.nics[host as usize].bytes > 0)
+        let holds = |nic: &Nic| nic.queues.iter().any(|queue| !queue.is_empty());
+        self.external.as_ref().is_some_and(|external| holds(&external.nics[host as usize]))
+    }
+
+    /// A switch has queued a packet for a port.
+    pub(super) fn note_queue(&mut self, port: u32, bytes: u32) {
+        let node = self.ports[port as usize].peer_node as usize;
+        if let Some(totals) = self.external.as_mut().and_then(|external| external.totals.get_mut(node)) {
+            totals.longest_queue = totals.longest_queue.max(bytes);
+        }
     }
 
     /// A packet of an external host has left the fabric.
     pub(super) fn end_external(&mut self, id: u32, delivered: bool) {
         let Packet { flow: from, to, cause: payload, seq: tag, ce: marked, .. } = self.packets[id];
-        let queue = self.queue_to_host(to);
         let Some(external) = &mut self.external else { return };
-        let fate = match delivered {
+        let delivery = match delivered {
             true => {
                 external.totals[from as usize].payload_sent += u64::from(payload);
                 let receiver = &mut external.totals[to as usize];
                 receiver.received += 1;
                 receiver.marked += u64::from(marked);
                 receiver.payload_received += u64::from(payload);
-                receiver.longest_queue = receiver.longest_queue.max(queue);
-                Fate::Delivered { marked }
+                Delivery::Delivered { marked }
             }
             false => {
                 external.totals[from as usize].dropped += 1;
-                Fate::Dropped
+                Delivery::Dropped
             }
         };
-        external.outcomes.push_back(Outcome { tag, to, time_ps: self.now, fate });
+        external.outcomes.push_back(Outcome { tag, to, time_ps: self.now, delivery });
     }
 
     /// An external packet has reached its host.

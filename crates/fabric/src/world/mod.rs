@@ -15,7 +15,7 @@ mod sender;
 mod wire;
 
 pub use config::{HostConfig, HostModel, MAX_PACKETS, Recovery, WorldConfig};
-pub use external::{Fate, HostTotals, Injected, Outcome};
+pub use external::{Delivery, HostTotals, Injected, Outcome};
 pub use record::{Counters, Finish, Frame, LinkClass, Samples};
 
 use crate::events::EventQueue;
@@ -207,10 +207,10 @@ impl World {
         (sent_bytes, [delivered_bytes, dropped_bytes, queued, wire_bytes])
     }
 
-    /// Bytes that wait in a switch for the link to a host.
+    /// Bytes that wait in a switch for the link to a host; 0 if the link leads to another host.
     pub fn queue_to_host(&self, host: u32) -> u32 {
         let port = self.ports[self.first_port[host as usize] as usize];
-        let switch = port.peer_node - self.hosts.len() as u32;
+        let Some(switch) = port.peer_node.checked_sub(self.hosts.len() as u32) else { return 0 };
         self.switches[switch as usize].queue_bytes(port.peer - self.first_port[port.peer_node as usize])
     }
 
@@ -252,6 +252,8 @@ impl World {
         let egress = u32::from(switch.choose_port(self.routes.ports(number, to), entropy));
         match switch.handle_packet(port - first, egress, priority, id, bytes) {
             Admission::Queued => {
+                let queued = switch.queue_bytes(egress);
+                self.note_queue(first + egress, queued);
                 self.forward_pauses(number, first);
                 self.kick_switch(first + egress);
             }
@@ -332,11 +334,12 @@ impl World {
     fn sample(&mut self) {
         let next = self.now + self.samples.interval_ps();
         let (switches, ports) = (&self.switches, &self.ports);
-        if self.samples.take(self.now, switches, ports) {
-            let progress: Vec<Option<u64>> =
-                (0..self.samples.rates.len() as u32).map(|flow| self.progress(flow)).collect();
-            self.samples.take_rates(|flow| progress[flow as usize]);
+        if !self.samples.take(self.now, switches, ports) {
+            return;
         }
+        let progress: Vec<Option<u64>> =
+            (0..self.samples.rates.len() as u32).map(|flow| self.progress(flow)).collect();
+        self.samples.take_rates(|flow| progress[flow as usize]);
         self.events.push(next, Event::Sample);
     }
 }

@@ -172,9 +172,14 @@ impl Samples {
         self.interval_ps
     }
 
+    /// Whether there is room for no more samples: what happens later is not recorded.
+    pub fn is_full(&self) -> bool {
+        self.times.len() >= MAX_SAMPLES
+    }
+
     /// Takes a sample of all queues. Returns false when there is room for no more; rates are then left out as well.
     pub(super) fn take(&mut self, now: u64, switches: &[Switch], ports: &[Port]) -> bool {
-        if self.times.len() >= MAX_SAMPLES {
+        if self.is_full() {
             return false;
         }
         self.times.push(now);

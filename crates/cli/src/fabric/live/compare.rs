@@ -4,7 +4,7 @@ use crate::fabric::Outcome;
 use crate::page::{self, Axis, Plot, Series};
 use crate::table::{Align, Table};
 use ferroce_fabric::report::jain;
-use ferroce_fabric::scenario::{Mistake, Scenario};
+use ferroce_fabric::workload::Flow;
 use ferroce_fabric::world::Samples;
 use serde::Serialize;
 
@@ -57,17 +57,10 @@ pub(super) fn align(samples: &mut Samples) {
     samples.frames.iter_mut().for_each(|frame| frame.time_ps = frame.time_ps.saturating_sub(start));
 }
 
-/// Compares; none if no host of the live run sent anything.
-pub(super) fn of(
-    scenario: &Scenario,
-    at: usize,
-    live: &Outcome,
-    simulated: &Outcome,
-) -> Result<Option<Comparison>, Mistake> {
-    let hosts = scenario.topology().hosts as usize;
+/// Compares; none if no host of the live run sent anything. `flows` are those of the simulation.
+pub(super) fn of(hosts: usize, live: &Outcome, simulated: &Outcome, flows: &[Flow]) -> Option<Comparison> {
     let mut by_host = vec![vec![0; simulated.samples.times.len()]; hosts];
-    let run = scenario.run(at, None, false)?;
-    for (flow, rates) in run.world.flows().iter().zip(&simulated.samples.rates) {
+    for (flow, rates) in flows.iter().zip(&simulated.samples.rates) {
         by_host[flow.from as usize].iter_mut().zip(rates).for_each(|(sum, rate)| *sum += rate);
     }
     let totals: Vec<u64> = live.samples.rates.iter().map(|rates| rates.iter().sum()).collect();
@@ -77,20 +70,20 @@ pub(super) fn of(
     let (Some(measured), Some(expected)) =
         (side(&live.samples, &live.samples.rates, &senders), side(&simulated.samples, &by_host, &senders))
     else {
-        return Ok(None);
+        return None;
     };
     let total = |side: &Side| side.mbps.iter().sum::<f64>();
     let difference = 100.0 * (total(&measured) / total(&expected) - 1.0);
     let plots =
         [goodput_plot(live, &live.samples.rates, simulated, &by_host, &senders), queue_plot(live, simulated)];
-    Ok(Some(Comparison {
+    Some(Comparison {
         name: live.report.name.clone(),
         senders: senders.iter().map(|host| *host as u32).collect(),
         live: measured,
         simulated: expected,
         goodput_difference_percent: difference,
         plots,
-    }))
+    })
 }
 
 /// The means over the time in which all senders send; none if there is no such time.

@@ -2,11 +2,12 @@
 //!
 //! The world computes when each packet leaves each port. This thread may come late; then a packet is delivered late, but
 //! its place in the queues, its mark and the departure of the next one are as if it had been in time. The lateness is
-//! measured and reported.
+//! measured at the write of each packet and reported. The time that a packet waits in the queue of its sender's TUN device
+//! is not part of it: the fabric meets a packet when it reads it.
 
 use super::ip;
 use ferroce_fabric::scenario::Live;
-use ferroce_fabric::world::{Fate, Injected, World};
+use ferroce_fabric::world::{Delivery, Injected, World};
 use ferroce_proto::wire::ECN_CE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
@@ -16,7 +17,9 @@ use std::time::{Duration, Instant};
 /// Packets that are read from one host before the others have their turn.
 const READS: usize = 64;
 /// The longest sleep: the flag that ends the run is read so often.
-const NAP: Duration = Duration::from_millis(5);
+const MAX_SLEEP: Duration = Duration::from_millis(5);
+/// Most packets inside of the fabric; the rest waits in the TUN devices.
+const MAX_PACKETS: usize = 65_536;
 const PS_PER_NS: u64 = 1000;
 
 /// What a run leaves.
@@ -65,11 +68,23 @@ struct Packets {
 }
 
 impl Packets {
-    fn slot(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
+    fn is_full(&self) -> bool {
+        self.free.is_empty() && self.slots.len() >= MAX_PACKETS
+    }
+
+    /// Stores a copy of a packet.
+    fn insert(&mut self, bytes: &[u8]) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Vec::new());
             (self.slots.len() - 1) as u32
-        })
+        });
+        self.slots[slot as usize] = bytes.to_vec();
+        slot
+    }
+
+    fn remove(&mut self, slot: u32) -> Vec<u8> {
+        self.free.push(slot);
+        std::mem::take(&mut self.slots[slot as usize])
     }
 }
 
@@ -77,8 +92,8 @@ impl Packets {
 pub(super) struct Forwarder {
     world: World,
     tuns: Vec<OwnedFd>,
-    /// The largest IP packet.
-    mtu: usize,
+    /// One packet, as long as the largest.
+    scratch: Vec<u8>,
     overhead: u32,
     data_priority: u8,
     ack_priority: u8,
@@ -94,7 +109,7 @@ impl Forwarder {
         Forwarder {
             world: live.world,
             tuns,
-            mtu: mtu as usize,
+            scratch: vec![0; mtu as usize],
             overhead: live.overhead,
             data_priority: live.data_priority,
             ack_priority: live.ack_priority,
@@ -132,27 +147,29 @@ impl Forwarder {
     /// Takes packets of a host, while its NIC has room.
     fn read(&mut self, host: u32) {
         for _ in 0..READS {
-            if !self.world.has_room(host) {
+            if !self.takes(host) {
                 return;
             }
-            let slot = self.packets.slot();
-            let bytes = &mut self.packets.slots[slot as usize];
-            bytes.resize(self.mtu, 0);
-            let Ok(len) = rustix::io::read(&self.tuns[host as usize], &mut bytes[..]) else {
-                return self.packets.free.push(slot);
+            let Ok(len) = rustix::io::read(&self.tuns[host as usize], &mut self.scratch[..]) else {
+                return;
             };
-            bytes.truncate(len);
-            self.inject(host, slot);
+            self.inject(host, len);
         }
     }
 
-    fn inject(&mut self, from: u32, slot: u32) {
-        let bytes = &self.packets.slots[slot as usize];
+    /// Whether a packet of a host may be read.
+    fn takes(&self, host: u32) -> bool {
+        !self.packets.is_full() && self.world.has_room(host)
+    }
+
+    /// Sends the packet in `scratch`.
+    fn inject(&mut self, from: u32, len: usize) {
+        let bytes = &self.scratch[..len];
         let parsed =
             ip::parse(bytes).filter(|parsed| parsed.to != from && (parsed.to as usize) < self.tuns.len());
         let Some(parsed) = parsed else {
             self.unroutable += 1;
-            return self.packets.free.push(slot);
+            return;
         };
         let priority = match (parsed.is_control, parsed.class) {
             (true, _) => self.ack_priority,
@@ -168,7 +185,7 @@ impl Forwarder {
             // A packet with CE stays so; marking it again changes nothing.
             ect: parsed.ecn != 0 && parsed.ecn != ECN_CE,
             entropy: parsed.entropy,
-            tag: slot,
+            tag: self.packets.insert(bytes),
         });
     }
 
@@ -177,26 +194,24 @@ impl Forwarder {
         let now = self.now_ps();
         self.world.advance(now);
         while let Some(outcome) = self.world.poll_outcome() {
-            let bytes = &mut self.packets.slots[outcome.tag as usize];
-            if let Fate::Delivered { marked } = outcome.fate {
+            let mut bytes = self.packets.remove(outcome.tag);
+            if let Delivery::Delivered { marked } = outcome.delivery {
                 if marked {
-                    ip::mark(bytes);
+                    ip::mark(&mut bytes);
                 }
-                self.lateness.add(now.saturating_sub(outcome.time_ps) / PS_PER_NS);
-                let written = rustix::io::write(&self.tuns[outcome.to as usize], bytes);
+                self.lateness.add(self.now_ps().saturating_sub(outcome.time_ps) / PS_PER_NS);
+                let written = rustix::io::write(&self.tuns[outcome.to as usize], &bytes);
                 self.refused += u64::from(written.is_err());
             }
-            self.packets.free.push(outcome.tag);
         }
     }
 
     /// Sleeps until a host has a packet that its NIC takes, or until something happens in the fabric.
     fn sleep(&mut self, ready: &mut [bool]) {
         let next = self.world.next_event_ps().unwrap_or(u64::MAX);
-        let wait = Duration::from_nanos(next.saturating_sub(self.now_ps()) / PS_PER_NS).min(NAP);
+        let wait = Duration::from_nanos(next.saturating_sub(self.now_ps()) / PS_PER_NS).min(MAX_SLEEP);
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
-        let wanted: Vec<usize> =
-            (0..self.tuns.len()).filter(|host| self.world.has_room(*host as u32)).collect();
+        let wanted: Vec<usize> = (0..self.tuns.len()).filter(|host| self.takes(*host as u32)).collect();
         let mut fds: Vec<PollFd<'_>> =
             wanted.iter().map(|host| PollFd::new(&self.tuns[*host], PollFlags::IN)).collect();
         ready.fill(false);
@@ -212,6 +227,16 @@ impl Forwarder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_are_stored_in_their_length_and_bounded() {
+        let mut packets = Packets::default();
+        let slots: Vec<u32> = (0..MAX_PACKETS).map(|_| packets.insert(&[7; 60])).collect();
+        assert!(packets.is_full() && packets.slots.iter().all(|bytes| bytes.capacity() < 128));
+        assert_eq!(packets.remove(slots[5]), [7; 60]);
+        assert!(!packets.is_full() && packets.slots[5].capacity() == 0);
+        assert_eq!(packets.insert(&[8; 9]), slots[5]);
+    }
 
     #[test]
     fn lateness_has_quantiles() {

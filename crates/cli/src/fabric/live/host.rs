@@ -4,7 +4,7 @@
 //! /etc/hosts. Their /dev/shm is their own: two hosts share no memory.
 
 use super::ip::{address, address_v6};
-use super::tun::{self, Step};
+use super::tun::{self, Refused, Step};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use std::fmt::Write;
 use std::io;
@@ -26,7 +26,7 @@ pub(super) struct Host {
 
 impl Host {
     /// Makes host `number` of `count`; returns its TUN device as well.
-    pub(super) fn start(number: u32, count: u32, mtu: u32) -> Result<(Host, OwnedFd), Step> {
+    pub(super) fn start(number: u32, count: u32, mtu: u32) -> Result<(Host, OwnedFd), Refused> {
         let (jobs, inbox) = channel::<Job>();
         let (report, made) = channel();
         let thread = std::thread::spawn(move || {
@@ -37,7 +37,7 @@ impl Host {
             }
         });
         let host = Host { jobs: Some(jobs), thread: Some(thread) };
-        let made = made.recv().map_err(|_| ("making a host", io::ErrorKind::BrokenPipe.into()))?;
+        let made = made.recv().map_err(|_| (Step::Thread, io::ErrorKind::BrokenPipe.into()))?;
         made.map(|tun| (host, tun))
     }
 
@@ -90,13 +90,13 @@ fn is_listening(table: &str, port: u16) -> bool {
     })
 }
 
-fn make(number: u32, count: u32, mtu: u32) -> Result<OwnedFd, Step> {
-    tun::leave_namespaces().map_err(|error| ("making the namespaces of a host", error))?;
+fn make(number: u32, count: u32, mtu: u32) -> Result<OwnedFd, Refused> {
+    tun::leave_namespaces().map_err(|error| (Step::Namespaces, error))?;
     // Of this thread alone, and of what it spawns: the fabric must get the processor first. It may be refused.
     let _ = rustix::process::setpriority_process(None, NICE);
     let name = format!("h{number}");
-    rustix::system::sethostname(name.as_bytes()).map_err(|error| ("setting a host name", error.into()))?;
-    show_files(number, count).map_err(|error| ("mounting the files of a host", error))?;
+    rustix::system::sethostname(name.as_bytes()).map_err(|error| (Step::HostName, error.into()))?;
+    show_files(number, count).map_err(|error| (Step::Files, error))?;
     tun::open(mtu, address(number), address_v6(number))
 }
 

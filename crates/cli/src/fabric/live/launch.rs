@@ -10,10 +10,10 @@ use crate::failure::Failure;
 use crate::program::{self, CANNOT_RUN};
 use crate::signals::{Blocked, Taken};
 use ferroce_fabric::scenario::HostCommand;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// How long servers may take until they listen.
 const READY: Duration = Duration::from_secs(30);
 /// How long commands may take to end after a signal.
-const PATIENCE: Duration = Duration::from_secs(3);
+const KILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A command to start.
 #[derive(Clone)]
@@ -34,12 +34,28 @@ pub(super) struct Task {
 }
 
 /// What every command is started with.
-pub(super) struct Starter<'a> {
+pub(super) struct CommandContext<'a> {
     pub(super) hosts: &'a [Host],
     pub(super) control: &'a str,
     /// The only command, with the terminal as its own.
     pub(super) interactive: bool,
     pub(super) blocked: &'a Blocked,
+    /// The commands may run for this long.
+    pub(super) timeout: Option<Duration>,
+    /// Whether the thread of the fabric runs.
+    pub(super) has_fabric: &'a dyn Fn() -> bool,
+}
+
+/// Exit status after `--timeout`, as of timeout(1).
+const TIMED_OUT: u8 = 124;
+
+/// Why a run ended before its commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// A signal that was sent to us.
+    Signal(libc::c_int),
+    /// `--timeout` passed.
+    Timeout,
 }
 
 struct Process {
@@ -50,26 +66,29 @@ struct Process {
 
 /// How the commands ended.
 pub(super) struct Ended {
-    /// The worst exit status of a command that is no server, or of the signal that ended the run.
+    /// The worst exit status of a command that is no server, or of what stopped the run.
     pub(super) code: u8,
+    /// What stopped the run, if its commands did not end by themselves.
+    pub(super) stopped: Option<Stop>,
     /// From the first start of a command that is no server to the last end.
     pub(super) elapsed: Duration,
 }
 
 /// Runs all commands to their end.
-pub(super) fn run(starter: &Starter<'_>, tasks: Vec<Task>) -> Result<Ended, Failure> {
+pub(super) fn run(context: &CommandContext<'_>, tasks: Vec<Task>) -> Result<Ended, Failure> {
     let mut job = Job {
-        starter,
+        context,
         waiting: tasks,
         processes: Vec::new(),
-        output: Output::new(!starter.interactive),
-        interrupted: None,
+        output: Output::new(!context.interactive),
+        stopped: None,
+        began: Instant::now(),
         kill_at: None,
         ready_at: None,
     };
     let ended = job.watch();
     job.signal_all(libc::SIGKILL);
-    job.processes.iter_mut().filter(|process| process.ended.is_none()).for_each(|process| {
+    job.processes.iter_mut().for_each(|process| {
         let _ = process.child.wait();
     });
     let _ = job.output.finish();
@@ -77,11 +96,12 @@ pub(super) fn run(starter: &Starter<'_>, tasks: Vec<Task>) -> Result<Ended, Fail
 }
 
 struct Job<'a> {
-    starter: &'a Starter<'a>,
+    context: &'a CommandContext<'a>,
     waiting: Vec<Task>,
     processes: Vec<Process>,
     output: Output,
-    interrupted: Option<libc::c_int>,
+    stopped: Option<Stop>,
+    began: Instant,
     kill_at: Option<Instant>,
     /// When all servers listened.
     ready_at: Option<Instant>,
@@ -89,32 +109,31 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn watch(&mut self) -> Result<Ended, Failure> {
-        let began = Instant::now();
         self.start_where(|task| task.spec.is_server)?;
-        while self.interrupted.is_none() && self.ready_at.is_none() {
-            self.await_servers(began)?;
+        while self.stopped.is_none() && self.ready_at.is_none() {
+            self.await_servers(self.began)?;
         }
         let start = Instant::now();
         while self.is_busy() {
             let passed = start.elapsed();
             self.start_where(|task| Duration::from_nanos(task.spec.start_ns) <= passed)?;
-            self.tick();
+            self.tick()?;
         }
         let elapsed = start.elapsed();
         self.end_servers();
-        Ok(Ended { code: self.code(), elapsed })
+        Ok(Ended { code: self.code(), stopped: self.stopped, elapsed })
     }
 
     /// Whether a command that is no server waits or runs.
     fn is_busy(&self) -> bool {
-        let starts = self.interrupted.is_none() && !self.waiting.is_empty();
+        let starts = self.stopped.is_none() && !self.waiting.is_empty();
         let runs = |process: &Process| process.ended.is_none() && !process.task.spec.is_server;
         starts || self.processes.iter().any(runs)
     }
 
     fn await_servers(&mut self, began: Instant) -> Result<(), Failure> {
         let listens = |process: &&Process| {
-            process.task.spec.listen.is_none_or(|port| self.starter.listens(process, port))
+            process.task.spec.listen.is_none_or(|port| self.context.listens(process, port))
         };
         if let Some(process) = self.processes.iter().find(|process| !listens(process)) {
             let HostCommand { host, listen, .. } = process.task.spec;
@@ -127,73 +146,90 @@ impl Job<'_> {
                 ))
                 .advise("Check the command and `listen` of its [[run]] table"));
             }
-            self.tick();
+            self.tick()?;
         } else {
             self.ready_at = Some(Instant::now());
         }
         Ok(())
     }
 
-    fn tick(&mut self) {
-        if let Some(taken) = self.starter.blocked.next(TICK) {
+    fn tick(&mut self) -> Result<(), Failure> {
+        if !(self.context.has_fabric)() {
+            return Err(Failure::new("the thread of the fabric has ended before the commands"));
+        }
+        if let Some(taken) = self.context.blocked.next(TICK) {
             self.interrupt(taken);
         }
+        let stopped = self.stopped.is_some();
         for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
-            if let Ok(Some(status)) = process.child.try_wait() {
-                process.ended = Some(status);
-                if !status.success() && self.interrupted.is_none() {
-                    let code = program::exit_code(status);
-                    eprintln!(
-                        "ferroce fabric: a command on h{} ended with status {code}.",
-                        process.task.spec.host
-                    );
-                }
+            process.ended = exit_status(&process.child);
+            if let Some(status) = process.ended.filter(|status| !status.success() && !stopped) {
+                let code = program::exit_code(status);
+                eprintln!(
+                    "ferroce fabric: a command on h{} ended with status {code}.",
+                    process.task.spec.host
+                );
             }
+        }
+        if self.stopped.is_none()
+            && self.context.timeout.is_some_and(|timeout| self.began.elapsed() > timeout)
+        {
+            let seconds = self.began.elapsed().as_secs_f64();
+            eprintln!(
+                "ferroce fabric: the commands have not ended after {seconds:.1} s (--timeout); they are ended now."
+            );
+            self.signal_all(libc::SIGTERM);
+            self.stop(Stop::Timeout);
         }
         if self.kill_at.is_some_and(|at| Instant::now() >= at) {
             self.kill_at = None;
             self.signal_all(libc::SIGKILL);
         }
+        Ok(())
+    }
+
+    fn stop(&mut self, why: Stop) {
+        self.stopped.get_or_insert(why);
+        self.kill_at.get_or_insert(Instant::now() + KILL_TIMEOUT);
     }
 
     fn interrupt(&mut self, taken: Taken) {
         for process in self.processes.iter().filter(|process| process.ended.is_none()) {
             // The interactive command is in our own group, and has received the terminal's signal already.
-            if !self.starter.interactive || taken.by_process {
-                self.starter.signal(process, taken.signal);
+            if !self.context.interactive || taken.by_process {
+                self.context.signal(process, taken.signal);
             }
         }
         let passes = [libc::SIGUSR1, libc::SIGUSR2].contains(&taken.signal)
-            || (self.starter.interactive && !taken.by_process && taken.signal == libc::SIGINT);
+            || (self.context.interactive && !taken.by_process && taken.signal == libc::SIGINT);
         if !passes {
-            self.interrupted.get_or_insert(taken.signal);
-            self.kill_at.get_or_insert(Instant::now() + PATIENCE);
+            self.stop(Stop::Signal(taken.signal));
         }
     }
 
     fn end_servers(&mut self) {
         self.signal_all(libc::SIGTERM);
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + KILL_TIMEOUT;
         for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
-            while Instant::now() < patience && process.ended.is_none() {
-                process.ended = process.child.try_wait().ok().flatten();
+            while Instant::now() < deadline && process.ended.is_none() {
+                process.ended = exit_status(&process.child);
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
     }
 
     fn signal_all(&self, signal: libc::c_int) {
-        // The group may outlive its first process.
-        let any = |process: &&Process| process.ended.is_none() || !self.starter.interactive;
-        self.processes.iter().filter(any).for_each(|process| self.starter.signal(process, signal));
+        // The group may outlive its first process, which is reaped last so that its ID still names the group.
+        let any = |process: &&Process| process.ended.is_none() || !self.context.interactive;
+        self.processes.iter().filter(any).for_each(|process| self.context.signal(process, signal));
     }
 
     fn start_where(&mut self, wanted: impl Fn(&Task) -> bool) -> Result<(), Failure> {
         let (now, later): (Vec<Task>, Vec<Task>) =
             std::mem::take(&mut self.waiting).into_iter().partition(wanted);
         self.waiting = later;
-        for task in now.into_iter().filter(|_| self.interrupted.is_none()) {
-            let mut child = self.starter.start(&task)?;
+        for task in now.into_iter().filter(|_| self.stopped.is_none()) {
+            let mut child = self.context.start(&task)?;
             let label = format!("h{}", task.spec.host);
             if let Some(pipe) = child.stdout.take() {
                 self.output.follow(&label, pipe, |line| {
@@ -210,15 +246,26 @@ impl Job<'_> {
     }
 
     fn code(&self) -> u8 {
-        if let Some(signal) = self.interrupted {
-            return 128 + signal as u8;
+        match self.stopped {
+            Some(Stop::Signal(signal)) => return 128 + signal as u8,
+            Some(Stop::Timeout) => return TIMED_OUT,
+            None => {}
         }
         let clients = self.processes.iter().filter(|process| !process.task.spec.is_server);
         clients.filter_map(|process| Some(program::exit_code(process.ended?))).max().unwrap_or(0)
     }
 }
 
-impl Starter<'_> {
+/// The exit status of a child that has ended. The child is not reaped: its process ID stays its own.
+fn exit_status(child: &Child) -> Option<ExitStatus> {
+    let pid = Pid::from_raw(child.id() as i32)?;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::Pid(pid), options).ok().flatten()?;
+    let raw = status.exit_status().map(|code| code << 8).or_else(|| status.terminating_signal())?;
+    Some(ExitStatus::from_raw(raw))
+}
+
+impl CommandContext<'_> {
     fn listens(&self, process: &Process, port: u16) -> bool {
         self.hosts[process.task.spec.host as usize].listens(port)
     }

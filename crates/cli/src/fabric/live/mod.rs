@@ -26,7 +26,7 @@ use clap::Args;
 use ferroce_fabric::scenario::{HostCommand, Live, Mistake, Scenario};
 use forward::{Forwarded, Forwarder};
 use host::Host;
-use launch::{Ended, Starter, Task};
+use launch::{CommandContext, Ended, Task};
 use results::LiveReport;
 use std::ffi::OsString;
 use std::io::Write;
@@ -35,6 +35,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The fastest link of a live fabric: one process moves every packet.
 const MAX_RATE: u64 = 10_000_000_000;
@@ -62,6 +63,9 @@ pub(crate) struct LiveArgs {
     /// Write the results as JSON lines, one per run.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// End the commands of a run after this time, with exit status 124. Later variants are not run.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    timeout: Option<u64>,
     /// Do not simulate the scenario's workload for comparison.
     #[arg(long)]
     no_sim: bool,
@@ -118,29 +122,35 @@ pub(super) fn run(args: &LiveArgs) -> Result<ExitCode, Failure> {
     for at in chosen {
         let live = scenario.live(at, args.seed).map_err(mistake)?;
         let (name, control) = (live.name.clone(), live.control.clone());
-        let (forwarded, ended, drops) = run_live(live, &scenario, &tasks, &blocked)?;
+        let timeout = args.timeout.map(Duration::from_secs);
+        let (forwarded, ended, drops) = run_live(live, &scenario, &tasks, &blocked, timeout)?;
         code = code.max(ended.code);
         let report = LiveReport::of(&name, &control, &forwarded, &ended, &drops);
         print_text(&report.table())?;
         let measured = results::outcome(&name, &control, forwarded, ended.elapsed);
-        let simulated = match scenario.has_workload() && !args.no_sim {
-            true => Some(simulate_with_bar(&mut scenario.run(at, args.seed, true).map_err(mistake)?)),
-            false => None,
-        };
-        let comparison = simulated.as_ref().map(|simulated| compare::of(&scenario, at, &measured, simulated));
-        let comparison = comparison.transpose().map_err(mistake)?.flatten();
+        let (mut simulated, mut comparison) = (None, None);
+        if scenario.has_workload() && !args.no_sim && ended.stopped.is_none() {
+            let mut run = scenario.run(at, args.seed, true).map_err(mistake)?;
+            // No command runs now, so a signal may end this process.
+            let outcome = blocked.released(|| simulate_with_bar(&mut run));
+            let hosts = scenario.topology().hosts as usize;
+            comparison = compare::of(hosts, &measured, &outcome, run.world.flows());
+            simulated = Some(outcome);
+        }
         if let Some(comparison) = &comparison {
             print_text(&comparison.table())?;
         }
         if let Some(json) = &mut json {
             let line = serde_json::json!({ "kind": "live", "run": report, "comparison": comparison });
-            writeln!(json, "{line}").map_err(|error| Failure::io("cannot write the JSON lines", error))?;
+            writeln!(json, "{line}")
+                .and_then(|()| json.flush())
+                .map_err(|error| Failure::io("cannot write the JSON lines", error))?;
         }
         report.draw(&mut front);
         comparison.iter().for_each(|comparison| comparison.draw(&mut front));
         outcomes.push(measured);
         outcomes.extend(simulated.map(|simulated| renamed(simulated, &name)));
-        if code >= 128 {
+        if ended.stopped.is_some() {
             break;
         }
     }
@@ -178,6 +188,13 @@ fn check(scenario: &Scenario, shown: &str) -> Result<(), Failure> {
             ip::MAX_HOSTS
         ))
         .advise("Use fewer hosts, or simulate it: ferroce fabric sim"));
+    }
+    if let Some(link) = topology.links.iter().find(|link| link.a.max(link.b) < topology.hosts) {
+        return Err(Failure::usage(format!(
+            "{shown} has a link from host {} to host {}; every link of a live fabric ends at a switch",
+            link.a, link.b
+        ))
+        .advise("Put a switch between the two hosts"));
     }
     match topology.links.iter().find(|link| link.rate > MAX_RATE) {
         Some(link) => Err(Failure::usage(format!(
@@ -229,6 +246,7 @@ fn run_live(
     scenario: &Scenario,
     tasks: &[Task],
     blocked: &Blocked,
+    timeout: Option<Duration>,
 ) -> Result<(Forwarded, Ended, Vec<u64>), Failure> {
     let count = scenario.topology().hosts;
     let mtu = (live.mtu + HEADROOM).max(MIN_MTU);
@@ -239,8 +257,16 @@ fn run_live(
     let flag = stop.clone();
     let thread = std::thread::spawn(move || forwarder.run(&flag));
     let interactive = tasks.len() == 1 && tasks[0].spec.command.is_empty();
-    let starter = Starter { hosts: &hosts, control: &control, interactive, blocked };
-    let ended = launch::run(&starter, tasks.to_vec());
+    let has_fabric = || !thread.is_finished();
+    let context = CommandContext {
+        hosts: &hosts,
+        control: &control,
+        interactive,
+        blocked,
+        timeout,
+        has_fabric: &has_fabric,
+    };
+    let ended = launch::run(&context, tasks.to_vec());
     stop.store(true, Ordering::Relaxed);
     let forwarded = thread.join().map_err(|_| Failure::new("the thread of the fabric has panicked"))?;
     let drops = hosts.iter().map(Host::queue_drops).collect();
@@ -250,11 +276,8 @@ fn run_live(
 fn make_hosts(count: u32, mtu: u32) -> Result<(Vec<Host>, Vec<OwnedFd>), Failure> {
     let made: Result<Vec<_>, _> = (0..count).map(|number| Host::start(number, count, mtu)).collect();
     let made = made.map_err(|(step, error)| {
-        let failure = Failure::io(format!("cannot make a host: {step}"), error).exit_with(CANNOT_RUN);
-        match step.contains("tun") || step.contains("TUN") {
-            true => failure.advise("The kernel needs TUN (modprobe tun), and /dev/net/tun must be open to you: chmod 666 /dev/net/tun"),
-            false => failure.advise("Some containers forbid namespaces and mounts; run it outside, or in one with --privileged"),
-        }
+        let advice = step.advice(&error);
+        Failure::io(format!("cannot make a host: {step}"), error).exit_with(CANNOT_RUN).advise(advice)
     })?;
     Ok(made.into_iter().unzip())
 }

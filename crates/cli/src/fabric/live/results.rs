@@ -18,8 +18,12 @@ pub(super) struct LiveReport {
     seconds: f64,
     hosts: Vec<HostReport>,
     links: Vec<LinkReport>,
-    /// Packets to no host of the fabric.
+    /// Packets to no host of the fabric, and malformed ones.
     unroutable: u64,
+    /// Packets that arrived, but that the TUN device of the receiver did not take.
+    refused: u64,
+    /// Seconds of the run for which queues and rates are recorded, if that is not all of it.
+    recorded_seconds: Option<f64>,
     /// How late packets were delivered, in microseconds: half of them, 99 % of them, all of them.
     late_us: [f64; 3],
 }
@@ -97,13 +101,16 @@ impl LiveReport {
             paused_percent: 100.0 * queue.paused,
         });
         let late = &forwarded.lateness;
+        let recorded = world.samples().times.last();
         LiveReport {
             name: name.to_owned(),
             control: control.to_owned(),
             seconds,
             hosts: hosts.collect(),
             links: links.collect(),
-            unroutable: forwarded.unroutable + forwarded.refused,
+            unroutable: forwarded.unroutable,
+            refused: forwarded.refused,
+            recorded_seconds: recorded.filter(|_| world.samples().is_full()).map(|ps| *ps as f64 / 1e12),
             late_us: [late.quantile_ns(0.5), late.quantile_ns(0.99), late.longest_ns]
                 .map(|ns| ns as f64 / 1e3),
         }
@@ -120,6 +127,25 @@ impl LiveReport {
         )
     }
 
+    /// Sentences below the table.
+    fn notes(&self) -> String {
+        let mut notes = self.lateness();
+        let mut note = |count: u64, what: &str| {
+            if count > 0 {
+                let _ = write!(notes, "\n{count} packets {what}.");
+            }
+        };
+        note(
+            self.unroutable,
+            "were malformed or went to no host of the fabric (multicast of the kernel, for example)",
+        );
+        note(self.refused, "arrived, but the TUN device of the receiver did not take them");
+        if let Some(seconds) = self.recorded_seconds {
+            let _ = write!(notes, "\nQueues and rates are recorded for the first {seconds:.0} s only.");
+        }
+        notes
+    }
+
     /// For the terminal.
     pub(super) fn table(&self) -> String {
         format!(
@@ -127,7 +153,7 @@ impl LiveReport {
             self.name,
             self.seconds,
             table::of(&COLUMNS, &self.hosts),
-            self.lateness()
+            self.notes()
         )
     }
 
@@ -136,7 +162,7 @@ impl LiveReport {
         let _ = writeln!(page, "<h2>Live: {}</h2>", escape(&self.name));
         let rows = self.hosts.iter().map(|host| COLUMNS.map(|(_, _, cell)| cell(host)));
         page::table(page, "Hosts of the live run", COLUMNS.map(|(heading, ..)| heading), rows);
-        page::note(page, &self.lateness());
+        page::note(page, &self.notes());
     }
 }
 

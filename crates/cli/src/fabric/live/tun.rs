@@ -12,8 +12,58 @@ const TUN: &str = "/dev/net/tun";
 const QUEUE_PACKETS: libc::c_int = 10_000;
 const PREFIX_V6: u32 = 64;
 
-/// What was tried, and the error of the system.
-pub(super) type Step = (&'static str, io::Error);
+/// A step of making a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Thread,
+    Namespaces,
+    HostName,
+    Files,
+    OpenTun,
+    MakeTun,
+    Address,
+}
+
+/// The step that failed, and the error of the system.
+pub(super) type Refused = (Step, io::Error);
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Step::Thread => "starting its thread",
+            Step::Namespaces => "making its namespaces",
+            Step::HostName => "setting its name",
+            Step::Files => "mounting its files",
+            Step::OpenTun => "opening /dev/net/tun",
+            Step::MakeTun => "making its TUN device",
+            Step::Address => "setting the address of its TUN device",
+        })
+    }
+}
+
+impl Step {
+    /// What the user can do about an error of this step.
+    pub(super) fn advice(self, error: &io::Error) -> &'static str {
+        match (self, error.raw_os_error()) {
+            (_, Some(libc::EMFILE | libc::ENFILE)) => {
+                "Raise the limit of open files (ulimit -n), or use fewer hosts"
+            }
+            (_, Some(libc::ENOMEM | libc::EAGAIN)) => "Use fewer hosts, or a machine with more memory",
+            (Step::Namespaces, Some(libc::ENOSPC)) => {
+                "Raise the limits of namespaces: sysctl user.max_net_namespaces and user.max_mnt_namespaces"
+            }
+            (Step::OpenTun, Some(libc::EACCES | libc::EPERM)) => {
+                "Make it accessible: chmod 666 /dev/net/tun; a container needs --device /dev/net/tun"
+            }
+            (Step::OpenTun | Step::MakeTun, Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => {
+                "Load the driver: modprobe tun; a container needs --device /dev/net/tun"
+            }
+            _ => {
+                "Some containers forbid namespaces, mounts and devices; run it outside, or in one with --privileged"
+            }
+        }
+    }
+}
 
 /// Moves this thread into its own network, mount, host name and IPC namespaces.
 pub(super) fn leave_namespaces() -> io::Result<()> {
@@ -23,16 +73,15 @@ pub(super) fn leave_namespaces() -> io::Result<()> {
 }
 
 /// Makes the TUN device of this thread's network namespace.
-pub(super) fn open(mtu: u32, address: Ipv4Addr, address_v6: Ipv6Addr) -> Result<OwnedFd, Step> {
-    let tun =
-        File::options().read(true).write(true).open(TUN).map_err(|error| ("opening /dev/net/tun", error))?;
+pub(super) fn open(mtu: u32, address: Ipv4Addr, address_v6: Ipv6Addr) -> Result<OwnedFd, Refused> {
+    let tun = File::options().read(true).write(true).open(TUN).map_err(|error| (Step::OpenTun, error))?;
     let mut request = named(INTERFACE);
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
     // SAFETY: the request is an `ifreq` of ours, which the kernel reads and fills.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })
-        .map_err(|error| ("making a TUN device", error))?;
-    configure(mtu, address, address_v6).map_err(|error| ("setting the address of a TUN device", error))?;
-    rustix::io::ioctl_fionbio(&tun, true).map_err(|error| ("making a TUN device", error.into()))?;
+        .map_err(|error| (Step::MakeTun, error))?;
+    configure(mtu, address, address_v6).map_err(|error| (Step::Address, error))?;
+    rustix::io::ioctl_fionbio(&tun, true).map_err(|error| (Step::MakeTun, error.into()))?;
     Ok(tun.into())
 }
 
@@ -103,5 +152,20 @@ fn check(returned: libc::c_int) -> io::Result<()> {
     match returned {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_follows_the_step_and_the_error() {
+        let advice = |step: Step, code| step.advice(&io::Error::from_raw_os_error(code));
+        assert!(advice(Step::OpenTun, libc::EACCES).contains("chmod"));
+        assert!(advice(Step::OpenTun, libc::ENOENT).contains("modprobe"));
+        assert!(advice(Step::OpenTun, libc::EMFILE).contains("ulimit"));
+        assert!(advice(Step::Namespaces, libc::ENOSPC).contains("max_net_namespaces"));
+        assert!(advice(Step::Files, libc::EPERM).contains("--privileged"));
     }
 }
