@@ -6,7 +6,7 @@ mod cm_support;
 use cm_support::{End, PATIENCE, connected, param, send};
 use ferroce_nic::{
     CmChannel, CmEventKind, CmRefusal, CmTransport, Config, ConnParam, Error, PortSpace, RejectReason,
-    Secret, UDP_QKEY, Wire,
+    UDP_QKEY, Wire,
 };
 use ferroce_os::wait_set::WaitSet;
 use ferroce_proto::verbs::{Access, QpState};
