@@ -2,14 +2,15 @@
 
 mod objects_support;
 
-use ferroce_nic::{Config, Error, Nic, QpInit, Strict};
+use ferroce_nic::{Config, Cq, Error, Nic, Pd, Qp, QpInit, Strict};
 use ferroce_proto::LKey;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::verbs::{
-    Access, AddressVector, AttrMask, Completion, Payload, QpAttr, QpCap, QpState, RecvWr, SendFlags, SendOp,
-    SendWr, Sge, Transport, WcStatus,
+    AttrMask, Completion, Payload, QpAttr, QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Transport,
+    WcStatus,
 };
 use objects_support::{completions, connect};
+use std::sync::Arc;
 
 fn open(strict: Strict) -> Nic {
     let addresses = Some(vec!["127.91.61.2".parse().unwrap()]);
@@ -17,64 +18,30 @@ fn open(strict: Strict) -> Nic {
         .unwrap()
 }
 
+/// Queues of eight requests.
+const CAP: QpCap =
+    QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
+
+fn create(pd: &Arc<Pd>, cq: &Cq, transport: Transport) -> Qp {
+    let init = QpInit { transport, send_cq: cq, recv_cq: cq, srq: None, cap: CAP, signal_all: false };
+    pd.create_qp(&init).unwrap()
+}
+
 #[test]
 fn a_program_that_signals_and_polls_never_meets_a_full_queue() {
     let nic = open(Strict::ConnectX6);
     let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
-    let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
-    let init =
-        QpInit { transport: Transport::Rc, send_cq: &cq, recv_cq: &cq, srq: None, cap, signal_all: false };
-    let [a, b] = [(); 2].map(|()| pd.create_qp(&init).unwrap());
-    for (qp, peer) in [(&a, &b), (&b, &a)] {
-        let base = QpAttr {
-            dest_qpn: peer.qpn(),
-            access: Access::REMOTE_WRITE,
-            av: AddressVector { dgid: nic.gids()[0].gid, port: 1, ..AddressVector::default() },
-            port: 1,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            ..QpAttr::default()
-        };
-        let steps = [
-            (QpState::Init, AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS),
-            (
-                QpState::Rtr,
-                AttrMask::AV
-                    | AttrMask::PATH_MTU
-                    | AttrMask::DEST_QPN
-                    | AttrMask::RQ_PSN
-                    | AttrMask::MAX_DEST_RD_ATOMIC
-                    | AttrMask::MIN_RNR_TIMER,
-            ),
-            (
-                QpState::Rts,
-                AttrMask::SQ_PSN
-                    | AttrMask::TIMEOUT
-                    | AttrMask::RETRY_CNT
-                    | AttrMask::RNR_RETRY
-                    | AttrMask::MAX_QP_RD_ATOMIC,
-            ),
-        ];
-        for (state, mask) in steps {
-            qp.modify(&QpAttr { state, ..base }, mask | AttrMask::STATE).unwrap();
-        }
-    }
-    let wr = SendWr {
-        wr_id: 3,
-        op: SendOp::Send,
-        payload: Payload::Inline(&[]),
-        flags: SendFlags::empty(),
-        ud: None,
-        srq: None,
-    };
+    let [a, b] = [(); 2].map(|()| create(&pd, &cq, Transport::Rc));
+    connect(&nic, &a, b.qpn());
+    connect(&nic, &b, a.qpn());
     // Every eighth is signalled and polled, and so is every receive.
     for round in 0..100u64 {
         for n in 0..8 {
             b.post_recv(&[RecvWr { wr_id: 1, sges: &[] }])
                 .unwrap_or_else(|(_, why)| panic!("{round}/{n}: {why}"));
             let flags = if n == 7 { SendFlags::SIGNALED } else { SendFlags::empty() };
-            a.post_send(&[SendWr { flags, ..wr }]).unwrap_or_else(|(_, why)| panic!("{round}/{n}: {why}"));
+            a.post_send(&[SendWr { flags, ..EMPTY_SEND }])
+                .unwrap_or_else(|(_, why)| panic!("{round}/{n}: {why}"));
         }
         let mut polled = 0;
         while polled < 9 {
@@ -83,7 +50,7 @@ fn a_program_that_signals_and_polls_never_meets_a_full_queue() {
         }
     }
     // A ninth in a row would be refused.
-    let refused = (0..9).find_map(|n| a.post_send(&[wr]).err().map(|(_, why)| (n, why.to_string())));
+    let refused = (0..9).find_map(|n| a.post_send(&[EMPTY_SEND]).err().map(|(_, why)| (n, why.to_string())));
     assert!(refused.as_ref().is_some_and(|(n, why)| *n == 8 && why.contains("max_send_wr 8")), "{refused:?}");
 }
 
@@ -100,10 +67,7 @@ const EMPTY_SEND: SendWr<'_> = SendWr {
 fn a_send_queue_that_starts_again_after_an_error_is_empty() {
     let nic = open(Strict::AnyNic);
     let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
-    let cap = QpCap { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
-    let init =
-        QpInit { transport: Transport::Uc, send_cq: &cq, recv_cq: &cq, srq: None, cap, signal_all: false };
-    let qp = pd.create_qp(&init).unwrap();
+    let qp = create(&pd, &cq, Transport::Uc);
     connect(&nic, &qp, qp.qpn());
     for _ in 0..7 {
         qp.post_send(&[EMPTY_SEND]).unwrap();
@@ -125,13 +89,12 @@ fn a_receive_that_belongs_into_a_shared_queue_is_refused_as_such() {
     let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
     let send_cq = nic.create_cq(64, None, 0).unwrap();
     let srq = pd.create_srq(8, 1).unwrap();
-    let cap = QpCap { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
     let own = QpInit {
         transport: Transport::Rc,
         send_cq: &send_cq,
         recv_cq: &cq,
         srq: None,
-        cap,
+        cap: QpCap { max_recv_wr: 1, ..CAP },
         signal_all: true,
     };
     let qps = [Some(&srq), None].map(|srq| pd.create_qp(&QpInit { srq, ..own }).unwrap());

@@ -150,7 +150,7 @@ impl Scenario {
         })
     }
 
-    /// A simulated queue pair gets the line rate and the base RTT from the topology; a real one must be told.
+    /// A simulated queue pair gets the line rate and the base RTT from the topology; a real one gets them as parameters.
     fn live_control(&self, control: &str, world: &World) -> String {
         let mut text = control.to_owned();
         if !control.contains("line_rate=") {

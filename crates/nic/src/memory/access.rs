@@ -87,9 +87,9 @@ impl RegionTable {
         region(&held).remote(peer, addr, len, need).map(|_| ())
     }
 
-    /// The peer's READ, of which `rest` bytes are left. `reader` answers it. If the answer `is_repeated`, the peer may have told the program that
-    /// it has its data, and the program may have unmapped the memory, as UCX does before it deregisters: the kernel copies, which
-    /// finds that out.
+    /// The peer's READ, of which `rest` bytes are left. `reader` answers it. If the answer `is_repeated`, the peer may have its
+    /// data, and the program may know that and have unmapped the memory, as UCX does before it deregisters. So the kernel copies: its
+    /// copy fails where a plain one would end the process.
     pub(crate) fn read_remote(
         &self,
         peer: Peer,
