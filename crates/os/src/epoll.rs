@@ -66,14 +66,16 @@ impl Epoll {
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Calls `each` with the token of every ready entry, 64 at most, without waiting. Returns how many there were.
-    pub fn ready(&self, mut each: impl FnMut(u64)) -> usize {
+    /// Calls `each` with the token of every ready entry, 64 at most, without waiting, and whether it has room for bytes or has failed.
+    /// Returns how many there were.
+    pub fn ready(&self, mut each: impl FnMut(u64, bool)) -> usize {
+        const HAS_ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let mut found = [libc::epoll_event { events: 0, u64: 0 }; AT_ONCE];
         // SAFETY: room for as many events as the count says.
         let count =
             unsafe { libc::epoll_wait(self.0.as_raw_fd(), found.as_mut_ptr(), AT_ONCE as libc::c_int, 0) };
         let count = usize::try_from(count).unwrap_or(0);
-        found[..count].iter().for_each(|event| each(event.u64));
+        found[..count].iter().for_each(|event| each(event.u64, event.events & HAS_ROOM != 0));
         count
     }
 }
@@ -103,15 +105,15 @@ mod tests {
         let (mut near, far) = UnixStream::pair().unwrap();
         let tokens = || {
             let mut tokens = Vec::new();
-            set.ready(|token| tokens.push(token));
+            set.ready(|token, has_room| tokens.push((token, has_room)));
             tokens
         };
         set.watch(far.as_fd(), Interest::Read, 7).unwrap();
         assert_eq!(tokens(), []);
         near.write_all(b"x").unwrap();
-        assert_eq!((tokens(), tokens()), (vec![7], vec![7]));
+        assert_eq!((tokens(), tokens()), (vec![(7, false)], vec![(7, false)]));
         set.watch(far.as_fd(), Interest::Write, 8).unwrap();
-        assert_eq!(tokens(), [8]);
+        assert_eq!(tokens(), [(8, true)]);
         set.remove(far.as_fd());
         assert_eq!(tokens(), []);
     }

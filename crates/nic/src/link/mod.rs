@@ -40,7 +40,9 @@ pub use ferroce_os::clock::now;
 pub use ferroce_os::interfaces::{LocalAddress, local_addresses};
 pub use shared_port::SharedPort;
 pub use single_packet::SinglePacket;
-pub(crate) use stream::{Closing, StreamExtras, StreamLink, StreamListener, StreamPiece, StreamSocket};
+pub(crate) use stream::{
+    Closing, Segmenting, StreamExtras, StreamLink, StreamListener, StreamPiece, StreamSocket,
+};
 pub use udp::{UdpConfig, UdpLink};
 pub(crate) use udp::{is_final_message, management_slot};
 

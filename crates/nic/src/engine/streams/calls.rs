@@ -167,6 +167,7 @@ impl Engine {
             connection,
             unsent: Unsent::default(),
             interest: Interest::Read,
+            awaits_room: false,
             ends_records: !terms.is_ferroce,
             awaits_first: terms.role == Role::Responder && terms.rtr.is_some(),
             failed: None,

@@ -7,7 +7,7 @@
 use super::end::Unsent;
 use super::{CLOSING, StreamEvent, Streams};
 use crate::engine::Engine;
-use crate::link::{Closing, StreamSocket};
+use crate::link::{Closing, Segmenting, StreamSocket};
 use ferroce_os::epoll::Interest;
 use ferroce_os::lock::{Mutex, lock_within};
 use ferroce_proto::Time;
@@ -42,7 +42,7 @@ impl ClosingStream {
     /// Sends what is left, and reads. Returns whether the stream has ended.
     fn advance(&mut self, buffer: &mut [u8]) -> bool {
         let was_unsent = !self.unsent.is_empty();
-        match self.unsent.flush(&self.socket, false) {
+        match self.unsent.flush(&self.socket, Segmenting::Push) {
             Ok(true) if was_unsent => self.socket.close(Closing::AfterData),
             Ok(_) => {}
             Err(_) => return true,

@@ -43,10 +43,10 @@ impl Engine {
         let mut any = false;
         polling.quick_polls += 1;
         if let Some(recent) = polling.recent.filter(|_| !thorough && polling.quick_polls < QUICK_POLLS) {
-            any = self.serve_number(recent, &mut polling, progress, now);
+            any = self.serve_number(recent, false, &mut polling, progress, now);
         } else {
             polling.quick_polls = 0;
-            let ready = streams.sockets.ready(|token| match token {
+            let ready = streams.sockets.ready(|token, has_room| match token {
                 _ if token & AGENT != 0 => {
                     if let Some(agent) = self.agent() {
                         agent.socket_ready(token & !AGENT, now);
@@ -56,7 +56,7 @@ impl Engine {
                     self.serve_closing(streams, token & !CLOSING, &mut polling.buffer);
                 }
                 qpn => {
-                    let _ = self.serve_number(Qpn::new(qpn as u32), &mut polling, progress, now);
+                    let _ = self.serve_number(Qpn::new(qpn as u32), has_room, &mut polling, progress, now);
                 }
             });
             any |= ready > 0;
@@ -76,6 +76,7 @@ impl Engine {
     fn serve_number(
         &self,
         qpn: Qpn,
+        has_room: bool,
         polling: &mut StreamPolling,
         progress: &mut Progress,
         now: Time,
@@ -84,7 +85,7 @@ impl Engine {
             polling.recent = None;
             return false;
         };
-        let served = self.serve_stream(qp, &mut polling.buffer, now);
+        let served = self.serve_stream(qp, has_room, &mut polling.buffer, now);
         progress.completions += served.completions;
         if served.bytes > 0 {
             polling.recent = Some(qpn);
@@ -93,9 +94,9 @@ impl Engine {
     }
 
     /// Reads a stream, and sends what follows from that and what waits.
-    fn serve_stream(&self, qp: &QpCore, buffer: &mut [u8], now: Time) -> Served {
+    fn serve_stream(&self, qp: &QpCore, has_room: bool, buffer: &mut [u8], now: Time) -> Served {
         let Some(stream) = qp.stream() else { return Served::default() };
-        self.serve_locked(qp, stream, &mut stream.machine.lock(), buffer, now)
+        self.serve_locked(qp, stream, &mut stream.machine.lock(), has_room, buffer, now)
     }
 
     /// The same with the lock of the queue pair.
@@ -104,6 +105,7 @@ impl Engine {
         qp: &QpCore,
         stream: &StreamEnd,
         machine: &mut StreamQp,
+        has_room: bool,
         buffer: &mut [u8],
         now: Time,
     ) -> Served {
@@ -112,6 +114,7 @@ impl Engine {
         for _ in 0..READS {
             let mut end = stream.socket.lock();
             let Some(connected) = &mut end.connected else { break };
+            connected.awaits_room &= !has_room;
             let received = connected.receive(buffer);
             connected.has_ended = matches!(received, Ok(Some(0)) | Err(_));
             // The machine sends.
@@ -177,6 +180,7 @@ impl Engine {
                 {
                     connected.interest = interest;
                 }
+                connected.awaits_room = connected.interest == Interest::ReadWrite;
             }
             Some(close) => {
                 if let Some(connected) = end.connected.take() {

@@ -42,7 +42,8 @@ impl Engine {
         let (Some(streams), Some(stream)) = (&self.streams, qp.stream()) else { return Err(TxError::Full) };
         let mut end = stream.socket.lock();
         let Some(connected) = &mut end.connected else { return Err(TxError::Full) };
-        if !flush(connected) {
+        let waits = connected.awaits_room && fpdu.payload.len() >= EXTERNAL_FROM;
+        if waits || !flush(connected) {
             return Err(TxError::Full);
         }
         let taken = match fpdu.has_crc {
@@ -66,7 +67,7 @@ impl Engine {
             let payload = &copy[fpdu.header.len()..];
             let (trailer, len) = fpdu.trailer(streams.crc, |sum| streams.crc.update(sum, payload));
             copy.extend_from_slice(&trailer[..len]);
-            let sent = connected.socket.send(copy, connected.ends_records);
+            let sent = connected.socket.send(copy, connected.segmenting(fpdu.ends_message));
             let sent = sent.inspect_err(|error| connected.on_send_error(error)).unwrap_or(0);
             // Nothing of it left: then it need not be kept.
             if sent > 0 && sent < copy.len() {
@@ -106,7 +107,8 @@ impl Engine {
             let skipped = from.saturating_sub(head_len + payload_len);
             pieces.push(StreamPiece::Bytes(&trailer[skipped..trailer_len]));
             // SAFETY: `pins` hold the region until the call has returned.
-            let sent = unsafe { connected.socket.send_pieces(&pieces, connected.ends_records) };
+            let sent =
+                unsafe { connected.socket.send_pieces(&pieces, connected.segmenting(fpdu.ends_message)) };
             match (sent, external) {
                 (Ok(sent), _) => Ok(from + sent),
                 // Only that piece is memory of the program.
@@ -154,6 +156,6 @@ impl Engine {
 
 /// Sends what an earlier FPDU left. Returns whether nothing is left.
 pub(super) fn flush(connected: &mut Connected) -> bool {
-    let flushed = connected.unsent.flush(&connected.socket, connected.ends_records);
+    let flushed = connected.unsent.flush(&connected.socket, connected.segmenting(true));
     flushed.inspect_err(|error| connected.on_send_error(error)).unwrap_or(false)
 }

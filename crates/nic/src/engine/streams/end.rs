@@ -1,6 +1,6 @@
 //! The stream of one queue pair.
 
-use crate::link::StreamSocket;
+use crate::link::{Segmenting, StreamSocket};
 use ferroce_os::epoll::Interest;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::iwarp::StreamQp;
@@ -40,6 +40,9 @@ pub(super) struct Connected {
     pub(super) unsent: Unsent,
     /// What the socket is watched for.
     pub(super) interest: Interest,
+    /// The socket is watched for room, and payload waits until it has a good part of its buffer free: many small pieces would take more
+    /// calls, and each would meet the kernel's own work on the socket.
+    pub(super) awaits_room: bool,
     /// FPDUs must not share TCP segments: the peer is not ferroce.
     pub(super) ends_records: bool,
     /// The connection manager waits for the peer's first FPDU.
@@ -59,6 +62,15 @@ impl Connected {
                 Err(io::Error::from_raw_os_error(errno))
             }
             _ => Ok(received),
+        }
+    }
+
+    /// How the end of an FPDU leaves.
+    pub(super) fn segmenting(&self, ends_message: bool) -> Segmenting {
+        match (self.ends_records, ends_message) {
+            (true, _) => Segmenting::EndsRecord,
+            (false, false) => Segmenting::MoreFollows,
+            (false, true) => Segmenting::Push,
         }
     }
 
@@ -87,9 +99,9 @@ impl Unsent {
     }
 
     /// Sends what the kernel takes. Returns whether nothing is left.
-    pub(super) fn flush(&mut self, socket: &StreamSocket, ends_records: bool) -> io::Result<bool> {
+    pub(super) fn flush(&mut self, socket: &StreamSocket, segmenting: Segmenting) -> io::Result<bool> {
         if !self.is_empty() {
-            self.sent += socket.send(&self.bytes[self.sent..], ends_records)?;
+            self.sent += socket.send(&self.bytes[self.sent..], segmenting)?;
             if self.is_empty() {
                 *self = Unsent::default();
             }

@@ -43,7 +43,7 @@ impl Engine {
                 continue;
             };
             if machine.state() == QpState::Sqd {
-                self.serve_locked(&qp, stream, &mut machine, buffer, now());
+                self.serve_locked(&qp, stream, &mut machine, true, buffer, now());
                 left.is_unsent |= machine.state() == QpState::Sqd;
             }
         }

@@ -8,7 +8,7 @@ mod socket;
 mod tap;
 
 pub(crate) use extras::StreamExtras;
-pub(crate) use socket::{Closing, StreamListener, StreamPiece, StreamSocket};
+pub(crate) use socket::{Closing, Segmenting, StreamListener, StreamPiece, StreamSocket};
 
 use super::shared_port::SharedPort;
 use super::{Capabilities, Effort, Link, LinkCounters, LinkError, RxBatch, TxBatch};

@@ -40,6 +40,27 @@ impl StreamPiece<'_> {
     }
 }
 
+/// How bytes share TCP segments with those of later calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Segmenting {
+    /// They share none.
+    EndsRecord,
+    /// More follow at once, so a segment that is not full waits for them.
+    MoreFollows,
+    /// They leave at once.
+    Push,
+}
+
+impl Segmenting {
+    const fn flag(self) -> libc::c_int {
+        match self {
+            Segmenting::EndsRecord => libc::MSG_EOR,
+            Segmenting::MoreFollows => libc::MSG_MORE,
+            Segmenting::Push => 0,
+        }
+    }
+}
+
 /// How a stream is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closing {
@@ -169,25 +190,25 @@ impl StreamSocket {
     pub(crate) fn send_frame(&self, frame: &[u8]) -> io::Result<()> {
         let pieces = [StreamPiece::Bytes(frame)];
         // SAFETY: no piece lies in a region.
-        let sent = unsafe { self.send_most(&pieces, true, usize::MAX) }?;
+        let sent = unsafe { self.send_most(&pieces, Segmenting::EndsRecord, usize::MAX) }?;
         if sent == frame.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
     /// Sends bytes of the NIC. Returns how many the kernel took.
-    pub(crate) fn send(&self, bytes: &[u8], ends_record: bool) -> io::Result<usize> {
+    pub(crate) fn send(&self, bytes: &[u8], segmenting: Segmenting) -> io::Result<usize> {
         let pieces = [StreamPiece::Bytes(bytes)];
         // SAFETY: no piece lies in a region.
-        unsafe { self.send_pieces(&pieces, ends_record) }
+        unsafe { self.send_pieces(&pieces, segmenting) }
     }
 
-    /// Sends pieces, as many bytes of them as the kernel takes. `ends_record`: nothing of later calls shares a segment with them.
+    /// Sends pieces, as many bytes of them as the kernel takes.
     ///
     /// # Safety
     /// The regions of external pieces are held.
     pub(crate) unsafe fn send_pieces(
         &self,
         pieces: &[StreamPiece<'_>],
-        ends_record: bool,
+        segmenting: Segmenting,
     ) -> io::Result<usize> {
         let most = match &self.extras {
             Some(extras) => self.allowed(&extras.next_fault(Io::Sent, IoFault::USUAL_WRITE), usize::MAX)?,
@@ -195,7 +216,7 @@ impl StreamSocket {
         };
         let Some(most) = most else { return Ok(0) };
         // SAFETY: as the caller promises.
-        unsafe { self.send_most(pieces, ends_record, most) }
+        unsafe { self.send_most(pieces, segmenting, most) }
     }
 
     /// The same, and no more than `most` bytes.
@@ -205,7 +226,7 @@ impl StreamSocket {
     unsafe fn send_most(
         &self,
         pieces: &[StreamPiece<'_>],
-        ends_record: bool,
+        segmenting: Segmenting,
         most: usize,
     ) -> io::Result<usize> {
         let mut left = most;
@@ -217,8 +238,7 @@ impl StreamSocket {
         // SAFETY: an all-zero `msghdr` is valid: it has no address, no pieces and no control message.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len() as _);
-        let end = if ends_record { libc::MSG_EOR } else { 0 };
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | end;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | segmenting.flag();
         let began_ns = self.extras.as_ref().map_or(0, |extras| extras.time_ns());
         // SAFETY: the kernel only reads the pieces. Those of the NIC are borrowed, and the regions of the others are held, as
         // the caller promises.
