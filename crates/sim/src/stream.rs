@@ -11,10 +11,10 @@ use crate::world::World;
 use ferroce_proto::cc::FixedWindow;
 use ferroce_proto::iwarp::negotiation::{Initiator, Negotiated, Offer, Responder, Rtr};
 use ferroce_proto::iwarp::reader::{Item, Reader};
-use ferroce_proto::iwarp::{Close, Lost, StreamQp};
+use ferroce_proto::iwarp::{Close, InPlace, Lost, StreamQp};
 use ferroce_proto::qp::state::ModifyError;
-use ferroce_proto::qp::{PostError, QpConfig};
-use ferroce_proto::verbs::{Access, AttrMask, EventKind, Mtu, QpAttr, QpCap, RecvWr, Transport};
+use ferroce_proto::qp::{Memory, Placement, PostError, QpConfig};
+use ferroce_proto::verbs::{Access, AttrMask, EventKind, MemoryFault, Mtu, QpAttr, QpCap, RecvWr, Transport};
 use ferroce_proto::{PdId, Qpn, Time};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -161,6 +161,8 @@ pub struct StreamPair {
     pub stall: f64,
     /// Most bytes that arrive at a time.
     pub largest_piece: usize,
+    /// Bytes that were received straight into a region.
+    pub in_place: u64,
 }
 
 impl StreamPair {
@@ -184,7 +186,16 @@ impl StreamPair {
             assert!(end.qp.start(terms, setup.access, setup.mulpdu), "a new queue pair is in INIT");
         }
         let wire = || Wire { room: setup.room, ..Wire::default() };
-        StreamPair { world, ends, wires: [wire(), wire()], rng, steps: 0, stall: 0.2, largest_piece: 2000 }
+        StreamPair {
+            world,
+            ends,
+            wires: [wire(), wire()],
+            rng,
+            steps: 0,
+            stall: 0.2,
+            largest_piece: 2000,
+            in_place: 0,
+        }
     }
 
     /// Calls a queue pair with its host.
@@ -311,7 +322,25 @@ impl StreamPair {
         }
         let cut = self.rng.random_range(1..=most);
         let piece: Vec<u8> = self.wires[from].bytes.drain(..cut).collect();
-        self.inject(to, &piece);
+        let placed = self.place(to, &piece);
+        self.inject(to, &piece[placed..]);
+    }
+
+    /// Receives payload straight into its region, as hosts may do. Returns how many bytes.
+    fn place(&mut self, to: usize, bytes: &[u8]) -> usize {
+        let next = self.ends[to].qp.in_place();
+        let Some(next) = next.filter(|_| self.rng.random_bool(0.8)) else { return 0 };
+        let bytes = &bytes[..bytes.len().min(next.most as usize)];
+        let is_placed = self.with(to, |qp, now, host| {
+            let InPlace { pd, rkey, addr, len, .. } = next;
+            host.check_remote(pd, rkey, addr, len.into(), Access::REMOTE_WRITE)?;
+            host.write_remote(pd, rkey, addr, bytes, Placement::More)?;
+            qp.received_in_place(bytes.len() as u32, |crc, sum| crc.update(sum, bytes), now, host);
+            Ok::<_, MemoryFault>(())
+        });
+        let placed = if is_placed.is_ok() { bytes.len() } else { 0 };
+        self.in_place += placed as u64;
+        placed
     }
 
     /// Tells an end that nothing more arrives.

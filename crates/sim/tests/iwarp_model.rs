@@ -250,11 +250,13 @@ impl Model {
 
 #[test]
 fn random_work_gives_what_the_model_says() {
+    let mut in_place = 0;
     for seed in 0..120 {
         let mut model = Model::new(seed, seed % 2 == 0);
         model.work(60);
         model.pair.run();
         model.check_everything_done();
+        in_place += model.pair.in_place;
         let end = (seed % 2) as usize;
         model.pair.disconnect(end);
         model.pair.run();
@@ -265,6 +267,7 @@ fn random_work_gives_what_the_model_says() {
             assert!(!model.pair.ends[end].events().iter().any(|kind| *kind != SRQ_EMPTY), "seed {seed}");
         }
     }
+    assert!(in_place > 0, "no WRITE was received in place");
 }
 
 const SRQ_EMPTY: ferroce_proto::verbs::EventKind = ferroce_proto::verbs::EventKind::QpLastWqeReached;
@@ -308,6 +311,30 @@ fn damage_is_found_and_ends_the_connection() {
         model.check_flushed(end);
     }
     assert!(found > 20, "only {found} streams had bytes to damage");
+}
+
+/// Long WRITEs go straight into their region, except for the end of each segment. A wrong CRC is found there, too.
+#[test]
+fn long_writes_are_received_in_place() {
+    const LEN: u32 = 60_000;
+    for (seed, crc, is_damaged) in [(1, false, false), (2, true, false), (3, true, true)] {
+        let offer = Offer { crc, ..StreamSetup::default().offer };
+        let setup = StreamSetup { offer, mulpdu: u16::MAX, room: 100_000, ..StreamSetup::default() };
+        let mut pair = StreamPair::new(seed, &setup);
+        (pair.stall, pair.largest_piece) = (0.0, 20_000);
+        let [near, far] = [0, 1].map(|end| pair.ends[end].mr.clone());
+        near.fill(seed);
+        let source = near.read(0, LEN as usize);
+        pair.post(0, &Wr::write(1, &far, 100_000).sges([near.sge(0, LEN)]));
+        while pair.in_place == 0 {
+            assert!(pair.step(), "seed {seed}: nothing was received in place");
+        }
+        assert!(!is_damaged || pair.damage(0));
+        pair.run();
+        assert!(pair.in_place <= u64::from(LEN) - 64, "seed {seed}: {} bytes in place", pair.in_place);
+        assert_eq!(far.read(100_000, LEN as usize) == source, !is_damaged, "seed {seed}");
+        assert_eq!(pair.ends[1].qp.state() == QpState::Err, is_damaged, "seed {seed}");
+    }
 }
 
 /// The same seed gives the same run.

@@ -30,7 +30,7 @@ impl External {
         debug_assert!(from + len <= self.0.len);
         External(Span { start: self.0.start + from, len, ..self.0 })
     }
-    /// The first of them. The kernel may read from here; nobody may make a reference of it.
+    /// The first of them. The kernel may read from here, or write with the right to; nobody may make a reference of it.
     pub(crate) fn as_ptr(self) -> *const u8 {
         self.0.start as *const u8
     }
@@ -128,19 +128,20 @@ impl<'a> Pins<'a> {
         }
     }
 
-    /// `len` bytes that the peer reads, if the kernel can read them in place; `None` if they must be copied.
+    /// `len` bytes that the peer has the rights `need` on, if the kernel can read or write them in place; `None` if they must be copied.
     pub(crate) fn remote(
         &mut self,
         peer: Peer,
         rkey: RKey,
         addr: u64,
         len: usize,
+        need: Access,
     ) -> Result<Option<External>, MemoryFault> {
         if self.held.len() == MOST_PINS {
             return Ok(None);
         }
         let held = self.table.by_rkey(rkey)?;
-        let span = region(&held).remote(peer, addr, len as u64, Access::REMOTE_READ)?;
+        let span = region(&held).remote(peer, addr, len as u64, need)?;
         if span.backing != Backing::Mapped {
             return Ok(None);
         }

@@ -15,4 +15,4 @@ mod qp;
 pub mod reader;
 pub mod wire;
 
-pub use qp::{Close, Lost, StreamEgress, StreamHost, StreamQp, StreamWaiting};
+pub use qp::{Close, InPlace, Lost, StreamEgress, StreamHost, StreamQp, StreamWaiting};

@@ -37,6 +37,19 @@ impl Piece<'_> {
     }
 }
 
+/// Payload that a stream continues with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The header of its segment.
+    pub header: DdpHeader,
+    /// Payload bytes of the segment that are taken.
+    pub offset: u32,
+    /// Payload bytes that are missing, at least one.
+    pub len: u32,
+    /// Bytes between the payload and the next FPDU.
+    pub trailer_len: usize,
+}
+
 /// The body of a message without payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
@@ -124,6 +137,26 @@ impl Reader {
             }
             _ => Ok(None),
         }
+    }
+
+    /// The payload that the stream continues with; `None` anywhere else.
+    pub fn pending(&self) -> Option<Pending> {
+        let Stage::Payload { header, segment_len, left } = self.stage else { return None };
+        let trailer_len = self.trailer_len();
+        Some(Pending { header, offset: (segment_len - left) as u32, len: left as u32, trailer_len })
+    }
+
+    /// Skips payload that the caller has taken from the stream, less than is missing. `sum` continues the CRC over it, if there is one.
+    /// Returns its place in the segment.
+    pub fn skip(&mut self, len: u32, sum: impl FnOnce(Crc32c, u32) -> u32) -> Option<Piece<'static>> {
+        let Stage::Payload { header, segment_len, left } = self.stage else { return None };
+        let rest = left.checked_sub(len as usize).filter(|rest| *rest > 0)?;
+        if self.has_crc {
+            self.sum = sum(self.crc, self.sum);
+        }
+        self.stage = Stage::Payload { header, segment_len, left: rest };
+        let offset = (segment_len - left) as u32;
+        Some(Piece { header, segment_len: segment_len as u32, offset, data: &[], is_end: false })
     }
 
     /// Returns whether the head is complete.

@@ -6,7 +6,9 @@ use crate::engine::host::NicHost;
 use crate::engine::progress::Progress;
 use crate::engine::{Engine, QpCore};
 use crate::link::{Closing, now};
+use crate::memory::Pins;
 use ferroce_os::epoll::Interest;
+use ferroce_proto::iwarp::wire::Crc32c;
 use ferroce_proto::iwarp::{Close, Lost, StreamQp};
 use ferroce_proto::verbs::{EventKind, QpState};
 use ferroce_proto::{Qpn, Time};
@@ -115,20 +117,28 @@ impl Engine {
             let mut end = stream.socket.lock();
             let Some(connected) = &mut end.connected else { break };
             connected.awaits_room &= !has_room;
-            let received = connected.receive(buffer);
-            connected.has_ended = matches!(received, Ok(Some(0)) | Err(_));
+            let mut pins = Pins::new(&self.device.regions);
+            let received = self.receive_stream(connected, qp, machine, &mut pins, buffer);
+            let is_end = matches!(&received, Ok(Some(received)) if received.len() == 0);
+            connected.has_ended = is_end || received.is_err();
             // The machine sends.
             drop(end);
             match received {
                 Ok(None) => break,
-                Ok(Some(0)) => {
+                Ok(Some(_)) if is_end => {
                     machine.lost(Lost::Closed, now, &mut host);
                     break;
                 }
-                Ok(Some(count)) => {
-                    machine.receive(&buffer[..count], now, &mut host);
-                    bytes += count;
-                    if count < buffer.len() {
+                Ok(Some(received)) => {
+                    if let Some(placed) = received.in_place {
+                        // SAFETY: `pins` hold the region.
+                        let sum = |crc: Crc32c, sum| unsafe { placed.summed(|bytes| crc.update(sum, bytes)) };
+                        machine.received_in_place(placed.len() as u32, sum, now, &mut host);
+                        pins.release();
+                    }
+                    machine.receive(&buffer[..received.buffered], now, &mut host);
+                    bytes += received.len();
+                    if !received.is_full {
                         break;
                     }
                 }

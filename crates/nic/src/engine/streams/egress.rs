@@ -10,7 +10,7 @@ use crate::link::StreamPiece;
 use crate::memory::{External, Peer, Pins};
 use ferroce_proto::iwarp::wire::Fpdu;
 use ferroce_proto::qp::{TxError, TxPayload};
-use ferroce_proto::verbs::MemoryFault;
+use ferroce_proto::verbs::{Access, MemoryFault};
 use smallvec::SmallVec;
 use std::cell::Cell;
 
@@ -136,7 +136,7 @@ impl Engine {
                 pins.local(pd, sges, offset, len as usize, qp.address())
             }
             TxPayload::Remote { pd, rkey, addr, len, .. } if len as usize >= EXTERNAL_FROM => {
-                pins.remote(Peer { pd, qp: qp.qpn }, rkey, addr, len as usize)
+                pins.remote(Peer { pd, qp: qp.qpn }, rkey, addr, len as usize, Access::REMOTE_READ)
             }
             _ => Ok(None),
         }

@@ -5,6 +5,7 @@
 //! | here | which sockets a progress context has, and what it reports to the connection manager |
 //! | `end` | the stream of one queue pair |
 //! | `egress` | how an FPDU leaves |
+//! | `receive` | how bytes arrive |
 //! | `drive` | what happens in one poll |
 //! | `calls` | what verbs and the connection manager do to a queue pair |
 //! | `closing` | streams that end after their queue pair did |
@@ -20,6 +21,7 @@ mod closing;
 mod drive;
 mod egress;
 mod end;
+mod receive;
 mod settle;
 
 pub(crate) use calls::NewStream;

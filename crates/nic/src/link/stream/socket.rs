@@ -164,6 +164,29 @@ impl StreamSocket {
         Ok(received)
     }
 
+    /// Whether [`Self::receive_in_place`] is possible: captures and faults need the bytes in a buffer.
+    pub(crate) fn can_receive_in_place(&self) -> bool {
+        self.extras.is_none()
+    }
+
+    /// As [`Self::receive`], but the first bytes go into a region.
+    ///
+    /// # Safety
+    /// The region is held, and the peer may write these bytes of it.
+    pub(crate) unsafe fn receive_in_place(
+        &self,
+        target: External,
+        buffer: &mut [u8],
+    ) -> io::Result<Option<usize>> {
+        let parts = [
+            libc::iovec { iov_base: target.as_ptr().cast_mut().cast(), iov_len: target.len() },
+            libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() },
+        ];
+        // SAFETY: the kernel writes to bytes that are registered, as the caller promises, and to a buffer that is borrowed mutably.
+        let count = unsafe { libc::readv(self.socket.as_raw_fd(), parts.as_ptr(), parts.len() as _) };
+        unless_it_would_block(usize::try_from(count).map_err(|_| io::Error::last_os_error()))
+    }
+
     fn peek(&self) -> io::Result<Option<usize>> {
         unless_it_would_block(self.socket.peek(&mut [MaybeUninit::uninit()]))
     }

@@ -17,6 +17,7 @@
 //! | `transmit` | which FPDU is next |
 //! | `requests`, `responses` | FPDUs of posted work; of answers to the peer |
 //! | `receive` | items of the reader, and the order of messages |
+//! | `in_place` | payload that the host receives straight into its region |
 //! | `tagged`, `untagged`, `peer_requests` | WRITE and READ response; SEND and immediate data; READ and atomic requests |
 //! | `terminate` | Terminate in both directions |
 //! | `ending` | ERR, flush, and the end of the stream |
@@ -24,6 +25,7 @@
 
 mod egress;
 mod ending;
+mod in_place;
 mod modify;
 mod peer_requests;
 mod post;
@@ -38,6 +40,7 @@ mod waiting;
 
 pub use egress::{StreamEgress, StreamHost};
 pub use ending::{Close, Lost};
+pub use in_place::InPlace;
 pub use waiting::StreamWaiting;
 
 use super::negotiation::{Confirmation, Negotiated, Role, Rtr};

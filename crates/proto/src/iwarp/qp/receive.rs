@@ -40,16 +40,30 @@ impl StreamQp {
                     Err(self.stop(code, None, event, format_args!("{error}"), host))
                 }
             };
-            if let Err(stop) = outcome {
-                if let Some(kind) = stop.event {
-                    host.event(kind);
-                }
-                self.terminate_with(stop.code, stop.quoted, now, host);
-            }
+            self.end_if_refused(outcome, now, host);
         }
     }
 
-    fn on_item<H: HostServices>(&mut self, item: &Item<'_>, now: Time, host: &mut H) -> Result<(), Stop> {
+    pub(super) fn end_if_refused<H: HostServices>(
+        &mut self,
+        outcome: Result<(), Stop>,
+        now: Time,
+        host: &mut H,
+    ) {
+        if let Err(stop) = outcome {
+            if let Some(kind) = stop.event {
+                host.event(kind);
+            }
+            self.terminate_with(stop.code, stop.quoted, now, host);
+        }
+    }
+
+    pub(super) fn on_item<H: HostServices>(
+        &mut self,
+        item: &Item<'_>,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), Stop> {
         if let Some(expected) = self.confirmation.take() {
             self.check_confirmation(expected, item, host)?;
         }
