@@ -111,6 +111,52 @@ fn bandwidth_over_every_transport() {
     }
 }
 
+/// Every test of reliable connections over iWARP, with the options that change how it is set up or waited for.
+#[test]
+fn every_test_over_iwarp() {
+    let _turn = one_at_a_time();
+    for (test, _) in LATENCY_TESTS.into_iter().filter(|(_, transport)| *transport == "rc") {
+        let line = &both_sides(test, "--wire iwarp -n 20")[0];
+        assert_eq!(line["params"]["wire"], "iwarp");
+        check_latency(line, 20);
+    }
+    for (test, _) in BANDWIDTH_TESTS.into_iter().filter(|(_, transport)| *transport == "rc") {
+        let size = if test == "atomic-bw" { 8 } else { 1000 };
+        for options in ["", "-b -t 1", "-e -q 3 -l 4 -T 2"] {
+            let line = &both_sides(test, &format!("--wire iwarp -n 3002 -s {size} {options}"))[0];
+            if options.contains("-b") {
+                assert!(line["bandwidth"]["messages"].as_u64() > Some(3002), "{line}");
+            } else {
+                check_bandwidth(line, 3002);
+            }
+        }
+    }
+    for test in ["send-bw", "write-bw", "read-bw"] {
+        both_sides(test, "--wire iwarp -a -n 5").iter().for_each(|line| check_bandwidth(line, 5));
+    }
+    // The variable chooses the wire as well.
+    let found = outcome(ferroce("perf qps --count 200 --json").env("FERROCE_WIRE", "iwarp")).json();
+    assert_eq!(found["queue_pairs"], 200, "{found}");
+    assert!(found["connect_s"].as_f64() > Some(0.0), "{found}");
+    check_latency(&both_sides("tcp-spin-lat", "-n 20 -s 100000")[0], 20);
+}
+
+/// What the wire lacks is refused with a sentence.
+#[test]
+fn iwarp_refuses_what_it_lacks() {
+    for (line, why) in [
+        ("perf send-bw --wire iwarp -c ud", "iWARP has reliable connections only"),
+        ("perf write-bw --wire iwarp -m 1024", "no path MTU"),
+        ("perf loss --wire iwarp", "TCP repairs lost packets"),
+        ("perf --wire iwarp --loss 1%", "TCP repairs them"),
+        ("perf tcp-bw --wire iwarp", "plain socket"),
+    ] {
+        let found = outcome(&mut ferroce(line));
+        assert!(found.code != 0 && found.stdout.is_empty(), "{line}: {found:?}");
+        assert!(found.stderr.contains(why), "{line}: {found:?}");
+    }
+}
+
 #[test]
 fn both_sides_sleep_on_events() {
     let _turn = one_at_a_time();

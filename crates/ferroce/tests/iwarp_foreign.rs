@@ -63,12 +63,16 @@ fn read_frame(socket: &mut TcpStream, kind: FrameKind) -> MpaFrame {
 
 /// A SEND of one segment, with a CRC.
 fn send(msn: u32, data: &[u8]) -> Vec<u8> {
+    segment(msn, data, true)
+}
+
+fn segment(msn: u32, data: &[u8], has_crc: bool) -> Vec<u8> {
     let buffer = DdpBuffer::Untagged { invalidate: RKey(0), queue: 0, msn, offset: 0 };
     let mut bytes = vec![0; 2 + DdpHeader::UNTAGGED_LEN];
     DdpHeader { opcode: RdmapOpcode::Send, last: true, buffer }.write(&mut bytes[2..]);
     bytes[..2].copy_from_slice(&((DdpHeader::UNTAGGED_LEN + data.len()) as u16).to_be_bytes());
     let header = bytes.clone();
-    let fpdu = Fpdu { header: &header, payload: TxPayload::Bytes(data), has_crc: true, ends_message: true };
+    let fpdu = Fpdu { header: &header, payload: TxPayload::Bytes(data), has_crc, ends_message: true };
     let crc = Crc32c::new();
     let (trailer, len) = fpdu.trailer(crc, |sum| crc.update(sum, data));
     bytes.extend_from_slice(data);
@@ -281,6 +285,67 @@ fn damaged_streams_end_the_queue_pair() {
                     other => panic!("{other:?}"),
                 }
             }
+        });
+    }
+}
+
+/// A refusal while the stream is full: a peer that reads slowly gets the rest of the FPDU in progress, unchanged, then the Terminate, then
+/// the end.
+#[test]
+fn a_refusal_waits_for_a_peer_that_reads_slowly() {
+    const LEN: usize = 32 << 20;
+    for crc in [false, true] {
+        watched(move || {
+            let side = side();
+            let listener = listen(&side);
+            let region = side.open_region(LEN);
+            side.qp.post_recv(&[wr::recv(1, &[region.sge(..4).unwrap()])]).unwrap();
+            let mut peer = socket(listener.local_addr());
+            // Less than the segments of loopback, so that the sender cannot finish an FPDU.
+            socket2::SockRef::from(&peer).set_recv_buffer_size(32 << 10).unwrap();
+            peer.write_all(&frame(FrameKind::Request, 1, crc, b"").to_bytes()).unwrap();
+            let _connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+            assert_eq!(read_frame(&mut peer, FrameKind::Reply).crc, crc);
+            peer.write_all(&segment(1, b"good", crc)).unwrap();
+            assert_eq!(side.success().byte_len, 4);
+            let data = pattern(1, LEN);
+            region.write(0, &data).unwrap();
+            side.qp.send_from(2, &[region.sge(..).unwrap()]).unwrap();
+            let sent = || side.qp.counters().tx_bytes;
+            until("the stream is full", || {
+                let before = sent();
+                std::thread::sleep(Duration::from_millis(50));
+                before > 0 && sent() == before
+            });
+            // There is no receive for it.
+            peer.write_all(&segment(2, b"refused", crc)).unwrap();
+            event(&side.device, EventKind::QpReqErr);
+            side.status(WcStatus::WrFlushErr);
+            assert!(sent() < LEN as u64, "nothing had to wait");
+            // The program may use its memory again.
+            region.write(0, &vec![0; LEN]).unwrap();
+            let (mut reader, mut buffer) = (Reader::new(crc), [0; 32 << 10]);
+            let (mut got, mut refusal) = (0, None);
+            loop {
+                let count = peer.read(&mut buffer).unwrap();
+                if count == 0 {
+                    break;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+                let mut bytes = &buffer[..count];
+                while let Some(item) = reader.next(&mut bytes).unwrap() {
+                    match item {
+                        Item::Payload(piece) => {
+                            assert!(piece.data == &data[got..][..piece.data.len()], "from byte {got} on");
+                            got += piece.data.len();
+                        }
+                        Item::Message(_, Body::Terminate(terminate)) => refusal = Some(terminate.code),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            assert!(reader.is_between() && got >= sent() as usize);
+            assert_eq!(refusal, Some(TerminateCode::UNTAGGED_NO_BUFFER), "the peer learns why");
         });
     }
 }

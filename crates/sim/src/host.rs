@@ -99,14 +99,27 @@ impl Egress for SimHost<'_> {
 
 impl StreamEgress for SimHost<'_> {
     fn send_fpdu(&mut self, fpdu: &Fpdu<'_>, from: usize) -> Result<usize, TxError> {
+        let bytes = self.fpdu_bytes(fpdu)?;
+        let wire = self.stream.as_mut().expect("a stream");
+        let taken = wire.take(&bytes[from..], fpdu.has_crc);
+        if taken == 0 { Err(TxError::Full) } else { Ok(from + taken) }
+    }
+
+    fn keep_fpdu(&mut self, fpdu: &Fpdu<'_>, from: usize) -> Result<(), TxError> {
+        let bytes = self.fpdu_bytes(fpdu)?;
+        self.stream.as_mut().expect("a stream").keep(&bytes[from..]);
+        Ok(())
+    }
+}
+
+impl SimHost<'_> {
+    fn fpdu_bytes(&mut self, fpdu: &Fpdu<'_>) -> Result<Vec<u8>, TxError> {
         let data = self.fetch_own(fpdu.payload).map_err(TxError::Fault)?;
         let crc = Crc32c::new();
         let (trailer, len) = fpdu.trailer(crc, |sum| crc.update(sum, &data));
         let bytes = [fpdu.header, &data, &trailer[..len]].concat();
         assert_eq!(bytes.len(), fpdu.encoded_len());
-        let wire = self.stream.as_mut().expect("a stream");
-        let taken = wire.take(&bytes[from..], fpdu.has_crc);
-        if taken == 0 { Err(TxError::Full) } else { Ok(from + taken) }
+        Ok(bytes)
     }
 }
 

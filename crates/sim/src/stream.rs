@@ -39,6 +39,12 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
+    /// Takes bytes beyond what there is room for.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        self.sent.extend(bytes);
+    }
+
     /// Takes bytes as far as there is room; all or none if they must stay together. A single byte always fits an empty wire.
     pub(crate) fn take(&mut self, bytes: &[u8], whole: bool) -> usize {
         let room = self.room.saturating_sub(self.bytes.len());

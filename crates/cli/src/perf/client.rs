@@ -29,7 +29,7 @@ impl Client {
         let _pinned = self.local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
         let offer = handshake::ask(&mut self.control, params)?;
         match params.test.operation() {
-            Operation::Tcp => tcp::run(&mut self.control, params, budget, &offer),
+            Operation::Tcp => tcp::run(&mut self.control, params, budget, &offer, self.local.single_core),
             Operation::Udp if params.test == Test::UdpBw => {
                 udp_stream::run(&mut self.control, params, budget, &offer, self.local.single_core)
             }
@@ -46,7 +46,8 @@ impl Client {
     }
 
     /// Largest datagram message on the path to the server.
-    pub(crate) fn path_mtu(&self) -> Result<u64, Failure> {
+    pub(crate) fn path_mtu(&self, params: &Params) -> Result<u64, Failure> {
+        self.local.prepare(params)?;
         Ok(self.local.path_mtu(&self.control, Transport::Ud)?.bytes().into())
     }
 

@@ -6,6 +6,7 @@
 //!         Run ────────────▶          once per test and size
 //!               ◀────────── Ready    the server made its sockets or queue pairs
 //!         Go ─────────────▶          the client made its own
+//!         …… over iWARP, a TCP connection per queue pair ……
 //!               ◀────────── Started
 //!         …… traffic ……
 //!         Settle ─────────▶          unreliable traffic only: be quiet, and take what is still on its way
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 /// First word of every conversation.
 const MAGIC: &str = "ferroce-perf";
 /// Changes whenever the messages below do.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Messages of the client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -159,6 +160,11 @@ pub(crate) fn ask(control: &mut Control, params: &Params) -> Result<Offer, Failu
 /// Client: sends its address, and waits until the server is connected to it.
 pub(crate) fn go(control: &mut Control, offer: Offer) -> Result<(), Failure> {
     control.send(&Request::Go { offer })?;
+    await_started(control)
+}
+
+/// Client: takes the answer to [`Request::Go`].
+pub(crate) fn await_started(control: &mut Control) -> Result<(), Failure> {
     match receive(control)? {
         Reply::Started => Ok(()),
         other => Err(unexpected(&other)),

@@ -6,6 +6,7 @@ use super::test::{Operation, Test};
 use crate::failure::Failure;
 use crate::faults::FaultArgs;
 use crate::sizes::parse_size;
+use crate::wire::{WireArg, WireChoice};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,7 +41,8 @@ Examples, with write-bw for any test:
 const QPS_EXAMPLES: &str = "\
 Examples:
   ferroce perf qps                          ten thousand queue pairs
-  ferroce perf qps --count 1000 --json      fewer, for programs";
+  ferroce perf qps --count 1000 --json      fewer, for programs
+  ferroce perf qps --wire iwarp -c 5000     the same with TCP connections";
 
 const LOSS_EXAMPLES: &str = "\
 Examples:
@@ -57,6 +59,8 @@ pub(crate) struct QpsArgs {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) wire: WireArg,
 }
 
 /// Options of `loss`.
@@ -72,6 +76,8 @@ pub(crate) struct LossArgs {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) wire: WireArg,
     /// Faults; 1 % loss if none is given.
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
@@ -82,13 +88,15 @@ Examples:
   ferroce perf                              everything on this machine, about a minute
   ferroce perf --quick --json > now.json    a rough run for a script
   ferroce perf --loss 1% --seed 7           the same with one packet of a hundred lost
+  ferroce perf --wire iwarp                 the same over iWARP, compared with TCP
 
   ferroce perf send-lat                     server of one test, on one machine …
   ferroce perf send-lat 192.0.2.7 -s 64     … and its client on another
   ferroce perf write-bw 192.0.2.7 -a -q 4   all sizes, four queue pairs
   ferroce perf send-bw 192.0.2.7 -T 4       four threads on each side
   ferroce perf read-bw 192.0.2.7 -s 1M -D 10 -t 64
-  ferroce perf tcp-bw 192.0.2.7 -s 1M       the same wire with a socket, to compare
+  ferroce perf tcp-bw 192.0.2.7 -s 1M       the same network with a socket, to compare
+  ferroce perf write-bw 192.0.2.7 --wire iwarp
 
   ferroce perf qps --count 10000            what a queue pair costs
   ferroce perf loss --loss 1%               how much bandwidth is left when packets are lost";
@@ -108,6 +116,8 @@ pub(crate) struct SuiteArgs {
     /// Print the results as JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) wire: WireArg,
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
 }
@@ -145,8 +155,10 @@ test_commands! {
     ReadBw
     /// Fetch-and-add rate.
     AtomicBw
-    /// TCP ping-pong, to compare with send-lat.
+    /// TCP ping-pong, both sides blocking, to compare with send-lat.
     TcpLat
+    /// TCP ping-pong, both sides spinning, to compare with send-lat over iWARP.
+    TcpSpinLat
     /// TCP request and reply, to compare with read-lat.
     TcpRr
     /// TCP stream, to compare with the bandwidths.
@@ -232,6 +244,9 @@ pub(crate) struct TestArgs {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// A server without it takes the client's wire.
+    #[command(flatten)]
+    pub(crate) wire: WireArg,
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
 }
@@ -264,6 +279,8 @@ impl TestArgs {
         let post_list = self.post_list.unwrap_or(base.post_list);
         let params = Params {
             test,
+            // The variable does not concern sockets.
+            wire: if test.is_baseline() { WireChoice::default() } else { self.wire.choice()? },
             transport: self.transport.unwrap_or(base.transport),
             size,
             queue_pairs: self.qps.unwrap_or(base.queue_pairs),
@@ -301,6 +318,7 @@ impl TestArgs {
             ("--like-perftest", self.like_perftest),
             ("--gpu", self.gpu),
             ("-x", self.gid_index.is_some()),
+            ("--wire", self.wire != WireArg::default()),
             ("faults of RDMA packets", self.faults != FaultArgs::default()),
         ];
         given.into_iter().find_map(|(option, given)| given.then_some(option))
@@ -349,7 +367,9 @@ impl TestArgs {
         fn differs<T: PartialEq>(given: Option<T>, asked: T) -> bool {
             given.is_some_and(|given| given != asked)
         }
+        let wire = self.wire.given().map_err(|failure| failure.what().to_owned())?;
         for (option, differs) in [
+            ("--wire", !test.is_baseline() && differs(wire, asked.wire)),
             ("-s", differs(self.size, asked.size)),
             ("-q", differs(self.qps, asked.queue_pairs)),
             ("-T", differs(self.threads, asked.threads)),
@@ -401,6 +421,7 @@ mod tests {
         assert_eq!((args.iterations, args.gid_index), (Some(100), Some(3)));
         let expected = Params {
             test: Test::WriteBw,
+            wire: WireChoice::Roce,
             transport: Transport::Uc,
             size: 1 << 20,
             queue_pairs: 4,
@@ -442,8 +463,7 @@ mod tests {
 
     #[test]
     fn sockets_have_no_rdma_options() {
-        let options =
-            "-q 1,-t 1,-I 0,-e,-b,-l 1,-c rc,-m 1024,-Q 1,--like-perftest,-x 3,--loss 1%,--delay 1ms";
+        let options = "-q 1,-t 1,-I 0,-e,-b,-l 1,-c rc,-m 1024,-Q 1,--like-perftest,-x 3,--wire iwarp,--loss 1%,--delay 1ms";
         for test in Test::all().filter(|test| test.is_baseline()) {
             for option in options.split(',') {
                 let refusal = params(&format!("perf {} {option}", test.name())).expect_err(option);
@@ -473,5 +493,9 @@ mod tests {
         assert!(other.expect_err("refused").contains("-q"));
         let other = server.agrees_with(test, &params("perf write-bw h").expect("allowed"));
         assert!(other.expect_err("refused").contains("ferroce perf write-bw"));
+        let asked = params("perf send-bw h -q 2 --wire iwarp").expect("allowed");
+        assert_eq!(server.agrees_with(test, &asked), Ok(()), "the server takes the client's wire");
+        let (test, server) = parse("perf send-bw --wire roce").expect("clap accepts it");
+        assert!(server.agrees_with(test, &asked).expect_err("refused").contains("--wire"));
     }
 }

@@ -3,6 +3,7 @@
 use super::test::{Operation, Test};
 use crate::name_of;
 use crate::sizes::format_size;
+use crate::wire::WireChoice;
 use clap::ValueEnum;
 use ferroce_nic::MAX_INLINE;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,8 @@ pub(crate) enum Transport {
 pub(crate) struct Params {
     /// Which test.
     pub(crate) test: Test,
+    /// The wire of both devices. Sockets have the default.
+    pub(crate) wire: WireChoice,
     /// Kind of queue pair.
     pub(crate) transport: Transport,
     /// Bytes per message.
@@ -94,6 +97,7 @@ impl Params {
         let queues_many = test.is_bandwidth() && !test.is_baseline();
         Params {
             test,
+            wire: WireChoice::default(),
             transport: Transport::Rc,
             size,
             queue_pairs: if test == Test::Qps { 10_000 } else { 1 },
@@ -193,6 +197,9 @@ impl Params {
             }
             _ => {}
         }
+        if self.wire == WireChoice::Iwarp {
+            self.check_iwarp()?;
+        }
         let mtu = self.mtu.unwrap_or(MTUS[MTUS.len() - 1]);
         if self.transport == Transport::Ud && self.size > u64::from(mtu) {
             return Err(format!("a datagram message is one packet: at most {mtu} bytes, not {}", self.size));
@@ -214,14 +221,26 @@ impl Params {
         if self.test == Test::Qps { self.check_qps() } else { Ok(()) }
     }
 
+    fn check_iwarp(&self) -> Result<(), String> {
+        if self.transport != Transport::Rc {
+            let transport = name_of(self.transport);
+            return Err(format!("iWARP has reliable connections only: use -c rc, not {transport}"));
+        }
+        if self.mtu.is_some() {
+            return Err("iWARP has no path MTU (-m): TCP chooses the length of its segments".into());
+        }
+        Ok(())
+    }
+
     fn check_qps(&self) -> Result<(), String> {
-        let plain = Params { queue_pairs: self.queue_pairs, ..Params::defaults(Test::Qps) };
+        let plain = Params { queue_pairs: self.queue_pairs, wire: self.wire, ..Params::defaults(Test::Qps) };
         if *self == plain { Ok(()) } else { Err("the test of many queue pairs only has their number".into()) }
     }
 
     fn check_like_perftest(&self) -> Result<(), String> {
         let plain = Params {
             like_perftest: true,
+            wire: self.wire,
             tx_depth: self.tx_depth,
             inline: self.inline,
             mtu: self.mtu,
@@ -352,6 +371,10 @@ mod tests {
         assert!(refused(Params { gpu: true, ..base.clone() }).contains("--gpu is for send-bw"));
         let inline = Params { gpu: true, inline: 8, ..Params::defaults(Test::WriteBw) };
         assert!(refused(inline).contains("(-I)"));
+        let iwarp = Params { wire: WireChoice::Iwarp, ..base.clone() };
+        assert_eq!(iwarp.check(), Ok(()));
+        assert!(refused(Params { transport: Transport::Ud, ..iwarp.clone() }).contains("-c rc, not ud"));
+        assert!(refused(Params { mtu: Some(1024), ..iwarp }).contains("(-m)"));
         for messages in [1, 4] {
             let refusal = refused(Params { cq_moderation: Some(messages), ..base.clone() });
             assert!(refusal.contains("(-Q) belongs to the -bw tests"), "{refusal}");

@@ -19,12 +19,15 @@ pub(crate) fn serve(
     mut accept: impl FnMut(&Params) -> Result<(), String>,
 ) -> Result<(), Failure> {
     let mut refusal: Option<String> = None;
+    // Of the last test, until the client has taken the report.
+    let mut station = None;
     loop {
         // A client that leaves after a refusal does so because of it.
         let request = control.receive(idle).map_err(|failure| match refusal.take() {
             Some(reason) => Failure::new(format!("refused the client: {reason}")),
             None => failure,
         })?;
+        drop(std::mem::take(&mut station));
         match request {
             Request::Run { params } => match params.check().and_then(|()| accept(&params)) {
                 Err(reason) => {
@@ -33,9 +36,10 @@ pub(crate) fn serve(
                 }
                 Ok(()) => {
                     // Reports a failure to the client; if that fails, too, our own is still the one to return.
-                    let report = serve_test(control, &params, local).inspect_err(|failure| {
+                    let (report, served) = serve_test(control, &params, local).inspect_err(|failure| {
                         let _ = control.send(&Reply::Failed { reason: failure.what().to_owned() });
                     })?;
+                    station = served;
                     control.send(&Reply::Report(report))?;
                 }
             },
@@ -48,13 +52,18 @@ pub(crate) fn serve(
 /// Idle time that a server of a single test allows its client between two sizes.
 pub(crate) const IDLE: Option<Duration> = Some(STEP_TIMEOUT);
 
-fn serve_test(control: &mut Control, params: &Params, local: &rdma::Local) -> Result<Report, Failure> {
+fn serve_test(
+    control: &mut Control,
+    params: &Params,
+    local: &rdma::Local,
+) -> Result<(Report, Option<rdma::Station>), Failure> {
     local.prepare(params)?;
     let _pinned = local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
-    match params.test.operation() {
-        Operation::Tcp => tcp::serve(control, params),
+    let report = match params.test.operation() {
+        Operation::Tcp => tcp::serve(control, params, local.single_core),
         Operation::Udp if params.test == Test::UdpBw => udp_stream::serve(control, params, local.single_core),
         Operation::Udp => udp::serve(control, params, local.single_core),
-        _ => rdma::serve(control, params, local),
-    }
+        _ => return rdma::serve(control, params, local).map(|(report, station)| (report, Some(station))),
+    }?;
+    Ok((report, None))
 }

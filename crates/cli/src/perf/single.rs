@@ -79,7 +79,7 @@ fn measure(
         .map_err(|error| Failure::io(format!("cannot use the connection to {host}"), error))?;
     let mut client = Client::new(control, local)?;
     let mut lines = Vec::new();
-    let path_mtu = if params.transport == Transport::Ud { client.path_mtu()? } else { 0 };
+    let path_mtu = if params.transport == Transport::Ud { client.path_mtu(params)? } else { 0 };
     for size in args.sizes(params, path_mtu) {
         let params = args.params_of_size(test, size)?;
         let (latency, bandwidth) = match client.run(&params, args.budget(test))? {
@@ -163,6 +163,7 @@ fn run_server(test: Test, args: &TestArgs) -> Result<(), Failure> {
             args.agrees_with(test, asked)?;
             served.push(asked.clone());
             if let Some(listener) = listener.take().filter(|_| asked.threads > 1) {
+                local.prepare(asked).map_err(|failure| failure.what().to_owned())?;
                 let others = (1..asked.threads).map(|_| local.beside()).collect::<Result<Vec<_>, _>>();
                 let others = others.map_err(|failure| failure.what().to_owned())?;
                 scope.spawn(move || serve_others(scope, test, args, &listener, others));

@@ -8,12 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Test {
-    /// TCP ping-pong.
+    /// TCP ping-pong, both sides blocking.
     TcpLat,
     /// TCP stream.
     TcpBw,
     /// Small TCP request, reply of the message size: what a READ replaces.
     TcpRr,
+    /// TCP ping-pong, both sides spinning.
+    TcpSpinLat,
     /// UDP ping-pong, both sides spinning.
     UdpLat,
     /// UDP stream, in packets like those of a WRITE.
@@ -73,7 +75,7 @@ impl Test {
             Test::WriteLat | Test::WriteBw => Operation::Write,
             Test::ReadLat | Test::ReadBw => Operation::Read,
             Test::AtomicLat | Test::AtomicBw => Operation::Atomic,
-            Test::TcpLat | Test::TcpRr | Test::TcpBw => Operation::Tcp,
+            Test::TcpLat | Test::TcpSpinLat | Test::TcpRr | Test::TcpBw => Operation::Tcp,
             Test::UdpLat | Test::UdpBw => Operation::Udp,
         }
     }
@@ -89,16 +91,16 @@ impl Test {
         matches!(self.operation(), Operation::Tcp | Operation::Udp)
     }
 
-    /// Whether both sides poll. TCP sides block, as usual for sockets, and the scheduler places them.
+    /// Whether both sides poll. Other TCP sides block, as usual for sockets, and the scheduler places them.
     pub(crate) fn polls(self) -> bool {
-        self.operation() != Operation::Tcp
+        self.operation() != Operation::Tcp || self == Test::TcpSpinLat
     }
 
     /// The divisor of a timed round trip: 2 for a ping-pong, whose figure is the time of one message; 1 for a READ,
     /// an atomic and a request, which end with the reply.
     pub(crate) fn messages_per_round_trip(self) -> f64 {
         match self {
-            Test::SendLat | Test::WriteLat | Test::TcpLat | Test::UdpLat => 2.0,
+            Test::SendLat | Test::WriteLat | Test::TcpLat | Test::TcpSpinLat | Test::UdpLat => 2.0,
             _ => 1.0,
         }
     }

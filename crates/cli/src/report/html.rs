@@ -37,8 +37,10 @@ fn subtitle(results: &Results) -> String {
         if results.machine.optimised { "" } else { " Built without optimisation: the figures do not count." };
     let caution = results.caution().map_or(String::new(), |caution| format!(" {caution}"));
     format!(
-        "Two processes on one machine over its loopback interface, all measured in one run of {:.0} s on {}.{quick}{faults}{debug}{caution}",
-        results.duration_s, results.date
+        "Two processes on one machine over its loopback interface, {}, all measured in one run of {:.0} s on {}.{quick}{faults}{debug}{caution}",
+        results.wire_name(),
+        results.duration_s,
+        results.date
     )
 }
 
@@ -113,6 +115,7 @@ fn table_row(results: &Results, row: &Row, size: u64) -> Option<String> {
 mod tests {
     use super::*;
     use crate::perf::suite::examples;
+    use crate::wire::WireChoice;
 
     #[test]
     fn the_page_stands_alone() {
@@ -128,6 +131,15 @@ mod tests {
                 "{open}"
             );
         }
+    }
+
+    #[test]
+    fn the_page_names_the_wire() {
+        let page = html(&examples::results_over(WireChoice::Iwarp));
+        for expected in ["iWARP over TCP", "TCP, spinning", "Not measured over iWARP: loss"] {
+            assert!(page.contains(expected), "{expected}");
+        }
+        assert!(!page.contains("RoCE") && html(&examples::results()).contains("RoCEv2 packets over UDP"));
     }
 
     #[test]

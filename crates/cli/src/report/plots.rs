@@ -10,6 +10,7 @@ pub(super) fn latency(results: &Results) -> Plot {
     let lines = [
         ("TCP", "tcp", Marker::Square, Test::TcpLat),
         ("TCP request/reply", "tcp-rr", Marker::Ring, Test::TcpRr),
+        ("TCP, spinning", "udp", Marker::Cross, Test::TcpSpinLat),
         ("UDP, spinning", "udp", Marker::Cross, Test::UdpLat),
         ("RC send", "send", Marker::Circle, Test::SendLat),
         ("RC write", "write", Marker::Triangle, Test::WriteLat),

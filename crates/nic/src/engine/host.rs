@@ -386,6 +386,10 @@ impl StreamEgress for NicHost<'_, '_> {
         self.let_go();
         self.engine.send_fpdu(self.qp, fpdu, from)
     }
+
+    fn keep_fpdu(&mut self, fpdu: &Fpdu<'_>, from: usize) -> Result<(), TxError> {
+        self.engine.keep_fpdu(self.qp, fpdu, from)
+    }
 }
 
 impl Memory for NicHost<'_, '_> {

@@ -1,14 +1,16 @@
-//! TCP as programs use it: blocking reads and writes.
+//! TCP as programs use it: blocking reads and writes. One ping-pong spins instead, as an RDMA program polls.
 //!
 //! Ping-pong and request/reply set `TCP_NODELAY`, as every program that cares about latency does. The stream leaves it
 //! off, as iperf does: small writes may then share a segment, which helps TCP.
 
+use super::super::affinity::SingleCore;
 use super::super::control::{Control, STEP_TIMEOUT, canonical};
 use super::super::handshake::{self, Offer, Reply, Report};
 use super::super::measure::{Budget, FEWEST, Limit, Measurement, time_round_trips};
 use super::super::params::Params;
 use super::super::stats::Bandwidth;
 use super::super::test::Test;
+use super::udp::SPINS_PER_LOOK;
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::hash::{BuildHasher, RandomState};
@@ -27,6 +29,7 @@ pub(crate) fn run(
     params: &Params,
     budget: Budget,
     offer: &Offer,
+    single_core: SingleCore,
 ) -> Result<Measurement, Failure> {
     let mut stream = connect(control, params, offer)?;
     let mut message = vec![0x5a; params.size as usize];
@@ -39,6 +42,13 @@ pub(crate) fn run(
                 .map_err(broken)
         })
         .map(Measurement::Latency),
+        Test::TcpSpinLat => {
+            let mut stream = Spinning { stream: &mut stream, single_core };
+            time_round_trips(budget, || {
+                stream.write_all(&message).and_then(|()| stream.read_exact(&mut message)).map_err(broken)
+            })
+            .map(Measurement::Latency)
+        }
         _ => time_round_trips(budget, || {
             stream.write_all(&message).and_then(|()| stream.read_exact(&mut message)).map_err(broken)
         })
@@ -51,7 +61,11 @@ pub(crate) fn run(
 }
 
 /// Server of all TCP tests.
-pub(crate) fn serve(control: &mut Control, params: &Params) -> Result<Report, Failure> {
+pub(crate) fn serve(
+    control: &mut Control,
+    params: &Params,
+    single_core: SingleCore,
+) -> Result<Report, Failure> {
     let listener =
         TcpListener::bind(control.local_address(0)).map_err(|e| Failure::io("cannot listen on TCP", e))?;
     let port = listener.local_addr().map_err(|e| Failure::io("cannot read the TCP port", e))?.port();
@@ -64,6 +78,7 @@ pub(crate) fn serve(control: &mut Control, params: &Params) -> Result<Report, Fa
     let received = match params.test {
         Test::TcpBw => drain(&mut stream, &mut message),
         Test::TcpRr => answer(&mut stream, &mut [0; REQUEST_SIZE], Some(&message)),
+        Test::TcpSpinLat => answer(&mut Spinning { stream: &mut stream, single_core }, &mut message, None),
         _ => answer(&mut stream, &mut message, None),
     }
     .map_err(broken)?;
@@ -112,11 +127,12 @@ fn set_options(stream: &TcpStream, params: &Params) -> Result<(), Failure> {
         .set_nodelay(params.test != Test::TcpBw)
         .and_then(|()| stream.set_read_timeout(Some(DATA_TIMEOUT)))
         .and_then(|()| stream.set_write_timeout(Some(DATA_TIMEOUT)))
+        .and_then(|()| stream.set_nonblocking(params.test == Test::TcpSpinLat))
         .map_err(|e| Failure::io("cannot set TCP options", e))
 }
 
 /// Answers each message with `reply`, or with itself, until the client closes.
-fn answer(stream: &mut TcpStream, message: &mut [u8], reply: Option<&[u8]>) -> io::Result<u64> {
+fn answer(stream: &mut (impl Read + Write), message: &mut [u8], reply: Option<&[u8]>) -> io::Result<u64> {
     let mut received = 0;
     while read_message(stream, message)? {
         received += 1;
@@ -140,12 +156,51 @@ fn drain(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<u64> {
 }
 
 /// Reads a whole message. Returns `false` at the end of the stream.
-fn read_message(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<bool> {
+fn read_message(stream: &mut impl Read, message: &mut [u8]) -> io::Result<bool> {
     match stream.read_exact(message) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// A nonblocking stream whose reads and writes spin until the kernel has taken or given something.
+struct Spinning<'a> {
+    stream: &'a mut TcpStream,
+    single_core: SingleCore,
+}
+
+impl Spinning<'_> {
+    fn spin(&mut self, mut call: impl FnMut(&mut TcpStream) -> io::Result<usize>) -> io::Result<usize> {
+        let mut start = None;
+        for spins in 1u32.. {
+            match call(self.stream) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.single_core.yield_core(),
+                result => return result,
+            }
+            if spins % SPINS_PER_LOOK == 0 && start.get_or_insert_with(Instant::now).elapsed() > DATA_TIMEOUT
+            {
+                break;
+            }
+        }
+        Err(ErrorKind::TimedOut.into())
+    }
+}
+
+impl Read for Spinning<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.spin(|stream| stream.read(bytes))
+    }
+}
+
+impl Write for Spinning<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.spin(|stream| stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

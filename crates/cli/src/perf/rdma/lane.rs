@@ -66,6 +66,8 @@ pub(super) struct Lane {
     pub(super) receive: [Sge; 1],
     op: SendOp,
     local: [Sge; 1],
+    /// Reads nothing from the other side's memory.
+    probe: SendOp,
     ud: Option<UdTarget>,
     /// The message, if it is sent inline.
     pub(super) inline: Option<Vec<u8>>,
@@ -74,7 +76,8 @@ pub(super) struct Lane {
 impl Lane {
     /// A lane that is not connected yet.
     pub(super) fn new(qp: QueuePair, receive: Sge, local: Sge) -> Lane {
-        Lane { qp, receive: [receive], op: SendOp::Send, local: [local], ud: None, inline: None }
+        let (op, probe) = (SendOp::Send, SendOp::Send);
+        Lane { qp, receive: [receive], op, local: [local], probe, ud: None, inline: None }
     }
 
     /// Connects it to the other side: its queue pair, and its memory.
@@ -87,6 +90,7 @@ impl Lane {
     ) {
         let (addr, rkey) = (incoming.addr, incoming.rkey);
         self.ud = ud;
+        self.probe = SendOp::Read { addr, rkey };
         self.op = match operation {
             Operation::Write => SendOp::Write { addr, rkey },
             Operation::Read => SendOp::Read { addr: outgoing.addr, rkey },
@@ -107,6 +111,11 @@ impl Lane {
             None => Payload::Sges(&self.local),
         };
         SendWr { wr_id, op: self.op, flags, payload, ud: self.ud, srq: None }
+    }
+
+    /// An empty READ: it completes when the other side has placed everything before it.
+    pub(super) fn probe(&self, wr_id: u64) -> SendWr<'static> {
+        SendWr { op: self.probe, ..credit(wr_id) }
     }
 
     /// The work request with both buffers moved by `offset`.
@@ -134,6 +143,12 @@ impl Lane {
         let list = vec![RecvWr { wr_id, sges: &self.receive }; count as usize];
         self.qp.post_recv(&list)
     }
+}
+
+/// An empty SEND, which grants receives to the other side.
+pub(super) fn credit(wr_id: u64) -> SendWr<'static> {
+    let (flags, payload) = (SendFlags::SIGNALED, Payload::Sges(&[]));
+    SendWr { wr_id, op: SendOp::Send, flags, payload, ud: None, srq: None }
 }
 
 #[cfg(test)]

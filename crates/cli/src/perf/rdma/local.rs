@@ -4,6 +4,7 @@ use super::super::affinity::{Side, SingleCore};
 use super::super::control::Control;
 use super::super::params::{Params, Transport};
 use crate::failure::Failure;
+use crate::wire::WireChoice;
 use ferroce::{Config, Device, LinkChoice, Mtu};
 use std::cell::OnceCell;
 use std::net::IpAddr;
@@ -42,16 +43,30 @@ impl Local {
     /// Opens the device if the test needs it. Must be called before this thread is pinned: the device's thread
     /// inherits our cores, and would have to share a single one with us.
     pub(crate) fn prepare(&self, params: &Params) -> Result<(), Failure> {
-        if params.test.is_baseline() { Ok(()) } else { self.device().map(|_| ()) }
+        if params.test.is_baseline() {
+            return Ok(());
+        }
+        if self.device.get().is_none() {
+            let device = open(params.wire, self.faults.as_deref(), self.pin.is_some())?;
+            let _ = self.device.set(device);
+        }
+        match self.device()?.wire() == params.wire.into() {
+            true => Ok(()),
+            false => Err(Failure::new("this side has opened its device with the other wire")
+                .advise("Start the server again for another wire")),
+        }
     }
 
-    /// The device, opened when first needed.
+    /// The device. [`Local::prepare`] has opened it.
     pub(super) fn device(&self) -> Result<&Device, Failure> {
-        if let Some(device) = self.device.get() {
-            return Ok(device);
-        }
-        let device = open(self.faults.as_deref(), self.pin.is_some())?;
-        Ok(self.device.get_or_init(|| device))
+        self.device.get().ok_or_else(|| Failure::new("the RDMA device is not open yet"))
+    }
+
+    /// The address of this side's device on the path to the other side.
+    pub(super) fn address(&self, control: &Control) -> Result<IpAddr, Failure> {
+        let (gids, index) = (self.device()?.gids(), self.gid_index(control)?);
+        let gone = || Failure::new("the addresses of the device have changed").advise("Run the test again");
+        gids.get(usize::from(index)).map(|entry| entry.address).ok_or_else(gone)
     }
 
     /// The entry of the GID table to send from.
@@ -95,9 +110,9 @@ impl Local {
 }
 
 /// Checks that the suite's device opens and is reachable.
-pub(crate) fn try_device() -> Result<(), Failure> {
+pub(crate) fn try_device(wire: WireChoice) -> Result<(), Failure> {
     // Only packets of the measuring device belong into a capture.
-    let config = config(None, true)?.with(|c| c.capture = None);
+    let config = config(wire, None, true)?.with(|c| c.capture = None);
     let device = Device::open_with(config).map_err(|error| cannot(error.to_string()))?;
     match device.gids().is_empty() {
         false => Ok(()),
@@ -106,12 +121,13 @@ pub(crate) fn try_device() -> Result<(), Failure> {
     }
 }
 
-fn open(faults: Option<&str>, for_suite: bool) -> Result<Device, Failure> {
-    Device::open_with(config(faults, for_suite)?).map_err(|error| cannot(error.to_string()))
+fn open(wire: WireChoice, faults: Option<&str>, for_suite: bool) -> Result<Device, Failure> {
+    Device::open_with(config(wire, faults, for_suite)?).map_err(|error| cannot(error.to_string()))
 }
 
-fn config(faults: Option<&str>, for_suite: bool) -> Result<Config, Failure> {
+fn config(wire: WireChoice, faults: Option<&str>, for_suite: bool) -> Result<Config, Failure> {
     let mut config = Config::from_env().map_err(|error| cannot(error.to_string()))?;
+    config.wire = wire.into();
     if for_suite && std::env::var_os(LINK_VARIABLE).is_none() {
         // The suite compares the UDP link with sockets, unless the user requests shared memory.
         config.link = LinkChoice::Udp;

@@ -7,7 +7,7 @@ use super::local::Local;
 use super::send_lat::silent;
 use super::station::Station;
 use super::wait::{WaitOutcome, Waiter};
-use super::{broken, offer, refused};
+use super::{broken, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Outcome, WcOpcode};
 use serde::Serialize;
@@ -39,10 +39,9 @@ pub(crate) fn run(control: &mut Control, params: &Params, local: &Local) -> Resu
     let start = Instant::now();
     let server = handshake::ask(control, params)?;
     let mut station = Station::make(control, params, local)?;
-    station.connect(offer::of_peer(&server)?)?;
-    drop(server);
     station.lanes.iter().enumerate().try_for_each(|(n, lane)| lane.post_receives(n as u64, 1))?;
-    handshake::go(control, station.offer()?)?;
+    station.meet_server(control, &server)?;
+    drop(server);
     let connect_s = start.elapsed().as_secs_f64();
     let grown = resident_bytes().saturating_sub(before);
     let start = Instant::now();
@@ -97,13 +96,15 @@ fn exchange(station: &Station, control: &mut Control) -> Result<u64, Failure> {
 }
 
 /// Server: answers every message on its own queue pair.
-pub(super) fn serve(control: &mut Control, params: &Params, local: &Local) -> Result<Report, Failure> {
+pub(super) fn serve(
+    control: &mut Control,
+    params: &Params,
+    local: &Local,
+) -> Result<(Report, Station), Failure> {
     let before = resident_bytes();
     let mut station = Station::make(control, params, local)?;
     station.lanes.iter().enumerate().try_for_each(|(n, lane)| lane.post_receives(n as u64, 1))?;
-    let client = handshake::ready(control, station.offer()?)?;
-    station.connect(offer::of_peer(&client)?)?;
-    drop(client);
+    station.meet_client(control, local)?;
     let memory_bytes = resident_bytes().saturating_sub(before);
     control.send(&Reply::Started)?;
     let mut waiter = Waiter::new(&station);
@@ -124,7 +125,7 @@ pub(super) fn serve(control: &mut Control, params: &Params, local: &Local) -> Re
         }
     }
     handshake::await_stop(control)?;
-    Ok(Report { received, memory_bytes, ..Report::default() })
+    Ok((Report { received, memory_bytes, ..Report::default() }, station))
 }
 
 /// Resident memory of this process.

@@ -3,7 +3,7 @@
 //! | file | question |
 //! |---|---|
 //! | `local` | what does one side decide for itself? |
-//! | `offer`, `queue_pair`, `lane`, `buffers`, `station` | how is a test set up, and what do the sides exchange? |
+//! | `offer`, `queue_pair`, `streams`, `lane`, `buffers`, `station` | how is a test set up, and what do the sides exchange? |
 //! | `wait` | how does a side wait without hanging? |
 //! | `ping`, `send_lat`, `write_lat`, `one_sided_lat` | what is timed one by one? |
 //! | `bandwidth` | what is streamed? |
@@ -24,6 +24,7 @@ mod ping;
 mod queue_pair;
 mod send_lat;
 mod station;
+mod streams;
 mod wait;
 mod write_lat;
 
@@ -31,6 +32,7 @@ pub(crate) use local::{Local, try_device};
 pub(crate) use many::Connections;
 pub(crate) use many::run as connect_many;
 pub(crate) use offer::Offer;
+pub(crate) use streams::most_connections;
 
 use super::control::Control;
 use super::handshake::{self, Reply, Report};
@@ -38,7 +40,7 @@ use super::measure::{Budget, Measurement};
 use super::params::Params;
 use super::test::Test;
 use crate::failure::Failure;
-use station::Station;
+pub(crate) use station::Station;
 
 /// Client of all RDMA tests except that of very many queue pairs.
 pub(crate) fn run(
@@ -50,8 +52,7 @@ pub(crate) fn run(
 ) -> Result<Measurement, Failure> {
     let mut station = Station::make(control, params, local)?;
     station.post_receives()?;
-    station.connect(offer::of_peer(offer)?)?;
-    handshake::go(control, station.offer()?)?;
+    station.meet_server(control, offer)?;
     let latency = match params.test {
         Test::SendLat if params.like_perftest => like_perftest::run_send_lat(&station, control, budget),
         Test::SendLat => send_lat::run(&station, control, budget),
@@ -62,23 +63,28 @@ pub(crate) fn run(
     latency.map(Measurement::Latency)
 }
 
-/// Server of all RDMA tests.
-pub(crate) fn serve(control: &mut Control, params: &Params, local: &Local) -> Result<Report, Failure> {
+/// Server of all RDMA tests. The station must live until the client has taken the report: its end would end the client's iWARP
+/// connections.
+pub(crate) fn serve(
+    control: &mut Control,
+    params: &Params,
+    local: &Local,
+) -> Result<(Report, Station), Failure> {
     if params.test == Test::Qps {
         return many::serve(control, params, local);
     }
     let mut station = Station::make(control, params, local)?;
     station.post_receives()?;
-    let offer = handshake::ready(control, station.offer()?)?;
-    station.connect(offer::of_peer(&offer)?)?;
+    station.meet_client(control, local)?;
     control.send(&Reply::Started)?;
-    match params.test {
+    let report = match params.test {
         Test::SendLat if params.like_perftest => like_perftest::serve_send_lat(&station, control),
         Test::SendLat => send_lat::serve(&station, control),
         Test::WriteLat => write_lat::serve(&station, control),
         Test::ReadLat | Test::AtomicLat => one_sided_lat::serve(&station, control),
         _ => bandwidth::serve(&station, control),
-    }
+    }?;
+    Ok((report, station))
 }
 
 /// A verb was refused.

@@ -1,6 +1,7 @@
 //! What each side sends about its queue pairs and its memory.
 
 use super::super::handshake;
+use super::streams::Address;
 use crate::failure::Failure;
 use ferroce::{Endpoint, RKey, RemoteRegion};
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Offer {
     /// One per queue pair, as text.
     endpoints: Vec<String>,
+    /// Over iWARP the server has a listener instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    listener: Option<Address>,
     addr: u64,
     len: u64,
     rkey: u32,
@@ -20,7 +24,17 @@ impl Offer {
     /// Our side.
     pub(super) fn new(endpoints: impl Iterator<Item = Endpoint>, region: RemoteRegion) -> Offer {
         let endpoints = endpoints.map(|endpoint| endpoint.to_string()).collect();
-        Offer { endpoints, addr: region.addr, len: region.len, rkey: region.rkey.0 }
+        Offer { endpoints, listener: None, addr: region.addr, len: region.len, rkey: region.rkey.0 }
+    }
+
+    /// Our side over iWARP, with the listener of a server.
+    pub(super) fn over_streams(listener: Option<Address>, region: RemoteRegion) -> Offer {
+        Offer { listener, ..Offer::new(std::iter::empty(), region) }
+    }
+
+    /// The server's listener.
+    pub(super) fn listener(&self) -> Result<Address, Failure> {
+        self.listener.ok_or_else(|| Failure::new("the server offered no listener for an iWARP test"))
     }
 
     /// The other side's queue pairs; checked, since the peer is not trusted.

@@ -119,5 +119,5 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
 /// No answer arrives, and no error was reported.
 pub(super) fn silent() -> Failure {
     Failure::new("the other side stopped answering over RDMA, although its process runs")
-        .advise("A firewall between the machines may drop UDP port 4791")
+        .advise("A firewall between the machines may drop UDP port 4791, or over iWARP the TCP connection")
 }

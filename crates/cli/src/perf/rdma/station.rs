@@ -2,19 +2,21 @@
 
 use super::super::affinity::SingleCore;
 use super::super::control::Control;
-use super::super::handshake;
+use super::super::handshake::{self, Request};
 use super::super::params::{Params, Transport};
 use super::super::test::{Operation, Test};
 use super::buffers::Buffers;
 use super::lane::{Lane, Layout};
 use super::like_perftest;
 use super::local::Local;
-use super::offer::Offer;
+use super::offer::{self, Offer};
 use super::pattern;
 use super::queue_pair::{HOP_LIMIT, QueuePair, Shape};
 use super::refused;
+use super::streams::{self, Streams};
 use crate::failure::Failure;
-use ferroce::{Cq, Endpoint, Mtu};
+use crate::wire::WireChoice;
+use ferroce::{Connection, Cq, Device, Endpoint, Mtu, Rc, UdTarget};
 
 /// Depth of the send queue of a latency test: enough that few sends need a completion.
 pub(super) const LATENCY_SENDS: u32 = 128;
@@ -22,7 +24,10 @@ pub(super) const LATENCY_SENDS: u32 = 128;
 pub(super) const LATENCY_RECEIVES: u32 = 64;
 
 /// One side.
-pub(super) struct Station {
+pub(crate) struct Station {
+    /// Those of iWARP. Dropped before the queue pairs.
+    connections: Vec<Connection<Rc>>,
+    device: Device,
     pub(super) params: Params,
     pub(super) single_core: SingleCore,
     pub(super) cq: Cq,
@@ -59,24 +64,57 @@ impl Station {
         };
         let lanes = (0..params.queue_pairs as usize).map(lane).collect::<Result<_, Failure>>()?;
         let single_core = if params.like_perftest { SingleCore::ignored() } else { local.single_core };
-        let params = params.clone();
-        let mut station = Station { params, single_core, cq, recv_cq, region, layout, lanes, mtu: shape.mtu };
+        let (params, connections, device, mtu) = (params.clone(), Vec::new(), device.clone(), shape.mtu);
+        let mut station =
+            Station { connections, device, params, single_core, cq, recv_cq, region, layout, lanes, mtu };
         station.fill(false)?;
         Ok(station)
     }
 
+    /// Client: connects to the server, and waits until the server is connected too.
+    pub(super) fn meet_server(
+        &mut self,
+        control: &mut Control,
+        server: &handshake::Offer,
+    ) -> Result<(), Failure> {
+        let server = offer::of_peer(server)?;
+        if self.is_iwarp() {
+            let listener = server.listener()?;
+            let offer = handshake::Offer::Rdma(Offer::over_streams(None, self.region.remote()));
+            control.send(&Request::Go { offer })?;
+            self.connections = streams::connect(&self.device, &self.lanes, listener, control)?;
+            self.aim(server, &[])?;
+            return handshake::await_started(control);
+        }
+        self.connect(server)?;
+        handshake::go(control, self.offer()?)
+    }
+
+    /// Server: waits for the client, and connects to it.
+    pub(super) fn meet_client(&mut self, control: &mut Control, local: &Local) -> Result<(), Failure> {
+        if self.is_iwarp() {
+            let streams = Streams::listen(&self.device, local.address(control)?, control)?;
+            let offer = Offer::over_streams(Some(streams.address()), self.region.remote());
+            let client = handshake::ready(control, handshake::Offer::Rdma(offer))?;
+            self.connections = streams.accept(&self.lanes)?;
+            return self.aim(offer::of_peer(&client)?, &[]);
+        }
+        let client = handshake::ready(control, self.offer()?)?;
+        self.connect(offer::of_peer(&client)?)
+    }
+
     /// What the other side needs to connect.
-    pub(super) fn offer(&self) -> Result<handshake::Offer, Failure> {
+    fn offer(&self) -> Result<handshake::Offer, Failure> {
         let endpoints: Vec<Endpoint> =
             self.lanes.iter().map(|lane| lane.qp.endpoint()).collect::<Result<_, Failure>>()?;
         Ok(handshake::Offer::Rdma(Offer::new(endpoints.into_iter(), self.region.remote())))
     }
 
     /// Connects to the other side.
-    pub(super) fn connect(&mut self, offer: &Offer) -> Result<(), Failure> {
+    fn connect(&mut self, offer: &Offer) -> Result<(), Failure> {
         let endpoints = offer.endpoints(self.lanes.len())?;
-        let remote = offer.region();
-        for (n, (lane, peer)) in self.lanes.iter_mut().zip(&endpoints).enumerate() {
+        let mut targets = Vec::with_capacity(endpoints.len());
+        for (lane, peer) in self.lanes.iter().zip(&endpoints) {
             let mtu = self.mtu.min(peer.mtu).bytes();
             if self.params.transport == Transport::Ud && self.params.size > mtu.into() {
                 return Err(Failure::new(format!(
@@ -85,13 +123,22 @@ impl Station {
                 ))
                 .advise(format!("Choose -s {mtu} or less")));
             }
-            let ud = lane.qp.connect(peer)?;
+            targets.push(lane.qp.connect(peer)?);
+        }
+        self.aim(offer, &targets)
+    }
+
+    /// Aims each lane at its part of the other side's memory, and at its datagram queue pair, if that has one.
+    fn aim(&mut self, offer: &Offer, targets: &[Option<UdTarget>]) -> Result<(), Failure> {
+        let remote = offer.region();
+        for (n, lane) in self.lanes.iter_mut().enumerate() {
             let part = |at: u64| {
                 remote.slice(at..at + self.params.size).map_err(|error| {
                     Failure::new(format!("the other side offered too little memory: {error}"))
                 })
             };
             let (outgoing, incoming) = (part(self.layout.outgoing(n))?, part(self.layout.incoming(n))?);
+            let ud = targets.get(n).copied().flatten();
             lane.aim(self.params.test.operation(), ud, outgoing, incoming);
         }
         Ok(())
@@ -132,10 +179,35 @@ impl Station {
             && self.params.size <= u64::from(self.params.inline)
     }
 
-    /// Whether a completion means that the message arrived.
+    /// Whether every message arrives. A completion of RoCE's means that it has; one of iWARP's that TCP has taken it.
     pub(super) fn is_reliable(&self) -> bool {
         self.params.transport == Transport::Rc
     }
+
+    /// Whether the queue pairs are TCP streams.
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.params.wire == WireChoice::Iwarp
+    }
+
+    /// Whether the sides grant each other receives: a SEND without one ends an iWARP connection.
+    pub(super) fn has_credits(&self) -> bool {
+        has_credits(&self.params)
+    }
+}
+
+fn has_credits(params: &Params) -> bool {
+    params.wire == WireChoice::Iwarp && params.test == Test::SendBw
+}
+
+/// Receives and sends kept for credits. A side grants a quarter of its receives at a time and the other side uses what it was
+/// granted, so fewer than this are on their way.
+pub(super) const CREDITS_IN_FLIGHT: u32 = 8;
+/// Sends of a lane that are no messages of the test: credits, and the READ behind the last message.
+const EXTRA_SENDS: u32 = CREDITS_IN_FLIGHT + 1;
+
+/// Receives that are given back to a queue pair at a time.
+pub(super) fn give_back(params: &Params) -> u32 {
+    (receives(params) / 4).max(1)
 }
 
 /// Receives that wait on a queue pair.
@@ -166,7 +238,11 @@ fn shape(control: &Control, params: &Params, local: &Local) -> Result<Shape, Fai
         transport: params.transport,
         gid_index: local.gid_index(control)?,
         mtu,
-        sends: if latency && !params.like_perftest { LATENCY_SENDS } else { params.tx_depth },
+        sends: match params.wire {
+            _ if latency && !params.like_perftest => LATENCY_SENDS,
+            WireChoice::Roce => params.tx_depth,
+            WireChoice::Iwarp => params.tx_depth + EXTRA_SENDS,
+        },
         receives: receives(params),
         inline: params.inline,
         hop_limit: if params.like_perftest { like_perftest::HOP_LIMIT } else { HOP_LIMIT },

@@ -14,9 +14,10 @@ pub(crate) struct Row {
 }
 
 /// The rows at each size; rows without a figure at a size are omitted there.
-pub(crate) const ROWS: [Row; 7] = [
+pub(crate) const ROWS: [Row; 8] = [
     Row { label: "TCP socket", latency: Test::TcpLat, bandwidth: Some(Test::TcpBw) },
     Row { label: "TCP request/reply *", latency: Test::TcpRr, bandwidth: None },
+    Row { label: "TCP, spinning", latency: Test::TcpSpinLat, bandwidth: None },
     Row { label: "UDP, spinning", latency: Test::UdpLat, bandwidth: Some(Test::UdpBw) },
     Row { label: "RC send", latency: Test::SendLat, bandwidth: Some(Test::SendBw) },
     Row { label: "RC write", latency: Test::WriteLat, bandwidth: Some(Test::WriteBw) },

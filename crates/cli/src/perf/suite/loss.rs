@@ -8,6 +8,7 @@ use super::super::test::Test;
 use super::peer::Peer;
 use crate::failure::Failure;
 use crate::sizes::format_size;
+use crate::wire::WireChoice;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -40,6 +41,14 @@ impl Loss {
 
 /// Runs `ferroce perf loss`.
 pub(crate) fn run(args: &LossArgs) -> Result<(), Failure> {
+    if args.wire.choice()? == WireChoice::Iwarp {
+        return Err(Failure::usage(
+            "TCP repairs lost packets before iWARP sees them, so `perf loss` measures RoCE only",
+        )
+        .advise(
+            "Lose packets below TCP instead, for example with `tc qdisc add dev lo root netem loss 1%`",
+        ));
+    }
     let faults = args.faults.to_variable()?.unwrap_or(ONE_PERCENT.into());
     let budget = Budget {
         warm_up: Duration::from_millis(20),

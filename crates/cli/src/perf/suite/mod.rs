@@ -28,6 +28,7 @@ use super::test::Test;
 use crate::failure::Failure;
 use crate::machine::ProcessorTime;
 use crate::report;
+use crate::wire::WireChoice;
 use peer::Peer;
 use plan::Plan;
 use std::fs::File;
@@ -38,13 +39,14 @@ use std::time::Instant;
 /// Runs the suite, prints its results and writes its report.
 pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
     args.faults.apply_here()?;
-    let plan = if args.quick { Plan::quick() } else { Plan::full() };
+    let wire = args.wire.choice()?;
+    let plan = if args.quick { Plan::quick(wire) } else { Plan::full(wire) };
     // Checks first what would make a minute of measurements worthless.
-    try_device()?;
+    try_device(wire)?;
     if !args.no_report {
         try_report(&args.report).map_err(|error| no_report(&args.report, error))?;
     }
-    let (mut results, start) = (Results::new(args.quick, args.faults.to_variable()?), Instant::now());
+    let (mut results, start) = (Results::new(&plan, args.quick, args.faults.to_variable()?), Instant::now());
     if !results.machine.optimised {
         eprintln!(
             "ferroce perf: built without optimisation; use `cargo run --release -- perf` for figures that count."
@@ -94,30 +96,31 @@ fn measure(plan: &Plan, results: &mut Results) {
             for (collected, _) in row.iter_mut().zip(&rounds).filter(|(_, rounds)| round < **rounds) {
                 progress.step(size, &collected.test.name());
                 if collected.error.is_none() {
-                    collected.add(peer.run(&params(collected.test, size), plan.budget));
+                    collected.add(peer.run(&params(plan.wire, collected.test, size), plan.budget));
                 }
             }
         }
         results.cells.extend(row.into_iter().map(|collected| collected.into_cell(size)));
         progress.size_done(size);
     }
-    if results.faults.is_none() {
+    if results.faults.is_none() && plan.wire == WireChoice::Roce {
         progress.step(loss::SIZE, "loss");
         results.loss = results.keep("loss", loss::measure(&mut peer, plan.rounds, plan.loss_budget()));
     }
     progress.step(0, "qps");
     peer.leave();
-    results.connections = results.keep("qps", qps::measure(plan.queue_pairs));
+    results.connections = results.keep("qps", qps::measure(plan.wire, plan.queue_pairs));
     results.stolen = before.zip(ProcessorTime::now()).and_then(|(before, after)| after.stolen_since(before));
     progress.finish();
 }
 
 /// The defaults, except that bandwidth tests post lists of work requests, as a program does for a high rate; TCP
 /// merges small writes by itself.
-fn params(test: Test, size: u64) -> Params {
+fn params(wire: WireChoice, test: Test, size: u64) -> Params {
     let params = Params::of_size(test, size);
+    let wire = if test.is_baseline() { params.wire } else { wire };
     let post_list = if test.is_baseline() { 1 } else { (params.tx_depth / 8).max(1) };
-    Params { post_list, ..params }
+    Params { wire, post_list, ..params }
 }
 
 /// The rounds of one test at one size.

@@ -2,8 +2,10 @@
 
 use super::super::measure::{Budget, Limit};
 use super::super::params::{ATOMIC_SIZE, MAX_UDP_SIZE, UDP_STREAM_UNIT};
+use super::super::rdma::most_connections;
 use super::super::test::{Operation, Test};
 use super::headlines;
+use crate::wire::WireChoice;
 use std::time::Duration;
 
 /// Message sizes.
@@ -19,29 +21,37 @@ const LOSS_TIME: Duration = Duration::from_millis(300);
 
 /// A plan.
 pub(crate) struct Plan {
+    /// The wire of the devices.
+    pub(super) wire: WireChoice,
     /// How often bandwidth is compared with and without loss, and least rounds of any other test.
     pub(super) rounds: u32,
     /// Time of one measurement.
     pub(super) budget: Budget,
     /// Queue pairs to connect at once.
     pub(super) queue_pairs: u32,
+    /// What is not measured, and why: one sentence each.
+    pub(super) omitted: Vec<String>,
 }
 
 impl Plan {
     /// Three rounds, together about 0.4 s per cell: under a minute in all.
-    pub(crate) fn full() -> Plan {
-        Plan::new(3, 15, 120, 10_000)
+    pub(crate) fn full(wire: WireChoice) -> Plan {
+        Plan::new(wire, 3, 15, 120, 10_000)
     }
 
     /// One short round: about ten seconds in all.
-    pub(crate) fn quick() -> Plan {
-        Plan::new(1, 10, 60, 1000)
+    pub(crate) fn quick(wire: WireChoice) -> Plan {
+        Plan::new(wire, 1, 10, 60, 1000)
     }
 
-    fn new(rounds: u32, warm_up_ms: u64, measured_ms: u64, queue_pairs: u32) -> Plan {
+    fn new(wire: WireChoice, rounds: u32, warm_up_ms: u64, measured_ms: u64, wanted: u32) -> Plan {
         let limit = Limit::Time(Duration::from_millis(measured_ms));
         let budget = Budget { warm_up: Duration::from_millis(warm_up_ms), limit };
-        Plan { rounds, budget, queue_pairs }
+        let (queue_pairs, omitted) = match wire {
+            WireChoice::Roce => (wanted, Vec::new()),
+            WireChoice::Iwarp => over_tcp(wanted, most_connections()),
+        };
+        Plan { wire, rounds, budget, queue_pairs, omitted }
     }
 
     /// How often a test is measured at a size.
@@ -52,6 +62,9 @@ impl Plan {
     /// The tests that exist at a size.
     pub(crate) fn tests(&self, size: u64) -> Vec<Test> {
         let exists = |test: &Test| match test.operation() {
+            // Each wire is compared with the sockets that it uses.
+            Operation::Udp if self.wire == WireChoice::Iwarp => false,
+            _ if *test == Test::TcpSpinLat => self.wire == WireChoice::Iwarp,
             Operation::Atomic => size == ATOMIC_SIZE,
             Operation::Udp if *test == Test::UdpBw => size.is_multiple_of(UDP_STREAM_UNIT),
             Operation::Udp => size <= MAX_UDP_SIZE,
@@ -73,13 +86,36 @@ impl Plan {
     }
 }
 
+/// The number of queue pairs over iWARP, and what is not measured there. `most` is that of the connections that the hard limit of
+/// descriptors, its second number, allows.
+fn over_tcp(wanted: u32, (most, descriptors): (u64, u64)) -> (u32, Vec<String>) {
+    let mut omitted = vec![
+        "Not measured over iWARP: UDP sockets, since iWARP uses TCP; it is compared with a spinning TCP ping-pong instead.".to_owned(),
+        "Not measured over iWARP: loss, since TCP repairs it before iWARP sees it.".to_owned(),
+    ];
+    let queue_pairs = u32::try_from(most).unwrap_or(u32::MAX).min(wanted);
+    if queue_pairs < wanted {
+        omitted.push(format!(
+            "Connected are {queue_pairs} queue pairs instead of {wanted}: each takes three descriptors, and a process may have \
+             {descriptors} (`ulimit -Hn`)."
+        ));
+    }
+    (queue_pairs, omitted)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_default_run_stays_under_a_minute() {
-        for (plan, longest_s) in [(Plan::full(), 60), (Plan::quick(), 10)] {
+        use WireChoice::{Iwarp, Roce};
+        for (plan, longest_s) in [
+            (Plan::full(Roce), 60),
+            (Plan::quick(Roce), 10),
+            (Plan::full(Iwarp), 60),
+            (Plan::quick(Iwarp), 10),
+        ] {
             let Limit::Time(measured) = plan.budget.limit else { panic!("the suite measures by time") };
             let sum = (plan.budget.warm_up + measured) * plan.measurements() as u32
                 + 2 * (plan.budget.warm_up + LOSS_TIME) * plan.rounds;
@@ -89,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_is_compared_is_measured_more_often() {
-        let plan = Plan::full();
+        let plan = Plan::full(WireChoice::Roce);
         assert_eq!((plan.rounds(Test::WriteBw, 1 << 20), plan.rounds(Test::WriteBw, 1 << 10)), (9, 3));
         assert_eq!((plan.rounds(Test::TcpBw, 1 << 20), plan.rounds(Test::ReadBw, 1 << 20)), (9, 3));
         assert_eq!((plan.rounds(Test::SendLat, 8), plan.rounds(Test::SendLat, 64)), (9, 3));
@@ -97,9 +133,23 @@ mod tests {
 
     #[test]
     fn every_test_has_a_place() {
-        let plan = Plan::full();
+        let (roce, iwarp) = (Plan::full(WireChoice::Roce), Plan::full(WireChoice::Iwarp));
+        let has = |plan: &Plan, test| SIZES.iter().any(|size| plan.tests(*size).contains(&test));
         for test in Test::all() {
-            assert!(SIZES.iter().any(|size| plan.tests(*size).contains(&test)), "{}", test.name());
+            assert_eq!(has(&roce, test), test != Test::TcpSpinLat, "{}", test.name());
+            assert_eq!(has(&iwarp, test), test.operation() != Operation::Udp, "{}", test.name());
         }
+    }
+
+    #[test]
+    fn fewer_connections_are_explained() {
+        let (all, omitted) = over_tcp(10_000, (10_000, 30_256));
+        assert_eq!((all, omitted.len()), (10_000, 2));
+        let (some, omitted) = over_tcp(10_000, (6581, 20_000));
+        assert_eq!(some, 6581);
+        assert!(
+            omitted[2].contains("6581 queue pairs instead of 10000") && omitted[2].contains("20000"),
+            "{omitted:?}"
+        );
     }
 }

@@ -5,9 +5,12 @@ use super::super::stats::{Bandwidth, Latency};
 use super::super::test::{Operation, Test};
 use super::headlines::Headline;
 use super::loss::Loss;
+use super::plan::Plan;
 use crate::failure::Failure;
 use crate::machine::{Machine, utc_now};
 use crate::sizes::format_size;
+use crate::wire::WireChoice;
+use ferroce::Config;
 use serde::Serialize;
 
 /// One test at one size.
@@ -72,6 +75,13 @@ pub(crate) struct Results {
     pub(crate) stolen: Option<f64>,
     /// Whether each cell was measured only briefly.
     pub(crate) quick: bool,
+    /// The wire of the devices.
+    pub(crate) wire: WireChoice,
+    /// Whether FPDUs had a CRC; only of iWARP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mpa_crc: Option<bool>,
+    /// What was not measured, and why.
+    pub(crate) omitted: Vec<String>,
     /// Faults that were injected.
     pub(crate) faults: Option<String>,
     /// Where it ran.
@@ -92,8 +102,12 @@ pub(crate) struct Results {
 
 impl Results {
     /// Of a run that begins now, on this machine.
-    pub(crate) fn new(quick: bool, faults: Option<String>) -> Results {
+    pub(crate) fn new(plan: &Plan, quick: bool, faults: Option<String>) -> Results {
+        let mpa_crc = || Config::from_env().is_ok_and(|config| config.mpa_crc);
         Results {
+            wire: plan.wire,
+            mpa_crc: (plan.wire == WireChoice::Iwarp).then(mpa_crc),
+            omitted: plan.omitted.clone(),
             version: 2,
             date: utc_now(),
             duration_s: 0.0,
@@ -123,6 +137,15 @@ impl Results {
         ))
     }
 
+    /// The wire, for people.
+    pub(crate) fn wire_name(&self) -> &'static str {
+        match self.mpa_crc {
+            None => "RoCEv2 over UDP",
+            Some(false) => "iWARP over TCP, without CRC",
+            Some(true) => "iWARP over TCP, with CRC",
+        }
+    }
+
     /// Message sizes, in order.
     pub(crate) fn sizes(&self) -> Vec<u64> {
         let mut sizes: Vec<u64> = self.cells.iter().map(|cell| cell.size).collect();
@@ -150,7 +173,7 @@ impl Results {
     /// replace it without RDMA.
     pub(crate) fn speed_up(&self, test: Test, size: u64) -> Option<f64> {
         let peer = match test.operation() {
-            Operation::Tcp => return None,
+            Operation::Tcp if test != Test::TcpSpinLat => return None,
             _ if test.is_bandwidth() => Test::TcpBw,
             Operation::Read | Operation::Atomic => Test::TcpRr,
             _ => Test::TcpLat,
@@ -179,13 +202,18 @@ impl Results {
 #[cfg(test)]
 pub(crate) mod examples {
     use super::super::headlines;
-    use super::super::plan::{Plan, SIZES};
+    use super::super::plan::SIZES;
     use super::*;
     use crate::perf::stats::Histogram;
 
     /// Made-up results that look like real ones.
     pub(crate) fn results() -> Results {
-        let plan = Plan::full();
+        results_over(WireChoice::Roce)
+    }
+
+    /// The same over this wire.
+    pub(crate) fn results_over(wire: WireChoice) -> Results {
+        let plan = Plan::full(wire);
         let mut cells = Vec::new();
         for size in SIZES {
             for test in plan.tests(size) {
@@ -224,9 +252,10 @@ pub(crate) mod examples {
             duration_s: 42.0,
             stolen: Some(0.12),
             connections: Some(connections),
-            loss: Some(Loss::new("loss=1%".into(), 1 << 20, transfer(6), transfer(3))),
+            loss: (wire == WireChoice::Roce)
+                .then(|| Loss::new("loss=1%".into(), 1 << 20, transfer(6), transfer(3))),
             cells,
-            ..Results::new(false, None)
+            ..Results::new(&plan, false, None)
         };
         results.headlines = headlines::of(&results);
         results
@@ -235,6 +264,7 @@ pub(crate) mod examples {
 
 #[cfg(test)]
 mod tests {
+    use super::super::headlines;
     use super::*;
 
     #[test]
@@ -249,6 +279,21 @@ mod tests {
         assert_eq!(results.headlines.len(), 6);
         assert!(results.headlines.iter().all(|headline| headline.reached));
         assert_eq!(results.first_error(), None);
+    }
+
+    #[test]
+    fn iwarp_is_compared_with_tcp() {
+        let results = examples::results_over(WireChoice::Iwarp);
+        let names: Vec<&str> = results.headlines.iter().map(|headline| headline.name.as_str()).collect();
+        assert_eq!(names.len(), 5, "{names:?}");
+        assert!(names[0].contains("a TCP ping-pong, spinning"), "{names:?}");
+        assert!(results.speed_up(Test::TcpSpinLat, 8).is_some() && results.cell(Test::UdpLat, 8).is_none());
+        let crc = Results { mpa_crc: Some(true), ..results.clone() };
+        let goals = |results: &Results| {
+            headlines::of(results).into_iter().map(|headline| headline.goal).collect::<Vec<_>>()
+        };
+        assert_eq!(goals(&results)[..3], ["at most 1.20", "at most 1.00", "at least 0.95"]);
+        assert_eq!(goals(&crc)[2], "at least 0.75");
     }
 
     #[test]

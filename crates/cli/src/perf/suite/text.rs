@@ -10,7 +10,8 @@ pub(super) fn render(results: &Results) -> String {
     let mut text = vec![title(results), String::new(), table(results), String::new()];
     text.push("* a whole round trip; the other latencies are half a round trip of a ping-pong.".into());
     text.push("× TCP: how many times as fast as the TCP figure of that size; a read or atomic against request/reply.".into());
-    text.push("RDMA and UDP sides poll, TCP sides block; p99 needs 100 samples, p99.9 needs 1000.".into());
+    text.push("RDMA, UDP and \"spinning\" sides poll, other TCP sides block; p99 needs 100 samples, p99.9 needs 1000.".into());
+    text.extend(results.omitted.iter().cloned());
     text.extend(results.caution());
     if !results.headlines.is_empty() {
         text.push(String::new());
@@ -35,8 +36,13 @@ fn title(results: &Results) -> String {
     let machine = &results.machine;
     let faults = results.faults.as_ref().map_or(String::new(), |faults| format!(", faults {faults}"));
     format!(
-        "ferroce {} on {}, {} cores, {}; loopback{faults}; {:.0} s",
-        machine.ferroce, machine.cpu, machine.cores, machine.kernel, results.duration_s
+        "ferroce {} on {}, {} cores, {}; {}; loopback{faults}; {:.0} s",
+        machine.ferroce,
+        machine.cpu,
+        machine.cores,
+        machine.kernel,
+        results.wire_name(),
+        results.duration_s
     )
 }
 
@@ -59,6 +65,7 @@ fn table(results: &Results) -> String {
 mod tests {
     use super::super::results::examples;
     use super::*;
+    use crate::wire::WireChoice;
 
     #[test]
     fn every_size_and_row_appears() {
@@ -67,6 +74,18 @@ mod tests {
             assert!(text.contains(expected), "{expected} in\n{text}");
         }
         assert_eq!(text.matches("RC atomic").count(), 1, "atomics have one size");
+        assert!(!text.contains("Not measured"), "{text}");
+        let iwarp = render(&examples::results_over(WireChoice::Iwarp));
+        for expected in [
+            "iWARP over TCP",
+            "TCP, spinning",
+            "RC atomic *",
+            "over iWARP: loss, since",
+            "UDP sockets, since",
+        ] {
+            assert!(iwarp.contains(expected), "{expected} in\n{iwarp}");
+        }
+        assert!(!iwarp.contains("UDP, spinning"), "{iwarp}");
         assert!(text.lines().all(|line| line.chars().count() <= 130), "{text}");
     }
 

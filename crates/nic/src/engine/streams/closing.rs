@@ -2,7 +2,7 @@
 //!
 //! A socket that is closed with unread bytes resets the connection, and the reset can destroy what the peer has not read yet: a Terminate, a
 //! refusal, the last message. So the sending half is closed first, and the rest of the stream is read and ignored until the peer closes its
-//! half, for two seconds at most.
+//! half, for two seconds at most. A Terminate that the stream has not taken gets five seconds.
 
 use super::end::Unsent;
 use super::{CLOSING, StreamEvent, Streams};
@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// How long the peer may take to close its half.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// The same if it has to read first, so that a Terminate can leave.
+const UNSENT_PATIENCE_NS: u64 = 5_000_000_000;
 /// Most streams that never had a queue pair: refused requests. Then the oldest is closed at once.
 const MOST_REFUSED: usize = 64;
 /// How long the counters wait: at the exit of the process the lock may belong to a thread that no longer runs.
@@ -58,7 +60,7 @@ impl ClosingStream {
     }
 }
 
-/// The streams that are closing, by number; the oldest, whose time is over first, has the lowest.
+/// The streams that are closing, by number; the oldest has the lowest.
 #[derive(Default)]
 pub(super) struct ClosingStreams {
     streams: Mutex<Numbered>,
@@ -69,6 +71,8 @@ pub(super) struct ClosingStreams {
 struct Numbered {
     last: u64,
     streams: BTreeMap<u64, ClosingStream>,
+    /// When the time of each is over.
+    ends: BTreeSet<(Time, u64)>,
     /// Those that no connection waits for.
     refused: BTreeSet<u64>,
 }
@@ -94,7 +98,7 @@ impl ClosingStreams {
     }
 
     fn set_next(&self, numbered: &Numbered) {
-        let first = numbered.streams.values().next().map_or(0, |stream| stream.until.0);
+        let first = numbered.ends.first().map_or(0, |(until, _)| until.0);
         self.next_ns.store(first, Ordering::SeqCst);
     }
 }
@@ -130,7 +134,8 @@ impl Engine {
             }
             numbered.refused.insert(number);
         }
-        let until = now + PATIENCE_NS;
+        let until = now + if unsent.is_empty() { PATIENCE_NS } else { UNSENT_PATIENCE_NS };
+        numbered.ends.insert((until, number));
         numbered.streams.insert(number, ClosingStream { socket, unsent, until, connection });
         streams.closing.set_next(&numbered);
         drop(numbered);
@@ -168,8 +173,8 @@ impl Engine {
             return;
         }
         let mut numbered = streams.closing.streams.lock();
-        while let Some((&number, stream)) = numbered.streams.first_key_value()
-            && stream.until <= now
+        while let Some(&(until, number)) = numbered.ends.first()
+            && until <= now
         {
             Self::end_closing(streams, &mut numbered, number);
         }
@@ -178,6 +183,7 @@ impl Engine {
     fn end_closing(streams: &Streams, numbered: &mut Numbered, number: u64) {
         if let Some(stream) = numbered.streams.remove(&number) {
             numbered.refused.remove(&number);
+            numbered.ends.remove(&(stream.until, number));
             streams.sockets.remove(stream.socket.as_fd());
             stream
                 .connection

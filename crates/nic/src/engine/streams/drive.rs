@@ -176,7 +176,7 @@ impl Engine {
         if machine.is_ready() && std::mem::take(&mut connected.awaits_first) {
             streams.queue_event(connected.connection, StreamEvent::Ready);
         }
-        // In ERR, a Terminate that the stream does not take now would wait for a peer that does not read.
+        // In ERR the machine waits for nothing: `keep_fpdu` takes its Terminate.
         let reset = (machine.state() == QpState::Err).then_some(Close::Reset);
         match machine.close().or(reset) {
             None => {

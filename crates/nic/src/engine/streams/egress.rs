@@ -53,6 +53,27 @@ impl Engine {
         if taken > from { Ok(taken) } else { Err(TxError::Full) }
     }
 
+    /// Takes the rest of an FPDU, from its byte `from` on, behind everything that waits. It leaves before the stream is closed.
+    pub(in crate::engine) fn keep_fpdu(
+        &self,
+        qp: &QpCore,
+        fpdu: &Fpdu<'_>,
+        from: usize,
+    ) -> Result<(), TxError> {
+        let (Some(streams), Some(stream)) = (&self.streams, qp.stream()) else { return Err(TxError::Full) };
+        let mut end = stream.socket.lock();
+        let Some(connected) = &mut end.connected else { return Err(TxError::Full) };
+        with_scratch(|copy| {
+            copy.extend_from_slice(fpdu.header);
+            self.copy_payload(copy, fpdu.payload, qp).map_err(TxError::Fault)?;
+            let payload = &copy[fpdu.header.len()..];
+            let (trailer, len) = fpdu.trailer(streams.crc, |sum| streams.crc.update(sum, payload));
+            copy.extend_from_slice(&trailer[..len]);
+            connected.unsent.push(&copy[from..]);
+            Ok(())
+        })
+    }
+
     /// Copies the whole FPDU and keeps what the kernel does not take.
     fn send_copied(
         &self,

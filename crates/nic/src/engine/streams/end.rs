@@ -82,7 +82,8 @@ impl Connected {
     }
 }
 
-/// Bytes that a queue pair has given up and the kernel has not taken: the end of an FPDU with a CRC.
+/// Bytes that a queue pair has given up and the kernel has not taken: the end of an FPDU with a CRC, or a Terminate and what must leave
+/// before it.
 #[derive(Default)]
 pub(super) struct Unsent {
     bytes: Vec<u8>,
@@ -92,6 +93,11 @@ pub(super) struct Unsent {
 impl Unsent {
     pub(super) fn new(bytes: &[u8]) -> Unsent {
         Unsent { bytes: bytes.to_vec(), sent: 0 }
+    }
+
+    /// Adds bytes at the end.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -11,6 +11,12 @@ pub trait StreamEgress {
     ///
     /// A host that computes a CRC must take the whole FPDU, because the program may change the payload between two calls.
     fn send_fpdu(&mut self, fpdu: &Fpdu<'_>, from: usize) -> Result<usize, TxError>;
+
+    /// Takes an FPDU from its byte `from` on, whether the stream is full or not: a Terminate, or what must leave before it. The host
+    /// copies what the stream does not take, and sends it before it closes the stream. By default it does not.
+    fn keep_fpdu(&mut self, _fpdu: &Fpdu<'_>, _from: usize) -> Result<(), TxError> {
+        Err(TxError::Full)
+    }
 }
 
 /// Everything a stream queue pair calls in its NIC.

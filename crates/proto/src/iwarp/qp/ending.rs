@@ -1,8 +1,8 @@
 //! The end of a connection: ERR, flush, and closing the stream.
 
 use super::super::wire::{Quoted, Terminate, TerminateCode};
-use super::StreamQp;
 use super::transmit::Source;
+use super::{StreamHost, StreamQp};
 use crate::Time;
 use crate::qp::{
     HistoryEvent, HostServices, Inbound, Side, flush_one, flush_queued_recvs, flush_queued_sends, io,
@@ -49,7 +49,7 @@ impl StreamQp {
     }
 
     /// Moves the queue pair to ERR after a device error such as a completion queue overflow, and raises `kind`.
-    pub fn fail<H: HostServices>(&mut self, kind: EventKind, now: Time, host: &mut H) {
+    pub fn fail<H: StreamHost>(&mut self, kind: EventKind, now: Time, host: &mut H) {
         if !matches!(self.attr.state, QpState::Err | QpState::Reset) {
             host.event(kind);
             self.terminate_with(TerminateCode::RDMAP_LOCAL, None, now, host);
@@ -98,8 +98,9 @@ impl StreamQp {
         self.close.filter(|close| *close == Close::Reset || is_sent)
     }
 
-    /// Enters ERR and sends a Terminate, if the stream stands between two FPDUs.
-    pub(super) fn terminate_with<H: HostServices>(
+    /// Enters ERR and sends a Terminate, behind the FPDU that is partially sent. Without a host that keeps the rest of it, the stream is
+    /// reset.
+    pub(super) fn terminate_with<H: StreamHost>(
         &mut self,
         code: TerminateCode,
         quoted: Option<Quoted>,
@@ -111,6 +112,13 @@ impl StreamQp {
         }
         // Before the initiator's first FPDU a responder must stay silent; it just closes.
         self.terminate = self.may_send.then_some(Terminate { code, quoted });
+        // Now: the program gets its memory back with the flush.
+        if let Some(current) = self.current.filter(|current| current.taken > 0)
+            && self.has_payload(&current)
+            && host.keep_fpdu(&self.fpdu(&current), current.taken).is_ok()
+        {
+            self.current = None;
+        }
         self.enter_error(now, host);
     }
 

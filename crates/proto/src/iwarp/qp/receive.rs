@@ -3,7 +3,7 @@
 use super::super::negotiation::Confirmation;
 use super::super::reader::{Body, Item};
 use super::super::wire::{DdpBuffer, DdpHeader, Quoted, RdmapOpcode, ReadRequest, TerminateCode};
-use super::StreamQp;
+use super::{StreamHost, StreamQp};
 use crate::Time;
 use crate::qp::{HostServices, RefusalReason};
 use crate::verbs::{EventKind, QpState};
@@ -28,7 +28,7 @@ pub(super) struct Stop {
 
 impl StreamQp {
     /// Takes bytes of the stream, in any pieces. After an error the rest is ignored: the stream cannot be resumed.
-    pub fn receive<H: HostServices>(&mut self, bytes: &[u8], now: Time, host: &mut H) {
+    pub fn receive<H: StreamHost>(&mut self, bytes: &[u8], now: Time, host: &mut H) {
         let mut rest = bytes;
         while matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
             let outcome = match self.reader.next(&mut rest) {

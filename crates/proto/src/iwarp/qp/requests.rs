@@ -193,7 +193,7 @@ impl StreamQp {
     }
 
     /// Fails one request, flushes the others, and reports the failure of this end to the peer.
-    pub(super) fn fail_request<H: HostServices>(
+    pub(super) fn fail_request<H: StreamHost>(
         &mut self,
         number: u64,
         status: WcStatus,
@@ -242,7 +242,7 @@ impl StreamQp {
     }
 
     /// The memory of a request may not be read. If nothing of it is sent, earlier requests complete first.
-    pub(super) fn on_unreadable_request<H: HostServices>(
+    pub(super) fn on_unreadable_request<H: StreamHost>(
         &mut self,
         number: u64,
         is_partial: bool,

@@ -78,7 +78,17 @@ impl StreamQp {
                 self.current = self.next_fpdu(now, host).or_else(|| self.terminate_fpdu());
             }
             let Some(current) = self.current else { break };
-            match self.send_current(&current, host) {
+            let mut sent = self.send_current(&current, host);
+            let taken = *sent.as_ref().unwrap_or(&current.taken);
+            // Nothing but the Terminate follows. It must not wait for the queue pair, which the program may destroy.
+            if self.attr.state == QpState::Err
+                && !matches!(sent, Err(TxError::Fault(_)))
+                && taken < self.encoded_len(&current)
+                && host.keep_fpdu(&self.fpdu(&current), taken).is_ok()
+            {
+                sent = Ok(self.encoded_len(&current));
+            }
+            match sent {
                 Ok(taken) if taken < self.encoded_len(&current) => {
                     self.current = Some(Current { taken, ..current });
                     break;
@@ -129,7 +139,15 @@ impl StreamQp {
         }
     }
 
-    fn fpdu<'a>(&'a self, current: &'a Current) -> Fpdu<'a> {
+    /// Whether the source of its payload is still there: a request that has failed is not.
+    pub(super) fn has_payload(&self, current: &Current) -> bool {
+        match current.source {
+            Source::Request { number, .. } => self.sq.get(number).is_some(),
+            _ => true,
+        }
+    }
+
+    pub(super) fn fpdu<'a>(&'a self, current: &'a Current) -> Fpdu<'a> {
         Fpdu {
             header: &current.head[..current.head_len],
             payload: if current.len == 0 { TxPayload::None } else { self.payload_of(current) },

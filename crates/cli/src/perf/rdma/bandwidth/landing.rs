@@ -53,9 +53,14 @@ fn post_one_each(traffic: &mut Traffic<'_>, control: &mut Control) -> Result<u64
     traffic.sender.start(Some(0), Phase::Unmeasured);
     for n in 0..traffic.station.lanes.len() {
         let message = if traffic.station.is_inline() { traffic.station.message(n, true) } else { Vec::new() };
+        while !traffic.sender.has_credit(n) {
+            let found = traffic.poll()?;
+            traffic.wait(found, control)?;
+        }
         traffic.sender.post_one(n, &message)?;
     }
     while traffic.step(control)? == Step::Running {}
+    traffic.confirm(control)?;
     Ok(traffic.sender.done)
 }
 

@@ -26,7 +26,8 @@ use crate::failure::Failure;
 use std::time::{Duration, Instant};
 use traffic::Traffic;
 
-/// Whether messages count. SENDs that do not count carry immediate data, so that the receiver can tell.
+/// Whether messages count. SENDs that do not count carry immediate data, so that the receiver can tell. Over iWARP, which lacks it,
+/// the receiver counts all, and the sender subtracts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Warm-up, and the check of the last message.
@@ -74,8 +75,8 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
 /// How many of the measured messages arrived.
 fn arrived(station: &Station, report: &Report, sent: u64, unmeasured: u64) -> Result<u64, Failure> {
     let arrived = match (station.params.test.operation(), station.is_reliable()) {
-        (Operation::Send, _) => report.received,
-        (Operation::Atomic, _) => report.received.saturating_sub(unmeasured),
+        (Operation::Send, _) if !station.is_iwarp() => report.received,
+        (Operation::Send | Operation::Atomic, _) => report.received.saturating_sub(unmeasured),
         (_, true) => sent,
         // The server counts the bytes of all messages that were packets; losses affect all of them alike. Operations
         // done directly in its memory cannot be lost, and only this side counts them.

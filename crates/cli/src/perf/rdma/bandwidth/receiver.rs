@@ -1,7 +1,7 @@
 //! Counts arrived messages, and reposts receives.
 
 use super::super::lane::Lane;
-use super::super::station::{Station, receives};
+use super::super::station::{Station, give_back};
 use crate::failure::Failure;
 use ferroce::{Completion, RecvWr, WcFlags};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(super) struct Receiver<'a> {
 impl<'a> Receiver<'a> {
     /// Receives are posted already.
     pub(super) fn new(station: &'a Station) -> Receiver<'a> {
-        let give_back = (receives(&station.params) / 4).max(1);
+        let give_back = give_back(&station.params);
         Receiver {
             lanes: &station.lanes,
             owed: vec![0; station.lanes.len()],
@@ -34,23 +34,30 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Handles an arrived message. Receives are reposted a quarter of the queue at a time.
+    /// Handles an arrived message. Receives are reposted a quarter of the queue at a time; returns how many were.
     #[inline]
-    pub(super) fn on_completion(&mut self, completion: &Completion) -> Result<(), Failure> {
+    pub(super) fn on_completion(&mut self, completion: &Completion) -> Result<u32, Failure> {
         let n = (completion.wr_id >> 32) as usize;
         let counts = !completion.flags.contains(WcFlags::WITH_IMM);
         self.received += u64::from(counts);
         self.proved[n] |= !counts;
         self.owed[n] += 1;
         if self.owed[n] < self.give_back {
-            return Ok(());
+            return Ok(0);
         }
         self.owed[n] = 0;
         let lane = &self.lanes[n];
         self.batch.clear();
         let wr = RecvWr { wr_id: completion.wr_id, sges: &lane.receive };
         self.batch.resize(self.give_back as usize, wr);
-        lane.qp.post_recv(&self.batch)
+        lane.qp.post_recv(&self.batch)?;
+        Ok(self.give_back)
+    }
+
+    /// Handles an arrived credit, whose receive is reposted at once.
+    pub(super) fn on_credit(&mut self, completion: &Completion) -> Result<(), Failure> {
+        let lane = &self.lanes[(completion.wr_id >> 32) as usize];
+        lane.qp.post_recv(&[RecvWr { wr_id: completion.wr_id, sges: &lane.receive }])
     }
 
     /// Handles a break. Of the uncounted messages, only the last ones follow the last break.

@@ -1,7 +1,7 @@
 //! Posts messages, and selects those with a completion.
 
-use super::super::lane::Lane;
-use super::super::station::Station;
+use super::super::lane::{Lane, credit};
+use super::super::station::{CREDITS_IN_FLIGHT, Station, give_back, receives};
 use super::Phase;
 use crate::failure::Failure;
 use ferroce::{Completion, Payload, SendFlags, SendOp, SendWr};
@@ -15,6 +15,12 @@ pub(super) struct Sender<'a> {
     depth: u32,
     list: u32,
     signal_every: u32,
+    /// Receives that a credit grants.
+    grant: u32,
+    /// SENDs that do not count have immediate data, which iWARP lacks.
+    marks: bool,
+    /// Credits and probes without a completion.
+    extra: u32,
     phase: Phase,
     batch: Vec<SendWr<'a>>,
     /// Messages posted in this phase.
@@ -29,15 +35,27 @@ struct Count {
     outstanding: u32,
     since_signal: u32,
     left: u64,
+    /// Receives of the other side that are left; without end if it grants none.
+    credits: u64,
 }
+
+/// The completion of a credit or probe: it stands for no message.
+const NO_MESSAGE: u64 = 0;
 
 impl<'a> Sender<'a> {
     /// Nothing is posted yet.
     pub(super) fn new(station: &'a Station) -> Sender<'a> {
         let params = &station.params;
+        let credits = match station.has_credits() {
+            true => u64::from(receives(params) - CREDITS_IN_FLIGHT),
+            false => u64::MAX,
+        };
         Sender {
             lanes: &station.lanes,
-            counts: vec![Count::default(); station.lanes.len()],
+            counts: vec![Count { credits, ..Count::default() }; station.lanes.len()],
+            grant: give_back(params),
+            marks: !station.is_iwarp(),
+            extra: 0,
             ready: Vec::with_capacity(station.lanes.len()),
             depth: params.tx_depth,
             list: params.post_list,
@@ -83,9 +101,9 @@ impl<'a> Sender<'a> {
     pub(super) fn post(&mut self) -> Result<(), Failure> {
         while let Some(n) = self.ready.pop() {
             loop {
-                let Count { outstanding, left, .. } = self.counts[n];
+                let Count { outstanding, left, credits, .. } = self.counts[n];
                 let wanted = left.min(self.list.into()) as u32;
-                if wanted == 0 || outstanding + wanted > self.depth {
+                if wanted == 0 || outstanding + wanted > self.depth || credits < wanted.into() {
                     break;
                 }
                 self.post_list(n, wanted)?;
@@ -104,8 +122,8 @@ impl<'a> Sender<'a> {
             let signalled = count.left == 0 || count.since_signal == self.signal_every;
             // The completion identifies the lane, and how many messages it covers.
             let mut request = lane.request((n as u64) << 32 | u64::from(count.since_signal), signalled);
-            if self.phase == Phase::Unmeasured && request.op == SendOp::Send {
-                request.op = SendOp::SendImm(0);
+            if self.phase == Phase::Unmeasured {
+                request.op = marked(self.marks, request.op);
             }
             if signalled {
                 count.since_signal = 0;
@@ -113,28 +131,60 @@ impl<'a> Sender<'a> {
             self.batch.push(request);
         }
         count.outstanding += length;
+        count.credits -= u64::from(length);
         self.posted += u64::from(length);
         lane.qp.post_send(&self.batch)
+    }
+
+    /// Whether [`Sender::post_one`] may post to this lane.
+    pub(super) fn has_credit(&self, n: usize) -> bool {
+        self.counts[n].credits > 0
     }
 
     /// Posts a single message to an idle lane; `message` is the inline data.
     pub(super) fn post_one(&mut self, n: usize, message: &[u8]) -> Result<(), Failure> {
         let mut request = self.lanes[n].request((n as u64) << 32 | 1, true);
-        if request.op == SendOp::Send {
-            request.op = SendOp::SendImm(0);
-        }
+        request.op = marked(self.marks, request.op);
         if request.flags.contains(SendFlags::INLINE) {
             request.payload = Payload::Inline(message);
         }
         self.counts[n].outstanding += 1;
+        self.counts[n].credits -= 1;
         self.posted += 1;
         self.lanes[n].qp.post_send(&[request])
+    }
+
+    /// Grants receives that were reposted on a lane.
+    pub(super) fn send_credit(&mut self, n: usize) -> Result<(), Failure> {
+        self.extra += 1;
+        self.lanes[n].qp.post_send(&[credit((n as u64) << 32 | NO_MESSAGE)])
+    }
+
+    /// Handles a credit of the other side.
+    pub(super) fn on_credit(&mut self, n: usize) {
+        self.counts[n].credits = self.counts[n].credits.saturating_add(self.grant.into());
+        self.ready.push(n);
+    }
+
+    /// Posts a READ behind the messages of each lane: it completes when the other side has placed them.
+    pub(super) fn probe(&mut self) -> Result<(), Failure> {
+        for (n, lane) in self.lanes.iter().enumerate() {
+            self.extra += 1;
+            lane.qp.post_send(&[lane.probe((n as u64) << 32 | NO_MESSAGE)])?;
+        }
+        Ok(())
+    }
+
+    /// Whether all credits and probes have completed.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.extra == 0
     }
 
     /// Handles a completion of a send.
     #[inline]
     pub(super) fn on_completion(&mut self, completion: &Completion) {
         let (lane, stands_for) = ((completion.wr_id >> 32) as usize, completion.wr_id as u32);
+        self.extra -= u32::from(u64::from(stands_for) == NO_MESSAGE);
         self.counts[lane].outstanding -= stands_for;
         self.done += u64::from(stands_for);
         self.ready.push(lane);
@@ -145,4 +195,9 @@ impl<'a> Sender<'a> {
     pub(super) fn is_finished(&self) -> bool {
         self.done == self.posted && self.counts.iter().all(|count| count.left == 0)
     }
+}
+
+/// The operation of a message that does not count, with the mark if there is one.
+fn marked(marks: bool, op: SendOp) -> SendOp {
+    if marks && op == SendOp::Send { SendOp::SendImm(0) } else { op }
 }

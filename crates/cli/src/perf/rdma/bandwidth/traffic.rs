@@ -71,7 +71,26 @@ impl<'a> Traffic<'a> {
                 self.sender.finish();
             }
         }
+        self.confirm(control)?;
         Ok(self.sender.posted)
+    }
+
+    /// Client: waits until the server has placed all messages. An iWARP completion does not mean that.
+    pub(super) fn confirm(&mut self, control: &mut Control) -> Result<(), Failure> {
+        if !self.must_probe() {
+            return Ok(());
+        }
+        self.sender.probe()?;
+        while !self.sender.is_confirmed() {
+            let found = self.poll()?;
+            self.wait(found, control)?;
+        }
+        Ok(())
+    }
+
+    fn must_probe(&self) -> bool {
+        let carries = matches!(self.station.params.test.operation(), Operation::Send | Operation::Write);
+        self.station.is_iwarp() && carries
     }
 
     /// Client: posts and polls once.
@@ -81,8 +100,13 @@ impl<'a> Traffic<'a> {
         if self.sender.is_finished() {
             return Ok(Step::Finished);
         }
+        self.wait(found, control).map(|()| Step::Running)
+    }
+
+    /// Client: waits after a poll that found so many completions.
+    pub(super) fn wait(&mut self, found: usize, control: &mut Control) -> Result<(), Failure> {
         match self.waiter.after_poll(found, self.progress(), &self.station.cq, control)? {
-            WaitOutcome::PollAgain => Ok(Step::Running),
+            WaitOutcome::PollAgain => Ok(()),
             WaitOutcome::ControlReady => Err(handshake::interrupted(control)),
             WaitOutcome::TimedOut => Err(silent()),
         }
@@ -180,8 +204,13 @@ impl<'a> Traffic<'a> {
     fn end_sending(&mut self) -> Result<(), Failure> {
         self.sender.finish();
         let end = Instant::now() + LONGEST_DRAIN;
-        while !self.sender.is_finished() {
+        let mut probes = self.must_probe();
+        while probes || !self.sender.is_finished() || !self.sender.is_confirmed() {
             self.sender.post()?;
+            if probes && self.sender.is_finished() {
+                probes = false;
+                self.sender.probe()?;
+            }
             self.poll()?;
             if Instant::now() > end {
                 return Err(silent());
@@ -209,7 +238,7 @@ impl<'a> Traffic<'a> {
     /// Takes completions. Unreliable sends complete immediately, and polling a queue that is never empty never drives
     /// the NIC. So the queue is emptied, or nothing would be received while we send.
     #[inline]
-    fn poll(&mut self) -> Result<usize, Failure> {
+    pub(super) fn poll(&mut self) -> Result<usize, Failure> {
         let mut found = self.poll_once()?;
         if found > 0 && !self.station.is_reliable() {
             for _ in 0..POLLS_PER_STEP {
@@ -228,10 +257,17 @@ impl<'a> Traffic<'a> {
         let before = self.receiver.received;
         for completion in &self.completions[..found] {
             let done = completion.ok().map_err(broken)?;
-            if done.opcode == WcOpcode::Recv {
-                self.receiver.on_completion(&done)?;
-            } else {
+            if done.opcode != WcOpcode::Recv {
                 self.sender.on_completion(&done);
+                continue;
+            }
+            let n = (done.wr_id >> 32) as usize;
+            // A message has at least one byte.
+            if done.byte_len == 0 && self.station.has_credits() {
+                self.receiver.on_credit(&done)?;
+                self.sender.on_credit(n);
+            } else if self.receiver.on_completion(&done)? > 0 && self.station.has_credits() {
+                self.sender.send_credit(n)?;
             }
         }
         if self.receiver.received != before {
