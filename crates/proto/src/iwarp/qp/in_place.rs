@@ -2,10 +2,9 @@
 
 use super::super::reader::{Item, Pending};
 use super::super::wire::{Crc32c, DdpBuffer, DdpHeader, LENGTH_LEN, RdmapOpcode};
-use super::StreamQp;
+use super::{StreamHost, StreamQp};
 use crate::Time;
 use crate::ids::{PdId, RKey};
-use crate::qp::HostServices;
 use crate::verbs::QpState;
 
 /// Shorter payload is received with what follows it, and copied.
@@ -50,7 +49,7 @@ impl StreamQp {
     }
 
     /// Takes payload that was received in place, at most as much as [`Self::in_place`] allows. `sum` continues a CRC-32C over it, if there is one.
-    pub fn received_in_place<H: HostServices>(
+    pub fn received_in_place<H: StreamHost>(
         &mut self,
         len: u32,
         sum: impl FnOnce(Crc32c, u32) -> u32,

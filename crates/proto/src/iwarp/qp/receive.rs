@@ -44,7 +44,7 @@ impl StreamQp {
         }
     }
 
-    pub(super) fn end_if_refused<H: HostServices>(
+    pub(super) fn end_if_refused<H: StreamHost>(
         &mut self,
         outcome: Result<(), Stop>,
         now: Time,
