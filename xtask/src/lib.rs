@@ -12,6 +12,7 @@
 //! | `cargo` | the steps that are one cargo command each |
 //! | `libtest` | reads the tallies, ignored tests and `SKIPPED:` lines out of libtest's output |
 //! | `tools` | foreign programs the tests lean on: found, installed, or loudly missing |
+//! | `debian` | Debian packages that are unpacked into a folder of our own |
 //! | `programs` | foreign programs on ferroce, and rdma-core's conformance suite |
 //! | `dsm` | shared-memory programs over libjia |
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod cargo;
+pub mod debian;
 mod deny;
 mod dialogue;
 pub mod dsm;

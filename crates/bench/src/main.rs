@@ -5,7 +5,7 @@
 //! | `perf` | `ferroce perf` as Markdown tables |
 //! | `boundary` | the C library against the Rust API |
 //! | `fabric` | unmodified programs on the same-host fabric and the UDP link against UCX, sockets and bare memory |
-//! | `fabric_sim` | the simulator of fabrics: packet hops per second, the largest fabric |
+//! | `fabric_sim` | the simulator of fabrics: packet hops per second, the largest fabric, ns-3 with the same scenarios |
 //! | `ucx` | UCX over ferroce against UCX over TCP |
 //! | `dsm` | the shared memory: speed-ups, single operations, transports |
 //! | `sides` | starts a server and its client, each on its own core |
@@ -59,7 +59,7 @@ enum Command {
     /// Compare unmodified perftest programs with UCX, sockets and bare memory; takes under four minutes.
     #[command(long_flag = "fabric")]
     Fabric(fabric::Options),
-    /// Measure the simulator of fabrics on one core: packet hops per second, and a fat tree of 4394 hosts.
+    /// Measure the simulator of fabrics on one core: packet hops per second, a fat tree of 4394 hosts, and ns-3 beside it.
     #[command(long_flag = "fabric-sim")]
     FabricSim(fabric_sim::Options),
     /// Compare UCX over ferroce with UCX over TCP.

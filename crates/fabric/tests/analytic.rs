@@ -4,7 +4,7 @@ use ferroce_fabric::packet::NONE;
 use ferroce_fabric::report::jain;
 use ferroce_fabric::scenario::{Run, Scenario};
 use ferroce_fabric::switch::{Balance, Pfc, PortConfig, SwitchConfig};
-use ferroce_fabric::topology::{Routes, Topology};
+use ferroce_fabric::topology::{LeafSpine, Routes, Topology};
 use ferroce_fabric::workload::Flow;
 use ferroce_fabric::world::{HostConfig, HostModel, Recovery, World, WorldConfig};
 use std::path::Path;
@@ -84,6 +84,25 @@ fn one_flow_takes_the_ideal_time() {
             assert!((ratio - 1.0).abs() < 0.001, "{bytes} bytes: {ratio}");
         }
     }
+}
+
+#[test]
+fn flows_share_a_link_exactly_when_their_plans_do() {
+    let topology = LeafSpine { leaves: 2, spines: 3, hosts_per_leaf: 2 }.build(HOST_LINK, HOST_LINK);
+    let mut shared = 0;
+    for seed in 0..12 {
+        let config = WorldConfig { seed, ..config("fixed") };
+        let mut world = world(config, &topology, vec![flow(0, 2, 1_000_000, 0), flow(1, 3, 1_000_000, 0)]);
+        let (first, second) = (world.plan(0), world.plan(1));
+        assert_eq!((first.data.len(), first.acks.len(), first.acks[4]), (5, 5, 0));
+        let shares = first.data[2] == second.data[2];
+        assert!(world.run_until(u64::MAX / 2));
+        let slowest =
+            world.finished().iter().map(|done| done.fct_ps as f64 / done.ideal_ps as f64).fold(0.0, f64::max);
+        assert_eq!(slowest > 1.5, shares, "seed {seed}: slowdown {slowest}");
+        shared += u32::from(shares);
+    }
+    assert!((1..12).contains(&shared), "{shared} of 12 seeds");
 }
 
 #[test]

@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::packages::{self, Sysroot};
+use super::packages::Sysroot;
+use crate::debian;
 use crate::process::Job;
 use crate::step::Context;
 use crate::tools::which;
@@ -58,7 +59,7 @@ fn build(ctx: &Context, cache: &Path, kernel: &Kernel<'_>, into: &Path) -> Resul
     let names = below.chain([headers.as_str()]).map(str::to_owned).chain([kernel.source()]);
     let wanted: Vec<String> = names.map(|name| format!("{name}={}", kernel.version)).collect();
     let archives = cache.join("archives");
-    let files = packages::fetch(ctx, &archives, &wanted)
+    let files = debian::fetch(ctx, &archives, &wanted)
         .map_err(|why| format!("{why}; if the archive has a newer kernel, remove {}", cache.display()))?;
     let dir = cache.join("siw");
     let made = make(ctx, &dir, kernel, &files);

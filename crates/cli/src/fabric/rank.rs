@@ -2,16 +2,22 @@
 //!
 //! Each workload of each scenario is one column. A control's cost in a column is its 99th percentile of slowdown, divided by
 //! the smallest of the column; its rank is the geometric mean of the costs. So no scenario counts more than another.
+//! With several seeds, the figure of a column is the geometric mean over them.
 
-use super::{read_scenario, simulate_run};
+use super::read_scenario;
 use crate::failure::Failure;
 use crate::table::{Align, Table};
 use crate::{print_json, print_text};
 use clap::Args;
-use ferroce_fabric::report::{GroupReport, Report};
-use ferroce_fabric::scenario::Scenario;
+use ferroce_fabric::report::{Report, report};
+use ferroce_fabric::rng::mix;
+use ferroce_fabric::scenario::{Mistake, Scenario};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Args)]
 pub(crate) struct RankArgs {
@@ -21,6 +27,12 @@ pub(crate) struct RankArgs {
     /// Use this seed instead of the scenarios'.
     #[arg(long)]
     seed: Option<u64>,
+    /// Simulate everything with this many seeds: 1, 2, 3, …
+    #[arg(long, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: Option<u64>,
+    /// Simulate this many runs at a time; the results do not depend on it. By default one per core.
+    #[arg(long)]
+    jobs: Option<NonZero<usize>>,
     /// Print the columns as JSON.
     #[arg(long)]
     json: bool,
@@ -29,14 +41,17 @@ pub(crate) struct RankArgs {
 pub(super) const EXAMPLES: &str = "\
 Examples:
   ferroce fabric rank scenarios/incast.toml scenarios/hpcc-hadoop-50.toml  which control is best over both
+  ferroce fabric rank --seeds 3 scenarios/*.toml                           over all, each with three seeds
   ferroce fabric rank --json scenarios/*.toml                              what each reached in each, for programs";
 
-/// What a control reached in a column.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// What a control reached in a column, over all seeds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct Reached {
     mean: f64,
     p99: f64,
     is_finished: bool,
+    /// The hash of the run with each seed.
+    hashes: Vec<String>,
 }
 
 /// A workload of a scenario, and what each control reached there.
@@ -47,8 +62,8 @@ struct Column {
 }
 
 impl Column {
-    fn of(&self, control: &str) -> Option<Reached> {
-        self.by_control.iter().find(|(name, _)| name == control).map(|(_, reached)| *reached)
+    fn of(&self, control: &str) -> Option<&Reached> {
+        self.by_control.iter().find(|(name, _)| name == control).map(|(_, reached)| reached)
     }
 
     /// The least of those that finished all flows; of all, if none did.
@@ -64,48 +79,115 @@ impl Column {
     }
 }
 
+/// One simulation: a run of a scenario with a seed.
+struct Task {
+    scenario: usize,
+    run: usize,
+    seed: Option<u64>,
+}
+
 pub(super) fn run(args: &RankArgs) -> Result<(), Failure> {
-    let mut columns = Vec::new();
+    let seeds: Vec<Option<u64>> = args.seeds.map_or(vec![args.seed], |count| (1..=count).map(Some).collect());
+    let mut scenarios = Vec::new();
+    let mut tasks = Vec::new();
     for path in &args.scenarios {
         let (scenario, shown) = read_scenario(path, Scenario::parse)?;
         let mistake = |error| Failure::usage(format!("{shown}: {error}"));
-        let mut reports: Vec<Report> = Vec::new();
-        for at in 0..scenario.runs() {
-            let run = scenario.run(at, args.seed, false).map_err(mistake)?;
-            if !reports.iter().any(|report| report.control == run.control) {
-                reports.push(simulate_run(run, None::<&mut Vec<u8>>, false)?.report);
+        let mut controls = Vec::new();
+        for run in 0..scenario.runs() {
+            let control = scenario.run(run, args.seed, false).map_err(mistake)?.control;
+            if !controls.contains(&control) {
+                controls.push(control);
+                tasks.extend(seeds.iter().map(|&seed| Task { scenario: scenarios.len(), run, seed }));
             }
         }
+        scenarios.push(scenario);
+    }
+    let jobs = args.jobs.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZero::get);
+    let reports = simulate_all(&scenarios, &tasks, jobs)
+        .map_err(|(at, error)| Failure::usage(format!("{}: {error}", args.scenarios[at].display())))?;
+    let mut columns = Vec::new();
+    for (at, path) in args.scenarios.iter().enumerate() {
+        let of_scenario = tasks.iter().zip(&reports).filter(|(task, _)| task.scenario == at);
+        let reports: Vec<&Report> = of_scenario.map(|(_, report)| report).collect();
+        let by_control: Vec<&[&Report]> = reports.chunks(seeds.len()).collect();
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        columns.extend(columns_of(&name, &reports));
+        columns.extend(columns_of(&name, &by_control));
     }
     if args.json { print_json(&columns) } else { print_text(&render(&columns)) }
 }
 
-fn columns_of(name: &str, reports: &[Report]) -> Vec<Column> {
-    let workloads = reports.iter().flat_map(|report| &report.groups).map(|group| group.workload).max();
-    let reached = |report: &Report, group: &GroupReport| Reached {
-        mean: group.mean_slowdown,
-        p99: group.slowdown.p99,
-        is_finished: report.finished as u64 == report.started,
-    };
+/// Simulates all tasks, `jobs` at a time. The reports have the order of the tasks; an error names the scenario.
+fn simulate_all(
+    scenarios: &[Scenario],
+    tasks: &[Task],
+    jobs: usize,
+) -> Result<Vec<Report>, (usize, Mistake)> {
+    let bar = ProgressBar::with_draw_target(Some(tasks.len() as u64), ProgressDrawTarget::stderr_with_hz(5));
+    let style = ProgressStyle::with_template("{pos} of {len} runs {bar:32} {elapsed}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, Result<Report, Mistake>)>> = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.min(tasks.len()) {
+            scope.spawn(|| {
+                while let Some((at, task)) = {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    tasks.get(at).map(|task| (at, task))
+                } {
+                    let simulated =
+                        scenarios[task.scenario].run(task.run, task.seed, false).map(|mut run| {
+                            run.world.run_until(run.limit_ps);
+                            report(&run.name, &run.control, &run.world)
+                        });
+                    done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((at, simulated));
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let mut done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(at, report)| report.map_err(|error| (tasks[at].scenario, error))).collect()
+}
+
+/// The columns of a scenario: one per workload, from the reports of each control with all seeds.
+fn columns_of(name: &str, by_control: &[&[&Report]]) -> Vec<Column> {
+    let groups = by_control.iter().flat_map(|reports| reports.iter()).flat_map(|report| &report.groups);
+    let workloads = groups.map(|group| group.workload).max();
     let column = |workload: u8| {
-        let by_control = reports.iter().filter_map(|report| {
-            let group = report.groups.iter().find(|group| group.workload == workload)?;
-            Some((report.control.clone(), reached(report, group)))
+        let by_control = by_control.iter().filter_map(|reports| {
+            let groups =
+                reports.iter().map(|report| report.groups.iter().find(|group| group.workload == workload));
+            let groups = groups.collect::<Option<Vec<_>>>()?;
+            let reached = Reached {
+                mean: geometric_mean(groups.iter().map(|group| group.mean_slowdown)),
+                p99: geometric_mean(groups.iter().map(|group| group.slowdown.p99)),
+                is_finished: reports.iter().all(|report| report.finished as u64 == report.started),
+                hashes: reports.iter().map(|report| report.hash.clone()).collect(),
+            };
+            Some((reports.first()?.control.clone(), reached))
         });
         Column { name: format!("{name}, workload {}", workload + 1), by_control: by_control.collect() }
     };
     (0..=workloads.unwrap_or(0)).map(column).filter(|column| !column.by_control.is_empty()).collect()
 }
 
+fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
+    let logarithms: Vec<f64> = values.map(f64::ln).collect();
+    (logarithms.iter().sum::<f64>() / logarithms.len().max(1) as f64).exp()
+}
+
+/// One hash over all runs of a control, in the order of the columns and seeds.
+fn hash_of(control: &str, columns: &[Column]) -> u64 {
+    let hashes = columns.iter().filter_map(|column| column.of(control)).flat_map(|reached| &reached.hashes);
+    hashes.fold(0, |all, hash| mix(all ^ u64::from_str_radix(hash, 16).unwrap_or_default()))
+}
+
 /// The geometric mean of a control's costs over the columns that have it.
 fn cost(control: &str, columns: &[Column], of: fn(&Reached) -> f64) -> f64 {
-    let costs: Vec<f64> = columns
-        .iter()
-        .filter_map(|column| Some((of(&column.of(control)?) / column.least(of)).ln()))
-        .collect();
-    (costs.iter().sum::<f64>() / costs.len().max(1) as f64).exp()
+    geometric_mean(columns.iter().filter_map(|column| Some(of(column.of(control)?) / column.least(of))))
 }
 
 fn render(columns: &[Column]) -> String {
@@ -124,6 +206,7 @@ fn render(columns: &[Column]) -> String {
     let heads: Vec<String> = (1..=columns.len()).map(|number| format!("p99\n{number}")).collect();
     let mut shape = vec![("control", Align::Left), ("p99\ncost", Align::Right), ("mean\ncost", Align::Right)];
     shape.extend(heads.iter().map(|head| (head.as_str(), Align::Right)));
+    shape.push(("hash", Align::Left));
     let mut table = Table::new(&shape);
     for control in controls {
         let mut cells = vec![
@@ -135,6 +218,7 @@ fn render(columns: &[Column]) -> String {
             None => String::from("–"),
             Some(reached) => format!("{:.2}{}", reached.p99, if reached.is_finished { "" } else { "*" }),
         }));
+        cells.push(format!("{:016x}", hash_of(control, columns)));
         table.line(cells);
     }
     let mut text = table.render();
@@ -151,7 +235,12 @@ mod tests {
     use super::*;
 
     fn column(name: &str, p99: &[(&str, f64)]) -> Column {
-        let reached = |p99| Reached { mean: 1.0, p99, is_finished: p99 < 100.0 };
+        let reached = |p99| Reached {
+            mean: 1.0,
+            p99,
+            is_finished: p99 < 100.0,
+            hashes: vec![format!("{:016x}", f64::to_bits(p99))],
+        };
         Column {
             name: name.into(),
             by_control: p99.iter().map(|(name, p99)| ((*name).into(), reached(*p99))).collect(),
@@ -171,5 +260,27 @@ mod tests {
         let at = |name| order.iter().position(|first| *first == name).expect("a row");
         assert!(at("b") < at("a") && at("a") < at("c") && at("c") < at("d"), "{text}");
         assert!(text.contains("200.00*") && text.contains('–'), "{text}");
+    }
+
+    #[test]
+    fn seeds_are_averaged_and_jobs_change_nothing() {
+        let text = "name = \"x\"\nduration = \"200us\"\nlimit = \"20ms\"\n[topology]\nkind = \"star\"\nhosts = 4\nrate = \"10Gb/s\"\n\
+                    delay = \"1us\"\n[[workload]]\nkind = \"poisson\"\ncdf = \"fixed:20kB\"\nload = 0.5\n\
+                    [[variant]]\ncontrol = \"fixed\"\n[[variant]]\ncontrol = \"swift\"\n";
+        let scenarios = [Scenario::parse(text, std::path::Path::new(".")).expect("good")];
+        let task = |at: usize| Task { scenario: 0, run: at / 2, seed: Some(at as u64 % 2) };
+        let tasks: Vec<Task> = (0..4).map(task).collect();
+        let columns = |jobs| {
+            let reports = simulate_all(&scenarios, &tasks, jobs).expect("good");
+            let reports: Vec<&Report> = reports.iter().collect();
+            columns_of("x", &reports.chunks(2).collect::<Vec<_>>())
+        };
+        let (one, four) = (columns(1), columns(4));
+        assert_eq!(one.len(), 1);
+        assert_eq!(one[0].by_control, four[0].by_control);
+        let [(name, fixed), (_, swift)] = &one[0].by_control[..] else { panic!("two controls: {one:?}") };
+        assert!(name == "fixed" && fixed.hashes.len() == 2 && fixed.hashes[0] != fixed.hashes[1], "{one:?}");
+        assert_ne!(hash_of("fixed", &one), hash_of("swift", &one), "{swift:?}");
+        assert!((geometric_mean([2.0, 8.0].into_iter()) - 4.0).abs() < 1e-12);
     }
 }

@@ -111,10 +111,7 @@ impl Switch {
             return ports[0];
         }
         match self.config.balance {
-            Balance::Ecmp => {
-                let hash = mix(u64::from(entropy) ^ self.hash_seed);
-                ports[(((hash >> 32) * ports.len() as u64) >> 32) as usize]
-            }
+            Balance::Ecmp => self.hash_port(ports, entropy),
             Balance::Spray => {
                 self.spray = self.spray.wrapping_add(1);
                 ports[self.spray as usize % ports.len()]
@@ -128,6 +125,13 @@ impl Switch {
                     .unwrap_or(ports[0])
             }
         }
+    }
+
+    /// The port that ECMP chooses for every packet with this entropy.
+    #[inline]
+    pub fn hash_port(&self, ports: &[u16], entropy: u32) -> u16 {
+        let hash = mix(u64::from(entropy) ^ self.hash_seed);
+        ports[(((hash >> 32) * ports.len() as u64) >> 32) as usize]
     }
 
     /// Takes a packet that arrived whole.

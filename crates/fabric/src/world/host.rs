@@ -1,5 +1,6 @@
 //! A host's NIC: one port, acknowledgements first, then the flows that may send, in turn.
 
+use super::plan::entropy;
 use super::sender::Phase;
 use super::{Event, World};
 use crate::packet::{Kind, NONE, Packet, Stamps};
@@ -120,7 +121,7 @@ impl World {
             seq,
             cause: seq,
             to,
-            entropy: flow ^ from.rotate_left(20),
+            entropy: entropy(flow, from),
             port: 0,
             telemetry,
             bytes,

@@ -9,6 +9,7 @@ mod external;
 mod host;
 mod pair;
 mod pair_host;
+mod plan;
 mod receiver;
 mod record;
 mod sender;
@@ -16,6 +17,7 @@ mod wire;
 
 pub use config::{HostConfig, HostModel, MAX_PACKETS, Recovery, WorldConfig};
 pub use external::{Delivery, HostTotals, Injected, Outcome};
+pub use plan::Plan;
 pub use record::{Counters, Finish, Frame, LinkClass, Samples};
 
 use crate::events::EventQueue;
@@ -25,7 +27,6 @@ use crate::switch::{Admission, DropReason, Switch};
 use crate::topology::{Routes, Topology};
 use crate::workload::{Flow, NEVER};
 use ferroce_proto::Time;
-use ferroce_proto::cc::Path;
 use host::Host;
 use pair::Pairs;
 use receiver::Receiver;
@@ -179,6 +180,11 @@ impl World {
         &self.flows
     }
 
+    /// What the fabric is made of.
+    pub fn config(&self) -> &WorldConfig {
+        &self.config
+    }
+
     /// What was counted.
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -315,9 +321,7 @@ impl World {
         spec.start_ps = self.now;
         let Flow { from, to, bytes, .. } = *spec;
         let way = self.routes.way(from, to);
-        let line_rate = way.rates().first().copied().unwrap_or_default() / 8;
-        let hops = way.hops();
-        let path = Path { line_rate, base_rtt_ns: self.base_rtt_ns, mtu: self.config.host.mtu, hops };
+        let path = self.path(&way);
         let ideal_ps = self.config.host.ideal_ps(&way, bytes);
         self.counters.started += 1;
         if self.start_pair(flow, &path, ideal_ps) {

@@ -5,6 +5,7 @@
 //! The NIC calls the requester when its port is free and takes one packet at a time, so that flows take turns.
 
 use super::pair_host::{Frame, PairHost, Scratch};
+use super::plan::entropy;
 use super::{Event, World};
 use crate::packet::{Kind, NONE, Packet, Slab};
 use crate::workload::Flow;
@@ -227,7 +228,7 @@ impl World {
             seq: 0,
             cause: 0,
             to: 0,
-            entropy: flow ^ from.rotate_left(20),
+            entropy: entropy(flow, from),
             port: 0,
             telemetry: NONE,
             bytes: 0,

@@ -25,6 +25,9 @@ pub(super) struct Dctcp {
     round: Round,
     acked: u64,
     marked: u64,
+    delivered: u64,
+    /// Delivered bytes up to which marks belong to the last cut: what was in flight then (RFC 8257, section 3.3).
+    cut_until: Option<u64>,
     rtt_ns: u64,
     /// When a loss last halved the window.
     halved_at: Option<Time>,
@@ -41,6 +44,8 @@ impl Dctcp {
             round: Round::default(),
             acked: 0,
             marked: 0,
+            delivered: 0,
+            cut_until: None,
             rtt_ns: path.base_rtt_ns,
             halved_at: None,
         }
@@ -61,8 +66,10 @@ impl CongestionControl for Dctcp {
         // A duplicate acknowledges nothing new, but its mark counts as a packet.
         let bytes = u64::from(feedback.acked.max(1));
         self.acked += bytes;
+        self.delivered += u64::from(feedback.acked);
         if feedback.marked {
-            if self.marked == 0 {
+            if self.cut_until.is_none_or(|end| self.delivered > end) {
+                self.cut_until = Some(self.delivered + u64::from(feedback.in_flight));
                 self.shrink(1.0 - self.alpha / 2.0);
             }
             self.marked += bytes;
@@ -121,6 +128,21 @@ mod tests {
         round(&mut cc, 3);
         assert_eq!(cc.window(), 5000, "alpha 1 halves");
         assert!((cc.alpha - (15.0 / 16.0 + 0.3 / 16.0)).abs() < 1e-2, "{}", cc.alpha);
+    }
+
+    #[test]
+    fn packets_that_were_in_flight_at_a_cut_do_not_cause_another() {
+        let mut cc = cc();
+        for marked in [false, true, true, false] {
+            for n in 0..5 {
+                cc.on_ack(&Feedback { marked, in_flight: 9000, ..Feedback::new(Time(n), 1000, None) });
+            }
+        }
+        assert_eq!(
+            cc.window(),
+            5000,
+            "the marks of five packets before the end of a round, and of five after it"
+        );
     }
 
     #[test]

@@ -1,0 +1,59 @@
+//! What a flow does before it gets any feedback: the ways of its packets, and its first window.
+
+use super::World;
+use crate::topology::Way;
+use crate::workload::Flow;
+use ferroce_proto::cc::{CongestionControl, Path};
+
+/// The ways of a flow with ECMP, and its first window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The nodes that data passes, with both hosts.
+    pub data: Vec<u32>,
+    /// The nodes that ACKs pass, with both hosts.
+    pub acks: Vec<u32>,
+    /// Bytes of payload that may be in flight at the start.
+    pub window: u32,
+}
+
+/// What ECMP hashes for the data of a flow; its ACKs have the complement.
+pub(super) fn entropy(flow: u32, from: u32) -> u32 {
+    flow ^ from.rotate_left(20)
+}
+
+impl World {
+    /// The plan of a flow. With per-packet load balancing, packets take other ways than these.
+    pub fn plan(&self, flow: u32) -> Plan {
+        let Flow { from, to, .. } = self.flows[flow as usize];
+        let hashed = entropy(flow, from);
+        Plan {
+            data: self.way_of(from, to, hashed),
+            acks: self.way_of(to, from, !hashed),
+            window: self.config.control.build(&self.path(&self.routes.way(from, to))).window(),
+        }
+    }
+
+    /// What the controller of a flow on this way is built for.
+    pub(super) fn path(&self, way: &Way) -> Path {
+        let line_rate = way.rates().first().copied().unwrap_or_default() / 8;
+        Path { line_rate, base_rtt_ns: self.base_rtt_ns, mtu: self.config.host.mtu, hops: way.hops() }
+    }
+
+    fn way_of(&self, from: u32, to: u32, entropy: u32) -> Vec<u32> {
+        let adjacent = self.routes.adjacent();
+        let mut nodes = vec![from];
+        let mut node = from;
+        while node != to {
+            let port = match node.checked_sub(self.hosts.len() as u32) {
+                None => 0,
+                Some(number) => {
+                    let ports = self.routes.ports(number, to);
+                    usize::from(self.switches[number as usize].hash_port(ports, entropy))
+                }
+            };
+            node = adjacent[node as usize][port].node;
+            nodes.push(node);
+        }
+        nodes
+    }
+}
