@@ -12,6 +12,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/cli/src/child.rs", "two system calls between fork and exec"),
     ("crates/cli/src/doctor/library.rs", "loads the library and asks for its symbols"),
     ("crates/cli/src/doctor/network.rs", "tries socket options"),
+    ("crates/cli/src/fabric/live/init.rs", "forks PID 1 of a host, which makes system calls only"),
     ("crates/cli/src/fabric/live/tun.rs", "enters namespaces, makes TUN devices and sets their addresses"),
     ("crates/cli/src/faults.rs", "sets a variable of its own process"),
     ("crates/cli/src/run/namespace.rs", "enters namespaces, and forks to try it first"),

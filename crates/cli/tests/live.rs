@@ -5,6 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use support::{Outcome, ferroce, outcome, scratch};
 
 /// The trunk is slower than the hosts, and every packet that leaves another one behind is marked: a burst of packets gets marks
@@ -149,6 +150,55 @@ fn a_signal_ends_the_command_without_a_simulation() {
     for file in [path, page, json] {
         let _ = std::fs::remove_file(file);
     }
+}
+
+/// The processes of the machine that have this word in their command line.
+fn processes_with(word: &str) -> usize {
+    let has_word = |entry: std::io::Result<std::fs::DirEntry>| {
+        let line = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+        line.split(|byte| *byte == 0).any(|found| found == word.as_bytes()).then_some(())
+    };
+    std::fs::read_dir("/proc").expect("/proc").filter_map(has_word).count()
+}
+
+#[test]
+fn no_process_outlives_the_command() {
+    if !can_live("kill") {
+        return;
+    }
+    // In a session of its own, so that no signal to a process group reaches it. The number is unique to this process and test.
+    let wait = |test: u32| format!("{}", 1_000_000_000 + 10 * std::process::id() + test);
+    let script = |wait: &str| {
+        format!(
+            "setsid sleep {wait} > /dev/null 2>&1 & echo $(cat /proc/1/comm) $(test -d /proc/$$ && echo proc)"
+        )
+    };
+
+    let killed = wait(1);
+    let path = scenario("kill", "");
+    let mut command: Command = ferroce("fabric live");
+    command.arg(&path).args(["--", "sh", "-c", &format!("{}; sleep 1000", script(&killed))]);
+    let mut child = command.env("FERROCE_LIB", &path).stdout(Stdio::piped()).spawn().expect("ferroce");
+    let out = child.stdout.take().expect("a pipe");
+    let mut lines = BufReader::new(out).lines().map(|line| line.expect("text"));
+    let started: Vec<String> = lines.by_ref().take(2).collect();
+    assert!(started.iter().all(|line| line.ends_with(" fabric-host proc")), "{started:?}");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while processes_with(&killed) < 2 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(processes_with(&killed), 2, "one on each host");
+    child.kill().expect("it runs");
+    child.wait().expect("a status");
+    while processes_with(&killed) > 0 {
+        assert!(Instant::now() < deadline, "{} processes survive", processes_with(&killed));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::remove_file(path).expect("our own file");
+
+    let left = wait(2);
+    let (found, _) = live("left", "", &["--", "sh", "-c", &script(&left)]);
+    assert_eq!((found.code, processes_with(&left)), (0, 0), "{found:?}");
 }
 
 #[test]

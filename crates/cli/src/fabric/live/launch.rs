@@ -4,11 +4,10 @@
 
 use super::host::Host;
 use super::ip::address;
-use crate::child;
 use crate::dsm::output::Output;
 use crate::failure::Failure;
 use crate::program::{self, CANNOT_RUN};
-use crate::signals::{Blocked, Taken};
+use crate::signals::{self, Blocked, Taken};
 use ferroce_fabric::scenario::HostCommand;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::ffi::OsString;
@@ -92,6 +91,9 @@ pub(super) fn run(context: &CommandContext<'_>, tasks: Vec<Task>) -> Result<Ende
         let _ = process.child.wait();
     });
     let _ = job.output.finish();
+    if context.interactive {
+        signals::reclaim_terminal();
+    }
     ended
 }
 
@@ -301,7 +303,6 @@ impl CommandContext<'_> {
         if !self.interactive {
             command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         }
-        child::die_with_parent(&mut command, libc::SIGKILL);
         self.blocked.release_in(&mut command);
         let started = self.hosts[host as usize].run(move || {
             let started = command.spawn();

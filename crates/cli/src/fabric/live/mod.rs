@@ -2,7 +2,7 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `tun`, `host` | what is a host |
+//! | `tun`, `host`, `init` | what is a host |
 //! | `ip` | what does the fabric read and change in a packet |
 //! | `forward` | how does virtual time follow the clock |
 //! | `launch` | which command is started when, and how does it end |
@@ -11,6 +11,7 @@
 mod compare;
 mod forward;
 mod host;
+mod init;
 mod ip;
 mod launch;
 mod results;
