@@ -227,3 +227,102 @@ fn mistakes_are_one_sentence() {
         assert!(found.code == 2 && found.stderr.contains(expected), "{expected}: {found:?}");
     }
 }
+
+/// A fabric that cannot exist, and a machine that refuses its hosts: one sentence, one remedy, and the exit status of a shell.
+#[test]
+fn what_the_machine_refuses_is_one_sentence_with_the_remedy() {
+    let path = scenario("refused", "");
+    let text = std::fs::read_to_string(&path).expect("our own file");
+    let run = |shell: &str, text: String| {
+        std::fs::write(&path, text).expect("our own file");
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", shell, "sh"]);
+        command.arg(env!("CARGO_BIN_EXE_ferroce")).args(["fabric", "live"]).arg(&path).args([
+            "-o",
+            "/dev/null",
+            "--",
+            "true",
+        ]);
+        outcome(command.stdin(Stdio::null()))
+    };
+    let (plain, before) = ("exec \"$@\"", text.clone());
+    let fast = run(plain, text.replace("200Mb/s", "100Gb/s"));
+    assert!(
+        fast.code == 2 && fast.stderr.contains("100 Gb/s") && fast.stderr.contains("at most 10 Gb/s"),
+        "{fast:?}"
+    );
+    let many = run(plain, text.replace("left = 1", "left = 80"));
+    assert!(
+        many.code == 2 && many.stderr.contains("81 hosts") && many.stderr.contains("at most 64"),
+        "{many:?}"
+    );
+    if !can_live("refused") {
+        return;
+    }
+    let no_tun = run("mount -t tmpfs none /dev/net && exec \"$@\"", before.clone());
+    assert!(no_tun.code == 126 && no_tun.stderr.contains("opening /dev/net/tun: No such file"), "{no_tun:?}");
+    assert!(no_tun.stderr.contains("modprobe tun"), "{no_tun:?}");
+    // Without capabilities it needs a user namespace, and there may be none.
+    let drop_all = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all \"$@\"";
+    let no_user = run(drop_all, before);
+    assert!(no_user.code == 126 && no_user.stderr.contains("user namespace: No space left"), "{no_user:?}");
+    assert!(no_user.stderr.contains("max_user_namespaces"), "{no_user:?}");
+    std::fs::remove_file(path).expect("our own file");
+}
+
+#[test]
+fn a_command_starts_on_a_host_of_a_running_fabric() {
+    if !can_live("exec") {
+        return;
+    }
+    let (own, path) = (env!("CARGO_BIN_EXE_ferroce"), scenario("exec", ""));
+    // On host 0: words and input as they are, the exit status, a line as by ssh, and a host that does not exist.
+    let script = format!(
+        "cd /tmp; echo 'a  b' | {own} fabric exec h1 sh -c 'hostname; pwd; cat; exit 7'; echo status $?; \
+         {own} fabric ssh -o BatchMode=yes -T -p 22 user@h1 'echo ssh $FERROCE_FABRIC_HOST; kill -TERM $$' ; echo status $?; \
+         {own} fabric exec h9 true 2>&1; echo ready; sleep 1000"
+    );
+    let mut command: Command = ferroce("fabric live");
+    command.arg(&path).args(["--host", "0", "--", "sh", "-c", &script]).env("FERROCE_LIB", &path);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("ferroce");
+    let out = child.stdout.take().expect("a pipe");
+    let lines = BufReader::new(out).lines().map(|line| line.expect("text"));
+    // The library is an empty file, which ld.so reports.
+    let found: Vec<String> =
+        lines.take_while(|line| line != "ready").filter(|line| !line.contains("ld.so")).collect();
+    let expected = [
+        "h1",
+        "/tmp",
+        "a  b",
+        "status 7",
+        "ssh 1",
+        "status 143",
+        "ferroce: host h9 does not exist; hosts are h0 to h1.",
+    ];
+    assert_eq!(found, expected);
+
+    // From outside. The command ends with its caller.
+    let fabric = child.id().to_string();
+    let outside = outcome(ferroce("fabric exec --fabric").args([&fabric, "h1", "hostname"]));
+    assert_eq!((outside.code, outside.stdout.as_str()), (0, "h1\n"), "{outside:?}");
+    let wait = format!("{}", 1_000_000_000 + 10 * std::process::id() + 3);
+    let mut caller =
+        ferroce("fabric exec --fabric").args([&fabric, "h1", "sleep", &wait]).spawn().expect("ferroce");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let wait_until = |holds: &dyn Fn(usize) -> bool| {
+        // The caller has the word in its command line as well.
+        while !holds(processes_with(&wait)) {
+            assert!(Instant::now() < deadline, "{} processes", processes_with(&wait));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait_until(&|count| count == 2);
+    caller.kill().expect("it runs");
+    caller.wait().expect("a status");
+    wait_until(&|count| count == 0);
+    child.kill().expect("it runs");
+    child.wait().expect("a status");
+    let gone = outcome(ferroce("fabric exec --fabric").args([&fabric, "h1", "hostname"]));
+    assert!(gone.code == 1 && gone.stderr.contains("there is no live fabric"), "{gone:?}");
+    std::fs::remove_file(path).expect("our own file");
+}
