@@ -53,7 +53,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/engine/background.rs", "sleeps on descriptors"),
     ("crates/os/src/wait_set.rs", "sleeps on descriptors"),
     ("crates/nic/src/engine/outgoing.rs", "promises that what packets point to is held until they are sent"),
-    ("crates/os/src/thread.rs", "blocks the signals of new threads"),
+    ("crates/os/src/thread.rs", "blocks the signals of new threads, and sets the time slice of a thread"),
     ("crates/os/src/env.rs", "asks whether the program has more rights than its caller"),
     ("crates/os/src/log.rs", "writes to stderr from a signal handler"),
     ("crates/os/src/memory.rs", "asks for the length of a page and a limit"),

@@ -128,6 +128,8 @@ impl Forwarder {
     pub(super) fn run(mut self, stop: &AtomicBool) -> Forwarded {
         // Sleeps of the default slack end 50 us late.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        // Programs that spin would keep the processor for the rest of their slice. An older kernel refuses or ignores it.
+        let _ = ferroce_os::thread::shorten_slices();
         self.start = Instant::now();
         let mut ready = vec![true; self.tuns.len()];
         while !stop.load(Ordering::Relaxed) {
