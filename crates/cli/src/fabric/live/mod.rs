@@ -94,10 +94,10 @@ Commands in a scenario:
   times = 2                 # copies: 18515 and 18516
   server = true             # starts first, ends last
   listen = 18515            # wait until it listens; $FERROCE_FABRIC_PORT
-  command = \"ib_write_bw -d ferroce0 -e -p $FERROCE_FABRIC_PORT\"
+  command = \"ib_write_bw -d ferroce0 -F -p $FERROCE_FABRIC_PORT\"
   [[run]]
   hosts = [1, 2]
-  command = \"ib_write_bw -d ferroce0 -e -D 3 -p $((18514 + FERROCE_FABRIC_HOST)) h0\"";
+  command = \"ib_write_bw -d ferroce0 -F -D 3 -p $((18514 + FERROCE_FABRIC_HOST)) h0\"";
 
 /// Runs the scenario; the exit status is the worst of its commands.
 pub(super) fn run(args: &LiveArgs) -> Result<ExitCode, Failure> {
