@@ -22,6 +22,17 @@ pub(crate) fn die_with_parent(command: &mut Command, signal: libc::c_int) {
     }
 }
 
+/// Starts the child in a session of its own, without a controlling terminal.
+pub(crate) fn in_new_session(command: &mut Command) {
+    // SAFETY: runs between fork and exec and makes one plain system call.
+    unsafe {
+        command.pre_exec(|| match libc::setsid() {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
+}
+
 /// A helper process, killed when this value is dropped.
 pub(crate) struct Helper(pub(crate) Child);
 

@@ -91,6 +91,18 @@ impl Blocked {
     }
 }
 
+/// Takes the terminal of standard input back from a program in another PID namespace. A shell there makes itself the
+/// foreground process group, and cannot name the one before it when it ends.
+pub(crate) fn reclaim_terminal() {
+    // A background process that asks for the terminal would be stopped.
+    // SAFETY: ignores a signal for the time of one call, and then restores what was set before.
+    let before = unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
+    // Fails without a terminal; then nobody took it.
+    let _ = rustix::termios::tcsetpgrp(io::stdin(), rustix::process::getpgrp());
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGTTOU, before) };
+}
+
 /// From now on the signals that end a program only set the flag that this returns, so that the program can restore the terminal first.
 pub(crate) fn note_end() -> &'static AtomicBool {
     static ENDED: AtomicBool = AtomicBool::new(false);

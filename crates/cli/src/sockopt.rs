@@ -32,3 +32,20 @@ pub(crate) fn set(
     };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// The user at the other end of a connected Unix socket.
+pub(crate) fn peer_uid(socket: &impl AsRawFd) -> io::Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which are one `ucred`.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    if code == 0 { Ok(peer.uid) } else { Err(io::Error::last_os_error()) }
+}

@@ -5,6 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use support::{Outcome, ferroce, outcome, scratch};
 
 /// The trunk is slower than the hosts, and every packet that leaves another one behind is marked: a burst of packets gets marks
@@ -151,6 +152,55 @@ fn a_signal_ends_the_command_without_a_simulation() {
     }
 }
 
+/// The processes of the machine that have this word in their command line.
+fn processes_with(word: &str) -> usize {
+    let has_word = |entry: std::io::Result<std::fs::DirEntry>| {
+        let line = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+        line.split(|byte| *byte == 0).any(|found| found == word.as_bytes()).then_some(())
+    };
+    std::fs::read_dir("/proc").expect("/proc").filter_map(has_word).count()
+}
+
+#[test]
+fn no_process_outlives_the_command() {
+    if !can_live("kill") {
+        return;
+    }
+    // In a session of its own, so that no signal to a process group reaches it. The number is unique to this process and test.
+    let wait = |test: u32| format!("{}", 1_000_000_000 + 10 * std::process::id() + test);
+    let script = |wait: &str| {
+        format!(
+            "setsid sleep {wait} > /dev/null 2>&1 & echo $(cat /proc/1/comm) $(test -d /proc/$$ && echo proc)"
+        )
+    };
+
+    let killed = wait(1);
+    let path = scenario("kill", "");
+    let mut command: Command = ferroce("fabric live");
+    command.arg(&path).args(["--", "sh", "-c", &format!("{}; sleep 1000", script(&killed))]);
+    let mut child = command.env("FERROCE_LIB", &path).stdout(Stdio::piped()).spawn().expect("ferroce");
+    let out = child.stdout.take().expect("a pipe");
+    let mut lines = BufReader::new(out).lines().map(|line| line.expect("text"));
+    let started: Vec<String> = lines.by_ref().take(2).collect();
+    assert!(started.iter().all(|line| line.ends_with(" fabric-host proc")), "{started:?}");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while processes_with(&killed) < 2 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(processes_with(&killed), 2, "one on each host");
+    child.kill().expect("it runs");
+    child.wait().expect("a status");
+    while processes_with(&killed) > 0 {
+        assert!(Instant::now() < deadline, "{} processes survive", processes_with(&killed));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::remove_file(path).expect("our own file");
+
+    let left = wait(2);
+    let (found, _) = live("left", "", &["--", "sh", "-c", &script(&left)]);
+    assert_eq!((found.code, processes_with(&left)), (0, 0), "{found:?}");
+}
+
 #[test]
 fn a_timeout_ends_the_command_and_a_high_status_does_not() {
     if !can_live("timeout") {
@@ -176,4 +226,103 @@ fn mistakes_are_one_sentence() {
         let (found, _) = live("mistake", rest, arguments);
         assert!(found.code == 2 && found.stderr.contains(expected), "{expected}: {found:?}");
     }
+}
+
+/// A fabric that cannot exist, and a machine that refuses its hosts: one sentence, one remedy, and the exit status of a shell.
+#[test]
+fn what_the_machine_refuses_is_one_sentence_with_the_remedy() {
+    let path = scenario("refused", "");
+    let text = std::fs::read_to_string(&path).expect("our own file");
+    let run = |shell: &str, text: String| {
+        std::fs::write(&path, text).expect("our own file");
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", shell, "sh"]);
+        command.arg(env!("CARGO_BIN_EXE_ferroce")).args(["fabric", "live"]).arg(&path).args([
+            "-o",
+            "/dev/null",
+            "--",
+            "true",
+        ]);
+        outcome(command.stdin(Stdio::null()))
+    };
+    let (plain, before) = ("exec \"$@\"", text.clone());
+    let fast = run(plain, text.replace("200Mb/s", "100Gb/s"));
+    assert!(
+        fast.code == 2 && fast.stderr.contains("100 Gb/s") && fast.stderr.contains("at most 10 Gb/s"),
+        "{fast:?}"
+    );
+    let many = run(plain, text.replace("left = 1", "left = 80"));
+    assert!(
+        many.code == 2 && many.stderr.contains("81 hosts") && many.stderr.contains("at most 64"),
+        "{many:?}"
+    );
+    if !can_live("refused") {
+        return;
+    }
+    let no_tun = run("mount -t tmpfs none /dev/net && exec \"$@\"", before.clone());
+    assert!(no_tun.code == 126 && no_tun.stderr.contains("opening /dev/net/tun: No such file"), "{no_tun:?}");
+    assert!(no_tun.stderr.contains("modprobe tun"), "{no_tun:?}");
+    // Without capabilities it needs a user namespace, and there may be none.
+    let drop_all = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all \"$@\"";
+    let no_user = run(drop_all, before);
+    assert!(no_user.code == 126 && no_user.stderr.contains("user namespace: No space left"), "{no_user:?}");
+    assert!(no_user.stderr.contains("max_user_namespaces"), "{no_user:?}");
+    std::fs::remove_file(path).expect("our own file");
+}
+
+#[test]
+fn a_command_starts_on_a_host_of_a_running_fabric() {
+    if !can_live("exec") {
+        return;
+    }
+    let (own, path) = (env!("CARGO_BIN_EXE_ferroce"), scenario("exec", ""));
+    // On host 0: words and input as they are, the exit status, a line as by ssh, and a host that does not exist.
+    let script = format!(
+        "cd /tmp; echo 'a  b' | {own} fabric exec h1 sh -c 'hostname; pwd; cat; exit 7'; echo status $?; \
+         {own} fabric ssh -o BatchMode=yes -T -p 22 user@h1 'echo ssh $FERROCE_FABRIC_HOST; kill -TERM $$' ; echo status $?; \
+         {own} fabric exec h9 true 2>&1; echo ready; sleep 1000"
+    );
+    let mut command: Command = ferroce("fabric live");
+    command.arg(&path).args(["--host", "0", "--", "sh", "-c", &script]).env("FERROCE_LIB", &path);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("ferroce");
+    let out = child.stdout.take().expect("a pipe");
+    let lines = BufReader::new(out).lines().map(|line| line.expect("text"));
+    // The library is an empty file, which ld.so reports.
+    let found: Vec<String> =
+        lines.take_while(|line| line != "ready").filter(|line| !line.contains("ld.so")).collect();
+    let expected = [
+        "h1",
+        "/tmp",
+        "a  b",
+        "status 7",
+        "ssh 1",
+        "status 143",
+        "ferroce: host h9 does not exist; hosts are h0 to h1.",
+    ];
+    assert_eq!(found, expected);
+
+    // From outside. The command ends with its caller.
+    let fabric = child.id().to_string();
+    let outside = outcome(ferroce("fabric exec --fabric").args([&fabric, "h1", "hostname"]));
+    assert_eq!((outside.code, outside.stdout.as_str()), (0, "h1\n"), "{outside:?}");
+    let wait = format!("{}", 1_000_000_000 + 10 * std::process::id() + 3);
+    let mut caller =
+        ferroce("fabric exec --fabric").args([&fabric, "h1", "sleep", &wait]).spawn().expect("ferroce");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let wait_until = |holds: &dyn Fn(usize) -> bool| {
+        // The caller has the word in its command line as well.
+        while !holds(processes_with(&wait)) {
+            assert!(Instant::now() < deadline, "{} processes", processes_with(&wait));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait_until(&|count| count == 2);
+    caller.kill().expect("it runs");
+    caller.wait().expect("a status");
+    wait_until(&|count| count == 0);
+    child.kill().expect("it runs");
+    child.wait().expect("a status");
+    let gone = outcome(ferroce("fabric exec --fabric").args([&fabric, "h1", "hostname"]));
+    assert!(gone.code == 1 && gone.stderr.contains("there is no live fabric"), "{gone:?}");
+    std::fs::remove_file(path).expect("our own file");
 }

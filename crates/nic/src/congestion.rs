@@ -38,6 +38,11 @@ pub(crate) fn uses_ecn(choice: &Choice) -> bool {
     needs.ecn_echo || needs.cnp_interval_ns.is_some()
 }
 
+/// Whether this choice reacts to the RTT.
+pub(crate) fn uses_rtt(choice: &Choice) -> bool {
+    needs(choice).rtt
+}
+
 /// The controller of a queue pair, with at most `window` bytes in flight: the window that losses halve, or the choice.
 pub(crate) fn controller(choice: Option<&Choice>, window: u32, mtu: Mtu, share: &Arc<Share>) -> Controller {
     let share = share.clone();
@@ -69,6 +74,20 @@ mod tests {
     fn ecn_is_used_where_it_is_needed() {
         assert!(uses_ecn(&parse("dcqcn-paper").unwrap()) && uses_ecn(&parse("dctcp").unwrap()));
         assert!(!uses_ecn(&parse("swift").unwrap()) && !uses_ecn(&parse("timely").unwrap()));
+    }
+
+    #[test]
+    fn time_stamps_are_taken_for_controls_that_react_to_the_rtt() {
+        for (name, expected) in [
+            ("swift", true),
+            ("timely", true),
+            ("powertcp-delay", true),
+            ("vegas", true),
+            ("dcqcn-nic", false),
+            ("dctcp", false),
+        ] {
+            assert_eq!(uses_rtt(&parse(name).unwrap()), expected, "{name}");
+        }
     }
 
     #[test]

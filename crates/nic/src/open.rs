@@ -245,6 +245,7 @@ fn open_links(config: &Config, first: Option<&Arc<Engine>>) -> Result<Links, Err
         gso: config.offload,
         gro: config.offload,
         ecn: config.uses_ecn(),
+        timestamps: config.congestion.as_ref().is_some_and(congestion::uses_rtt),
         capture: capture.map_err(Error::system("creating the capture file"))?.map(Arc::new),
         ..UdpConfig::default()
     })?);

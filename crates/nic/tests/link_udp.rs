@@ -9,7 +9,7 @@ use ferroce_proto::wire::{FlowAddrs, ROCE_UDP_PORT, icrc};
 use link_support::*;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Packets of many lengths, some of them in runs, all to one queue pair.
 fn mixed_lengths() -> Vec<usize> {
@@ -105,7 +105,27 @@ fn outer_headers_are_reported() {
         sender.send(&mut batch);
         let got = receive_each(&receiver, 1, |p| (*p.arrival, p.sport >= 0xC000));
         let (sgid, dgid) = (gid(from), gid(to));
-        assert_eq!(got, [(Arrival { sgid, dgid, traffic_class: 0x68, hop_limit: 7, ring: None }, true)]);
+        assert_eq!(
+            got,
+            [(Arrival { sgid, dgid, traffic_class: 0x68, hop_limit: 7, ring: None, age_ns: 0 }, true)]
+        );
+    }
+}
+
+#[test]
+fn the_age_of_a_packet_is_reported_where_it_is_asked_for() {
+    let waited = Duration::from_millis(20);
+    for timestamps in [false, true] {
+        let (from, to) = ("127.41.12.1", "127.41.12.2");
+        let sender = open(&[from]);
+        let receiver = UdpLink::open(&UdpConfig { timestamps, ..config(&[to]) }).expect("open a link");
+        let mut batch = TxBatch::new();
+        add(&mut batch, &route(from, to, 1), &packet(receiver.slot(), 0, 32));
+        sender.send(&mut batch);
+        std::thread::sleep(waited);
+        let ages = receive_each(&receiver, 1, |p| p.arrival.age_ns);
+        assert!(ages[0] == 0 || timestamps, "{ages:?}");
+        assert!(u128::from(ages[0]) >= waited.as_nanos() || !timestamps, "{ages:?}");
     }
 }
 

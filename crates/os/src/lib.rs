@@ -15,7 +15,7 @@
 //! | [`random`] | random numbers, at process exit too |
 //! | [`signal`] | signal handlers that pass on what is not theirs |
 //! | [`sync`] | atomics and locks of code that is model-checked |
-//! | [`thread`] | threads that no signal of the program reaches |
+//! | [`thread`] | threads that no signal of the program reaches; short time slices |
 
 pub mod clock;
 pub mod descriptors;

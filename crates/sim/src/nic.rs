@@ -80,6 +80,8 @@ pub(crate) struct Nic {
     link_free_at: Time,
     /// How long ACKs wait for a request that can carry them.
     pub(crate) ack_delay_ns: u64,
+    /// Reported age of every arriving packet.
+    pub(crate) rx_age_ns: u32,
     /// How late the timers of queue pairs are handled.
     pub(crate) timer_delay_ns: u64,
     /// A queue pair was called, or the link drained, since the last progress.
@@ -113,6 +115,7 @@ impl Nic {
             alive: true,
             link_free_at: Time(0),
             ack_delay_ns: 0,
+            rx_age_ns: 0,
             timer_delay_ns: 0,
             needs_progress: false,
             resources,
@@ -164,7 +167,7 @@ impl Nic {
         let Route { sgid, dgid, traffic_class, hop_limit, .. } = frame.route;
         // A rendezvous send arrives through a ring, never over the network.
         let ring = frame.source_bytes.as_ref().map(|_| 1);
-        let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, ring };
+        let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, ring, age_ns: self.rx_age_ns };
         for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
             let found = self.with_qp(now, qpn, journal, |qp, host| {
                 host.source_bytes = frame.source_bytes.clone();

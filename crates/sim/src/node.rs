@@ -148,6 +148,11 @@ impl Node {
         self.nic(|nic| nic.ack_delay_ns = ns);
     }
 
+    /// Reports this age for every packet that arrives from now on.
+    pub fn report_age(&self, ns: u32) {
+        self.nic(|nic| nic.rx_age_ns = ns);
+    }
+
     /// Handles each timer late by this time, as a process that waits for its processor. The default is no delay.
     pub fn delay_timers(&self, ns: u64) {
         self.nic(|nic| nic.timer_delay_ns = ns);

@@ -27,6 +27,7 @@ struct Heard {
     marked_bytes: u64,
     unmarked_bytes: u64,
     round_trips: u32,
+    last_rtt_ns: Option<u64>,
 }
 
 /// A controller that records what it hears, with a fixed rate or none.
@@ -48,6 +49,7 @@ impl CongestionControl for Recorder {
         let bytes = if feedback.marked { &mut heard.marked_bytes } else { &mut heard.unmarked_bytes };
         *bytes += u64::from(feedback.acked);
         heard.round_trips += u32::from(feedback.rtt_ns.is_some());
+        heard.last_rtt_ns = feedback.rtt_ns.or(heard.last_rtt_ns);
     }
     fn on_cnp(&mut self, _now: Time) {
         self.heard.lock().unwrap().cnps += 1;
@@ -66,6 +68,24 @@ fn recorded(setup: &PairSetup, rate: Option<u64>) -> (Pair, [Arc<Mutex<Heard>>; 
         Controller::Boxed(Box::new(Recorder { rate, heard }))
     });
     (pair, heard)
+}
+
+/// The last RTT sample of `a` after some messages of one packet. Not every packet is sampled.
+fn rtt_of_messages(pair: &Pair, heard: &Mutex<Heard>) -> Option<u64> {
+    heard.lock().unwrap().last_rtt_ns = None;
+    (0..100).for_each(|id| write(pair, id, 1));
+    heard.lock().unwrap().last_rtt_ns
+}
+
+#[test]
+fn the_time_that_an_ack_waits_at_the_host_is_no_part_of_the_rtt() {
+    let (pair, heard) = recorded(&setup(), None);
+    let rtt_ns = rtt_of_messages(&pair, &heard[0]).expect("a sample");
+    pair.a.node.report_age(600);
+    pair.b.node.report_age(900);
+    assert_eq!(rtt_of_messages(&pair, &heard[0]), Some(rtt_ns - 600), "the age at the requester");
+    pair.a.node.report_age(u32::MAX);
+    assert_eq!(rtt_of_messages(&pair, &heard[0]), Some(0), "no age makes it negative");
 }
 
 fn is_cnp(seen: &Seen<'_>) -> bool {

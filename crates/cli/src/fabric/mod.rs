@@ -42,6 +42,15 @@ pub(crate) enum Command {
     /// workloads, their simulation is drawn over the measurement. The exit status is the worst of the commands.
     #[command(after_help = live::EXAMPLES)]
     Live(live::LiveArgs),
+    /// Run a command on a host of a live fabric that runs.
+    ///
+    /// It works on the hosts themselves, and in another terminal. The command gets this terminal's input and output, but no job control,
+    /// and the current directory. It ends with this one. The exit status is that of the command.
+    #[command(after_help = live::exec::EXEC_EXAMPLES)]
+    Exec(live::exec::ExecArgs),
+    /// The same with the command line of ssh, for programs that start others by ssh.
+    #[command(after_help = live::exec::SSH_EXAMPLES)]
+    Ssh(live::exec::SshArgs),
     /// List the congestion controls, their parameters and where they were published.
     #[command(after_help = CONTROLS_EXAMPLES)]
     Controls(ControlsArgs),
@@ -120,6 +129,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Sim(args) => simulate(&args).map(done),
         Command::Rank(args) => rank::run(&args).map(done),
         Command::Live(args) => live::run(&args),
+        Command::Exec(args) => live::exec::exec(&args),
+        Command::Ssh(args) => live::exec::ssh(&args),
         Command::Controls(ControlsArgs { json: true }) => print_json(&controls_as_json()).map(done),
         Command::Controls(_) => print_text(&controls()).map(done),
     }

@@ -304,7 +304,14 @@ impl World {
                 }
             }
         };
-        let arrival = Arrival { sgid: gid(there), dgid: gid(here), traffic_class, hop_limit: 64, ring: None };
+        let arrival = Arrival {
+            sgid: gid(there),
+            dgid: gid(here),
+            traffic_class,
+            hop_limit: 64,
+            ring: None,
+            age_ns: 0,
+        };
         pairs.host = std::mem::take(&mut pairs.host).with_room(MAX_REPAIRS);
         let qp = if is_data { &mut pair.responder } else { &mut pair.requester };
         let bytes_of = pairs.scratch.packet(&pairs.frames[packet.cause]);

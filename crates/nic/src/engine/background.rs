@@ -18,7 +18,7 @@ use super::drive::Found;
 use crate::error::Error;
 use crate::link::{Sleep, now};
 use crate::poller_activity::PollerActivity;
-use ferroce_os::thread::spawn;
+use ferroce_os::thread::{shorten_slices, spawn};
 use ferroce_proto::Time;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,6 +49,7 @@ const UNANSWERED: std::ops::RangeInclusive<u32> = 4..=256;
 const SHORT_STAND_OFFS: u32 = 1024;
 /// The longest sleep, so that a lost wake-up is a hiccup and not a hang.
 const LONGEST_SLEEP_MS: u64 = 1_000;
+const NS_PER_MS: u64 = 1_000_000;
 /// How often it checks for chores while packets keep it from sleeping.
 const CHORES_EVERY_NS: u64 = 20_000_000;
 /// How long chores wait after one was done, so that chores cannot keep the thread from the packets.
@@ -81,7 +82,8 @@ impl Background {
         let activity = engine.activity.clone();
         let flag = stop.clone();
         let run = move || {
-            ask_for_short_slices();
+            // A kernel that refuses them gives this thread the usual ones.
+            let _ = shorten_slices();
             report_panic(|| Sleeper::new(engine, chores).run(&flag), on_panic);
         };
         let thread = spawn("ferroce", run).map_err(Error::system("starting the background thread"))?;
@@ -112,31 +114,6 @@ fn report_panic(work: impl FnOnce(), on_panic: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(work)).is_err() {
         on_panic();
     }
-}
-
-/// Asks the scheduler for short time slices, which it rewards with an early start (Linux 6.12 and later; older kernels ignore
-/// it). Where a spinning thread occupies every core, the wait would otherwise be that thread's whole slice.
-fn ask_for_short_slices() {
-    /// The first version of the structure.
-    #[repr(C)]
-    #[derive(Default)]
-    struct SchedAttr {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime_ns: u64,
-        deadline_ns: u64,
-        period_ns: u64,
-    }
-    const SHORTEST_NS: u64 = 100_000;
-    let mut attr =
-        SchedAttr { size: size_of::<SchedAttr>() as u32, runtime_ns: SHORTEST_NS, ..Default::default() };
-    // SAFETY: reads a number of the calling thread.
-    attr.nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    // SAFETY: changes the calling thread alone; the structure is as long as it says.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
 struct Sleeper {
@@ -225,7 +202,7 @@ impl Sleeper {
     fn stand_off(&mut self) {
         let until = now() + u64::from(self.stand_off_ms.unsigned_abs()) * 1_000_000;
         self.engine.activity.going_to_sleep(until.0);
-        self.sleep_on(1 + self.chores.len(), self.stand_off_ms);
+        self.sleep_on(1 + self.chores.len(), self.stand_off_ms as u64 * NS_PER_MS);
         self.woke_up();
         self.attend_chores();
         let longest_ms = if self.short_stand_offs > 0 { *STAND_OFF_MS.start() } else { *STAND_OFF_MS.end() };
@@ -252,7 +229,7 @@ impl Sleeper {
         self.crowded = self.crowded.saturating_sub(1);
         let until = now() + u64::from(STAND_OFF_MS.start().unsigned_abs()) * 1_000_000;
         self.engine.activity.going_to_sleep(until.0);
-        self.sleep_on(self.fds.len(), *STAND_OFF_MS.start());
+        self.sleep_on(self.fds.len(), *STAND_OFF_MS.start() as u64 * NS_PER_MS);
         self.woke_up();
         self.attend_chores();
         let found = self.drive_for_watcher();
@@ -374,7 +351,7 @@ impl Sleeper {
         let mut slept_ns = u64::MAX;
         if !stay && wait_ns > 0 {
             let before = now();
-            self.sleep_on(self.fds.len(), timeout_of(wait_ns));
+            self.sleep_on(self.fds.len(), wait_ns);
             slept_ns = now().since_ns(before);
         }
         let any_packets = self.fds[1 + self.chores.len()..].iter().any(|fd| fd.revents != 0);
@@ -400,14 +377,14 @@ impl Sleeper {
         self.engine.activity.woke_up(is_rung);
     }
 
-    /// Sleeps on the first `count` descriptors.
-    fn sleep_on(&mut self, count: usize, timeout_ms: i32) {
+    /// Sleeps on the first `count` descriptors. The time is exact to some tens of microseconds: a paced packet may wait for it.
+    fn sleep_on(&mut self, count: usize, timeout_ns: u64) {
         self.looked_for_chores = now();
         let rest_ns = self.chores_rest_until.since_ns(self.looked_for_chores);
-        let timeout_ms = match rest_ns {
-            0 => timeout_ms,
+        let timeout_ns = match rest_ns {
+            0 => timeout_ns,
             // Chores may appear meanwhile; so do not sleep longer than they rest.
-            _ => timeout_ms.min((rest_ns / 1_000_000) as i32 + 1),
+            _ => timeout_ns.min(rest_ns),
         };
         for (fd, chore) in self.fds[1..].iter_mut().zip(&self.chores) {
             // The kernel ignores negative descriptors.
@@ -418,13 +395,14 @@ impl Sleeper {
         }
         debug_assert!(count <= self.fds.len());
         let for_packets = count == self.fds.len();
-        let timeout_ms = match for_packets.then(|| self.engine.link.prepare_sleep()) {
+        let timeout_ns = match for_packets.then(|| self.engine.link.prepare_sleep()) {
             Some(Sleep::Pending) => 0,
-            Some(Sleep::Allowed { deadline: Some(at) }) => timeout_ms.min(timeout_of(at.since_ns(now()))),
-            Some(Sleep::Allowed { deadline: None }) | None => timeout_ms,
+            Some(Sleep::Allowed { deadline: Some(at) }) => timeout_ns.min(at.since_ns(now())),
+            Some(Sleep::Allowed { deadline: None }) | None => timeout_ns,
         };
-        // SAFETY: `count` is at most the length of the vector that the pointer leads to.
-        unsafe { libc::poll(self.fds.as_mut_ptr(), count as libc::nfds_t, timeout_ms) };
+        let timeout = timeout_of(timeout_ns);
+        // SAFETY: `count` is at most the length of the vector that the pointer leads to; the signal mask stays as it is.
+        unsafe { libc::ppoll(self.fds.as_mut_ptr(), count as libc::nfds_t, &timeout, std::ptr::null()) };
         if for_packets {
             self.engine.link.end_sleep();
         }
@@ -449,15 +427,23 @@ impl Sleeper {
     }
 }
 
-/// The timeout of a `poll`, in milliseconds, that covers `wait_ns`.
-fn timeout_of(wait_ns: u64) -> i32 {
-    if wait_ns == 0 { 0 } else { (wait_ns / 1_000_000 + 1).min(LONGEST_SLEEP_MS) as i32 }
+/// The timeout of a `ppoll`.
+fn timeout_of(wait_ns: u64) -> libc::timespec {
+    let wait_ns = wait_ns.min(LONGEST_SLEEP_MS * NS_PER_MS);
+    libc::timespec { tv_sec: (wait_ns / 1_000_000_000) as _, tv_nsec: (wait_ns % 1_000_000_000) as _ }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::report_panic;
+    use super::{report_panic, timeout_of};
     use std::cell::Cell;
+
+    /// A paced packet waits for less than a millisecond; rounded up, it would be the only one of that millisecond.
+    #[test]
+    fn a_sleep_is_neither_rounded_nor_endless() {
+        let parts = |ns| (timeout_of(ns).tv_sec, timeout_of(ns).tv_nsec);
+        assert_eq!((parts(0), parts(130_001), parts(u64::MAX)), ((0, 0), (0, 130_001), (1, 0)));
+    }
 
     #[test]
     fn only_a_panic_is_reported() {

@@ -133,6 +133,8 @@ pub struct Needs {
     pub ecn_echo: bool,
     /// The receiver must acknowledge every packet.
     pub ack_every_packet: bool,
+    /// The RTT must be that of the network, without the time that an ACK waits at this host.
+    pub rtt: bool,
     /// Switches must stamp telemetry.
     pub telemetry: bool,
     /// Packets must be ECN-capable, and the receiver sends at most one CNP per queue pair in this time.

@@ -97,7 +97,7 @@ impl CongestionControl for Swift {
         *self = Swift::new(self.params, &self.path);
     }
     fn needs(&self) -> Needs {
-        Needs { ack_every_packet: true, ..Needs::default() }
+        Needs { ack_every_packet: true, rtt: true, ..Needs::default() }
     }
 }
 

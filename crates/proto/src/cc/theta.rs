@@ -62,7 +62,7 @@ impl CongestionControl for ThetaPowerTcp {
         *self = ThetaPowerTcp::new(self.params, &self.path);
     }
     fn needs(&self) -> Needs {
-        Needs { ack_every_packet: true, ..Needs::default() }
+        Needs { ack_every_packet: true, rtt: true, ..Needs::default() }
     }
 }
 

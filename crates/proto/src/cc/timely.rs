@@ -94,7 +94,7 @@ impl CongestionControl for Timely {
         *self = Timely::new(self.params, &self.path);
     }
     fn needs(&self) -> Needs {
-        Needs { ack_every_packet: true, ..Needs::default() }
+        Needs { ack_every_packet: true, rtt: true, ..Needs::default() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::params::params;
 use super::round::Round;
-use super::{CongestionControl, Feedback, Path, window_of};
+use super::{CongestionControl, Feedback, Needs, Path, window_of};
 use crate::time::Time;
 
 params! {
@@ -101,6 +101,9 @@ impl CongestionControl for Vegas {
     }
     fn restart(&mut self) {
         *self = Vegas::new(self.params, &self.path);
+    }
+    fn needs(&self) -> Needs {
+        Needs { rtt: true, ..Needs::default() }
     }
 }
 

@@ -26,6 +26,9 @@ pub struct Arrival {
     pub hop_limit: u8,
     /// Slot of the process whose shared memory ring carried the packet; `None` for a network packet.
     pub ring: Option<u8>,
+    /// Time from the arrival at this host to now, in nanoseconds; 0 where the link does not measure it. It is no part of the RTT
+    /// that a congestion control gets: it is the time until this thread had a processor.
+    pub age_ns: u32,
 }
 
 /// Whether a packet changed the rights of a local peer ([`Qp::terms`]).
@@ -124,7 +127,12 @@ impl Qp {
         }
         let mut io = io!(self, now, host);
         let outcome = match &mut self.machine {
-            Machine::Rc(rc) => rc.0.handle_response(pkt, &mut self.sq, &mut io),
+            Machine::Rc(rc) => {
+                rc.0.set_response_age(arrival.age_ns);
+                let outcome = rc.0.handle_response(pkt, &mut self.sq, &mut io);
+                rc.0.set_response_age(0);
+                outcome
+            }
             Machine::Uc(uc) if pkt.headers.bth.opcode == Opcode::UC_ACK => {
                 uc.0.handle_answer(pkt, &mut io);
                 Ok(())

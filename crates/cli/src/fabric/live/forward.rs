@@ -10,6 +10,7 @@ use ferroce_fabric::scenario::Live;
 use ferroce_fabric::world::{Delivery, Injected, World};
 use ferroce_proto::wire::ECN_CE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::ClockId;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub(super) struct Forwarded {
     pub(super) unroutable: u64,
     /// Packets that a TUN device did not take.
     pub(super) refused: u64,
+    /// Share of a processor that the fabric used, from 0 to 1.
+    pub(super) busy: f64,
 }
 
 /// How late packets were delivered: bucket n counts those of less than 2^n nanoseconds.
@@ -125,6 +128,8 @@ impl Forwarder {
     pub(super) fn run(mut self, stop: &AtomicBool) -> Forwarded {
         // Sleeps of the default slack end 50 us late.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        // Programs that spin would keep the processor for the rest of their slice. An older kernel refuses or ignores it.
+        let _ = ferroce_os::thread::shorten_slices();
         self.start = Instant::now();
         let mut ready = vec![true; self.tuns.len()];
         while !stop.load(Ordering::Relaxed) {
@@ -136,8 +141,12 @@ impl Forwarder {
             self.deliver();
             self.sleep(&mut ready);
         }
+        // The clock of this thread begins with it.
+        let busy = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
+        let busy = busy.tv_sec as f64 + busy.tv_nsec as f64 / 1e9;
+        let busy = busy / self.start.elapsed().as_secs_f64().max(1e-3);
         let Forwarder { world, lateness, unroutable, refused, .. } = self;
-        Forwarded { world, lateness, unroutable, refused }
+        Forwarded { world, lateness, unroutable, refused, busy }
     }
 
     fn now_ps(&self) -> u64 {

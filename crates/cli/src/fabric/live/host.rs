@@ -1,8 +1,9 @@
 //! A host: a thread in namespaces of its own. What it spawns runs there.
 //!
-//! The namespaces end with the thread and the programs that it spawned. Programs find all hosts as h0, h1 and so on in
-//! /etc/hosts. Their /dev/shm is their own: two hosts share no memory.
+//! The namespaces end with the thread: PID 1 of the host ends with it, and the kernel kills all other processes of the
+//! host. Programs find all hosts as h0, h1 and so on in /etc/hosts. Their /dev/shm is their own: two hosts share no memory.
 
+use super::init::Init;
 use super::ip::{address, address_v6};
 use super::tun::{self, Refused, Step};
 use rustix::mount::{MountFlags, MountPropagationFlags};
@@ -30,7 +31,11 @@ impl Host {
         let (jobs, inbox) = channel::<Job>();
         let (report, made) = channel();
         let thread = std::thread::spawn(move || {
-            let made = make(number, count, mtu);
+            // PID 1 ends with this thread.
+            let (made, _init) = match make(number, count, mtu) {
+                Ok((tun, init)) => (Ok(tun), Some(init)),
+                Err(refused) => (Err(refused), None),
+            };
             let failed = made.is_err();
             if report.send(made).is_ok() && !failed {
                 inbox.into_iter().for_each(|job| job());
@@ -41,7 +46,7 @@ impl Host {
         made.map(|tun| (host, tun))
     }
 
-    /// Runs a function on the host's thread.
+    /// Runs a function on the host's thread. That thread is no process of the host: /proc has no entry for it there.
     pub(super) fn run<T: Send + 'static>(&self, what: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (report, result) = channel();
         let job = Box::new(move || drop(report.send(what())));
@@ -52,7 +57,7 @@ impl Host {
     /// Whether a program of the host listens on a TCP port.
     pub(super) fn listens(&self, port: u16) -> bool {
         self.run(move || {
-            let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
+            let tables = ["/proc/1/net/tcp", "/proc/1/net/tcp6"];
             tables
                 .iter()
                 .any(|path| std::fs::read_to_string(path).is_ok_and(|text| is_listening(&text, port)))
@@ -63,7 +68,7 @@ impl Host {
     /// Packets that the host lost because its own queue was full.
     pub(super) fn queue_drops(&self) -> u64 {
         let dropped = self.run(|| {
-            let text = std::fs::read_to_string("/proc/thread-self/net/dev").ok()?;
+            let text = std::fs::read_to_string("/proc/1/net/dev").ok()?;
             let line = text.lines().find_map(|line| line.trim().strip_prefix(tun::INTERFACE))?;
             // After the colon: eight columns of received packets, then bytes, packets, errors, drops.
             line.trim_start_matches(':').split_whitespace().nth(11)?.parse().ok()
@@ -90,14 +95,15 @@ fn is_listening(table: &str, port: u16) -> bool {
     })
 }
 
-fn make(number: u32, count: u32, mtu: u32) -> Result<OwnedFd, Refused> {
+fn make(number: u32, count: u32, mtu: u32) -> Result<(OwnedFd, Init), Refused> {
     tun::leave_namespaces().map_err(|error| (Step::Namespaces, error))?;
     // Of this thread alone, and of what it spawns: the fabric must get the processor first. It may be refused.
     let _ = rustix::process::setpriority_process(None, NICE);
     let name = format!("h{number}");
     rustix::system::sethostname(name.as_bytes()).map_err(|error| (Step::HostName, error.into()))?;
     show_files(number, count).map_err(|error| (Step::Files, error))?;
-    tun::open(mtu, address(number), address_v6(number))
+    let tun = tun::open(mtu, address(number), address_v6(number))?;
+    Ok((tun, Init::start()?))
 }
 
 fn show_files(number: u32, count: u32) -> io::Result<()> {

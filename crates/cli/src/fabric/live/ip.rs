@@ -40,6 +40,15 @@ fn host_of(address: IpAddr) -> Option<u32> {
     number.checked_sub(1)
 }
 
+/// The number of a host: `h3`, or its address.
+pub(super) fn host_named(name: &str) -> Option<u32> {
+    let number = match name.strip_prefix('h') {
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
+        _ => host_of(name.parse().ok()?),
+    };
+    number.filter(|number| *number < MAX_HOSTS)
+}
+
 /// What the fabric needs of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parsed {
@@ -147,6 +156,18 @@ mod tests {
     use super::*;
     use ferroce_proto::wire::ECN_CAPABLE;
     use ferroce_proto::{Psn, Qpn};
+
+    #[test]
+    fn a_host_has_a_name_and_addresses() {
+        for name in ["h3", "10.99.0.4", "fd99::4"] {
+            assert_eq!(host_named(name), Some(3), "{name}");
+        }
+        for name in
+            ["", "h", "3", "h-1", "h+1", "h64", "h99999999999", "10.99.0.0", "10.98.0.4", "fd98::1", "host"]
+        {
+            assert_eq!(host_named(name), None, "{name}");
+        }
+    }
 
     fn udp(sport: u16, dport: u16, payload: &[u8]) -> Vec<u8> {
         let len = (UdpHeader::LEN + payload.len()) as u16;

@@ -4,11 +4,10 @@
 
 use super::host::Host;
 use super::ip::address;
-use crate::child;
 use crate::dsm::output::Output;
 use crate::failure::Failure;
 use crate::program::{self, CANNOT_RUN};
-use crate::signals::{Blocked, Taken};
+use crate::signals::{self, Blocked, Taken};
 use ferroce_fabric::scenario::HostCommand;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::ffi::OsString;
@@ -33,13 +32,18 @@ pub(super) struct Task {
     pub(super) words: Vec<OsString>,
 }
 
-/// What every command is started with.
-pub(super) struct CommandContext<'a> {
+/// Starts commands on hosts.
+pub(super) struct Starter<'a> {
     pub(super) hosts: &'a [Host],
     pub(super) control: &'a str,
+    pub(super) blocked: &'a Blocked,
+}
+
+/// What the commands of a run are started and watched with.
+pub(super) struct CommandContext<'a> {
+    pub(super) starter: &'a Starter<'a>,
     /// The only command, with the terminal as its own.
     pub(super) interactive: bool,
-    pub(super) blocked: &'a Blocked,
     /// The commands may run for this long.
     pub(super) timeout: Option<Duration>,
     /// Whether the thread of the fabric runs.
@@ -92,6 +96,9 @@ pub(super) fn run(context: &CommandContext<'_>, tasks: Vec<Task>) -> Result<Ende
         let _ = process.child.wait();
     });
     let _ = job.output.finish();
+    if context.interactive {
+        signals::reclaim_terminal();
+    }
     ended
 }
 
@@ -157,7 +164,7 @@ impl Job<'_> {
         if !(self.context.has_fabric)() {
             return Err(Failure::new("the thread of the fabric has ended before the commands"));
         }
-        if let Some(taken) = self.context.blocked.next(TICK) {
+        if let Some(taken) = self.context.starter.blocked.next(TICK) {
             self.interrupt(taken);
         }
         let stopped = self.stopped.is_some();
@@ -257,7 +264,7 @@ impl Job<'_> {
 }
 
 /// The exit status of a child that has ended. The child is not reaped: its process ID stays its own.
-fn exit_status(child: &Child) -> Option<ExitStatus> {
+pub(super) fn exit_status(child: &Child) -> Option<ExitStatus> {
     let pid = Pid::from_raw(child.id() as i32)?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let status = waitid(WaitId::Pid(pid), options).ok().flatten()?;
@@ -267,7 +274,7 @@ fn exit_status(child: &Child) -> Option<ExitStatus> {
 
 impl CommandContext<'_> {
     fn listens(&self, process: &Process, port: u16) -> bool {
-        self.hosts[process.task.spec.host as usize].listens(port)
+        self.starter.hosts[process.task.spec.host as usize].listens(port)
     }
 
     fn signal(&self, process: &Process, signal: libc::c_int) {
@@ -280,29 +287,41 @@ impl CommandContext<'_> {
         let _ = if self.interactive { kill_process(pid, signal) } else { kill_process_group(pid, signal) };
     }
 
-    /// Starts a command on its host, with a ferroce device.
+    /// Starts a command of the run.
     fn start(&self, task: &Task) -> Result<Child, Failure> {
+        let HostCommand { host, copy, listen, .. } = task.spec;
+        let mut command = self.starter.command(host, &task.words)?;
+        command.env("FERROCE_FABRIC_COPY", copy.to_string());
+        command.envs(listen.map(|port| ("FERROCE_FABRIC_PORT", port.to_string())));
+        if !self.interactive {
+            command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        self.starter.spawn(host, command)
+    }
+}
+
+impl Starter<'_> {
+    /// A command with a ferroce device, for a host.
+    pub(super) fn command(&self, host: u32, words: &[OsString]) -> Result<Command, Failure> {
         let own: PathBuf = std::env::current_exe()
             .map_err(|error| Failure::io("cannot find out where this command lies", error))?;
-        let HostCommand { host, copy, listen, .. } = task.spec;
         let mut command = Command::new(own);
         // Packets must pass the fabric, so shared memory stays off, between the programs of one host too.
-        command.args(["run", "--link", "udp", "--cc", self.control, "--"]).args(&task.words);
+        command.args(["run", "--link", "udp", "--cc", self.control, "--"]).args(words);
         command.env_remove("FERROCE_ADDR");
         let count = self.hosts.len() as u32;
         let addresses: Vec<String> = (0..count).map(|host| address(host).to_string()).collect();
         command
             .env("FERROCE_FABRIC_HOST", host.to_string())
             .env("FERROCE_FABRIC_HOSTS", count.to_string())
-            .env("FERROCE_FABRIC_COPY", copy.to_string())
             .env("FERROCE_FABRIC_ADDRESS", &addresses[host as usize])
             .env("FERROCE_FABRIC_ADDRESSES", addresses.join(" "));
-        command.envs(listen.map(|port| ("FERROCE_FABRIC_PORT", port.to_string())));
-        if !self.interactive {
-            command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        }
-        child::die_with_parent(&mut command, libc::SIGKILL);
         self.blocked.release_in(&mut command);
+        Ok(command)
+    }
+
+    /// Starts it there.
+    pub(super) fn spawn(&self, host: u32, mut command: Command) -> Result<Child, Failure> {
         let started = self.hosts[host as usize].run(move || {
             let started = command.spawn();
             started.map_err(|error| program::cannot_start(&command, &error))

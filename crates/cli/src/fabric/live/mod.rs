@@ -2,15 +2,19 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `tun`, `host` | what is a host |
+//! | `tun`, `host`, `init` | what is a host |
 //! | `ip` | what does the fabric read and change in a packet |
 //! | `forward` | how does virtual time follow the clock |
 //! | `launch` | which command is started when, and how does it end |
+//! | `exec`, `exec_server` | how does a command start on a host of a fabric that runs |
 //! | `results`, `compare` | what was measured, and how close is the simulation |
 
 mod compare;
+pub(super) mod exec;
+mod exec_server;
 mod forward;
 mod host;
+mod init;
 mod ip;
 mod launch;
 mod results;
@@ -26,7 +30,7 @@ use clap::Args;
 use ferroce_fabric::scenario::{HostCommand, Live, Mistake, Scenario};
 use forward::{Forwarded, Forwarder};
 use host::Host;
-use launch::{CommandContext, Ended, Task};
+use launch::{CommandContext, Ended, Starter, Task};
 use results::LiveReport;
 use std::ffi::OsString;
 use std::io::Write;
@@ -34,7 +38,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The fastest link of a live fabric: one process moves every packet.
@@ -90,10 +94,10 @@ Commands in a scenario:
   times = 2                 # copies: 18515 and 18516
   server = true             # starts first, ends last
   listen = 18515            # wait until it listens; $FERROCE_FABRIC_PORT
-  command = \"ib_write_bw -d ferroce0 -e -p $FERROCE_FABRIC_PORT\"
+  command = \"ib_write_bw -d ferroce0 -F -p $FERROCE_FABRIC_PORT\"
   [[run]]
   hosts = [1, 2]
-  command = \"ib_write_bw -d ferroce0 -e -D 3 -p $((18514 + FERROCE_FABRIC_HOST)) h0\"";
+  command = \"ib_write_bw -d ferroce0 -F -D 3 -p $((18514 + FERROCE_FABRIC_HOST)) h0\"";
 
 /// Runs the scenario; the exit status is the worst of its commands.
 pub(super) fn run(args: &LiveArgs) -> Result<ExitCode, Failure> {
@@ -115,7 +119,7 @@ pub(super) fn run(args: &LiveArgs) -> Result<ExitCode, Failure> {
     namespace::become_owner().map_err(|refused| {
         Failure::new(format!("there is no namespace for the hosts: {refused}")).exit_with(CANNOT_RUN).advise(
             "Run it as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1, \
-             or kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu",
+             kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, or user.max_user_namespaces=10000",
         )
     })?;
     let (mut code, mut outcomes, mut front) = (0, Vec::new(), String::new());
@@ -258,15 +262,17 @@ fn run_live(
     let thread = std::thread::spawn(move || forwarder.run(&flag));
     let interactive = tasks.len() == 1 && tasks[0].spec.command.is_empty();
     let has_fabric = || !thread.is_finished();
-    let context = CommandContext {
-        hosts: &hosts,
-        control: &control,
-        interactive,
-        blocked,
-        timeout,
-        has_fabric: &has_fabric,
-    };
-    let ended = launch::run(&context, tasks.to_vec());
+    let starter = Starter { hosts: &hosts, control: &control, blocked };
+    let context = CommandContext { starter: &starter, interactive, timeout, has_fabric: &has_fabric };
+    let running = AtomicUsize::new(0);
+    let (stopped, stop_serving) =
+        std::io::pipe().map_err(|error| Failure::io("cannot make a pipe", error))?;
+    let ended = std::thread::scope(|scope| {
+        exec_server::start(scope, &starter, &stopped, &running);
+        let ended = launch::run(&context, tasks.to_vec());
+        drop(stop_serving);
+        ended
+    });
     stop.store(true, Ordering::Relaxed);
     let forwarded = thread.join().map_err(|_| Failure::new("the thread of the fabric has panicked"))?;
     let drops = hosts.iter().map(Host::queue_drops).collect();

@@ -26,6 +26,8 @@ pub(super) struct LiveReport {
     recorded_seconds: Option<f64>,
     /// How late packets were delivered, in microseconds: half of them, 99 % of them, all of them.
     late_us: [f64; 3],
+    /// Share of a processor that the thread of the fabric used.
+    busy_percent: f64,
 }
 
 /// One host.
@@ -54,6 +56,8 @@ struct LinkReport {
 
 /// Deliveries later than this make the figures doubtful.
 const TOO_LATE_US: f64 = 2000.0;
+/// A fabric that uses more of a processor than this cannot keep up with the clock: packets wait until it reads them.
+const TOO_BUSY_PERCENT: f64 = 85.0;
 
 const COLUMNS: [Column<HostReport>; 10] = [
     ("host", Align::Left, |host| format!("h{}", host.host)),
@@ -113,17 +117,27 @@ impl LiveReport {
             recorded_seconds: recorded.filter(|_| world.samples().is_full()).map(|ps| *ps as f64 / 1e12),
             late_us: [late.quantile_ns(0.5), late.quantile_ns(0.99), late.longest_ns]
                 .map(|ns| ns as f64 / 1e3),
+            busy_percent: 100.0 * forwarded.busy,
         }
     }
 
     fn lateness(&self) -> String {
         let [median, p99, longest] = self.late_us;
-        let verdict = match p99 > TOO_LATE_US {
-            true => " This machine is too slow for the fabric: lower topology.rate, or run fewer programs.",
-            false => "",
+        let packets: u64 = self.hosts.iter().map(|host| host.sent).sum();
+        let busy = self.busy_percent;
+        let verdict = if busy > TOO_BUSY_PERCENT {
+            format!(
+                " The fabric cannot keep up with the clock: this machine moves about {:.0} packets/s. Lower topology.rate, or raise host.mtu.",
+                packets as f64 / self.seconds * 100.0 / busy
+            )
+        } else if p99 > TOO_LATE_US {
+            " This machine is too slow for the fabric: lower topology.rate, or run fewer programs.".into()
+        } else {
+            String::new()
         };
         format!(
-            "Packets were delivered late by {median:.0} µs (median), {p99:.0} µs (99 %), {longest:.0} µs (longest).{verdict}"
+            "The fabric moved {packets} packets with {busy:.0} % of a processor, and delivered them late by {median:.0} µs (median), \
+             {p99:.0} µs (99 %), {longest:.0} µs (longest).{verdict}"
         )
     }
 
@@ -173,4 +187,44 @@ pub(super) fn outcome(name: &str, control: &str, forwarded: Forwarded, wall: Dur
     condensed.hash = String::from("live");
     super::compare::align(&mut samples);
     Outcome { report: condensed, samples, wall }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(busy_percent: f64, p99: f64) -> String {
+        let host = HostReport {
+            host: 0,
+            sent: 90_000,
+            received: 0,
+            dropped: 0,
+            queue_drops: 0,
+            marked: 0,
+            paused_ms: 0.0,
+            sent_mbps: 0.0,
+            received_mbps: 0.0,
+            longest_queue: 0,
+        };
+        let report = LiveReport {
+            name: String::new(),
+            control: String::new(),
+            seconds: 2.0,
+            hosts: vec![host],
+            links: Vec::new(),
+            unroutable: 0,
+            refused: 0,
+            recorded_seconds: None,
+            late_us: [8.0, p99, 9000.0],
+            busy_percent,
+        };
+        report.notes()
+    }
+
+    #[test]
+    fn a_fabric_that_cannot_keep_up_says_what_the_machine_carries() {
+        assert!(!report(40.0, 500.0).contains("slow") && !report(40.0, 500.0).contains("keep up"));
+        assert!(report(40.0, 2500.0).contains("too slow"));
+        assert!(report(90.0, 500.0).contains("about 50000 packets/s"), "{}", report(90.0, 500.0));
+    }
 }

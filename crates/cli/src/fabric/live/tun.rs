@@ -22,6 +22,8 @@ pub(super) enum Step {
     OpenTun,
     MakeTun,
     Address,
+    Init,
+    Proc,
 }
 
 /// The step that failed, and the error of the system.
@@ -37,6 +39,8 @@ impl std::fmt::Display for Step {
             Step::OpenTun => "opening /dev/net/tun",
             Step::MakeTun => "making its TUN device",
             Step::Address => "setting the address of its TUN device",
+            Step::Init => "starting its first process",
+            Step::Proc => "mounting its /proc",
         })
     }
 }
@@ -50,7 +54,10 @@ impl Step {
             }
             (_, Some(libc::ENOMEM | libc::EAGAIN)) => "Use fewer hosts, or a machine with more memory",
             (Step::Namespaces, Some(libc::ENOSPC)) => {
-                "Raise the limits of namespaces: sysctl user.max_net_namespaces and user.max_mnt_namespaces"
+                "Raise the limits of namespaces: sysctl user.max_net_namespaces, user.max_mnt_namespaces and user.max_pid_namespaces"
+            }
+            (Step::Proc, Some(libc::EPERM)) => {
+                "This container hides parts of /proc, so no other may be mounted; run it outside, or in one with --security-opt systempaths=unconfined (podman: --security-opt unmask=ALL)"
             }
             (Step::OpenTun, Some(libc::EACCES | libc::EPERM)) => {
                 "Make it accessible: chmod 666 /dev/net/tun; a container needs --device /dev/net/tun"
@@ -65,9 +72,10 @@ impl Step {
     }
 }
 
-/// Moves this thread into its own network, mount, host name and IPC namespaces.
+/// Moves this thread into its own network, mount, host name and IPC namespaces, and its future children into their own PID namespace.
 pub(super) fn leave_namespaces() -> io::Result<()> {
-    let flags = libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
+    let flags =
+        libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC | libc::CLONE_NEWPID;
     // SAFETY: changes only which namespaces this thread is in; it shares none of those with other threads afterwards.
     check(unsafe { libc::unshare(flags) })
 }
@@ -170,5 +178,6 @@ mod tests {
         assert!(advice(Step::OpenTun, libc::EMFILE).contains("ulimit"));
         assert!(advice(Step::Namespaces, libc::ENOSPC).contains("max_net_namespaces"));
         assert!(advice(Step::Files, libc::EPERM).contains("--privileged"));
+        assert!(advice(Step::Proc, libc::EPERM).contains("systempaths"));
     }
 }

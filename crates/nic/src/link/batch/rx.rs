@@ -34,7 +34,7 @@ impl RxEntry {
     #[inline(always)] // then it is made where it will lie
     fn new(meta: &RxMeta, ring: Option<u8>, at: At, len: usize) -> Self {
         let &RxMeta { sgid, dgid, sport, tos, ttl } = meta;
-        let arrival = Arrival { sgid, dgid, traffic_class: tos, hop_limit: ttl, ring };
+        let arrival = Arrival { sgid, dgid, traffic_class: tos, hop_limit: ttl, ring, age_ns: 0 };
         RxEntry { arrival, at, len: len as u32, sport }
     }
 }
@@ -131,6 +131,11 @@ impl RxBatch {
         self.packets.push(RxEntry::new(meta, Some(slot), At::There(start), len));
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+
+    /// The packets from number `first` on arrived at this host so long ago.
+    pub(crate) fn set_age(&mut self, first: usize, age_ns: u32) {
+        self.packets[first..].iter_mut().for_each(|packet| packet.arrival.age_ns = age_ns);
     }
 
     /// The buffers from `index` on, for a system call to fill.

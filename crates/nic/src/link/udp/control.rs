@@ -35,8 +35,8 @@ impl Default for Control {
 }
 
 impl Control {
-    /// Enough for the four messages that either direction can have.
-    pub(super) const CAPACITY: usize = 128;
+    /// Enough for the five messages that a received datagram can have.
+    pub(super) const CAPACITY: usize = 160;
 
     /// What a packet of this route needs beyond what the socket does anyway: source address and outgoing interface if
     /// `pktinfo` gives an interface number (0: any), TOS, TTL unless it is that of the socket, and the segment length of a
@@ -120,7 +120,8 @@ impl Control {
 
     /// The control messages of a received datagram.
     pub(super) fn arrival(&self) -> Arrival {
-        let mut arrival = Arrival { dgid: None, segment_len: None, tos: 0, ttl: DEFAULT_HOP_LIMIT };
+        let mut arrival =
+            Arrival { dgid: None, segment_len: None, tos: 0, ttl: DEFAULT_HOP_LIMIT, stamped_ns: None };
         for (level, kind, data) in self.messages() {
             let first = data.first().copied().unwrap_or(0);
             match (level, kind) {
@@ -134,6 +135,7 @@ impl Control {
                 (libc::SOL_UDP, libc::UDP_GRO) => {
                     arrival.segment_len = data.first_chunk().map(|b| i32::from_ne_bytes(*b) as usize);
                 }
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => arrival.stamped_ns = timespec_at(data),
                 _ => {}
             }
         }
@@ -167,6 +169,8 @@ pub(super) struct Arrival {
     pub(super) segment_len: Option<usize>,
     pub(super) tos: u8,
     pub(super) ttl: u8,
+    /// When the kernel received it, in nanoseconds since 1970; only where the link asks for it.
+    pub(super) stamped_ns: Option<u64>,
 }
 
 /// The traffic class a packet is sent with: that of its route, with the ECN bits of the socket unless the program set some.
@@ -191,6 +195,12 @@ fn v4_at(data: &[u8], at: usize) -> Option<Gid> {
 
 fn v6_at(data: &[u8], at: usize) -> Option<Gid> {
     data.get(at..at + 16)?.try_into().ok().map(Gid)
+}
+
+/// A `timespec` in nanoseconds.
+fn timespec_at(data: &[u8]) -> Option<u64> {
+    let half = |at: usize| Some(i64::from_ne_bytes(data.get(at..at + 8)?.try_into().ok()?) as u64);
+    half(0)?.checked_mul(1_000_000_000)?.checked_add(half(8)?)
 }
 
 fn int_at(data: &[u8]) -> Option<u8> {
@@ -218,6 +228,17 @@ mod tests {
             let arrival = control.arrival();
             assert_eq!((arrival.tos, arrival.ttl), (0x68, 3));
         }
+    }
+
+    #[test]
+    fn a_time_stamp_is_read_beside_all_other_messages() {
+        let mut control = Control::for_route(&route("fd00::7"), PLAIN, Some(1), Some(4116));
+        let stamp = [3i64.to_ne_bytes(), 7i64.to_ne_bytes()].concat();
+        control.push(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &stamp);
+        let arrival = control.arrival();
+        assert_eq!((arrival.stamped_ns, arrival.tos), (Some(3_000_000_007), 0x68));
+        assert_eq!(timespec_at(&[0xff; 16]), None, "nonsense");
+        assert_eq!(timespec_at(&[0; 15]), None);
     }
 
     #[test]

@@ -75,6 +75,8 @@ pub struct UdpConfig {
     pub capture: Option<Arc<Capture>>,
     /// Let switches mark packets (ECN) instead of dropping them, and read the marks of arriving ones.
     pub ecn: bool,
+    /// Measure how long arriving packets wait in the socket, for congestion controls that use the RTT.
+    pub timestamps: bool,
     /// Where the registry of the host's processes lives, if not at [`ferroce_shm::registry::default_base`]. Processes that
     /// share an address must agree on it.
     pub registry_base: Option<PathBuf>,
@@ -89,6 +91,7 @@ impl Default for UdpConfig {
             send_sockets: 4,
             capture: None,
             ecn: false,
+            timestamps: false,
             registry_base: None,
         }
     }

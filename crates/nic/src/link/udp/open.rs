@@ -5,7 +5,7 @@ use super::send::Sender;
 use super::sockets::{self, bind, open_receive_socket};
 use super::source::{Source, SourceKind};
 use super::steer;
-use super::sys::attach_steering;
+use super::sys::{self, attach_steering};
 use super::tx_sockets::{TxSockets, has_no_ipv6};
 use super::{BoundAddress, UdpConfig, UdpLink};
 use crate::link::shared_port::SharedPort;
@@ -52,8 +52,15 @@ impl UdpLink {
             counters,
             capture: config.capture.clone(),
         };
-        if config.ecn {
+        // Both need the control messages of every packet.
+        if config.ecn || config.timestamps {
             link.report_outer_fields();
+        }
+        if config.timestamps {
+            for bound in &link.addresses {
+                // Without it, an RTT includes the time until this process has a processor.
+                let _ = sys::set_option(&bound.socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
+            }
         }
         Ok(link)
     }

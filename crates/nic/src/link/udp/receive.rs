@@ -12,6 +12,7 @@ use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::counters::add_alone;
 use crate::link::shared_port::{Forwarded, HEADER_LEN, owner_of};
 use crate::link::{Attempt, RxBatch};
+use ferroce_os::clock::wall_clock_ns;
 use ferroce_proto::Gid;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, dest_qpn};
 use std::collections::VecDeque;
@@ -44,6 +45,17 @@ pub(super) struct Receiver {
     /// Datagrams of the last poll, in their order, that are not verified to the end.
     pending: VecDeque<PendingDatagram>,
     arrived: [InMessage; RX_BUFFERS],
+}
+
+/// Longest believable age. A longer one means that somebody set the clock.
+const MAX_AGE_NS: u64 = 4_000_000_000;
+
+/// How long ago the kernel received a packet, by the clock of its time stamps; 0 if the clock was set in between.
+fn age_ns(stamped_ns: u64, now_ns: u64) -> u32 {
+    match now_ns.checked_sub(stamped_ns) {
+        Some(age) if age <= MAX_AGE_NS => age as u32,
+        _ => 0,
+    }
 }
 
 impl Receiver {
@@ -228,7 +240,11 @@ impl UdpLink {
         if may_wait && (pending.is_long() || !receiver.pending.is_empty()) {
             receiver.pending.push_back(pending);
         } else {
+            let before = rx.len();
             self.take_from(receiver, &mut pending, rx, usize::MAX);
+            if let Some(stamped_ns) = arrival.stamped_ns {
+                rx.set_age(before, age_ns(stamped_ns, wall_clock_ns()));
+            }
             self.on_verified(receiver, &pending);
         }
     }
@@ -314,5 +330,18 @@ impl UdpLink {
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, range.len() as u64);
         rx.push(buffer, range.start..range.end - ICRC_LEN, &meta);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_makes_no_age() {
+        assert_eq!(age_ns(5_000, 12_000), 7_000);
+        assert_eq!(age_ns(12_000, 5_000), 0);
+        assert_eq!(age_ns(0, MAX_AGE_NS), MAX_AGE_NS as u32);
+        assert_eq!(age_ns(0, MAX_AGE_NS + 1), 0);
     }
 }

@@ -112,6 +112,8 @@ pub(crate) struct Requester {
     repairs: Repairs,
     /// The ACK being handled reports that a switch marked packets.
     ack_is_marked: bool,
+    /// How long the response that is being handled waited before; 0 if that is unknown.
+    response_age_ns: u32,
     response_marks: NotificationPoint,
     pacer: Pacer,
     send_times: SendTimes,
@@ -146,6 +148,7 @@ impl Requester {
             peer_extends: false,
             repairs: Repairs::default(),
             ack_is_marked: false,
+            response_age_ns: 0,
             response_marks: NotificationPoint::new(&cc),
             pacer: Pacer::new(&cc),
             send_times: SendTimes::new(cc.needs().ack_every_packet),

@@ -349,6 +349,12 @@ impl Requester {
         Ok(())
     }
 
+    /// The response that is handled next has waited for this long at this host.
+    #[inline]
+    pub(crate) fn set_response_age(&mut self, age_ns: u32) {
+        self.response_age_ns = age_ns;
+    }
+
     /// Updates timers and congestion control after `una` moved by `packets`.
     #[inline(always)] // as `Requester::answer`
     pub(super) fn on_progress<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) {
@@ -371,6 +377,7 @@ impl Requester {
         let in_flight = self.in_flight();
         let sampled = self.clock.progress(self.una, in_flight > 0, io.now);
         let rtt = self.send_times.rtt_ns(self.una.minus(1), io.now).or(sampled);
+        let rtt = rtt.map(|rtt| rtt.saturating_sub(self.response_age_ns.into()));
         let bytes = packets.saturating_mul(io.mtu());
         let in_flight = in_flight.saturating_mul(io.mtu());
         let marked = core::mem::take(&mut self.ack_is_marked);
