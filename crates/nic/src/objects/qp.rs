@@ -155,6 +155,7 @@ impl Pd {
             .insert(make)
             .ok_or(Error::Exhausted { what: "queue pairs", limit: nic.limits.max_qp })?;
         let mut qp = Qp::new(core, engine.clone(), self.clone(), transport, 0, domain);
+        qp.core.srq.iter().for_each(|srq| srq.add_user(qp.qpn(), &qp.core.recv_cq));
         qp.slow_path = match nic.config.strict {
             _ if is_stream => Some(SlowPath::Stream),
             Some(_) => Some(SlowPath::Strict(Mutex::default())),
@@ -453,6 +454,7 @@ impl Drop for Qp {
         }
         if self.core.close_handle(self.handle) {
             self.engine.destroy(&self.core);
+            self.core.srq.iter().for_each(|srq| srq.remove_user(self.core.qpn));
         }
     }
 }
