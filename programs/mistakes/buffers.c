@@ -1,5 +1,6 @@
-/* Buffers that are still in use: `ferroce run --explain=strict` watches them. */
+/* Buffers and objects that are still in use: `ferroce run --explain=strict` watches them. */
 #include "mistake.h"
+#include <pthread.h>
 
 /* The program fills a buffer anew before the completion of the SEND that sends it was polled.
  *
@@ -93,4 +94,44 @@ MISTAKE(one_buffer_for_two_reads)
 	post(&request);
 	show_completion(&client);
 	show_completion(&client);
+}
+
+static void *destroy_client(void *unused)
+{
+	(void)unused;
+	MUST(ibv_destroy_qp(client.qp) == 0);
+	return NULL;
+}
+
+/* One thread destroys the queue pair, another one posts to it.
+ *
+ * options: --explain=strict
+ * shows: ibv_post_send: EINVAL
+ * says: misused: ibv_post_send: thread # uses the object at #, which thread # has destroyed with ibv_destroy_qp. On hardware this reads freed
+ *       memory; destroy an object only after every thread has stopped using it
+ */
+MISTAKE(queue_pair_used_after_destroy)
+{
+	struct request request;
+	struct ibv_send_wr *bad;
+	pthread_t thread;
+	connect_pair();
+	fill(&request, IBV_WR_RDMA_WRITE, 8);
+	MUST(pthread_create(&thread, NULL, destroy_client, NULL) == 0 && pthread_join(thread, NULL) == 0);
+	REFUSED(ibv_post_send(client.qp, &request.wr, &bad));
+}
+
+/* The completion queue is polled after it was destroyed.
+ *
+ * options: --explain=strict
+ * shows: ibv_poll_cq: -1
+ * says: misused: ibv_poll_cq: thread # uses the object at #, which thread # has destroyed with ibv_destroy_cq. On hardware this reads freed
+ *       memory; destroy an object only after every thread has stopped using it
+ */
+MISTAKE(completion_queue_polled_after_destroy)
+{
+	struct ibv_wc wc;
+	create(&client);
+	MUST(ibv_destroy_qp(client.qp) == 0 && ibv_destroy_cq(client.cq) == 0);
+	printf("ibv_poll_cq: %d\n", ibv_poll_cq(client.cq, 1, &wc));
 }
