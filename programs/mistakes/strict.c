@@ -70,6 +70,30 @@ MISTAKE(receives_posted_before_polling)
 	REFUSED(ibv_post_recv(server.qp, &wr, &bad));
 }
 
+/* Receives are posted to a shared receive queue before the completions of the last ones are polled.
+ *
+ * options: --strict
+ * shows: ibv_post_srq_recv: ENOMEM
+ * says: refused: ibv_post_srq_recv: the shared receive queue is full: of max_wr 4, 0 receives are posted and 4 completions of its receives wait
+ *       to be polled. A NIC frees a receive only when its completion is polled; poll, or create a deeper queue
+ */
+MISTAKE(shared_receives_posted_before_polling)
+{
+	struct ibv_wc wc;
+	struct ibv_recv_wr *bad, wr = { .wr_id = 2 };
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	open_device();
+	MUST((server.pd = ibv_alloc_pd(context)) && (server.srq = ibv_create_srq(server.pd, &attr)));
+	connect_pair();
+	for (int i = 0; i < 4; i++) {
+		MUST(ibv_post_srq_recv(server.srq, &wr, &bad) == 0);
+		post_plain(IBV_WR_SEND, 0);
+		while (ibv_poll_cq(client.cq, 1, &wc) == 0)
+			;
+	}
+	REFUSED(ibv_post_srq_recv(server.srq, &wr, &bad));
+}
+
 /* The address of the peer has no GRH, as programs for InfiniBand write it.
  *
  * options: --strict

@@ -66,6 +66,8 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/os/src/timerfd.rs", "makes and reads timer descriptors"),
     ("crates/nic/src/locked_memory.rs", "forks, in a test"),
     ("crates/nic/src/memory/freed.rs", "a signal handler"),
+    ("crates/nic/src/memory/in_flight.rs", "protects pages against writing"),
+    ("crates/nic/tests/in_flight.rs", "registers mapped memory, and writes to pages that are protected"),
     ("crates/nic/tests/freed_memory.rs", "unmaps memory that is registered, and handles the fault"),
     ("crates/nic/src/memory/gpu/driver.rs", "calls the CUDA driver, which it finds at run time"),
     ("crates/nic/src/memory/gpu/ipc.rs", "has the CUDA driver open memory of other processes"),

@@ -120,7 +120,7 @@ mod tests {
         let more = MoreContexts::default();
         more.state.lock().most = 4;
         let events = EventHub::default().subscribe().unwrap();
-        let cqs = [(); 3].map(|()| CqCore::new(1, 0, 1, None, Arc::default(), events.clone()));
+        let cqs = [(); 3].map(|()| CqCore::new(1, 0, 1, None, Arc::default(), events.clone(), None));
         let mut attempts = 0;
         for cq in &cqs {
             let open = |_| {

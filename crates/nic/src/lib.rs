@@ -72,7 +72,9 @@ pub use device_memory::{DeviceMemory, MAX_DM};
 pub use engine::Posting;
 pub use error::{CmRefusal, Error};
 pub use ferroce_os::lock;
-pub use ferroce_os::log::{explains as log_explains, refusal as log_refusal, stall as log_stall};
+pub use ferroce_os::log::{
+    explains as log_explains, misuse as log_misuse, refusal as log_refusal, stall as log_stall,
+};
 pub use ferroce_proto::qp::RefusalReason;
 pub use ferroce_shm::registry;
 pub use gids::{GidEntry, port_gids};

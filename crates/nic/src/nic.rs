@@ -13,6 +13,7 @@ use crate::exit_report;
 use crate::gids::GidEntry;
 use crate::limits::DeviceLimits;
 use crate::link::now;
+use crate::memory::Watch;
 use crate::queues::{AsyncEvent, CompletionChannel, EventHub, EventQueue, EventSource};
 use crate::quota::Quotas;
 use crate::raw::RawPort;
@@ -36,6 +37,8 @@ pub(crate) struct NicInner {
     /// What it was opened with.
     pub(crate) config: Config,
     pub(crate) limits: DeviceLimits,
+    /// There with [`Config::watch`].
+    pub(crate) watch: Option<Watch>,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
     pub(crate) xrc_domains: XrcDomains,
@@ -103,6 +106,10 @@ impl Nic {
         &self.inner.limits
     }
 
+    /// Whether it watches what the program does with buffers and objects in use: see [`Config::watch`].
+    pub fn is_watched(&self) -> bool {
+        self.inner.watch.is_some()
+    }
     /// Whether it refuses what hardware would refuse: see [`Config::strict`].
     pub fn is_strict(&self) -> bool {
         self.inner.config.strict.is_some()

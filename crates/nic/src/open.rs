@@ -15,6 +15,7 @@ use crate::inspect::{Answerer, Subject};
 use crate::limits::Strict;
 use crate::link::{Capture, Faulty, Link, SharedPort, StreamExtras, StreamLink, UdpConfig, UdpLink};
 use crate::local::{LocalLink, LocalPeers};
+use crate::memory::Watch;
 use crate::nic::{Nic, NicInner};
 use crate::poller_activity::PollerActivity;
 use crate::queues::{EventHub, EventSource};
@@ -40,7 +41,10 @@ const SLOTS_FOR_CONTEXTS: usize = 128;
 
 impl Nic {
     /// Opens the device.
-    pub fn open(config: Config) -> Result<Nic, Error> {
+    pub fn open(mut config: Config) -> Result<Nic, Error> {
+        if config.watch {
+            config.strict.get_or_insert(Strict::AnyNic);
+        }
         let born = Generation::current();
         // First of all: a process that has only one thread yet need not wait for it.
         ferroce_os::lock::announce();
@@ -95,6 +99,7 @@ impl Nic {
         Nic::over(Arc::new(NicInner {
             engine,
             more: MoreContexts::new(&config),
+            watch: (config.watch && config.wire == Wire::Roce).then(Watch::new),
             config,
             limits,
             window_bytes,

@@ -126,3 +126,39 @@ fn the_attributes_are_those_of_the_device() {
         (32_768, 30, 16, 828)
     );
 }
+
+#[test]
+fn a_shared_receive_is_free_when_its_completion_is_polled_or_its_queue_pair_is_gone() {
+    let nic = open(Strict::AnyNic);
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
+    let (srq, sent) = (pd.create_srq(2, 1).unwrap(), nic.create_cq(64, None, 0).unwrap());
+    let init = QpInit {
+        transport: Transport::Rc,
+        send_cq: &sent,
+        recv_cq: &cq,
+        srq: Some(&srq),
+        cap: CAP,
+        signal_all: true,
+    };
+    let [a, b] = [(); 2].map(|()| pd.create_qp(&init).unwrap());
+    connect(&nic, &a, b.qpn());
+    connect(&nic, &b, a.qpn());
+    let post = || srq.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).map_err(|(_, why)| why);
+    let send = || {
+        a.post_send(&[EMPTY_SEND]).unwrap();
+        completions(&sent, 1);
+    };
+    for _ in 0..10 {
+        post().unwrap();
+        send();
+        completions(&cq, 1);
+    }
+    for _ in 0..2 {
+        post().unwrap();
+        send();
+    }
+    assert!(matches!(post(), Err(Error::Post(PostError::SrqNotPolled { depth: 2, posted: 0, unpolled: 2 }))));
+    drop(b);
+    post().unwrap();
+    post().unwrap();
+}

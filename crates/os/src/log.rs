@@ -14,6 +14,9 @@ const LINES_PER_KIND: usize = 5;
 /// Kinds of lines that `explain` distinguishes. Lines of further kinds are of one kind.
 const MOST_KINDS: usize = 256;
 
+/// The topic of [`misuse`].
+const MISUSED: &str = "misused";
+
 /// The topics that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Topics {
@@ -137,14 +140,24 @@ fn to_json(pid: u32, topic: &str, why: &str) -> String {
 /// Reports a fault that may end the process, always. For signal handlers: it takes no lock and does not allocate. The sentence must
 /// need no escapes in JSON.
 pub fn fatal(why: fmt::Arguments<'_>) {
+    say_in_handler("fatal", why);
+}
+
+/// Reports a mistake of the program, always; as [`fatal`] for signal handlers.
+pub fn misuse_in_handler(why: fmt::Arguments<'_>) {
+    say_in_handler(MISUSED, why);
+}
+
+fn say_in_handler(topic: &str, why: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 1024], len: 0 };
     let pid = std::process::id();
     let is_json = TOPICS.get().is_some_and(|topics| topics.json);
     let written = match is_json {
-        true => {
-            fmt::write(&mut line, format_args!("{{\"pid\":{pid},\"topic\":\"fatal\",\"text\":\"{why}\"}}\n"))
-        }
-        false => fmt::write(&mut line, format_args!("ferroce[{pid}] fatal: {why}\n")),
+        true => fmt::write(
+            &mut line,
+            format_args!("{{\"pid\":{pid},\"topic\":\"{topic}\",\"text\":\"{why}\"}}\n"),
+        ),
+        false => fmt::write(&mut line, format_args!("ferroce[{pid}] {topic}: {why}\n")),
     };
     if written.is_ok() {
         // SAFETY: `len` bytes of the line were written. A closed stderr is nobody's failure.
@@ -198,6 +211,11 @@ pub fn refusal(why: fmt::Arguments<'_>) {
 /// Reports that something the user asked for does not happen, whatever `FERROCE_LOG` names.
 pub fn warning(why: fmt::Arguments<'_>) {
     say("warning", why);
+}
+
+/// Reports a mistake of the program that no call returns, always: whoever calls this was asked to look for it.
+pub fn misuse(why: fmt::Arguments<'_>) {
+    say(MISUSED, why);
 }
 
 /// Whether `FERROCE_LOG` names any topic.

@@ -35,6 +35,12 @@ impl Earlier {
         exchange(signal, &raw const action)
     }
 
+    /// Whether this handler is the one that the signal has now.
+    pub fn is_handled_by(signal: c_int, handler: Handler) -> bool {
+        exchange(signal, ptr::null())
+            .is_ok_and(|Earlier(now)| now.sa_sigaction == handler as *const () as usize)
+    }
+
     /// Does what the signal would have done without our handler. If that is the default action, the signal has it when our handler
     /// returns: a fault occurs again then, with its own code and address, and a signal that a process sent is sent again.
     ///

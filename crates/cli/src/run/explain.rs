@@ -37,20 +37,51 @@ struct Report {
     unprinted_lines: Vec<(String, u64)>,
 }
 
-/// How the explanations are printed.
+/// The variable that turns the watch of buffers on.
+const WATCH_VARIABLE: &str = "FERROCE_WATCH";
+
+/// What `--explain=` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum Word {
     /// Sentences.
     Text,
     /// One JSON object per line: each sentence with its process and topic, then the report of each process.
     Json,
+    /// Strict mode, and the buffers of requests are watched.
+    Strict,
+}
+
+/// How the explanations are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+/// What is explained, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Explain {
+    pub(crate) format: Format,
+    /// Whether buffers are watched.
+    pub(crate) watches: bool,
+}
+
+impl Explain {
+    /// What the words ask for; `None` if there are none.
+    pub(crate) fn of(words: &[Word]) -> Option<Explain> {
+        let format = if words.contains(&Word::Json) { Format::Json } else { Format::Text };
+        (!words.is_empty()).then(|| Explain { format, watches: words.contains(&Word::Strict) })
+    }
 }
 
 /// Requests a report, and the reason of each failed completion, dropped packet and refused call, from `command` and all its child
 /// processes.
-pub(crate) fn apply_to(command: &mut Command, folder: &Path, format: Format) {
+pub(crate) fn apply_to(command: &mut Command, folder: &Path, explain: Explain) {
     command.env(REPORT_VARIABLE, folder);
-    match format {
+    if explain.watches {
+        command.env(WATCH_VARIABLE, "1");
+    }
+    match explain.format {
         Format::Json => drop(command.env(LOG_VARIABLE, "explain,json")),
         Format::Text if std::env::var_os(LOG_VARIABLE).is_none_or(|value| value.is_empty()) => {
             command.env(LOG_VARIABLE, "explain");

@@ -24,6 +24,7 @@ use crate::faults::{FAULTS_VARIABLE, FaultArgs};
 use crate::program::{self, CANNOT_RUN, NOT_FOUND};
 use crate::wire::WireArg;
 use clap::{Parser, ValueEnum};
+use explain::Explain;
 use ferroce_nic::{Config, GidEntry, Strict};
 use folder::PrivateFolder;
 use library::Libraries;
@@ -53,9 +54,10 @@ const NCCL_GIN: (&str, &str) = ("NCCL_GIN_TYPE", "2");
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Explain each failed completion, dropped packet, refused call and hang when it happens, and print the counters of each process at the end;
-    /// `--explain=json` prints one JSON object per line.
-    #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
-    explain: Option<explain::Format>,
+    /// `--explain=json` prints one JSON object per line; `--explain=strict` adds --strict and reports buffers that the program changes while
+    /// requests use them; both: `--explain=json,strict`.
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "text", value_delimiter = ',')]
+    explain: Vec<explain::Word>,
     /// Refuse what hardware would refuse, also on this host: queue depths, path MTU, missing GRH, locked memory; `--strict=connectx-6` heeds
     /// the limits of that NIC too.
     #[arg(long, value_name = "DEVICE", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = strict_names())]
@@ -117,6 +119,7 @@ Examples:
   ferroce run --timeline x.html -- ./my_program          and see what happened, packet by packet
   ferroce run --explain -- ./my_program                  why did my completion fail?
   ferroce run --explain --strict -- ./my_program         would it run on hardware too?
+  ferroce run --explain=strict -- ./my_program           and does it leave the buffers of its requests alone?
 
 The exit status is the program's: 128 + n if signal n ended it, 127 if it (or the library) was not found, 126 if it could
 not be started. `ferroce doctor` says what works on this machine, `ferroce doctor -- COMMAND` whether a program would use
@@ -161,8 +164,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.link == LinkChoice::Udp {
         command.env(LINK_VARIABLE, "udp");
     }
-    let reports = args.explain.map(|format| Ok((PrivateFolder::make()?, format))).transpose()?;
-    reports.iter().for_each(|(folder, format)| explain::apply_to(&mut command, folder.path(), *format));
+    let explain = Explain::of(&args.explain);
+    let reports = explain.map(|explain| Ok((PrivateFolder::make()?, explain))).transpose()?;
+    reports.iter().for_each(|(folder, explain)| explain::apply_to(&mut command, folder.path(), *explain));
     recording.iter().for_each(|recording| recording.apply_to(&mut command));
     timeline.iter().for_each(|timeline| timeline.apply_to(&mut command));
 
@@ -171,8 +175,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Err(program::become_it(command));
     }
     let code = program::exit_code(program::run_to_end(command)?);
-    if let Some((folder, format)) = reports {
-        eprint!("{}", explain::summary(folder.path(), format));
+    if let Some((folder, explain)) = reports {
+        eprint!("{}", explain::summary(folder.path(), explain.format));
     }
     if let Some(timeline) = timeline {
         eprintln!("{}", timeline.end(recording.as_ref().map_or_else(Vec::new, Recording::files))?);
@@ -293,6 +297,7 @@ fn after(last: &OsStr, variable: &str, separator: &str) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use explain::Format;
 
     fn parse(line: &str) -> Result<Args, String> {
         Args::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
@@ -302,18 +307,21 @@ mod tests {
     fn the_programs_options_are_left_alone() {
         for line in ["run --explain -- ib_x -a --loss 5", "run --explain ib_x -a --loss 5"] {
             let args = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
-            assert_eq!((args.explain, args.command.len()), (Some(explain::Format::Text), 4), "{line}");
+            assert_eq!((args.explain, args.command.len()), (vec![explain::Word::Text], 4), "{line}");
             assert_eq!(args.faults, FaultArgs::default(), "{line}");
         }
     }
 
     #[test]
     fn explanations_have_a_format() {
-        assert!(
-            parse("run --explain=json -- x").is_ok_and(|args| args.explain == Some(explain::Format::Json))
-        );
-        assert!(parse("run --explain=xml -- x").is_err_and(|error| error.contains("json")));
-        assert!(parse("run -- x").is_ok_and(|args| args.explain.is_none()));
+        let explain = |line| parse(line).map(|args| Explain::of(&args.explain));
+        let some = |format, watches| Ok(Some(Explain { format, watches }));
+        assert_eq!(explain("run --explain=json -- x"), some(Format::Json, false));
+        assert_eq!(explain("run --explain=strict -- x"), some(Format::Text, true));
+        assert_eq!(explain("run --explain=json,strict x"), some(Format::Json, true));
+        assert_eq!(explain("run --explain --explain=strict x"), some(Format::Text, true));
+        assert!(explain("run --explain=xml -- x").is_err_and(|error| error.contains("json")));
+        assert_eq!(explain("run -- x"), Ok(None));
     }
 
     #[test]

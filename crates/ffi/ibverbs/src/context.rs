@@ -78,7 +78,7 @@ impl Context {
         exports: Arc<Exports>,
     ) -> Result<*mut ibv_context, Refused> {
         let mut abi = verbs_context::zeroed();
-        ops::fill(&mut abi);
+        ops::fill(&mut abi, nic.is_watched());
         abi.r#priv = cm::pointer();
         abi.sz = size_of::<verbs_context>();
         abi.context.device = device();

@@ -108,7 +108,10 @@ impl fmt::Display for Refused {
 fn of_nic(error: &Error) -> c_int {
     match error {
         Error::Post(
-            PostError::QueueFull { .. } | PostError::NotPolled { .. } | PostError::RecvNotPolled { .. },
+            PostError::QueueFull { .. }
+            | PostError::NotPolled { .. }
+            | PostError::RecvNotPolled { .. }
+            | PostError::SrqNotPolled { .. },
         )
         | Error::Exhausted { .. }
         | Error::LockedMemory { .. } => libc::ENOMEM,

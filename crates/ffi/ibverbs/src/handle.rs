@@ -3,7 +3,8 @@
 use crate::abi::*;
 use crate::buf::ibv_buf;
 use crate::errno::{Refused, invalid};
-use crate::{guard, live};
+use crate::{guard, live, watched};
+use std::alloc::Layout;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -187,12 +188,36 @@ impl<T: Object + 'static> Handle<T> {
             handle.object
         }
     }
+
+    /// The same, and the structure stays readable for a while: a program that uses it by mistake can be told so.
+    ///
+    /// # Safety
+    /// As for [`Handle::take`].
+    unsafe fn take_keeping(abi: *mut T::Abi, verb: &'static str) -> T {
+        let place = abi.cast::<Handle<T>>();
+        // SAFETY: as the caller promises.
+        let is_box = unsafe { (*place).lender.is_none() };
+        let by = watched::caller(verb, abi.addr());
+        if let Some((oldest, layout)) = live::remember(by, is_box.then(Layout::new::<Handle<T>>)) {
+            // SAFETY: the memory of a box that was kept here, with its layout; nobody else frees it.
+            unsafe { std::alloc::dealloc(oldest as *mut u8, layout) };
+        }
+        match is_box {
+            // SAFETY: as the caller promises; only the structure is read again.
+            true => unsafe { (&raw const (*place).object).read() },
+            // SAFETY: as the caller promises.
+            false => unsafe { Self::take(abi) },
+        }
+    }
 }
 
 /// The verb that destroys an object.
 pub(crate) unsafe extern "C" fn destroy<T: Destroyed + 'static>(abi: *mut T::Abi) -> c_int {
     guard::number(T::VERB, || {
         live::leave::<T>(abi)?;
+        if watched::is_on() {
+            watched::destroying(T::VERB, abi.addr());
+        }
         // SAFETY: an object of ours that lives, which the program gives back.
         let released = unsafe { Handle::<T>::check_number(abi).and_then(|object| object.release(abi)) };
         if released.is_err() {
@@ -200,7 +225,9 @@ pub(crate) unsafe extern "C" fn destroy<T: Destroyed + 'static>(abi: *mut T::Abi
             return released;
         }
         // SAFETY: as above.
-        drop(unsafe { Handle::<T>::take(abi) });
+        drop(unsafe {
+            if watched::is_on() { Handle::<T>::take_keeping(abi, T::VERB) } else { Handle::<T>::take(abi) }
+        });
         Ok(())
     })
 }

@@ -13,6 +13,7 @@
 //! | `cm` | the connection manager, for librdmacm.so.1 |
 //! | `flow`, `counters`, `wq` | raw packets |
 //! | `recorded` | posting and polling with a record, for `ferroce run --timeline` |
+//! | `watched` | posting and polling with a check of their object, for `ferroce run --explain=strict` |
 //! | `fork`, `import`, `ece`, `kern`, `neighbour`, `private` | symbols that some programs link with |
 //!
 //! Every pointer is the program's. The verbs say which of them must be good, and that is what each `SAFETY` comment
@@ -61,6 +62,7 @@ mod recv;
 mod send;
 mod srq;
 mod sysfs;
+mod watched;
 mod wq;
 mod xrcd;
 

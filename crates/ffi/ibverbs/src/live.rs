@@ -1,17 +1,86 @@
 //! Which pointers lead to objects that live, so that a destroyed or foreign one is refused without reading what it points to.
 //!
-//! Only verbs that end an object ask: the others are too frequent, or must find the object of whoever else uses it. An address may be given
-//! to another object of the same kind later; then the old pointer is that object's.
+//! Only verbs that end an object ask, and those of `watched`: the others are too frequent, or must find the object of whoever else uses it. An
+//! address may be given to another object of the same kind later; then the old pointer is that object's.
 
 use crate::errno::{Refused, invalid};
 use crate::handle::Object;
 use ferroce_nic::lock::Mutex;
+use std::alloc::Layout;
 use std::any::TypeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Once;
 
-/// The kind of object at each address.
-static LIVE: Mutex<BTreeMap<usize, TypeId>> = Mutex::new(BTreeMap::new());
+/// Destroyed objects that are remembered, and whose memory is kept.
+const MOST_DESTROYED: usize = 1024;
+
+static LIVE: Mutex<Live> =
+    Mutex::new(Live { kinds: BTreeMap::new(), destroyed: VecDeque::new(), inside: Vec::new() });
+
+struct Live {
+    /// The kind of object at each address.
+    kinds: BTreeMap<usize, TypeId>,
+    /// The last destroyed objects, if the program is watched.
+    destroyed: VecDeque<Destroyed>,
+    /// The threads inside verbs on objects, if the program is watched.
+    inside: Vec<Caller>,
+}
+
+/// An object that a thread has destroyed.
+struct Destroyed {
+    address: usize,
+    /// Its memory, which is kept: the program may still read its structure, and no other object gets its address.
+    memory: Option<Layout>,
+    verb: &'static str,
+    thread: i32,
+}
+
+/// A thread inside a verb on an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    pub(crate) address: usize,
+    pub(crate) verb: &'static str,
+    pub(crate) thread: i32,
+}
+
+/// Remembers who destroyed an object, and keeps its memory, if that is a box. Returns memory to free in return.
+pub(crate) fn remember(by: Caller, memory: Option<Layout>) -> Option<(usize, Layout)> {
+    let Caller { address, verb, thread } = by;
+    let mut live = LIVE.lock();
+    live.destroyed.push_back(Destroyed { address, memory, verb, thread });
+    let oldest = (live.destroyed.len() > MOST_DESTROYED).then(|| live.destroyed.pop_front()).flatten()?;
+    oldest.memory.map(|layout| (oldest.address, layout))
+}
+
+/// A thread begins a verb on an object of this kind; if there is none, why.
+pub(crate) fn begin<T: Object + 'static>(caller: Caller) -> Result<(), String> {
+    let mut live = LIVE.lock();
+    let address = caller.address;
+    if live.kinds.get(&address) == Some(&TypeId::of::<T>()) {
+        live.inside.push(caller);
+        return Ok(());
+    }
+    Err(match live.destroyed.iter().rfind(|object| object.address == address) {
+        Some(Destroyed { verb, thread, .. }) => format!(
+            "the object at {address:#x}, which thread {thread} has destroyed with {verb}. On hardware this reads freed memory; destroy an object \
+             only after every thread has stopped using it"
+        ),
+        None => format!("{address:#x}, where no such object is: it was never created, or is being destroyed"),
+    })
+}
+
+/// The verb is over.
+pub(crate) fn end(caller: Caller) {
+    let inside = &mut LIVE.lock().inside;
+    if let Some(at) = inside.iter().position(|other| *other == caller) {
+        inside.swap_remove(at);
+    }
+}
+
+/// A thread that is inside a verb on this object.
+pub(crate) fn inside(address: usize) -> Option<Caller> {
+    LIVE.lock().inside.iter().find(|caller| caller.address == address).copied()
+}
 
 /// A child that is forked while another thread holds the lock would wait for ever.
 fn survive_forks() {
@@ -32,12 +101,12 @@ fn survive_forks() {
 /// Notes an object that the program gets.
 pub(crate) fn enter<T: Object + 'static>(abi: *mut T::Abi) {
     survive_forks();
-    LIVE.lock().insert(abi.addr(), TypeId::of::<T>());
+    LIVE.lock().kinds.insert(abi.addr(), TypeId::of::<T>());
 }
 
 /// Takes the note back, before the object ends; refuses a pointer that leads to none of this kind.
 pub(crate) fn leave<T: Object + 'static>(abi: *mut T::Abi) -> Result<(), Refused> {
-    let mut live = LIVE.lock();
+    let live = &mut LIVE.lock().kinds;
     match live.get(&abi.addr()) {
         Some(kind) if *kind == TypeId::of::<T>() => drop(live.remove(&abi.addr())),
         _ if abi.is_null() => return Err(invalid("a NULL pointer")),

@@ -5,11 +5,12 @@
 use crate::abi::verbs_context;
 use crate::handle::destroy;
 use crate::{
-    advise, clock, counters, cq, cq_ex, dm, domain, flow, mr, mw, query, recorded, recv, send, srq, wq, xrcd,
+    advise, clock, counters, cq, cq_ex, dm, domain, flow, mr, mw, query, recorded, recv, send, srq, watched,
+    wq, xrcd,
 };
 
 /// Fills in all supported operations.
-pub(crate) fn fill(context: &mut verbs_context) {
+pub(crate) fn fill(context: &mut verbs_context, is_watched: bool) {
     context.query_port = Some(query::query_port_len);
     context.query_device_ex = Some(query::query_device_ex);
     context.create_cq_ex = Some(cq_ex::create_cq_ex);
@@ -50,4 +51,5 @@ pub(crate) fn fill(context: &mut verbs_context) {
     ops.bind_mw = Some(mw::bind_mw);
     ops.dealloc_mw = Some(destroy::<mw::MwObject>);
     recorded::fill(ops);
+    watched::fill(ops, is_watched);
 }

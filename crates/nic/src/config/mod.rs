@@ -57,6 +57,9 @@ pub struct Config {
     /// Refuse what hardware would refuse, also through shared memory: see docs/use/strict.md. `FERROCE_STRICT`: `1`, or the name of a
     /// device whose limits apply too, such as `connectx-6`.
     pub strict: Option<Strict>,
+    /// Report buffers that the program changes, or gives to a second request, before it has polled the completion of the first: see
+    /// docs/use/strict.md. Implies strict mode. `FERROCE_WATCH=1` turns it on.
+    pub watch: bool,
 }
 
 impl Default for Config {
@@ -77,6 +80,7 @@ impl Default for Config {
             offload: true,
             progress_contexts: None,
             strict: None,
+            watch: false,
         }
     }
 }
@@ -197,6 +201,9 @@ impl Config {
         if let Some((variable, value)) = set("FERROCE_STRICT")? {
             config.strict = parse_with(variable, &value, parse_strict)?;
         }
+        if let Some((variable, value)) = set("FERROCE_WATCH")? {
+            config.watch = parse_with(variable, &value, parse_switch)?;
+        }
         Ok(config)
     }
 }
@@ -308,6 +315,7 @@ mod tests {
         assert_eq!(with("FERROCE_STRICT", "1").unwrap().strict, Some(Strict::AnyNic));
         assert_eq!(with("FERROCE_STRICT", "connectx-6").unwrap().strict, Some(Strict::ConnectX6));
         assert_eq!(with("FERROCE_STRICT", "0").unwrap().strict, None);
+        assert!(with("FERROCE_WATCH", "1").unwrap().watch);
         assert!(with("FERROCE_CC", "dcqcn-paper").unwrap().uses_ecn());
         assert!(!with("FERROCE_CC", "swift").unwrap().uses_ecn());
         for (name, value) in [
@@ -319,6 +327,7 @@ mod tests {
             ("FERROCE_MPA_CRC", "yes"),
             ("FERROCE_CM_KEY", "/"),
             ("FERROCE_STRICT", "connectx-9"),
+            ("FERROCE_WATCH", "yes"),
         ] {
             let error = with(name, value).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{name}={value}: ")), "{error}");

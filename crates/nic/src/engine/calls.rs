@@ -5,7 +5,7 @@ use super::strict::SendQueueDepth;
 use super::{Engine, QpCore};
 use crate::error::Error;
 use crate::link::now;
-use crate::memory::settle_stopped;
+use crate::memory::{InFlight, settle_stopped};
 use crate::raw::RawQp;
 use ferroce_os::lock::{Mutex, MutexGuard};
 use ferroce_proto::qp::state::AttrLimits;
@@ -34,7 +34,7 @@ pub(crate) enum SlowPath {
     /// Its wire is iWARP.
     Stream,
     /// Strict mode.
-    Strict(Mutex<SendQueueDepth>),
+    Strict(Mutex<SendQueueDepth>, Option<InFlight>),
 }
 
 impl Posting<'_> {
@@ -57,18 +57,25 @@ impl Posting<'_> {
 
     #[inline(never)]
     fn post_slow(&mut self, slow_path: &SlowPath, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let depth = match slow_path {
+        let (depth, in_flight) = match slow_path {
             SlowPath::Raw(raw) => return raw.post_send(wr),
             SlowPath::Stream => return self.host.post_stream(wr),
-            SlowPath::Strict(depth) => depth,
+            SlowPath::Strict(depth, in_flight) => (depth, in_flight.as_ref()),
         };
         let Posting { host, machine, asked, .. } = self;
         let mut depth = depth.lock();
         depth.check(host.qp, machine)?;
-        if machine.post_send(|| *wr, || *asked.get_or_insert_with(now), host)? == Posted::Queued {
+        let is_signaled = machine.signals(wr.flags);
+        // Before it is posted: another thread may poll its completion before the post returns.
+        in_flight.iter().for_each(|in_flight| in_flight.send(&host.engine.device.regions, wr, is_signaled));
+        let posted =
+            machine.post_send(|| *wr, || *asked.get_or_insert_with(now), host).inspect_err(|_| {
+                in_flight.iter().for_each(|in_flight| in_flight.cancel_send());
+            })?;
+        if posted == Posted::Queued {
             self.is_plain = false;
         }
-        depth.count(self.machine.signals(wr.flags));
+        depth.count(is_signaled);
         Ok(())
     }
 
@@ -93,7 +100,7 @@ impl Posting<'_> {
             Some(SlowPath::Raw(raw)) => raw.query().cap,
             // `machine` is a stub without queues.
             Some(SlowPath::Stream) => self.host.stream_cap(),
-            Some(SlowPath::Strict(_)) | None => *self.machine.cap(),
+            Some(SlowPath::Strict(..)) | None => *self.machine.cap(),
         }
     }
 

@@ -35,7 +35,7 @@ const RENDEZVOUS_BYTES: RangeInclusive<usize> = MIN_RENDEZVOUS..=64 << 20;
 ///
 /// The queue pair has a lifetime of its own, since only `out` has work to do when the host is dropped.
 pub(super) struct NicHost<'a, 'q> {
-    engine: &'a Engine,
+    pub(super) engine: &'a Engine,
     pub(super) qp: &'q QpCore,
     /// A batch shared with other queue pairs, until this one sends.
     shared: Option<&'a mut TxBatch>,

@@ -9,7 +9,7 @@
 
 use super::gpu::{MessagePart, ReadAhead};
 use super::region::{Backing, Span};
-use super::{gpu, on_demand};
+use super::{gpu, in_flight, on_demand};
 use ferroce_proto::verbs::{AtomicOp, MemoryFault};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -30,6 +30,8 @@ pub(crate) fn read(span: Span, out: &mut [u8], ahead: impl FnOnce() -> ReadAhead
             unsafe { std::ptr::copy_nonoverlapping(span.start as *const u8, out.as_mut_ptr(), span.len) }
             Ok(())
         }
+        // Nothing about reading differs.
+        Backing::Watched => read(Span { backing: Backing::Mapped, ..span }, out, ahead),
         Backing::OnDemand => on_demand::read(span, out),
         Backing::Gpu(gpu) => gpu::read(gpu, span, out, ahead()),
         Backing::Null => {
@@ -49,6 +51,10 @@ pub(crate) fn write(span: Span, data: &[u8], part: MessagePart) -> Result<(), Me
             // SAFETY: as in `read`; the span is as long as `data`.
             unsafe { put(data.as_ptr(), span.start as *mut u8, data.len()) };
             Ok(())
+        }
+        Backing::Watched => {
+            in_flight::placing(span);
+            write(Span { backing: Backing::Mapped, ..span }, data, part)
         }
         Backing::OnDemand => on_demand::write(span, data),
         Backing::Gpu(gpu) => gpu::write(gpu, span, data, part),
@@ -119,6 +125,7 @@ fn word<'a>(span: Span) -> Result<Word<'a>, MemoryFault> {
     debug_assert!(span.len == 8 && span.start.is_multiple_of(8));
     match span.backing {
         Backing::Mapped => {}
+        Backing::Watched => in_flight::placing(span),
         Backing::OnDemand => on_demand::prefetch(span, on_demand::Prefetch::Write)?,
         Backing::Gpu(gpu) => return Ok(Word::Gpu(gpu)),
         Backing::Null => return Ok(Word::Null),

@@ -124,7 +124,7 @@ impl<'a> Pins<'a> {
                 Ok(Some(External(copied)))
             }
             // On-demand pages may be missing, and a null region has none: the caller copies, and that copy can fail.
-            Backing::OnDemand | Backing::Null => Ok(None),
+            Backing::Watched | Backing::OnDemand | Backing::Null => Ok(None),
         }
     }
 

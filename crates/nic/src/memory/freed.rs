@@ -1,14 +1,16 @@
 //! Memory that a program unmaps while it is registered. Hardware has pinned it and goes on; here the next access raises SIGSEGV, and a
-//! sentence says why.
+//! sentence says why. The handler also gets the writes to pages that `in_flight` protects.
 //!
 //! Only where somebody asked for explanations: with `FERROCE_LOG`, and in strict mode. Other programs get no signal handler of ours. The
-//! handler does not allocate; it does not change what the signal does, also for programs that handle SIGSEGV themselves.
+//! handler does not allocate; it does not change what other faults do, also for programs that handle SIGSEGV themselves.
 
 #![expect(unsafe_code, reason = "a signal handler, which reads what the kernel says")]
 
+use super::in_flight::{self, Fault};
 use ferroce_os::lock::{Mutex, lock_within};
 use ferroce_os::log;
 use ferroce_os::signal::{Earlier, keep_errno};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Once, OnceLock};
@@ -16,6 +18,8 @@ use std::time::Duration;
 
 /// `si_code` of an access to an address without memory.
 const SEGV_MAPERR: c_int = 1;
+/// `si_code` of an access that the pages do not allow.
+const SEGV_ACCERR: c_int = 2;
 
 /// How long the handler waits while another thread registers memory.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -58,11 +62,10 @@ pub(crate) struct Unpinned((usize, u64));
 impl Unpinned {
     /// From the first one on, the process has a handler for SIGSEGV. `None` if nobody asked for explanations.
     pub(crate) fn new(base: usize, len: usize, lkey: u32, is_strict: bool) -> Option<Unpinned> {
-        static INSTALLED: Once = Once::new();
         if !is_strict && !log::is_on() {
             return None;
         }
-        INSTALLED.call_once(install);
+        install();
         Some(Unpinned(REGIONS.lock().add(base, len, lkey)))
     }
 
@@ -80,17 +83,35 @@ impl Drop for Unpinned {
     }
 }
 
-fn install() {
+/// Installs the handler, once.
+pub(super) fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(install_handler);
+}
+
+/// Whether the handler still gets the signal: a program may have installed one of its own since.
+pub(super) fn is_installed() -> bool {
+    Earlier::is_handled_by(libc::SIGSEGV, handler)
+}
+
+fn install_handler() {
     extern "C" fn before_fork() {
         std::mem::forget(REGIONS.lock());
+        in_flight::before_fork();
     }
     extern "C" fn in_parent() {
-        // SAFETY: `before_fork` took it in this thread, and has forgotten it.
-        unsafe { REGIONS.force_unlock() };
+        // SAFETY: `before_fork` took both in this thread, and has forgotten them.
+        unsafe {
+            in_flight::after_fork(false);
+            REGIONS.force_unlock();
+        }
     }
     extern "C" fn in_child() {
-        // SAFETY: the parent's `before_fork` took it for this thread.
-        unsafe { REGIONS.force_unlock() };
+        // SAFETY: the parent's `before_fork` took both for this thread.
+        unsafe {
+            in_flight::after_fork(true);
+            REGIONS.force_unlock();
+        }
         // The regions are the parent's. Not freed: the allocator may not be ready yet.
         std::mem::forget(std::mem::take(&mut REGIONS.lock().known));
     }
@@ -117,11 +138,26 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
                  SIGSEGV. Deregister memory before you free it"
             ));
         }
+        if code == SEGV_ACCERR && is_allowed_now(address) {
+            return;
+        }
         if let Some(earlier) = EARLIER.get() {
             // SAFETY: the arguments of this handler.
             unsafe { earlier.pass_on(signal, info, context) };
         }
     });
+}
+
+/// Whether a forbidden access is to be tried again: the page was protected by `in_flight`. Another thread may have removed the
+/// protection since the fault, so an access that is not known is tried again once.
+fn is_allowed_now(address: usize) -> bool {
+    thread_local! {
+        static TRIED_AGAIN: Cell<usize> = const { Cell::new(0) };
+    }
+    match in_flight::on_fault(address) {
+        Fault::InFlight => true,
+        Fault::Other => TRIED_AGAIN.replace(address) != address,
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //! | `guard` | how a batch of packets is placed |
 //! | `cached_region` | how a region is used again and again without its lock |
 //! | `freed` | memory that the program unmaps while it is registered |
+//! | `in_flight` | buffers that the program changes before their requests are done |
 //! | `copy` | the only place where bytes move |
 
 mod access;
@@ -26,6 +27,7 @@ mod external;
 mod freed;
 mod gpu;
 mod guard;
+mod in_flight;
 mod keys;
 #[cfg(all(test, loom))]
 mod models;
@@ -44,6 +46,7 @@ pub(crate) use freed::Unpinned;
 pub use gpu::is_driver_loaded;
 pub(crate) use gpu::{COPIES, MessagePart, OpenedAllocation, ReadAhead, answers_of, gpu_of, settle_stopped};
 pub(crate) use guard::RegionGuard;
+pub(crate) use in_flight::{InFlight, Watch};
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;

@@ -26,6 +26,8 @@ pub(crate) enum Backing {
     /// In memory that the program promised to keep mapped.
     #[default]
     Mapped,
+    /// The same, where the buffers of requests are watched: see `in_flight`.
+    Watched,
     /// In memory that may come and go.
     OnDemand,
     /// In the memory of the GPU with this number, where only the CUDA driver can copy.
@@ -93,7 +95,8 @@ pub(crate) struct Span {
 impl Span {
     /// The same bytes, copied by the kernel, which finds out whether they are still mapped.
     pub(super) fn checked_by_kernel(self) -> Span {
-        let backing = if self.backing == Backing::Mapped { Backing::OnDemand } else { self.backing };
+        let is_mapped = matches!(self.backing, Backing::Mapped | Backing::Watched);
+        let backing = if is_mapped { Backing::OnDemand } else { self.backing };
         Span { backing, ..self }
     }
 
@@ -174,7 +177,7 @@ impl Region {
         let is_memory = match self.backing {
             Backing::Mapped => self.len > 0,
             Backing::Gpu(_) => self.pages.is_some(),
-            Backing::OnDemand | Backing::Null => false,
+            Backing::Watched | Backing::OnDemand | Backing::Null => false,
         };
         let is_of_use = self.access.intersects(Access::REMOTE) || self.pages.is_some();
         (is_memory && self.remote_open && is_of_use).then(|| RegionDescriptor {

@@ -46,7 +46,7 @@ impl RegionGuard<'_> {
                         };
                         region.descriptor.is_some() && allocation.is_some_and(is_inside)
                     }
-                    Backing::OnDemand | Backing::Null => false,
+                    Backing::Watched | Backing::OnDemand | Backing::Null => false,
                 };
                 let source = SourceRef::new([piece_of(&span)]).filter(|_| is_reached)?;
                 if region.descriptor.is_none() {

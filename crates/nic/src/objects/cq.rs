@@ -36,6 +36,7 @@ impl Nic {
             channel.cloned(),
             self.engine().device.armed.clone(),
             self.event_queue().clone(),
+            self.inner().watch,
         );
         Ok(Cq::new(core, self.inner().clone(), permit))
     }

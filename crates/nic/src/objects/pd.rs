@@ -121,7 +121,8 @@ impl Pd {
         // Whoever passes no owner must keep the memory; C programs sometimes do not.
         let may_be_unmapped =
             owner.is_none() && memory == Memory::Present && backing == Backing::Mapped && len > 0;
-        let mut region = self.insert_region(range, backing, access, owner)?;
+        let stored = if memory == Memory::Present { self.watched(backing) } else { backing };
+        let mut region = self.insert_region(range, stored, access, owner)?;
         region.locked = locked;
         // Nobody has the keys yet. Afterwards, since pages that were never touched need not be copied to move into a memfd.
         if memory == Memory::Present {
@@ -213,6 +214,11 @@ impl Pd {
     ) -> Result<Option<LockedPages>, Error> {
         let pins = self.nic.config.strict.is_some() && backing == Backing::Mapped;
         pins.then(|| LockedPages::take(addr, len)).transpose()
+    }
+
+    /// How the bytes of a program are stored in the table: they may be watched.
+    pub(super) fn watched(&self, backing: Backing) -> Backing {
+        if self.nic.watch.is_some() && backing == Backing::Mapped { Backing::Watched } else { backing }
     }
 
     fn insert_region(

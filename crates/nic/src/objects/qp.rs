@@ -8,6 +8,7 @@ use crate::congestion;
 use crate::engine::{Engine, Posting, QpCore, QpQueues, RecvQueueDepth, SendQueueDepth, SlowPath, StreamEnd};
 use crate::error::Error;
 use crate::limits::DeviceLimits;
+use crate::memory::InFlight;
 use crate::quota::Permit;
 use crate::raw::{Flow, FlowRule, RawQp};
 use crate::xrc::XrcDomain;
@@ -155,9 +156,13 @@ impl Pd {
             .insert(make)
             .ok_or(Error::Exhausted { what: "queue pairs", limit: nic.limits.max_qp })?;
         let mut qp = Qp::new(core, engine.clone(), self.clone(), transport, 0, domain);
+        qp.core.srq.iter().for_each(|srq| srq.add_user(qp.qpn(), &qp.core.recv_cq));
         qp.slow_path = match nic.config.strict {
             _ if is_stream => Some(SlowPath::Stream),
-            Some(_) => Some(SlowPath::Strict(Mutex::default())),
+            Some(_) => {
+                let in_flight = nic.watch.map(|watch| InFlight::new(watch, qp.qpn(), self.id));
+                Some(SlowPath::Strict(Mutex::default(), in_flight))
+            }
             None => None,
         };
         Ok(qp)
@@ -220,7 +225,7 @@ impl Qp {
     /// Replaces its congestion control, before it leaves RESET.
     pub fn set_congestion(&self, choice: &Choice) -> Result<(), Error> {
         let invalid = |why| Err(Error::Invalid { attribute: "congestion", why });
-        let is_roce = matches!(self.slow_path, None | Some(SlowPath::Strict(_)));
+        let is_roce = matches!(self.slow_path, None | Some(SlowPath::Strict(..)));
         if self.core.stream().is_some() || !is_roce || self.transport == Transport::Ud {
             return invalid("only connected queue pairs over RoCE have congestion control of ours");
         }
@@ -308,7 +313,7 @@ impl Qp {
             false => None,
         };
         let limits = nic.attr_limits(route.as_ref());
-        let Some(SlowPath::Strict(depth)) = &self.slow_path else {
+        let Some(SlowPath::Strict(depth, in_flight)) = &self.slow_path else {
             return self.engine.modify(&self.core, attr, mask, route, &limits);
         };
         // From SQE the queue starts anew: every request has completed.
@@ -316,6 +321,7 @@ impl Qp {
         self.engine.modify(&self.core, attr, mask, route, &limits)?;
         if mask.contains(AttrMask::STATE) && (was_stopped || attr.state == QpState::Reset) {
             *depth.lock() = SendQueueDepth::default();
+            in_flight.iter().for_each(InFlight::forget);
         }
         Ok(())
     }
@@ -375,13 +381,16 @@ impl Qp {
             (SlowPath::Raw(raw), _) => raw.post_recv_each(fill),
             (SlowPath::Stream, Some(stream)) => self.engine.post_stream_recv(&self.core, stream, fill),
             (SlowPath::Stream, None) => self.engine.post_recv_each(&self.core, fill),
-            (SlowPath::Strict(_), _) => {
+            (SlowPath::Strict(_, in_flight), _) => {
                 let mut depth = RecvQueueDepth::of(&self.core);
                 self.engine.post_recv_each(&self.core, |post| {
                     fill(&mut |wr| {
                         depth.check(wr)?;
                         post(wr)?;
                         depth.count();
+                        // The queue pair is locked, so nobody has polled its completion yet.
+                        let regions = &self.engine.device.regions;
+                        in_flight.iter().for_each(|list| list.receive(regions, wr.wr_id, wr.sges));
                         Ok(())
                     })
                 })
@@ -453,6 +462,7 @@ impl Drop for Qp {
         }
         if self.core.close_handle(self.handle) {
             self.engine.destroy(&self.core);
+            self.core.srq.iter().for_each(|srq| srq.remove_user(self.core.qpn));
         }
     }
 }

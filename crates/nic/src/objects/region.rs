@@ -173,7 +173,7 @@ impl MemoryRegion {
             self.locked = self.pd.lock_pages(addr, len, backing)?;
         }
         self.pd.nic.engine.device.regions.change_keeping_keys(self.slot, |region| {
-            (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing);
+            (region.pd, region.access, region.backing) = (new_pd.id, new_access, new_pd.watched(backing));
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         });
         (self.pd, self.access) = (new_pd, new_access);
@@ -207,7 +207,7 @@ impl MemoryRegion {
         check_mapped(addr, len, self.access, backing).map_err(Error::Memory)?;
         self.locked = self.pd.lock_pages(addr, len, backing)?;
         let keys = self.pd.nic.engine.device.regions.change(self.slot, |region| {
-            region.backing = backing;
+            region.backing = self.pd.watched(backing);
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         });
         if let Some((lkey, rkey)) = keys {

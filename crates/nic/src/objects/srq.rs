@@ -62,7 +62,14 @@ impl Pd {
     }
 
     fn srq_core(&self, max_wr: u32, max_sge: u32, xrc: Option<XrcSide>) -> SrqCore {
-        SrqCore::new(self.nic.next_id(), max_wr, max_sge, xrc, self.events.clone())
+        SrqCore::new(
+            self.nic.next_id(),
+            max_wr,
+            max_sge,
+            xrc,
+            self.events.clone(),
+            self.nic.config.strict.is_some(),
+        )
     }
 }
 

@@ -4,6 +4,7 @@ use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
 use crate::limits::DeviceLimits;
+use crate::memory::Watch;
 use crate::poller_activity::ArmedCqs;
 use ferroce_os::clock::{now, wall_clock_ns};
 use ferroce_os::lock::Mutex;
@@ -55,6 +56,8 @@ struct State {
     interrupts_in: u32,
     /// A full ring loses its oldest completion instead of breaking.
     ignores_overrun: bool,
+    /// What a poll takes from it concerns others: stamps, or the watch.
+    has_extras: bool,
 }
 
 /// The part that queue pairs push into.
@@ -72,6 +75,8 @@ pub(crate) struct CqCore {
     /// The progress contexts of its queue pairs, a bit each.
     contexts: AtomicU32,
     events: Arc<EventQueue>,
+    /// What learns of each polled completion.
+    watch: Option<Watch>,
 }
 
 /// Completions that wait in a CQ.
@@ -141,6 +146,7 @@ impl CqCore {
         channel: Option<Arc<CompletionChannel>>,
         armed: Arc<ArmedCqs>,
         events: Arc<EventQueue>,
+        watch: Option<Watch>,
     ) -> Arc<Self> {
         let depth = depth as usize;
         let ring = VecDeque::with_capacity(depth);
@@ -155,6 +161,7 @@ impl CqCore {
             armed_in: 0,
             interrupts_in: 0,
             ignores_overrun: false,
+            has_extras: watch.is_some(),
         });
         Arc::new_cyclic(|me| CqCore {
             id,
@@ -167,6 +174,7 @@ impl CqCore {
             armed,
             contexts: AtomicU32::new(0),
             events,
+            watch,
         })
     }
 
@@ -277,12 +285,27 @@ impl CqCore {
     ) -> usize {
         let mut state = self.state.lock();
         let n = most.min(state.ring.len());
+        if state.has_extras {
+            self.take_extras(&mut state, n, stamps);
+        }
         // One by one: nearly always there is one.
         for i in 0..n {
             // By reference, for it is large.
             let Some(&completion) = state.ring.front() else { break };
             each(i, completion);
             state.ring.pop_front();
+        }
+        state.polled += n as u64;
+        self.waiting.store(state.ring.len(), Ordering::Release);
+        n
+    }
+
+    /// What is to be done about the first `n` completions besides handing them over.
+    #[cold]
+    #[inline(never)]
+    fn take_extras(&self, state: &mut State, n: usize, stamps: &mut [Stamp]) {
+        if let Some(watch) = self.watch {
+            state.ring.iter().take(n).for_each(|completion| watch.polled(completion));
         }
         if state.stamping {
             for (i, stamp) in state.stamps.drain(..n).enumerate() {
@@ -291,9 +314,6 @@ impl CqCore {
                 }
             }
         }
-        state.polled += n as u64;
-        self.waiting.store(state.ring.len(), Ordering::Release);
-        n
     }
 
     pub(crate) fn check_overrun(&self) -> Result<(), Error> {
@@ -354,7 +374,7 @@ impl CqCore {
     pub(crate) fn stamp(&self) {
         let mut state = self.state.lock();
         if !state.stamping {
-            state.stamping = true;
+            (state.stamping, state.has_extras) = (true, true);
             let (stamp, waiting) = (Stamp { raw_ns: now().0, wall_ns: wall_clock_ns() }, state.ring.len());
             state.stamps = std::iter::repeat_n(stamp, waiting).collect();
             let depth = state.depth;
@@ -454,7 +474,7 @@ mod tests {
         let contexts = [0, 1, 2].map(|index| PollerActivity::new(armed.clone(), index).unwrap());
         let any_armed = || contexts.each_ref().map(PollerActivity::any_armed);
         let events = EventHub::default().subscribe().unwrap();
-        let cq = CqCore::new(1, 0, 1, None, armed.clone(), events);
+        let cq = CqCore::new(1, 0, 1, None, armed.clone(), events, None);
         assert!(cq.arm(false));
         assert_eq!(any_armed(), [true, false, false], "no queue pair yet");
         cq.enter_context(2);

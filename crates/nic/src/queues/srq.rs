@@ -6,8 +6,8 @@ use crate::error::Error;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::qp::{PostError, RecvQueue, RecvWqe};
 use ferroce_proto::verbs::{EventKind, RecvWr};
-use ferroce_proto::{PdId, Srqn};
-use std::sync::Arc;
+use ferroce_proto::{PdId, Qpn, Srqn};
+use std::sync::{Arc, Weak};
 
 struct State {
     queue: RecvQueue,
@@ -16,10 +16,14 @@ struct State {
 }
 
 impl State {
-    fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+    fn post(&mut self, wr: &RecvWr<'_>, unpolled: usize) -> Result<(), PostError> {
         let max = self.queue.max_sge();
         if wr.sges.len() > max {
             return Err(PostError::TooManySges { given: wr.sges.len(), max });
+        }
+        let (depth, posted) = (self.queue.depth(), self.queue.len());
+        if unpolled > 0 && posted + unpolled >= depth {
+            return Err(PostError::SrqNotPolled { depth, posted, unpolled });
         }
         if !self.queue.push(wr) {
             return Err(PostError::QueueFull { depth: self.queue.depth() });
@@ -42,6 +46,8 @@ pub(crate) struct SrqCore {
     pub(crate) xrc: Option<XrcSide>,
     state: Mutex<State>,
     events: Arc<EventQueue>,
+    /// Strict mode: its queue pairs, and where completions of their receives go.
+    users: Option<Mutex<Vec<(Qpn, Weak<CqCore>)>>>,
 }
 
 impl SrqCore {
@@ -51,9 +57,10 @@ impl SrqCore {
         max_sge: u32,
         xrc: Option<XrcSide>,
         events: Arc<EventQueue>,
+        is_strict: bool,
     ) -> SrqCore {
         let state = State { queue: RecvQueue::new(max_wr, max_sge.max(1)), limit: 0 };
-        SrqCore { id, xrc, state: Mutex::new(state), events }
+        SrqCore { id, xrc, state: Mutex::new(state), events, users: is_strict.then(Mutex::default) }
     }
 
     pub(crate) fn take(&self, into: &mut RecvWqe) -> bool {
@@ -73,8 +80,19 @@ impl SrqCore {
         &self,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> R {
+        let unpolled = self.users.as_ref().map_or(0, unpolled_of);
         let mut state = self.state.lock();
-        fill(&mut |wr| state.post(wr))
+        fill(&mut |wr| state.post(wr, unpolled))
+    }
+
+    /// Strict mode: a queue pair takes receives from here. A NIC frees them when their completions are polled.
+    pub(crate) fn add_user(&self, qpn: Qpn, cq: &Arc<CqCore>) {
+        self.users.iter().for_each(|users| users.lock().push((qpn, Arc::downgrade(cq))));
+    }
+
+    /// The queue pair is gone, and its completions with it.
+    pub(crate) fn remove_user(&self, qpn: Qpn) {
+        self.users.iter().for_each(|users| users.lock().retain(|(user, _)| *user != qpn));
     }
 
     /// Arms the limit event.
@@ -99,6 +117,14 @@ impl SrqCore {
             limit: state.limit,
         }
     }
+}
+
+/// Completions of receives of these queue pairs that wait to be polled.
+#[cold]
+#[inline(never)]
+fn unpolled_of(users: &Mutex<Vec<(Qpn, Weak<CqCore>)>>) -> usize {
+    let users = users.lock();
+    users.iter().filter_map(|(qpn, cq)| Some(cq.upgrade()?.unpolled_of(*qpn).1)).sum()
 }
 
 /// Attributes of a shared receive queue.

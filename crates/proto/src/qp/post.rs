@@ -45,6 +45,19 @@ pub enum PostError {
         /// Completions of receives of the queue pair that wait in the completion queue.
         unpolled: usize,
     },
+    /// Strict mode: the same for a shared receive queue.
+    #[error(
+        "the shared receive queue is full: of max_wr {depth}, {posted} receives are posted and {unpolled} completions of its receives wait to be \
+         polled. A NIC frees a receive only when its completion is polled; poll, or create a deeper queue"
+    )]
+    SrqNotPolled {
+        /// How many receives it holds.
+        depth: usize,
+        /// Those that wait for a message.
+        posted: usize,
+        /// Completions of its receives that wait in the completion queues of its queue pairs.
+        unpolled: usize,
+    },
     /// The state does not allow posting.
     #[error("this cannot be posted in state {}; receives need INIT, sends need RTS", state_name(*.0))]
     WrongState(QpState),

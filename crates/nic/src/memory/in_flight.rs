@@ -1,0 +1,542 @@
+//! Buffers of requests whose completions the program has not polled: it must not change those that are sent, nor give one to two requests that fill it.
+//!
+//! Only with `Config::watch`. Pages that lie wholly inside a sent buffer are protected against writing. The first write raises SIGSEGV; the
+//! handler (`freed`) reports it, makes the pages writable and returns, so the program goes on as on hardware. The bytes around these
+//! pages may share a page with other data: their checksums are compared when the completion is polled. So are those of memory that
+//! cannot be protected, up to [`MOST_SUMMED`] bytes per entry.
+//!
+//! What the NIC itself writes into a watched buffer is no mistake of the program. All its writes call [`placing`] first.
+
+#![expect(unsafe_code, reason = "protects pages, and reads the action of a signal")]
+
+use super::access::region;
+use super::freed;
+use super::on_demand;
+use super::region::{Backing, Span};
+use super::table::RegionTable;
+use ferroce_os::lock::{Mutex, lock_within};
+use ferroce_os::log;
+use ferroce_os::memory::page_len;
+use ferroce_proto::verbs::{Access, Completion, Payload, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+use ferroce_proto::{PdId, Qpn};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Bytes of one scatter/gather entry that are summed if its pages cannot be protected.
+const MOST_SUMMED: usize = 1 << 20;
+/// Bytes of one checksum: how exactly a change is located.
+const SUMMED_TOGETHER: usize = 256;
+/// Checksums of all requests together, 4 bytes each. Requests beyond them are not summed.
+const MOST_SUMS: usize = 1 << 22;
+/// Ranges of pages that are protected at a time. Each may split a mapping in three, and Linux allows a process 65530 mappings.
+const MOST_PROTECTED: usize = 8192;
+/// Sentences of the signal handler; requests beyond them are not reported.
+const MOST_FAULTS_REPORTED: u32 = 5;
+/// How long the handler waits for the table. No thread holds it for long, but a loaded machine may stop one that does.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A NIC whose requests are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Watch(u32);
+
+impl Watch {
+    pub(crate) fn new() -> Watch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        freed::install();
+        Watch(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The program polls a completion: its request, and all sends before it, are done.
+    pub(crate) fn polled(self, completion: &Completion) {
+        let done = TABLE.lock().complete((self, completion.qpn), completion);
+        // Without the lock: this reads memory of the program.
+        done.iter().for_each(|request| request.compare(completion.qpn));
+    }
+}
+
+/// The requests of one queue pair; they are forgotten when this is dropped.
+pub(crate) struct InFlight {
+    watch: Watch,
+    qpn: Qpn,
+    pd: PdId,
+}
+
+impl InFlight {
+    pub(crate) fn new(watch: Watch, qpn: Qpn, pd: PdId) -> InFlight {
+        InFlight { watch, qpn, pd }
+    }
+
+    /// Watches the buffers of a request that is about to be posted.
+    pub(crate) fn send(&self, regions: &RegionTable, wr: &SendWr<'_>, is_signaled: bool) {
+        let (name, is_sent) = match wr.op {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => ("SEND", true),
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => ("WRITE", true),
+            SendOp::Read { .. } => ("READ", false),
+            SendOp::Atomic { .. } => ("atomic", false),
+            _ => ("request", false),
+        };
+        let sges = match wr.payload {
+            Payload::Sges(sges) => sges,
+            Payload::Inline(_) => &[],
+        };
+        let mut request = Request { name, wr_id: wr.wr_id, is_signaled, ..Request::default() };
+        request.parts = regions.watched(self.pd, sges).collect();
+        if !is_sent {
+            return self.add_filled(request, |queue| &mut queue.sends);
+        }
+        let protects = freed::is_installed();
+        let mut table = TABLE.lock();
+        request.parts.iter_mut().for_each(|part| table.protect(part, protects));
+        let queue = table.queues.entry(self.key()).or_default();
+        // The bytes that must be summed are read without the lock. Nobody completes the request meanwhile: it is posted afterwards.
+        let parts: SmallVec<[Part; 1]> = request.parts.iter().map(Part::without_sums).collect();
+        queue.sends.push_back(request);
+        let mut room = MOST_SUMS.saturating_sub(table.sums);
+        drop(table);
+        let mut sum = |part: &Part| {
+            let count: usize = part.summed().map(|range| range.len().div_ceil(SUMMED_TOGETHER)).sum();
+            let sums = if count <= room { part.sums_now() } else { None }.unwrap_or_default();
+            room -= sums.len();
+            sums
+        };
+        let sums: SmallVec<[Vec<u32>; 1]> = parts.iter().map(&mut sum).collect();
+        let mut table = TABLE.lock();
+        table.sums += sums.iter().map(Vec::len).sum::<usize>();
+        let last = table.queues.get_mut(&self.key()).and_then(|queue| queue.sends.back_mut());
+        last.into_iter()
+            .flat_map(|request| &mut request.parts)
+            .zip(sums)
+            .for_each(|(part, sums)| part.sums = sums);
+    }
+
+    /// Takes back the last [`Self::send`]: the request was refused.
+    pub(crate) fn cancel_send(&self) {
+        let mut table = TABLE.lock();
+        if let Some(request) = table.queues.get_mut(&self.key()).and_then(|queue| queue.sends.pop_back()) {
+            table.release(&request);
+        }
+    }
+
+    /// Notes a receive that was posted.
+    pub(crate) fn receive(&self, regions: &RegionTable, wr_id: u64, sges: &[Sge]) {
+        let parts = regions.watched(self.pd, sges).collect();
+        let request = Request { name: "receive", wr_id, is_signaled: true, parts, ..Request::default() };
+        self.add_filled(request, |queue| &mut queue.receives);
+    }
+
+    /// Adds a request that fills its buffers.
+    fn add_filled(&self, mut request: Request, list: impl FnOnce(&mut Queue) -> &mut VecDeque<Request>) {
+        let mut table = TABLE.lock();
+        let shared = table.fill(&mut request, self.qpn);
+        let queue = table.queues.entry(self.key()).or_default();
+        let report = shared.filter(|_| !std::mem::replace(&mut queue.has_shared, true));
+        let (name, wr_id) = (request.name, request.wr_id);
+        list(queue).push_back(request);
+        drop(table);
+        if let Some((range, other)) = report {
+            let (len, start, qpn) = (range.len(), range.start, self.qpn);
+            log::misuse(format_args!(
+                "QP {qpn}: the {name} with wr_id {wr_id:#x} fills {len} bytes at {start:#x}, and so does the {} with wr_id {:#x} on QP {}, which is \
+                 not completed: one overwrites the other. Give each outstanding receive and READ memory of its own",
+                other.name, other.wr_id, other.qpn
+            ));
+        }
+    }
+
+    /// Forgets all requests: the queue pair starts anew, or ends.
+    pub(crate) fn forget(&self) {
+        let mut table = TABLE.lock();
+        let Some(queue) = table.queues.remove(&self.key()) else { return };
+        let is_ours =
+            |request: &Request| request.parts.iter().any(|part| part.pages.is_some() || part.is_listed);
+        queue.sends.iter().chain(&queue.receives).filter(|r| is_ours(r)).for_each(|r| table.release(r));
+        let sums = queue.sends.iter().flat_map(|request| &request.parts).map(|part| part.sums.len());
+        table.sums -= sums.sum::<usize>().min(table.sums);
+    }
+
+    fn key(&self) -> (Watch, Qpn) {
+        (self.watch, self.qpn)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+impl RegionTable {
+    /// The bytes of those entries that may be watched. What is wrong with the others, the post reports.
+    fn watched<'a>(&'a self, pd: PdId, sges: &'a [Sge]) -> impl Iterator<Item = Part> + 'a {
+        sges.iter().filter_map(move |sge| {
+            let held = self.by_lkey(sge.lkey).ok()?;
+            let span = region(&held).local(pd, sge.addr, u64::from(sge.len), Access::empty()).ok()?;
+            let is_writable = region(&held).access.contains(Access::LOCAL_WRITE);
+            let bytes = span.start..span.start + span.len;
+            (span.backing == Backing::Watched && span.len > 0).then(|| Part {
+                bytes,
+                is_writable,
+                ..Part::default()
+            })
+        })
+    }
+}
+
+/// One entry of a request.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    bytes: Range<usize>,
+    /// The registration has shown that its pages can be written.
+    is_writable: bool,
+    /// The pages that are protected.
+    pages: Option<Range<usize>>,
+    /// Checksums of the other bytes.
+    sums: Vec<u32>,
+    /// It is in the list of filled memory.
+    is_listed: bool,
+}
+
+impl Part {
+    /// The pages that lie wholly inside.
+    fn whole_pages(&self) -> Option<Range<usize>> {
+        let page = page_len();
+        let pages = self.bytes.start.checked_next_multiple_of(page)?..self.bytes.end & !(page - 1);
+        (!pages.is_empty()).then_some(pages)
+    }
+
+    fn without_sums(&self) -> Part {
+        Part { sums: Vec::new(), ..self.clone() }
+    }
+
+    /// The bytes that are summed.
+    fn summed(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let Range { start, end } = self.bytes;
+        match &self.pages {
+            Some(pages) => [start..pages.start, pages.end..end],
+            None => [start..end.min(start + MOST_SUMMED), end..end],
+        }
+        .into_iter()
+    }
+
+    /// The checksums of the bytes as they are now; `None` if they are not mapped any more.
+    fn sums_now(&self) -> Option<Vec<u32>> {
+        let mut block = [0; 64 * SUMMED_TOGETHER];
+        let mut sums = Vec::new();
+        for range in self.summed() {
+            for start in range.clone().step_by(block.len()) {
+                let len = block.len().min(range.end - start);
+                // The kernel copies: the program may have unmapped them.
+                let span = Span { start, len, backing: Backing::OnDemand };
+                on_demand::read(span, &mut block[..len]).ok()?;
+                sums.extend(block[..len].chunks(SUMMED_TOGETHER).map(|bytes| {
+                    let mut hasher = DefaultHasher::new();
+                    hasher.write(bytes);
+                    hasher.finish() as u32
+                }));
+            }
+        }
+        Some(sums)
+    }
+
+    /// The first bytes whose checksum differs.
+    fn first_change(&self) -> Option<Range<usize>> {
+        let now = (!self.sums.is_empty()).then(|| self.sums_now()).flatten()?;
+        let pieces = self.summed().flat_map(|range| {
+            let end = range.end;
+            range.step_by(SUMMED_TOGETHER).map(move |start| start..end.min(start + SUMMED_TOGETHER))
+        });
+        pieces.zip(self.sums.iter().zip(&now)).find(|(_, (then, now))| then != now).map(|(piece, _)| piece)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Request {
+    name: &'static str,
+    wr_id: u64,
+    is_signaled: bool,
+    parts: SmallVec<[Part; 1]>,
+    /// A change of its buffers was reported, or the NIC wrote there.
+    is_settled: bool,
+}
+
+impl Request {
+    /// Reports a buffer that was changed.
+    fn compare(&self, qpn: Qpn) {
+        let Request { name, wr_id, .. } = self;
+        let Some((part, change)) = self.parts.iter().find_map(|part| Some((part, part.first_change()?)))
+        else {
+            return;
+        };
+        let (start, len) = (part.bytes.start, part.bytes.len());
+        let (from, to) = (change.start - start, change.end - start);
+        log::misuse(format_args!(
+            "QP {qpn}: bytes {from}..{to} of the buffer of {len} bytes at {start:#x} were changed between the post of the {name} with wr_id \
+             {wr_id:#x} and the poll of its completion. The NIC may have sent the old bytes, the new ones or a mixture; change a buffer only \
+             after its completion was polled"
+        ));
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    sends: VecDeque<Request>,
+    receives: VecDeque<Request>,
+    /// Two requests that fill the same memory were reported.
+    has_shared: bool,
+}
+
+/// A request that fills memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Filler {
+    end: usize,
+    qpn: Qpn,
+    name: &'static str,
+    wr_id: u64,
+}
+
+#[derive(Debug)]
+struct Table {
+    queues: BTreeMap<(Watch, Qpn), Queue>,
+    /// Memory that outstanding requests fill, by first byte, without overlaps.
+    filled: BTreeMap<usize, Filler>,
+    /// Ranges of pages that are protected.
+    protected: usize,
+    /// Checksums that are kept.
+    sums: usize,
+}
+
+static TABLE: Mutex<Table> =
+    Mutex::new(Table { queues: BTreeMap::new(), filled: BTreeMap::new(), protected: 0, sums: 0 });
+
+fn set_protection(pages: &Range<usize>, protection: libc::c_int) -> bool {
+    // SAFETY: pages inside a registration whose owner may read and write them. Without the right to write, an access of the program
+    // raises a signal, whose handler restores it; the NIC restores it before it writes.
+    unsafe { libc::mprotect(pages.start as *mut libc::c_void, pages.len(), protection) == 0 }
+}
+
+fn make_writable(pages: &Range<usize>) {
+    // It fails if they are unmapped by now.
+    let _ = set_protection(pages, libc::PROT_READ | libc::PROT_WRITE);
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// What of `range` none of `others` covers.
+fn uncovered(range: Range<usize>, others: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut left = vec![range];
+    for other in others {
+        left = left
+            .into_iter()
+            .flat_map(|part| {
+                let (before, behind) =
+                    (part.start..part.end.min(other.start), part.start.max(other.end)..part.end);
+                let kept = if overlap(&part, &other) { [before, behind] } else { [part, 0..0] };
+                kept.into_iter().filter(|part| !part.is_empty())
+            })
+            .collect();
+    }
+    left
+}
+
+impl Table {
+    /// Protects the whole pages of a part.
+    fn protect(&mut self, part: &mut Part, protects: bool) {
+        let may = protects && part.is_writable && self.protected < MOST_PROTECTED;
+        part.pages = part.whole_pages().filter(|pages| may && set_protection(pages, libc::PROT_READ));
+        self.protected += usize::from(part.pages.is_some());
+    }
+
+    /// Enters the memory that a request fills. Returns the first part that another request fills too.
+    fn fill(&mut self, request: &mut Request, qpn: Qpn) -> Option<(Range<usize>, Filler)> {
+        let Request { name, wr_id, .. } = *request;
+        let mut shared = None;
+        for part in &mut request.parts {
+            let Range { start, end } = part.bytes;
+            match self.filled.range(..end).next_back() {
+                Some((_, other)) if other.end > start => shared = shared.or(Some((start..end, *other))),
+                _ => {
+                    self.filled.insert(start, Filler { end, qpn, name, wr_id });
+                    part.is_listed = true;
+                }
+            }
+        }
+        shared
+    }
+
+    /// Ends the watch on a request that is in no queue any more.
+    fn release(&mut self, request: &Request) {
+        for part in &request.parts {
+            if part.is_listed {
+                self.filled.remove(&part.bytes.start);
+            }
+            if let Some(pages) = &part.pages {
+                self.protected = self.protected.saturating_sub(1);
+                let others =
+                    self.queues.values().flat_map(|queue| &queue.sends).flat_map(|other| &other.parts);
+                let others =
+                    others.filter_map(|other| other.pages.clone()).filter(|other| overlap(pages, other));
+                uncovered(pages.clone(), others).iter().for_each(make_writable);
+            }
+            self.sums -= part.sums.len().min(self.sums);
+        }
+    }
+
+    /// Takes the requests that a polled completion ends. Returns those whose buffers must be compared.
+    fn complete(&mut self, key: (Watch, Qpn), completion: &Completion) -> Vec<Request> {
+        let Some(queue) = self.queues.get_mut(&key) else { return Vec::new() };
+        let wr_id = completion.wr_id;
+        let is_receive = completion.opcode as u32 & WcOpcode::Recv as u32 != 0;
+        let done: Vec<Request> = if is_receive {
+            let mut done: Vec<Request> = queue
+                .receives
+                .iter()
+                .position(|r| r.wr_id == wr_id)
+                .and_then(|at| queue.receives.remove(at))
+                .into_iter()
+                .collect();
+            // A message of the peer may be the answer to requests without a completion: the program may know that they are done.
+            let unsignaled = queue.sends.iter().take_while(|request| !request.is_signaled).count();
+            done.extend(queue.sends.drain(..unsignaled));
+            done
+        } else {
+            // After an error requests without a flag complete, too.
+            let ends =
+                |r: &Request| r.wr_id == wr_id && (r.is_signaled || completion.status != WcStatus::Success);
+            let count = queue.sends.iter().position(ends).map_or(0, |at| at + 1);
+            queue.sends.drain(..count).collect()
+        };
+        done.iter().for_each(|request| self.release(request));
+        done.into_iter().filter(|request| !request.is_settled).collect()
+    }
+
+    /// Makes the buffers writable that contain some of these bytes. Returns the first request whose buffer it is that was not settled: queue pair, request, part.
+    fn open(&mut self, bytes: &Range<usize>, by_page: bool) -> Option<(Qpn, &Request, usize)> {
+        let mut first = None;
+        for ((_, qpn), queue) in &mut self.queues {
+            for request in &mut queue.sends {
+                let touches = |part: &Part| match &part.pages {
+                    Some(pages) if by_page => overlap(pages, bytes),
+                    _ => !by_page && overlap(&part.bytes, bytes),
+                };
+                let Some(at) = request.parts.iter().position(touches) else { continue };
+                for pages in request.parts.iter_mut().filter_map(|part| part.pages.take()) {
+                    self.protected = self.protected.saturating_sub(1);
+                    make_writable(&pages);
+                }
+                let was_settled = std::mem::replace(&mut request.is_settled, true);
+                if !was_settled && first.is_none() {
+                    first = Some((*qpn, &*request, at));
+                }
+            }
+        }
+        first
+    }
+}
+
+/// The NIC is about to write these bytes: a receive, a READ, or an operation of a peer.
+#[inline(never)]
+pub(super) fn placing(span: Span) {
+    TABLE.lock().open(&(span.start..span.start + span.len), false);
+}
+
+/// What a fault was.
+pub(super) enum Fault {
+    /// A write into a watched buffer. Its pages are writable now.
+    InFlight,
+    /// No buffer is watched there, or not any more.
+    Other,
+}
+
+/// The program wrote to a page without the right to. Called by the signal handler, so it does not allocate.
+pub(super) fn on_fault(address: usize) -> Fault {
+    static REPORTED: AtomicU32 = AtomicU32::new(0);
+    let Some(mut table) = lock_within(&TABLE, PATIENCE) else { return Fault::Other };
+    let protected = table.protected;
+    let Some((qpn, Request { name, wr_id, parts, .. }, at)) = table.open(&(address..address + 1), true)
+    else {
+        // A buffer that is settled may have been protected until now.
+        return if table.protected < protected { Fault::InFlight } else { Fault::Other };
+    };
+    let number = REPORTED.fetch_add(1, Ordering::Relaxed);
+    if number < MOST_FAULTS_REPORTED {
+        let bytes = &parts[at].bytes;
+        let (start, len, offset) = (bytes.start, bytes.len(), address - bytes.start);
+        // SAFETY: asks for the number of this thread.
+        let thread = unsafe { libc::gettid() };
+        let last = if number + 1 == MOST_FAULTS_REPORTED { ". Further changes are not reported" } else { "" };
+        log::misuse_in_handler(format_args!(
+            "QP {qpn}: thread {thread} writes to address {address:#x}, offset {offset} of the buffer of {len} bytes at {start:#x}, which the {name} with \
+             wr_id {wr_id:#x} sends and whose completion was not polled. The NIC may send the old bytes, the new ones or a mixture; change a \
+             buffer only after its completion was polled{last}"
+        ));
+    }
+    Fault::InFlight
+}
+
+/// Before `fork`: no other thread may hold the table.
+pub(super) fn before_fork() {
+    std::mem::forget(TABLE.lock());
+}
+
+/// After `fork`, in both processes. A child writes to copies of its own, so nothing there is a mistake.
+///
+/// # Safety
+/// The thread has called [`before_fork`], or is the copy of one that has.
+pub(super) unsafe fn after_fork(is_child: bool) {
+    // SAFETY: the thread holds it, by the contract.
+    unsafe { TABLE.force_unlock() };
+    if is_child {
+        let mut table = TABLE.lock();
+        table
+            .queues
+            .values_mut()
+            .flat_map(|queue| &mut queue.sends)
+            .for_each(|request| request.is_settled = true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_stay_protected_that_another_request_covers() {
+        let left = |others: &[Range<usize>]| uncovered(10..20, others.iter().cloned());
+        assert_eq!(left(&[]), [10..20]);
+        assert_eq!(left(&[0..5, 25..30]), [10..20]);
+        assert_eq!(left(&[0..12, 15..16]), [12..15, 16..20]);
+        assert_eq!(left(&[5..25]), []);
+        assert_eq!(left(&[10..15, 15..20]), []);
+    }
+
+    #[test]
+    fn only_pages_that_lie_wholly_inside_are_protected_and_the_rest_is_summed() {
+        let page = page_len();
+        let part = |bytes: Range<usize>| Part { bytes, ..Part::default() };
+        assert_eq!(part(100..page + 99).whole_pages(), None);
+        assert_eq!(part(page..2 * page).whole_pages(), Some(page..2 * page));
+        assert_eq!(part(1..4 * page - 1).whole_pages(), Some(page..3 * page));
+        let protected = Part { pages: Some(page..3 * page), ..part(1..4 * page - 1) };
+        assert_eq!(protected.summed().collect::<Vec<_>>(), [1..page, 3 * page..4 * page - 1]);
+        let long = part(7..7 + 2 * MOST_SUMMED);
+        assert_eq!(long.summed().map(|range| range.len()).sum::<usize>(), MOST_SUMMED);
+    }
+
+    #[test]
+    fn a_change_is_found_where_it_is() {
+        let mut memory = vec![0u8; 3 * SUMMED_TOGETHER + 10];
+        let start = memory.as_mut_ptr() as usize;
+        let mut part = Part { bytes: start..start + memory.len(), ..Part::default() };
+        part.sums = part.sums_now().expect("mapped memory");
+        assert_eq!((part.sums.len(), part.first_change()), (4, None));
+        memory[2 * SUMMED_TOGETHER + 3] = 1;
+        let from = start + 2 * SUMMED_TOGETHER;
+        assert_eq!(part.first_change(), Some(from..from + SUMMED_TOGETHER));
+    }
+}

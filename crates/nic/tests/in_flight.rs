@@ -1,0 +1,192 @@
+//! Buffers of requests in flight: a program that leaves them alone is not reported, and one that changes them goes on.
+
+#![expect(unsafe_code, reason = "registers mapped memory, and writes to pages that are protected")]
+
+mod objects_support;
+
+use ferroce_nic::{Config, Cq, MemoryRegion, Nic, Qp};
+use ferroce_proto::verbs::{
+    Access, AttrMask, Payload, QpAttr, QpState, RecvWr, SendFlags, SendOp, SendWr, Transport,
+};
+use objects_support::{completions, pair};
+use std::process::{Command, Output};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What the other process does; set in that process only.
+const ROLE: &str = "IN_FLIGHT_ROLE";
+const PAGE: usize = 4096;
+
+/// Two connected queue pairs, and two pages of memory.
+struct Ends {
+    a: Qp,
+    b: Qp,
+    cq: Cq,
+    region: MemoryRegion,
+}
+
+impl Ends {
+    fn open() -> Ends {
+        let addresses = Some(vec!["127.91.66.1".parse().unwrap()]);
+        let nic = Nic::open(Config::default().with(|c| (c.addresses, c.watch) = (addresses, true))).unwrap();
+        let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
+        let (a, b) = pair(&nic, &pd, &cq, Transport::Rc);
+        let at = map(libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: it is never unmapped.
+        let region =
+            unsafe { pd.register(at, 2 * PAGE, at as u64, Access::LOCAL_WRITE | Access::REMOTE, None) };
+        Ends { a, b, cq, region: region.unwrap() }
+    }
+
+    fn post(&self, qp: &Qp, op: SendOp, page: usize, flags: SendFlags) {
+        let sges = [self.region.sge(page * PAGE, PAGE as u32)];
+        let wr = SendWr { wr_id: 7, op, payload: Payload::Sges(&sges), flags, ud: None, srq: None };
+        qp.post_send(&[wr]).unwrap();
+    }
+
+    /// A WRITE of one page into the other.
+    fn write(&self, from: usize, flags: SendFlags) {
+        let addr = self.region.iova() + ((1 - from) * PAGE) as u64;
+        self.post(&self.a, SendOp::Write { addr, rkey: self.region.rkey() }, from, flags);
+    }
+
+    fn receive(&self, qp: &Qp, page: usize) {
+        qp.post_recv(&[RecvWr { wr_id: 8, sges: &[self.region.sge(page * PAGE, PAGE as u32)] }]).unwrap();
+    }
+
+    fn touch(&self, page: usize) {
+        touch(self.region.addr() + page * PAGE);
+    }
+}
+
+fn map(protection: libc::c_int) -> usize {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: new memory.
+    let mapped = unsafe { libc::mmap(ptr::null_mut(), 2 * PAGE, protection, flags, -1, 0) };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    mapped as usize
+}
+
+fn touch(at: usize) {
+    // SAFETY: a byte of `map`. If it is protected, the write raises a signal.
+    unsafe { ptr::write_volatile(at as *mut u8, 1) };
+}
+
+/// Not a test: the process that is watched.
+#[test]
+fn other_process() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("clean") => be_clean(),
+        Ok("threads") => write_from_threads(),
+        Ok("illegal") => {
+            let _ends = Ends::open();
+            touch(map(libc::PROT_READ));
+        }
+        _ => {}
+    }
+}
+
+fn be_clean() {
+    let ends = Ends::open();
+    let Ends { a, b, cq, .. } = &ends;
+    // The answer arrives in the buffer of the question, which nobody has polled.
+    for _ in 0..50 {
+        ends.receive(a, 0);
+        ends.receive(b, 1);
+        ends.post(a, SendOp::Send, 0, SendFlags::SIGNALED);
+        ends.post(b, SendOp::Send, 1, SendFlags::SIGNALED);
+        completions(cq, 4);
+        ends.touch(0);
+        ends.touch(1);
+    }
+    // One buffer is in flight several times.
+    for _ in 0..8 {
+        ends.write(0, SendFlags::SIGNALED);
+    }
+    completions(cq, 8);
+    ends.touch(0);
+    // A message of the peer may say that an unsignalled request is done.
+    ends.receive(a, 1);
+    ends.write(0, SendFlags::empty());
+    ends.post(b, SendOp::SendImm(0), 0, SendFlags::SIGNALED);
+    completions(cq, 2);
+    ends.touch(0);
+    // A child has its own copy.
+    ends.write(0, SendFlags::SIGNALED);
+    // SAFETY: the child writes to memory, and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            ends.touch(0);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: fills the status.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+    }
+    // RESET ends what was not polled, and so does the end of the queue pair.
+    a.modify(&QpAttr { state: QpState::Reset, ..QpAttr::default() }, AttrMask::STATE).unwrap();
+    ends.touch(0);
+    ends.post(b, SendOp::SendImm(0), 1, SendFlags::SIGNALED);
+    let Ends { a, b, region, cq } = ends;
+    drop((a, b));
+    touch(region.addr() + PAGE);
+    assert_eq!(cq.poll(&mut []).unwrap(), 0);
+}
+
+/// Threads change a buffer while it is protected and released again.
+fn write_from_threads() {
+    let ends = Ends::open();
+    let (is_over, at) = (AtomicBool::new(false), ends.region.addr());
+    std::thread::scope(|scope| {
+        for n in 0..3 {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    touch(at + n);
+                }
+            });
+        }
+        for _ in 0..300 {
+            ends.write(0, SendFlags::SIGNALED);
+            // Each WRITE is changed, however the threads are scheduled.
+            ends.touch(0);
+            completions(&ends.cq, 1);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+fn run(role: &str) -> (Output, usize) {
+    let mut command = Command::new("timeout");
+    command.arg("100").arg(std::env::current_exe().unwrap());
+    command.args(["other_process", "--exact", "--nocapture"]).env(ROLE, role).env("FERROCE_LOG", "explain");
+    let output = command.output().unwrap();
+    let sentences = String::from_utf8_lossy(&output.stderr).matches("misused: ").count();
+    (output, sentences)
+}
+
+#[test]
+fn a_program_that_leaves_its_buffers_alone_is_not_reported() {
+    let (output, sentences) = run("clean");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(sentences, 0, "{output:?}");
+}
+
+#[test]
+fn a_program_whose_threads_change_a_buffer_goes_on() {
+    let (output, sentences) = run("threads");
+    assert!(output.status.success(), "{output:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(sentences == 5 && stderr.contains("Further changes are not reported"), "{output:?}");
+}
+
+#[test]
+fn a_write_to_memory_that_is_read_only_still_ends_the_program() {
+    let (output, sentences) = run("illegal");
+    assert!(!output.status.success() && output.status.code() != Some(124), "{output:?}");
+    assert_eq!(sentences, 0);
+}
