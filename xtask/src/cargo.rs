@@ -122,7 +122,7 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
 pub(crate) fn kills(ctx: &Context) -> Report {
     let args =
         "test --workspace --all-features --test local --test messages --no-fail-fast -- killed --show-output";
-    let job = Job::cargo(args.split(' ')).env("FERROCE_TEST_KILLS", "1000");
+    let job = Job::cargo(args.split(' ')).env("FERROCE_TEST_KILLS", "600");
     libtest::report(job.limit_s(20 * 60).run(ctx))
 }
 
