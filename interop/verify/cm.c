@@ -72,7 +72,8 @@ void cm_close(struct end *end)
 {
     for (int i = 0; i < end->options->qps && end->id[i]; i++) {
         /* The other end may have been first. */
-        rdma_disconnect(end->id[i]);
+        if (!end->ended)
+            rdma_disconnect(end->id[i]);
         rdma_destroy_qp(end->id[i]);
         rdma_destroy_id(end->id[i]);
     }

@@ -54,7 +54,14 @@ static const struct refusal iwarp_refusals[] = {
     { "send_long", IBV_WR_SEND, "SUCCESS", "LOC_LEN_ERR WR_FLUSH_ERR", "none", "longer than the receive" },
     { "rnr", IBV_WR_SEND, "SUCCESS", "", "QP_REQ_ERR", "no receive" },
     { "killed", IBV_WR_RDMA_WRITE, "WR_FLUSH_ERR", "", "none", "the other process is killed" },
+    { "client_killed", IBV_WR_RDMA_WRITE, "", FLUSHED, "", "the requester's process is killed" },
+    { "invalidated", IBV_WR_RDMA_WRITE, "SUCCESS", "WR_FLUSH_ERR", "QP_ACCESS_ERR", "a key that a SEND has invalidated" },
 };
+
+static bool is(const struct refusal *refusal, const char *name)
+{
+    return !strcmp(refusal->name, name);
+}
 
 static const char *status_name(enum ibv_wc_status status)
 {
@@ -161,11 +168,119 @@ static int until_killed(struct end *end, const struct refusal *refusal)
     return compare("requester", status_name(wc.status), refusal->requester);
 }
 
+/* The requester writes for a while, and dies with a WRITE on its way. */
+static void die_writing(struct end *end, const struct refusal *refusal)
+{
+    struct ibv_wc wc;
+    int64_t until = now_ms() + 200;
+    do {
+        post(end, refusal, true);
+        if (!completion(end, end->send_cq, &wc, LIMIT_MS) || wc.status != IBV_WC_SUCCESS)
+            die("a WRITE failed before the end");
+    } while (now_ms() < until);
+    post(end, refusal, true);
+    fflush(stdout);
+    raise(SIGKILL);
+}
+
+/* The other process is gone: the receives are flushed, and librdmacm reports the end. */
+static int outlive(struct end *end, const struct refusal *refusal)
+{
+    char seen[200];
+    statuses(end, end->recv_cq, 2, LIMIT_MS, seen, sizeof seen);
+    int failed = compare("receives", seen, refusal->receives);
+    struct pollfd pollfd = { .fd = end->id[0]->channel->fd, .events = POLLIN };
+    struct rdma_cm_event *event;
+    const char *end_of = "none";
+    if (poll(&pollfd, 1, LIMIT_MS) > 0 && !rdma_get_cm_event(end->id[0]->channel, &event)) {
+        end_of = rdma_event_str(event->event);
+        end->ended = event->event == RDMA_CM_EVENT_DISCONNECTED;
+        rdma_ack_cm_event(event);
+    }
+    return failed | compare("connection", end_of, "RDMA_CM_EVENT_DISCONNECTED");
+}
+
+enum { TARGET = LEN / 2 };
+
+static void write_or_invalidate(struct end *end, enum ibv_wr_opcode opcode, uint32_t rkey, int value)
+{
+    memset(end->memory, value, MESSAGE);
+    struct ibv_sge sge = { (uintptr_t)end->memory, MESSAGE, end->mr->lkey };
+    struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED }, *bad;
+    wr.wr.rdma.remote_addr = end->theirs.addr + TARGET;
+    /* libsiw takes the key of a SEND with invalidate from here. */
+    wr.wr.rdma.rkey = rkey;
+    if (opcode == IBV_WR_SEND_WITH_INV)
+        wr.invalidate_rkey = rkey;
+    if ((errno = ibv_post_send(end->qp[0], &wr, &bad)))
+        die("ibv_post_send: %m");
+}
+
+static int compare_target(struct end *end, const char *what, int value)
+{
+    bool same = true;
+    for (int i = 0; i < MESSAGE; i++)
+        same &= end->memory[TARGET + i] == value;
+    return compare(what, same ? "right" : "wrong", "right");
+}
+
+/* The requester writes with a key, then invalidates it by a SEND, and writes again. */
+static int invalidate(struct end *end, const struct refusal *refusal)
+{
+    enum { FIRST = 0x5a, SECOND = 0xa5 };
+    char seen[200];
+    struct ibv_wc wc;
+    uint32_t mine = 0, theirs = 0;
+    struct ibv_mr *mr = NULL;
+    int failed = 0;
+    if (!end->requester) {
+        mr = ibv_reg_mr(end->pd, end->memory + TARGET, MESSAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+        if (!mr)
+            die("ibv_reg_mr: %m");
+        mine = mr->rkey;
+    }
+    control_exchange(end->control, &mine, &theirs, sizeof mine);
+    if (end->requester) {
+        post_receives(end);
+        write_or_invalidate(end, IBV_WR_RDMA_WRITE, theirs, FIRST);
+        statuses(end, end->send_cq, 1, LIMIT_MS, seen, sizeof seen);
+        failed = compare("WRITE with the key", seen, "SUCCESS");
+        write_or_invalidate(end, IBV_WR_SEND_WITH_INV, theirs, FIRST);
+        statuses(end, end->send_cq, 1, LIMIT_MS, seen, sizeof seen);
+        failed |= compare("SEND with invalidate", seen, "SUCCESS");
+    } else {
+        if (!completion(end, end->recv_cq, &wc, LIMIT_MS))
+            die("no completion");
+        failed = compare("receive", status_name(wc.status), "SUCCESS");
+        bool reported = (wc.wc_flags & IBV_WC_WITH_INV) && wc.invalidated_rkey == mine;
+        failed |= compare("key in the completion", reported ? "reported" : "none", "reported");
+        failed |= compare_target(end, "bytes of the first WRITE", FIRST);
+    }
+    control_barrier(end->control);
+    if (end->requester) {
+        write_or_invalidate(end, IBV_WR_RDMA_WRITE, theirs, SECOND);
+        statuses(end, end->send_cq, 1, LIMIT_MS, seen, sizeof seen);
+        failed |= compare("requester", seen, refusal->requester);
+        statuses(end, end->recv_cq, 2, LIMIT_MS, seen, sizeof seen);
+        failed |= compare("its receives", seen, FLUSHED);
+    } else {
+        statuses(end, end->recv_cq, 1, LIMIT_MS, seen, sizeof seen);
+        failed |= compare("receives", seen, refusal->receives) | compare("event", event_name(end), refusal->event);
+        failed |= compare_target(end, "bytes after the second WRITE", FIRST);
+        if (ibv_dereg_mr(mr))
+            die("ibv_dereg_mr: %m");
+    }
+    control_barrier(end->control);
+    return failed;
+}
+
 static int ask(struct end *end, const struct refusal *refusal)
 {
     char seen[200];
-    if (!strcmp(refusal->name, "killed"))
+    if (is(refusal, "killed"))
         return until_killed(end, refusal);
+    if (is(refusal, "client_killed"))
+        die_writing(end, refusal);
     if (is_iwarp(end)) {
         post_receives(end);
         post(end, refusal, true);
@@ -218,21 +333,27 @@ int refuse_one(struct end *end)
     if (!end->requester)
         prepare(end, refusal);
     control_barrier(end->control);
-    if (!end->requester && !strcmp(refusal->name, "killed")) {
+    if (is(refusal, "invalidated")) {
+        int failed = invalidate(end, refusal);
+        end_close(end);
+        return failed;
+    }
+    if (!end->requester && is(refusal, "killed")) {
         usleep(200000);
         fflush(stdout);
         raise(SIGKILL);
     }
-    if (!end->requester && !strcmp(refusal->name, "rnr_late")) {
+    if (!end->requester && is(refusal, "rnr_late")) {
         usleep(300000);
         post_receives(end);
     }
     int failed = end->requester ? ask(end, refusal) : 0;
-    if (strcmp(refusal->name, "killed"))
+    bool both_live = !strstr(refusal->name, "killed");
+    if (both_live)
         control_barrier(end->control);
     if (!end->requester)
-        failed = look(end, refusal);
-    if (strcmp(refusal->name, "killed"))
+        failed = is(refusal, "client_killed") ? outlive(end, refusal) : look(end, refusal);
+    if (both_live)
         control_barrier(end->control);
     end_close(end);
     return failed;

@@ -34,6 +34,8 @@ struct card {
 struct end {
     struct options *options;
     bool requester;
+    /* The end of the connection was taken from librdmacm, which would wait for it in rdma_disconnect. */
+    bool ended;
     int control;
     struct ibv_context *context;
     struct ibv_pd *pd;

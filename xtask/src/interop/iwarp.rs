@@ -64,6 +64,21 @@ const NO_RECEIVE: &[Deviation] = &[Deviation {
     lines: &["event: none, but the specification asks for QP_REQ_ERR"],
 }];
 
+/// siw does not tell which key was invalidated. The other lines are those of a refused WRITE.
+const INVALIDATED: &[Deviation] = &[
+    Deviation {
+        direction: Direction::ToKernel,
+        lines: &[
+            "key in the completion: none, but the specification asks for reported",
+            "event: none, but the specification asks for QP_ACCESS_ERR",
+        ],
+    },
+    Deviation {
+        direction: Direction::FromKernel,
+        lines: &["requester: LOC_QP_OP_ERR, but the specification asks for SUCCESS"],
+    },
+];
+
 const fn with_crc(case: Case) -> Case {
     Case { environment: CRC, ..case }
 }
@@ -140,6 +155,9 @@ pub(crate) const CASES: &[Case] = &[
     refusal("iwarp-send-long", "-E send_long", LONG_SEND),
     refusal("iwarp-no-receive", "-E rnr", NO_RECEIVE),
     refusal("iwarp-killed", "-E killed", KILLED),
+    refusal("iwarp-client-killed", "-E client_killed", &[]),
+    // A key that a SEND invalidated: a WRITE with it works before and is refused after.
+    refusal("iwarp-invalidate", "-E invalidated", INVALIDATED),
     // TCP hides these.
     trouble("iwarp-loss", "loss 3%"),
     with_crc(trouble("iwarp-loss-crc", "loss 3%")),

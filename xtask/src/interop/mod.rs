@@ -9,7 +9,7 @@
 //! | `siw` | builds the kernel module of SoftiWARP |
 //! | `runner`, `ends` | runs a case, judges it; the processes on both ends |
 //! | `capture`, `report` | counts packets; the table and the JSON |
-//! | `figures` | rdma_rxe and ferroce measured in the same guest |
+//! | `figures` | the kernel's devices and ferroce measured in the same guest |
 //! | `golden` | the kernel's packets, kept for the fast tests |
 //! | `packages` | Debian packages of the guest, fetched and unpacked |
 //! | `program` | our own verifying program, and the libraries for this host |
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     /// Write the kernel's packets anew: crates/proto/tests/data/kernel.hex, and siw.hex for iWARP.
     #[arg(long)]
     golden: bool,
-    /// Measure rdma_rxe and ferroce in the same guest instead of testing.
+    /// Measure the kernel's devices (rdma_rxe, siw) and ferroce in the same guest instead of testing.
     #[arg(long)]
     bench: bool,
     /// Boot the guest, run this line of shell in it, print its output, and stop.
@@ -261,10 +261,9 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
 /// The guest, with what this project adds to it, and why it has no SoftiWARP, if so.
 fn image(ctx: &Context, cache: &Path) -> Result<(Image, Option<String>), Failure> {
     let sysroot = packages::provide(ctx, cache)?;
-    let mut extra = vec![
-        ("usr/bin/verify".to_owned(), cache.join("verify")),
-        (format!("{}/libibverbs.so.1", figures::LIBRARY_DIR), cache.join("library/libibverbs.so.1")),
-    ];
+    let mut extra = vec![("usr/bin/verify".to_owned(), cache.join("verify"))];
+    let library = |name| (format!("{}/{name}", figures::LIBRARY_DIR), cache.join("library").join(name));
+    extra.extend(["libibverbs.so.1", "librdmacm.so.1"].map(library));
     let siw = siw::provide(ctx, cache, &sysroot);
     extra.extend(siw.iter().map(|module| (siw::PLACE.to_owned(), module.clone())));
     Ok((image::build(ctx, cache, &sysroot, &extra)?, siw.err()))
@@ -282,7 +281,7 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     if args.bench {
-        return figures::run(&guest, &args.filter);
+        return figures::run(&guest, &args.filter, no_siw.as_deref());
     }
     let artefacts = cache.join("artefacts");
     let _ = std::fs::remove_dir_all(&artefacts);

@@ -223,6 +223,7 @@ fn patience(case: &Case, client_status: i32) -> Duration {
     let stays = case.cm.as_ref().is_some_and(|lines| lines.stays);
     Duration::from_secs(match client_status {
         _ if stays => 0,
+        KILLED if killed(case) == Some(Role::Client) => 20,
         0 => 20,
         _ => 3,
     })
@@ -257,6 +258,26 @@ fn is_stalled(case: &Case, direction: Direction, theirs: &Ended) -> bool {
     direction == Direction::FromKernel && is_unreliable && theirs.text.contains("no completion within")
 }
 
+/// Who of the two programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Client,
+    Server,
+}
+
+/// Who is killed, on purpose.
+fn killed(case: &Case) -> Option<Role> {
+    let stays = case.cm.as_ref().is_some_and(|lines| lines.stays);
+    match case.args {
+        "-E client_killed" => Some(Role::Client),
+        args if stays || args.contains("killed") => Some(Role::Server),
+        _ => None,
+    }
+}
+
+/// The last lines of a `verify` that came to its end.
+const VERDICTS: [&str; 2] = ["verify: PASSED", "verify: FAILED"];
+
 fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Verdict {
     let excused: Vec<&str> = case
         .deviations
@@ -265,17 +286,20 @@ fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Ver
         .flat_map(|deviation| deviation.lines)
         .copied()
         .collect();
-    let stays = case.cm.as_ref().is_some_and(|lines| lines.stays);
-    let responder_dies = stays || case.args.contains("killed");
     let (mut problems, mut deviations) = (Vec::new(), Vec::new());
     let server_is = |end: &str| match direction {
         Direction::ToKernel => end == "kernel",
         Direction::FromKernel => end == "ferroce",
     };
     for (end, ended) in [("ferroce", ours), ("kernel", theirs)] {
-        let complains = |line: &&str| line.contains("the specification asks for") || excused.contains(line);
+        // The last sentence of a program that gave up counts too: a deviation before it does not excuse it.
+        let gave_up = |line: &str| line.starts_with("verify: ") && !VERDICTS.contains(&line);
+        let complains = |line: &&str| {
+            line.contains("the specification asks for") || gave_up(line) || excused.contains(line)
+        };
         let complaints: Vec<&str> = ended.text.lines().filter(complains).collect();
-        let expected = if responder_dies && server_is(end) { KILLED } else { 0 };
+        let role = if server_is(end) { Role::Server } else { Role::Client };
+        let expected = if killed(case) == Some(role) { KILLED } else { 0 };
         let excusable = !complaints.is_empty() && complaints.iter().all(|line| excused.contains(line));
         if !excusable && ended.status != expected {
             problems.push(format!("{end}: exit status {}; {}", ended.status, reason(&ended.text)));
@@ -362,6 +386,29 @@ mod tests {
         let theirs =
             reason_to_repeat(named("cm-ib_write_bw"), Direction::FromKernel, &ended(0, ""), &crashed);
         assert!(theirs.is_some());
+    }
+
+    #[test]
+    fn a_deviation_does_not_excuse_a_program_that_gave_up() {
+        let case = named("iwarp-invalidate");
+        let line = "key in the completion: none, but the specification asks for reported";
+        let verdict = |last: &str| {
+            judge(case, Direction::ToKernel, &ended(0, ""), &ended(1, &format!("{line}\n{last}")))
+        };
+        assert!(matches!(verdict("verify: FAILED"), Verdict::PassedWithDeviation(lines) if lines.len() == 1));
+        assert!(matches!(verdict("verify: ibv_dereg_mr: Invalid argument"), Verdict::Failed(_)));
+        let wrong =
+            "bytes after the second WRITE: wrong, but the specification asks for right\nverify: FAILED";
+        assert!(matches!(verdict(wrong), Verdict::Failed(_)));
+    }
+
+    #[test]
+    fn only_the_client_may_be_killed_if_it_must_be() {
+        let case = named("iwarp-client-killed");
+        let verdict = judge(case, Direction::FromKernel, &ended(0, ""), &ended(KILLED, ""));
+        assert!(matches!(verdict, Verdict::Passed));
+        let verdict = judge(case, Direction::FromKernel, &ended(KILLED, ""), &ended(0, ""));
+        assert!(matches!(verdict, Verdict::Failed(_)));
     }
 
     #[test]

@@ -47,7 +47,8 @@ impl Wire {
         let script = match self {
             Self::Roce => "rdma link delete siw0; rdma link add rxe0 type rxe netdev eth0".to_owned(),
             Self::Iwarp => format!(
-                "rdma link delete rxe0; grep -q '^siw ' /proc/modules || insmod /{}; rdma link add siw0 type siw netdev eth0",
+                "rdma link delete rxe0; grep -q '^siw ' /proc/modules || insmod /{}; \
+                 [ -e /sys/class/infiniband/siw0 ] || rdma link add siw0 type siw netdev eth0",
                 siw::PLACE
             ),
         };
