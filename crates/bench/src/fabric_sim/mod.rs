@@ -117,7 +117,7 @@ fn measure(scenario: &Scenario, rounds: u32) -> Result<(Run, f64, f64), String> 
     Err("no round".to_owned())
 }
 
-/// Limits of HPCC's fat tree, in seconds and MiB.
+/// Limits of HPCC's fat tree, in seconds of processor time and MiB.
 const FAT_TREE_GOAL: (f64, u64) = (120.0, 1024);
 
 /// HPCC's fat tree at 50 % for 10 ms: scenarios/hpcc-websearch-50.toml with DCTCP, for five times as long.
@@ -146,9 +146,9 @@ fn fat_tree() -> Result<(), String> {
         run.world.hash()
     );
     let (seconds, mib) = FAT_TREE_GOAL;
-    match wall_s < seconds && memory < mib {
+    match start_s + cpu_s < seconds && memory < mib {
         true => Ok(()),
-        false => Err(format!("above the goal: {seconds} s and {mib} MiB")),
+        false => Err(format!("above the goal: {seconds} s of processor time and {mib} MiB")),
     }
 }
 

@@ -114,7 +114,7 @@ pub(super) fn run(args: &RankArgs) -> Result<(), Failure> {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         columns.extend(columns_of(&name, &by_control));
     }
-    if args.json { print_json(&columns) } else { print_text(&render(&columns)) }
+    if args.json { print_json(&columns) } else { print_text(&render(columns)) }
 }
 
 /// Simulates all tasks, `jobs` at a time. The reports have the order of the tasks; an error names the scenario.
@@ -190,7 +190,16 @@ fn cost(control: &str, columns: &[Column], of: fn(&Reached) -> f64) -> f64 {
     geometric_mean(columns.iter().filter_map(|column| Some(of(column.of(control)?) / column.least(of))))
 }
 
-fn render(columns: &[Column]) -> String {
+/// Splits off the columns that compare something else than controls, such as PFC or loss recovery: fewer than half of the controls
+/// of the fullest column ran in them.
+fn split(columns: Vec<Column>) -> (Vec<Column>, Vec<Column>) {
+    let most = columns.iter().map(|column| column.by_control.len()).max().unwrap_or(0);
+    columns.into_iter().partition(|column| 2 * column.by_control.len() >= most)
+}
+
+fn render(columns: Vec<Column>) -> String {
+    let (columns, left_out) = split(columns);
+    let columns = columns.as_slice();
     let mut controls: Vec<&String> = Vec::new();
     for (control, _) in columns.iter().flat_map(|column| &column.by_control) {
         if !controls.contains(&control) {
@@ -225,6 +234,10 @@ fn render(columns: &[Column]) -> String {
     for (number, column) in (1..).zip(columns) {
         text += &format!("\n{number}: {}", column.name);
     }
+    if !left_out.is_empty() {
+        let names: Vec<&str> = left_out.iter().map(|column| column.name.as_str()).collect();
+        text += &format!("\nleft out, because few controls ran: {}", names.join("; "));
+    }
     text += "\ncost: slowdown divided by the least of the column, geometric mean over the columns that have the control";
     text += "\n*: flows were left unfinished, so the figure is too small; –: the scenario has no run with the control. Controls with either are last";
     text
@@ -252,14 +265,19 @@ mod tests {
         let columns = [
             column("x", &[("a", 2.0), ("b", 4.0), ("c", 2.0)]),
             column("y", &[("a", 32.0), ("b", 4.0), ("d", 200.0)]),
+            column("pfc", &[("c", 1.0)]),
         ];
-        let a = cost("a", &columns, |reached| reached.p99);
+        let a = cost("a", &columns[..2], |reached| reached.p99);
         assert!((a - 8f64.sqrt()).abs() < 1e-12, "{a}");
-        let text = render(&columns);
+        let text = render(columns.into());
         let order: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
         let at = |name| order.iter().position(|first| *first == name).expect("a row");
         assert!(at("b") < at("a") && at("a") < at("c") && at("c") < at("d"), "{text}");
         assert!(text.contains("200.00*") && text.contains('–'), "{text}");
+        assert!(
+            text.contains("left out, because few controls ran: pfc") && !text.contains("3: pfc"),
+            "{text}"
+        );
     }
 
     #[test]
