@@ -457,13 +457,17 @@ fn every_chapter_runs() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// Chapters without a ladder: the first sends no packet, and the packets of the second depend on when its processes meet.
+const WITHOUT_LADDER: [&str; 2] = ["02-objects", "15-shared-memory"];
+
 #[test]
 fn every_chapter_has_the_same_parts() {
     for (folder, title) in chapters() {
         let text = std::fs::read_to_string(learn().join(&folder).join("README.md")).expect("a chapter");
         assert!(text.lines().next().expect("a heading").ends_with(&title), "{folder}");
         let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
-        let parts = ["In C", "In Rust", "Run it", "Three mistakes", "Exercises"];
+        let mut parts = vec!["In C", "In Rust", "Run it", "Its packets", "Three mistakes", "Exercises"];
+        parts.retain(|part| *part != "Its packets" || !WITHOUT_LADDER.contains(&folder.as_str()));
         let found: Vec<&str> = headings.into_iter().filter(|heading| parts.contains(heading)).collect();
         assert_eq!(found, parts, "{folder}");
         let (before, mistakes) = text.split_once("\n## Three mistakes\n").expect("a heading");
