@@ -6,9 +6,7 @@ use crate::engine::host::NicHost;
 use crate::engine::progress::Progress;
 use crate::engine::{Engine, QpCore};
 use crate::link::{Closing, now};
-use crate::memory::Pins;
 use ferroce_os::epoll::Interest;
-use ferroce_proto::iwarp::wire::Crc32c;
 use ferroce_proto::iwarp::{Close, Lost, StreamQp};
 use ferroce_proto::verbs::{EventKind, QpState};
 use ferroce_proto::{Qpn, Time};
@@ -117,8 +115,7 @@ impl Engine {
             let mut end = stream.socket.lock();
             let Some(connected) = &mut end.connected else { break };
             connected.awaits_room &= !has_room;
-            let mut pins = Pins::new(&self.device.regions);
-            let received = self.receive_stream(connected, qp, machine, &mut pins, buffer);
+            let received = self.receive_stream(connected, qp, machine, buffer);
             let is_end = matches!(&received, Ok(Some(received)) if received.len() == 0);
             connected.has_ended = is_end || received.is_err();
             // The machine sends.
@@ -130,15 +127,16 @@ impl Engine {
                     break;
                 }
                 Ok(Some(received)) => {
-                    if let Some(placed) = received.in_place {
-                        // SAFETY: `pins` hold the region.
-                        let sum = |crc: Crc32c, sum| unsafe { placed.summed(|bytes| crc.update(sum, bytes)) };
-                        machine.received_in_place(placed.len() as u32, sum, now, &mut host);
-                        pins.release();
+                    if received.placed() > 0 {
+                        let sum = |crc, sum| received.sum(crc, sum);
+                        machine.received_in_place(received.placed() as u32, sum, now, &mut host);
                     }
-                    machine.receive(&buffer[..received.buffered], now, &mut host);
                     bytes += received.len();
-                    if !received.is_full {
+                    let (buffered, is_full) = (received.buffered, received.is_full);
+                    // Lets go of the region: what follows may invalidate it.
+                    drop(received);
+                    machine.receive(&buffer[..buffered], now, &mut host);
+                    if !is_full {
                         break;
                     }
                 }

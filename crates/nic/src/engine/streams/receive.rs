@@ -6,23 +6,36 @@ use super::end::Connected;
 use crate::engine::{Engine, QpCore};
 use crate::memory::{External, Peer, Pins};
 use ferroce_proto::iwarp::StreamQp;
+use ferroce_proto::iwarp::wire::Crc32c;
 use ferroce_proto::verbs::Access;
 use std::io;
 
 /// Bytes that arrived. If there are none, the peer has closed the stream.
-pub(super) struct Received {
-    /// Those in a region. The [`Pins`] hold it.
-    pub(super) in_place: Option<External>,
+pub(super) struct Received<'a> {
+    /// Those in a region, which the pins hold.
+    in_place: Option<(External, Pins<'a>)>,
     /// How many follow in the buffer.
     pub(super) buffered: usize,
     /// Whether all room was used, so that more may wait.
     pub(super) is_full: bool,
 }
 
-impl Received {
+impl Received<'_> {
     /// How many bytes there are.
     pub(super) fn len(&self) -> usize {
-        self.in_place.map_or(0, External::len) + self.buffered
+        self.placed() + self.buffered
+    }
+
+    /// How many of them are in a region.
+    pub(super) fn placed(&self) -> usize {
+        self.in_place.as_ref().map_or(0, |(bytes, _)| bytes.len())
+    }
+
+    /// Continues a CRC over those in a region.
+    pub(super) fn sum(&self, crc: Crc32c, sum: u32) -> u32 {
+        let Some((placed, _)) = &self.in_place else { return sum };
+        // SAFETY: the pins hold the region.
+        unsafe { placed.summed(|bytes| crc.update(sum, bytes)) }
     }
 }
 
@@ -33,27 +46,25 @@ impl Engine {
         connected: &Connected,
         qp: &QpCore,
         machine: &StreamQp,
-        pins: &mut Pins<'_>,
         buffer: &mut [u8],
-    ) -> io::Result<Option<Received>> {
-        if let Some((target, behind)) = self.in_place(connected, qp, machine, pins) {
+    ) -> io::Result<Option<Received<'_>>> {
+        let mut pins = Pins::new(&self.device.regions);
+        if let Some((target, behind)) = self.in_place(connected, qp, machine, &mut pins) {
             let behind = behind.min(buffer.len());
             // SAFETY: `pins` hold the region, and `in_place` found that the peer may write these bytes.
             let received = unsafe { connected.socket.receive_in_place(target, &mut buffer[..behind]) };
-            match received {
-                Ok(Some(count @ 1..)) => {
-                    let placed = count.min(target.len());
-                    return Ok(Some(Received {
-                        in_place: Some(target.part(0, placed)),
-                        buffered: count - placed,
-                        is_full: count == target.len() + behind,
-                    }));
-                }
-                // Nothing, the end or an error: an error of an earlier send comes first. If the program has unmapped its region, the copy
-                // reports it.
-                _ => pins.release(),
+            if let Ok(Some(count @ 1..)) = received {
+                let placed = count.min(target.len());
+                return Ok(Some(Received {
+                    in_place: Some((target.part(0, placed), pins)),
+                    buffered: count - placed,
+                    is_full: count == target.len() + behind,
+                }));
             }
+            // Nothing, the end or an error: an error of an earlier send comes first. If the program has unmapped its region, the copy
+            // reports it.
         }
+        drop(pins);
         let received = connected.receive(buffer)?;
         Ok(received.map(|buffered| Received { in_place: None, buffered, is_full: buffered == buffer.len() }))
     }
