@@ -145,8 +145,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/regions.rs", "maps and unmaps memory, and registers it"),
     ("crates/ferroce/tests/rendezvous.rs", "stops and continues processes"),
     ("crates/ferroce/tests/no_allocation.rs", "counts allocations, and stops a process"),
-    ("crates/nic/tests/qp_memory.rs", "counts what the allocator hands out"),
-    ("crates/ferroce/tests/iwarp_scale.rs", "counts what the allocator hands out"),
+    ("crates/nic/tests/heap_support/mod.rs", "counts what the allocator hands out"),
 ];
 
 /// Folders all of whose files may: where every argument is a pointer of a C program, a list of files is useless.

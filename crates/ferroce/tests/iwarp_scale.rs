@@ -3,6 +3,8 @@
 //! 500 by default; `FERROCE_TEST_STREAMS=10000 cargo test --release -p ferroce --test iwarp_scale -- --nocapture` makes 10,000. Ids share a channel, as
 //! in librdmacm, so that a connection takes one descriptor.
 
+#[path = "../../nic/tests/heap_support/mod.rs"]
+mod heap_support;
 mod support;
 
 use ferroce_nic::{
@@ -12,45 +14,19 @@ use ferroce_nic::{
 use ferroce_proto::verbs::{
     Completion, Payload, QpCap, RecvWr, SendFlags, SendOp, SendWr, Transport, WcStatus,
 };
+use heap_support::live;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use support::process::{Peer, parent};
 use support::{LOOPBACKS, PATIENCE, V4, number, until, watched};
 
 /// Bytes of the heap that a connection holds while it is idle, before and after it was used: id, queue pair, stream.
 const MOST: usize = 12 * 1024;
-
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: passes every call to the system allocator unchanged; the counter has no part in it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn live() -> usize {
-    LIVE.load(Ordering::Relaxed)
-}
 
 /// Lowers the soft limit of descriptors.
 fn set_soft_limit(soft: usize) {

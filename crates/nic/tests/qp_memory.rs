@@ -1,31 +1,11 @@
 //! What an idle queue pair costs, counted by the allocator itself.
 
+mod heap_support;
+
 use ferroce_nic::{Config, Cq, Nic, Pd, Qp, QpInit};
 use ferroce_proto::verbs::{Access, AddressVector, AttrMask, Mtu, QpAttr, QpCap, QpState, Transport};
-use std::alloc::{GlobalAlloc, Layout, System};
+use heap_support::live;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: hands every call to the system allocator unchanged; the counter has no part in it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const COUNT: usize = 2_000;
 const LIMIT: usize = 8 * 1024;
@@ -77,14 +57,14 @@ fn an_idle_connected_queue_pair_costs_at_most_8_kib() {
     let cq = nic.create_cq(16, None, 0).unwrap();
     let av = AddressVector { dgid: nic.gids()[0].gid, port: 1, ..AddressVector::default() };
     let mut qps = Vec::with_capacity(COUNT);
-    let before = LIVE.load(Ordering::Relaxed);
+    let before = live();
     for _ in 0..COUNT / 2 {
         let (a, b) = (create(&pd, &cq), create(&pd, &cq));
         connect(&a, &b, av);
         connect(&b, &a, av);
         qps.extend([a, b]);
     }
-    let each = (LIVE.load(Ordering::Relaxed) - before) / COUNT;
+    let each = (live() - before) / COUNT;
     println!("{each} bytes per idle connected RC queue pair with 16-deep queues");
     assert!(each <= LIMIT, "{each} bytes per queue pair, at most {LIMIT} are allowed");
     assert!(qps[0].memory_footprint() <= each, "the footprint a queue pair states is part of what it costs");
