@@ -84,16 +84,24 @@ impl Nic {
         let out = MemoryFault::OutOfRange { key, addr, len, start: 0, region_len: SIZE };
         end.map(|end| addr as usize..end as usize).ok_or(out)
     }
+
+    fn check_payload(&self, fpdu: &Fpdu<'_>) -> Result<(), TxError> {
+        let TxPayload::Remote { rkey, addr, len, .. } = fpdu.payload else { return Ok(()) };
+        self.span(rkey.0, addr, len.into()).map(drop).map_err(TxError::Fault)
+    }
 }
 
 impl StreamEgress for Nic {
     fn send_fpdu(&mut self, fpdu: &Fpdu<'_>, from: usize) -> Result<usize, TxError> {
-        if let TxPayload::Remote { rkey, addr, len, .. } = fpdu.payload {
-            self.span(rkey.0, addr, len.into()).map_err(TxError::Fault)?;
-        }
+        self.check_payload(fpdu)?;
         let taken = (fpdu.encoded_len() - from).min(self.room);
         self.room -= taken;
         if taken == 0 { Err(TxError::Full) } else { Ok(from + taken) }
+    }
+
+    fn keep_fpdu(&mut self, fpdu: &Fpdu<'_>, from: usize) -> Result<(), TxError> {
+        assert!(from < fpdu.encoded_len(), "nothing of it is left");
+        self.check_payload(fpdu)
     }
 }
 

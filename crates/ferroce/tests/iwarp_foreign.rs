@@ -299,11 +299,13 @@ fn a_refusal_waits_for_a_peer_that_reads_slowly() {
             let side = side();
             let listener = listen(&side);
             let region = side.open_region(LEN);
-            side.qp.post_recv(&[wr::recv(1, &[region.sge(..4).unwrap()])]).unwrap();
+            let target = side.open_region(4);
+            (0..4).for_each(|id| side.qp.post_recv(&[wr::recv(id, &[target.sge(..).unwrap()])]).unwrap());
             let mut peer = socket(listener.local_addr());
-            // Less than the segments of loopback, so that the sender cannot finish an FPDU.
             socket2::SockRef::from(&peer).set_recv_buffer_size(32 << 10).unwrap();
-            peer.write_all(&frame(FrameKind::Request, 1, crc, b"").to_bytes()).unwrap();
+            // To another ferroce the FPDUs are long and need not begin with a TCP segment, so the last one is partially sent.
+            let request = MpaFrame { is_ferroce: true, ..frame(FrameKind::Request, 1, crc, b"") };
+            peer.write_all(&request.to_bytes()).unwrap();
             let _connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
             assert_eq!(read_frame(&mut peer, FrameKind::Reply).crc, crc);
             peer.write_all(&segment(1, b"good", crc)).unwrap();
@@ -317,8 +319,13 @@ fn a_refusal_waits_for_a_peer_that_reads_slowly() {
                 std::thread::sleep(Duration::from_millis(50));
                 before > 0 && sent() == before
             });
+            // Whatever arrives makes it send as much as the kernel takes. The kernel itself asks only when a third of its buffer is free.
+            for msn in 2..5 {
+                peer.write_all(&segment(msn, b"more", crc)).unwrap();
+                assert_eq!(side.success().byte_len, 4);
+            }
             // There is no receive for it.
-            peer.write_all(&segment(2, b"refused", crc)).unwrap();
+            peer.write_all(&segment(5, b"refused", crc)).unwrap();
             event(&side.device, EventKind::QpReqErr);
             side.status(WcStatus::WrFlushErr);
             assert!(sent() < LEN as u64, "nothing had to wait");

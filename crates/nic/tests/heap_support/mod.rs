@@ -25,6 +25,6 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Bytes of the heap that are allocated now.
-pub fn live() -> usize {
+pub(crate) fn live() -> usize {
     LIVE.load(Ordering::Relaxed)
 }
