@@ -199,8 +199,44 @@ fn check_shown(browser: &mut Browser, name: &str) {
         assert!(least >= 4.5, "{name}, {scheme}: a contrast of {least}");
     }
     browser.prefer("light");
+    check_printed(browser, name);
     assert_eq!(browser.complaints(), Vec::<String>::new(), "{name}");
 }
+
+/// What every page must fulfil on paper, also where the reader has opened the tables: nothing is cut off at the right, and no heading of a
+/// table is broken inside a word.
+fn check_printed(browser: &mut Browser, name: &str) {
+    browser.as_paper();
+    let (wide, word) = (browser.number(BEYOND_PAPER), browser.value(BROKEN_WORD));
+    browser.as_phone();
+    assert!(wide <= 1.0, "{name}: {wide} pixels are cut off when it is printed");
+    assert_eq!(word, "", "{name}: this heading is broken when it is printed");
+}
+
+/// How far the content exceeds the paper, with all tables open.
+const BEYOND_PAPER: &str = "(() => {
+  const closed = [...document.querySelectorAll('details:not([open])')];
+  closed.forEach(d => d.open = true);
+  const right = [...document.querySelectorAll('table, svg, pre')].filter(e => e.checkVisibility()).map(e => e.getBoundingClientRect().right);
+  const wide = Math.max(document.documentElement.scrollWidth, ...right) - document.documentElement.clientWidth;
+  closed.forEach(d => d.open = false);
+  return wide;
+})()";
+
+/// The first word in the head of a table that takes two lines.
+const BROKEN_WORD: &str = "(() => {
+  for (const cell of document.querySelectorAll('thead th')) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    for (let text; cell.checkVisibility() && (text = texts.nextNode());)
+      for (const word of text.data.matchAll(/[A-Za-z]+/g)) {
+        const range = document.createRange();
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        if (range.getClientRects().length > 1) return word[0];
+      }
+  }
+  return '';
+})()";
 
 /// The least contrast of any text that is shown with its background.
 const CONTRAST: &str = "(() => {

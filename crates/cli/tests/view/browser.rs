@@ -80,9 +80,22 @@ impl Browser {
         for domain in ["Page.enable", "Runtime.enable", "Log.enable"] {
             browser.call(domain, json!({}));
         }
-        let phone = json!({ "width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true });
-        browser.call("Emulation.setDeviceMetricsOverride", phone);
+        browser.as_phone();
         Some(browser)
+    }
+
+    /// Shows pages on a screen of 360 pixels.
+    pub(crate) fn as_phone(&mut self) {
+        let phone = json!({ "width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true });
+        self.call("Emulation.setDeviceMetricsOverride", phone);
+        self.call("Emulation.setEmulatedMedia", json!({ "media": "" }));
+    }
+
+    /// Shows pages as they are printed on A4 with margins of 1 cm: 190 mm are 718 pixels.
+    pub(crate) fn as_paper(&mut self) {
+        let paper = json!({ "width": 718, "height": 1047, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", paper);
+        self.call("Emulation.setEmulatedMedia", json!({ "media": "print" }));
     }
 
     /// Sends a command and waits for its result.

@@ -507,12 +507,15 @@ mod tests {
 
     #[test]
     fn pages_stay_protected_that_another_request_covers() {
-        let left = |others: &[Range<usize>]| uncovered(10..20, others.iter().cloned());
-        assert_eq!(left(&[]), [10..20]);
-        assert_eq!(left(&[0..5, 25..30]), [10..20]);
-        assert_eq!(left(&[0..12, 15..16]), [12..15, 16..20]);
-        assert_eq!(left(&[5..25]), []);
-        assert_eq!(left(&[10..15, 15..20]), []);
+        let left = |others: &[(usize, usize)]| {
+            let others = others.iter().map(|(start, end)| *start..*end);
+            uncovered(10..20, others).into_iter().map(|part| (part.start, part.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&[]), [(10, 20)]);
+        assert_eq!(left(&[(0, 5), (25, 30)]), [(10, 20)]);
+        assert_eq!(left(&[(0, 12), (15, 16)]), [(12, 15), (16, 20)]);
+        assert_eq!(left(&[(5, 25)]), []);
+        assert_eq!(left(&[(10, 15), (15, 20)]), []);
     }
 
     #[test]

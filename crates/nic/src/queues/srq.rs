@@ -41,13 +41,16 @@ pub(crate) struct XrcSide {
     pub(crate) cq: Arc<CqCore>,
 }
 
+/// Queue pairs, and the completion queues of their receives.
+type Users = Mutex<Vec<(Qpn, Weak<CqCore>)>>;
+
 pub(crate) struct SrqCore {
     pub(crate) id: u32,
     pub(crate) xrc: Option<XrcSide>,
     state: Mutex<State>,
     events: Arc<EventQueue>,
     /// Strict mode: its queue pairs, and where completions of their receives go.
-    users: Option<Mutex<Vec<(Qpn, Weak<CqCore>)>>>,
+    users: Option<Users>,
 }
 
 impl SrqCore {
@@ -122,7 +125,7 @@ impl SrqCore {
 /// Completions of receives of these queue pairs that wait to be polled.
 #[cold]
 #[inline(never)]
-fn unpolled_of(users: &Mutex<Vec<(Qpn, Weak<CqCore>)>>) -> usize {
+fn unpolled_of(users: &Users) -> usize {
     let users = users.lock();
     users.iter().filter_map(|(qpn, cq)| Some(cq.upgrade()?.unpolled_of(*qpn).1)).sum()
 }
