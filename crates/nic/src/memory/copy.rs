@@ -30,8 +30,10 @@ pub(crate) fn read(span: Span, out: &mut [u8], ahead: impl FnOnce() -> ReadAhead
             unsafe { std::ptr::copy_nonoverlapping(span.start as *const u8, out.as_mut_ptr(), span.len) }
             Ok(())
         }
-        // Nothing about reading differs.
-        Backing::Watched => read(Span { backing: Backing::Mapped, ..span }, out, ahead),
+        Backing::Watched => {
+            read_watched(span, out);
+            Ok(())
+        }
         Backing::OnDemand => on_demand::read(span, out),
         Backing::Gpu(gpu) => gpu::read(gpu, span, out, ahead()),
         Backing::Null => {
@@ -53,13 +55,32 @@ pub(crate) fn write(span: Span, data: &[u8], part: MessagePart) -> Result<(), Me
             Ok(())
         }
         Backing::Watched => {
-            in_flight::placing(span);
-            write(Span { backing: Backing::Mapped, ..span }, data, part)
+            write_watched(span, data);
+            Ok(())
         }
         Backing::OnDemand => on_demand::write(span, data),
         Backing::Gpu(gpu) => gpu::write(gpu, span, data, part),
         Backing::Null => Ok(()),
     }
+}
+
+/// Copies out of memory whose buffers are watched. Not inlined: [`read`] is to stay small.
+#[cold]
+#[inline(never)]
+fn read_watched(span: Span, out: &mut [u8]) {
+    // SAFETY: as in `read`; nobody takes the right to read away.
+    unsafe {
+        std::ptr::copy_nonoverlapping(span.start as *const u8, out.as_mut_ptr(), span.len.min(out.len()))
+    }
+}
+
+/// Copies into memory whose buffers are watched.
+#[cold]
+#[inline(never)]
+fn write_watched(span: Span, data: &[u8]) {
+    in_flight::placing(span);
+    // SAFETY: as in `write`; the pages are writable again.
+    unsafe { put(data.as_ptr(), span.start as *mut u8, data.len().min(span.len)) };
 }
 
 /// Copies so that the last byte becomes visible last. Eight aligned bytes become visible at once.
