@@ -190,10 +190,12 @@ mod tests {
     use super::*;
 
     /// Commands that print no table: their output has a form of its own, or is the program's.
-    const NO_TABLE: [(&str, &str); 3] = [
+    const NO_TABLE: [(&str, &str); 5] = [
         ("ferroce export", "the text format of Prometheus"),
         ("ferroce run", "the program's output; `--explain=json`"),
         ("ferroce dsm cc", "the compiler's output"),
+        ("ferroce fabric exec", "the command's output"),
+        ("ferroce fabric ssh", "the command's output"),
     ];
 
     /// Every command below this one that has no further ones, by its full name.

@@ -15,8 +15,14 @@ fn every_example_runs() {
     assert!(names.len() >= 10, "{names:?}");
     for path in names {
         let text = std::fs::read_to_string(&path).expect("readable");
-        let scenario = Scenario::parse(&text, &folder).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let scenario =
+            Scenario::parse_live(&text, &folder).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         assert!(!scenario.about().is_empty(), "{path:?} states what it shows");
+        if !scenario.has_workload() {
+            let commands = scenario.commands().unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            assert!(!commands.is_empty(), "{path:?} has neither flows nor programs");
+            continue;
+        }
         for at in 0..scenario.runs() {
             let mut run = scenario.run(at, None, false).unwrap_or_else(|error| panic!("{path:?}: {error}"));
             run.world.run_until(run.limit_ps.min(30_000_000));

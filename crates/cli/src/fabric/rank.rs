@@ -91,10 +91,13 @@ pub(super) fn run(args: &RankArgs) -> Result<(), Failure> {
     let mut scenarios = Vec::new();
     let mut tasks = Vec::new();
     for path in &args.scenarios {
-        let (scenario, shown) = read_scenario(path, Scenario::parse)?;
+        let (scenario, shown) = read_scenario(path, Scenario::parse_live)?;
         let mistake = |error| Failure::usage(format!("{shown}: {error}"));
+        if !scenario.has_workload() {
+            eprintln!("{shown}: left out, because it has no [[workload]] to simulate");
+        }
         let mut controls = Vec::new();
-        for run in 0..scenario.runs() {
+        for run in (0..scenario.runs()).filter(|_| scenario.has_workload()) {
             let control = scenario.run(run, args.seed, false).map_err(mistake)?.control;
             if !controls.contains(&control) {
                 controls.push(control);
@@ -102,6 +105,9 @@ pub(super) fn run(args: &RankArgs) -> Result<(), Failure> {
             }
         }
         scenarios.push(scenario);
+    }
+    if tasks.is_empty() {
+        return Err(Failure::usage("no scenario has a [[workload]] to simulate; add one"));
     }
     let jobs = args.jobs.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZero::get);
     let reports = simulate_all(&scenarios, &tasks, jobs)

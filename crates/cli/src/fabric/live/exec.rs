@@ -68,6 +68,7 @@ Examples:
 
 pub(in crate::fabric) const SSH_EXAMPLES: &str = "\
 Examples, on a host of a live fabric:
+  ferroce fabric ssh h1 'uptime; ip address'
   ferroce dsm run --hosts hosts.txt --ssh 'ferroce fabric ssh' ./prog
   mpirun --mca plm_rsh_agent 'ferroce fabric ssh' -host h0,h1 ./prog";
 
