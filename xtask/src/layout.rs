@@ -62,10 +62,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/os/src/epoll.rs", "watches descriptors"),
     ("crates/nic/src/link/stream/socket.rs", "sends bytes that lie in registered memory"),
     ("crates/nic/src/engine/streams/egress.rs", "promises that what is sent is held until it is"),
-    (
-        "crates/nic/src/engine/streams/receive.rs",
-        "promises that what is received into is held until it is summed",
-    ),
+    ("crates/nic/src/engine/streams/receive.rs", "promises that what is received into is held"),
     ("crates/os/src/eventfd.rs", "makes, reads and writes event descriptors"),
     ("crates/os/src/timerfd.rs", "makes and reads timer descriptors"),
     ("crates/nic/src/locked_memory.rs", "forks, in a test"),

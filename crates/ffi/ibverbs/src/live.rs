@@ -91,10 +91,15 @@ fn survive_forks() {
         // SAFETY: `before` took it, in this thread or its parent's, and has forgotten it.
         unsafe { LIVE.force_unlock() };
     }
+    extern "C" fn in_child() {
+        after();
+        // The threads that were inside a verb are the parent's.
+        LIVE.lock().inside.clear();
+    }
     static HOOK: Once = Once::new();
-    // SAFETY: handlers that only take and release a lock.
+    // SAFETY: handlers that only take and release a lock; clearing frees no memory.
     HOOK.call_once(|| unsafe {
-        libc::pthread_atfork(Some(before), Some(after), Some(after));
+        libc::pthread_atfork(Some(before), Some(after), Some(in_child));
     });
 }
 

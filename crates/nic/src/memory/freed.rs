@@ -149,14 +149,17 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
 }
 
 /// Whether a forbidden access is to be tried again: the page was protected by `in_flight`. Another thread may have removed the
-/// protection since the fault, so an access that is not known is tried again once.
+/// protection since the fault, so an access that is not known is tried again once after each removal.
 fn is_allowed_now(address: usize) -> bool {
     thread_local! {
-        static TRIED_AGAIN: Cell<usize> = const { Cell::new(0) };
+        static TRIED_AGAIN: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
     }
     match in_flight::on_fault(address) {
         Fault::InFlight => true,
-        Fault::Other => TRIED_AGAIN.replace(address) != address,
+        Fault::Other => {
+            let attempt = (address, in_flight::removals());
+            TRIED_AGAIN.replace(attempt) != attempt
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bytes of one scatter/gather entry that are summed if its pages cannot be protected.
@@ -47,6 +47,7 @@ impl Watch {
     pub(crate) fn new() -> Watch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         freed::install();
+        IS_ON.store(true, Ordering::Relaxed);
         Watch(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -151,11 +152,7 @@ impl InFlight {
     pub(crate) fn forget(&self) {
         let mut table = TABLE.lock();
         let Some(queue) = table.queues.remove(&self.key()) else { return };
-        let is_ours =
-            |request: &Request| request.parts.iter().any(|part| part.pages.is_some() || part.is_listed);
-        queue.sends.iter().chain(&queue.receives).filter(|r| is_ours(r)).for_each(|r| table.release(r));
-        let sums = queue.sends.iter().flat_map(|request| &request.parts).map(|part| part.sums.len());
-        table.sums -= sums.sum::<usize>().min(table.sums);
+        queue.sends.iter().chain(&queue.receives).for_each(|request| table.release(request));
     }
 
     fn key(&self) -> (Watch, Qpn) {
@@ -318,9 +315,17 @@ fn set_protection(pages: &Range<usize>, protection: libc::c_int) -> bool {
     unsafe { libc::mprotect(pages.start as *mut libc::c_void, pages.len(), protection) == 0 }
 }
 
+static REMOVALS: AtomicU64 = AtomicU64::new(0);
+
+/// How often a protection was removed.
+pub(super) fn removals() -> u64 {
+    REMOVALS.load(Ordering::SeqCst)
+}
+
 fn make_writable(pages: &Range<usize>) {
     // It fails if they are unmapped by now.
     let _ = set_protection(pages, libc::PROT_READ | libc::PROT_WRITE);
+    REMOVALS.fetch_add(1, Ordering::SeqCst);
 }
 
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
@@ -348,7 +353,14 @@ impl Table {
     /// Protects the whole pages of a part.
     fn protect(&mut self, part: &mut Part, protects: bool) {
         let may = protects && part.is_writable && self.protected < MOST_PROTECTED;
-        part.pages = part.whole_pages().filter(|pages| may && set_protection(pages, libc::PROT_READ));
+        part.pages = part.whole_pages().filter(|_| may).filter(|pages| {
+            let is_protected = set_protection(pages, libc::PROT_READ);
+            if !is_protected {
+                // Those of the first mappings may be.
+                make_writable(pages);
+            }
+            is_protected
+        });
         self.protected += usize::from(part.pages.is_some());
     }
 
@@ -439,9 +451,16 @@ impl Table {
     }
 }
 
-/// The NIC is about to write these bytes: a receive, a READ, or an operation of a peer.
+/// Whether any NIC of this process is watched.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// The NIC is about to write these bytes, or to find out whether they can be written: a receive, a READ, an operation of a peer, a
+/// registration.
 #[inline(never)]
 pub(super) fn placing(span: Span) {
+    if !IS_ON.load(Ordering::Relaxed) {
+        return;
+    }
     TABLE.lock().open(&(span.start..span.start + span.len), false);
 }
 

@@ -4,6 +4,7 @@
 //! faults pages in as any access does, and returns an error where there is none. That costs a system call per packet, so only
 //! regions registered for on-demand paging pay it.
 
+use super::in_flight;
 use super::region::{Backing, Span};
 use ferroce_os::memory::page_len;
 use ferroce_proto::verbs::{Access, MemoryFault};
@@ -53,6 +54,7 @@ pub(super) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
 }
 
 pub(super) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
+    in_flight::placing(span);
     let (ours, theirs) = (iovec(data.as_ptr() as usize, span.len), iovec(span.start, span.len));
     // SAFETY: `ours` is `data`, which is only read; `theirs` is checked by the kernel.
     let copied = unsafe { libc::process_vm_writev(libc::getpid(), &ours, 1, &theirs, 1, 0) };
@@ -76,7 +78,10 @@ pub(super) fn prefetch(span: Span, how: Prefetch) -> Result<(), MemoryFault> {
         _ if span.len > isize::MAX as usize => return Err(fault(span)),
         Prefetch::NoFault => return Ok(()),
         Prefetch::Read => libc::MADV_POPULATE_READ,
-        Prefetch::Write => libc::MADV_POPULATE_WRITE,
+        Prefetch::Write => {
+            in_flight::placing(span);
+            libc::MADV_POPULATE_WRITE
+        }
     };
     let populate = |advice| {
         let (start, len) = pages(span.start, span.len);

@@ -146,14 +146,11 @@ impl Reader {
         Some(Pending { header, offset: (segment_len - left) as u32, len: left as u32, trailer_len })
     }
 
-    /// Skips payload that the caller has taken from the stream, less than is missing. `sum` continues the CRC over it, if there is one.
-    /// Returns its place in the segment.
-    pub fn skip(&mut self, len: u32, sum: impl FnOnce(Crc32c, u32) -> u32) -> Option<Piece<'static>> {
+    /// Skips payload that the caller has taken from the stream, less than is missing. Returns its place in the segment; `None` if that is
+    /// not possible: a CRC covers the payload.
+    pub fn skip(&mut self, len: u32) -> Option<Piece<'static>> {
         let Stage::Payload { header, segment_len, left } = self.stage else { return None };
-        let rest = left.checked_sub(len as usize).filter(|rest| *rest > 0)?;
-        if self.has_crc {
-            self.sum = sum(self.crc, self.sum);
-        }
+        let rest = left.checked_sub(len as usize).filter(|rest| *rest > 0 && !self.has_crc)?;
         self.stage = Stage::Payload { header, segment_len, left: rest };
         let offset = (segment_len - left) as u32;
         Some(Piece { header, segment_len: segment_len as u32, offset, data: &[], is_end: false })

@@ -127,16 +127,12 @@ impl Engine {
                     break;
                 }
                 Ok(Some(received)) => {
-                    if received.placed() > 0 {
-                        let sum = |crc, sum| received.sum(crc, sum);
-                        machine.received_in_place(received.placed() as u32, sum, now, &mut host);
+                    if received.in_place > 0 {
+                        machine.received_in_place(received.in_place as u32, now, &mut host);
                     }
                     bytes += received.len();
-                    let (buffered, is_full) = (received.buffered, received.is_full);
-                    // Lets go of the region: what follows may invalidate it.
-                    drop(received);
-                    machine.receive(&buffer[..buffered], now, &mut host);
-                    if !is_full {
+                    machine.receive(&buffer[..received.buffered], now, &mut host);
+                    if !received.is_full {
                         break;
                     }
                 }

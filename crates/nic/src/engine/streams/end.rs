@@ -54,9 +54,12 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// Bytes that arrived. An error of an earlier send is reported here, behind them.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let received = self.socket.receive(buffer)?;
+    /// What `read` finds in the socket. An error of an earlier send is reported here, behind it.
+    pub(super) fn receive(
+        &self,
+        read: impl FnOnce() -> io::Result<Option<usize>>,
+    ) -> io::Result<Option<usize>> {
+        let received = read()?;
         match self.failed {
             Some(errno) if received.is_none_or(|count| count == 0) && !self.socket.has_unread() => {
                 Err(io::Error::from_raw_os_error(errno))

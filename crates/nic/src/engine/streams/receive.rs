@@ -6,36 +6,23 @@ use super::end::Connected;
 use crate::engine::{Engine, QpCore};
 use crate::memory::{External, Peer, Pins};
 use ferroce_proto::iwarp::StreamQp;
-use ferroce_proto::iwarp::wire::Crc32c;
 use ferroce_proto::verbs::Access;
 use std::io;
 
 /// Bytes that arrived. If there are none, the peer has closed the stream.
-pub(super) struct Received<'a> {
-    /// Those in a region, which the pins hold.
-    in_place: Option<(External, Pins<'a>)>,
+pub(super) struct Received {
+    /// How many are in a region.
+    pub(super) in_place: usize,
     /// How many follow in the buffer.
     pub(super) buffered: usize,
     /// Whether all room was used, so that more may wait.
     pub(super) is_full: bool,
 }
 
-impl Received<'_> {
+impl Received {
     /// How many bytes there are.
     pub(super) fn len(&self) -> usize {
-        self.placed() + self.buffered
-    }
-
-    /// How many of them are in a region.
-    pub(super) fn placed(&self) -> usize {
-        self.in_place.as_ref().map_or(0, |(bytes, _)| bytes.len())
-    }
-
-    /// Continues a CRC over those in a region.
-    pub(super) fn sum(&self, crc: Crc32c, sum: u32) -> u32 {
-        let Some((placed, _)) = &self.in_place else { return sum };
-        // SAFETY: the pins hold the region.
-        unsafe { placed.summed(|bytes| crc.update(sum, bytes)) }
+        self.in_place + self.buffered
     }
 }
 
@@ -47,29 +34,31 @@ impl Engine {
         qp: &QpCore,
         machine: &StreamQp,
         buffer: &mut [u8],
-    ) -> io::Result<Option<Received<'_>>> {
+    ) -> io::Result<Option<Received>> {
         let mut pins = Pins::new(&self.device.regions);
-        if let Some((target, behind)) = self.in_place(connected, qp, machine, &mut pins) {
-            let behind = behind.min(buffer.len());
+        if let Some((target, following_len)) = self.in_place(connected, qp, machine, &mut pins) {
+            let following_len = following_len.min(buffer.len());
             // SAFETY: `pins` hold the region, and `in_place` found that the peer may write these bytes.
-            let received = unsafe { connected.socket.receive_in_place(target, &mut buffer[..behind]) };
-            if let Ok(Some(count @ 1..)) = received {
-                let placed = count.min(target.len());
-                return Ok(Some(Received {
-                    in_place: Some((target.part(0, placed), pins)),
-                    buffered: count - placed,
-                    is_full: count == target.len() + behind,
-                }));
+            let read = || unsafe { connected.socket.receive_in_place(target, &mut buffer[..following_len]) };
+            match connected.receive(read) {
+                // The program has unmapped its region: the copy reports it.
+                Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {}
+                received => {
+                    return Ok(received?.map(|count| Received {
+                        in_place: count.min(target.len()),
+                        buffered: count.saturating_sub(target.len()),
+                        is_full: count == target.len() + following_len,
+                    }));
+                }
             }
-            // Nothing, the end or an error: an error of an earlier send comes first. If the program has unmapped its region, the copy
-            // reports it.
         }
         drop(pins);
-        let received = connected.receive(buffer)?;
-        Ok(received.map(|buffered| Received { in_place: None, buffered, is_full: buffered == buffer.len() }))
+        let received = connected.receive(|| connected.socket.receive(buffer))?;
+        let room = buffer.len();
+        Ok(received.map(|buffered| Received { in_place: 0, buffered, is_full: buffered == room }))
     }
 
-    /// Where the next bytes belong, and how many behind them are read with them.
+    /// Where the next bytes belong, and how many that follow are read with them.
     fn in_place(
         &self,
         connected: &Connected,
@@ -81,6 +70,6 @@ impl Engine {
         let peer = Peer { pd: next.pd, qp: qp.qpn };
         // What is wrong with it is reported when a copy of it is placed.
         let target = pins.remote(peer, next.rkey, next.addr, next.len as usize, Access::REMOTE_WRITE);
-        Some((target.ok()??.part(0, next.most as usize), next.behind))
+        Some((target.ok()??.part(0, next.most as usize), next.following_len))
     }
 }

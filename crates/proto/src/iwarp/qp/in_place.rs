@@ -1,11 +1,11 @@
 //! Payload of a WRITE that the host receives straight into its region, so that it is not copied in user space.
 
 use super::super::reader::{Item, Pending};
-use super::super::wire::{Crc32c, DdpBuffer, DdpHeader, LENGTH_LEN, RdmapOpcode};
+use super::super::wire::{DdpBuffer, DdpHeader, LENGTH_LEN, RdmapOpcode};
 use super::{StreamHost, StreamQp};
 use crate::Time;
 use crate::ids::{PdId, RKey};
-use crate::verbs::QpState;
+use crate::verbs::{Access, QpState};
 
 /// Shorter payload is received with what follows it, and copied.
 const SHORTEST: u32 = 8 * 1024;
@@ -26,7 +26,7 @@ pub struct InPlace {
     /// How many of them may be received in place.
     pub most: u32,
     /// Bytes of the stream from there to where payload of the next WRITE would begin.
-    pub behind: usize,
+    pub following_len: usize,
 }
 
 impl StreamQp {
@@ -35,8 +35,12 @@ impl StreamQp {
         let Pending { header, offset, len, trailer_len } = self.reader.pending()?;
         let DdpBuffer::Tagged { stag, to } = header.buffer else { return None };
         let addr = to.checked_add(offset.into())?;
-        // The first FPDU may have to prove a key before anything is placed.
-        let may_place = matches!(self.attr.state, QpState::Rts | QpState::Sqd) && self.confirmation.is_none();
+        // The first FPDU may have to prove a key before anything is placed. With a CRC the bytes are summed before the program can
+        // change them.
+        let may_place = matches!(self.attr.state, QpState::Rts | QpState::Sqd)
+            && self.attr.access.contains(Access::REMOTE_WRITE)
+            && self.confirmation.is_none()
+            && !self.has_crc();
         let is_long_write = header.opcode == RdmapOpcode::Write && len >= SHORTEST;
         (may_place && is_long_write).then(|| InPlace {
             pd: self.id.pd,
@@ -44,19 +48,13 @@ impl StreamQp {
             addr,
             len,
             most: len - COPIED,
-            behind: COPIED as usize + trailer_len + LENGTH_LEN + DdpHeader::TAGGED_LEN,
+            following_len: COPIED as usize + trailer_len + LENGTH_LEN + DdpHeader::TAGGED_LEN,
         })
     }
 
-    /// Takes payload that was received in place, at most as much as [`Self::in_place`] allows. `sum` continues a CRC-32C over it, if there is one.
-    pub fn received_in_place<H: StreamHost>(
-        &mut self,
-        len: u32,
-        sum: impl FnOnce(Crc32c, u32) -> u32,
-        now: Time,
-        host: &mut H,
-    ) {
-        if let Some(piece) = self.reader.skip(len, sum) {
+    /// Takes payload that was received in place, at most as much as [`Self::in_place`] allows.
+    pub fn received_in_place<H: StreamHost>(&mut self, len: u32, now: Time, host: &mut H) {
+        if let Some(piece) = self.reader.skip(len) {
             self.counters.rx_bytes += u64::from(len);
             let outcome = self.on_item(&Item::Payload(piece), now, host);
             self.end_if_refused(outcome, now, host);
