@@ -64,14 +64,26 @@ impl Engine {
         let mut end = stream.socket.lock();
         let Some(connected) = &mut end.connected else { return Err(TxError::Full) };
         with_scratch(|copy| {
-            copy.extend_from_slice(fpdu.header);
-            self.copy_payload(copy, fpdu.payload, qp).map_err(TxError::Fault)?;
-            let payload = &copy[fpdu.header.len()..];
-            let (trailer, len) = fpdu.trailer(streams.crc, |sum| streams.crc.update(sum, payload));
-            copy.extend_from_slice(&trailer[..len]);
+            self.encode(streams, copy, qp, fpdu)?;
             connected.unsent.push(&copy[from..]);
             Ok(())
         })
+    }
+
+    /// Writes a whole FPDU into empty memory.
+    fn encode(
+        &self,
+        streams: &Streams,
+        copy: &mut Vec<u8>,
+        qp: &QpCore,
+        fpdu: &Fpdu<'_>,
+    ) -> Result<(), TxError> {
+        copy.extend_from_slice(fpdu.header);
+        self.copy_payload(copy, fpdu.payload, qp).map_err(TxError::Fault)?;
+        let payload = &copy[fpdu.header.len()..];
+        let (trailer, len) = fpdu.trailer(streams.crc, |sum| streams.crc.update(sum, payload));
+        copy.extend_from_slice(&trailer[..len]);
+        Ok(())
     }
 
     /// Copies the whole FPDU and keeps what the kernel does not take.
@@ -83,11 +95,7 @@ impl Engine {
         fpdu: &Fpdu<'_>,
     ) -> Result<usize, TxError> {
         with_scratch(|copy| {
-            copy.extend_from_slice(fpdu.header);
-            self.copy_payload(copy, fpdu.payload, qp).map_err(TxError::Fault)?;
-            let payload = &copy[fpdu.header.len()..];
-            let (trailer, len) = fpdu.trailer(streams.crc, |sum| streams.crc.update(sum, payload));
-            copy.extend_from_slice(&trailer[..len]);
+            self.encode(streams, copy, qp, fpdu)?;
             let sent = connected.socket.send(copy, connected.segmenting(fpdu.ends_message));
             let sent = sent.inspect_err(|error| connected.on_send_error(error)).unwrap_or(0);
             // Nothing of it left: then it need not be kept.
