@@ -78,7 +78,7 @@ fn read_watched(span: Span, out: &mut [u8]) {
 #[cold]
 #[inline(never)]
 fn write_watched(span: Span, data: &[u8]) {
-    in_flight::placing(span);
+    in_flight::before_nic_write(span);
     // SAFETY: as in `write`; the pages are writable again.
     unsafe { put(data.as_ptr(), span.start as *mut u8, data.len().min(span.len)) };
 }
@@ -146,7 +146,7 @@ fn word<'a>(span: Span) -> Result<Word<'a>, MemoryFault> {
     debug_assert!(span.len == 8 && span.start.is_multiple_of(8));
     match span.backing {
         Backing::Mapped => {}
-        Backing::Watched => in_flight::placing(span),
+        Backing::Watched => in_flight::before_nic_write(span),
         Backing::OnDemand => on_demand::prefetch(span, on_demand::Prefetch::Write)?,
         Backing::Gpu(gpu) => return Ok(Word::Gpu(gpu)),
         Backing::Null => return Ok(Word::Null),

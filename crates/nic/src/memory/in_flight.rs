@@ -5,7 +5,7 @@
 //! pages may share a page with other data: their checksums are compared when the completion is polled. So are those of memory that
 //! cannot be protected, up to [`MOST_SUMMED`] bytes per entry.
 //!
-//! What the NIC itself writes into a watched buffer is no mistake of the program. All its writes call [`placing`] first.
+//! What the NIC itself writes into a watched buffer is no mistake of the program. All its writes call [`before_nic_write`] first.
 
 #![expect(unsafe_code, reason = "protects pages, and reads the action of a signal")]
 
@@ -193,7 +193,7 @@ struct Part {
     pages: Option<Range<usize>>,
     /// Checksums of the other bytes.
     sums: Vec<u32>,
-    /// It is in the list of filled memory.
+    /// It is in the list of scatter targets.
     is_listed: bool,
 }
 
@@ -257,7 +257,7 @@ struct Request {
     is_signaled: bool,
     parts: SmallVec<[Part; 1]>,
     /// A change of its buffers was reported, or the NIC wrote there.
-    is_settled: bool,
+    is_exempt: bool,
 }
 
 impl Request {
@@ -288,7 +288,7 @@ struct Queue {
 
 /// A request that fills memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Filler {
+struct ScatterTarget {
     end: usize,
     qpn: Qpn,
     name: &'static str,
@@ -299,7 +299,7 @@ struct Filler {
 struct Table {
     queues: BTreeMap<(Watch, Qpn), Queue>,
     /// Memory that outstanding requests fill, by first byte, without overlaps.
-    filled: BTreeMap<usize, Filler>,
+    scatter_targets: BTreeMap<usize, ScatterTarget>,
     /// Ranges of pages that are protected.
     protected: usize,
     /// Checksums that are kept.
@@ -307,7 +307,7 @@ struct Table {
 }
 
 static TABLE: Mutex<Table> =
-    Mutex::new(Table { queues: BTreeMap::new(), filled: BTreeMap::new(), protected: 0, sums: 0 });
+    Mutex::new(Table { queues: BTreeMap::new(), scatter_targets: BTreeMap::new(), protected: 0, sums: 0 });
 
 fn set_protection(pages: &Range<usize>, protection: libc::c_int) -> bool {
     // SAFETY: pages inside a registration whose owner may read and write them. Without the right to write, an access of the program
@@ -365,15 +365,15 @@ impl Table {
     }
 
     /// Enters the memory that a request fills. Returns the first part that another request fills too.
-    fn fill(&mut self, request: &mut Request, qpn: Qpn) -> Option<(Range<usize>, Filler)> {
+    fn fill(&mut self, request: &mut Request, qpn: Qpn) -> Option<(Range<usize>, ScatterTarget)> {
         let Request { name, wr_id, .. } = *request;
         let mut shared = None;
         for part in &mut request.parts {
             let Range { start, end } = part.bytes;
-            match self.filled.range(..end).next_back() {
+            match self.scatter_targets.range(..end).next_back() {
                 Some((_, other)) if other.end > start => shared = shared.or(Some((start..end, *other))),
                 _ => {
-                    self.filled.insert(start, Filler { end, qpn, name, wr_id });
+                    self.scatter_targets.insert(start, ScatterTarget { end, qpn, name, wr_id });
                     part.is_listed = true;
                 }
             }
@@ -385,7 +385,7 @@ impl Table {
     fn release(&mut self, request: &Request) {
         for part in &request.parts {
             if part.is_listed {
-                self.filled.remove(&part.bytes.start);
+                self.scatter_targets.remove(&part.bytes.start);
             }
             if let Some(pages) = &part.pages {
                 self.protected = self.protected.saturating_sub(1);
@@ -424,11 +424,11 @@ impl Table {
             queue.sends.drain(..count).collect()
         };
         done.iter().for_each(|request| self.release(request));
-        done.into_iter().filter(|request| !request.is_settled).collect()
+        done.into_iter().filter(|request| !request.is_exempt).collect()
     }
 
-    /// Makes the buffers writable that contain some of these bytes. Returns the first request whose buffer it is that was not settled: queue pair, request, part.
-    fn open(&mut self, bytes: &Range<usize>, by_page: bool) -> Option<(Qpn, &Request, usize)> {
+    /// Makes the buffers writable that contain some of these bytes. Returns the first request whose buffer it is that is not exempt: queue pair, request, part.
+    fn unprotect(&mut self, bytes: &Range<usize>, by_page: bool) -> Option<(Qpn, &Request, usize)> {
         let mut first = None;
         for ((_, qpn), queue) in &mut self.queues {
             for request in &mut queue.sends {
@@ -441,8 +441,8 @@ impl Table {
                     self.protected = self.protected.saturating_sub(1);
                     make_writable(&pages);
                 }
-                let was_settled = std::mem::replace(&mut request.is_settled, true);
-                if !was_settled && first.is_none() {
+                let was_exempt = std::mem::replace(&mut request.is_exempt, true);
+                if !was_exempt && first.is_none() {
                     first = Some((*qpn, &*request, at));
                 }
             }
@@ -457,11 +457,11 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 /// The NIC is about to write these bytes, or to find out whether they can be written: a receive, a READ, an operation of a peer, a
 /// registration.
 #[inline(never)]
-pub(super) fn placing(span: Span) {
+pub(super) fn before_nic_write(span: Span) {
     if !IS_ON.load(Ordering::Relaxed) {
         return;
     }
-    TABLE.lock().open(&(span.start..span.start + span.len), false);
+    TABLE.lock().unprotect(&(span.start..span.start + span.len), false);
 }
 
 /// What a fault was.
@@ -477,9 +477,9 @@ pub(super) fn on_fault(address: usize) -> Fault {
     static REPORTED: AtomicU32 = AtomicU32::new(0);
     let Some(mut table) = lock_within(&TABLE, PATIENCE) else { return Fault::Other };
     let protected = table.protected;
-    let Some((qpn, Request { name, wr_id, parts, .. }, at)) = table.open(&(address..address + 1), true)
+    let Some((qpn, Request { name, wr_id, parts, .. }, at)) = table.unprotect(&(address..address + 1), true)
     else {
-        // A buffer that is settled may have been protected until now.
+        // A buffer that is exempt may have been protected until now.
         return if table.protected < protected { Fault::InFlight } else { Fault::Other };
     };
     let number = REPORTED.fetch_add(1, Ordering::Relaxed);
@@ -516,7 +516,7 @@ pub(super) unsafe fn after_fork(is_child: bool) {
             .queues
             .values_mut()
             .flat_map(|queue| &mut queue.sends)
-            .for_each(|request| request.is_settled = true);
+            .for_each(|request| request.is_exempt = true);
     }
 }
 

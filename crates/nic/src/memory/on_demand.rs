@@ -54,7 +54,7 @@ pub(super) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
 }
 
 pub(super) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
-    in_flight::placing(span);
+    in_flight::before_nic_write(span);
     let (ours, theirs) = (iovec(data.as_ptr() as usize, span.len), iovec(span.start, span.len));
     // SAFETY: `ours` is `data`, which is only read; `theirs` is checked by the kernel.
     let copied = unsafe { libc::process_vm_writev(libc::getpid(), &ours, 1, &theirs, 1, 0) };
@@ -79,7 +79,7 @@ pub(super) fn prefetch(span: Span, how: Prefetch) -> Result<(), MemoryFault> {
         Prefetch::NoFault => return Ok(()),
         Prefetch::Read => libc::MADV_POPULATE_READ,
         Prefetch::Write => {
-            in_flight::placing(span);
+            in_flight::before_nic_write(span);
             libc::MADV_POPULATE_WRITE
         }
     };

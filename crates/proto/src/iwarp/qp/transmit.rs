@@ -80,7 +80,7 @@ impl StreamQp {
             let Some(current) = self.current else { break };
             let mut sent = self.send_current(&current, host);
             let taken = *sent.as_ref().unwrap_or(&current.taken);
-            // Nothing but the Terminate follows. It must not wait for the queue pair, which the program may destroy.
+            // Only the Terminate follows. It must not wait for the queue pair, which the program may destroy.
             if self.attr.state == QpState::Err
                 && !matches!(sent, Err(TxError::Fault(_)))
                 && taken < self.encoded_len(&current)
