@@ -132,9 +132,9 @@ impl<H: Host> Io<'_, H> {
     }
 
     /// Sends one packet that needs no ACK.
-    pub(crate) fn send_unacknowledged(
+    pub(crate) fn send_unacknowledged<W: WriteHeaders>(
         &mut self,
-        headers: &Headers,
+        headers: &W,
         payload: TxPayload<'_>,
     ) -> Result<(), TxError> {
         self.send(&Segment::unacknowledged(headers, payload)).map(drop)

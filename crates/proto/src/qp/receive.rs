@@ -1,17 +1,19 @@
 //! The receive path: parsing, and the checks common to all transports (IBA 9.6.1).
 //!
-//! [`Qp::receive`] is the only entry point. The two most frequent packet kinds have a fast [view](super::view). The
+//! [`Qp::receive`] is the only entry point. The three most frequent packet kinds have a fast [view](super::view). The
 //! code after parsing is generic over the view.
 
 use super::flush::io;
-use super::io::Fatal;
+use super::io::{Fatal, Io};
 use super::notification::is_marked;
+use super::rc::{Ack, Requester};
+use super::sq::SendQueue;
 use super::view::View;
 use super::{DropReason, Host, LARGE_SEGMENT, Machine, Qp};
 use crate::Time;
 use crate::ids::{Gid, PKey};
 use crate::verbs::{EventKind, QpState, Transport};
-use crate::wire::{Opcode, Packet, RendezvousSend, SendOnly, Service, WriteMiddle};
+use crate::wire::{AckOnly, Opcode, Packet, RendezvousSend, SendOnly, Service, WriteMiddle};
 
 /// Addressing of a received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +60,8 @@ impl Qp {
             self.receive_request(arrival, &view, clock, host)
         } else if let Some(view) = WriteMiddle::parse(bytes) {
             self.receive_request(arrival, &view, clock, host)
+        } else if let Some(view) = AckOnly::parse(bytes) {
+            self.receive_ack(arrival, &view, clock, host)
         } else {
             self.receive_other(arrival, bytes, clock, host)
         }
@@ -120,26 +124,68 @@ impl Qp {
         if matches!(self.machine, Machine::Rc(_)) && !is_response {
             return self.receive_request(arrival, pkt, clock, host);
         }
+        if matches!(self.machine, Machine::Rc(_)) {
+            return self.receive_response(
+                arrival,
+                pkt,
+                |_| clock(),
+                host,
+                |requester, sq, io| requester.handle_response(pkt, sq, io),
+            );
+        }
         let Some(terms) = self.admit(arrival, pkt, host) else { return Terms::Unchanged };
         let now = clock();
-        if is_marked(arrival) && is_response {
-            self.on_marked_response(pkt.headers.bth.opcode.operation, now);
-        }
         let mut io = io!(self, now, host);
         let outcome = match &mut self.machine {
-            Machine::Rc(rc) => {
-                rc.0.set_response_age(arrival.age_ns);
-                let outcome = rc.0.handle_response(pkt, &mut self.sq, &mut io);
-                rc.0.set_response_age(0);
-                outcome
-            }
             Machine::Uc(uc) if pkt.headers.bth.opcode == Opcode::UC_ACK => {
                 uc.0.handle_answer(pkt, &mut io);
                 Ok(())
             }
             Machine::Uc(uc) => uc.1.handle_packet(pkt, &mut self.rq, &mut io),
             Machine::Ud(ud) => ud.handle_packet(arrival, pkt, &mut self.rq, &mut io),
+            Machine::Rc(_) => Ok(()),
         };
+        self.after_packet(outcome, terms, now, host)
+    }
+
+    /// Handles a positive ACK.
+    #[inline(never)]
+    fn receive_ack<H: Host>(
+        &mut self,
+        arrival: &Arrival,
+        view: &AckOnly,
+        clock: impl FnOnce() -> Time,
+        host: &mut H,
+    ) -> Terms {
+        let ack = Ack::from(view);
+        let time = |requester: &Requester| {
+            if requester.needs_time(&ack) { clock() } else { requester.last_time() }
+        };
+        self.receive_response(arrival, view, time, host, |requester, sq, io| {
+            requester.handle_ack(&ack, sq, io)
+        })
+    }
+
+    /// Handles a response to a request of an RC connection. `handle` does what its kind requires.
+    #[inline(always)]
+    fn receive_response<V: View, H: Host>(
+        &mut self,
+        arrival: &Arrival,
+        view: &V,
+        time: impl FnOnce(&Requester) -> Time,
+        host: &mut H,
+        handle: impl FnOnce(&mut Requester, &mut SendQueue, &mut Io<'_, H>) -> Result<(), Fatal>,
+    ) -> Terms {
+        let Some(terms) = self.admit(arrival, view, host) else { return Terms::Unchanged };
+        let Machine::Rc(rc) = &mut self.machine else { return terms };
+        let now = time(&rc.0);
+        if is_marked(arrival) {
+            self.on_marked_response(view.opcode().operation, now);
+        }
+        let Machine::Rc(rc) = &mut self.machine else { return terms };
+        rc.0.set_response_age(arrival.age_ns);
+        let outcome = handle(&mut rc.0, &mut self.sq, &mut io!(self, now, host));
+        rc.0.set_response_age(0);
         self.after_packet(outcome, terms, now, host)
     }
 
@@ -155,14 +201,15 @@ impl Qp {
         let Some(terms) = self.admit(arrival, view, host) else { return Terms::Unchanged };
         let Machine::Rc(rc) = &mut self.machine else { return terms };
         let (requester, responder) = &mut **rc;
-        let ack_needs_time = view.piggybacked_ack().is_some_and(|ack| requester.needs_time(&ack));
+        let piggybacked_ack = view.piggybacked_ack().map(Ack::from);
+        let ack_needs_time = piggybacked_ack.is_some_and(|ack| requester.needs_time(&ack));
         let needs_time = ack_needs_time || responder.needs_time(view.psn());
         let now = if needs_time { clock() } else { requester.last_time() };
         let mut io = io!(self, now, host);
         io.may_be_large = arrival.ring.is_some() && io.id.takes_large;
         // A piggybacked ACK covers packets sent before this request.
-        let outcome = match view.piggybacked_ack() {
-            Some(ack) => requester.handle_ack(&ack.into(), &mut self.sq, &mut io),
+        let outcome = match &piggybacked_ack {
+            Some(ack) => requester.handle_ack(ack, &mut self.sq, &mut io),
             None => Ok(()),
         }
         .and_then(|()| responder.handle_request(view, &mut self.rq, &mut io));

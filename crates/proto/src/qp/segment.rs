@@ -3,7 +3,7 @@
 use super::TxPayload;
 use super::sq::SendWqe;
 use crate::verbs::SendOp;
-use crate::wire::{Bth, Headers, Operation, Reth, SendOnly};
+use crate::wire::{AckOnly, Bth, Headers, Operation, Reth, SendOnly};
 
 /// Packets of equal length with consecutive PSNs that differ only in payload. The host chooses the path: a shared
 /// memory ring, a single packet, a batch, or a GSO run.
@@ -108,6 +108,25 @@ impl WriteHeaders for SendOnly {
     #[cold]
     fn to_headers(&self, payload_len: usize) -> Headers {
         SendOnly::to_headers(self, payload_len)
+    }
+}
+
+impl WriteHeaders for AckOnly {
+    #[inline(always)]
+    fn encoded_len(&self) -> usize {
+        AckOnly::LEN
+    }
+    #[inline(always)]
+    fn write_to(&self, _payload_len: usize, out: &mut [u8]) {
+        out[..AckOnly::LEN].copy_from_slice(&self.to_bytes());
+    }
+    #[inline(always)]
+    fn with_bytes<R>(&self, _payload_len: usize, work: impl FnOnce(&[u8]) -> R) -> R {
+        work(&self.to_bytes())
+    }
+    #[cold]
+    fn to_headers(&self, _payload_len: usize) -> Headers {
+        AckOnly::to_headers(self)
     }
 }
 

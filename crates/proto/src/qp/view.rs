@@ -9,8 +9,8 @@ use super::{Attempt, HostServices, Placement};
 use crate::ids::{PKey, Psn, RKey, Srqn};
 use crate::verbs::Sge;
 use crate::wire::{
-    Bth, Headers, Opcode, Operation, Packet, PiggybackedAck, RendezvousSend, Reth, SendOnly, Service,
-    SourceRef, WriteMiddle,
+    AckOnly, Bth, Headers, Opcode, Operation, Packet, PiggybackedAck, RendezvousSend, Reth, SendOnly,
+    Service, SourceRef, WriteMiddle,
 };
 
 /// The part of a message that a packet, or a piece of a byte stream, carries.
@@ -248,6 +248,40 @@ impl View for (WriteMiddle, &[u8]) {
     #[inline(always)]
     fn selective(&self) -> bool {
         self.0.selective
+    }
+}
+
+impl MessagePart for AckOnly {
+    #[inline(always)]
+    fn operation(&self) -> Operation {
+        AckOnly::OPCODE.operation
+    }
+    #[inline(always)]
+    fn payload(&self) -> &[u8] {
+        &[]
+    }
+}
+
+impl View for AckOnly {
+    #[inline(always)]
+    fn opcode(&self) -> Opcode {
+        AckOnly::OPCODE
+    }
+    #[inline(always)]
+    fn pkey(&self) -> PKey {
+        self.pkey
+    }
+    #[inline(always)]
+    fn psn(&self) -> Psn {
+        self.psn
+    }
+    #[inline(always)]
+    fn ack_req(&self) -> bool {
+        false
+    }
+    #[cold]
+    fn to_packet(&self) -> Packet<'_> {
+        Packet { headers: self.to_headers(), payload: &[] }
     }
 }
 

@@ -14,7 +14,7 @@
 //! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
 //! | `headers` | BTH and all extension headers in packet order |
 //! | `packet` | headers and payload: what arrives |
-//! | `send_only`, `write_middle` | the same for a SEND of one packet, and from the middle of a WRITE, in fewer steps |
+//! | `send_only`, `write_middle`, `ack_only` | the same for a SEND of one packet, from the middle of a WRITE, and for a positive ACK, in fewer steps |
 //! | `rendezvous_send` | a SEND or WRITE that refers to the sender's memory; only in shared memory |
 //! | `ipv4`, `ipv6`, `udp`, `grh` | outer headers |
 //! | `icrc` | the invariant checksum |
@@ -25,6 +25,7 @@
 //! themselves. So writing what was
 //! parsed gives back the same bytes, except in those bits.
 
+mod ack_only;
 mod aeth;
 mod atomic;
 mod bth;
@@ -51,6 +52,7 @@ mod send_only;
 mod udp;
 mod write_middle;
 
+pub use ack_only::AckOnly;
 pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic::AtomicEth;
 pub use bth::{Bth, BthRun, dest_qpn};

@@ -6,13 +6,13 @@ use super::super::super::{DropReason, HistoryEvent, Host, Reason, RefusalReason}
 use super::Requester;
 use crate::ids::Psn;
 use crate::verbs::WcStatus;
-use crate::wire::{Bth, NakCode, Packet, PiggybackedAck, Syndrome};
+use crate::wire::{AckOnly, Bth, NakCode, Packet, PiggybackedAck, Syndrome};
 
 /// An acknowledgement, in a packet of its own or piggybacked on a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack<'a> {
-    psn: Psn,
-    syndrome: Syndrome,
+    pub(super) psn: Psn,
+    pub(super) syndrome: Syndrome,
     hello: bool,
     selective: bool,
     /// A switch marked packets that it covers.
@@ -33,6 +33,13 @@ impl From<PiggybackedAck> for Ack<'_> {
     #[inline(always)]
     fn from(PiggybackedAck { psn, aeth }: PiggybackedAck) -> Self {
         Ack { psn, syndrome: aeth.syndrome, hello: true, selective: false, is_marked: false, report: &[] }
+    }
+}
+
+impl From<&AckOnly> for Ack<'_> {
+    #[inline(always)]
+    fn from(&AckOnly { psn, hello, selective, becn, credit, .. }: &AckOnly) -> Self {
+        Ack { psn, syndrome: Syndrome::Ack { credit }, hello, selective, is_marked: becn, report: &[] }
     }
 }
 

@@ -4,11 +4,12 @@ use super::super::super::Host;
 use super::super::super::io::Io;
 use super::super::super::sq::{SendQueue, SendWqe};
 use super::Requester;
+use super::acknowledge::Ack;
 use super::transmit::ack_every;
 use crate::Time;
 use crate::ids::Psn;
 use crate::verbs::SendFlags;
-use crate::wire::{PiggybackedAck, Syndrome};
+use crate::wire::Syndrome;
 
 /// Packets in flight from which on short requests may be coalesced. A request and the notification behind it are fewer.
 const BUSY_PACKETS: u32 = 8;
@@ -168,12 +169,12 @@ impl Requester {
             && !self.una.is_before(self.reached)
     }
 
-    /// Whether a piggybacked ACK needs its arrival time. An ACK that covers everything in flight and samples no RTT has
+    /// Whether an ACK needs its arrival time. An ACK that covers everything in flight and samples no RTT has
     /// the same effect at any time.
     #[inline]
-    pub(crate) fn needs_time(&self, ack: &PiggybackedAck) -> bool {
+    pub(crate) fn needs_time(&self, ack: &Ack<'_>) -> bool {
         let answers_all = ack.psn.plus(1) == self.high && self.psn == self.high && self.reads.is_empty();
-        !answers_all || self.clock.is_measuring() || !matches!(ack.aeth.syndrome, Syndrome::Ack { .. })
+        !answers_all || self.clock.is_measuring() || !matches!(ack.syndrome, Syndrome::Ack { .. })
     }
 
     /// Whether a packet that is sent now, for the first time, needs the time. If not, the timer runs already, and

@@ -4,9 +4,9 @@ use super::super::super::io::{Fatal, Io};
 use super::super::super::{DropReason, Host, RefusalReason, TxError, TxPayload};
 use super::Responder;
 use super::kept::REPORT_LEN;
-use crate::ids::{PdId, Psn, RKey};
+use crate::ids::{PKey, PdId, Psn, RKey};
 use crate::verbs::EventKind;
-use crate::wire::{Aeth, Headers, NakCode, Operation, PiggybackedAck, Syndrome};
+use crate::wire::{AckOnly, Aeth, Headers, NakCode, Operation, PiggybackedAck, Service, Syndrome};
 use alloc::collections::VecDeque;
 
 /// No end-to-end credits: a responder without receives sends an RNR NAK (IBA 9.7.7.2.1, the "invalid" code).
@@ -303,23 +303,30 @@ impl Responder {
         syndrome: Syndrome,
         io: &mut Io<'_, H>,
     ) -> Result<bool, TxError> {
-        let mut headers = io.headers(Operation::Acknowledge, psn, 0);
-        headers.bth.hello = self.peer_extends;
-        headers.bth.becn = self.peer_extends && self.was_marked;
-        headers.aeth = Some(Aeth { syndrome, msn });
+        let (hello, becn) = (self.peer_extends, self.peer_extends && self.was_marked);
         match syndrome {
-            Syndrome::Nak(_) => self.send_nak(&headers, io)?,
-            _ => io.send_unacknowledged(&headers, TxPayload::None)?,
+            Syndrome::Ack { credit } if io.id.service == Service::Rc => {
+                let (dest_qpn, pkey) = (io.attr.dest_qpn, PKey::DEFAULT);
+                let ack = AckOnly { dest_qpn, pkey, psn, hello, selective: false, becn, credit, msn };
+                io.send_unacknowledged(&ack, TxPayload::None)?;
+            }
+            _ => {
+                let mut headers = io.headers(Operation::Acknowledge, psn, 0);
+                (headers.bth.hello, headers.bth.becn) = (hello, becn);
+                headers.aeth = Some(Aeth { syndrome, msn });
+                self.send_nak(&headers, io)?;
+            }
         }
         self.was_marked = false;
         io.counters.acks_sent += 1;
         Ok(true)
     }
 
-    /// Sends a NAK, with the reason of a refusal if the peer understands it.
+    /// Sends an ACK or NAK of any service, a refusal with its reason if the peer understands it.
     #[cold]
     fn send_nak<H: Host>(&self, headers: &Headers, io: &mut Io<'_, H>) -> Result<(), TxError> {
-        let reason = self.refused.filter(|_| self.peer_extends).map(RefusalReason::to_payload);
+        let is_refused = matches!(headers.aeth, Some(Aeth { syndrome: Syndrome::Nak(_), .. }));
+        let reason = self.refused.filter(|_| is_refused && self.peer_extends).map(RefusalReason::to_payload);
         let payload = reason.as_ref().map_or(TxPayload::None, |bytes| TxPayload::Bytes(bytes));
         io.send_unacknowledged(headers, payload)
     }
