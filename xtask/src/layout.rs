@@ -56,7 +56,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/os/src/thread.rs", "blocks the signals of new threads, and sets the time slice of a thread"),
     ("crates/os/src/env.rs", "asks whether the program has more rights than its caller"),
     ("crates/os/src/log.rs", "writes to stderr from a signal handler"),
-    ("crates/os/src/memory.rs", "asks for the length of a page and a limit"),
+    ("crates/os/src/memory.rs", "asks for the length of a page and a limit, and prefetches"),
     ("crates/os/src/signal.rs", "installs signal handlers and calls those of others"),
     ("crates/os/src/descriptors.rs", "raises the limit of descriptors"),
     ("crates/os/src/epoll.rs", "watches descriptors"),

@@ -11,7 +11,7 @@
 //! | [`library`] | functions of a library that may be missing |
 //! | [`lock`] | locks that never allocate |
 //! | [`log`] | `FERROCE_LOG` |
-//! | [`memory`] | the length of a page, and how much memory may be locked |
+//! | [`memory`] | the length of a page, and how much memory may be locked; prefetching |
 //! | [`random`] | random numbers, at process exit too |
 //! | [`signal`] | signal handlers that pass on what is not theirs |
 //! | [`sync`] | atomics and locks of code that is model-checked |

@@ -1,6 +1,6 @@
-//! The length of a page, and how much memory the process may lock.
+//! The length of a page, how much memory the process may lock, and prefetching of cache lines.
 
-#![expect(unsafe_code, reason = "asks the system for numbers")]
+#![expect(unsafe_code, reason = "asks the system for numbers; one instruction that is a hint")]
 
 use std::sync::OnceLock;
 
@@ -17,4 +17,16 @@ pub fn lock_limit() -> Option<u64> {
     // SAFETY: fills it.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Prefetches the cache line of an address, to write to it soon. A hint: nothing is read or written, whatever lies there.
+#[inline(always)]
+pub fn prefetch_for_write(at: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the instruction changes no memory and no register, and never faults.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
 }

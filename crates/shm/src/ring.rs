@@ -12,6 +12,7 @@
 
 use super::mapping::Mapping;
 use super::segment::RING_LEN;
+use ferroce_os::memory::prefetch_for_write;
 use ferroce_os::sync::{AtomicU64, Ordering};
 use ferroce_proto::Gid;
 use std::ptr::NonNull;
@@ -28,6 +29,10 @@ const AS_BEFORE: u32 = 1 << 31;
 const SKIP: u32 = AS_BEFORE - 1;
 /// Records begin at multiples of a cache line, so that a short one takes as few as possible.
 const ALIGN: usize = 64;
+/// How far behind the next record cache lines are prefetched. 512 and 1024 bytes were no faster, and without it the rate of short SENDs halves.
+const PREFETCH_AHEAD: u64 = 256;
+/// Records up to this length are prefetched; the copy of a longer one runs ahead of its stores by itself.
+const PREFETCHED_LEN: usize = 512;
 
 /// The outer headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +195,9 @@ impl Writer {
         }
         self.position = next;
         self.clear_ahead();
+        if whole <= PREFETCHED_LEN {
+            self.prefetch_ahead(whole);
+        }
         true
     }
 
@@ -218,6 +226,7 @@ impl Writer {
         self.memory.word(at).store(len as u32 | AS_BEFORE, Ordering::Release);
         self.position += line;
         self.clear_ahead();
+        self.prefetch_ahead(ALIGN);
         true
     }
 
@@ -229,6 +238,16 @@ impl Writer {
         {
             self.memory.word(offset_of(self.clear_to)).store(0, Ordering::Relaxed);
             self.clear_to += line;
+        }
+    }
+
+    /// Prefetches as many bytes as the last record took, some records ahead. The reader has a copy of these lines from the lap before; to take
+    /// it away lasts as long as to send a short packet, and each lock that the sender takes waits for it.
+    #[inline]
+    fn prefetch_ahead(&self, len: usize) {
+        let from = self.position + PREFETCH_AHEAD;
+        for position in (from..from + len as u64).step_by(ALIGN) {
+            prefetch_for_write(self.memory.bytes_at(offset_of(position)).as_ptr().addr());
         }
     }
 

@@ -47,7 +47,7 @@ impl Posting<'_> {
         }
         let Posting { host, machine, asked, .. } = self;
         if let SendOp::Send = wr().op {
-            host.ask_for_ring();
+            host.prefetch_ring();
         }
         if machine.post_send(wr, || *asked.get_or_insert_with(now), host)? == Posted::Queued {
             self.is_plain = false;

@@ -154,9 +154,9 @@ impl<'a, 'q> NicHost<'a, 'q> {
 
     /// Prefetches the ring of a local peer: a short message may be about to be sent.
     #[inline(always)]
-    pub(super) fn ask_for_ring(&mut self) {
+    pub(super) fn prefetch_ring(&mut self) {
         if let Some(path) = reach(&mut self.reaching, self.qp).path() {
-            path.ask_for_ring();
+            path.prefetch_ring();
         }
     }
 

@@ -7,9 +7,8 @@ use super::gpu::GpuRegion;
 use super::link::meta_of;
 use super::rendezvous::SourceRegion;
 use crate::counters::Tally;
-use crate::memory::{
-    CachedRegion, Far, MessagePart, PartlyMapped, Peer, Region, RegionGuard, Span, ask_for_line,
-};
+use crate::memory::{CachedRegion, Far, MessagePart, PartlyMapped, Peer, Region, RegionGuard, Span};
+use ferroce_os::memory::prefetch_for_write;
 use ferroce_proto::qp::{Attempt, LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
@@ -173,7 +172,7 @@ impl Path {
         let (&OneSidedKind::Write { data }, None) = (&request.kind, request.srq) else {
             return Attempt::Declined;
         };
-        self.ask_for(request.addr);
+        self.prefetch(request.addr);
         let near = match data {
             TxPayload::Bytes(bytes) => Some(Span::of(bytes)),
             TxPayload::Local { sges: [sge], .. } => self.cache.near(pd, sge),
@@ -188,12 +187,12 @@ impl Path {
     /// Prefetches the cache line of a byte that will be written to the region of the last operation, if the checks pass. The local peer
     /// may be polling it, and the transfer of the line takes as long as the checks.
     #[inline(always)]
-    fn ask_for(&self, addr: u64) {
+    fn prefetch(&self, addr: u64) {
         if let Some(known) = &self.last
             && let Some(mapping) = &known.mapping
         {
             let offset = addr.wrapping_sub(known.region.iova) as usize;
-            ask_for_line(mapping.address_of(known.region.base.wrapping_add(offset)));
+            prefetch_for_write(mapping.address_of(known.region.base.wrapping_add(offset)));
         }
     }
 
@@ -282,8 +281,8 @@ impl Path {
     /// Prefetches the cache line that the next packet will be written to: the local peer polls it, and the transfer of the line takes as
     /// long as the checks.
     #[inline(always)]
-    pub(crate) fn ask_for_ring(&self) {
-        ask_for_line(self.next_line);
+    pub(crate) fn prefetch_ring(&self) {
+        prefetch_for_write(self.next_line);
     }
 
     /// The local peer's slot, if it sleeps and the caller must wake it.

@@ -106,18 +106,6 @@ unsafe fn put(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Asks for the cache line at an address, to write to it soon. A hint: nothing is read or written, whatever lies there.
-#[inline(always)]
-pub(crate) fn ask_for_line(at: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the instruction changes no memory and no register, and never faults.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = at;
-}
-
 /// Copies between several spans of this process, one behind the other, and one span that is as long as all of them:
 /// towards that one, or from it.
 #[inline]

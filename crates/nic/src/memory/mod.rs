@@ -39,7 +39,6 @@ mod windows;
 
 pub(crate) use across::is_readable;
 pub(crate) use cached_region::{CacheOwner, CachedRegion};
-pub(crate) use copy::ask_for_line;
 pub(crate) use direct::{Far, PartlyMapped};
 pub(crate) use external::{External, Pins};
 pub(crate) use freed::Unpinned;
