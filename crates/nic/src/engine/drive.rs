@@ -286,7 +286,7 @@ impl Engine {
                 let mut host = NicHost::new(self, qp, tx);
                 machine.poll_replies(now, &mut host);
                 host.flush();
-                self.after(qp, &mut machine, host.has_more);
+                self.after_packets(qp, &mut machine, &host);
             }
         }
         delayed_acks.last = delayed_acks.waiting.pop();
@@ -473,6 +473,12 @@ impl Engine {
         } else {
             host.leave_replies()
         }
+        self.after_packets(qp, machine, host);
+    }
+
+    /// What [`Self::after`] does, after packets: mostly only the timer has changed.
+    #[inline(always)]
+    fn after_packets(&self, qp: &Arc<QpCore>, machine: &mut qp::Qp, host: &NicHost<'_, '_>) {
         if !host.terms_changed && !host.has_more && self.is_settled(qp) {
             self.arm(qp, machine);
         } else {

@@ -512,6 +512,7 @@ impl Events for NicHost<'_, '_> {
     fn event(&mut self, kind: EventKind) {
         if matches!(kind, EventKind::QpFatal | EventKind::QpReqErr | EventKind::QpAccessErr) {
             settle_stopped(self.qp.address());
+            self.terms_changed = true;
         }
         self.qp.history.record(HistoryEvent::Raised(kind), 1);
         self.qp.raise(kind);

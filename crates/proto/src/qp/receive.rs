@@ -6,14 +6,14 @@
 use super::flush::io;
 use super::io::{Fatal, Io};
 use super::notification::is_marked;
-use super::rc::{Ack, Requester};
+use super::rc::Requester;
 use super::sq::SendQueue;
 use super::view::View;
 use super::{DropReason, Host, LARGE_SEGMENT, Machine, Qp};
 use crate::Time;
 use crate::ids::{Gid, PKey};
 use crate::verbs::{EventKind, QpState, Transport};
-use crate::wire::{AckOnly, Opcode, Packet, RendezvousSend, SendOnly, Service, WriteMiddle};
+use crate::wire::{AckOnly, Opcode, Packet, RendezvousSend, SendOnly, Service, Syndrome, WriteMiddle};
 
 /// Addressing of a received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,12 +157,12 @@ impl Qp {
         clock: impl FnOnce() -> Time,
         host: &mut H,
     ) -> Terms {
-        let ack = Ack::from(view);
+        let syndrome = Syndrome::Ack { credit: view.credit };
         let time = |requester: &Requester| {
-            if requester.needs_time(&ack) { clock() } else { requester.last_time() }
+            if requester.needs_time(view.psn, syndrome) { clock() } else { requester.last_time() }
         };
         self.receive_response(arrival, view, time, host, |requester, sq, io| {
-            requester.handle_ack(&ack, sq, io)
+            requester.handle_ack(&view.into(), sq, io)
         })
     }
 
@@ -201,15 +201,15 @@ impl Qp {
         let Some(terms) = self.admit(arrival, view, host) else { return Terms::Unchanged };
         let Machine::Rc(rc) = &mut self.machine else { return terms };
         let (requester, responder) = &mut **rc;
-        let piggybacked_ack = view.piggybacked_ack().map(Ack::from);
-        let ack_needs_time = piggybacked_ack.is_some_and(|ack| requester.needs_time(&ack));
+        let ack_needs_time =
+            view.piggybacked_ack().is_some_and(|ack| requester.needs_time(ack.psn, ack.aeth.syndrome));
         let needs_time = ack_needs_time || responder.needs_time(view.psn());
         let now = if needs_time { clock() } else { requester.last_time() };
         let mut io = io!(self, now, host);
         io.may_be_large = arrival.ring.is_some() && io.id.takes_large;
         // A piggybacked ACK covers packets sent before this request.
-        let outcome = match &piggybacked_ack {
-            Some(ack) => requester.handle_ack(ack, &mut self.sq, &mut io),
+        let outcome = match view.piggybacked_ack() {
+            Some(ack) => requester.handle_ack(&ack.into(), &mut self.sq, &mut io),
             None => Ok(()),
         }
         .and_then(|()| responder.handle_request(view, &mut self.rq, &mut io));

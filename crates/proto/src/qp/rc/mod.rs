@@ -3,6 +3,6 @@
 mod requester;
 mod responder;
 
-pub(crate) use requester::{Ack, Requester};
+pub(crate) use requester::Requester;
 pub use responder::REPORT_LEN;
 pub(crate) use responder::Responder;

@@ -11,8 +11,8 @@ use crate::wire::{AckOnly, Bth, NakCode, Packet, PiggybackedAck, Syndrome};
 /// An acknowledgement, in a packet of its own or piggybacked on a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack<'a> {
-    pub(super) psn: Psn,
-    pub(super) syndrome: Syndrome,
+    psn: Psn,
+    syndrome: Syndrome,
     hello: bool,
     selective: bool,
     /// A switch marked packets that it covers.

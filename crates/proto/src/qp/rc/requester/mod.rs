@@ -41,7 +41,7 @@ use crate::cc::{CongestionControl, Controller};
 use crate::ids::Psn;
 use crate::verbs::{QpAttr, WcStatus};
 use crate::wire::{Operation, Packet};
-pub(crate) use acknowledge::Ack;
+use acknowledge::Ack;
 use alloc::collections::VecDeque;
 use early::Early;
 use holes::Awaited;

@@ -4,7 +4,6 @@ use super::super::super::Host;
 use super::super::super::io::Io;
 use super::super::super::sq::{SendQueue, SendWqe};
 use super::Requester;
-use super::acknowledge::Ack;
 use super::transmit::ack_every;
 use crate::Time;
 use crate::ids::Psn;
@@ -169,12 +168,12 @@ impl Requester {
             && !self.una.is_before(self.reached)
     }
 
-    /// Whether an ACK needs its arrival time. An ACK that covers everything in flight and samples no RTT has
+    /// Whether an ACK of this PSN needs its arrival time. An ACK that covers everything in flight and samples no RTT has
     /// the same effect at any time.
     #[inline]
-    pub(crate) fn needs_time(&self, ack: &Ack<'_>) -> bool {
-        let answers_all = ack.psn.plus(1) == self.high && self.psn == self.high && self.reads.is_empty();
-        !answers_all || self.clock.is_measuring() || !matches!(ack.syndrome, Syndrome::Ack { .. })
+    pub(crate) fn needs_time(&self, psn: Psn, syndrome: Syndrome) -> bool {
+        let answers_all = psn.plus(1) == self.high && self.psn == self.high && self.reads.is_empty();
+        !answers_all || self.clock.is_measuring() || !matches!(syndrome, Syndrome::Ack { .. })
     }
 
     /// Whether a packet that is sent now, for the first time, needs the time. If not, the timer runs already, and
