@@ -10,20 +10,30 @@ use std::alloc::Layout;
 use std::any::TypeId;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Once;
+use std::time::Duration;
 
+/// How often a thread that waits for another one's verb on the same object looks again.
+pub(crate) const RETRY_EVERY: Duration = Duration::from_micros(100);
 /// Destroyed objects that are remembered, and whose memory is kept.
 const MOST_DESTROYED: usize = 1024;
 
 static LIVE: Mutex<Live> =
-    Mutex::new(Live { kinds: BTreeMap::new(), destroyed: VecDeque::new(), inside: Vec::new() });
+    Mutex::new(Live { objects: BTreeMap::new(), destroyed: VecDeque::new(), inside: Vec::new() });
 
 struct Live {
-    /// The kind of object at each address.
-    kinds: BTreeMap<usize, TypeId>,
+    /// The object at each address.
+    objects: BTreeMap<usize, Entry>,
     /// The last destroyed objects, if the program is watched.
     destroyed: VecDeque<Destroyed>,
     /// The threads inside verbs on objects, if the program is watched.
     inside: Vec<Caller>,
+}
+
+/// An object that lives.
+struct Entry {
+    kind: TypeId,
+    /// A thread is inside the verb that destroys it, which may still be refused.
+    is_destroying: bool,
 }
 
 /// An object that a thread has destroyed.
@@ -52,13 +62,21 @@ pub(crate) fn remember(by: Caller, memory: Option<Layout>) -> Option<(usize, Lay
     oldest.memory.map(|layout| (oldest.address, layout))
 }
 
-/// A thread begins a verb on an object of this kind; if there is none, why.
+/// A thread begins a verb on an object of this kind; if there is none, why. Waits while another thread finds out whether it may destroy
+/// the object: with EBUSY it lives on.
 pub(crate) fn begin<T: Object + 'static>(caller: Caller) -> Result<(), String> {
     let mut live = LIVE.lock();
     let address = caller.address;
-    if live.kinds.get(&address) == Some(&TypeId::of::<T>()) {
-        live.inside.push(caller);
-        return Ok(());
+    while let Some(Entry { kind, is_destroying }) = live.objects.get(&address)
+        && *kind == TypeId::of::<T>()
+    {
+        if !is_destroying {
+            live.inside.push(caller);
+            return Ok(());
+        }
+        drop(live);
+        std::thread::sleep(RETRY_EVERY);
+        live = LIVE.lock();
     }
     Err(match live.destroyed.iter().rfind(|object| object.address == address) {
         Some(Destroyed { verb, thread, .. }) => format!(
@@ -103,19 +121,26 @@ fn survive_forks() {
     });
 }
 
-/// Notes an object that the program gets.
+/// Notes an object that the program gets, or keeps because it cannot be destroyed.
 pub(crate) fn enter<T: Object + 'static>(abi: *mut T::Abi) {
     survive_forks();
-    LIVE.lock().kinds.insert(abi.addr(), TypeId::of::<T>());
+    LIVE.lock().objects.insert(abi.addr(), Entry { kind: TypeId::of::<T>(), is_destroying: false });
 }
 
-/// Takes the note back, before the object ends; refuses a pointer that leads to none of this kind.
-pub(crate) fn leave<T: Object + 'static>(abi: *mut T::Abi) -> Result<(), Refused> {
-    let live = &mut LIVE.lock().kinds;
-    match live.get(&abi.addr()) {
-        Some(kind) if *kind == TypeId::of::<T>() => drop(live.remove(&abi.addr())),
-        _ if abi.is_null() => return Err(invalid("a NULL pointer")),
-        _ => return Err(invalid("no such object: it was destroyed already, or never created")),
+/// A thread begins to destroy an object: no other one can do so. Ends with [`enter`] or [`leave`]. Refuses a pointer that leads to none of this
+/// kind.
+pub(crate) fn begin_destroy<T: Object + 'static>(abi: *mut T::Abi) -> Result<(), Refused> {
+    match LIVE.lock().objects.get_mut(&abi.addr()) {
+        Some(entry) if entry.kind == TypeId::of::<T>() && !entry.is_destroying => {
+            entry.is_destroying = true;
+            Ok(())
+        }
+        _ if abi.is_null() => Err(invalid("a NULL pointer")),
+        _ => Err(invalid("no such object: it was destroyed already, or never created")),
     }
-    Ok(())
+}
+
+/// The object that a thread destroys does not live any more.
+pub(crate) fn leave(address: usize) {
+    LIVE.lock().objects.remove(&address);
 }

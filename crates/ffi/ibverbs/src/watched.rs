@@ -14,10 +14,6 @@ use crate::qp::QpObject;
 use crate::srq::SrqObject;
 use std::ffi::c_int;
 use std::sync::OnceLock;
-use std::time::Duration;
-
-/// How often a thread that destroys an object looks whether others have left it.
-const RETRY_EVERY: Duration = Duration::from_micros(100);
 
 /// The verbs that are called in turn.
 static INNER: OnceLock<ibv_context_ops> = OnceLock::new();
@@ -74,7 +70,7 @@ pub(crate) fn destroying(verb: &'static str, address: usize) {
         other.verb
     ));
     while live::inside(address).is_some() {
-        std::thread::sleep(RETRY_EVERY);
+        std::thread::sleep(live::RETRY_EVERY);
     }
 }
 
@@ -138,7 +134,8 @@ mod tests {
         live::enter::<QpObject>(abi);
         assert_eq!(live::begin::<QpObject>(caller), Ok(()));
         assert!(live::begin::<SrqObject>(caller).is_err(), "it is a queue pair");
-        live::leave::<QpObject>(abi).expect("it lives");
+        live::begin_destroy::<QpObject>(abi).expect("it lives");
+        live::leave(0x1230);
         let other = std::thread::spawn(|| {
             destroying("ibv_destroy_qp", 0x1230);
             live::inside(0x1230)
