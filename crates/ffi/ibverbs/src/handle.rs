@@ -309,7 +309,8 @@ mod tests {
         let abi = ibv_pd { context: std::ptr::null_mut(), handle: 0 };
         let made = Handle::publish(abi, Busy(Mutex::default()));
         // SAFETY: the object of this test, which stays.
-        let (refused, object) = unsafe { (destroy::<Busy>(made), Handle::<Busy>::of(made).expect("it stays")) };
+        let (refused, object) =
+            unsafe { (destroy::<Busy>(made), Handle::<Busy>::of(made).expect("it stays")) };
         assert_eq!(refused, libc::EBUSY);
         let other = object.0.lock().expect("no panic").take().expect("it was asked");
         assert_eq!(other.join().expect("no panic"), Ok(()));

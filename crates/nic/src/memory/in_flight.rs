@@ -7,24 +7,27 @@
 //!
 //! What the NIC itself writes into a watched buffer is no mistake of the program. All its writes call [`before_nic_write`] first.
 
-#![expect(unsafe_code, reason = "protects pages, and reads the action of a signal")]
+#![expect(
+    unsafe_code,
+    reason = "releases a lock that was taken before fork, and asks for the number of a thread"
+)]
 
 use super::access::region;
 use super::freed;
 use super::on_demand;
+use super::protected::{self, Owner, Protected, Write};
 use super::region::{Backing, Span};
-use super::table::RegionTable;
-use ferroce_os::lock::{Mutex, lock_within};
+use super::table::{Held, RegionTable};
+use ferroce_os::lock::Mutex;
 use ferroce_os::log;
 use ferroce_os::memory::page_len;
 use ferroce_proto::verbs::{Access, Completion, Payload, SendOp, SendWr, Sge, WcOpcode, WcStatus};
-use ferroce_proto::{PdId, Qpn};
+use ferroce_proto::{LKey, PdId, Qpn};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Bytes of one scatter/gather entry that are summed if its pages cannot be protected.
 const MOST_SUMMED: usize = 1 << 20;
@@ -32,12 +35,8 @@ const MOST_SUMMED: usize = 1 << 20;
 const SUMMED_TOGETHER: usize = 256;
 /// Checksums of all requests together, 4 bytes each. Requests beyond them are not summed.
 const MOST_SUMS: usize = 1 << 22;
-/// Ranges of pages that are protected at a time. Each may split a mapping in three, and Linux allows a process 65530 mappings.
-const MOST_PROTECTED: usize = 8192;
 /// Sentences of the signal handler; requests beyond them are not reported.
 const MOST_FAULTS_REPORTED: u32 = 5;
-/// How long the handler waits for the table. No thread holds it for long, but a loaded machine may stop one that does.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A NIC whose requests are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,19 +84,21 @@ impl InFlight {
             Payload::Inline(_) => &[],
         };
         let mut request = Request { name, wr_id: wr.wr_id, is_signaled, ..Request::default() };
-        request.parts = regions.watched(self.pd, sges).collect();
+        // The regions are held until the request is in the table: they may be deregistered, and their memory mapped anew.
+        let (held, parts): (HeldRegions<'_>, _) = regions.watched(self.pd, sges).unzip();
+        request.parts = parts;
         if !is_sent {
             return self.add_filled(request, |queue| &mut queue.sends);
         }
         let protects = freed::is_installed();
         let mut table = TABLE.lock();
-        request.parts.iter_mut().for_each(|part| table.protect(part, protects));
+        request.parts.iter_mut().filter(|_| protects).for_each(|part| part.protect(self.qpn, name, wr.wr_id));
         let queue = table.queues.entry(self.key()).or_default();
         // The bytes that must be summed are read without the lock. Nobody completes the request meanwhile: it is posted afterwards.
         let parts: SmallVec<[Part; 1]> = request.parts.iter().map(Part::without_sums).collect();
         queue.sends.push_back(request);
         let mut room = MOST_SUMS.saturating_sub(table.sums);
-        drop(table);
+        drop((table, held));
         let mut sum = |part: &Part| {
             let count: usize = part.summed().map(|range| range.len().div_ceil(SUMMED_TOGETHER)).sum();
             let sums = if count <= room { part.sums_now() } else { None }.unwrap_or_default();
@@ -124,7 +125,7 @@ impl InFlight {
 
     /// Notes a receive that was posted.
     pub(crate) fn receive(&self, regions: &RegionTable, wr_id: u64, sges: &[Sge]) {
-        let parts = regions.watched(self.pd, sges).collect();
+        let (_held, parts): (HeldRegions<'_>, _) = regions.watched(self.pd, sges).unzip();
         let request = Request { name: "receive", wr_id, is_signaled: true, parts, ..Request::default() };
         self.add_filled(request, |queue| &mut queue.receives);
     }
@@ -166,19 +167,18 @@ impl Drop for InFlight {
     }
 }
 
+type HeldRegions<'a> = SmallVec<[Held<'a>; 1]>;
+
 impl RegionTable {
-    /// The bytes of those entries that may be watched. What is wrong with the others, the post reports.
-    fn watched<'a>(&'a self, pd: PdId, sges: &'a [Sge]) -> impl Iterator<Item = Part> + 'a {
+    /// The bytes of those entries that may be watched, with their regions. What is wrong with the others, the post reports.
+    fn watched<'a>(&'a self, pd: PdId, sges: &'a [Sge]) -> impl Iterator<Item = (Held<'a>, Part)> + 'a {
         sges.iter().filter_map(move |sge| {
             let held = self.by_lkey(sge.lkey).ok()?;
             let span = region(&held).local(pd, sge.addr, u64::from(sge.len), Access::empty()).ok()?;
             let is_writable = region(&held).access.contains(Access::LOCAL_WRITE);
             let bytes = span.start..span.start + span.len;
-            (span.backing == Backing::Watched && span.len > 0).then(|| Part {
-                bytes,
-                is_writable,
-                ..Part::default()
-            })
+            let part = Part { bytes, lkey: sge.lkey.0, is_writable, ..Part::default() };
+            (span.backing == Backing::Watched && span.len > 0).then_some((held, part))
         })
     }
 }
@@ -187,10 +187,12 @@ impl RegionTable {
 #[derive(Clone, Debug, Default)]
 struct Part {
     bytes: Range<usize>,
+    /// The key of its region.
+    lkey: u32,
     /// The registration has shown that its pages can be written.
     is_writable: bool,
     /// The pages that are protected.
-    pages: Option<Range<usize>>,
+    pages: Option<Protected>,
     /// Checksums of the other bytes.
     sums: Vec<u32>,
     /// It is in the list of scatter targets.
@@ -205,6 +207,13 @@ impl Part {
         (!pages.is_empty()).then_some(pages)
     }
 
+    /// Protects these pages for a request, if that is possible.
+    fn protect(&mut self, qpn: Qpn, name: &'static str, wr_id: u64) {
+        let owner = Owner { qpn, name, wr_id, bytes: self.bytes.clone() };
+        let pages = self.whole_pages().filter(|_| self.is_writable);
+        self.pages = pages.and_then(|pages| Protected::new(pages, owner));
+    }
+
     fn without_sums(&self) -> Part {
         Part { sums: Vec::new(), ..self.clone() }
     }
@@ -213,7 +222,7 @@ impl Part {
     fn summed(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let Range { start, end } = self.bytes;
         match &self.pages {
-            Some(pages) => [start..pages.start, pages.end..end],
+            Some(Protected { pages, .. }) => [start..pages.start, pages.end..end],
             None => [start..end.min(start + MOST_SUMMED), end..end],
         }
         .into_iter()
@@ -256,11 +265,16 @@ struct Request {
     wr_id: u64,
     is_signaled: bool,
     parts: SmallVec<[Part; 1]>,
-    /// A change of its buffers was reported, or the NIC wrote there.
+    /// The NIC wrote to its buffers, or they belong to the program again.
     is_exempt: bool,
 }
 
 impl Request {
+    /// Whether its buffers need not be compared, also because a change was reported.
+    fn is_exempt(&self) -> bool {
+        self.is_exempt || self.parts.iter().filter_map(|part| part.pages.as_ref()).any(Protected::is_exempt)
+    }
+
     /// Reports a buffer that was changed.
     fn compare(&self, qpn: Qpn) {
         let Request { name, wr_id, .. } = self;
@@ -300,33 +314,12 @@ struct Table {
     queues: BTreeMap<(Watch, Qpn), Queue>,
     /// Memory that outstanding requests fill, by first byte, without overlaps.
     scatter_targets: BTreeMap<usize, ScatterTarget>,
-    /// Ranges of pages that are protected.
-    protected: usize,
     /// Checksums that are kept.
     sums: usize,
 }
 
 static TABLE: Mutex<Table> =
-    Mutex::new(Table { queues: BTreeMap::new(), scatter_targets: BTreeMap::new(), protected: 0, sums: 0 });
-
-fn set_protection(pages: &Range<usize>, protection: libc::c_int) -> bool {
-    // SAFETY: pages inside a registration whose owner may read and write them. Without the right to write, an access of the program
-    // raises a signal, whose handler restores it; the NIC restores it before it writes.
-    unsafe { libc::mprotect(pages.start as *mut libc::c_void, pages.len(), protection) == 0 }
-}
-
-static REMOVALS: AtomicU64 = AtomicU64::new(0);
-
-/// How often a protection was removed.
-pub(super) fn removals() -> u64 {
-    REMOVALS.load(Ordering::SeqCst)
-}
-
-fn make_writable(pages: &Range<usize>) {
-    // It fails if they are unmapped by now.
-    let _ = set_protection(pages, libc::PROT_READ | libc::PROT_WRITE);
-    REMOVALS.fetch_add(1, Ordering::SeqCst);
-}
+    Mutex::new(Table { queues: BTreeMap::new(), scatter_targets: BTreeMap::new(), sums: 0 });
 
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
@@ -350,20 +343,6 @@ fn uncovered(range: Range<usize>, others: impl Iterator<Item = Range<usize>>) ->
 }
 
 impl Table {
-    /// Protects the whole pages of a part.
-    fn protect(&mut self, part: &mut Part, protects: bool) {
-        let may = protects && part.is_writable && self.protected < MOST_PROTECTED;
-        part.pages = part.whole_pages().filter(|_| may).filter(|pages| {
-            let is_protected = set_protection(pages, libc::PROT_READ);
-            if !is_protected {
-                // Those of the first mappings may be.
-                make_writable(pages);
-            }
-            is_protected
-        });
-        self.protected += usize::from(part.pages.is_some());
-    }
-
     /// Enters the memory that a request fills. Returns the first part that another request fills too.
     fn fill(&mut self, request: &mut Request, qpn: Qpn) -> Option<(Range<usize>, ScatterTarget)> {
         let Request { name, wr_id, .. } = *request;
@@ -387,16 +366,41 @@ impl Table {
             if part.is_listed {
                 self.scatter_targets.remove(&part.bytes.start);
             }
-            if let Some(pages) = &part.pages {
-                self.protected = self.protected.saturating_sub(1);
-                let others =
-                    self.queues.values().flat_map(|queue| &queue.sends).flat_map(|other| &other.parts);
-                let others =
-                    others.filter_map(|other| other.pages.clone()).filter(|other| overlap(pages, other));
-                uncovered(pages.clone(), others).iter().for_each(make_writable);
+            if let Some(protected) = part.pages.clone() {
+                self.make_writable(protected);
             }
             self.sums -= part.sums.len().min(self.sums);
         }
+    }
+
+    /// Makes pages writable, except those that another request protects.
+    fn make_writable(&self, protected: Protected) {
+        let pages = protected.pages.clone();
+        let parts = self.queues.values().flat_map(|queue| &queue.sends).flat_map(|other| &other.parts);
+        let others = parts
+            .filter_map(|other| Some(other.pages.as_ref()?.pages.clone()))
+            .filter(|other| overlap(&pages, other));
+        protected.end(uncovered(pages.clone(), others));
+    }
+
+    /// Gives the memory of a region back to the program, which may do with it what it wants.
+    fn forget_region(&mut self, lkey: u32, bytes: &Range<usize>) {
+        let is_inside =
+            |part: &Part| part.lkey == lkey && bytes.start <= part.bytes.start && part.bytes.end <= bytes.end;
+        let mut unprotected = Vec::new();
+        for queue in self.queues.values_mut() {
+            let requests = queue.sends.iter_mut().chain(&mut queue.receives);
+            for request in requests.filter(|request| request.parts.iter().any(is_inside)) {
+                request.is_exempt = true;
+                for part in request.parts.iter_mut().filter(|part| is_inside(part)) {
+                    unprotected.extend(part.pages.take());
+                    if std::mem::take(&mut part.is_listed) {
+                        self.scatter_targets.remove(&part.bytes.start);
+                    }
+                }
+            }
+        }
+        unprotected.into_iter().for_each(|protected| self.make_writable(protected));
     }
 
     /// Takes the requests that a polled completion ends. Returns those whose buffers must be compared.
@@ -423,31 +427,26 @@ impl Table {
             let count = queue.sends.iter().position(ends).map_or(0, |at| at + 1);
             queue.sends.drain(..count).collect()
         };
+        let is_exempt: SmallVec<[bool; 4]> = done.iter().map(Request::is_exempt).collect();
         done.iter().for_each(|request| self.release(request));
-        done.into_iter().filter(|request| !request.is_exempt).collect()
+        done.into_iter()
+            .zip(is_exempt)
+            .filter(|(_, is_exempt)| !is_exempt)
+            .map(|(request, _)| request)
+            .collect()
     }
 
-    /// Makes the buffers writable that contain some of these bytes. Returns the first request whose buffer it is that is not exempt: queue pair, request, part.
-    fn unprotect(&mut self, bytes: &Range<usize>, by_page: bool) -> Option<(Qpn, &Request, usize)> {
-        let mut first = None;
-        for ((_, qpn), queue) in &mut self.queues {
-            for request in &mut queue.sends {
-                let touches = |part: &Part| match &part.pages {
-                    Some(pages) if by_page => overlap(pages, bytes),
-                    _ => !by_page && overlap(&part.bytes, bytes),
-                };
-                let Some(at) = request.parts.iter().position(touches) else { continue };
-                for pages in request.parts.iter_mut().filter_map(|part| part.pages.take()) {
-                    self.protected = self.protected.saturating_sub(1);
-                    make_writable(&pages);
-                }
-                let was_exempt = std::mem::replace(&mut request.is_exempt, true);
-                if !was_exempt && first.is_none() {
-                    first = Some((*qpn, &*request, at));
+    /// Makes the buffers writable that contain some of these bytes.
+    fn unprotect(&mut self, bytes: &Range<usize>) {
+        for request in self.queues.values_mut().flat_map(|queue| &mut queue.sends) {
+            if request.parts.iter().any(|part| overlap(&part.bytes, bytes)) {
+                request.is_exempt = true;
+                for protected in request.parts.iter_mut().filter_map(|part| part.pages.take()) {
+                    let pages = protected.pages.clone();
+                    protected.end([pages]);
                 }
             }
         }
-        first
     }
 }
 
@@ -461,7 +460,12 @@ pub(super) fn before_nic_write(span: Span) {
     if !IS_ON.load(Ordering::Relaxed) {
         return;
     }
-    TABLE.lock().unprotect(&(span.start..span.start + span.len), false);
+    TABLE.lock().unprotect(&(span.start..span.start + span.len));
+}
+
+/// The region with this key is deregistered, or gets other bytes or rights. The caller has waited for those who hold it.
+pub(super) fn forget_region(lkey: LKey, bytes: &Range<usize>) {
+    TABLE.lock().forget_region(lkey.0, bytes);
 }
 
 /// What a fault was.
@@ -472,19 +476,16 @@ pub(super) enum Fault {
     Other,
 }
 
-/// The program wrote to a page without the right to. Called by the signal handler, so it does not allocate.
+/// The program wrote to a page without the right to. Called by the signal handler: it takes no lock, and does not allocate.
 pub(super) fn on_fault(address: usize) -> Fault {
     static REPORTED: AtomicU32 = AtomicU32::new(0);
-    let Some(mut table) = lock_within(&TABLE, PATIENCE) else { return Fault::Other };
-    let protected = table.protected;
-    let Some((qpn, Request { name, wr_id, parts, .. }, at)) = table.unprotect(&(address..address + 1), true)
-    else {
-        // A buffer that is exempt may have been protected until now.
-        return if table.protected < protected { Fault::InFlight } else { Fault::Other };
+    let Owner { qpn, name, wr_id, bytes } = match protected::on_write(address) {
+        Write::First(owner) => owner,
+        Write::Again => return Fault::InFlight,
+        Write::Other => return Fault::Other,
     };
     let number = REPORTED.fetch_add(1, Ordering::Relaxed);
     if number < MOST_FAULTS_REPORTED {
-        let bytes = &parts[at].bytes;
         let (start, len, offset) = (bytes.start, bytes.len(), address - bytes.start);
         // SAFETY: asks for the number of this thread.
         let thread = unsafe { libc::gettid() };
@@ -511,12 +512,12 @@ pub(super) unsafe fn after_fork(is_child: bool) {
     // SAFETY: the thread holds it, by the contract.
     unsafe { TABLE.force_unlock() };
     if is_child {
+        protected::forget_handlers();
         let mut table = TABLE.lock();
-        table
-            .queues
-            .values_mut()
-            .flat_map(|queue| &mut queue.sends)
-            .for_each(|request| request.is_exempt = true);
+        for request in table.queues.values_mut().flat_map(|queue| &mut queue.sends) {
+            request.is_exempt = true;
+            request.parts.iter().filter_map(|part| part.pages.as_ref()).for_each(Protected::exempt);
+        }
     }
 }
 
@@ -544,10 +545,51 @@ mod tests {
         assert_eq!(part(100..page + 99).whole_pages(), None);
         assert_eq!(part(page..2 * page).whole_pages(), Some(page..2 * page));
         assert_eq!(part(1..4 * page - 1).whole_pages(), Some(page..3 * page));
-        let protected = Part { pages: Some(page..3 * page), ..part(1..4 * page - 1) };
-        assert_eq!(protected.summed().collect::<Vec<_>>(), [1..page, 3 * page..4 * page - 1]);
+        let memory = Pages::map(4);
+        let (start, end) = (memory.0 + 1, memory.0 + 4 * page - 1);
+        let mut protected = Part { is_writable: true, ..part(start..end) };
+        let table = TABLE.lock();
+        protected.protect(Qpn::new(7), "SEND", 1);
+        assert_eq!(
+            protected.summed().collect::<Vec<_>>(),
+            [start..memory.0 + page, memory.0 + 3 * page..end]
+        );
+        table.make_writable(protected.pages.take().expect("it can be protected"));
+        drop(table);
         let long = part(7..7 + 2 * MOST_SUMMED);
         assert_eq!(long.summed().map(|range| range.len()).sum::<usize>(), MOST_SUMMED);
+    }
+
+    /// Memory of its own.
+    struct Pages(usize);
+
+    impl Pages {
+        fn map(count: usize) -> Pages {
+            let (protection, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: new memory, which stays.
+            let mapped =
+                unsafe { libc::mmap(std::ptr::null_mut(), count * page_len(), protection, flags, -1, 0) };
+            assert_ne!(mapped, libc::MAP_FAILED);
+            Pages(mapped as usize)
+        }
+    }
+
+    /// Without a lock in the handler this takes no time; with one it would wait for itself.
+    #[test]
+    fn a_write_while_the_table_is_locked_is_handled() {
+        freed::install();
+        let memory = Pages::map(2);
+        let mut part =
+            Part { bytes: memory.0..memory.0 + 2 * page_len(), is_writable: true, ..Part::default() };
+        let table = TABLE.lock();
+        part.protect(Qpn::new(7), "SEND", 1);
+        let protected = part.pages.clone().expect("it can be protected");
+        assert!(!protected.is_exempt());
+        // SAFETY: a byte of the mapping above. The handler makes it writable.
+        unsafe { std::ptr::write_volatile((memory.0 + page_len()) as *mut u8, 1) };
+        assert!(protected.is_exempt());
+        table.make_writable(protected);
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! | `cached_region` | how a region is used again and again without its lock |
 //! | `freed` | memory that the program unmaps while it is registered |
 //! | `in_flight` | buffers that the program changes before their requests are done |
+//! | `protected` | pages of such buffers, protected against writing |
 //! | `copy` | the only place where bytes move |
 
 mod access;
@@ -32,6 +33,7 @@ mod keys;
 #[cfg(all(test, loom))]
 mod models;
 mod on_demand;
+mod protected;
 mod region;
 mod rendezvous;
 mod table;
