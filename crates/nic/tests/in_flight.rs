@@ -4,7 +4,7 @@
 
 mod objects_support;
 
-use ferroce_nic::{Config, Cq, MemoryRegion, Nic, Pd, Qp};
+use ferroce_nic::{Config, Cq, MemoryRegion, Nic, Pd, Qp, QpInit};
 use ferroce_proto::verbs::{
     Access, AttrMask, Completion, Payload, QpAttr, QpState, RecvWr, SendFlags, SendOp, SendWr, Transport,
 };
@@ -88,6 +88,8 @@ fn other_process() {
     match std::env::var(ROLE).as_deref() {
         Ok("clean") => be_clean(),
         Ok("deregistered") => deregister_in_flight(),
+        Ok("srq") => share_receives(false),
+        Ok("srq misused") => share_receives(true),
         Ok("threads") => write_from_threads(),
         Ok("illegal") => {
             let _ends = Ends::open();
@@ -172,6 +174,49 @@ fn deregister_in_flight() {
     assert!(maps.contains(&mapped), "{mapped} is not in {maps}");
 }
 
+/// Receives of a shared queue use their buffers one after the other, or both at the same time.
+fn share_receives(is_misused: bool) {
+    let addresses = Some(vec!["127.91.66.2".parse().unwrap()]);
+    let nic = Nic::open(Config::default().with(|c| (c.addresses, c.watch) = (addresses, true))).unwrap();
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
+    let region = register(&pd, map(libc::PROT_READ | libc::PROT_WRITE));
+    let srq = pd.create_srq(16, 1).unwrap();
+    let receive = |page: usize| {
+        srq.post_recv(&[RecvWr { wr_id: 9, sges: &[region.sge(page * PAGE, PAGE as u32)] }]).unwrap();
+    };
+    let recv_cq = nic.create_cq(64, None, 0).unwrap();
+    let init = QpInit {
+        transport: Transport::Rc,
+        send_cq: &cq,
+        recv_cq: &recv_cq,
+        srq: Some(&srq),
+        cap: objects_support::CAP,
+        signal_all: true,
+    };
+    let connected = || {
+        let (a, b) = (pd.create_qp(&init).unwrap(), pd.create_qp(&init).unwrap());
+        objects_support::connect(&nic, &a, b.qpn());
+        objects_support::connect(&nic, &b, a.qpn());
+        (a, b)
+    };
+    let (a, b) = connected();
+    for qp in [&a, &b, &a] {
+        receive(1);
+        objects_support::post(qp, 1, SendOp::Send, &[region.sge(0, 8)]);
+        completions(&cq, 1);
+        completions(&recv_cq, 1);
+    }
+    // The completion of the receive is never polled: it goes with the queue pair.
+    receive(1);
+    objects_support::post(&a, 1, SendOp::Send, &[region.sge(0, 8)]);
+    completions(&cq, 1);
+    drop((a, b));
+    receive(1);
+    if is_misused {
+        receive(1);
+    }
+}
+
 /// Threads change a buffer while it is protected and released again.
 fn write_from_threads() {
     let ends = Ends::open();
@@ -216,6 +261,16 @@ fn memory_that_was_deregistered_is_not_watched() {
     let (output, sentences) = run("deregistered");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(sentences, 0, "{output:?}");
+}
+
+#[test]
+fn receives_of_a_shared_queue_are_watched() {
+    let (output, sentences) = run("srq");
+    assert!(output.status.success() && sentences == 0, "{output:?}");
+    let (output, sentences) = run("srq misused");
+    assert!(output.status.success() && sentences == 1, "{output:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("the receive with wr_id 0x9 on SRQ "), "{stderr}");
 }
 
 #[test]

@@ -25,7 +25,9 @@ use ferroce_proto::verbs::{Access, Completion, Payload, SendOp, SendWr, Sge, WcO
 use ferroce_proto::{LKey, PdId, Qpn};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
+use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -50,24 +52,54 @@ impl Watch {
         Watch(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// A completion that nobody polls any more: its queue pair is gone, or starts anew.
+    pub(crate) fn discarded(self, completion: &Completion) {
+        TABLE.lock().complete(self, completion);
+    }
+
     /// The program polls a completion: its request, and all sends before it, are done.
     pub(crate) fn polled(self, completion: &Completion) {
-        let done = TABLE.lock().complete((self, completion.qpn), completion);
+        let done = TABLE.lock().complete(self, completion);
         // Without the lock: this reads memory of the program.
         done.iter().for_each(|request| request.compare(completion.qpn));
     }
 }
 
-/// The requests of one queue pair; they are forgotten when this is dropped.
+/// Where requests are posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PostedTo {
+    Qp(Qpn),
+    Srq(u32),
+}
+
+impl fmt::Display for PostedTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PostedTo::Qp(qpn) => write!(f, "QP {qpn}"),
+            PostedTo::Srq(id) => write!(f, "SRQ {id}"),
+        }
+    }
+}
+
+/// The requests of one queue pair, or of one shared receive queue; they are forgotten when this is dropped.
 pub(crate) struct InFlight {
     watch: Watch,
-    qpn: Qpn,
+    queue: PostedTo,
     pd: PdId,
 }
 
 impl InFlight {
-    pub(crate) fn new(watch: Watch, qpn: Qpn, pd: PdId) -> InFlight {
-        InFlight { watch, qpn, pd }
+    /// Those of a queue pair, which may take its receives from a shared queue.
+    pub(crate) fn of_qp(watch: Watch, qpn: Qpn, pd: PdId, srq: Option<u32>) -> InFlight {
+        let list = InFlight { watch, queue: PostedTo::Qp(qpn), pd };
+        if srq.is_some() {
+            TABLE.lock().queues.entry(list.key()).or_default().srq = srq;
+        }
+        list
+    }
+
+    pub(crate) fn of_srq(watch: Watch, id: u32, pd: PdId) -> InFlight {
+        InFlight { watch, queue: PostedTo::Srq(id), pd }
     }
 
     /// Watches the buffers of a request that is about to be posted.
@@ -92,7 +124,11 @@ impl InFlight {
         }
         let protects = freed::is_installed();
         let mut table = TABLE.lock();
-        request.parts.iter_mut().filter(|_| protects).for_each(|part| part.protect(self.qpn, name, wr.wr_id));
+        request
+            .parts
+            .iter_mut()
+            .filter(|_| protects)
+            .for_each(|part| part.protect(self.queue, name, wr.wr_id));
         let queue = table.queues.entry(self.key()).or_default();
         // The bytes that must be summed are read without the lock. Nobody completes the request meanwhile: it is posted afterwards.
         let parts: SmallVec<[Part; 1]> = request.parts.iter().map(Part::without_sums).collect();
@@ -133,18 +169,18 @@ impl InFlight {
     /// Adds a request that fills its buffers.
     fn add_filled(&self, mut request: Request, list: impl FnOnce(&mut Queue) -> &mut VecDeque<Request>) {
         let mut table = TABLE.lock();
-        let shared = table.fill(&mut request, self.qpn);
+        let shared = table.fill(&mut request, self.queue);
         let queue = table.queues.entry(self.key()).or_default();
-        let report = shared.filter(|_| !std::mem::replace(&mut queue.has_shared, true));
+        let report = shared.filter(|_| !mem::replace(&mut queue.has_shared, true));
         let (name, wr_id) = (request.name, request.wr_id);
         list(queue).push_back(request);
         drop(table);
         if let Some((range, other)) = report {
-            let (len, start, qpn) = (range.len(), range.start, self.qpn);
+            let (len, start, queue) = (range.len(), range.start, self.queue);
             log::misuse(format_args!(
-                "QP {qpn}: the {name} with wr_id {wr_id:#x} fills {len} bytes at {start:#x}, and so does the {} with wr_id {:#x} on QP {}, which is \
+                "{queue}: the {name} with wr_id {wr_id:#x} fills {len} bytes at {start:#x}, and so does the {} with wr_id {:#x} on {}, which is \
                  not completed: one overwrites the other. Give each outstanding receive and READ memory of its own",
-                other.name, other.wr_id, other.qpn
+                other.name, other.wr_id, other.queue
             ));
         }
     }
@@ -152,18 +188,21 @@ impl InFlight {
     /// Forgets all requests: the queue pair starts anew, or ends.
     pub(crate) fn forget(&self) {
         let mut table = TABLE.lock();
-        let Some(queue) = table.queues.remove(&self.key()) else { return };
-        queue.sends.iter().chain(&queue.receives).for_each(|request| table.release(request));
+        let Some(queue) = table.queues.get_mut(&self.key()) else { return };
+        let requests = [mem::take(&mut queue.sends), mem::take(&mut queue.receives)];
+        queue.has_shared = false;
+        requests.iter().flatten().for_each(|request| table.release(request));
     }
 
-    fn key(&self) -> (Watch, Qpn) {
-        (self.watch, self.qpn)
+    fn key(&self) -> (Watch, PostedTo) {
+        (self.watch, self.queue)
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.forget();
+        TABLE.lock().queues.remove(&self.key());
     }
 }
 
@@ -208,8 +247,8 @@ impl Part {
     }
 
     /// Protects these pages for a request, if that is possible.
-    fn protect(&mut self, qpn: Qpn, name: &'static str, wr_id: u64) {
-        let owner = Owner { qpn, name, wr_id, bytes: self.bytes.clone() };
+    fn protect(&mut self, queue: PostedTo, name: &'static str, wr_id: u64) {
+        let owner = Owner { queue, name, wr_id, bytes: self.bytes.clone() };
         let pages = self.whole_pages().filter(|_| self.is_writable);
         self.pages = pages.and_then(|pages| Protected::new(pages, owner));
     }
@@ -296,6 +335,8 @@ impl Request {
 struct Queue {
     sends: VecDeque<Request>,
     receives: VecDeque<Request>,
+    /// The shared queue that its receives come from.
+    srq: Option<u32>,
     /// Two requests that fill the same memory were reported.
     has_shared: bool,
 }
@@ -304,14 +345,14 @@ struct Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScatterTarget {
     end: usize,
-    qpn: Qpn,
+    queue: PostedTo,
     name: &'static str,
     wr_id: u64,
 }
 
 #[derive(Debug)]
 struct Table {
-    queues: BTreeMap<(Watch, Qpn), Queue>,
+    queues: BTreeMap<(Watch, PostedTo), Queue>,
     /// Memory that outstanding requests fill, by first byte, without overlaps.
     scatter_targets: BTreeMap<usize, ScatterTarget>,
     /// Checksums that are kept.
@@ -344,7 +385,7 @@ fn uncovered(range: Range<usize>, others: impl Iterator<Item = Range<usize>>) ->
 
 impl Table {
     /// Enters the memory that a request fills. Returns the first part that another request fills too.
-    fn fill(&mut self, request: &mut Request, qpn: Qpn) -> Option<(Range<usize>, ScatterTarget)> {
+    fn fill(&mut self, request: &mut Request, queue: PostedTo) -> Option<(Range<usize>, ScatterTarget)> {
         let Request { name, wr_id, .. } = *request;
         let mut shared = None;
         for part in &mut request.parts {
@@ -352,7 +393,7 @@ impl Table {
             match self.scatter_targets.range(..end).next_back() {
                 Some((_, other)) if other.end > start => shared = shared.or(Some((start..end, *other))),
                 _ => {
-                    self.scatter_targets.insert(start, ScatterTarget { end, qpn, name, wr_id });
+                    self.scatter_targets.insert(start, ScatterTarget { end, queue, name, wr_id });
                     part.is_listed = true;
                 }
             }
@@ -394,7 +435,7 @@ impl Table {
                 request.is_exempt = true;
                 for part in request.parts.iter_mut().filter(|part| is_inside(part)) {
                     unprotected.extend(part.pages.take());
-                    if std::mem::take(&mut part.is_listed) {
+                    if mem::take(&mut part.is_listed) {
                         self.scatter_targets.remove(&part.bytes.start);
                     }
                 }
@@ -404,21 +445,18 @@ impl Table {
     }
 
     /// Takes the requests that a polled completion ends. Returns those whose buffers must be compared.
-    fn complete(&mut self, key: (Watch, Qpn), completion: &Completion) -> Vec<Request> {
+    fn complete(&mut self, watch: Watch, completion: &Completion) -> Vec<Request> {
+        let key = (watch, PostedTo::Qp(completion.qpn));
         let Some(queue) = self.queues.get_mut(&key) else { return Vec::new() };
         let wr_id = completion.wr_id;
         let is_receive = completion.opcode as u32 & WcOpcode::Recv as u32 != 0;
         let done: Vec<Request> = if is_receive {
-            let mut done: Vec<Request> = queue
-                .receives
-                .iter()
-                .position(|r| r.wr_id == wr_id)
-                .and_then(|at| queue.receives.remove(at))
-                .into_iter()
-                .collect();
             // A message of the peer may be the answer to requests without a completion: the program may know that they are done.
             let unsignaled = queue.sends.iter().take_while(|request| !request.is_signaled).count();
-            done.extend(queue.sends.drain(..unsignaled));
+            let mut done: Vec<Request> = queue.sends.drain(..unsignaled).collect();
+            let from = queue.srq.map_or(key, |id| (watch, PostedTo::Srq(id)));
+            let receives = self.queues.get_mut(&from).map(|queue| &mut queue.receives);
+            done.extend(receives.and_then(|list| list.remove(list.iter().position(|r| r.wr_id == wr_id)?)));
             done
         } else {
             // After an error requests without a flag complete, too.
@@ -479,7 +517,7 @@ pub(super) enum Fault {
 /// The program wrote to a page without the right to. Called by the signal handler: it takes no lock, and does not allocate.
 pub(super) fn on_fault(address: usize) -> Fault {
     static REPORTED: AtomicU32 = AtomicU32::new(0);
-    let Owner { qpn, name, wr_id, bytes } = match protected::on_write(address) {
+    let Owner { queue, name, wr_id, bytes } = match protected::on_write(address) {
         Write::First(owner) => owner,
         Write::Again => return Fault::InFlight,
         Write::Other => return Fault::Other,
@@ -491,7 +529,7 @@ pub(super) fn on_fault(address: usize) -> Fault {
         let thread = unsafe { libc::gettid() };
         let last = if number + 1 == MOST_FAULTS_REPORTED { ". Further changes are not reported" } else { "" };
         log::misuse_in_handler(format_args!(
-            "QP {qpn}: thread {thread} writes to address {address:#x}, offset {offset} of the buffer of {len} bytes at {start:#x}, which the {name} with \
+            "{queue}: thread {thread} writes to address {address:#x}, offset {offset} of the buffer of {len} bytes at {start:#x}, which the {name} with \
              wr_id {wr_id:#x} sends and whose completion was not polled. The NIC may send the old bytes, the new ones or a mixture; change a \
              buffer only after its completion was polled{last}"
         ));
@@ -501,7 +539,7 @@ pub(super) fn on_fault(address: usize) -> Fault {
 
 /// Before `fork`: no other thread may hold the table.
 pub(super) fn before_fork() {
-    std::mem::forget(TABLE.lock());
+    mem::forget(TABLE.lock());
 }
 
 /// After `fork`, in both processes. A child writes to copies of its own, so nothing there is a mistake.
@@ -549,7 +587,7 @@ mod tests {
         let (start, end) = (memory.0 + 1, memory.0 + 4 * page - 1);
         let mut protected = Part { is_writable: true, ..part(start..end) };
         let table = TABLE.lock();
-        protected.protect(Qpn::new(7), "SEND", 1);
+        protected.protect(PostedTo::Qp(Qpn::new(7)), "SEND", 1);
         assert_eq!(
             protected.summed().collect::<Vec<_>>(),
             [start..memory.0 + page, memory.0 + 3 * page..end]
@@ -583,7 +621,7 @@ mod tests {
         let mut part =
             Part { bytes: memory.0..memory.0 + 2 * page_len(), is_writable: true, ..Part::default() };
         let table = TABLE.lock();
-        part.protect(Qpn::new(7), "SEND", 1);
+        part.protect(PostedTo::Qp(Qpn::new(7)), "SEND", 1);
         let protected = part.pages.clone().expect("it can be protected");
         assert!(!protected.is_exempt());
         // SAFETY: a byte of the mapping above. The handler makes it writable.

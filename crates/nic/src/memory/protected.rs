@@ -5,8 +5,8 @@
 
 #![expect(unsafe_code, reason = "protects pages, and shares a table with a signal handler")]
 
+use super::in_flight::PostedTo;
 use ferroce_os::memory::page_len;
-use ferroce_proto::Qpn;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
@@ -25,7 +25,7 @@ const EXEMPT: u8 = 2;
 /// The request whose buffer is protected.
 #[derive(Clone, Debug)]
 pub(super) struct Owner {
-    pub(super) qpn: Qpn,
+    pub(super) queue: PostedTo,
     pub(super) name: &'static str,
     pub(super) wr_id: u64,
     /// The buffer.

@@ -259,6 +259,9 @@ impl CqCore {
     pub(crate) fn purge(&self, qpn: Qpn) {
         let mut state = self.state.lock();
         let State { ring, stamps, .. } = &mut *state;
+        if let Some(watch) = self.watch {
+            ring.iter().filter(|c| c.qpn == qpn).for_each(|completion| watch.discarded(completion));
+        }
         let mut kept = ring.iter().map(|c| c.qpn != qpn);
         stamps.retain(|_| kept.next().unwrap_or(false));
         ring.retain(|c| c.qpn != qpn);
