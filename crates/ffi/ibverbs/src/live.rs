@@ -62,7 +62,7 @@ pub(crate) fn remember(by: Caller, memory: Option<Layout>) -> Option<(usize, Lay
     oldest.memory.map(|layout| (oldest.address, layout))
 }
 
-/// A thread begins a verb on an object of this kind; if there is none, why. Waits while another thread finds out whether it may destroy
+/// A thread begins a verb on an object of this kind; if there is none, a sentence that says why. Waits while another thread finds out whether it may destroy
 /// the object: with EBUSY it lives on.
 pub(crate) fn begin<T: Object + 'static>(caller: Caller) -> Result<(), String> {
     let mut live = LIVE.lock();
@@ -78,12 +78,15 @@ pub(crate) fn begin<T: Object + 'static>(caller: Caller) -> Result<(), String> {
         std::thread::sleep(RETRY_EVERY);
         live = LIVE.lock();
     }
+    let user = caller.thread;
     Err(match live.destroyed.iter().rfind(|object| object.address == address) {
         Some(Destroyed { verb, thread, .. }) => format!(
-            "the object at {address:#x}, which thread {thread} has destroyed with {verb}. On hardware this reads freed memory; destroy an object \
+            "thread {user} uses the object at {address:#x}, which thread {thread} has destroyed with {verb}. On hardware this reads freed memory; destroy an object \
              only after every thread has stopped using it"
         ),
-        None => format!("{address:#x}, where no such object is: it was never created, or is being destroyed"),
+        None => format!(
+            "thread {user} uses {address:#x}, where no such object is: it was never created, or is being destroyed"
+        ),
     })
 }
 
