@@ -13,7 +13,7 @@ use crate::exit_report;
 use crate::gids::GidEntry;
 use crate::limits::DeviceLimits;
 use crate::link::now;
-use crate::memory::Watch;
+use crate::memory::WatchedNic;
 use crate::queues::{AsyncEvent, CompletionChannel, EventHub, EventQueue, EventSource};
 use crate::quota::Quotas;
 use crate::raw::RawPort;
@@ -38,7 +38,7 @@ pub(crate) struct NicInner {
     pub(crate) config: Config,
     pub(crate) limits: DeviceLimits,
     /// There with [`Config::watch`].
-    pub(crate) watch: Option<Watch>,
+    pub(crate) watch: Option<WatchedNic>,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
     pub(crate) xrc_domains: XrcDomains,

@@ -3,7 +3,7 @@
 //! Only with `Config::watch`. Pages that lie wholly inside a sent buffer are protected against writing. The first write raises SIGSEGV; the
 //! handler (`freed`) reports it, makes the pages writable and returns, so the program goes on as on hardware. The bytes around these
 //! pages may share a page with other data: their checksums are compared when the completion is polled. So are those of memory that
-//! cannot be protected, up to [`MOST_SUMMED`] bytes per entry.
+//! cannot be protected, up to `MOST_SUMMED` bytes per entry.
 //!
 //! What the NIC itself writes into a watched buffer is no mistake of the program. All its writes call [`before_nic_write`] first.
 
@@ -12,29 +12,22 @@
     reason = "releases a lock that was taken before fork, and asks for the number of a thread"
 )]
 
-use super::access::region;
 use super::freed;
-use super::on_demand;
 use super::protected::{self, Owner, Protected, Write};
-use super::region::{Backing, Span};
-use super::table::{Held, RegionTable};
+use super::region::Span;
+use super::table::RegionTable;
+use super::watched_sge::{HeldRegions, SUMMED_TOGETHER, WatchedSge};
 use ferroce_os::lock::Mutex;
 use ferroce_os::log;
-use ferroce_os::memory::page_len;
-use ferroce_proto::verbs::{Access, Completion, Payload, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+use ferroce_proto::verbs::{Completion, Payload, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 use ferroce_proto::{LKey, PdId, Qpn};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::hash::{DefaultHasher, Hasher};
 use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Bytes of one scatter/gather entry that are summed if its pages cannot be protected.
-const MOST_SUMMED: usize = 1 << 20;
-/// Bytes of one checksum: how exactly a change is located.
-const SUMMED_TOGETHER: usize = 256;
 /// Checksums of all requests together, 4 bytes each. Requests beyond them are not summed.
 const MOST_SUMS: usize = 1 << 22;
 /// Sentences of the signal handler; requests beyond them are not reported.
@@ -42,14 +35,14 @@ const MOST_FAULTS_REPORTED: u32 = 5;
 
 /// A NIC whose requests are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Watch(u32);
+pub(crate) struct WatchedNic(u32);
 
-impl Watch {
-    pub(crate) fn new() -> Watch {
+impl WatchedNic {
+    pub(crate) fn new() -> WatchedNic {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         freed::install();
         IS_ON.store(true, Ordering::Relaxed);
-        Watch(NEXT.fetch_add(1, Ordering::Relaxed))
+        WatchedNic(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A completion that nobody polls any more: its queue pair is gone, or starts anew.
@@ -83,14 +76,14 @@ impl fmt::Display for PostedTo {
 
 /// The requests of one queue pair, or of one shared receive queue; they are forgotten when this is dropped.
 pub(crate) struct InFlight {
-    watch: Watch,
+    watch: WatchedNic,
     queue: PostedTo,
     pd: PdId,
 }
 
 impl InFlight {
     /// Those of a queue pair, which may take its receives from a shared queue.
-    pub(crate) fn of_qp(watch: Watch, qpn: Qpn, pd: PdId, srq: Option<u32>) -> InFlight {
+    pub(crate) fn of_qp(watch: WatchedNic, qpn: Qpn, pd: PdId, srq: Option<u32>) -> InFlight {
         let list = InFlight { watch, queue: PostedTo::Qp(qpn), pd };
         if srq.is_some() {
             TABLE.lock().queues.entry(list.key()).or_default().srq = srq;
@@ -98,7 +91,7 @@ impl InFlight {
         list
     }
 
-    pub(crate) fn of_srq(watch: Watch, id: u32, pd: PdId) -> InFlight {
+    pub(crate) fn of_srq(watch: WatchedNic, id: u32, pd: PdId) -> InFlight {
         InFlight { watch, queue: PostedTo::Srq(id), pd }
     }
 
@@ -131,11 +124,11 @@ impl InFlight {
             .for_each(|part| part.protect(self.queue, name, wr.wr_id));
         let queue = table.queues.entry(self.key()).or_default();
         // The bytes that must be summed are read without the lock. Nobody completes the request meanwhile: it is posted afterwards.
-        let parts: SmallVec<[Part; 1]> = request.parts.iter().map(Part::without_sums).collect();
+        let parts: SmallVec<[WatchedSge; 1]> = request.parts.iter().map(WatchedSge::without_sums).collect();
         queue.sends.push_back(request);
         let mut room = MOST_SUMS.saturating_sub(table.sums);
         drop((table, held));
-        let mut sum = |part: &Part| {
+        let mut sum = |part: &WatchedSge| {
             let count: usize = part.summed().map(|range| range.len().div_ceil(SUMMED_TOGETHER)).sum();
             let sums = if count <= room { part.sums_now() } else { None }.unwrap_or_default();
             room -= sums.len();
@@ -194,7 +187,7 @@ impl InFlight {
         requests.iter().flatten().for_each(|request| table.release(request));
     }
 
-    fn key(&self) -> (Watch, PostedTo) {
+    fn key(&self) -> (WatchedNic, PostedTo) {
         (self.watch, self.queue)
     }
 }
@@ -206,104 +199,12 @@ impl Drop for InFlight {
     }
 }
 
-type HeldRegions<'a> = SmallVec<[Held<'a>; 1]>;
-
-impl RegionTable {
-    /// The bytes of those entries that may be watched, with their regions. What is wrong with the others, the post reports.
-    fn watched<'a>(&'a self, pd: PdId, sges: &'a [Sge]) -> impl Iterator<Item = (Held<'a>, Part)> + 'a {
-        sges.iter().filter_map(move |sge| {
-            let held = self.by_lkey(sge.lkey).ok()?;
-            let span = region(&held).local(pd, sge.addr, u64::from(sge.len), Access::empty()).ok()?;
-            let is_writable = region(&held).access.contains(Access::LOCAL_WRITE);
-            let bytes = span.start..span.start + span.len;
-            let part = Part { bytes, lkey: sge.lkey.0, is_writable, ..Part::default() };
-            (span.backing == Backing::Watched && span.len > 0).then_some((held, part))
-        })
-    }
-}
-
-/// One entry of a request.
-#[derive(Clone, Debug, Default)]
-struct Part {
-    bytes: Range<usize>,
-    /// The key of its region.
-    lkey: u32,
-    /// The registration has shown that its pages can be written.
-    is_writable: bool,
-    /// The pages that are protected.
-    pages: Option<Protected>,
-    /// Checksums of the other bytes.
-    sums: Vec<u32>,
-    /// It is in the list of scatter targets.
-    is_listed: bool,
-}
-
-impl Part {
-    /// The pages that lie wholly inside.
-    fn whole_pages(&self) -> Option<Range<usize>> {
-        let page = page_len();
-        let pages = self.bytes.start.checked_next_multiple_of(page)?..self.bytes.end & !(page - 1);
-        (!pages.is_empty()).then_some(pages)
-    }
-
-    /// Protects these pages for a request, if that is possible.
-    fn protect(&mut self, queue: PostedTo, name: &'static str, wr_id: u64) {
-        let owner = Owner { queue, name, wr_id, bytes: self.bytes.clone() };
-        let pages = self.whole_pages().filter(|_| self.is_writable);
-        self.pages = pages.and_then(|pages| Protected::new(pages, owner));
-    }
-
-    fn without_sums(&self) -> Part {
-        Part { sums: Vec::new(), ..self.clone() }
-    }
-
-    /// The bytes that are summed.
-    fn summed(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let Range { start, end } = self.bytes;
-        match &self.pages {
-            Some(Protected { pages, .. }) => [start..pages.start, pages.end..end],
-            None => [start..end.min(start + MOST_SUMMED), end..end],
-        }
-        .into_iter()
-    }
-
-    /// The checksums of the bytes as they are now; `None` if they are not mapped any more.
-    fn sums_now(&self) -> Option<Vec<u32>> {
-        let mut block = [0; 64 * SUMMED_TOGETHER];
-        let mut sums = Vec::new();
-        for range in self.summed() {
-            for start in range.clone().step_by(block.len()) {
-                let len = block.len().min(range.end - start);
-                // The kernel copies: the program may have unmapped them.
-                let span = Span { start, len, backing: Backing::OnDemand };
-                on_demand::read(span, &mut block[..len]).ok()?;
-                sums.extend(block[..len].chunks(SUMMED_TOGETHER).map(|bytes| {
-                    let mut hasher = DefaultHasher::new();
-                    hasher.write(bytes);
-                    hasher.finish() as u32
-                }));
-            }
-        }
-        Some(sums)
-    }
-
-    /// The first bytes whose checksum differs.
-    fn first_change(&self) -> Option<Range<usize>> {
-        let now = (!self.sums.is_empty()).then(|| self.sums_now()).flatten()?;
-        let pieces = self.summed().flat_map(|range| {
-            let end = range.end;
-            range.step_by(SUMMED_TOGETHER).map(move |start| start..end.min(start + SUMMED_TOGETHER))
-        });
-        pieces.zip(self.sums.iter().zip(&now)).find(|(_, (then, now))| then != now).map(|(piece, _)| piece)
-    }
-}
-
 #[derive(Debug, Default)]
 struct Request {
     name: &'static str,
     wr_id: u64,
     is_signaled: bool,
-    parts: SmallVec<[Part; 1]>,
+    parts: SmallVec<[WatchedSge; 1]>,
     /// The NIC wrote to its buffers, or they belong to the program again.
     is_exempt: bool,
 }
@@ -352,7 +253,7 @@ struct ScatterTarget {
 
 #[derive(Debug)]
 struct Table {
-    queues: BTreeMap<(Watch, PostedTo), Queue>,
+    queues: BTreeMap<(WatchedNic, PostedTo), Queue>,
     /// Memory that outstanding requests fill, by first byte, without overlaps.
     scatter_targets: BTreeMap<usize, ScatterTarget>,
     /// Checksums that are kept.
@@ -426,8 +327,9 @@ impl Table {
 
     /// Gives the memory of a region back to the program, which may do with it what it wants.
     fn forget_region(&mut self, lkey: u32, bytes: &Range<usize>) {
-        let is_inside =
-            |part: &Part| part.lkey == lkey && bytes.start <= part.bytes.start && part.bytes.end <= bytes.end;
+        let is_inside = |part: &WatchedSge| {
+            part.lkey == lkey && bytes.start <= part.bytes.start && part.bytes.end <= bytes.end
+        };
         let mut unprotected = Vec::new();
         for queue in self.queues.values_mut() {
             let requests = queue.sends.iter_mut().chain(&mut queue.receives);
@@ -445,7 +347,7 @@ impl Table {
     }
 
     /// Takes the requests that a polled completion ends. Returns those whose buffers must be compared.
-    fn complete(&mut self, watch: Watch, completion: &Completion) -> Vec<Request> {
+    fn complete(&mut self, watch: WatchedNic, completion: &Completion) -> Vec<Request> {
         let key = (watch, PostedTo::Qp(completion.qpn));
         let Some(queue) = self.queues.get_mut(&key) else { return Vec::new() };
         let wr_id = completion.wr_id;
@@ -561,7 +463,9 @@ pub(super) unsafe fn after_fork(is_child: bool) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::watched_sge::MOST_SUMMED;
     use super::*;
+    use ferroce_os::memory::page_len;
 
     #[test]
     fn pages_stay_protected_that_another_request_covers() {
@@ -579,13 +483,13 @@ mod tests {
     #[test]
     fn only_pages_that_lie_wholly_inside_are_protected_and_the_rest_is_summed() {
         let page = page_len();
-        let part = |bytes: Range<usize>| Part { bytes, ..Part::default() };
+        let part = |bytes: Range<usize>| WatchedSge { bytes, ..WatchedSge::default() };
         assert_eq!(part(100..page + 99).whole_pages(), None);
         assert_eq!(part(page..2 * page).whole_pages(), Some(page..2 * page));
         assert_eq!(part(1..4 * page - 1).whole_pages(), Some(page..3 * page));
         let memory = Pages::map(4);
         let (start, end) = (memory.0 + 1, memory.0 + 4 * page - 1);
-        let mut protected = Part { is_writable: true, ..part(start..end) };
+        let mut protected = WatchedSge { is_writable: true, ..part(start..end) };
         let table = TABLE.lock();
         protected.protect(PostedTo::Qp(Qpn::new(7)), "SEND", 1);
         assert_eq!(
@@ -618,8 +522,11 @@ mod tests {
     fn a_write_while_the_table_is_locked_is_handled() {
         freed::install();
         let memory = Pages::map(2);
-        let mut part =
-            Part { bytes: memory.0..memory.0 + 2 * page_len(), is_writable: true, ..Part::default() };
+        let mut part = WatchedSge {
+            bytes: memory.0..memory.0 + 2 * page_len(),
+            is_writable: true,
+            ..WatchedSge::default()
+        };
         let table = TABLE.lock();
         part.protect(PostedTo::Qp(Qpn::new(7)), "SEND", 1);
         let protected = part.pages.clone().expect("it can be protected");
@@ -628,17 +535,5 @@ mod tests {
         unsafe { std::ptr::write_volatile((memory.0 + page_len()) as *mut u8, 1) };
         assert!(protected.is_exempt());
         table.make_writable(protected);
-    }
-
-    #[test]
-    fn a_change_is_found_where_it_is() {
-        let mut memory = vec![0u8; 3 * SUMMED_TOGETHER + 10];
-        let start = memory.as_mut_ptr() as usize;
-        let mut part = Part { bytes: start..start + memory.len(), ..Part::default() };
-        part.sums = part.sums_now().expect("mapped memory");
-        assert_eq!((part.sums.len(), part.first_change()), (4, None));
-        memory[2 * SUMMED_TOGETHER + 3] = 1;
-        let from = start + 2 * SUMMED_TOGETHER;
-        assert_eq!(part.first_change(), Some(from..from + SUMMED_TOGETHER));
     }
 }
