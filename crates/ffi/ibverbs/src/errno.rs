@@ -121,7 +121,10 @@ fn of_nic(error: &Error) -> c_int {
         )
         | Error::Exhausted { .. }
         | Error::LockedMemory { .. } => libc::ENOMEM,
-        Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        Error::NextHopSilent { .. } => libc::ETIMEDOUT,
+        Error::System { source, .. } | Error::NoRoute { source, .. } => {
+            source.raw_os_error().unwrap_or(libc::EIO)
+        }
         Error::Link(link) => source_errno(link).unwrap_or(libc::EIO),
         Error::NotOnThisWire { .. } => libc::EOPNOTSUPP,
         Error::Memory(_) => libc::EFAULT,
