@@ -115,7 +115,9 @@ fn survive_forks() {
     extern "C" fn in_child() {
         after();
         // The threads that were inside a verb are the parent's.
-        LIVE.lock().inside.clear();
+        let mut live = LIVE.lock();
+        live.inside.clear();
+        live.objects.values_mut().for_each(|object| object.is_destroying = false);
     }
     static HOOK: Once = Once::new();
     // SAFETY: handlers that only take and release a lock; clearing frees no memory.
@@ -146,4 +148,32 @@ pub(crate) fn begin_destroy<T: Object + 'static>(abi: *mut T::Abi) -> Result<(),
 /// The object that a thread destroys does not live any more.
 pub(crate) fn leave(address: usize) {
     LIVE.lock().objects.remove(&address);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pd::PdObject;
+
+    #[test]
+    fn a_child_does_not_wait_for_a_thread_of_its_parent() {
+        let abi = std::ptr::without_provenance_mut(0x4560);
+        enter::<PdObject>(abi);
+        begin_destroy::<PdObject>(abi).expect("it lives");
+        let caller = Caller { address: 0x4560, verb: "ibv_dealloc_pd", thread: 1 };
+        // SAFETY: the child takes a lock that survives forks, and ends; a signal ends it if it waits for ever.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe {
+                libc::alarm(30);
+                libc::_exit(begin::<PdObject>(caller).is_err().into());
+            }
+        }
+        let mut status = 0;
+        // SAFETY: a child of this process, and room for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "it waited, or found nothing");
+        leave(0x4560);
+    }
 }
