@@ -20,7 +20,7 @@ const LAYERED: &[Layered] = &[
             ("settings", &["config", "counters"]),
             ("same-host fabric", &["error", "local"]),
             ("queues", &["device_memory", "gids", "locked_memory", "queues", "quota"]),
-            ("addresses", &["addresses", "raw", "xrc"]),
+            ("addresses", &["addresses", "next_hop", "raw", "xrc"]),
             ("engine", &["engine"]),
             ("services", &["cm", "contexts", "device_attr", "exit_report", "watchdog"]),
             ("device", &["exit", "follow", "inspect", "nic"]),

@@ -136,7 +136,8 @@ fn fixed_windows_fill_the_queue_beyond_the_bdp() {
     let mut world = world(config(&format!("fixed,window={window}")), &topology, flows);
     world.run_until(2_000_000_000);
     // In the steady state a link of 100 Gb/s has the bytes of one base RTT outside of the queue.
-    let base_rtt_s = host().base_rtt_ns(&Routes::new(&topology).expect("connected").way(1, 0)) as f64 / 1e9;
+    let base_rtt_s =
+        host().base_rtt_ns(&Routes::new(&topology).expect("connected").shortest_path(1, 0)) as f64 / 1e9;
     let on_the_way = 12.5e9 * base_rtt_s;
     let expected = f64::from(n) * (window as f64 / 1000.0) * 1048.0 - on_the_way;
     let found = f64::from(world.queue_to_host(0));

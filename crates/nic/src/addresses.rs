@@ -79,6 +79,13 @@ impl AddressTable {
         self.entries.read().iter().map(|e| e.if_index).collect()
     }
 
+    /// The name of an interface, or its number if no address of the device is on it.
+    pub(crate) fn interface_name(&self, if_index: u32) -> String {
+        let entries = self.entries.read();
+        let entry = entries.iter().find(|entry| entry.if_index == if_index);
+        entry.map_or_else(|| format!("interface {if_index}"), |entry| entry.interface.clone())
+    }
+
     /// Reads the table anew; if it changed, what it was and what it is.
     pub(crate) fn refresh(&self) -> Option<(Vec<GidEntry>, Vec<GidEntry>)> {
         if let Some(watch) = &self.watch {

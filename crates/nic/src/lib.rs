@@ -15,7 +15,7 @@
 //! | queues | `queues` | the inner side of completion queues, shared receive queues, channels and events |
 //! | | `locked_memory` | strict mode: how much memory a NIC would pin |
 //! | | `device_memory`, `gids` | memory of the device itself; what the GID table is made of |
-//! | addresses | `addresses` | the GID table |
+//! | addresses | `addresses`, `next_hop` | the GID table; strict mode: whether the next hop of a path answers |
 //! | | `raw`, `xrc` | whole Ethernet frames and rules for who gets them; XRC domains |
 //! | engine | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
 //! | services | `cm` | the connection manager: QP1, and ids shaped after librdmacm |
@@ -48,6 +48,7 @@ pub mod link;
 mod local;
 mod locked_memory;
 mod memory;
+mod next_hop;
 mod nic;
 mod objects;
 mod open;
@@ -82,6 +83,7 @@ pub use limits::{
     DeviceLimits, MAX_INLINE, MAX_OBJECTS, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ_WR, SendBlocks, Strict,
 };
 pub use memory::{MAX_MW, Prefetch, WindowType, is_driver_loaded as is_cuda_loaded};
+pub use next_hop::Neighbour;
 pub use nic::Nic;
 pub use objects::{
     AddressHandle, Cq, MemoryRegion, MemoryWindow, Pd, Qp, QpInit, Srq, WorkQueue, WqState, next_rkey,

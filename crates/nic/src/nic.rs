@@ -13,7 +13,8 @@ use crate::exit_report;
 use crate::gids::GidEntry;
 use crate::limits::DeviceLimits;
 use crate::link::now;
-use crate::memory::Watch;
+use crate::memory::WatchedNic;
+use crate::next_hop::check_next_hop;
 use crate::queues::{AsyncEvent, CompletionChannel, EventHub, EventQueue, EventSource};
 use crate::quota::Quotas;
 use crate::raw::RawPort;
@@ -38,7 +39,7 @@ pub(crate) struct NicInner {
     pub(crate) config: Config,
     pub(crate) limits: DeviceLimits,
     /// There with [`Config::watch`].
-    pub(crate) watch: Option<Watch>,
+    pub(crate) watch: Option<WatchedNic>,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
     pub(crate) xrc_domains: XrcDomains,
@@ -291,18 +292,25 @@ impl NicInner {
         if !is_here && !vector.dgid.is_multicast() {
             // As Linux does when it looks for the MAC address.
             let find = |from| source_towards(from, vector.dgid.to_ip(), source.if_index);
+            let (from, to) = (source.address, vector.dgid.to_ip());
             find(None)
-                .or_else(|error| find(Some(source.address)).map_err(|_| error))
-                .map_err(Error::system("finding a route to the destination"))?;
+                .or_else(|error| find(Some(from)).map_err(|_| error))
+                .map_err(|source| Error::NoRoute { from, to, source })?;
         }
-        Ok(Route {
+        let route = Route {
             sgid: source.gid,
             dgid: vector.dgid,
             flow_label: vector.flow_label,
             hop_limit: if vector.hop_limit == 0 { 64 } else { vector.hop_limit },
             traffic_class: vector.traffic_class,
             entropy: if vector.flow_label == 0 { entropy } else { vector.flow_label as u16 },
-        })
+        };
+        let (from, to, scope_id) = (source.address, vector.dgid.to_ip(), source.if_index);
+        drop(entries);
+        if self.config.strict.is_some() && !is_here && !vector.dgid.is_multicast() {
+            check_next_hop(from, to, scope_id, |index| self.table.interface_name(index))?;
+        }
+        Ok(route)
     }
 
     /// A progress context by number; the first one if there is none.

@@ -15,7 +15,7 @@ use crate::inspect::{Answerer, Subject};
 use crate::limits::Strict;
 use crate::link::{Capture, Faulty, Link, SharedPort, StreamExtras, StreamLink, UdpConfig, UdpLink};
 use crate::local::{LocalLink, LocalPeers};
-use crate::memory::Watch;
+use crate::memory::WatchedNic;
 use crate::nic::{Nic, NicInner};
 use crate::poller_activity::PollerActivity;
 use crate::queues::{EventHub, EventSource};
@@ -99,7 +99,7 @@ impl Nic {
         Nic::over(Arc::new(NicInner {
             engine,
             more: MoreContexts::new(&config),
-            watch: (config.watch && config.wire == Wire::Roce).then(Watch::new),
+            watch: (config.watch && config.wire == Wire::Roce).then(WatchedNic::new),
             config,
             limits,
             window_bytes,

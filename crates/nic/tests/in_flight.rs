@@ -4,13 +4,14 @@
 
 mod objects_support;
 
-use ferroce_nic::{Config, Cq, MemoryRegion, Nic, Qp};
+use ferroce_nic::{Config, Cq, MemoryRegion, Nic, Pd, Qp, QpInit};
 use ferroce_proto::verbs::{
-    Access, AttrMask, Payload, QpAttr, QpState, RecvWr, SendFlags, SendOp, SendWr, Transport,
+    Access, AttrMask, Completion, Payload, QpAttr, QpState, RecvWr, SendFlags, SendOp, SendWr, Transport,
 };
 use objects_support::{completions, pair};
 use std::process::{Command, Output};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the other process does; set in that process only.
@@ -19,6 +20,7 @@ const PAGE: usize = 4096;
 
 /// Two connected queue pairs, and two pages of memory.
 struct Ends {
+    pd: Arc<Pd>,
     a: Qp,
     b: Qp,
     cq: Cq,
@@ -31,11 +33,8 @@ impl Ends {
         let nic = Nic::open(Config::default().with(|c| (c.addresses, c.watch) = (addresses, true))).unwrap();
         let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
         let (a, b) = pair(&nic, &pd, &cq, Transport::Rc);
-        let at = map(libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: it is never unmapped.
-        let region =
-            unsafe { pd.register(at, 2 * PAGE, at as u64, Access::LOCAL_WRITE | Access::REMOTE, None) };
-        Ends { a, b, cq, region: region.unwrap() }
+        let region = register(&pd, map(libc::PROT_READ | libc::PROT_WRITE));
+        Ends { pd, a, b, cq, region }
     }
 
     fn post(&self, qp: &Qp, op: SendOp, page: usize, flags: SendFlags) {
@@ -60,11 +59,22 @@ impl Ends {
 }
 
 fn map(protection: libc::c_int) -> usize {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: new memory.
-    let mapped = unsafe { libc::mmap(ptr::null_mut(), 2 * PAGE, protection, flags, -1, 0) };
+    map_at(0, protection)
+}
+
+/// Maps new memory, at an address unless that is 0.
+fn map_at(at: usize, protection: libc::c_int) -> usize {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if at == 0 { 0 } else { libc::MAP_FIXED };
+    // SAFETY: new memory, or instead of memory of these tests that nobody uses.
+    let mapped = unsafe { libc::mmap(at as *mut libc::c_void, 2 * PAGE, protection, flags, -1, 0) };
     assert_ne!(mapped, libc::MAP_FAILED);
     mapped as usize
+}
+
+fn register(pd: &Arc<Pd>, at: usize) -> MemoryRegion {
+    // SAFETY: it is unmapped only after the region is gone.
+    let region = unsafe { pd.register(at, 2 * PAGE, at as u64, Access::LOCAL_WRITE | Access::REMOTE, None) };
+    region.unwrap()
 }
 
 fn touch(at: usize) {
@@ -77,6 +87,9 @@ fn touch(at: usize) {
 fn other_process() {
     match std::env::var(ROLE).as_deref() {
         Ok("clean") => be_clean(),
+        Ok("deregistered") => deregister_in_flight(),
+        Ok("srq") => share_receives(false),
+        Ok("srq misused") => share_receives(true),
         Ok("threads") => write_from_threads(),
         Ok("illegal") => {
             let _ends = Ends::open();
@@ -131,10 +144,77 @@ fn be_clean() {
     a.modify(&QpAttr { state: QpState::Reset, ..QpAttr::default() }, AttrMask::STATE).unwrap();
     ends.touch(0);
     ends.post(b, SendOp::SendImm(0), 1, SendFlags::SIGNALED);
-    let Ends { a, b, region, cq } = ends;
+    let Ends { a, b, region, cq, .. } = ends;
     drop((a, b));
     touch(region.addr() + PAGE);
     assert_eq!(cq.poll(&mut []).unwrap(), 0);
+}
+
+/// A region is deregistered while requests on it are not completed: its memory is the program's again.
+fn deregister_in_flight() {
+    let mut ends = Ends::open();
+    let at = ends.region.addr();
+    ends.receive(&ends.a, 1);
+    ends.write(0, SendFlags::SIGNALED);
+    ends.region.deregister().unwrap();
+    touch(at);
+    // Nothing is left of the receive, either.
+    ends.region = register(&ends.pd, at);
+    ends.receive(&ends.b, 1);
+    ends.write(0, SendFlags::SIGNALED);
+    ends.region.deregister().unwrap();
+    // The completions must not change the rights of memory that is mapped anew.
+    map_at(at, libc::PROT_READ);
+    let mut done = 0;
+    while done < 2 {
+        done += ends.cq.poll(&mut [Completion::default(); 2]).unwrap();
+    }
+    let mapped = format!("{at:x}-{:x} r--p", at + 2 * PAGE);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(maps.contains(&mapped), "{mapped} is not in {maps}");
+}
+
+/// Receives of a shared queue use their buffers one after the other, or both at the same time.
+fn share_receives(is_misused: bool) {
+    let addresses = Some(vec!["127.91.66.2".parse().unwrap()]);
+    let nic = Nic::open(Config::default().with(|c| (c.addresses, c.watch) = (addresses, true))).unwrap();
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
+    let region = register(&pd, map(libc::PROT_READ | libc::PROT_WRITE));
+    let srq = pd.create_srq(16, 1).unwrap();
+    let receive = |page: usize| {
+        srq.post_recv(&[RecvWr { wr_id: 9, sges: &[region.sge(page * PAGE, PAGE as u32)] }]).unwrap();
+    };
+    let recv_cq = nic.create_cq(64, None, 0).unwrap();
+    let init = QpInit {
+        transport: Transport::Rc,
+        send_cq: &cq,
+        recv_cq: &recv_cq,
+        srq: Some(&srq),
+        cap: objects_support::CAP,
+        signal_all: true,
+    };
+    let connected = || {
+        let (a, b) = (pd.create_qp(&init).unwrap(), pd.create_qp(&init).unwrap());
+        objects_support::connect(&nic, &a, b.qpn());
+        objects_support::connect(&nic, &b, a.qpn());
+        (a, b)
+    };
+    let (a, b) = connected();
+    for qp in [&a, &b, &a] {
+        receive(1);
+        objects_support::post(qp, 1, SendOp::Send, &[region.sge(0, 8)]);
+        completions(&cq, 1);
+        completions(&recv_cq, 1);
+    }
+    // The completion of the receive is never polled: it goes with the queue pair.
+    receive(1);
+    objects_support::post(&a, 1, SendOp::Send, &[region.sge(0, 8)]);
+    completions(&cq, 1);
+    drop((a, b));
+    receive(1);
+    if is_misused {
+        receive(1);
+    }
 }
 
 /// Threads change a buffer while it is protected and released again.
@@ -174,6 +254,23 @@ fn a_program_that_leaves_its_buffers_alone_is_not_reported() {
     let (output, sentences) = run("clean");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(sentences, 0, "{output:?}");
+}
+
+#[test]
+fn memory_that_was_deregistered_is_not_watched() {
+    let (output, sentences) = run("deregistered");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(sentences, 0, "{output:?}");
+}
+
+#[test]
+fn receives_of_a_shared_queue_are_watched() {
+    let (output, sentences) = run("srq");
+    assert!(output.status.success() && sentences == 0, "{output:?}");
+    let (output, sentences) = run("srq misused");
+    assert!(output.status.success() && sentences == 1, "{output:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("the receive with wr_id 0x9 on SRQ "), "{stderr}");
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! The interface of the device's only address goes down and comes up again, in a network namespace of its own: the port's events, and traffic after
-//! them. And a destination that no route leads to.
+//! them. And destinations that no route leads to, or whose next hop is silent.
 //!
 //! Needs `unshare` and `ip` and the right to make user namespaces; says so loudly where it cannot run.
 
 mod objects_support;
 
-use ferroce_nic::{Cq, Error, EventSource, Nic, Pd};
+use ferroce_nic::{Config, Cq, Error, EventSource, Nic, Pd, Strict};
 use ferroce_proto::verbs::{
     AddressVector, AttrMask, EventKind, QpAttr, QpState, RecvWr, SendOp, Transport, WcStatus,
 };
@@ -67,8 +67,38 @@ fn unreachable(pd: &Arc<Pd>, cq: &Cq) {
     let mask =
         M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
     for refused in [qp.modify(&attr, mask), pd.create_address_handle(&av).map(drop)] {
-        let Err(Error::System { source, .. }) = refused else { panic!("{refused:?}") };
+        let Err(Error::NoRoute { from, to, source }) = refused else { panic!("{refused:?}") };
+        assert_eq!((from, to), ("10.98.0.1".parse().unwrap(), "192.0.2.9".parse().unwrap()));
         assert_eq!(source.raw_os_error(), Some(libc::ENETUNREACH));
+    }
+}
+
+/// A next hop that does not answer, and one that does, in strict mode only.
+fn silent_next_hop() {
+    ip("addr add 10.97.0.1/24 dev left");
+    ip("ntable change name arp_cache dev left retrans 50");
+    ip("route add 192.0.2.0/24 via 10.97.0.9");
+    ip("route add 198.51.100.0/24 via 10.97.0.8");
+    ip("neigh add 10.97.0.8 lladdr 02:00:00:00:00:08 dev left nud permanent");
+    for strict in [None, Some(Strict::AnyNic)] {
+        let addresses = Some(vec!["10.97.0.1".parse().unwrap()]);
+        let nic =
+            Nic::open(Config::default().with(|c| (c.addresses, c.strict) = (addresses, strict))).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let ah = |address: &str| {
+            let av = AddressVector { dgid: gid(address), hop_limit: 64, ..AddressVector::default() };
+            pd.create_address_handle(&av).map(drop)
+        };
+        ah("198.51.100.7").unwrap();
+        match (strict, ah("192.0.2.9")) {
+            (None, Ok(())) => {}
+            (Some(_), Err(error @ Error::NextHopSilent { .. })) => {
+                let text = error.to_string();
+                let expected = "the next hop 10.97.0.9 on left, through which 192.0.2.9 is reached, did not answer ARP for ";
+                assert!(text.starts_with(expected), "{text}");
+            }
+            (_, outcome) => panic!("{outcome:?}"),
+        }
     }
 }
 
@@ -101,6 +131,7 @@ fn inside() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(is_up() && nic.try_event().is_none());
     drop((a, b, cq, pd, nic));
+    silent_next_hop();
     // Registries are per namespace; that of one which ends with the test would stay for ever.
     let inode = std::fs::metadata("/proc/self/ns/net").unwrap().ino();
     let _ = std::fs::remove_dir_all(format!("/dev/shm/ferroce-0-{inode}"));

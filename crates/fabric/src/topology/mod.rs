@@ -1,4 +1,4 @@
-//! Who is connected to whom: hosts, switches, links, and the shortest ways between them.
+//! Who is connected to whom: hosts, switches, links, and the shortest paths between them.
 
 mod build;
 mod hpcc;
@@ -6,7 +6,7 @@ mod routes;
 
 pub use build::{FatTree, LeafSpine};
 pub use hpcc::{BadFile, parse_topology};
-pub use routes::{Routes, Way};
+pub use routes::{Routes, ShortestPath};
 
 /// A link between two nodes, both directions alike. Nodes are numbered: first the hosts, then the switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +83,8 @@ pub enum Impossible {
         /// Nanoseconds.
         delay_ns: u64,
     },
-    /// Two hosts without a way between them.
-    #[error("there is no way from host {0} to host {1}; add the missing link")]
+    /// Two hosts without a path between them.
+    #[error("there is no path from host {0} to host {1}; add the missing link")]
     Unreachable(u32, u32),
     /// More than can be simulated.
     #[error("the topology has {0} nodes; at most {MAX_NODES} can be simulated")]

@@ -1,6 +1,6 @@
-//! The shortest ways: for each switch and destination, the ports that lead closer.
+//! The shortest paths: for each switch and destination, the ports that lead closer.
 //!
-//! All hosts of a switch are reached on the same ways up to that switch, so the table has one column per switch with hosts
+//! All hosts of a switch are reached on the same paths up to that switch, so the table has one column per switch with hosts
 //! instead of one per host.
 
 use super::{Adjacent, Impossible, MAX_ROUTES, Topology};
@@ -30,11 +30,11 @@ struct Access {
     port: [u16; 1],
 }
 
-/// The links of one shortest way.
+/// The links of one shortest path.
 #[derive(Clone, Debug)]
-pub struct Way(Vec<(u64, u64)>);
+pub struct ShortestPath(Vec<(u64, u64)>);
 
-impl Way {
+impl ShortestPath {
     /// Number of links.
     pub fn hops(&self) -> u32 {
         self.0.len() as u32
@@ -67,7 +67,7 @@ pub(crate) fn serial_ps(bytes: u32, rate: u64) -> u64 {
 }
 
 impl Routes {
-    /// Finds all shortest ways by breadth-first search from each switch with hosts.
+    /// Finds all shortest paths by breadth-first search from each switch with hosts.
     pub fn new(topology: &Topology) -> Result<Routes, Impossible> {
         let ports = topology.ports();
         let (hosts, switches) = (topology.hosts, topology.tiers.len());
@@ -137,8 +137,8 @@ impl Routes {
         &self.ports
     }
 
-    /// One of the shortest ways; all have the same number of links.
-    pub fn way(&self, from: u32, to: u32) -> Way {
+    /// One of the shortest paths; all have the same number of links.
+    pub fn shortest_path(&self, from: u32, to: u32) -> ShortestPath {
         let mut links = Vec::new();
         let mut node = from;
         while node != to {
@@ -150,7 +150,7 @@ impl Routes {
             links.push((next.rate, next.delay_ns));
             node = next.node;
         }
-        Way(links)
+        ShortestPath(links)
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
             } else {
                 6
             };
-            assert_eq!(routes.way(from, to).hops(), hops, "{from} to {to}");
+            assert_eq!(routes.shortest_path(from, to).hops(), hops, "{from} to {to}");
             let first = routes.ports(tor_of(from), to);
             let expected = if hops == 2 { vec![(to % 3) as u16] } else { vec![3, 4] };
             assert_eq!(first, expected, "{from} to {to}");
@@ -209,6 +209,6 @@ mod tests {
         let link = |a, b| Link { a, b, rate: 1_000_000_000, delay_ns: 1 };
         let topology = Topology { hosts: 2, tiers: vec![1, 1], links: vec![link(0, 2), link(1, 3)] };
         let error = Routes::new(&topology).expect_err("two islands");
-        assert_eq!(error.to_string(), "there is no way from host 1 to host 0; add the missing link");
+        assert_eq!(error.to_string(), "there is no path from host 1 to host 0; add the missing link");
     }
 }

@@ -1,7 +1,7 @@
 //! What a world is made of, beside its topology and flows.
 
 use crate::switch::SwitchConfig;
-use crate::topology::{Routes, Way};
+use crate::topology::{Routes, ShortestPath};
 use ferroce_proto::cc::Choice;
 
 /// How lost packets are recovered.
@@ -90,16 +90,16 @@ impl HostConfig {
     /// Picoseconds from the first byte to the last acknowledgement at the sender, in an empty network, at line rate,
     /// without telemetry: all but the last packet at the slowest link, then the last packet through all links, and its
     /// acknowledgement back.
-    pub fn ideal_ps(&self, way: &Way, bytes: u64) -> u64 {
+    pub fn ideal_ps(&self, path: &ShortestPath, bytes: u64) -> u64 {
         let before = u64::from(self.packets(bytes) - 1) * u64::from(self.mtu + self.header);
-        let at_bottleneck = u128::from(before) * 8_000_000_000_000 / u128::from(way.bottleneck());
-        let last = way.transit_ps(self.last_payload(bytes) + self.header);
-        at_bottleneck as u64 + last + way.transit_ps(self.ack)
+        let at_bottleneck = u128::from(before) * 8_000_000_000_000 / u128::from(path.bottleneck());
+        let last = path.transit_ps(self.last_payload(bytes) + self.header);
+        at_bottleneck as u64 + last + path.transit_ps(self.ack)
     }
 
     /// Round-trip time of a full packet in an empty network.
-    pub fn base_rtt_ns(&self, way: &Way) -> u64 {
-        (way.transit_ps(self.mtu + self.header) + way.transit_ps(self.ack)).div_ceil(1000)
+    pub fn base_rtt_ns(&self, path: &ShortestPath) -> u64 {
+        (path.transit_ps(self.mtu + self.header) + path.transit_ps(self.ack)).div_ceil(1000)
     }
 }
 
@@ -110,5 +110,5 @@ pub(super) fn largest_base_rtt_ns(host: &HostConfig, routes: &Routes, hosts: u32
     let step = (hosts / LOOKED_AT).max(1) as usize;
     let pairs =
         (0..hosts).step_by(step).flat_map(|a| (0..hosts).filter(move |b| *b != a).map(move |b| (a, b)));
-    pairs.map(|(a, b)| host.base_rtt_ns(&routes.way(a, b))).max().unwrap_or(1)
+    pairs.map(|(a, b)| host.base_rtt_ns(&routes.shortest_path(a, b))).max().unwrap_or(1)
 }

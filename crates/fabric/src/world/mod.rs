@@ -320,9 +320,9 @@ impl World {
         let spec = &mut self.flows[flow as usize];
         spec.start_ps = self.now;
         let Flow { from, to, bytes, .. } = *spec;
-        let way = self.routes.way(from, to);
-        let path = self.path(&way);
-        let ideal_ps = self.config.host.ideal_ps(&way, bytes);
+        let shortest = self.routes.shortest_path(from, to);
+        let path = self.path(&shortest);
+        let ideal_ps = self.config.host.ideal_ps(&shortest, bytes);
         self.counters.started += 1;
         if self.start_pair(flow, &path, ideal_ps) {
             return;

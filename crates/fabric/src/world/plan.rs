@@ -1,11 +1,11 @@
-//! What a flow does before it gets any feedback: the ways of its packets, and its first window.
+//! What a flow does before it gets any feedback: the paths of its packets, and its first window.
 
 use super::World;
-use crate::topology::Way;
+use crate::topology::ShortestPath;
 use crate::workload::Flow;
 use ferroce_proto::cc::{CongestionControl, Path};
 
-/// The ways of a flow with ECMP, and its first window.
+/// The paths of a flow with ECMP, and its first window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The nodes that data passes, with both hosts.
@@ -22,21 +22,21 @@ pub(super) fn entropy(flow: u32, from: u32) -> u32 {
 }
 
 impl World {
-    /// The plan of a flow. With per-packet load balancing, packets take other ways than these.
+    /// The plan of a flow. With per-packet load balancing, packets take other paths than these.
     pub fn plan(&self, flow: u32) -> Plan {
         let Flow { from, to, .. } = self.flows[flow as usize];
         let hashed = entropy(flow, from);
         Plan {
             data: self.way_of(from, to, hashed),
             acks: self.way_of(to, from, !hashed),
-            window: self.config.control.build(&self.path(&self.routes.way(from, to))).window(),
+            window: self.config.control.build(&self.path(&self.routes.shortest_path(from, to))).window(),
         }
     }
 
-    /// What the controller of a flow on this way is built for.
-    pub(super) fn path(&self, way: &Way) -> Path {
-        let line_rate = way.rates().first().copied().unwrap_or_default() / 8;
-        Path { line_rate, base_rtt_ns: self.base_rtt_ns, mtu: self.config.host.mtu, hops: way.hops() }
+    /// What the controller of a flow on this path is built for.
+    pub(super) fn path(&self, path: &ShortestPath) -> Path {
+        let line_rate = path.rates().first().copied().unwrap_or_default() / 8;
+        Path { line_rate, base_rtt_ns: self.base_rtt_ns, mtu: self.config.host.mtu, hops: path.hops() }
     }
 
     fn way_of(&self, from: u32, to: u32, entropy: u32) -> Vec<u32> {

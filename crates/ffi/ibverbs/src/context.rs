@@ -123,7 +123,8 @@ impl Context {
         if context.is_null() {
             return Err(invalid("the context is NULL"));
         }
-        live::leave::<Context>(verbs_context::around(context))?;
+        live::begin_destroy::<Context>(verbs_context::around(context))?;
+        live::leave(verbs_context::around(context).addr());
         // SAFETY: as the caller promises.
         let open = unsafe { Context::of(context)? };
         // The manual allows a program to close the context and never destroy its objects. They point here, so the

@@ -8,6 +8,7 @@ use crate::errno::{Refused, invalid};
 use crate::guard;
 use crate::handle::{Handle, Use, Uses, object, store_word};
 use crate::pd::PdObject;
+use crate::watched::{self, LiveObject};
 use ferroce_nic::lock::Mutex;
 use ferroce_nic::{Cq, EventSource, Moderation, Stamp};
 use ferroce_proto::verbs::{Completion, WcFlags};
@@ -50,6 +51,10 @@ impl CqObject {
     }
 
     unsafe fn settle(&self, cq: *mut ibv_cq_ex) -> Result<(), Refused> {
+        if watched::is_on() {
+            // SAFETY: the queue's own structure.
+            crate::cq_ex::refuse(unsafe { &mut *cq });
+        }
         // SAFETY: a queue of ours, and its context.
         let context = unsafe { Context::of((*cq).base.context)? };
         context.targets.lock().remove(&EventSource::Cq(self.cq.id()));
@@ -141,7 +146,7 @@ pub(crate) unsafe extern "C" fn create_cq(
 pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     guard::number("ibv_resize_cq", || {
         // SAFETY: a queue of ours.
-        let object = unsafe { CqObject::of(cq)? };
+        let object = unsafe { LiveObject::<CqObject>::of("ibv_resize_cq", cq.cast())? };
         object.cq.resize(u32::try_from(cqe).map_err(|_| invalid("cqe is negative"))?)?;
         // SAFETY: the queue's own structure.
         unsafe { store_word((&raw mut (*cq).cqe).cast(), cqe as u32) };
@@ -153,7 +158,12 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     guard::number("ibv_modify_cq", || {
         // SAFETY: a queue of ours, and the program's attributes.
-        let (object, attr) = unsafe { (CqObject::of(cq)?, attr.as_ref().ok_or(invalid("cq_attr is NULL"))?) };
+        let (object, attr) = unsafe {
+            (
+                LiveObject::<CqObject>::of("ibv_modify_cq", cq.cast())?,
+                attr.as_ref().ok_or(invalid("cq_attr is NULL"))?,
+            )
+        };
         if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
             return Err(invalid("attr_mask has unknown bits"));
         }

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::cq::{CqInit, CqObject, imm_or_key};
 use crate::errno::{invalid, unsupported};
 use crate::guard;
+use crate::watched::refuse_destroyed;
 use ferroce_nic::Stamp;
 use ferroce_proto::verbs::{Completion, WcFlags};
 use std::ffi::c_int;
@@ -62,6 +63,21 @@ fn fill(cq: &mut ibv_cq_ex, wc_flags: u64) {
     }
 }
 
+/// The queue is being destroyed: if it has calls of its own, replaces them by those that report it and read nothing.
+pub(crate) fn refuse(cq: &mut ibv_cq_ex) {
+    unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) -> c_int {
+        refuse_destroyed::<CqObject>("ibv_start_poll", cq.addr())
+    }
+    unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+        refuse_destroyed::<CqObject>("ibv_next_poll", cq.addr())
+    }
+    if cq.start_poll.is_some() {
+        cq.start_poll = Some(start_poll);
+        cq.next_poll = Some(next_poll);
+        refuse_readers(cq);
+    }
+}
+
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: NULL or the program's attributes.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
@@ -106,6 +122,15 @@ macro_rules! readers {
 
         fn fill_readers(cq: &mut ibv_cq_ex) {
             $(cq.$name = Some($name);)*
+        }
+
+        fn refuse_readers(cq: &mut ibv_cq_ex) {
+            $(cq.$name = {
+                unsafe extern "C" fn nothing(_: *mut ibv_cq_ex) -> $answer {
+                    0
+                }
+                Some(nothing)
+            };)*
         }
     };
 }

@@ -17,6 +17,8 @@ pub(crate) enum Refused {
     Nic(Error),
     /// A refusal that is about a queue pair.
     Qp(Qpn, Box<Refused>),
+    /// With `--explain=strict`: this object does not live.
+    Destroyed(String),
     /// The object is still in use, with who uses it and how many.
     InUse(&'static str, usize),
 }
@@ -75,6 +77,7 @@ impl Refused {
             Refused::Nic(error) => of_nic(error),
             Refused::Qp(_, why) => why.errno(),
             Refused::InUse(..) => libc::EBUSY,
+            Refused::Destroyed(_) => libc::EINVAL,
         }
     }
 
@@ -87,9 +90,11 @@ impl Refused {
     /// Logs the reason, if `FERROCE_LOG` requests it.
     #[cold]
     pub(crate) fn explain(&self, verb: &str) {
-        // Not failures: an empty table entry, or an empty queue.
-        if !matches!(self, Refused::Errno(libc::ENODATA | libc::EAGAIN | libc::EINTR, _)) {
-            ferroce_nic::log_refusal(format_args!("{verb}: {self}"));
+        match self {
+            // Not failures: an empty table entry, or an empty queue.
+            Refused::Errno(libc::ENODATA | libc::EAGAIN | libc::EINTR, _) => {}
+            Refused::Destroyed(_) => ferroce_nic::log_misuse(format_args!("{verb}: {self}")),
+            _ => ferroce_nic::log_refusal(format_args!("{verb}: {self}")),
         }
     }
 }
@@ -98,6 +103,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refused::Errno(_, why) => f.write_str(why),
+            Refused::Destroyed(why) => f.write_str(why),
             Refused::Nic(error) => error.fmt(f),
             Refused::Qp(qpn, why) => write!(f, "QP {qpn}: {why}"),
             Refused::InUse(who, count) => write!(f, "{who} ({count} uses); destroy them first"),
@@ -115,7 +121,10 @@ fn of_nic(error: &Error) -> c_int {
         )
         | Error::Exhausted { .. }
         | Error::LockedMemory { .. } => libc::ENOMEM,
-        Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        Error::NextHopSilent { .. } => libc::ETIMEDOUT,
+        Error::System { source, .. } | Error::NoRoute { source, .. } => {
+            source.raw_os_error().unwrap_or(libc::EIO)
+        }
         Error::Link(link) => source_errno(link).unwrap_or(libc::EIO),
         Error::NotOnThisWire { .. } => libc::EOPNOTSUPP,
         Error::Memory(_) => libc::EFAULT,

@@ -60,7 +60,10 @@ pub(crate) trait Destroyed: Object {
     /// The verb.
     const VERB: &'static str;
 
-    /// Refuses while something depends on the object, and ends what others know of it.
+    /// Refuses while something depends on the object. Does not wait.
+    fn check_unused(&self) -> Result<(), Refused>;
+
+    /// Ends what others know of the object. May wait for the program to acknowledge its events.
     ///
     /// # Safety
     /// The object's own structure.
@@ -80,10 +83,14 @@ macro_rules! object {
         impl $crate::handle::Destroyed for $object {
             const VERB: &'static str = $verb;
 
-            unsafe fn release(&self, _abi: *mut $abi) -> Result<(), $crate::errno::Refused> {
+            fn check_unused(&self) -> Result<(), $crate::errno::Refused> {
                 $(if self.uses.any() {
                     return Err($crate::errno::Refused::InUse($who, self.uses.count()));
                 })?
+                Ok(())
+            }
+
+            unsafe fn release(&self, _abi: *mut $abi) -> Result<(), $crate::errno::Refused> {
                 // SAFETY: as the caller promises.
                 $(unsafe { self.$settle(_abi)? };)?
                 Ok(())
@@ -214,16 +221,18 @@ impl<T: Object + 'static> Handle<T> {
 /// The verb that destroys an object.
 pub(crate) unsafe extern "C" fn destroy<T: Destroyed + 'static>(abi: *mut T::Abi) -> c_int {
     guard::number(T::VERB, || {
-        live::leave::<T>(abi)?;
+        live::begin_destroy::<T>(abi)?;
+        // SAFETY: an object of ours that lives, which the program gives back.
+        let checked = unsafe { Handle::<T>::check_number(abi) }
+            .and_then(|object| object.check_unused().map(|()| object))
+            .inspect_err(|_| live::enter::<T>(abi));
+        let object = checked?;
+        live::leave(abi.addr());
         if watched::is_on() {
             watched::destroying(T::VERB, abi.addr());
         }
-        // SAFETY: an object of ours that lives, which the program gives back.
-        let released = unsafe { Handle::<T>::check_number(abi).and_then(|object| object.release(abi)) };
-        if released.is_err() {
-            live::enter::<T>(abi);
-            return released;
-        }
+        // SAFETY: as above; its own structure.
+        unsafe { object.release(abi) }.inspect_err(|_| live::enter::<T>(abi))?;
         // SAFETY: as above.
         drop(unsafe {
             if watched::is_on() { Handle::<T>::take_keeping(abi, T::VERB) } else { Handle::<T>::take(abi) }
@@ -263,5 +272,47 @@ impl Uses {
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         Arc::strong_count(&self.0) - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::thread::JoinHandle;
+
+    /// An object that is always in use. While it is asked, another thread begins a verb on it.
+    struct Busy(Mutex<Option<JoinHandle<Result<(), String>>>>);
+
+    object!(Busy, ibv_pd);
+
+    impl Destroyed for Busy {
+        const VERB: &'static str = "ibv_dealloc_pd";
+
+        fn check_unused(&self) -> Result<(), Refused> {
+            let address = std::ptr::from_ref(self).addr() - std::mem::offset_of!(Handle<Busy>, object);
+            let caller = live::Caller { address, verb: "ibv_post_send", thread: 3 };
+            let other = std::thread::spawn(move || live::begin::<Busy>(caller));
+            // Time for the other thread to be wrong.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            *self.0.lock().expect("no panic") = Some(other);
+            Err(Refused::InUse("a test", 1))
+        }
+
+        unsafe fn release(&self, _: *mut ibv_pd) -> Result<(), Refused> {
+            unreachable!("it is in use")
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_in_use_still_lives_for_other_threads() {
+        let abi = ibv_pd { context: std::ptr::null_mut(), handle: 0 };
+        let made = Handle::publish(abi, Busy(Mutex::default()));
+        // SAFETY: the object of this test, which stays.
+        let (refused, object) =
+            unsafe { (destroy::<Busy>(made), Handle::<Busy>::of(made).expect("it stays")) };
+        assert_eq!(refused, libc::EBUSY);
+        let other = object.0.lock().expect("no panic").take().expect("it was asked");
+        assert_eq!(other.join().expect("no panic"), Ok(()));
     }
 }

@@ -144,7 +144,8 @@ macro_rules! unimport {
     ($($name:ident($object:ty) = $verb:literal;)*) => {
         $(pub(crate) unsafe extern "C" fn $name(given: *mut <$object as Object>::Abi) {
             guard::quiet($verb, || {
-                live::leave::<$object>(given)?;
+                live::begin_destroy::<$object>(given)?;
+                live::leave(given.addr());
                 // SAFETY: a pointer of ours that lives, which the program gives back.
                 drop(unsafe { Handle::<$object>::take(given) });
                 Ok(())

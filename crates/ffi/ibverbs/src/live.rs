@@ -10,20 +10,30 @@ use std::alloc::Layout;
 use std::any::TypeId;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Once;
+use std::time::Duration;
 
+/// How often a thread that waits for another one's verb on the same object looks again.
+pub(crate) const RETRY_EVERY: Duration = Duration::from_micros(100);
 /// Destroyed objects that are remembered, and whose memory is kept.
 const MOST_DESTROYED: usize = 1024;
 
 static LIVE: Mutex<Live> =
-    Mutex::new(Live { kinds: BTreeMap::new(), destroyed: VecDeque::new(), inside: Vec::new() });
+    Mutex::new(Live { objects: BTreeMap::new(), destroyed: VecDeque::new(), inside: Vec::new() });
 
 struct Live {
-    /// The kind of object at each address.
-    kinds: BTreeMap<usize, TypeId>,
+    /// The object at each address.
+    objects: BTreeMap<usize, Entry>,
     /// The last destroyed objects, if the program is watched.
     destroyed: VecDeque<Destroyed>,
     /// The threads inside verbs on objects, if the program is watched.
     inside: Vec<Caller>,
+}
+
+/// An object that lives.
+struct Entry {
+    kind: TypeId,
+    /// A thread is inside the verb that destroys it, which may still be refused.
+    is_destroying: bool,
 }
 
 /// An object that a thread has destroyed.
@@ -52,20 +62,31 @@ pub(crate) fn remember(by: Caller, memory: Option<Layout>) -> Option<(usize, Lay
     oldest.memory.map(|layout| (oldest.address, layout))
 }
 
-/// A thread begins a verb on an object of this kind; if there is none, why.
+/// A thread begins a verb on an object of this kind; if there is none, a sentence that says why. Waits while another thread finds out whether it may destroy
+/// the object: with EBUSY it lives on.
 pub(crate) fn begin<T: Object + 'static>(caller: Caller) -> Result<(), String> {
     let mut live = LIVE.lock();
     let address = caller.address;
-    if live.kinds.get(&address) == Some(&TypeId::of::<T>()) {
-        live.inside.push(caller);
-        return Ok(());
+    while let Some(Entry { kind, is_destroying }) = live.objects.get(&address)
+        && *kind == TypeId::of::<T>()
+    {
+        if !is_destroying {
+            live.inside.push(caller);
+            return Ok(());
+        }
+        drop(live);
+        std::thread::sleep(RETRY_EVERY);
+        live = LIVE.lock();
     }
+    let user = caller.thread;
     Err(match live.destroyed.iter().rfind(|object| object.address == address) {
         Some(Destroyed { verb, thread, .. }) => format!(
-            "the object at {address:#x}, which thread {thread} has destroyed with {verb}. On hardware this reads freed memory; destroy an object \
+            "thread {user} uses the object at {address:#x}, which thread {thread} has destroyed with {verb}. On hardware this reads freed memory; destroy an object \
              only after every thread has stopped using it"
         ),
-        None => format!("{address:#x}, where no such object is: it was never created, or is being destroyed"),
+        None => format!(
+            "thread {user} uses {address:#x}, where no such object is: it was never created, or is being destroyed"
+        ),
     })
 }
 
@@ -94,7 +115,9 @@ fn survive_forks() {
     extern "C" fn in_child() {
         after();
         // The threads that were inside a verb are the parent's.
-        LIVE.lock().inside.clear();
+        let mut live = LIVE.lock();
+        live.inside.clear();
+        live.objects.values_mut().for_each(|object| object.is_destroying = false);
     }
     static HOOK: Once = Once::new();
     // SAFETY: handlers that only take and release a lock; clearing frees no memory.
@@ -103,19 +126,54 @@ fn survive_forks() {
     });
 }
 
-/// Notes an object that the program gets.
+/// Notes an object that the program gets, or keeps because it cannot be destroyed.
 pub(crate) fn enter<T: Object + 'static>(abi: *mut T::Abi) {
     survive_forks();
-    LIVE.lock().kinds.insert(abi.addr(), TypeId::of::<T>());
+    LIVE.lock().objects.insert(abi.addr(), Entry { kind: TypeId::of::<T>(), is_destroying: false });
 }
 
-/// Takes the note back, before the object ends; refuses a pointer that leads to none of this kind.
-pub(crate) fn leave<T: Object + 'static>(abi: *mut T::Abi) -> Result<(), Refused> {
-    let live = &mut LIVE.lock().kinds;
-    match live.get(&abi.addr()) {
-        Some(kind) if *kind == TypeId::of::<T>() => drop(live.remove(&abi.addr())),
-        _ if abi.is_null() => return Err(invalid("a NULL pointer")),
-        _ => return Err(invalid("no such object: it was destroyed already, or never created")),
+/// A thread begins to destroy an object: no other one can do so. Ends with [`enter`] or [`leave`]. Refuses a pointer that leads to none of this
+/// kind.
+pub(crate) fn begin_destroy<T: Object + 'static>(abi: *mut T::Abi) -> Result<(), Refused> {
+    match LIVE.lock().objects.get_mut(&abi.addr()) {
+        Some(entry) if entry.kind == TypeId::of::<T>() && !entry.is_destroying => {
+            entry.is_destroying = true;
+            Ok(())
+        }
+        _ if abi.is_null() => Err(invalid("a NULL pointer")),
+        _ => Err(invalid("no such object: it was destroyed already, or never created")),
     }
-    Ok(())
+}
+
+/// The object that a thread destroys does not live any more.
+pub(crate) fn leave(address: usize) {
+    LIVE.lock().objects.remove(&address);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pd::PdObject;
+
+    #[test]
+    fn a_child_does_not_wait_for_a_thread_of_its_parent() {
+        let abi = std::ptr::without_provenance_mut(0x4560);
+        enter::<PdObject>(abi);
+        begin_destroy::<PdObject>(abi).expect("it lives");
+        let caller = Caller { address: 0x4560, verb: "ibv_dealloc_pd", thread: 1 };
+        // SAFETY: the child takes a lock that survives forks, and ends; a signal ends it if it waits for ever.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe {
+                libc::alarm(30);
+                libc::_exit(begin::<PdObject>(caller).is_err().into());
+            }
+        }
+        let mut status = 0;
+        // SAFETY: a child of this process, and room for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "it waited, or found nothing");
+        leave(0x4560);
+    }
 }

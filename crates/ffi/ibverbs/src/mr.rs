@@ -7,6 +7,7 @@ use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Use, object};
 use crate::pd::PdObject;
+use crate::watched::LiveObject;
 use ferroce_nic::MemoryRegion;
 use ferroce_nic::lock::Mutex;
 use ferroce_proto::verbs::Access;
@@ -220,7 +221,7 @@ pub(crate) unsafe extern "C" fn rereg_mr(
 
 /// What a re-registration asks for, checked.
 struct Change<'a> {
-    object: &'a MrObject,
+    object: LiveObject<'a, MrObject>,
     place: Option<(*mut c_void, usize)>,
     pd: Option<(*mut ibv_pd, &'a PdObject)>,
     access: Option<Access>,
@@ -236,7 +237,7 @@ impl Change<'_> {
         new_access: c_int,
     ) -> Result<Self, Refused> {
         // SAFETY: a region of ours.
-        let object = unsafe { Handle::<MrObject>::of(mr)? };
+        let object = unsafe { LiveObject::<MrObject>::of("ibv_rereg_mr", mr)? };
         let known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
         if flags == 0 || flags & !known != 0 {
             return Err(invalid("flags name no change, or one that is not known"));

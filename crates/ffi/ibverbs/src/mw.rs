@@ -7,6 +7,7 @@ use crate::handle::{Handle, Use, object};
 use crate::mr::{MrObject, access};
 use crate::pd::PdObject;
 use crate::qp::QpObject;
+use crate::watched::LiveObject;
 use ferroce_nic::{MemoryWindow, WindowType};
 use ferroce_proto::verbs::{MwBind, SendFlags};
 use ferroce_proto::{LKey, RKey};
@@ -36,8 +37,11 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
     })
 }
 
+/// The verb that binds a window of type 1. A work request that binds one of type 2 counts as the same.
+const BIND: &str = "ibv_bind_mw";
+
 /// The region of a bind; none is valid for unbinding a window.
-unsafe fn region<'a>(info: &ibv_mw_bind_info) -> Result<Option<&'a MrObject>, Refused> {
+unsafe fn region<'a>(info: &ibv_mw_bind_info) -> Result<Option<LiveObject<'a, MrObject>>, Refused> {
     if info.mr.is_null() {
         return match (info.addr, info.length) {
             (0, 0) => Ok(None),
@@ -45,21 +49,26 @@ unsafe fn region<'a>(info: &ibv_mw_bind_info) -> Result<Option<&'a MrObject>, Re
         };
     }
     // SAFETY: as the caller promises, a region of ours.
-    unsafe { Handle::<MrObject>::of(info.mr) }.map(Some)
+    unsafe { LiveObject::of(BIND, info.mr) }.map(Some)
 }
 
 /// Binds a window of type 1. The program reads the new key from the window.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    guard::number("ibv_bind_mw", || {
+    guard::number(BIND, || {
         // SAFETY: objects of ours, and the program's attributes.
         let (qp, object, bind) = unsafe {
-            (QpObject::of(qp)?, Handle::<MwObject>::of(mw)?, bind.as_ref().ok_or(invalid("mw_bind is NULL"))?)
+            (
+                QpObject::live(BIND, qp)?,
+                LiveObject::<MwObject>::of(BIND, mw)?,
+                bind.as_ref().ok_or(invalid("mw_bind is NULL"))?,
+            )
         };
         let flags = SendFlags::from_bits(bind.send_flags)
             .ok_or(invalid("send_flags that the device does not know"))?;
         let info = &bind.bind_info;
         // SAFETY: a region of ours, or NULL.
-        let region = unsafe { region(info)? }.map(|mr| mr.region.lock());
+        let region = unsafe { region(info)? };
+        let region = region.as_ref().map(|mr| mr.region.lock());
         // SAFETY: the window's own structure.
         let old = RKey(unsafe { (*mw).rkey });
         let rights = access(info.mw_access_flags)?;
@@ -85,7 +94,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
 /// The pointers are NULL or of ours.
 pub(crate) unsafe fn bind(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<MwBind, Refused> {
     // SAFETY: as the caller promises.
-    let (object, region) = unsafe { (Handle::<MwObject>::of(mw)?, region(info)?) };
+    let (object, region) = unsafe { (LiveObject::<MwObject>::of(BIND, mw)?, region(info)?) };
     if object.window.kind() != WindowType::Two {
         return Err(invalid("a window of type 1 is bound with ibv_bind_mw"));
     }

@@ -8,6 +8,7 @@ use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Use, Uses, object};
 use crate::pd::PdObject;
+use crate::watched::LiveObject;
 use crate::xrcd::XrcdObject;
 use ferroce_nic::{EventSource, Srq};
 use std::ffi::{c_int, c_void};
@@ -120,8 +121,12 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 pub(crate) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     guard::number("ibv_modify_srq", || {
         // SAFETY: a queue of ours, and the program's attributes.
-        let (object, attr) =
-            unsafe { (Handle::<SrqObject>::of(srq)?, attr.as_ref().ok_or(invalid("srq_attr is NULL"))?) };
+        let (object, attr) = unsafe {
+            (
+                LiveObject::<SrqObject>::of("ibv_modify_srq", srq)?,
+                attr.as_ref().ok_or(invalid("srq_attr is NULL"))?,
+            )
+        };
         let mask = mask as u32;
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(invalid("srq_attr_mask has unknown bits"));
@@ -143,8 +148,12 @@ pub(crate) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq
 pub(crate) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     guard::number("ibv_query_srq", || {
         // SAFETY: a queue of ours, and room for the answer.
-        let (object, out) =
-            unsafe { (Handle::<SrqObject>::of(srq)?, attr.as_mut().ok_or(invalid("srq_attr is NULL"))?) };
+        let (object, out) = unsafe {
+            (
+                LiveObject::<SrqObject>::of("ibv_query_srq", srq)?,
+                attr.as_mut().ok_or(invalid("srq_attr is NULL"))?,
+            )
+        };
         let now = object.srq.query();
         *out = ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit };
         Ok(())

@@ -1,23 +1,21 @@
-//! The posting and polling verbs with a check of their object, for `ferroce run --explain=strict`: it must live, and no other thread may destroy
+//! The verbs with a check of their object, for `ferroce run --explain=strict`: it must live, and no other thread may destroy
 //! it meanwhile.
 //!
-//! They stand in the tables instead of the usual ones if the device watches its program. Then the memory of a destroyed object is kept for a
+//! Those for posting and polling stand in the tables instead of the usual ones if the device watches its program; others ask for a [`LiveObject`]. Then the memory of a destroyed object is kept for a
 //! while, since inline verbs read the object before they call anything here. Without it, no instruction of theirs is executed.
 //!
-//! Only the verbs of the tables are checked: calls on `ibv_cq_ex` and `ibv_qp_ex` structures go through their own pointers.
+//! The calls of an `ibv_cq_ex` or `ibv_qp_ex` go through its own pointers, which its destruction replaces.
 
 use crate::abi::*;
 use crate::cq::CqObject;
-use crate::handle::Object;
+use crate::errno::Refused;
+use crate::handle::{Handle, Object};
 use crate::live::{self, Caller};
 use crate::qp::QpObject;
 use crate::srq::SrqObject;
 use std::ffi::c_int;
+use std::ops::Deref;
 use std::sync::OnceLock;
-use std::time::Duration;
-
-/// How often a thread that destroys an object looks whether others have left it.
-const RETRY_EVERY: Duration = Duration::from_micros(100);
 
 /// The verbs that are called in turn.
 static INNER: OnceLock<ibv_context_ops> = OnceLock::new();
@@ -54,13 +52,53 @@ fn inside<T: Object + 'static, R>(
 ) -> Option<R> {
     let caller = caller(verb, address);
     if let Err(why) = live::begin::<T>(caller) {
-        ferroce_nic::log_misuse(format_args!("{verb}: thread {} uses {why}", caller.thread));
+        ferroce_nic::log_misuse(format_args!("{verb}: {why}"));
         crate::errno::set(libc::EINVAL);
         return None;
     }
     let result = INNER.get().map(call);
     live::end(caller);
     result
+}
+
+/// An object that a verb uses. While it is watched, no thread destroys it.
+pub(crate) struct LiveObject<'a, T: Object> {
+    object: &'a T,
+    caller: Option<Caller>,
+}
+
+impl<'a, T: Object + 'static> LiveObject<'a, T> {
+    /// The object behind a pointer, for verbs off the data path. Refuses NULL, and with `--explain=strict` an object that does not live.
+    ///
+    /// # Safety
+    /// As for [`Handle::of`].
+    pub(crate) unsafe fn of(verb: &'static str, abi: *mut T::Abi) -> Result<LiveObject<'a, T>, Refused> {
+        let caller = (is_on() && !abi.is_null()).then(|| caller(verb, abi.addr()));
+        caller.map_or(Ok(()), live::begin::<T>).map_err(Refused::Destroyed)?;
+        // SAFETY: as the caller promises.
+        let object = unsafe { Handle::of(abi) }.inspect_err(|_| caller.into_iter().for_each(live::end))?;
+        Ok(LiveObject { object, caller })
+    }
+}
+
+impl<T: Object> Deref for LiveObject<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.object
+    }
+}
+
+impl<T: Object> Drop for LiveObject<'_, T> {
+    fn drop(&mut self) {
+        self.caller.into_iter().for_each(live::end);
+    }
+}
+
+/// A call through a pointer of a destroyed structure: reports it.
+pub(crate) fn refuse_destroyed<T: Object + 'static>(verb: &'static str, address: usize) -> c_int {
+    inside::<T, _>(verb, address, |_| ());
+    libc::EINVAL
 }
 
 /// A thread destroys an object, which no longer counts as living. Waits for threads that are inside a verb on it, and reports them.
@@ -74,7 +112,7 @@ pub(crate) fn destroying(verb: &'static str, address: usize) {
         other.verb
     ));
     while live::inside(address).is_some() {
-        std::thread::sleep(RETRY_EVERY);
+        std::thread::sleep(live::RETRY_EVERY);
     }
 }
 
@@ -138,7 +176,8 @@ mod tests {
         live::enter::<QpObject>(abi);
         assert_eq!(live::begin::<QpObject>(caller), Ok(()));
         assert!(live::begin::<SrqObject>(caller).is_err(), "it is a queue pair");
-        live::leave::<QpObject>(abi).expect("it lives");
+        live::begin_destroy::<QpObject>(abi).expect("it lives");
+        live::leave(0x1230);
         let other = std::thread::spawn(|| {
             destroying("ibv_destroy_qp", 0x1230);
             live::inside(0x1230)

@@ -11,6 +11,7 @@ use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::ModifyError;
 use ferroce_proto::verbs::MemoryFault;
 use std::io;
+use std::net::IpAddr;
 
 /// An error of a call. What goes wrong later, on the wire, comes back as a completion or an event instead.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +125,34 @@ pub enum Error {
     /// A setting cannot be understood.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The routing table has no path to the destination.
+    #[error(
+        "no route leads from {from} to {to}: {source}; correct the destination GID or sgid_index, or add a route (`ip route get {to} from {from}` shows the same)"
+    )]
+    NoRoute {
+        /// The address of the source GID.
+        from: IpAddr,
+        /// That of the destination GID.
+        to: IpAddr,
+        /// The reason of the system.
+        source: io::Error,
+    },
+    /// In strict mode: the Ethernet address of the next hop is not known.
+    #[error(
+        "the next hop {next_hop} on {interface}, through which {to} is reached, did not answer {} for {waited_ms} ms; check that the destination GID is right \
+         and that this host is up (`ip neigh show {next_hop}`)",
+        if next_hop.is_ipv4() { "ARP" } else { "neighbour solicitations" }
+    )]
+    NextHopSilent {
+        /// The address of the destination GID.
+        to: IpAddr,
+        /// The router, or the destination itself.
+        next_hop: IpAddr,
+        /// The interface that leads there.
+        interface: String,
+        /// How long the answer was awaited.
+        waited_ms: u64,
+    },
     /// The system refused something.
     #[error("{what}: {source}")]
     System {

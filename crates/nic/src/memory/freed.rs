@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "a signal handler, which reads what the kernel says")]
 
 use super::in_flight::{self, Fault};
+use super::protected;
 use ferroce_os::lock::{Mutex, lock_within};
 use ferroce_os::log;
 use ferroce_os::signal::{Earlier, keep_errno};
@@ -157,7 +158,7 @@ fn is_allowed_now(address: usize) -> bool {
     match in_flight::on_fault(address) {
         Fault::InFlight => true,
         Fault::Other => {
-            let attempt = (address, in_flight::removals());
+            let attempt = (address, protected::removals());
             TRIED_AGAIN.replace(attempt) != attempt
         }
     }

@@ -3,72 +3,96 @@
 //! Only with `Config::watch`. Pages that lie wholly inside a sent buffer are protected against writing. The first write raises SIGSEGV; the
 //! handler (`freed`) reports it, makes the pages writable and returns, so the program goes on as on hardware. The bytes around these
 //! pages may share a page with other data: their checksums are compared when the completion is polled. So are those of memory that
-//! cannot be protected, up to [`MOST_SUMMED`] bytes per entry.
+//! cannot be protected, up to `MOST_SUMMED` bytes per entry.
 //!
 //! What the NIC itself writes into a watched buffer is no mistake of the program. All its writes call [`before_nic_write`] first.
 
-#![expect(unsafe_code, reason = "protects pages, and reads the action of a signal")]
+#![expect(
+    unsafe_code,
+    reason = "releases a lock that was taken before fork, and asks for the number of a thread"
+)]
 
-use super::access::region;
 use super::freed;
-use super::on_demand;
-use super::region::{Backing, Span};
+use super::protected::{self, Owner, Protected, Write};
+use super::region::Span;
 use super::table::RegionTable;
-use ferroce_os::lock::{Mutex, lock_within};
+use super::watched_sge::{HeldRegions, SUMMED_TOGETHER, WatchedSge};
+use ferroce_os::lock::Mutex;
 use ferroce_os::log;
-use ferroce_os::memory::page_len;
-use ferroce_proto::verbs::{Access, Completion, Payload, SendOp, SendWr, Sge, WcOpcode, WcStatus};
-use ferroce_proto::{PdId, Qpn};
+use ferroce_proto::verbs::{Completion, Payload, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+use ferroce_proto::{LKey, PdId, Qpn};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::{DefaultHasher, Hasher};
+use std::fmt;
+use std::mem;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Bytes of one scatter/gather entry that are summed if its pages cannot be protected.
-const MOST_SUMMED: usize = 1 << 20;
-/// Bytes of one checksum: how exactly a change is located.
-const SUMMED_TOGETHER: usize = 256;
 /// Checksums of all requests together, 4 bytes each. Requests beyond them are not summed.
 const MOST_SUMS: usize = 1 << 22;
-/// Ranges of pages that are protected at a time. Each may split a mapping in three, and Linux allows a process 65530 mappings.
-const MOST_PROTECTED: usize = 8192;
 /// Sentences of the signal handler; requests beyond them are not reported.
 const MOST_FAULTS_REPORTED: u32 = 5;
-/// How long the handler waits for the table. No thread holds it for long, but a loaded machine may stop one that does.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A NIC whose requests are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Watch(u32);
+pub(crate) struct WatchedNic(u32);
 
-impl Watch {
-    pub(crate) fn new() -> Watch {
+impl WatchedNic {
+    pub(crate) fn new() -> WatchedNic {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         freed::install();
         IS_ON.store(true, Ordering::Relaxed);
-        Watch(NEXT.fetch_add(1, Ordering::Relaxed))
+        WatchedNic(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A completion that nobody polls any more: its queue pair is gone, or starts anew.
+    pub(crate) fn discarded(self, completion: &Completion) {
+        TABLE.lock().complete(self, completion);
     }
 
     /// The program polls a completion: its request, and all sends before it, are done.
     pub(crate) fn polled(self, completion: &Completion) {
-        let done = TABLE.lock().complete((self, completion.qpn), completion);
+        let done = TABLE.lock().complete(self, completion);
         // Without the lock: this reads memory of the program.
         done.iter().for_each(|request| request.compare(completion.qpn));
     }
 }
 
-/// The requests of one queue pair; they are forgotten when this is dropped.
+/// Where requests are posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PostedTo {
+    Qp(Qpn),
+    Srq(u32),
+}
+
+impl fmt::Display for PostedTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PostedTo::Qp(qpn) => write!(f, "QP {qpn}"),
+            PostedTo::Srq(id) => write!(f, "SRQ {id}"),
+        }
+    }
+}
+
+/// The requests of one queue pair, or of one shared receive queue; they are forgotten when this is dropped.
 pub(crate) struct InFlight {
-    watch: Watch,
-    qpn: Qpn,
+    watch: WatchedNic,
+    queue: PostedTo,
     pd: PdId,
 }
 
 impl InFlight {
-    pub(crate) fn new(watch: Watch, qpn: Qpn, pd: PdId) -> InFlight {
-        InFlight { watch, qpn, pd }
+    /// Those of a queue pair, which may take its receives from a shared queue.
+    pub(crate) fn of_qp(watch: WatchedNic, qpn: Qpn, pd: PdId, srq: Option<u32>) -> InFlight {
+        let list = InFlight { watch, queue: PostedTo::Qp(qpn), pd };
+        if srq.is_some() {
+            TABLE.lock().queues.entry(list.key()).or_default().srq = srq;
+        }
+        list
+    }
+
+    pub(crate) fn of_srq(watch: WatchedNic, id: u32, pd: PdId) -> InFlight {
+        InFlight { watch, queue: PostedTo::Srq(id), pd }
     }
 
     /// Watches the buffers of a request that is about to be posted.
@@ -85,20 +109,26 @@ impl InFlight {
             Payload::Inline(_) => &[],
         };
         let mut request = Request { name, wr_id: wr.wr_id, is_signaled, ..Request::default() };
-        request.parts = regions.watched(self.pd, sges).collect();
+        // The regions are held until the request is in the table: they may be deregistered, and their memory mapped anew.
+        let (held, parts): (HeldRegions<'_>, _) = regions.watched(self.pd, sges).unzip();
+        request.parts = parts;
         if !is_sent {
             return self.add_filled(request, |queue| &mut queue.sends);
         }
         let protects = freed::is_installed();
         let mut table = TABLE.lock();
-        request.parts.iter_mut().for_each(|part| table.protect(part, protects));
+        request
+            .parts
+            .iter_mut()
+            .filter(|_| protects)
+            .for_each(|part| part.protect(self.queue, name, wr.wr_id));
         let queue = table.queues.entry(self.key()).or_default();
         // The bytes that must be summed are read without the lock. Nobody completes the request meanwhile: it is posted afterwards.
-        let parts: SmallVec<[Part; 1]> = request.parts.iter().map(Part::without_sums).collect();
+        let parts: SmallVec<[WatchedSge; 1]> = request.parts.iter().map(WatchedSge::without_sums).collect();
         queue.sends.push_back(request);
         let mut room = MOST_SUMS.saturating_sub(table.sums);
-        drop(table);
-        let mut sum = |part: &Part| {
+        drop((table, held));
+        let mut sum = |part: &WatchedSge| {
             let count: usize = part.summed().map(|range| range.len().div_ceil(SUMMED_TOGETHER)).sum();
             let sums = if count <= room { part.sums_now() } else { None }.unwrap_or_default();
             room -= sums.len();
@@ -124,7 +154,7 @@ impl InFlight {
 
     /// Notes a receive that was posted.
     pub(crate) fn receive(&self, regions: &RegionTable, wr_id: u64, sges: &[Sge]) {
-        let parts = regions.watched(self.pd, sges).collect();
+        let (_held, parts): (HeldRegions<'_>, _) = regions.watched(self.pd, sges).unzip();
         let request = Request { name: "receive", wr_id, is_signaled: true, parts, ..Request::default() };
         self.add_filled(request, |queue| &mut queue.receives);
     }
@@ -132,18 +162,18 @@ impl InFlight {
     /// Adds a request that fills its buffers.
     fn add_filled(&self, mut request: Request, list: impl FnOnce(&mut Queue) -> &mut VecDeque<Request>) {
         let mut table = TABLE.lock();
-        let shared = table.fill(&mut request, self.qpn);
+        let shared = table.fill(&mut request, self.queue);
         let queue = table.queues.entry(self.key()).or_default();
-        let report = shared.filter(|_| !std::mem::replace(&mut queue.has_shared, true));
+        let report = shared.filter(|_| !mem::replace(&mut queue.has_shared, true));
         let (name, wr_id) = (request.name, request.wr_id);
         list(queue).push_back(request);
         drop(table);
         if let Some((range, other)) = report {
-            let (len, start, qpn) = (range.len(), range.start, self.qpn);
+            let (len, start, queue) = (range.len(), range.start, self.queue);
             log::misuse(format_args!(
-                "QP {qpn}: the {name} with wr_id {wr_id:#x} fills {len} bytes at {start:#x}, and so does the {} with wr_id {:#x} on QP {}, which is \
+                "{queue}: the {name} with wr_id {wr_id:#x} fills {len} bytes at {start:#x}, and so does the {} with wr_id {:#x} on {}, which is \
                  not completed: one overwrites the other. Give each outstanding receive and READ memory of its own",
-                other.name, other.wr_id, other.qpn
+                other.name, other.wr_id, other.queue
             ));
         }
     }
@@ -151,102 +181,21 @@ impl InFlight {
     /// Forgets all requests: the queue pair starts anew, or ends.
     pub(crate) fn forget(&self) {
         let mut table = TABLE.lock();
-        let Some(queue) = table.queues.remove(&self.key()) else { return };
-        queue.sends.iter().chain(&queue.receives).for_each(|request| table.release(request));
+        let Some(queue) = table.queues.get_mut(&self.key()) else { return };
+        let requests = [mem::take(&mut queue.sends), mem::take(&mut queue.receives)];
+        queue.has_shared = false;
+        requests.iter().flatten().for_each(|request| table.release(request));
     }
 
-    fn key(&self) -> (Watch, Qpn) {
-        (self.watch, self.qpn)
+    fn key(&self) -> (WatchedNic, PostedTo) {
+        (self.watch, self.queue)
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.forget();
-    }
-}
-
-impl RegionTable {
-    /// The bytes of those entries that may be watched. What is wrong with the others, the post reports.
-    fn watched<'a>(&'a self, pd: PdId, sges: &'a [Sge]) -> impl Iterator<Item = Part> + 'a {
-        sges.iter().filter_map(move |sge| {
-            let held = self.by_lkey(sge.lkey).ok()?;
-            let span = region(&held).local(pd, sge.addr, u64::from(sge.len), Access::empty()).ok()?;
-            let is_writable = region(&held).access.contains(Access::LOCAL_WRITE);
-            let bytes = span.start..span.start + span.len;
-            (span.backing == Backing::Watched && span.len > 0).then(|| Part {
-                bytes,
-                is_writable,
-                ..Part::default()
-            })
-        })
-    }
-}
-
-/// One entry of a request.
-#[derive(Clone, Debug, Default)]
-struct Part {
-    bytes: Range<usize>,
-    /// The registration has shown that its pages can be written.
-    is_writable: bool,
-    /// The pages that are protected.
-    pages: Option<Range<usize>>,
-    /// Checksums of the other bytes.
-    sums: Vec<u32>,
-    /// It is in the list of scatter targets.
-    is_listed: bool,
-}
-
-impl Part {
-    /// The pages that lie wholly inside.
-    fn whole_pages(&self) -> Option<Range<usize>> {
-        let page = page_len();
-        let pages = self.bytes.start.checked_next_multiple_of(page)?..self.bytes.end & !(page - 1);
-        (!pages.is_empty()).then_some(pages)
-    }
-
-    fn without_sums(&self) -> Part {
-        Part { sums: Vec::new(), ..self.clone() }
-    }
-
-    /// The bytes that are summed.
-    fn summed(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let Range { start, end } = self.bytes;
-        match &self.pages {
-            Some(pages) => [start..pages.start, pages.end..end],
-            None => [start..end.min(start + MOST_SUMMED), end..end],
-        }
-        .into_iter()
-    }
-
-    /// The checksums of the bytes as they are now; `None` if they are not mapped any more.
-    fn sums_now(&self) -> Option<Vec<u32>> {
-        let mut block = [0; 64 * SUMMED_TOGETHER];
-        let mut sums = Vec::new();
-        for range in self.summed() {
-            for start in range.clone().step_by(block.len()) {
-                let len = block.len().min(range.end - start);
-                // The kernel copies: the program may have unmapped them.
-                let span = Span { start, len, backing: Backing::OnDemand };
-                on_demand::read(span, &mut block[..len]).ok()?;
-                sums.extend(block[..len].chunks(SUMMED_TOGETHER).map(|bytes| {
-                    let mut hasher = DefaultHasher::new();
-                    hasher.write(bytes);
-                    hasher.finish() as u32
-                }));
-            }
-        }
-        Some(sums)
-    }
-
-    /// The first bytes whose checksum differs.
-    fn first_change(&self) -> Option<Range<usize>> {
-        let now = (!self.sums.is_empty()).then(|| self.sums_now()).flatten()?;
-        let pieces = self.summed().flat_map(|range| {
-            let end = range.end;
-            range.step_by(SUMMED_TOGETHER).map(move |start| start..end.min(start + SUMMED_TOGETHER))
-        });
-        pieces.zip(self.sums.iter().zip(&now)).find(|(_, (then, now))| then != now).map(|(piece, _)| piece)
+        TABLE.lock().queues.remove(&self.key());
     }
 }
 
@@ -255,12 +204,17 @@ struct Request {
     name: &'static str,
     wr_id: u64,
     is_signaled: bool,
-    parts: SmallVec<[Part; 1]>,
-    /// A change of its buffers was reported, or the NIC wrote there.
+    parts: SmallVec<[WatchedSge; 1]>,
+    /// The NIC wrote to its buffers, or they belong to the program again.
     is_exempt: bool,
 }
 
 impl Request {
+    /// Whether its buffers need not be compared, also because a change was reported.
+    fn is_exempt(&self) -> bool {
+        self.is_exempt || self.parts.iter().filter_map(|part| part.pages.as_ref()).any(Protected::is_exempt)
+    }
+
     /// Reports a buffer that was changed.
     fn compare(&self, qpn: Qpn) {
         let Request { name, wr_id, .. } = self;
@@ -282,6 +236,8 @@ impl Request {
 struct Queue {
     sends: VecDeque<Request>,
     receives: VecDeque<Request>,
+    /// The shared queue that its receives come from.
+    srq: Option<u32>,
     /// Two requests that fill the same memory were reported.
     has_shared: bool,
 }
@@ -290,43 +246,22 @@ struct Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScatterTarget {
     end: usize,
-    qpn: Qpn,
+    queue: PostedTo,
     name: &'static str,
     wr_id: u64,
 }
 
 #[derive(Debug)]
 struct Table {
-    queues: BTreeMap<(Watch, Qpn), Queue>,
+    queues: BTreeMap<(WatchedNic, PostedTo), Queue>,
     /// Memory that outstanding requests fill, by first byte, without overlaps.
     scatter_targets: BTreeMap<usize, ScatterTarget>,
-    /// Ranges of pages that are protected.
-    protected: usize,
     /// Checksums that are kept.
     sums: usize,
 }
 
 static TABLE: Mutex<Table> =
-    Mutex::new(Table { queues: BTreeMap::new(), scatter_targets: BTreeMap::new(), protected: 0, sums: 0 });
-
-fn set_protection(pages: &Range<usize>, protection: libc::c_int) -> bool {
-    // SAFETY: pages inside a registration whose owner may read and write them. Without the right to write, an access of the program
-    // raises a signal, whose handler restores it; the NIC restores it before it writes.
-    unsafe { libc::mprotect(pages.start as *mut libc::c_void, pages.len(), protection) == 0 }
-}
-
-static REMOVALS: AtomicU64 = AtomicU64::new(0);
-
-/// How often a protection was removed.
-pub(super) fn removals() -> u64 {
-    REMOVALS.load(Ordering::SeqCst)
-}
-
-fn make_writable(pages: &Range<usize>) {
-    // It fails if they are unmapped by now.
-    let _ = set_protection(pages, libc::PROT_READ | libc::PROT_WRITE);
-    REMOVALS.fetch_add(1, Ordering::SeqCst);
-}
+    Mutex::new(Table { queues: BTreeMap::new(), scatter_targets: BTreeMap::new(), sums: 0 });
 
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
@@ -350,22 +285,8 @@ fn uncovered(range: Range<usize>, others: impl Iterator<Item = Range<usize>>) ->
 }
 
 impl Table {
-    /// Protects the whole pages of a part.
-    fn protect(&mut self, part: &mut Part, protects: bool) {
-        let may = protects && part.is_writable && self.protected < MOST_PROTECTED;
-        part.pages = part.whole_pages().filter(|_| may).filter(|pages| {
-            let is_protected = set_protection(pages, libc::PROT_READ);
-            if !is_protected {
-                // Those of the first mappings may be.
-                make_writable(pages);
-            }
-            is_protected
-        });
-        self.protected += usize::from(part.pages.is_some());
-    }
-
     /// Enters the memory that a request fills. Returns the first part that another request fills too.
-    fn fill(&mut self, request: &mut Request, qpn: Qpn) -> Option<(Range<usize>, ScatterTarget)> {
+    fn fill(&mut self, request: &mut Request, queue: PostedTo) -> Option<(Range<usize>, ScatterTarget)> {
         let Request { name, wr_id, .. } = *request;
         let mut shared = None;
         for part in &mut request.parts {
@@ -373,7 +294,7 @@ impl Table {
             match self.scatter_targets.range(..end).next_back() {
                 Some((_, other)) if other.end > start => shared = shared.or(Some((start..end, *other))),
                 _ => {
-                    self.scatter_targets.insert(start, ScatterTarget { end, qpn, name, wr_id });
+                    self.scatter_targets.insert(start, ScatterTarget { end, queue, name, wr_id });
                     part.is_listed = true;
                 }
             }
@@ -387,34 +308,57 @@ impl Table {
             if part.is_listed {
                 self.scatter_targets.remove(&part.bytes.start);
             }
-            if let Some(pages) = &part.pages {
-                self.protected = self.protected.saturating_sub(1);
-                let others =
-                    self.queues.values().flat_map(|queue| &queue.sends).flat_map(|other| &other.parts);
-                let others =
-                    others.filter_map(|other| other.pages.clone()).filter(|other| overlap(pages, other));
-                uncovered(pages.clone(), others).iter().for_each(make_writable);
+            if let Some(protected) = part.pages.clone() {
+                self.make_writable(protected);
             }
             self.sums -= part.sums.len().min(self.sums);
         }
     }
 
+    /// Makes pages writable, except those that another request protects.
+    fn make_writable(&self, protected: Protected) {
+        let pages = protected.pages.clone();
+        let parts = self.queues.values().flat_map(|queue| &queue.sends).flat_map(|other| &other.parts);
+        let others = parts
+            .filter_map(|other| Some(other.pages.as_ref()?.pages.clone()))
+            .filter(|other| overlap(&pages, other));
+        protected.end(uncovered(pages.clone(), others));
+    }
+
+    /// Gives the memory of a region back to the program, which may do with it what it wants.
+    fn forget_region(&mut self, lkey: u32, bytes: &Range<usize>) {
+        let is_inside = |part: &WatchedSge| {
+            part.lkey == lkey && bytes.start <= part.bytes.start && part.bytes.end <= bytes.end
+        };
+        let mut unprotected = Vec::new();
+        for queue in self.queues.values_mut() {
+            let requests = queue.sends.iter_mut().chain(&mut queue.receives);
+            for request in requests.filter(|request| request.parts.iter().any(is_inside)) {
+                request.is_exempt = true;
+                for part in request.parts.iter_mut().filter(|part| is_inside(part)) {
+                    unprotected.extend(part.pages.take());
+                    if mem::take(&mut part.is_listed) {
+                        self.scatter_targets.remove(&part.bytes.start);
+                    }
+                }
+            }
+        }
+        unprotected.into_iter().for_each(|protected| self.make_writable(protected));
+    }
+
     /// Takes the requests that a polled completion ends. Returns those whose buffers must be compared.
-    fn complete(&mut self, key: (Watch, Qpn), completion: &Completion) -> Vec<Request> {
+    fn complete(&mut self, watch: WatchedNic, completion: &Completion) -> Vec<Request> {
+        let key = (watch, PostedTo::Qp(completion.qpn));
         let Some(queue) = self.queues.get_mut(&key) else { return Vec::new() };
         let wr_id = completion.wr_id;
         let is_receive = completion.opcode as u32 & WcOpcode::Recv as u32 != 0;
         let done: Vec<Request> = if is_receive {
-            let mut done: Vec<Request> = queue
-                .receives
-                .iter()
-                .position(|r| r.wr_id == wr_id)
-                .and_then(|at| queue.receives.remove(at))
-                .into_iter()
-                .collect();
             // A message of the peer may be the answer to requests without a completion: the program may know that they are done.
             let unsignaled = queue.sends.iter().take_while(|request| !request.is_signaled).count();
-            done.extend(queue.sends.drain(..unsignaled));
+            let mut done: Vec<Request> = queue.sends.drain(..unsignaled).collect();
+            let from = queue.srq.map_or(key, |id| (watch, PostedTo::Srq(id)));
+            let receives = self.queues.get_mut(&from).map(|queue| &mut queue.receives);
+            done.extend(receives.and_then(|list| list.remove(list.iter().position(|r| r.wr_id == wr_id)?)));
             done
         } else {
             // After an error requests without a flag complete, too.
@@ -423,31 +367,26 @@ impl Table {
             let count = queue.sends.iter().position(ends).map_or(0, |at| at + 1);
             queue.sends.drain(..count).collect()
         };
+        let is_exempt: SmallVec<[bool; 4]> = done.iter().map(Request::is_exempt).collect();
         done.iter().for_each(|request| self.release(request));
-        done.into_iter().filter(|request| !request.is_exempt).collect()
+        done.into_iter()
+            .zip(is_exempt)
+            .filter(|(_, is_exempt)| !is_exempt)
+            .map(|(request, _)| request)
+            .collect()
     }
 
-    /// Makes the buffers writable that contain some of these bytes. Returns the first request whose buffer it is that is not exempt: queue pair, request, part.
-    fn unprotect(&mut self, bytes: &Range<usize>, by_page: bool) -> Option<(Qpn, &Request, usize)> {
-        let mut first = None;
-        for ((_, qpn), queue) in &mut self.queues {
-            for request in &mut queue.sends {
-                let touches = |part: &Part| match &part.pages {
-                    Some(pages) if by_page => overlap(pages, bytes),
-                    _ => !by_page && overlap(&part.bytes, bytes),
-                };
-                let Some(at) = request.parts.iter().position(touches) else { continue };
-                for pages in request.parts.iter_mut().filter_map(|part| part.pages.take()) {
-                    self.protected = self.protected.saturating_sub(1);
-                    make_writable(&pages);
-                }
-                let was_exempt = std::mem::replace(&mut request.is_exempt, true);
-                if !was_exempt && first.is_none() {
-                    first = Some((*qpn, &*request, at));
+    /// Makes the buffers writable that contain some of these bytes.
+    fn unprotect(&mut self, bytes: &Range<usize>) {
+        for request in self.queues.values_mut().flat_map(|queue| &mut queue.sends) {
+            if request.parts.iter().any(|part| overlap(&part.bytes, bytes)) {
+                request.is_exempt = true;
+                for protected in request.parts.iter_mut().filter_map(|part| part.pages.take()) {
+                    let pages = protected.pages.clone();
+                    protected.end([pages]);
                 }
             }
         }
-        first
     }
 }
 
@@ -461,7 +400,12 @@ pub(super) fn before_nic_write(span: Span) {
     if !IS_ON.load(Ordering::Relaxed) {
         return;
     }
-    TABLE.lock().unprotect(&(span.start..span.start + span.len), false);
+    TABLE.lock().unprotect(&(span.start..span.start + span.len));
+}
+
+/// The region with this key is deregistered, or gets other bytes or rights. The caller has waited for those who hold it.
+pub(super) fn forget_region(lkey: LKey, bytes: &Range<usize>) {
+    TABLE.lock().forget_region(lkey.0, bytes);
 }
 
 /// What a fault was.
@@ -472,25 +416,22 @@ pub(super) enum Fault {
     Other,
 }
 
-/// The program wrote to a page without the right to. Called by the signal handler, so it does not allocate.
+/// The program wrote to a page without the right to. Called by the signal handler: it takes no lock, and does not allocate.
 pub(super) fn on_fault(address: usize) -> Fault {
     static REPORTED: AtomicU32 = AtomicU32::new(0);
-    let Some(mut table) = lock_within(&TABLE, PATIENCE) else { return Fault::Other };
-    let protected = table.protected;
-    let Some((qpn, Request { name, wr_id, parts, .. }, at)) = table.unprotect(&(address..address + 1), true)
-    else {
-        // A buffer that is exempt may have been protected until now.
-        return if table.protected < protected { Fault::InFlight } else { Fault::Other };
+    let Owner { queue, name, wr_id, bytes } = match protected::on_write(address) {
+        Write::First(owner) => owner,
+        Write::Again => return Fault::InFlight,
+        Write::Other => return Fault::Other,
     };
     let number = REPORTED.fetch_add(1, Ordering::Relaxed);
     if number < MOST_FAULTS_REPORTED {
-        let bytes = &parts[at].bytes;
         let (start, len, offset) = (bytes.start, bytes.len(), address - bytes.start);
         // SAFETY: asks for the number of this thread.
         let thread = unsafe { libc::gettid() };
         let last = if number + 1 == MOST_FAULTS_REPORTED { ". Further changes are not reported" } else { "" };
         log::misuse_in_handler(format_args!(
-            "QP {qpn}: thread {thread} writes to address {address:#x}, offset {offset} of the buffer of {len} bytes at {start:#x}, which the {name} with \
+            "{queue}: thread {thread} writes to address {address:#x}, offset {offset} of the buffer of {len} bytes at {start:#x}, which the {name} with \
              wr_id {wr_id:#x} sends and whose completion was not polled. The NIC may send the old bytes, the new ones or a mixture; change a \
              buffer only after its completion was polled{last}"
         ));
@@ -500,7 +441,7 @@ pub(super) fn on_fault(address: usize) -> Fault {
 
 /// Before `fork`: no other thread may hold the table.
 pub(super) fn before_fork() {
-    std::mem::forget(TABLE.lock());
+    mem::forget(TABLE.lock());
 }
 
 /// After `fork`, in both processes. A child writes to copies of its own, so nothing there is a mistake.
@@ -511,18 +452,20 @@ pub(super) unsafe fn after_fork(is_child: bool) {
     // SAFETY: the thread holds it, by the contract.
     unsafe { TABLE.force_unlock() };
     if is_child {
+        protected::forget_handlers();
         let mut table = TABLE.lock();
-        table
-            .queues
-            .values_mut()
-            .flat_map(|queue| &mut queue.sends)
-            .for_each(|request| request.is_exempt = true);
+        for request in table.queues.values_mut().flat_map(|queue| &mut queue.sends) {
+            request.is_exempt = true;
+            request.parts.iter().filter_map(|part| part.pages.as_ref()).for_each(Protected::exempt);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::watched_sge::MOST_SUMMED;
     use super::*;
+    use ferroce_os::memory::page_len;
 
     #[test]
     fn pages_stay_protected_that_another_request_covers() {
@@ -540,25 +483,57 @@ mod tests {
     #[test]
     fn only_pages_that_lie_wholly_inside_are_protected_and_the_rest_is_summed() {
         let page = page_len();
-        let part = |bytes: Range<usize>| Part { bytes, ..Part::default() };
+        let part = |bytes: Range<usize>| WatchedSge { bytes, ..WatchedSge::default() };
         assert_eq!(part(100..page + 99).whole_pages(), None);
         assert_eq!(part(page..2 * page).whole_pages(), Some(page..2 * page));
         assert_eq!(part(1..4 * page - 1).whole_pages(), Some(page..3 * page));
-        let protected = Part { pages: Some(page..3 * page), ..part(1..4 * page - 1) };
-        assert_eq!(protected.summed().collect::<Vec<_>>(), [1..page, 3 * page..4 * page - 1]);
+        let memory = Pages::map(4);
+        let (start, end) = (memory.0 + 1, memory.0 + 4 * page - 1);
+        let mut protected = WatchedSge { is_writable: true, ..part(start..end) };
+        let table = TABLE.lock();
+        protected.protect(PostedTo::Qp(Qpn::new(7)), "SEND", 1);
+        assert_eq!(
+            protected.summed().collect::<Vec<_>>(),
+            [start..memory.0 + page, memory.0 + 3 * page..end]
+        );
+        table.make_writable(protected.pages.take().expect("it can be protected"));
+        drop(table);
         let long = part(7..7 + 2 * MOST_SUMMED);
         assert_eq!(long.summed().map(|range| range.len()).sum::<usize>(), MOST_SUMMED);
     }
 
+    /// Memory of its own.
+    struct Pages(usize);
+
+    impl Pages {
+        fn map(count: usize) -> Pages {
+            let (protection, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: new memory, which stays.
+            let mapped =
+                unsafe { libc::mmap(std::ptr::null_mut(), count * page_len(), protection, flags, -1, 0) };
+            assert_ne!(mapped, libc::MAP_FAILED);
+            Pages(mapped as usize)
+        }
+    }
+
+    /// Without a lock in the handler this takes no time; with one it would wait for itself.
     #[test]
-    fn a_change_is_found_where_it_is() {
-        let mut memory = vec![0u8; 3 * SUMMED_TOGETHER + 10];
-        let start = memory.as_mut_ptr() as usize;
-        let mut part = Part { bytes: start..start + memory.len(), ..Part::default() };
-        part.sums = part.sums_now().expect("mapped memory");
-        assert_eq!((part.sums.len(), part.first_change()), (4, None));
-        memory[2 * SUMMED_TOGETHER + 3] = 1;
-        let from = start + 2 * SUMMED_TOGETHER;
-        assert_eq!(part.first_change(), Some(from..from + SUMMED_TOGETHER));
+    fn a_write_while_the_table_is_locked_is_handled() {
+        freed::install();
+        let memory = Pages::map(2);
+        let mut part = WatchedSge {
+            bytes: memory.0..memory.0 + 2 * page_len(),
+            is_writable: true,
+            ..WatchedSge::default()
+        };
+        let table = TABLE.lock();
+        part.protect(PostedTo::Qp(Qpn::new(7)), "SEND", 1);
+        let protected = part.pages.clone().expect("it can be protected");
+        assert!(!protected.is_exempt());
+        // SAFETY: a byte of the mapping above. The handler makes it writable.
+        unsafe { std::ptr::write_volatile((memory.0 + page_len()) as *mut u8, 1) };
+        assert!(protected.is_exempt());
+        table.make_writable(protected);
     }
 }

@@ -16,6 +16,7 @@
 //! | `cached_region` | how a region is used again and again without its lock |
 //! | `freed` | memory that the program unmaps while it is registered |
 //! | `in_flight` | buffers that the program changes before their requests are done |
+//! | `protected`, `watched_sge` | pages of such buffers, protected against writing; one entry of such a request |
 //! | `copy` | the only place where bytes move |
 
 mod access;
@@ -32,9 +33,11 @@ mod keys;
 #[cfg(all(test, loom))]
 mod models;
 mod on_demand;
+mod protected;
 mod region;
 mod rendezvous;
 mod table;
+mod watched_sge;
 mod windows;
 
 pub(crate) use across::is_readable;
@@ -45,7 +48,7 @@ pub(crate) use freed::Unpinned;
 pub use gpu::is_driver_loaded;
 pub(crate) use gpu::{COPIES, MessagePart, OpenedAllocation, ReadAhead, answers_of, gpu_of, settle_stopped};
 pub(crate) use guard::RegionGuard;
-pub(crate) use in_flight::{InFlight, Watch};
+pub(crate) use in_flight::{InFlight, WatchedNic};
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;

@@ -2,6 +2,7 @@
 
 use super::cached_region::CacheUse;
 use super::gpu::{self, ReadAhead};
+use super::in_flight;
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use ferroce_shm::{Pages, RegionDescriptor};
@@ -214,6 +215,13 @@ impl Region {
     pub(super) fn settle(&self) {
         if let Backing::Gpu(gpu) = self.backing {
             gpu::settle(gpu);
+        }
+    }
+
+    /// It is deregistered or changed: requests that are still in flight do not count for its memory any more.
+    pub(super) fn end_watch(&self) {
+        if self.backing == Backing::Watched {
+            in_flight::forget_region(self.lkey, &(self.base..self.base + self.len as usize));
         }
     }
 

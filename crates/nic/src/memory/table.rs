@@ -194,6 +194,7 @@ impl RegionTable {
         self.withdraw(number);
         let gone = self.slot(number)?.write().take();
         gone.iter().for_each(Region::settle);
+        gone.iter().for_each(Region::end_watch);
         self.free.lock().returned.push(number);
         gone
     }
@@ -206,6 +207,7 @@ impl RegionTable {
         let mut held = self.slot(number)?.write();
         let region = held.as_mut()?;
         region.settle();
+        region.end_watch();
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
         region.cache_use = CacheUse::default();
@@ -222,6 +224,7 @@ impl RegionTable {
             && let Some(region) = slot.write().as_mut()
         {
             region.settle();
+            region.end_watch();
             change(region);
             (region.remote_open, region.cache_use) = (true, CacheUse::default());
             region.pages = self.pages_of(region);

@@ -160,7 +160,8 @@ impl Pd {
         qp.slow_path = match nic.config.strict {
             _ if is_stream => Some(SlowPath::Stream),
             Some(_) => {
-                let in_flight = nic.watch.map(|watch| InFlight::new(watch, qp.qpn(), self.id));
+                let srq = qp.core.srq.as_ref().map(|srq| srq.id);
+                let in_flight = nic.watch.map(|watch| InFlight::of_qp(watch, qp.qpn(), self.id, srq));
                 Some(SlowPath::Strict(Mutex::default(), in_flight))
             }
             None => None,

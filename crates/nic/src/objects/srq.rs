@@ -4,6 +4,7 @@ use super::cq::Cq;
 use super::pd::Pd;
 use crate::error::Error;
 use crate::limits::DeviceLimits;
+use crate::memory::InFlight;
 use crate::queues::{SrqAttr, SrqCore, XrcSide};
 use crate::quota::Permit;
 use crate::xrc::XrcDomain;
@@ -17,6 +18,8 @@ pub struct Srq {
     pub(crate) core: Arc<SrqCore>,
     pd: Arc<Pd>,
     domain: Option<Arc<XrcDomain>>,
+    /// There with `Config::watch`.
+    in_flight: Option<InFlight>,
     _permit: Permit,
 }
 
@@ -27,7 +30,8 @@ impl Pd {
         check_sizes(max_wr, max_sge, &self.nic.limits)?;
         let _permit = self.nic.quotas.srqs.take()?;
         let core = Arc::new(self.srq_core(max_wr, max_sge, None));
-        Ok(Srq { core, pd: self.clone(), domain: None, _permit })
+        let in_flight = self.nic.watch.map(|watch| InFlight::of_srq(watch, core.id, self.id));
+        Ok(Srq { core, pd: self.clone(), domain: None, in_flight, _permit })
     }
 
     /// Makes an XRC shared receive queue: peers name it by its number, through any receiving end of the domain, and
@@ -58,7 +62,7 @@ impl Pd {
         })?;
         // Receiving ends of an XRC domain belong to the first context.
         self.nic.more.enter_first(&cq.core);
-        Ok(Srq { core, pd: self.clone(), domain: Some(domain.clone()), _permit })
+        Ok(Srq { core, pd: self.clone(), domain: Some(domain.clone()), in_flight: None, _permit })
     }
 
     fn srq_core(&self, max_wr: u32, max_sge: u32, xrc: Option<XrcSide>) -> SrqCore {
@@ -108,7 +112,7 @@ impl Srq {
     /// Adds receives, oldest first. On error the first `n` were taken.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
-        self.core.post_each(|post| {
+        self.post_each(|post| {
             wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|e| (n, e.into())))
         })
     }
@@ -119,7 +123,23 @@ impl Srq {
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> Result<R, Error> {
         self.pd.nic.alive()?;
-        Ok(self.core.post_each(fill))
+        Ok(self.post_each(fill))
+    }
+
+    #[inline(always)] // as that of the core
+    fn post_each<R>(
+        &self,
+        fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
+    ) -> R {
+        let Some(in_flight) = &self.in_flight else { return self.core.post_each(fill) };
+        self.core.post_each(|post| {
+            fill(&mut |wr| {
+                post(wr)?;
+                // The queue is locked, so no message has taken it yet.
+                in_flight.receive(&self.pd.nic.engine.device.regions, wr.wr_id, wr.sges);
+                Ok(())
+            })
+        })
     }
 
     /// Arms the limit event: raised once, when fewer than `limit` receives wait.

@@ -4,7 +4,7 @@ use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
 use crate::limits::DeviceLimits;
-use crate::memory::Watch;
+use crate::memory::WatchedNic;
 use crate::poller_activity::ArmedCqs;
 use ferroce_os::clock::{now, wall_clock_ns};
 use ferroce_os::lock::Mutex;
@@ -76,7 +76,7 @@ pub(crate) struct CqCore {
     contexts: AtomicU32,
     events: Arc<EventQueue>,
     /// What learns of each polled completion.
-    watch: Option<Watch>,
+    watch: Option<WatchedNic>,
 }
 
 /// Completions that wait in a CQ.
@@ -146,7 +146,7 @@ impl CqCore {
         channel: Option<Arc<CompletionChannel>>,
         armed: Arc<ArmedCqs>,
         events: Arc<EventQueue>,
-        watch: Option<Watch>,
+        watch: Option<WatchedNic>,
     ) -> Arc<Self> {
         let depth = depth as usize;
         let ring = VecDeque::with_capacity(depth);
@@ -259,6 +259,9 @@ impl CqCore {
     pub(crate) fn purge(&self, qpn: Qpn) {
         let mut state = self.state.lock();
         let State { ring, stamps, .. } = &mut *state;
+        if let Some(watch) = self.watch {
+            ring.iter().filter(|c| c.qpn == qpn).for_each(|completion| watch.discarded(completion));
+        }
         let mut kept = ring.iter().map(|c| c.qpn != qpn);
         stamps.retain(|_| kept.next().unwrap_or(false));
         ring.retain(|c| c.qpn != qpn);

@@ -8,6 +8,7 @@ use crate::guard;
 use crate::handle::Handle;
 use crate::mw;
 use crate::recorded;
+use crate::watched::refuse_destroyed;
 use ferroce_nic::{LoggedCall, OperationLog};
 use ferroce_proto::verbs::{
     AtomicOp, FlushWhat, Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget,
@@ -87,6 +88,22 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_abort = Some(abort);
     fill_beginners(qp);
     fill_setters(qp);
+}
+
+/// The queue pair is being destroyed: replaces the operations by those that do nothing, and report it when the list is complete.
+pub(super) fn refuse(qp: &mut ibv_qp_ex) {
+    unsafe extern "C" fn nothing(_: *mut ibv_qp_ex) {}
+    unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
+        refuse_destroyed::<QpObject>("ibv_wr_abort", qp.addr());
+    }
+    unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
+        refuse_destroyed::<QpObject>("ibv_wr_complete", qp.addr())
+    }
+    qp.wr_start = Some(nothing);
+    qp.wr_abort = Some(abort);
+    qp.wr_complete = Some(complete);
+    refuse_beginners(qp);
+    refuse_setters(qp);
 }
 
 unsafe fn builder<'a>(qp: *mut ibv_qp_ex) -> Result<(&'a QpObject, &'a Builder), Refused> {
@@ -240,6 +257,13 @@ macro_rules! beginners {
         fn fill_beginners(qp: &mut ibv_qp_ex) {
             $(qp.$name = Some($name);)*
         }
+
+        fn refuse_beginners(qp: &mut ibv_qp_ex) {
+            $(qp.$name = {
+                unsafe extern "C" fn nothing(_: *mut ibv_qp_ex $(, _: $kind)*) {}
+                Some(nothing)
+            };)*
+        }
     };
 }
 
@@ -329,6 +353,13 @@ macro_rules! setters {
 
         fn fill_setters(qp: &mut ibv_qp_ex) {
             $(qp.$name = Some($name);)*
+        }
+
+        fn refuse_setters(qp: &mut ibv_qp_ex) {
+            $(qp.$name = {
+                unsafe extern "C" fn nothing(_: *mut ibv_qp_ex $(, _: $kind)*) {}
+                Some(nothing)
+            };)*
         }
     };
 }

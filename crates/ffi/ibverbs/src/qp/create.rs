@@ -12,6 +12,7 @@ use crate::guard;
 use crate::handle::{Handle, Use, Uses};
 use crate::pd::PdObject;
 use crate::srq::SrqObject;
+use crate::watched::LiveObject;
 use crate::xrcd::XrcdObject;
 use ferroce_nic::{EventSource, Qp, QpInit};
 use ferroce_proto::verbs::{Access, AttrMask, QpAttr, QpCap, Transport};
@@ -84,26 +85,30 @@ unsafe fn create(
     init: &mut ibv_qp_init_attr,
     ops: Option<u64>,
 ) -> Result<*mut ibv_qp, Refused> {
+    let verb = "ibv_create_qp";
     // SAFETY: objects of ours, as the verb demands.
     let (domain, context) = unsafe { PdObject::of(pd)? };
     // SAFETY: as above.
     let owner = unsafe { Context::of(context)? };
     let transport = transport(init.qp_type)?;
     // SAFETY: as above.
-    let send_cq = unsafe { CqObject::of(init.send_cq)? };
+    let send_cq = unsafe { LiveObject::<CqObject>::of(verb, init.send_cq.cast())? };
     if transport == Transport::XrcIni {
         // It never receives, so the field is not read.
         init.recv_cq = init.send_cq;
     }
     // SAFETY: as above.
-    let recv_cq = unsafe { CqObject::of(init.recv_cq)? };
-    // SAFETY: as above, or NULL.
-    let srq = unsafe { Handle::<SrqObject>::of(init.srq) }.ok();
+    let recv_cq = unsafe { LiveObject::<CqObject>::of(verb, init.recv_cq.cast())? };
+    let srq = match init.srq.is_null() {
+        true => None,
+        // SAFETY: as above.
+        false => Some(unsafe { LiveObject::<SrqObject>::of(verb, init.srq)? }),
+    };
     let wanted = QpInit {
         transport,
         send_cq: &send_cq.cq,
         recv_cq: &recv_cq.cq,
-        srq: srq.map(|srq| &srq.srq),
+        srq: srq.as_ref().map(|srq| &srq.srq),
         cap: cap_in(&init.cap),
         signal_all: init.sq_sig_all != 0,
     };
@@ -121,7 +126,7 @@ unsafe fn create(
     let builder = ops.map(|wanted| Builder::new(transport, wanted, cap)).transpose()?;
     init.cap = cap_out(&cap);
     let mut held = vec![owner.uses.hold(), domain.uses.hold(), send_cq.uses.hold(), recv_cq.uses.hold()];
-    held.extend(srq.map(|srq| srq.uses.hold()));
+    held.extend(srq.as_ref().map(|srq| srq.uses.hold()));
     let source = EventSource::Qp(qp.qpn());
     let mut abi = ibv_qp_ex::zeroed();
     abi.base.pd = pd;

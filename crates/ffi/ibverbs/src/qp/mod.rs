@@ -17,6 +17,7 @@ use crate::acks::Acks;
 use crate::context::Context;
 use crate::errno::Refused;
 use crate::handle::{Handle, Use, Uses, object};
+use crate::watched::{self, LiveObject};
 use builder::Builder;
 use ferroce_nic::{EventSource, Qp};
 
@@ -47,7 +48,23 @@ impl QpObject {
         unsafe { Handle::of(qp.cast()) }
     }
 
+    /// The same for a verb off the data path.
+    ///
+    /// # Safety
+    /// As for [`QpObject::of`].
+    pub(crate) unsafe fn live<'a>(
+        verb: &'static str,
+        qp: *mut ibv_qp,
+    ) -> Result<LiveObject<'a, QpObject>, Refused> {
+        // SAFETY: as the caller promises.
+        unsafe { LiveObject::of(verb, qp.cast()) }
+    }
+
     unsafe fn settle(&self, qp: *mut ibv_qp_ex) -> Result<(), Refused> {
+        if watched::is_on() && self.builder.is_some() {
+            // SAFETY: the queue pair's own structure.
+            builder::refuse(unsafe { &mut *qp });
+        }
         // SAFETY: a queue pair of ours, and its context.
         unsafe { Context::of((*qp).base.context)? }.targets.lock().remove(&self.source);
         self.acks.wait_settled("ibv_destroy_qp", "ibv_ack_async_event");

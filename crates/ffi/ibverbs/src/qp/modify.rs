@@ -17,7 +17,8 @@ const ON_IWARP: AttrMask =
 pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     guard::number("ibv_modify_qp", || {
         // SAFETY: a queue pair of ours, and the program's attributes.
-        let (object, attr) = unsafe { (QpObject::of(qp)?, attr.as_ref().ok_or(invalid("attr is NULL"))?) };
+        let (object, attr) =
+            unsafe { (QpObject::live("ibv_modify_qp", qp)?, attr.as_ref().ok_or(invalid("attr is NULL"))?) };
         // Unknown bits stay set: the state table refuses them.
         let mask = AttrMask::from_bits_retain(mask as u32);
         // SAFETY: the queue pair's own structure, and its context.
@@ -26,7 +27,7 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
         let meant = if context.is_iwarp() { mask & ON_IWARP } else { mask };
         let wanted = wanted(attr, meant, &context.nic).map_err(|refused| refused.by_qp(object.qp.qpn()))?;
         object.qp.modify(&wanted, mask).map_err(|error| Refused::from(error).by_qp(object.qp.qpn()))?;
-        crate::recorded::modified(object, &context.nic, mask);
+        crate::recorded::modified(&object, &context.nic, mask);
         if mask.contains(AttrMask::STATE) {
             // SAFETY: the queue pair's own structure.
             unsafe { store_word(&raw mut (*qp).state, attr.qp_state) };
@@ -44,7 +45,7 @@ pub(crate) unsafe extern "C" fn query_qp(
 ) -> c_int {
     guard::number("ibv_query_qp", || {
         // SAFETY: a queue pair of ours.
-        let object = unsafe { QpObject::of(qp)? };
+        let object = unsafe { QpObject::live("ibv_query_qp", qp)? };
         if attr.is_null() || init.is_null() {
             return Err(invalid("no room for the attributes"));
         }

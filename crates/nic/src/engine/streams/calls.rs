@@ -167,7 +167,7 @@ impl Engine {
             connection,
             unsent: Unsent::default(),
             interest: Interest::Read,
-            awaits_room: false,
+            awaits_writable: false,
             ends_records: !terms.is_ferroce,
             awaits_first: terms.role == Role::Responder && terms.rtr.is_some(),
             failed: None,

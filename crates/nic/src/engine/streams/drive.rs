@@ -114,7 +114,7 @@ impl Engine {
         for _ in 0..READS {
             let mut end = stream.socket.lock();
             let Some(connected) = &mut end.connected else { break };
-            connected.awaits_room &= !has_room;
+            connected.awaits_writable &= !has_room;
             let received = self.receive_stream(connected, qp, machine, buffer);
             let is_end = matches!(&received, Ok(Some(received)) if received.len() == 0);
             connected.has_ended = is_end || received.is_err();
@@ -184,7 +184,7 @@ impl Engine {
                 {
                     connected.interest = interest;
                 }
-                connected.awaits_room = connected.interest == Interest::ReadWrite;
+                connected.awaits_writable = connected.interest == Interest::ReadWrite;
             }
             Some(close) => {
                 if let Some(connected) = end.connected.take() {

@@ -42,7 +42,7 @@ impl Engine {
         let (Some(streams), Some(stream)) = (&self.streams, qp.stream()) else { return Err(TxError::Full) };
         let mut end = stream.socket.lock();
         let Some(connected) = &mut end.connected else { return Err(TxError::Full) };
-        let waits = connected.awaits_room && fpdu.payload.len() >= EXTERNAL_FROM;
+        let waits = connected.awaits_writable && fpdu.payload.len() >= EXTERNAL_FROM;
         if waits || !flush(connected) {
             return Err(TxError::Full);
         }

@@ -40,9 +40,9 @@ pub(super) struct Connected {
     pub(super) unsent: Unsent,
     /// What the socket is watched for.
     pub(super) interest: Interest,
-    /// The socket is watched for room, and payload waits until it has a good part of its buffer free: many small pieces would take more
+    /// The socket is watched for EPOLLOUT, and payload waits until it has a good part of its buffer free: many small pieces would take more
     /// calls, and each would meet the kernel's own work on the socket.
-    pub(super) awaits_room: bool,
+    pub(super) awaits_writable: bool,
     /// FPDUs must not share TCP segments: the peer is not ferroce.
     pub(super) ends_records: bool,
     /// The connection manager waits for the peer's first FPDU.
