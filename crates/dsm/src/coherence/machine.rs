@@ -3,7 +3,7 @@
 use super::blocks::{Blocks, Fetches, Usefulness};
 use super::cache::Cache;
 use super::colocated::Colocated;
-use super::guess::{MOST_WRITE_GUESSES, WritePatience};
+use super::guess::{MOST_WRITE_GUESSES, UNCONFIRMED, WritePatience};
 use super::locality::Locality;
 use super::notice::{Notice, Notices};
 use super::{Access, Run, Step};
@@ -299,8 +299,9 @@ impl Machine {
                 state.write_patience.learn(state.write_guesses);
                 0
             }
-            // Only an adjacent page suggests it; the next interval must confirm that it is written.
-            (true, 0) => u8::MAX,
+            // Only an adjacent page suggests it; the next interval must confirm that it is written, by a fault or a walk of faults.
+            (true, 0) => UNCONFIRMED,
+            (true, _) if state.write_guesses == UNCONFIRMED => 1,
             (true, _) => state.write_guesses + 1,
         };
         state.written_in_a_row = match self.interval.wrapping_sub(state.written_in) {
@@ -354,10 +355,31 @@ impl Machine {
     fn close_interval(&mut self, steps: &mut Vec<Step>) {
         self.interval = self.interval.wrapping_add(1).max(1);
         let mut writable = std::mem::take(&mut self.writable);
-        writable.sort_unstable();
+        writable.sort();
         writable.dedup();
         writable.retain(|&page| self.table[page].access == Access::Write);
-        self.set_access_of(&writable, Access::Read, steps);
+        let runs = self.joined(Run::of(writable));
+        runs.into_iter().for_each(|run| self.set_access(run, Access::Read, steps));
+    }
+
+    /// Joins sorted runs where only pages that are open for reading lie between them: to open those for reading again
+    /// costs less than a step of its own for each run.
+    fn joined(&self, runs: Vec<Run>) -> Vec<Run> {
+        let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
+        for run in runs {
+            match joined.last_mut() {
+                Some(last)
+                    if run.first - last.pages().end <= OPEN_AT_ONCE
+                        && self.table[last.pages().end..run.first]
+                            .iter()
+                            .all(|page| page.access == Access::Read) =>
+                {
+                    last.count = run.pages().end - last.first;
+                }
+                _ => joined.push(run),
+            }
+        }
+        joined
     }
 
     /// A lock is acquired. `received` are the new notices of its log.
@@ -403,7 +425,7 @@ impl Machine {
         self.keep_writable();
         self.close_interval(&mut steps);
         let mut pages = std::mem::take(&mut self.written);
-        pages.sort_unstable();
+        pages.sort();
         self.flush(&pages, &mut steps);
         self.written = pages;
         steps

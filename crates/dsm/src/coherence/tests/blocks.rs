@@ -92,7 +92,7 @@ fn pages_that_change_at_different_times_are_opened_together() {
     };
     let (on, off) = (faults(true), faults(false));
     // Of 12,800: 64 pages in 200 intervals.
-    assert_eq!((on, off), (420, 269));
+    assert_eq!((on, off), (371, 217));
 }
 
 #[test]

@@ -258,6 +258,41 @@ fn what_was_written_together_is_opened_together() {
 }
 
 #[test]
+fn written_runs_with_readable_pages_between_them_are_closed_together() {
+    let mut machine = machine(1, 9);
+    machine.guess = false;
+    steps(machine.fault(1, false));
+    for page in [2, 3, 5, 8] {
+        steps(machine.fault(page, true));
+    }
+    assert_eq!(machine.arrive(), [Step::Protect(Run { first: 2, count: 7 }, Access::Read)]);
+    let notices: Vec<Run> = machine.arrived().into_iter().map(|notice| notice.run).collect();
+    assert_eq!(notices, Run::of([2, 3, 5, 8]), "those between them were not written");
+    let mut machine = self::machine(0, 9);
+    machine.guess = false;
+    for page in [2, 4] {
+        steps(machine.fault(page, true));
+    }
+    let closed = |first| Step::Protect(Run { first, count: 1 }, Access::Read);
+    assert_eq!(machine.arrive()[..2], [closed(2), closed(4)], "page 3 is not here");
+}
+
+#[test]
+fn a_second_walk_confirms_that_pages_are_written() {
+    let mut machine = Machine::new(options(0));
+    let all = Run { first: 0, count: 256 };
+    machine.place(all, 0);
+    let faults: Vec<usize> = (0..3).map(|_| write_pages(&mut machine, all).0).collect();
+    assert!(faults[0] < 12 && faults[1] < 12 && faults[2] == 1, "{faults:?}");
+    // Of 256 pages written once, only 16 are written again.
+    let mut machine = Machine::new(options(0));
+    machine.place(all, 0);
+    write_pages(&mut machine, all);
+    let (_, end) = write_pages(&mut machine, Run { first: 0, count: 16 });
+    assert!((16..=32).contains(&end), "{end}");
+}
+
+#[test]
 fn home_pages_that_are_always_written_stay_writable() {
     let mut machine = machine(1, 9);
     let barrier = |machine: &mut Machine| (machine.arrive(), machine.arrived());
