@@ -41,23 +41,32 @@ impl Core {
     pub(super) fn barrier(&self) -> Result<(), Error> {
         let epoch = self.barriers.lock().epoch + 1;
         let mut parcels = Parcels::default();
-        let words = {
+        let tree = self.tree.load(Ordering::Relaxed);
+        let (arrival, words) = {
             let mut state = self.state.lock();
             let steps = state.machine.arrive();
             let packing = self.packs.load(Ordering::Relaxed).then_some(&mut parcels);
             let mut ops = self.executor.start(&mut state, steps, packing)?;
             self.send_parcels(epoch, &parcels, &mut ops);
-            self.peers.execute(&ops)?;
-            Notice::pack(&state.machine.arrived())
+            let words = Notice::pack(&state.machine.arrived());
+            let count = if words.len() <= LONG_NOTICES { words.len() } else { OVERFLOW };
+            let arrival = Arrival { epoch, count, parcels: !parcels.is_empty() };
+            self.note_notices(&arrival, &words, tree);
+            // Before another thread may write these pages again.
+            match tree {
+                true => self.peers.execute(&ops).and_then(|()| self.peers.finish())?,
+                false => self.announce_arrival(&arrival, ops)?,
+            }
+            (arrival, words)
         };
-        let count = if words.len() <= LONG_NOTICES { words.len() } else { OVERFLOW };
-        let arrival = Arrival { epoch, count, parcels: !parcels.is_empty() };
-        let received = self.meet(&arrival, &words)?;
+        let received = self.meet(&arrival, &words, tree)?;
         let mut state = self.state.lock();
         let before = state.machine.migrations;
         let steps = state.machine.depart(&received);
         self.executor.count_losses(&steps, state.machine.migrations - before);
         self.executor.run(&mut state, steps)?;
+        // A fetch has usually waited for them already.
+        self.peers.finish()?;
         let again = state.machine.must_meet_again();
         drop(state);
         if again {
@@ -67,14 +76,10 @@ impl Core {
         Ok(())
     }
 
-    /// Announces our notices and returns those of all processes, once all changes are at home.
-    fn meet(&self, arrival: &Arrival, words: &[u64]) -> Result<Vec<Notices>, Error> {
-        let tree = self.tree.load(Ordering::Relaxed);
-        self.note_notices(arrival, words, tree);
+    /// Returns the notices of all processes, once the changes of all are at home.
+    fn meet(&self, arrival: &Arrival, words: &[u64], tree: bool) -> Result<Vec<Notices>, Error> {
         if tree {
             self.meet_over_tree(arrival.epoch)?
-        } else {
-            self.announce_arrival(arrival)?
         }
         let (received, parcels) = self.collect_arrivals(arrival, words)?;
         if parcels {
@@ -109,11 +114,32 @@ impl Core {
         }
     }
 
-    fn announce_arrival(&self, arrival: &Arrival) -> Result<(), Error> {
+    /// Sends changes and arrivals. A process that our changes do not go to must not learn of our arrival before they are at home.
+    /// At their only home they precede the arrival, since operations of one process on one mapping keep their order.
+    fn announce_arrival(&self, arrival: &Arrival, changes: Vec<(u32, Op)>) -> Result<(), Error> {
+        let in_order =
+            |peer: &u32| changes.iter().all(|(home, _)| home == peer) && self.peers.began_only_at(*peer);
+        let (now, later): (Vec<u32>, Vec<u32>) = self.others().partition(in_order);
+        let any = !changes.is_empty();
+        let mut ops = changes;
+        ops.extend(self.arrivals(arrival, now));
+        if any {
+            self.peers.begin(&ops)?
+        } else {
+            self.peers.post(&ops)?
+        }
+        if !later.is_empty() {
+            self.peers.finish()?;
+            self.peers.post(&self.arrivals(arrival, later))?;
+        }
+        Ok(())
+    }
+
+    fn arrivals(&self, arrival: &Arrival, to: impl IntoIterator<Item = u32>) -> Vec<(u32, Op)> {
         let parity = (arrival.epoch & 1) as usize;
         let word = Op::WriteAndWake { remote: self.layout.arrival(parity, self.rank), value: arrival.word() };
         let mut ops = Vec::with_capacity(2 * self.size as usize);
-        for peer in self.others() {
+        for peer in to {
             if (1..=SHORT_NOTICES).contains(&arrival.count) {
                 let (remote, local) =
                     (self.layout.short_notices(parity, self.rank), self.layout.long_notices(parity));
@@ -121,7 +147,7 @@ impl Core {
             }
             ops.push((peer, word));
         }
-        self.peers.post(&ops)
+        ops
     }
 
     /// Reads the arrival of a process at its last barrier of this parity.

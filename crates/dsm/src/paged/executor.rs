@@ -104,6 +104,8 @@ impl Executor {
                 Step::FetchBlocks(page, blocks, home) => self.fetch_blocks(&mut batch, page, blocks, home),
                 Step::Twin(page) => {
                     self.finish_fetches(&mut batch)?;
+                    // The last changes of the page may still be on their way home.
+                    self.peers.finish()?;
                     let mut twin = Box::new([0; PAGE]);
                     self.view.sources.read(page, &mut twin);
                     state.twins.insert(page, twin);
@@ -115,6 +117,7 @@ impl Executor {
                 Step::Show(run, home) => closed |= self.show(state, run, home)? == Change::TooManyMappings,
                 Step::Discard(run) => {
                     self.finish(&mut batch)?;
+                    self.peers.finish()?;
                     self.view.sources.discard(run)?;
                 }
             }
