@@ -15,6 +15,7 @@
 use super::blocks::BLOCKS;
 use super::locality::Locality;
 use super::machine::{Machine, Page};
+use super::notice::Notices;
 use super::{Access, Run, Step};
 
 /// Maximum number of extra pages that one write fault opens: in all, and of those that need a twin.
@@ -188,7 +189,7 @@ impl Machine {
     }
 
     /// A barrier invalidated these sorted pages. Fetches those that will probably be used in the next interval.
-    pub(super) fn fetch_again(&mut self, stale: &[usize], steps: &mut Vec<Step>) {
+    pub(super) fn fetch_again(&mut self, stale: &[usize], received: &[Notices], steps: &mut Vec<Step>) {
         for &page in stale {
             self.table[page].stale_in = self.interval;
         }
@@ -198,6 +199,7 @@ impl Machine {
         };
         let most = if self.locality.most == 0 { 0 } else { MOST_AT_BARRIER.min(self.cache.most / 4) };
         let pages: Vec<usize> = stale.iter().copied().filter(again).take(most).collect();
+        self.request(&pages, received);
         if !pages.is_empty() {
             self.fetch(&pages, usize::MAX, steps);
         }

@@ -6,6 +6,7 @@ use super::colocated::Colocated;
 use super::guess::{MOST_WRITE_GUESSES, UNCONFIRMED, WritePatience};
 use super::locality::Locality;
 use super::notice::{Notice, Notices};
+use super::updates::{Update, Updates};
 use super::{Access, Run, Step};
 use std::collections::BTreeMap;
 
@@ -68,6 +69,8 @@ pub(super) struct Page {
     pub(super) write_patience: WritePatience,
     /// Number of intervals in a row in which it was opened for writing.
     pub(super) written_in_a_row: u8,
+    /// The barrier before which changes last went home, except at that barrier itself; 0 for never.
+    pub(super) sent_early_in: u32,
     /// Its first fetch is reported, or is about to be, for changed blocks.
     pub(super) reported: bool,
     /// How useful changed blocks are, where the program writes at home.
@@ -103,6 +106,7 @@ pub(crate) struct Machine {
     /// Whether notices name blocks, so that only written blocks are fetched.
     pub(crate) changed_blocks: bool,
     pub(super) fetches: Fetches,
+    pub(super) updates: Updates,
     /// Whether pages move to their only writer.
     pub(crate) migrate: bool,
     /// Pages that moved to this process.
@@ -141,6 +145,7 @@ impl Machine {
             max_checking_pages: options.max_checking_pages,
             changed_blocks: false,
             fetches: Fetches::default(),
+            updates: Updates::default(),
             migrate: false,
             migrations: 0,
             evictions: 0,
@@ -260,8 +265,17 @@ impl Machine {
         }
     }
 
-    /// Sends the changes of those pages that have any.
+    /// Sends the changes of those pages that have any, before the next barrier.
     fn flush(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
+        for &page in pages {
+            if self.table[page].dirty {
+                self.table[page].sent_early_in = self.updates.interval();
+            }
+        }
+        self.flush_at_barrier(pages, steps);
+    }
+
+    fn flush_at_barrier(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
         for &page in pages {
             if std::mem::take(&mut self.table[page].dirty) {
                 steps.push(match self.sees_home(page) {
@@ -426,7 +440,7 @@ impl Machine {
         self.close_interval(&mut steps);
         let mut pages = std::mem::take(&mut self.written);
         pages.sort();
-        self.flush(&pages, &mut steps);
+        self.flush_at_barrier(&pages, &mut steps);
         self.written = pages;
         steps
     }
@@ -452,12 +466,15 @@ impl Machine {
         }
         self.writable.extend(&self.kept);
         let mut notices = Notice::merged(notices, MOST_BARRIER_NOTICES);
+        self.choose_updates(&notices);
+        notices.extend(self.updates.requests(MOST_BARRIER_NOTICES.saturating_sub(notices.len())));
         notices.extend(self.fetches.report(MOST_BARRIER_NOTICES.saturating_sub(notices.len())));
         notices
     }
 
-    /// All processes have arrived at the barrier. `received` has the notices of each, by rank, including our own.
-    pub(crate) fn depart(&mut self, received: &[Notices]) -> Vec<Step> {
+    /// All processes have arrived at the barrier. `received` has the notices of each, by rank, including our own, and `updates` the
+    /// pages that came with them.
+    pub(crate) fn depart(&mut self, received: &[Notices], updates: &[Update]) -> Vec<Step> {
         let mut steps = Vec::new();
         let own = self.rank as usize;
         let others = received.iter().enumerate().filter(|(rank, _)| *rank != own);
@@ -465,7 +482,10 @@ impl Machine {
         if self.migrate {
             self.move_homes(received, &mut steps);
         }
-        self.fetch_again(&stale, &mut steps);
+        self.note_requests(received);
+        self.receive_updates(received, updates);
+        self.fetch_again(&stale, received, &mut steps);
+        self.end_updates();
         steps
     }
 

@@ -185,7 +185,8 @@ mod tests {
 
     /// Records to whom writes were begun, and which of them were waited for.
     #[derive(Default)]
-    struct Recorder(Arc<Mutex<Vec<(&'static str, Vec<u32>)>>>);
+    struct Recorder(Arc<Mutex<Vec<Call>>>);
+    type Call = (&'static str, Vec<u32>);
 
     impl Transport for Recorder {
         fn execute(&self, _ops: &[(u32, Op)], _meanwhile: &mut dyn FnMut()) -> Result<(), Error> {

@@ -5,7 +5,7 @@ mod colocated;
 
 use super::Blocks;
 use super::machine::Fault;
-use super::{Access, Machine, Notice, Notices, Options, Run, Step};
+use super::{Access, Machine, Notice, Notices, Options, Run, Step, Update};
 
 const ONE: Run = Run { first: 0, count: 1 };
 
@@ -126,7 +126,7 @@ fn a_notice_invalidates_the_copy_after_our_own_words_went_home() {
 fn a_notice_to_the_home_does_nothing() {
     let mut machine = machine(0, 9);
     steps(machine.fault(0, false));
-    assert_eq!(machine.depart(&[nothing(), notices_of(&[0])]), []);
+    assert_eq!(machine.depart(&[nothing(), notices_of(&[0])], &[]), []);
     assert_eq!(steps(machine.fault(0, false)), []);
 }
 
@@ -177,7 +177,7 @@ fn what_is_always_fetched_after_a_barrier_is_fetched_at_the_barrier() {
     let barrier = |machine: &mut Machine| {
         machine.arrive();
         machine.arrived();
-        let steps = machine.depart(&[notices_of(&[0]), nothing()]);
+        let steps = machine.depart(&[notices_of(&[0]), nothing()], &[]);
         steps.contains(&Step::Fetch(ONE, 0))
     };
     let mut faults = Vec::new();
@@ -196,6 +196,38 @@ fn what_is_always_fetched_after_a_barrier_is_fetched_at_the_barrier() {
 }
 
 #[test]
+fn a_page_that_is_fetched_at_barriers_comes_with_the_arrival_of_its_home() {
+    let (mut home, mut reader) = (machine(0, 9), machine(1, 9));
+    reader.prefetch_pages = 4;
+    reader.set_prefetching(true);
+    let mut barrier = |reads: bool| {
+        home.fault(0, true);
+        if reads {
+            reader.fault(0, false);
+        }
+        let arrived = [&mut home, &mut reader].map(|machine| {
+            machine.arrive();
+            Notices::Pages(machine.arrived())
+        });
+        let sent = home.updates().iter().map(|&(to, page)| {
+            assert_eq!(to, 1);
+            Update { page, from: 0, at: 7 }
+        });
+        let sent: Vec<Update> = sent.collect();
+        home.depart(&arrived, &[]);
+        let steps = reader.depart(&arrived, &sent);
+        (!sent.is_empty(), steps.contains(&Step::Update(0, 7)), steps.contains(&Step::Fetch(ONE, 0)))
+    };
+    let all: Vec<_> = (0..80).map(|_| barrier(true)).collect();
+    let (updated, fetched) = (all.iter().filter(|at| at.1).count(), all.iter().filter(|at| at.2).count());
+    // At the others, the page must show by a fault that it is still read.
+    assert_eq!((updated, fetched), (70, 6));
+    let wasted = (0..80).filter(|_| barrier(false).0).count();
+    assert!(wasted <= 64, "{wasted} updates of a page that is no longer read");
+    assert!(!barrier(false).0);
+}
+
+#[test]
 fn the_only_writer_becomes_the_home() {
     let mut writer = machine(1, 9);
     let mut home = machine(0, 9);
@@ -208,13 +240,17 @@ fn the_only_writer_becomes_the_home() {
     home.arrive();
     home.arrived();
     let received = [nothing(), Notices::Pages(notices)];
-    assert_eq!((writer.depart(&received), home.depart(&received)), (vec![], vec![]), "no byte moves");
+    assert_eq!(
+        (writer.depart(&received, &[]), home.depart(&received, &[])),
+        (vec![], vec![]),
+        "no byte moves"
+    );
     assert_eq!(steps(writer.fault(0, true)), [Step::Protect(ONE, Access::Write)], "at home: no twin");
     assert_eq!(writer.migrations, 1);
     assert_eq!(steps(home.fault(0, true))[0], Step::Twin(0), "its copy is still good, but a copy");
     // Somebody who could not tell everything prevents the move.
     let before = home.migrations;
-    home.depart(&[Notices::Overflow, notices_of(&[0])]);
+    home.depart(&[Notices::Overflow, notices_of(&[0])], &[]);
     assert_eq!(home.migrations, before);
 }
 
