@@ -113,7 +113,7 @@ impl Default for Settings {
             heap_bytes: 64 << 30,
             cache_pages: 16384,
             prefetch: true,
-            prefetch_pages: 8,
+            prefetch_pages: 16,
             max_checking_pages: 8,
         }
     }

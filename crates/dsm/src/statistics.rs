@@ -34,7 +34,7 @@ counted! {
     write_faults,
     /// Fetches, on a fault or at a barrier: the first page of each.
     fetches,
-    /// Pages fetched with another one.
+    /// Pages fetched with another one, or received with the arrival of their home at a barrier.
     prefetches,
     /// Pages whose changes went home.
     diffs,

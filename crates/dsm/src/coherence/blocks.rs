@@ -182,11 +182,12 @@ impl Machine {
                 let is_new = !std::mem::replace(&mut self.table[page].reported, true);
                 self.fetches.note(page, is_new);
             }
-            match self.worth(page) {
-                Some(missing) => {
+            match (self.take_update(page), self.worth(page)) {
+                (Some(update), _) => steps.push(update),
+                (None, Some(missing)) => {
                     steps.push(Step::FetchBlocks(page, missing, self.home(page)));
                 }
-                None => whole.push(page),
+                (None, None) => whole.push(page),
             }
             self.table[page].here = Blocks::ALL;
         }

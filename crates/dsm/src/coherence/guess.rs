@@ -15,6 +15,7 @@
 use super::blocks::BLOCKS;
 use super::locality::Locality;
 use super::machine::{Machine, Page};
+use super::notice::Notices;
 use super::{Access, Run, Step};
 
 /// Maximum number of extra pages that one write fault opens: in all, and of those that need a twin.
@@ -34,6 +35,8 @@ const SAMPLE: usize = 32;
 /// often.
 const PATIENCE: u8 = 31;
 const MOST_PATIENCE: u8 = 8 * PATIENCE;
+/// As the number of guesses: only an adjacent page was a reason for the first one.
+pub(super) const UNCONFIRMED: u8 = u8::MAX;
 
 /// How many writes of a page are guessed in a row. Each time that the program still writes the page afterwards, it doubles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +57,7 @@ impl WritePatience {
     pub(super) fn learn(&mut self, guesses: u8) {
         match guesses {
             // The first page of a run; no guess was made. Or only an adjacent page was a reason to make one.
-            0 | u8::MAX => {}
+            0 | UNCONFIRMED => {}
             _ if self.allows(guesses) => *self = Self::default(),
             _ => self.0 = self.0.saturating_mul(2).min(MOST_PATIENCE),
         }
@@ -70,10 +73,14 @@ impl Machine {
     /// The pages to open for writing together with `page`, which comes first.
     pub(super) fn written_together(&mut self, page: usize) -> Vec<usize> {
         let state = self.table[page];
+        let is_unconfirmed =
+            |at: usize| self.table.get(at).is_some_and(|page| page.write_guesses == UNCONFIRMED);
+        // First write: in a sequential walk, the next pages are written for the first time, too. A second walk confirms it.
+        let is_walk = state.written_in == 0 || is_unconfirmed(page + 1);
+        let ahead = if self.guess && is_walk { self.writing.plan(page).run - 1 } else { 0 };
         let most = match (self.guess, state.written_in) {
             (false, _) => 0,
-            // First write: in a sequential walk, the next pages are written for the first time, too.
-            (true, 0) => self.writing.plan(page).run - 1,
+            (true, 0) => ahead,
             (true, _) => MOST_WRITE_GUESSES,
         };
         let mut twins = 0;
@@ -84,13 +91,14 @@ impl Machine {
             alike
                 && twins <= MOST_TWIN_GUESSES
                 && other.valid
-                && other.write_patience.allows(other.write_guesses)
+                && (other.write_patience.allows(other.write_guesses)
+                    || is_unconfirmed(*at) && *at <= page + ahead)
         };
         let end = (page + 1 + most).min(self.table.len());
         // Pages that stayed writable do not end the run.
         let closed = (page + 1..end).filter(|&other| self.table[other].access != Access::Write);
         let pages: Vec<usize> = std::iter::once(page).chain(closed.take_while(fits)).collect();
-        if state.written_in == 0 {
+        if is_walk {
             self.writing.fetched(page, pages.last().map_or(page, |last| last + 1));
         }
         pages
@@ -103,7 +111,8 @@ impl Machine {
                 self.table[run.pages()].iter_mut().for_each(|state| state.written_in_a_row = 0);
             }
         }
-        self.writable.sort_unstable();
+        // A long sorted run and a few more, which a stable sort merges.
+        self.writable.sort();
         self.writable.dedup();
         self.learn_from_samples();
         let stays = |page: &usize| {
@@ -117,7 +126,8 @@ impl Machine {
         };
         let runs = Run::of(self.writable.iter().copied().filter(stays));
         self.kept = runs.into_iter().flat_map(|run| run.pages().skip(1)).collect();
-        self.writable.retain(|page| self.kept.binary_search(page).is_err());
+        let mut kept = self.kept.iter().peekable();
+        self.writable.retain(|page| kept.next_if_eq(&page).is_none());
     }
 
     /// Whether another page, which was written like this one until now, stands for it by a fault in the next interval.
@@ -139,7 +149,9 @@ impl Machine {
             let is_shown = sample.home == state.home
                 && (sample.written_in, sample.write_guesses) == (state.written_in, 0)
                 && sample.write_patience >= state.write_patience;
-            if is_shown && !state.write_patience.allows(state.write_guesses) && state.write_guesses != u8::MAX
+            if is_shown
+                && !state.write_patience.allows(state.write_guesses)
+                && state.write_guesses != UNCONFIRMED
             {
                 (state.write_guesses, state.write_patience) = (0, sample.write_patience);
             }
@@ -177,7 +189,7 @@ impl Machine {
     }
 
     /// A barrier invalidated these sorted pages. Fetches those that will probably be used in the next interval.
-    pub(super) fn fetch_again(&mut self, stale: &[usize], steps: &mut Vec<Step>) {
+    pub(super) fn fetch_again(&mut self, stale: &[usize], received: &[Notices], steps: &mut Vec<Step>) {
         for &page in stale {
             self.table[page].stale_in = self.interval;
         }
@@ -187,6 +199,7 @@ impl Machine {
         };
         let most = if self.locality.most == 0 { 0 } else { MOST_AT_BARRIER.min(self.cache.most / 4) };
         let pages: Vec<usize> = stale.iter().copied().filter(again).take(most).collect();
+        self.request(&pages, received);
         if !pages.is_empty() {
             self.fetch(&pages, usize::MAX, steps);
         }

@@ -27,6 +27,8 @@ struct Strides {
     stops: usize,
     /// Pages of a stream.
     run: usize,
+    /// The last strides that were followed. The next ones are probably the same, elsewhere.
+    before: Option<(usize, usize)>,
 }
 
 /// The pages to fetch with a page.
@@ -62,10 +64,17 @@ impl Plan {
 impl Strides {
     /// A stream begins at `page`.
     fn plan(&mut self, page: usize, most: usize) -> Plan {
-        if self.stride > 0 && page == self.last + self.stride {
+        let again = self.before.filter(|(stride, _)| page == self.last + stride);
+        if self.stride > 0 && page == self.last + self.stride || again.is_some() {
+            if let Some((stride, run)) = again {
+                (self.stride, self.run, self.stops) = (stride, run, most);
+            }
             self.run = self.run.min(most + 1);
             self.stops = (2 * self.stops + 1).min((most + 1) / self.run - 1);
         } else {
+            if self.stops > 0 {
+                self.before = Some((self.stride, self.run));
+            }
             let stride = page.saturating_sub(self.last);
             self.stride = if (2..=MOST_STRIDE).contains(&stride) { stride } else { 0 };
             (self.stops, self.run) = (0, 1);
@@ -150,11 +159,13 @@ mod tests {
     fn equal_strides_are_followed() {
         let mut locality = Locality::new(8);
         assert_eq!(walk(&mut locality, (0..30).map(|stop| 1000 + 2 * stop)), [1, 1, 2, 4, 8, 9, 9]);
-        let blocks = (0..20).flat_map(|block| [5000 + 32 * block, 5001 + 32 * block]);
-        let sizes = walk(&mut locality, blocks);
+        let blocks_at =
+            |first: usize| (0..20).flat_map(move |block| [first + 32 * block, first + 1 + 32 * block]);
+        let sizes = walk(&mut locality, blocks_at(5000));
         assert_eq!(sizes[..6], [1, 2, 1, 2, 4, 8], "each block has two pages: {sizes:?}");
         assert!(sizes[6..].iter().all(|&size| size == 8), "{sizes:?}");
         assert_eq!(walk(&mut locality, [9000, 9007, 9013, 9020]), [1, 1, 1, 1], "unequal ones are not");
+        assert_eq!(walk(&mut locality, blocks_at(20_000))[..3], [1, 2, 8], "the same strides elsewhere");
         assert_eq!(walk(&mut Locality::new(0), (0..30).map(|stop| 2 * stop)), [1; 30]);
     }
 }

@@ -3,9 +3,10 @@
 use super::blocks::{Blocks, Fetches, Usefulness};
 use super::cache::Cache;
 use super::colocated::Colocated;
-use super::guess::{MOST_WRITE_GUESSES, WritePatience};
+use super::guess::{MOST_WRITE_GUESSES, UNCONFIRMED, WritePatience};
 use super::locality::Locality;
 use super::notice::{Notice, Notices};
+use super::updates::{Update, Updates};
 use super::{Access, Run, Step};
 use std::collections::BTreeMap;
 
@@ -68,6 +69,8 @@ pub(super) struct Page {
     pub(super) write_patience: WritePatience,
     /// Number of intervals in a row in which it was opened for writing.
     pub(super) written_in_a_row: u8,
+    /// The barrier before which changes last went home, except at that barrier itself; 0 for never.
+    pub(super) sent_early_in: u32,
     /// Its first fetch is reported, or is about to be, for changed blocks.
     pub(super) reported: bool,
     /// How useful changed blocks are, where the program writes at home.
@@ -103,6 +106,7 @@ pub(crate) struct Machine {
     /// Whether notices name blocks, so that only written blocks are fetched.
     pub(crate) changed_blocks: bool,
     pub(super) fetches: Fetches,
+    pub(super) updates: Updates,
     /// Whether pages move to their only writer.
     pub(crate) migrate: bool,
     /// Pages that moved to this process.
@@ -141,6 +145,7 @@ impl Machine {
             max_checking_pages: options.max_checking_pages,
             changed_blocks: false,
             fetches: Fetches::default(),
+            updates: Updates::default(),
             migrate: false,
             migrations: 0,
             evictions: 0,
@@ -260,8 +265,17 @@ impl Machine {
         }
     }
 
-    /// Sends the changes of those pages that have any.
+    /// Sends the changes of those pages that have any, before the next barrier.
     fn flush(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
+        for &page in pages {
+            if self.table[page].dirty {
+                self.table[page].sent_early_in = self.updates.interval();
+            }
+        }
+        self.flush_at_barrier(pages, steps);
+    }
+
+    fn flush_at_barrier(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
         for &page in pages {
             if std::mem::take(&mut self.table[page].dirty) {
                 steps.push(match self.sees_home(page) {
@@ -299,8 +313,9 @@ impl Machine {
                 state.write_patience.learn(state.write_guesses);
                 0
             }
-            // Only an adjacent page suggests it; the next interval must confirm that it is written.
-            (true, 0) => u8::MAX,
+            // Only an adjacent page suggests it; the next interval must confirm that it is written, by a fault or a walk of faults.
+            (true, 0) => UNCONFIRMED,
+            (true, _) if state.write_guesses == UNCONFIRMED => 1,
             (true, _) => state.write_guesses + 1,
         };
         state.written_in_a_row = match self.interval.wrapping_sub(state.written_in) {
@@ -354,10 +369,31 @@ impl Machine {
     fn close_interval(&mut self, steps: &mut Vec<Step>) {
         self.interval = self.interval.wrapping_add(1).max(1);
         let mut writable = std::mem::take(&mut self.writable);
-        writable.sort_unstable();
+        writable.sort();
         writable.dedup();
         writable.retain(|&page| self.table[page].access == Access::Write);
-        self.set_access_of(&writable, Access::Read, steps);
+        let runs = self.joined(Run::of(writable));
+        runs.into_iter().for_each(|run| self.set_access(run, Access::Read, steps));
+    }
+
+    /// Joins sorted runs where only pages that are open for reading lie between them: to open those for reading again
+    /// costs less than a step of its own for each run.
+    fn joined(&self, runs: Vec<Run>) -> Vec<Run> {
+        let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
+        for run in runs {
+            match joined.last_mut() {
+                Some(last)
+                    if run.first - last.pages().end <= OPEN_AT_ONCE
+                        && self.table[last.pages().end..run.first]
+                            .iter()
+                            .all(|page| page.access == Access::Read) =>
+                {
+                    last.count = run.pages().end - last.first;
+                }
+                _ => joined.push(run),
+            }
+        }
+        joined
     }
 
     /// A lock is acquired. `received` are the new notices of its log.
@@ -403,8 +439,8 @@ impl Machine {
         self.keep_writable();
         self.close_interval(&mut steps);
         let mut pages = std::mem::take(&mut self.written);
-        pages.sort_unstable();
-        self.flush(&pages, &mut steps);
+        pages.sort();
+        self.flush_at_barrier(&pages, &mut steps);
         self.written = pages;
         steps
     }
@@ -430,12 +466,15 @@ impl Machine {
         }
         self.writable.extend(&self.kept);
         let mut notices = Notice::merged(notices, MOST_BARRIER_NOTICES);
+        self.choose_updates(&notices);
+        notices.extend(self.updates.requests(MOST_BARRIER_NOTICES.saturating_sub(notices.len())));
         notices.extend(self.fetches.report(MOST_BARRIER_NOTICES.saturating_sub(notices.len())));
         notices
     }
 
-    /// All processes have arrived at the barrier. `received` has the notices of each, by rank, including our own.
-    pub(crate) fn depart(&mut self, received: &[Notices]) -> Vec<Step> {
+    /// All processes have arrived at the barrier. `received` has the notices of each, by rank, including our own, and `updates` the
+    /// pages that came with them.
+    pub(crate) fn depart(&mut self, received: &[Notices], updates: &[Update]) -> Vec<Step> {
         let mut steps = Vec::new();
         let own = self.rank as usize;
         let others = received.iter().enumerate().filter(|(rank, _)| *rank != own);
@@ -443,7 +482,10 @@ impl Machine {
         if self.migrate {
             self.move_homes(received, &mut steps);
         }
-        self.fetch_again(&stale, &mut steps);
+        self.note_requests(received);
+        self.receive_updates(received, updates);
+        self.fetch_again(&stale, received, &mut steps);
+        self.end_updates();
         steps
     }
 

@@ -16,6 +16,7 @@
 //! | `homes` | which page is at home where, and when that changes |
 //! | `colocated` | which pages are shared with a home on this host |
 //! | `guess`, `locality` | which pages will be wanted next |
+//! | `updates` | which pages a home sends at a barrier without being asked |
 //! | `notice` | how written pages are listed and packed |
 //! | `diff`, `blocks` | which words of a page changed, and which parts must be fetched again |
 
@@ -32,11 +33,13 @@ mod notice;
 mod simulation;
 #[cfg(test)]
 mod tests;
+mod updates;
 
 pub(crate) use blocks::Blocks;
 pub(crate) use diff::{WORD, changed};
 pub(crate) use machine::{Fault, Machine, Options};
 pub(crate) use notice::{Notice, Notices};
+pub(crate) use updates::{MOST_UPDATES, Update};
 
 /// What the program may do with a page right now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -84,6 +87,8 @@ pub(crate) enum Step {
     Fetch(Run, u32),
     /// Copy parts of a page from this home.
     FetchBlocks(usize, Blocks, u32),
+    /// Copy a page from where its update is, except the words that this process sent home last.
+    Update(usize, usize),
     /// Keep a copy of a page, to compare with later.
     Twin(usize),
     /// Send the words that differ from the twin to this home, and forget the twin.

@@ -7,6 +7,7 @@ use super::packed::Parcels;
 use crate::coherence::{Notice, Notices};
 use crate::error::Error;
 use crate::transport::Op;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// Bits of an arrival below the number of the barrier: whether there are parcels, and how many notices.
@@ -41,23 +42,40 @@ impl Core {
     pub(super) fn barrier(&self) -> Result<(), Error> {
         let epoch = self.barriers.lock().epoch + 1;
         let mut parcels = Parcels::default();
-        let words = {
+        let tree = self.tree.load(Ordering::Relaxed);
+        let (arrival, words) = {
             let mut state = self.state.lock();
+            state.sent.clear();
             let steps = state.machine.arrive();
             let packing = self.packs.load(Ordering::Relaxed).then_some(&mut parcels);
             let mut ops = self.executor.start(&mut state, steps, packing)?;
+            if !parcels.is_empty() {
+                // The last ones may still be on their way.
+                self.peers.finish()?;
+            }
             self.send_parcels(epoch, &parcels, &mut ops);
-            self.peers.execute(&ops)?;
-            Notice::pack(&state.machine.arrived())
+            let words = Notice::pack(&state.machine.arrived());
+            let count = if words.len() <= LONG_NOTICES { words.len() } else { OVERFLOW };
+            let arrival = Arrival { epoch, count, parcels: !parcels.is_empty() };
+            self.note_notices(&arrival, &words, tree);
+            let updates = self.stage_updates(epoch, state.machine.updates());
+            // Before another thread may write these pages again.
+            match tree {
+                true => self.peers.execute(&ops).and_then(|()| self.peers.finish())?,
+                false => self.announce_arrival(&arrival, ops, &updates)?,
+            }
+            (arrival, words)
         };
-        let count = if words.len() <= LONG_NOTICES { words.len() } else { OVERFLOW };
-        let arrival = Arrival { epoch, count, parcels: !parcels.is_empty() };
-        let received = self.meet(&arrival, &words)?;
+        let received = self.meet(&arrival, &words, tree)?;
         let mut state = self.state.lock();
         let before = state.machine.migrations;
-        let steps = state.machine.depart(&received);
+        let steps = state.machine.depart(&received, &self.received_updates(epoch));
         self.executor.count_losses(&steps, state.machine.migrations - before);
         self.executor.run(&mut state, steps)?;
+        // A page that moves away is no longer fetched in order behind its changes.
+        if state.machine.migrate {
+            self.peers.finish()?;
+        }
         let again = state.machine.must_meet_again();
         drop(state);
         if again {
@@ -67,14 +85,10 @@ impl Core {
         Ok(())
     }
 
-    /// Announces our notices and returns those of all processes, once all changes are at home.
-    fn meet(&self, arrival: &Arrival, words: &[u64]) -> Result<Vec<Notices>, Error> {
-        let tree = self.tree.load(Ordering::Relaxed);
-        self.note_notices(arrival, words, tree);
+    /// Returns the notices of all processes, once the changes of all are at home.
+    fn meet(&self, arrival: &Arrival, words: &[u64], tree: bool) -> Result<Vec<Notices>, Error> {
         if tree {
             self.meet_over_tree(arrival.epoch)?
-        } else {
-            self.announce_arrival(arrival)?
         }
         let (received, parcels) = self.collect_arrivals(arrival, words)?;
         if parcels {
@@ -85,7 +99,7 @@ impl Core {
         Ok(received)
     }
 
-    fn others(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn others(&self) -> impl Iterator<Item = u32> {
         let own = self.rank;
         (0..self.size).filter(move |rank| *rank != own)
     }
@@ -109,11 +123,38 @@ impl Core {
         }
     }
 
-    fn announce_arrival(&self, arrival: &Arrival) -> Result<(), Error> {
+    /// Sends changes and arrivals. A process that our changes do not go to must not learn of our arrival before they are at home.
+    /// At their only home they precede the arrival, since operations of one process on one mapping keep their order.
+    fn announce_arrival(
+        &self,
+        arrival: &Arrival,
+        changes: Vec<(u32, Op)>,
+        updates: &BTreeMap<u32, Op>,
+    ) -> Result<(), Error> {
+        let in_order =
+            |peer: &u32| changes.iter().all(|(home, _)| home == peer) && self.peers.began_only_at(*peer);
+        let (now, later): (Vec<u32>, Vec<u32>) = self.others().partition(in_order);
+        let any = !changes.is_empty();
+        let mut ops = changes;
+        ops.extend(self.arrivals(arrival, now, updates));
+        if any {
+            self.peers.begin(&ops)?
+        } else {
+            self.peers.post(&ops)?
+        }
+        if !later.is_empty() {
+            self.peers.finish()?;
+            self.peers.post(&self.arrivals(arrival, later, updates))?;
+        }
+        Ok(())
+    }
+
+    fn arrivals(&self, arrival: &Arrival, to: Vec<u32>, updates: &BTreeMap<u32, Op>) -> Vec<(u32, Op)> {
         let parity = (arrival.epoch & 1) as usize;
         let word = Op::WriteAndWake { remote: self.layout.arrival(parity, self.rank), value: arrival.word() };
-        let mut ops = Vec::with_capacity(2 * self.size as usize);
-        for peer in self.others() {
+        let mut ops = Vec::with_capacity(3 * self.size as usize);
+        for peer in to {
+            ops.extend(updates.get(&peer).map(|update| (peer, *update)));
             if (1..=SHORT_NOTICES).contains(&arrival.count) {
                 let (remote, local) =
                     (self.layout.short_notices(parity, self.rank), self.layout.long_notices(parity));
@@ -121,7 +162,7 @@ impl Core {
             }
             ops.push((peer, word));
         }
-        self.peers.post(&ops)
+        ops
     }
 
     /// Reads the arrival of a process at its last barrier of this parity.

@@ -18,6 +18,9 @@ use std::time::Duration;
 /// Pages as they were before the program wrote them.
 pub(super) type Twins = HashMap<usize, Box<[u8; PAGE]>>;
 
+/// Byte ranges of pages.
+pub(super) type Sent = HashMap<usize, Vec<std::ops::Range<usize>>>;
+
 pub(super) struct Executor {
     /// The program's mapping of the heap. Copies through it may fault, so no lock may be held then.
     pub(super) view: View,
@@ -102,8 +105,11 @@ impl Executor {
                 }
                 Step::Fetch(run, home) => self.fetch(&mut batch, run, home),
                 Step::FetchBlocks(page, blocks, home) => self.fetch_blocks(&mut batch, page, blocks, home),
+                Step::Update(page, at) => self.update(state, page, at),
                 Step::Twin(page) => {
                     self.finish_fetches(&mut batch)?;
+                    // The last changes of the page may still be on their way home.
+                    self.peers.finish()?;
                     let mut twin = Box::new([0; PAGE]);
                     self.view.sources.read(page, &mut twin);
                     state.twins.insert(page, twin);
@@ -115,6 +121,7 @@ impl Executor {
                 Step::Show(run, home) => closed |= self.show(state, run, home)? == Change::TooManyMappings,
                 Step::Discard(run) => {
                     self.finish(&mut batch)?;
+                    self.peers.finish()?;
                     self.view.sources.discard(run)?;
                 }
             }
@@ -181,6 +188,20 @@ impl Executor {
         }
     }
 
+    /// Copies a page that came with an arrival. It may lack the words that we sent at the same barrier.
+    fn update(&self, state: &State, page: usize, at: usize) {
+        add(&self.counters.prefetches, 1);
+        add(&self.counters.fetched_bytes, PAGE as u64);
+        self.counters.heat.fetched(page, 1);
+        let place = self.heap + page * PAGE;
+        let mut bytes = [0; PAGE];
+        self.mapping.read(at, &mut bytes);
+        for range in state.sent.get(&page).into_iter().flatten() {
+            self.mapping.read(place + range.start, &mut bytes[range.clone()]);
+        }
+        self.mapping.write(place, &bytes);
+    }
+
     /// Returns the byte ranges that differ from the twin, and drops the twin.
     fn compare(&self, state: &mut State, page: usize) -> Vec<std::ops::Range<usize>> {
         let Some(twin) = state.twins.remove(&page) else { return Vec::new() };
@@ -196,6 +217,7 @@ impl Executor {
         let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         add(&self.counters.diff_bytes, bytes as u64);
         add(&self.counters.diffs, u64::from(!ranges.is_empty()));
+        state.sent.insert(page, ranges.clone());
         self.counters.heat.changed(page);
         if let Some(parcels) = batch.parcels.as_mut().filter(|_| ranges.len() >= SCATTERED) {
             let mut now = [0; PAGE];

@@ -1,5 +1,6 @@
 //! Offsets in a mapping. All mappings of a job have the same layout, so an offset is valid in all of them.
 
+use crate::coherence::MOST_UPDATES;
 use crate::{FLAGS, LOCKS, PAGE};
 
 /// Notices in the log of a lock. A process that has missed more invalidates all its copies.
@@ -13,6 +14,9 @@ pub(super) const SHORT_NOTICES: usize = 64;
 pub(super) const LONG_NOTICES: usize = 64 << 10;
 /// Bytes of changes that one process packs for another at a barrier.
 pub(super) const PARCEL: usize = 1 << 20;
+/// Pages that one process sends another at a barrier, behind the number of the barrier and of each page.
+pub(super) const UPDATE_HEADER: usize = 8 + 8 * MOST_UPDATES;
+const UPDATES: usize = UPDATE_HEADER + MOST_UPDATES * PAGE;
 /// Bytes of messages in flight from one process to another.
 pub(super) const RING: usize = 64 << 10;
 
@@ -161,9 +165,19 @@ impl MappingLayout {
         self.parcel(self.size as u32) + to as usize * PARCEL
     }
 
+    /// Pages that a process sent us with its arrival at the last barrier of this parity.
+    pub(super) fn updates(&self, parity: usize, from: u32) -> usize {
+        self.parcel_stage(self.size as u32) + (parity * self.size + from as usize) * UPDATES
+    }
+
+    /// Local: pages that we send a process.
+    pub(super) fn updates_stage(&self, parity: usize, to: u32) -> usize {
+        self.updates(2, 0) + (parity * self.size + to as usize) * UPDATES
+    }
+
     /// Start of the heap.
     pub(super) fn len(&self) -> usize {
-        self.parcel_stage(self.size as u32).next_multiple_of(PAGE)
+        self.updates_stage(2, 0).next_multiple_of(PAGE)
     }
 }
 
@@ -186,7 +200,9 @@ mod tests {
                 (mapping.mail_taken(last) + 8, mapping.nothing()),
                 (mapping.short_notices(1, last) + SHORT_NOTICES * 8, mapping.long_notices(0)),
                 (mapping.mail_stage(last) + RING, mapping.parcel(0)),
-                (mapping.parcel_stage(last) + PARCEL, mapping.len()),
+                (mapping.parcel_stage(last) + PARCEL, mapping.updates(0, 0)),
+                (mapping.updates(1, last) + UPDATES, mapping.updates_stage(0, 0)),
+                (mapping.updates_stage(1, last) + UPDATES, mapping.len()),
             ];
             for (end, next) in ends {
                 assert!(end <= next && end.is_multiple_of(8), "{size} processes: {end} {next}");

@@ -178,6 +178,9 @@ impl Core {
         };
         // All changes must be at home before the lock is free. Those at the lock's own home are: operations of one
         // process on one mapping keep their order.
+        if !self.peers.began_only_at(home) {
+            self.peers.finish()?;
+        }
         if ops.iter().any(|(to, _)| *to != home) {
             self.peers.execute(&std::mem::take(&mut ops))?;
         }
@@ -203,9 +206,9 @@ impl Core {
             let wanted = if wanted { BY_HAND } else { seen.wanted - 1 };
             self.locks.seen.lock().entry(id).or_default().wanted = wanted;
         } else {
-            // Changes must be at home before any other notice of them: at a barrier, or by another lock.
+            // Changes must be at home before any other notice of them: at a barrier, or by another lock. These wait for them.
             if changed {
-                self.peers.execute(&ops)?
+                self.peers.begin(&ops)?
             } else {
                 self.peers.post(&ops)?
             }

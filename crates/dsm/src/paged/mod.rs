@@ -12,6 +12,7 @@
 //! | `executor` | how the steps of the coherence machine are done |
 //! | `locks` | who holds a lock, and what was written under it |
 //! | `barrier`, `tree` | barriers, with notices and without; the same over a tree |
+//! | `updates` | how pages go along with an arrival |
 //! | `packed` | how a page of many small changes goes home |
 //! | `mail` | flags and messages |
 //! | `waiting` | how to wait for a word that a peer writes |
@@ -24,6 +25,7 @@ mod locks;
 mod mail;
 mod packed;
 mod tree;
+mod updates;
 mod waiting;
 
 use crate::backend::{Backend, Envelope};
@@ -79,6 +81,8 @@ struct Core {
 struct State {
     machine: Machine,
     twins: executor::Twins,
+    /// Words that went home since the program arrived at the last barrier, by page.
+    sent: executor::Sent,
 }
 
 impl Paged {
@@ -130,7 +134,7 @@ impl Paged {
             size,
             layout,
             patience,
-            state: Mutex::new(State { machine, twins: Default::default() }),
+            state: Mutex::new(State { machine, twins: Default::default(), sent: Default::default() }),
             executor: Executor::new(view, peers.clone(), mapping.clone(), layout, counters.clone()),
             locks: Locks::new(LOCKS),
             mail: Mail::new(rank, size, layout),

@@ -13,6 +13,7 @@ pub(crate) use rdma::Rdma;
 
 use crate::error::Error;
 use crate::map::Mapping;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -36,6 +37,14 @@ pub(crate) enum Op {
 pub(crate) trait Transport: Send + Sync {
     /// Executes operations and returns when all are done. Calls `meanwhile` while they are in flight.
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error>;
+    /// Starts writes that [`Transport::finish`] waits for. The default waits at once.
+    fn begin(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+        self.execute(ops, &mut || ())
+    }
+    /// Waits for all writes to these processes that were begun.
+    fn finish(&self, _to: &[u32]) -> Result<(), Error> {
+        Ok(())
+    }
     /// Starts writes, and does not wait for them.
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error>;
     /// Makes progress on operations, ours and those of other processes. Threads that wait call it.
@@ -51,11 +60,13 @@ pub(crate) struct Peers {
     mapping: Arc<Mapping>,
     /// None in a job of one process.
     transport: Option<Box<dyn Transport>>,
+    /// Processes with writes that were begun and not waited for.
+    begun: Mutex<Vec<u32>>,
 }
 
 impl Peers {
     pub(crate) fn new(rank: u32, mapping: Arc<Mapping>, transport: Option<Box<dyn Transport>>) -> Self {
-        Self { rank, mapping, transport }
+        Self { rank, mapping, transport, begun: Mutex::default() }
     }
 
     pub(crate) fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
@@ -65,6 +76,29 @@ impl Peers {
     /// Executes operations; calls `meanwhile` while any of them is in flight.
     pub(crate) fn execute_while(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
         self.split(ops, |transport, ops| transport.execute(ops, meanwhile))
+    }
+
+    /// Starts writes whose source must not change before [`Peers::finish`].
+    pub(crate) fn begin(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+        let mut begun = self.begun.lock();
+        begun.extend(ops.iter().map(|(to, _)| *to));
+        begun.sort_unstable();
+        begun.dedup();
+        self.split(ops, |transport, ops| transport.begin(ops))
+    }
+
+    /// Whether all writes that were begun and not waited for go to this process. What is sent there next arrives after them.
+    pub(crate) fn began_only_at(&self, to: u32) -> bool {
+        self.begun.lock().iter().all(|begun| *begun == to)
+    }
+
+    /// Waits for the writes that were begun.
+    pub(crate) fn finish(&self) -> Result<(), Error> {
+        let mut begun = self.begun.lock();
+        match &self.transport {
+            Some(transport) if !begun.is_empty() => transport.finish(&std::mem::take(&mut *begun)),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
@@ -141,5 +175,58 @@ fn perform(mapping: &Mapping, op: Op) {
             let before = mapping.long(remote).fetch_add(add, Ordering::SeqCst);
             mapping.long(old).store(before, Ordering::Release);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::anonymous_file;
+
+    /// Records to whom writes were begun, and which of them were waited for.
+    #[derive(Default)]
+    struct Recorder(Arc<Mutex<Vec<Call>>>);
+    type Call = (&'static str, Vec<u32>);
+
+    impl Transport for Recorder {
+        fn execute(&self, _ops: &[(u32, Op)], _meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
+            Ok(())
+        }
+        fn begin(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+            self.0.lock().push(("begin", ops.iter().map(|(to, _)| *to).collect()));
+            Ok(())
+        }
+        fn finish(&self, to: &[u32]) -> Result<(), Error> {
+            self.0.lock().push(("finish", to.to_vec()));
+            Ok(())
+        }
+        fn post(&self, _ops: &[(u32, Op)]) -> Result<(), Error> {
+            Ok(())
+        }
+        fn progress(&self) -> Result<(), Error> {
+            Ok(())
+        }
+        fn nap(&self, _most: Duration, _ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn writes_that_were_begun_are_waited_for_once() {
+        let file = anonymous_file(c"test", 4096).expect("memory");
+        let mapping = Arc::new(Mapping::anywhere(&file, 0, 4096).expect("room"));
+        let recorder = Recorder::default();
+        let calls = recorder.0.clone();
+        let peers = Peers::new(0, mapping, Some(Box::new(recorder)));
+        let write = Op::WriteWord { remote: 0, value: 1 };
+        peers.finish().expect("nothing to wait for");
+        peers.begin(&[(2, write), (1, write), (2, write)]).expect("begun");
+        assert!(!peers.began_only_at(2));
+        peers.finish().expect("done");
+        peers.finish().expect("nothing to wait for");
+        peers.begin(&[(2, write)]).expect("begun");
+        assert!(peers.began_only_at(2) && !peers.began_only_at(1));
+        let expected = [("begin", vec![2, 1, 2]), ("finish", vec![1, 2]), ("begin", vec![2])];
+        assert_eq!(*calls.lock(), expected);
     }
 }

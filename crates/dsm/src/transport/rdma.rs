@@ -269,6 +269,16 @@ impl Transport for Rdma {
         self.complete(&mut lanes, is_busy)
     }
 
+    fn begin(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+        let mut lanes = self.lanes.lock();
+        each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, true))
+    }
+
+    fn finish(&self, to: &[u32]) -> Result<(), Error> {
+        let is_busy = |lanes: &Lanes| to.iter().any(|to| !lanes.to[*to as usize].groups.is_empty());
+        self.complete(&mut self.lanes.lock(), is_busy)
+    }
+
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
         let mut lanes = self.lanes.lock();
         each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, false))

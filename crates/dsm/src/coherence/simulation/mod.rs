@@ -6,9 +6,10 @@
 mod process;
 mod program;
 
-use super::{Notice, Notices, Options};
+use super::{Notice, Notices, Options, Step, Update};
 use process::{Micro, Process};
 use program::{Act, Program, Random};
+use std::collections::HashMap;
 
 /// Bytes of a simulated page. Small, so that many processes share one.
 const PAGE: usize = 64;
@@ -22,6 +23,9 @@ struct Lock {
     log: Vec<(u64, Notice)>,
 }
 
+/// Sender, page and its words.
+type SentPage = (u32, usize, Vec<u32>);
+
 struct World {
     processes: Vec<Process>,
     /// The bytes of each process, by word. Co-located processes see them, too.
@@ -31,6 +35,10 @@ struct World {
     arrivals: Vec<Option<Vec<Notice>>>,
     random: Random,
     trace: u64,
+    /// By number of the barrier and receiver.
+    updates: HashMap<(u64, u32), Vec<SentPage>>,
+    /// Pages that were not fetched because of an update.
+    updated: usize,
 }
 
 /// How a simulation is made.
@@ -46,6 +54,10 @@ struct Setup {
     /// Number of hosts. Processes are placed at random, and share pages with most co-located processes. 0: one host
     /// per process.
     hosts: u64,
+    /// Most pages are written by one process and then read by the others, with few locks.
+    steady: bool,
+    /// How often the phases of the program are repeated.
+    rounds: usize,
     /// One in this many notices is lost, as if a log had overflowed; 0: none.
     overflow: u64,
 }
@@ -53,7 +65,7 @@ struct Setup {
 impl World {
     fn new(seed: u64, setup: Setup) -> Self {
         let mut random = Random::new(seed);
-        let program = Program::new(&mut random, setup.processes, setup.pages);
+        let program = Program::new(&mut random, setup);
         let homes: Vec<u32> = (0..setup.pages).map(|_| random.below(setup.processes as u64) as u32).collect();
         let hosts: Vec<u32> = match setup.hosts {
             0 => Vec::new(),
@@ -82,11 +94,13 @@ impl World {
             arrivals: vec![None; setup.processes],
             random,
             trace: 0,
+            updates: HashMap::new(),
+            updated: 0,
         }
     }
 
-    /// Runs to the end and returns a hash of everything that happened.
-    fn run(mut self, setup: Setup) -> u64 {
+    /// Runs to the end. Returns a hash of everything that happened, and the number of pages that were updated.
+    fn run(mut self, setup: Setup) -> (u64, usize) {
         let mut idle = 0;
         while self.processes.iter().any(|process| !process.is_done()) {
             let rank = self.random.below(self.processes.len() as u64) as usize;
@@ -95,7 +109,7 @@ impl World {
             assert!(idle < 10_000, "nobody can go on");
             self.trace = self.trace.wrapping_mul(31).wrapping_add(rank as u64 * 2 + u64::from(moved));
         }
-        self.trace
+        (self.trace, self.updated)
     }
 
     fn step(&mut self, rank: usize, setup: Setup) -> bool {
@@ -171,6 +185,7 @@ impl World {
         let process = &mut self.processes[rank];
         if !process.arrived {
             process.arrived = true;
+            process.sent.clear();
             let steps = process.machine.arrive();
             process.plan(steps);
             process.pending.push_back(Micro::Arrive);
@@ -181,7 +196,12 @@ impl World {
         let received = received?;
         process.arrived = false;
         process.epoch += 1;
-        let steps = process.machine.depart(&received);
+        let sent = self.updates.remove(&(process.epoch, rank as u32)).unwrap_or_default();
+        let update = |(at, &(from, page, _)): (usize, &SentPage)| Update { page, from, at };
+        let updates: Vec<Update> = sent.iter().enumerate().map(update).collect();
+        process.updates = sent.into_iter().map(|(_, _, words)| words).collect();
+        let steps = process.machine.depart(&received, &updates);
+        self.updated += steps.iter().filter(|step| matches!(step, Step::Update(..))).count();
         process.plan(steps);
         if !process.machine.must_meet_again() {
             process.met = process.epoch;
@@ -214,7 +234,22 @@ impl World {
                 state.log.extend(notices.into_iter().map(|notice| (epoch, notice)));
                 self.processes[rank].seen[lock] = state.log.len();
             }
-            Micro::Arrive => self.arrivals[rank] = Some(self.processes[rank].machine.arrived()),
+            Micro::Arrive => {
+                let process = &mut self.processes[rank];
+                self.arrivals[rank] = Some(process.machine.arrived());
+                for &(to, page) in process.machine.updates() {
+                    let words = self.memory[rank][page * WORDS..(page + 1) * WORDS].to_vec();
+                    let sent = self.updates.entry((process.epoch + 1, to)).or_default();
+                    sent.push((rank as u32, page, words));
+                }
+            }
+            Micro::Update(page, words) => {
+                for (at, word) in (page * WORDS..).zip(words) {
+                    if !self.processes[rank].sent.contains(&at) {
+                        self.memory[rank][at] = word;
+                    }
+                }
+            }
             Micro::Discard(run) => {
                 for page in run.pages() {
                     let open = self.processes.iter().position(|process| process.may_see(page, rank));
@@ -227,11 +262,13 @@ impl World {
     }
 }
 
-fn simulate(seed: u64, setup: Setup) {
+/// Returns the number of pages that were updated.
+fn simulate(seed: u64, setup: Setup) -> usize {
     println!("seed {seed}, {setup:?}");
     let first = World::new(seed, setup).run(setup);
     let second = World::new(seed, setup).run(setup);
     assert_eq!(first, second, "the same seed must give the same run");
+    first.1
 }
 
 fn seeds(count: u64) -> std::ops::Range<u64> {
@@ -249,71 +286,114 @@ const PLAIN: Setup = Setup {
     migrate: false,
     blocks: false,
     hosts: 0,
+    steady: false,
+    rounds: 1,
     overflow: 0,
 };
 
 #[test]
 fn every_read_sees_what_it_must() {
-    seeds(150).for_each(|seed| simulate(seed, PLAIN));
+    seeds(150).for_each(|seed| {
+        simulate(seed, PLAIN);
+    });
 }
 
 #[test]
 fn with_a_cache_of_four_pages() {
     let setup = Setup { cache_pages: 4, prefetch_pages: 1, pages: 24, ..PLAIN };
-    seeds(150).for_each(|seed| simulate(seed, setup));
+    seeds(150).for_each(|seed| {
+        simulate(seed, setup);
+    });
 }
 
 #[test]
 fn with_prefetch_and_homes_that_move() {
     let setup = Setup { processes: 4, cache_pages: 8, prefetch_pages: 2, migrate: true, ..PLAIN };
-    seeds(150).for_each(|seed| simulate(seed, setup));
+    seeds(150).for_each(|seed| {
+        simulate(seed, setup);
+    });
 }
 
 #[test]
 fn with_logs_that_overflow() {
     let setup = Setup { processes: 2, cache_pages: 6, migrate: true, overflow: 3, ..PLAIN };
-    seeds(150).for_each(|seed| simulate(seed, setup));
+    seeds(150).for_each(|seed| {
+        simulate(seed, setup);
+    });
+}
+
+#[test]
+fn with_updates_at_barriers() {
+    let setup = Setup { pages: 3, prefetch_pages: 2, rounds: 8, steady: true, ..PLAIN };
+    for setup in [
+        setup,
+        Setup { processes: 2, pages: 2, ..setup },
+        Setup { cache_pages: 8, pages: 12, overflow: 20, ..setup },
+        Setup { migrate: true, ..setup },
+        Setup { blocks: true, ..setup },
+        Setup { processes: 4, hosts: 3, pages: 6, ..setup },
+    ] {
+        let updated: usize = seeds(60).map(|seed| simulate(seed, setup)).sum();
+        println!("{updated} pages were updated");
+        assert!(updated > 0 || seeds(60).count() == 1, "{setup:?}");
+    }
 }
 
 #[test]
 fn with_changed_blocks_alone() {
     let setup = Setup { blocks: true, ..PLAIN };
-    seeds(150).for_each(|seed| simulate(seed, setup));
+    seeds(150).for_each(|seed| {
+        simulate(seed, setup);
+    });
 }
 
 #[test]
 fn with_changed_blocks_small_caches_and_homes_that_move() {
     let setup =
         Setup { processes: 4, cache_pages: 6, prefetch_pages: 1, migrate: true, blocks: true, ..PLAIN };
-    seeds(150).for_each(|seed| simulate(seed, setup));
+    seeds(150).for_each(|seed| {
+        simulate(seed, setup);
+    });
 }
 
 #[test]
 fn with_changed_blocks_and_logs_that_overflow() {
     let setup = Setup { processes: 2, cache_pages: 6, blocks: true, overflow: 3, ..PLAIN };
-    seeds(150).for_each(|seed| simulate(seed, setup));
+    seeds(150).for_each(|seed| {
+        simulate(seed, setup);
+    });
 }
 
 #[test]
 fn with_colocated_processes() {
     let setup = Setup { processes: 5, hosts: 2, cache_pages: 6, prefetch_pages: 1, overflow: 9, ..PLAIN };
-    seeds(150).for_each(|seed| simulate(seed, setup));
+    seeds(150).for_each(|seed| {
+        simulate(seed, setup);
+    });
 }
 
 #[test]
 fn with_colocated_processes_and_changed_blocks() {
     let setup = Setup { processes: 4, hosts: 2, cache_pages: 6, blocks: true, overflow: 9, ..PLAIN };
-    seeds(150).for_each(|seed| simulate(seed, setup));
+    seeds(150).for_each(|seed| {
+        simulate(seed, setup);
+    });
 }
 
 #[test]
 fn with_homes_that_move_between_hosts() {
     let setup = Setup { processes: 5, hosts: 3, cache_pages: 4, migrate: true, ..PLAIN };
-    seeds(300).for_each(|seed| simulate(seed, setup));
-    seeds(300).for_each(|seed| simulate(seed, Setup { pages: 40, blocks: true, prefetch_pages: 1, ..setup }));
+    seeds(300).for_each(|seed| {
+        simulate(seed, setup);
+    });
+    seeds(300).for_each(|seed| {
+        simulate(seed, Setup { pages: 40, blocks: true, prefetch_pages: 1, ..setup });
+    });
 }
 
 #[test]
 fn one_process_alone() {
-    seeds(10).for_each(|seed| simulate(seed, Setup { processes: 1, ..PLAIN }));
+    seeds(10).for_each(|seed| {
+        simulate(seed, Setup { processes: 1, ..PLAIN });
+    });
 }

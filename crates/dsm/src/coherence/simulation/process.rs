@@ -4,7 +4,7 @@ use super::program::Act;
 use super::{PAGE, Setup, WORD, WORDS};
 use crate::coherence::machine::Fault;
 use crate::coherence::{Access, Blocks, Machine, Options, Run, Step, changed};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// The content of memory that must not be read.
 pub(super) const GARBAGE: u32 = 0xdead_beef;
@@ -24,6 +24,8 @@ pub(super) enum Micro {
     Discard(Run),
     Unlock(usize),
     Arrive,
+    /// A page from the updates of a barrier.
+    Update(usize, Vec<u32>),
 }
 
 /// What process `rank` has at first: zeros where it is the home.
@@ -39,6 +41,10 @@ pub(super) struct Process {
     colocated: Vec<u32>,
     access: Vec<Access>,
     twins: HashMap<usize, Vec<u32>>,
+    /// Words sent home since the program arrived at the last barrier.
+    pub(super) sent: HashSet<usize>,
+    /// Pages that came with the arrivals at this barrier.
+    pub(super) updates: Vec<Vec<u32>>,
     pub(super) acts: VecDeque<Act>,
     pub(super) pending: VecDeque<Micro>,
     pub(super) seen: Vec<usize>,
@@ -64,6 +70,8 @@ impl Process {
             colocated,
             access: vec![Access::None; homes.len()],
             twins: HashMap::new(),
+            sent: HashSet::new(),
+            updates: Vec::new(),
             acts,
             pending: VecDeque::new(),
             seen: vec![0; super::program::LOCKS],
@@ -107,6 +115,9 @@ impl Process {
                     let words = blocks.ranges(PAGE).into_iter().flat_map(|range| range.step_by(WORD));
                     let words = words.map(|at| Micro::Fetch(page * WORDS + at / WORD, home as usize));
                     self.pending.extend(words);
+                }
+                Step::Update(page, at) => {
+                    self.pending.push_back(Micro::Update(page, self.updates[at].clone()))
                 }
                 Step::Twin(page) => self.pending.push_back(Micro::Twin(page)),
                 Step::Flush(page, home) => self.pending.push_back(Micro::Compare(page, Some(home as usize))),
@@ -168,6 +179,7 @@ impl Process {
                 let words = ranges.into_iter().flat_map(|range| range.step_by(WORD));
                 for word in words.rev() {
                     assert!(word < PAGE);
+                    self.sent.insert(page * WORDS + word / WORD);
                     self.pending.push_front(Micro::Send(page * WORDS + word / WORD, home));
                 }
             }

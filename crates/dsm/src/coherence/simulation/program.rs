@@ -1,6 +1,6 @@
 //! Random programs without races.
 
-use super::WORDS;
+use super::{Setup, WORDS};
 use std::collections::VecDeque;
 
 /// Numbers from a seed.
@@ -51,9 +51,14 @@ enum Guard {
 }
 
 impl Program {
-    pub(super) fn new(random: &mut Random, processes: usize, pages: usize) -> Self {
+    pub(super) fn new(random: &mut Random, setup: Setup) -> Self {
+        let Setup { processes, pages, rounds, .. } = setup;
         let guards: Vec<Guard> = (0..pages * WORDS)
-            .map(|_| match random.below(2) {
+            .map(|word| match random.below(if setup.steady { 12 } else { 2 }) {
+                // Mostly one writer per page, in every second phase.
+                2.. => Guard::Owners(std::array::from_fn(|phase| {
+                    (phase % 2 == 0).then_some(word / WORDS % processes)
+                })),
                 0 => Guard::Lock(random.below(LOCKS as u64) as usize),
                 _ => Guard::Owners(std::array::from_fn(|_| {
                     (random.below(2) == 0).then(|| random.below(processes as u64) as usize)
@@ -61,10 +66,14 @@ impl Program {
             })
             .collect();
         let mut acts = vec![VecDeque::new(); processes];
-        for phase in 0..PHASES {
+        for phase in (0..rounds).flat_map(|_| 0..PHASES) {
             for (rank, acts) in acts.iter_mut().enumerate() {
                 for _ in 0..DRAWS_PER_PHASE {
-                    random_acts(random, &guards, phase, rank, acts);
+                    let steady = setup.steady && random.below(8) > 0;
+                    match steady {
+                        true => touch(random, &guards, phase, rank, &[], acts),
+                        false => random_acts(random, &guards, phase, rank, acts),
+                    }
                 }
                 acts.push_back(Act::Barrier);
             }

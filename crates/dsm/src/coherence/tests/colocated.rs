@@ -24,7 +24,7 @@ fn a_page_of_a_colocated_home_is_used_in_place() {
         "but a notice lists it"
     );
     assert_eq!(
-        machine.depart(&[nothing(), notices_of(&[1])]),
+        machine.depart(&[nothing(), notices_of(&[1])], &[]),
         [],
         "what the co-located process wrote is here"
     );
@@ -48,7 +48,7 @@ fn no_home_moves_to_a_colocated_process() {
     let mut all = [0, 1, 2, 3].map(four);
     all.iter_mut().for_each(|machine| machine.migrate = true);
     for machine in &mut all {
-        machine.depart(&[notices_of(&[1]), nothing(), nothing(), nothing()]);
+        machine.depart(&[notices_of(&[1]), nothing(), nothing(), nothing()], &[]);
         assert!(!machine.must_meet_again());
         assert_eq!(machine.migrations, 0);
     }
@@ -67,11 +67,11 @@ fn a_page_that_leaves_the_host_is_shown_no_longer() {
     all[2].arrived();
     let received = [nothing(), nothing(), notices_of(&[1]), nothing()];
     let closed = Step::Protect(first, Access::None);
-    assert_eq!(all[0].depart(&received), [closed, Step::Show(first, 0)], "co-located with the old home");
-    assert_eq!(all[1].depart(&received), [], "the old home has a good copy");
-    assert_eq!(all[2].depart(&received), [], "the new home has one as well");
+    assert_eq!(all[0].depart(&received, &[]), [closed, Step::Show(first, 0)], "co-located with the old home");
+    assert_eq!(all[1].depart(&received, &[]), [], "the old home has a good copy");
+    assert_eq!(all[2].depart(&received, &[]), [], "the new home has one as well");
     assert_eq!(
-        all[3].depart(&received),
+        all[3].depart(&received, &[]),
         [closed, Step::Discard(first), Step::Show(first, 2)],
         "co-located with the new home"
     );
@@ -96,7 +96,7 @@ fn what_cannot_be_shown_is_fetched_and_all_else_with_it() {
     machine.changed_blocks = true;
     machine.place(ONE, 1);
     machine.place(NINE, 1);
-    machine.depart(&[nothing(), fetches(ONE)]);
+    machine.depart(&[nothing(), fetches(ONE)], &[]);
     assert_eq!(steps(machine.fault(0, true)), [Step::Twin(0), Step::Protect(ONE, Access::Write)]);
     let all = Run { first: 0, count: 10 };
     let closed = Step::Protect(ONE, Access::None);
@@ -130,7 +130,7 @@ fn a_view_of_too_many_pieces_is_not_cut_any_further() {
 fn overwritten_words_of_others_are_listed() {
     let mut machine = machine(0, 9);
     machine.changed_blocks = true;
-    machine.depart(&[nothing(), fetches(ONE)]);
+    machine.depart(&[nothing(), fetches(ONE)], &[]);
     steps(machine.fault(0, true));
     // Somebody else writes a word of block 3 at this home; we write the old one over it, which looks like nothing.
     let theirs = Notice { run: ONE, kept: true, blocks: Blocks(1 << 3) };

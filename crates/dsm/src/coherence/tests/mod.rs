@@ -5,7 +5,7 @@ mod colocated;
 
 use super::Blocks;
 use super::machine::Fault;
-use super::{Access, Machine, Notice, Notices, Options, Run, Step};
+use super::{Access, Machine, Notice, Notices, Options, Run, Step, Update};
 
 const ONE: Run = Run { first: 0, count: 1 };
 
@@ -126,7 +126,7 @@ fn a_notice_invalidates_the_copy_after_our_own_words_went_home() {
 fn a_notice_to_the_home_does_nothing() {
     let mut machine = machine(0, 9);
     steps(machine.fault(0, false));
-    assert_eq!(machine.depart(&[nothing(), notices_of(&[0])]), []);
+    assert_eq!(machine.depart(&[nothing(), notices_of(&[0])], &[]), []);
     assert_eq!(steps(machine.fault(0, false)), []);
 }
 
@@ -177,7 +177,7 @@ fn what_is_always_fetched_after_a_barrier_is_fetched_at_the_barrier() {
     let barrier = |machine: &mut Machine| {
         machine.arrive();
         machine.arrived();
-        let steps = machine.depart(&[notices_of(&[0]), nothing()]);
+        let steps = machine.depart(&[notices_of(&[0]), nothing()], &[]);
         steps.contains(&Step::Fetch(ONE, 0))
     };
     let mut faults = Vec::new();
@@ -196,6 +196,38 @@ fn what_is_always_fetched_after_a_barrier_is_fetched_at_the_barrier() {
 }
 
 #[test]
+fn a_page_that_is_fetched_at_barriers_comes_with_the_arrival_of_its_home() {
+    let (mut home, mut reader) = (machine(0, 9), machine(1, 9));
+    reader.prefetch_pages = 4;
+    reader.set_prefetching(true);
+    let mut barrier = |reads: bool| {
+        home.fault(0, true);
+        if reads {
+            reader.fault(0, false);
+        }
+        let arrived = [&mut home, &mut reader].map(|machine| {
+            machine.arrive();
+            Notices::Pages(machine.arrived())
+        });
+        let sent = home.updates().iter().map(|&(to, page)| {
+            assert_eq!(to, 1);
+            Update { page, from: 0, at: 7 }
+        });
+        let sent: Vec<Update> = sent.collect();
+        home.depart(&arrived, &[]);
+        let steps = reader.depart(&arrived, &sent);
+        (!sent.is_empty(), steps.contains(&Step::Update(0, 7)), steps.contains(&Step::Fetch(ONE, 0)))
+    };
+    let all: Vec<_> = (0..80).map(|_| barrier(true)).collect();
+    let (updated, fetched) = (all.iter().filter(|at| at.1).count(), all.iter().filter(|at| at.2).count());
+    // At the others, the page must show by a fault that it is still read.
+    assert_eq!((updated, fetched), (70, 6));
+    let wasted = (0..80).filter(|_| barrier(false).0).count();
+    assert!(wasted <= 64, "{wasted} updates of a page that is no longer read");
+    assert!(!barrier(false).0);
+}
+
+#[test]
 fn the_only_writer_becomes_the_home() {
     let mut writer = machine(1, 9);
     let mut home = machine(0, 9);
@@ -208,13 +240,17 @@ fn the_only_writer_becomes_the_home() {
     home.arrive();
     home.arrived();
     let received = [nothing(), Notices::Pages(notices)];
-    assert_eq!((writer.depart(&received), home.depart(&received)), (vec![], vec![]), "no byte moves");
+    assert_eq!(
+        (writer.depart(&received, &[]), home.depart(&received, &[])),
+        (vec![], vec![]),
+        "no byte moves"
+    );
     assert_eq!(steps(writer.fault(0, true)), [Step::Protect(ONE, Access::Write)], "at home: no twin");
     assert_eq!(writer.migrations, 1);
     assert_eq!(steps(home.fault(0, true))[0], Step::Twin(0), "its copy is still good, but a copy");
     // Somebody who could not tell everything prevents the move.
     let before = home.migrations;
-    home.depart(&[Notices::Overflow, notices_of(&[0])]);
+    home.depart(&[Notices::Overflow, notices_of(&[0])], &[]);
     assert_eq!(home.migrations, before);
 }
 
@@ -255,6 +291,41 @@ fn what_was_written_together_is_opened_together() {
     machine.arrive();
     machine.arrived();
     assert_eq!(write_all(&mut machine), 4);
+}
+
+#[test]
+fn written_runs_with_readable_pages_between_them_are_closed_together() {
+    let mut machine = machine(1, 9);
+    machine.guess = false;
+    steps(machine.fault(1, false));
+    for page in [2, 3, 5, 8] {
+        steps(machine.fault(page, true));
+    }
+    assert_eq!(machine.arrive(), [Step::Protect(Run { first: 2, count: 7 }, Access::Read)]);
+    let notices: Vec<Run> = machine.arrived().into_iter().map(|notice| notice.run).collect();
+    assert_eq!(notices, Run::of([2, 3, 5, 8]), "those between them were not written");
+    let mut machine = self::machine(0, 9);
+    machine.guess = false;
+    for page in [2, 4] {
+        steps(machine.fault(page, true));
+    }
+    let closed = |first| Step::Protect(Run { first, count: 1 }, Access::Read);
+    assert_eq!(machine.arrive()[..2], [closed(2), closed(4)], "page 3 is not here");
+}
+
+#[test]
+fn a_second_walk_confirms_that_pages_are_written() {
+    let mut machine = Machine::new(options(0));
+    let all = Run { first: 0, count: 256 };
+    machine.place(all, 0);
+    let faults: Vec<usize> = (0..3).map(|_| write_pages(&mut machine, all).0).collect();
+    assert!(faults[0] < 12 && faults[1] < 12 && faults[2] == 1, "{faults:?}");
+    // Of 256 pages written once, only 16 are written again.
+    let mut machine = Machine::new(options(0));
+    machine.place(all, 0);
+    write_pages(&mut machine, all);
+    let (_, end) = write_pages(&mut machine, Run { first: 0, count: 16 });
+    assert!((16..=32).contains(&end), "{end}");
 }
 
 #[test]
