@@ -2,7 +2,7 @@
 
 mod support;
 
-use ferroce_proto::cc::{CongestionControl, Controller, Feedback};
+use ferroce_proto::cc::{CongestionControl, Controller, Feedback, Needs};
 use ferroce_proto::verbs::{Mtu, WcStatus};
 use ferroce_proto::wire::{Opcode, Operation};
 use ferroce_proto::{Psn, Time};
@@ -27,12 +27,14 @@ struct Heard {
     marked_bytes: u64,
     unmarked_bytes: u64,
     round_trips: u32,
+    rtts_ns: Vec<u64>,
     last_rtt_ns: Option<u64>,
 }
 
 /// A controller that records what it hears, with a fixed rate or none.
 struct Recorder {
     rate: Option<u64>,
+    needs: Needs,
     heard: Arc<Mutex<Heard>>,
 }
 
@@ -43,12 +45,16 @@ impl CongestionControl for Recorder {
     fn rate(&self) -> Option<u64> {
         self.rate
     }
+    fn needs(&self) -> Needs {
+        self.needs
+    }
     fn on_sent(&mut self, _bytes: u32) {}
     fn on_ack(&mut self, feedback: &Feedback<'_>) {
         let mut heard = self.heard.lock().unwrap();
         let bytes = if feedback.marked { &mut heard.marked_bytes } else { &mut heard.unmarked_bytes };
         *bytes += u64::from(feedback.acked);
         heard.round_trips += u32::from(feedback.rtt_ns.is_some());
+        heard.rtts_ns.extend(feedback.rtt_ns);
         heard.last_rtt_ns = feedback.rtt_ns.or(heard.last_rtt_ns);
     }
     fn on_cnp(&mut self, _now: Time) {
@@ -61,11 +67,15 @@ impl CongestionControl for Recorder {
 
 /// A connection, and what the controllers of both ends hear.
 fn recorded(setup: &PairSetup, rate: Option<u64>) -> (Pair, [Arc<Mutex<Heard>>; 2]) {
+    recorded_with(setup, rate, Needs::default())
+}
+
+fn recorded_with(setup: &PairSetup, rate: Option<u64>, needs: Needs) -> (Pair, [Arc<Mutex<Heard>>; 2]) {
     let heard = [Arc::<Mutex<Heard>>::default(), Arc::default()];
     let next = Cell::new(0);
     let pair = setup.connect_with(|| {
         let heard = heard[next.replace(next.get() + 1)].clone();
-        Controller::Boxed(Box::new(Recorder { rate, heard }))
+        Controller::Boxed(Box::new(Recorder { rate, needs, heard }))
     });
     (pair, heard)
 }
@@ -86,6 +96,16 @@ fn the_time_that_an_ack_waits_at_the_host_is_no_part_of_the_rtt() {
     assert_eq!(rtt_of_messages(&pair, &heard[0]), Some(rtt_ns - 600), "the age at the requester");
     pair.a.node.report_age(u32::MAX);
     assert_eq!(rtt_of_messages(&pair, &heard[0]), Some(0), "no age makes it negative");
+}
+
+#[test]
+fn every_ack_has_its_own_round_trip_time() {
+    let needs = Needs { ack_every_packet: true, ..Needs::default() };
+    let (pair, heard) = recorded_with(&setup(), None, needs);
+    write(&pair, 0, 3);
+    let rtts_ns = heard[0].lock().unwrap().rtts_ns.clone();
+    // The packets leave together and arrive one behind the other.
+    assert!(rtts_ns.len() == 3 && rtts_ns.is_sorted_by(|a, b| a < b), "{rtts_ns:?}");
 }
 
 fn is_cnp(seen: &Seen<'_>) -> bool {
@@ -225,6 +245,6 @@ fn a_paced_queue_pair_waits_for_receives_and_late_acks() {
 fn a_retransmission_that_waits_for_its_rate_uses_no_retry() {
     let (pair, _) = recorded(&PairSetup { timeout: 8, retry_cnt: 1, ..setup() }, Some(20_000));
     let lost = pair.world.rule(Rule::on(op(Operation::WriteFirst)).first().drop());
-    write(&pair, 1, 3);
+    write(&pair, 1, 200);
     lost.once();
 }

@@ -173,7 +173,11 @@ impl Requester {
     #[inline]
     pub(crate) fn needs_time(&self, psn: Psn, syndrome: Syndrome) -> bool {
         let answers_all = psn.plus(1) == self.high && self.psn == self.high && self.reads.is_empty();
-        !answers_all || self.clock.is_measuring() || !matches!(syndrome, Syndrome::Ack { .. })
+        // A controller that may pace uses the time of every ACK.
+        !answers_all
+            || self.clock.is_measuring()
+            || self.pacer.is_on()
+            || !matches!(syndrome, Syndrome::Ack { .. })
     }
 
     /// Whether a packet that is sent now, for the first time, needs the time. If not, the timer runs already, and
