@@ -1,4 +1,4 @@
-//! The next hop of a path, and whether it answers: what a NIC must know before it can fill in the Ethernet address of its packets.
+//! The next hop of a path, and whether it answers: a NIC needs its Ethernet address for the packets.
 
 use crate::error::Error;
 use ferroce_os::interfaces::open_udp;
@@ -73,38 +73,40 @@ impl NextHop {
     }
 }
 
-/// Refuses a destination whose next hop does not answer ARP or neighbour solicitations, as Linux does when it looks for the Ethernet address of a
+/// Refuses a destination whose next hop does not answer ARP or neighbour solicitations, as Linux does when it resolves the Ethernet address of a
 /// RoCE path. Where the table has no entry, the interface has no such addresses. Sends an empty datagram, which goes no further than the next hop.
+/// Without an answer of the kernel about its tables (seccomp, a VRF) nothing is refused: the caller has found a route.
 pub(crate) fn check_next_hop(
     from: IpAddr,
     to: IpAddr,
     scope_id: u32,
     name_of: impl FnOnce(u32) -> String,
 ) -> Result<(), Error> {
-    let failed = Error::system("looking for the next hop");
     let hop = NextHop::find(Some(from), to, scope_id).or_else(|_| NextHop::find(None, to, scope_id));
-    let Some(hop) = hop.map_err(failed)? else { return Ok(()) };
-    let state = || Neighbour::find(hop.if_index, hop.address).map(|entry| entry.map(|entry| entry.state));
-    let (start, mut has_asked) = (Instant::now(), false);
+    let Ok(Some(hop)) = hop else { return Ok(()) };
+    let (start, mut has_sent, mut is_resolving) = (Instant::now(), false, false);
     loop {
-        let state = state().map_err(Error::system("reading the neighbour table"))?;
-        let is_unknown = !has_asked && matches!(state, None | Some(libc::NUD_NONE | libc::NUD_FAILED));
-        let has_failed = state == Some(libc::NUD_FAILED) || start.elapsed() > PATIENCE;
+        let state = Neighbour::find(hop.if_index, hop.address).ok().flatten().map(|entry| entry.state);
+        let is_late = start.elapsed() > PATIENCE;
         match state {
-            _ if is_unknown => {
-                // An earlier failure may be over. If the datagram cannot be sent, the table says why.
+            None | Some(libc::NUD_NONE | libc::NUD_FAILED) if !has_sent => {
+                // An earlier failure may be over.
                 let _ = send_empty(from, to, scope_id);
-                has_asked = true;
+                has_sent = true;
             }
-            Some(libc::NUD_NONE | libc::NUD_INCOMPLETE | libc::NUD_FAILED) if has_failed => {
-                let waited_ms = start.elapsed().as_millis() as u64;
-                let interface = name_of(hop.if_index);
-                return Err(Error::NextHopSilent { to, next_hop: hop.address, interface, waited_ms });
+            // Only a failure after the datagram counts: a firewall may have stopped that.
+            Some(libc::NUD_FAILED) if is_resolving => break,
+            Some(libc::NUD_INCOMPLETE) if is_late => break,
+            Some(libc::NUD_NONE | libc::NUD_INCOMPLETE | libc::NUD_FAILED) if !is_late => {
+                is_resolving |= state == Some(libc::NUD_INCOMPLETE);
+                std::thread::sleep(RETRY_EVERY);
             }
-            Some(libc::NUD_NONE | libc::NUD_INCOMPLETE | libc::NUD_FAILED) => std::thread::sleep(RETRY_EVERY),
             _ => return Ok(()),
         }
     }
+    let waited_ms = start.elapsed().as_millis() as u64;
+    let interface = name_of(hop.if_index);
+    Err(Error::NextHopSilent { to, next_hop: hop.address, interface, waited_ms })
 }
 
 fn send_empty(from: IpAddr, to: IpAddr, scope_id: u32) -> io::Result<()> {

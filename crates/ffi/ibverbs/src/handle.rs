@@ -230,6 +230,8 @@ pub(crate) unsafe extern "C" fn destroy<T: Destroyed + 'static>(abi: *mut T::Abi
         live::leave(abi.addr());
         if watched::is_on() {
             watched::destroying(T::VERB, abi.addr());
+            // A verb that it waited for may have begun to use the object.
+            object.check_unused().inspect_err(|_| live::enter::<T>(abi))?;
         }
         // SAFETY: as above; its own structure.
         unsafe { object.release(abi) }.inspect_err(|_| live::enter::<T>(abi))?;

@@ -512,7 +512,6 @@ impl Events for NicHost<'_, '_> {
     fn event(&mut self, kind: EventKind) {
         if matches!(kind, EventKind::QpFatal | EventKind::QpReqErr | EventKind::QpAccessErr) {
             settle_stopped(self.qp.address());
-            self.terms_changed = true;
         }
         self.qp.history.record(HistoryEvent::Raised(kind), 1);
         self.qp.raise(kind);
@@ -535,6 +534,7 @@ impl Events for NicHost<'_, '_> {
     }
 
     fn record(&mut self, event: HistoryEvent, count: u32) {
+        self.terms_changed |= matches!(event, HistoryEvent::State(_));
         self.qp.history.record(event, count);
     }
 }
