@@ -24,7 +24,7 @@ use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::cm::{CmCounters, PortSpace};
 use ferroce_proto::qp::state::AttrLimits;
-use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route, Transport};
+use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -320,9 +320,8 @@ impl NicInner {
     }
 
     /// The progress context for a queue pair with these completion queues.
-    pub(crate) fn context_for(&self, transport: Transport, queues: &QpQueues) -> &Arc<Engine> {
-        let cqs = [&*queues.recv_cq, &*queues.send_cq];
-        self.context(self.more.assign(transport, cqs, |index| self.open_context(index)))
+    pub(crate) fn context_for(&self, queues: &QpQueues) -> &Arc<Engine> {
+        self.context(self.more.assign([&queues.recv_cq, &queues.send_cq], |index| self.open_context(index)))
     }
 
     /// The first progress context, for a queue pair with these completion queues.

@@ -70,25 +70,6 @@ fn both_completion_queues_of_a_queue_pair_belong_together() {
     assert_eq!(make(0, 3), second);
 }
 
-/// UCX makes a datagram interface and a connected one for each of its workers, and each worker has a thread.
-#[test]
-fn the_datagrams_and_connections_of_a_worker_share_a_context() {
-    let nic = open("127.92.12.1", 4);
-    let pd = nic.alloc_pd().unwrap();
-    let workers = [(); 4].map(|()| {
-        [Transport::Ud, Transport::Rc].map(|transport| {
-            let cq = cq(&nic);
-            (create(&pd, &cq, transport), cq)
-        })
-    });
-    let mut contexts = workers.each_ref().map(|[(datagrams, _), (connected, _)]| {
-        assert_eq!(context(datagrams.qpn()), context(connected.qpn()));
-        context(connected.qpn())
-    });
-    contexts.sort_unstable();
-    assert!(contexts.windows(2).all(|pair| pair[0] != pair[1]), "{contexts:?}");
-}
-
 #[test]
 fn a_place_that_became_free_is_used_again() {
     let nic = open("127.92.3.1", 2);

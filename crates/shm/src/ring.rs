@@ -29,7 +29,7 @@ const AS_BEFORE: u32 = 1 << 31;
 const SKIP: u32 = AS_BEFORE - 1;
 /// Records begin at multiples of a cache line, so that a short one takes as few as possible.
 const ALIGN: usize = 64;
-/// How far behind the next record cache lines are prefetched. 512 and 1024 bytes were no faster, and without it the rate of short SENDs halves.
+/// How far behind the next record cache lines are prefetched.
 const PREFETCH_AHEAD: u64 = 256;
 /// Records up to this length are prefetched; the copy of a longer one runs ahead of its stores by itself.
 const PREFETCHED_LEN: usize = 512;
@@ -241,8 +241,8 @@ impl Writer {
         }
     }
 
-    /// Prefetches as many bytes as the last record took, some records ahead. The reader has a copy of these lines from the lap before; to take
-    /// it away lasts as long as to send a short packet, and each lock that the sender takes waits for it.
+    /// Prefetches as many bytes as the last record took, some records ahead. The reader has copies of these lines from the lap before. Taking one
+    /// from it takes as long as sending a short packet, and every locked instruction of the sender waits for that.
     #[inline]
     fn prefetch_ahead(&self, len: usize) {
         let from = self.position + PREFETCH_AHEAD;

@@ -50,9 +50,8 @@ pub struct Config {
     pub mpa_crc: bool,
     /// Segmentation offload, sending and receiving. `FERROCE_OFFLOAD=0` turns both off.
     pub offload: bool,
-    /// Largest number of progress contexts, 1 to 16: threads that poll completion queues of different contexts share no lock. `None`: one per
-    /// processor.
-    /// `FERROCE_PROGRESS_CONTEXTS`.
+    /// Largest number of progress contexts, 1 to 16: threads that poll completion queues of different contexts share no lock. `None`: two per
+    /// processor. `FERROCE_PROGRESS_CONTEXTS`.
     pub progress_contexts: Option<u8>,
     /// Refuse what hardware would refuse, also through shared memory: see docs/use/strict.md. `FERROCE_STRICT`: `1`, or the name of a
     /// device whose limits apply too, such as `connectx-6`.

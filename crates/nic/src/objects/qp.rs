@@ -120,7 +120,7 @@ impl Pd {
         // Any queue pair of an XRC domain may complete receives of its shared receive queues, so all of them are in one context.
         let engine = match is_xrc {
             true => nic.first_context_for(&parts.queues),
-            false => nic.context_for(transport, &parts.queues),
+            false => nic.context_for(&parts.queues),
         };
         if transport == Transport::Ud {
             // The GRH in front of a datagram tells its traffic class and hop limit.
