@@ -251,6 +251,7 @@ impl Machine {
         self.forget(victims, steps);
         for &page in victims {
             (self.table[page].resident, self.table[page].here) = (false, Blocks::NONE);
+            self.drop_update(page);
         }
         steps.extend(Run::of(victims.iter().copied()).into_iter().map(Step::Discard));
     }

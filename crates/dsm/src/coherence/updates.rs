@@ -89,9 +89,16 @@ impl Machine {
                 let is_ours = self.table.get(page).is_some_and(|state| u32::from(state.home) == self.rank);
                 let requests = &mut self.updates.requests;
                 requests.retain(|request| (request.by, request.page) != (by, page));
-                if is_ours && requests.iter().filter(|request| request.by == by).count() < MOST_UPDATES {
-                    requests.push(Request { page, by, left: TIMES });
+                if !is_ours {
+                    continue;
                 }
+                // The oldest is of a page that we may no longer write.
+                if requests.iter().filter(|request| request.by == by).count() == MOST_UPDATES
+                    && let Some(oldest) = requests.iter().position(|request| request.by == by)
+                {
+                    requests.remove(oldest);
+                }
+                requests.push(Request { page, by, left: TIMES });
             }
         }
     }
@@ -123,6 +130,11 @@ impl Machine {
     /// The step that replaces the fetch of a page.
     pub(super) fn take_update(&mut self, page: usize) -> Option<Step> {
         self.updates.received.remove(&page).map(|at| Step::Update(page, at))
+    }
+
+    /// The copy of a page is discarded, and with it our own words that the update may lack.
+    pub(super) fn drop_update(&mut self, page: usize) {
+        self.updates.received.remove(&page);
     }
 
     /// These sorted pages are fetched at the barrier. Requests those of them that could have come with it.

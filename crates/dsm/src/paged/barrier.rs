@@ -1,9 +1,9 @@
 //! Barriers. Each process writes its arrival and its notices to every other process, without a coordinator, or along a tree
 //! if the program asks for one.
 
-use super::Core;
 use super::layout::{LONG_NOTICES, SHORT_NOTICES};
 use super::packed::Parcels;
+use super::{Core, executor};
 use crate::coherence::{Notice, Notices};
 use crate::error::Error;
 use crate::transport::Op;
@@ -45,7 +45,7 @@ impl Core {
         let tree = self.tree.load(Ordering::Relaxed);
         let (arrival, words) = {
             let mut state = self.state.lock();
-            state.sent.clear();
+            state.sent = Some(executor::Sent::default());
             let steps = state.machine.arrive();
             let packing = self.packs.load(Ordering::Relaxed).then_some(&mut parcels);
             let mut ops = self.executor.start(&mut state, steps, packing)?;
@@ -58,11 +58,13 @@ impl Core {
             let count = if words.len() <= LONG_NOTICES { words.len() } else { OVERFLOW };
             let arrival = Arrival { epoch, count, parcels: !parcels.is_empty() };
             self.note_notices(&arrival, &words, tree);
-            let updates = self.stage_updates(epoch, state.machine.updates());
             // Before another thread may write these pages again.
             match tree {
                 true => self.peers.execute(&ops).and_then(|()| self.peers.finish())?,
-                false => self.announce_arrival(&arrival, ops, &updates)?,
+                false => {
+                    let updates = self.stage_updates(epoch, state.machine.updates());
+                    self.announce_arrival(&arrival, ops, &updates)?
+                }
             }
             (arrival, words)
         };
@@ -72,6 +74,7 @@ impl Core {
         let steps = state.machine.depart(&received, &self.received_updates(epoch));
         self.executor.count_losses(&steps, state.machine.migrations - before);
         self.executor.run(&mut state, steps)?;
+        state.sent = None;
         // A page that moves away is no longer fetched in order behind its changes.
         if state.machine.migrate {
             self.peers.finish()?;

@@ -196,7 +196,7 @@ impl Executor {
         let place = self.heap + page * PAGE;
         let mut bytes = [0; PAGE];
         self.mapping.read(at, &mut bytes);
-        for range in state.sent.get(&page).into_iter().flatten() {
+        for range in state.sent.iter().filter_map(|sent| sent.get(&page)).flatten() {
             self.mapping.read(place + range.start, &mut bytes[range.clone()]);
         }
         self.mapping.write(place, &bytes);
@@ -217,7 +217,9 @@ impl Executor {
         let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         add(&self.counters.diff_bytes, bytes as u64);
         add(&self.counters.diffs, u64::from(!ranges.is_empty()));
-        state.sent.insert(page, ranges.clone());
+        if let Some(sent) = &mut state.sent {
+            sent.insert(page, ranges.clone());
+        }
         self.counters.heat.changed(page);
         if let Some(parcels) = batch.parcels.as_mut().filter(|_| ranges.len() >= SCATTERED) {
             let mut now = [0; PAGE];

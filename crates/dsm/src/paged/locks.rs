@@ -170,12 +170,11 @@ impl Core {
 
     pub(super) fn unlock(&self, id: u32) -> Result<(), Error> {
         let home = self.layout.lock_home(id);
-        let (mut ops, words) = {
-            let mut state = self.state.lock();
-            let steps = state.machine.release(id);
-            let ops = self.executor.start(&mut state, steps, None)?;
-            (ops, Notice::pack(&state.machine.released(id)))
-        };
+        // Held until the changes are begun: the pages must not change or go before, and other threads announce them only then.
+        let mut state = self.state.lock();
+        let steps = state.machine.release(id);
+        let mut ops = self.executor.start(&mut state, steps, None)?;
+        let words = Notice::pack(&state.machine.released(id));
         // All changes must be at home before the lock is free. Those at the lock's own home are: operations of one
         // process on one mapping keep their order.
         if !self.peers.began_only_at(home) {
@@ -198,6 +197,7 @@ impl Core {
         if by_hand {
             ops.push((home, self.read_name(id, next)));
             self.peers.execute(&ops)?;
+            drop(state);
             let word = self.mapping.long(old).load(Ordering::Acquire);
             let wanted = (word >> 32) as u32 != next;
             if wanted {
@@ -212,6 +212,7 @@ impl Core {
             } else {
                 self.peers.post(&ops)?
             }
+            drop(state);
             self.locks.seen.lock().entry(id).or_default().unanswered = true;
         }
         release(&self.locks.gates[id as usize]);

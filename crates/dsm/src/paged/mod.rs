@@ -81,8 +81,8 @@ struct Core {
 struct State {
     machine: Machine,
     twins: executor::Twins,
-    /// Words that went home since the program arrived at the last barrier, by page.
-    sent: executor::Sent,
+    /// Words that went home since the program arrived at a barrier that it has not left, by page.
+    sent: Option<executor::Sent>,
 }
 
 impl Paged {
@@ -134,7 +134,7 @@ impl Paged {
             size,
             layout,
             patience,
-            state: Mutex::new(State { machine, twins: Default::default(), sent: Default::default() }),
+            state: Mutex::new(State { machine, twins: Default::default(), sent: None }),
             executor: Executor::new(view, peers.clone(), mapping.clone(), layout, counters.clone()),
             locks: Locks::new(LOCKS),
             mail: Mail::new(rank, size, layout),

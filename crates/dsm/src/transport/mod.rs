@@ -96,9 +96,11 @@ impl Peers {
     pub(crate) fn finish(&self) -> Result<(), Error> {
         let mut begun = self.begun.lock();
         match &self.transport {
-            Some(transport) if !begun.is_empty() => transport.finish(&std::mem::take(&mut *begun)),
-            _ => Ok(()),
+            Some(transport) if !begun.is_empty() => transport.finish(&begun)?,
+            _ => {}
         }
+        begun.clear();
+        Ok(())
     }
 
     pub(crate) fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {

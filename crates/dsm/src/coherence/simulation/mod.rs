@@ -330,6 +330,7 @@ fn with_updates_at_barriers() {
         Setup { processes: 2, pages: 2, ..setup },
         Setup { cache_pages: 8, pages: 12, overflow: 20, ..setup },
         Setup { migrate: true, ..setup },
+        Setup { migrate: true, cache_pages: 4, pages: 12, ..setup },
         Setup { blocks: true, ..setup },
         Setup { processes: 4, hosts: 3, pages: 6, ..setup },
     ] {
