@@ -89,16 +89,9 @@ impl Machine {
                 let is_ours = self.table.get(page).is_some_and(|state| u32::from(state.home) == self.rank);
                 let requests = &mut self.updates.requests;
                 requests.retain(|request| (request.by, request.page) != (by, page));
-                if !is_ours {
-                    continue;
+                if is_ours && requests.iter().filter(|request| request.by == by).count() < MOST_UPDATES {
+                    requests.push(Request { page, by, left: TIMES });
                 }
-                // The oldest is of a page that we may no longer write.
-                if requests.iter().filter(|request| request.by == by).count() == MOST_UPDATES
-                    && let Some(oldest) = requests.iter().position(|request| request.by == by)
-                {
-                    requests.remove(oldest);
-                }
-                requests.push(Request { page, by, left: TIMES });
             }
         }
     }
