@@ -11,7 +11,7 @@ use super::notice::{Notice, Notices};
 use super::{Run, Step};
 use std::collections::BTreeMap;
 
-/// Maximum number of pages that one process sends another at a barrier. More are fetched as fast.
+/// Maximum number of pages that one process sends another at a barrier. Fetching more than that takes no longer.
 pub(crate) const MOST_UPDATES: usize = 16;
 /// How often a requested page is sent.
 const TIMES: u8 = 32;

@@ -50,7 +50,7 @@ impl Core {
             let packing = self.packs.load(Ordering::Relaxed).then_some(&mut parcels);
             let mut ops = self.executor.start(&mut state, steps, packing)?;
             if !parcels.is_empty() {
-                // The last ones may still be on their way.
+                // Those of the last barrier use the same memory and may still be in flight.
                 self.peers.finish()?;
             }
             self.send_parcels(epoch, &parcels, &mut ops);
@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    /// Sends changes and arrivals. A process that our changes do not go to must not learn of our arrival before they are at home.
+    /// Sends changes and arrivals. A process that our changes do not go to must not receive our arrival before they are at home.
     /// At their only home they precede the arrival, since operations of one process on one mapping keep their order.
     fn announce_arrival(
         &self,

@@ -108,7 +108,7 @@ impl Executor {
                 Step::Update(page, at) => self.update(state, page, at),
                 Step::Twin(page) => {
                     self.finish_fetches(&mut batch)?;
-                    // The last changes of the page may still be on their way home.
+                    // The last changes of the page may still be in flight to its home.
                     self.peers.finish()?;
                     let mut twin = Box::new([0; PAGE]);
                     self.view.sources.read(page, &mut twin);

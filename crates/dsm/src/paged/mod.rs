@@ -12,7 +12,7 @@
 //! | `executor` | how the steps of the coherence machine are done |
 //! | `locks` | who holds a lock, and what was written under it |
 //! | `barrier`, `tree` | barriers, with notices and without; the same over a tree |
-//! | `updates` | how pages go along with an arrival |
+//! | `updates` | pages that are sent with an arrival |
 //! | `packed` | how a page of many small changes goes home |
 //! | `mail` | flags and messages |
 //! | `waiting` | how to wait for a word that a peer writes |

@@ -1,4 +1,4 @@
-//! Pages that go along with an arrival at a barrier, to processes that requested them.
+//! Pages that are sent with an arrival at a barrier, to processes that requested them.
 //!
 //! They are copied first: the program may write a page again before the receiver has acknowledged it. A copy is
 //! overwritten at the second barrier after it. By then its receiver has arrived at the barrier between them.

@@ -37,7 +37,7 @@ pub(crate) enum Op {
 pub(crate) trait Transport: Send + Sync {
     /// Executes operations and returns when all are done. Calls `meanwhile` while they are in flight.
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error>;
-    /// Starts writes that [`Transport::finish`] waits for. The default waits at once.
+    /// Starts writes that [`Transport::finish`] waits for. The default waits for them itself.
     fn begin(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
         self.execute(ops, &mut || ())
     }

@@ -63,7 +63,7 @@ pub(crate) trait Destroyed: Object {
     /// Refuses while something depends on the object. Does not wait.
     fn check_unused(&self) -> Result<(), Refused>;
 
-    /// Ends what others know of the object. May wait for the program to acknowledge its events.
+    /// Removes the object from the tables through which other calls find it. May wait for the program to acknowledge its events.
     ///
     /// # Safety
     /// The object's own structure.

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Once;
 use std::time::Duration;
 
-/// How often a thread that waits for another one's verb on the same object looks again.
+/// How often a thread checks whether another one's verb on the same object has ended.
 pub(crate) const RETRY_EVERY: Duration = Duration::from_micros(100);
 /// Destroyed objects that are remembered, and whose memory is kept.
 const MOST_DESTROYED: usize = 1024;
@@ -62,8 +62,8 @@ pub(crate) fn remember(by: Caller, memory: Option<Layout>) -> Option<(usize, Lay
     oldest.memory.map(|layout| (oldest.address, layout))
 }
 
-/// A thread begins a verb on an object of this kind; if there is none, a sentence that says why. Waits while another thread finds out whether it may destroy
-/// the object: with EBUSY it lives on.
+/// A thread begins a verb on an object of this kind; if there is none, returns the reason. Waits while another thread is in the verb that destroys
+/// the object: with EBUSY the object lives on.
 pub(crate) fn begin<T: Object + 'static>(caller: Caller) -> Result<(), String> {
     let mut live = LIVE.lock();
     let address = caller.address;

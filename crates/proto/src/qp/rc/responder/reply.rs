@@ -314,7 +314,7 @@ impl Responder {
                 let mut headers = io.headers(Operation::Acknowledge, psn, 0);
                 (headers.bth.hello, headers.bth.becn) = (hello, becn);
                 headers.aeth = Some(Aeth { syndrome, msn });
-                self.send_nak(&headers, io)?;
+                self.send_general_ack(&headers, io)?;
             }
         }
         self.was_marked = false;
@@ -322,9 +322,9 @@ impl Responder {
         Ok(true)
     }
 
-    /// Sends an ACK or NAK of any service, a refusal with its reason if the peer understands it.
+    /// Sends an acknowledgement that [`AckOnly`] does not cover: a NAK, with the reason of a refusal if the peer understands it, or an ACK of XRC.
     #[cold]
-    fn send_nak<H: Host>(&self, headers: &Headers, io: &mut Io<'_, H>) -> Result<(), TxError> {
+    fn send_general_ack<H: Host>(&self, headers: &Headers, io: &mut Io<'_, H>) -> Result<(), TxError> {
         let is_refused = matches!(headers.aeth, Some(Aeth { syndrome: Syndrome::Nak(_), .. }));
         let reason = self.refused.filter(|_| is_refused && self.peer_extends).map(RefusalReason::to_payload);
         let payload = reason.as_ref().map_or(TxPayload::None, |bytes| TxPayload::Bytes(bytes));
