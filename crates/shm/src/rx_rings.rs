@@ -4,7 +4,10 @@ use super::groups::echo_sockets;
 use super::local_peers::LocalPeers;
 use super::ring::{Found, Reader, RxMeta};
 use super::segment::{RING_LEN, SLOTS, ShmSegment};
+use ferroce_os::clock::coarse_now;
+use ferroce_os::log;
 use ferroce_proto::Gid;
+use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
@@ -14,6 +17,8 @@ const PACKETS_PER_RING: usize = 64;
 const BYTES_PER_RING: u64 = RING_LEN as u64 / 4;
 /// Most bytes of rendezvous sends that are fetched, per ring, before they are acknowledged.
 const RENDEZVOUS_BYTES_PER_RING: u64 = 512 * 1024;
+/// Time until a ring that the system had no memory or descriptors for is opened again.
+const REOPEN_AFTER_NS: u64 = 4_000_000;
 
 /// All rings that are read here. One thread reads at a time.
 pub struct RxRings {
@@ -23,6 +28,8 @@ pub struct RxRings {
     /// The longest packet that a ring may hold; a longer one ends the ring.
     max_packet_len: usize,
     new_senders_seen: u32,
+    /// When rings that could not be opened are retried.
+    reopen_at_ns: u64,
     /// The echo sockets of senders whose rings are closed, until all packets that they sent by UDP were read.
     departed: Vec<(Gid, u16)>,
     /// Whether `echo_sockets` may return others than at the last call.
@@ -55,6 +62,7 @@ impl RxRings {
             left: Vec::new(),
             max_packet_len,
             new_senders_seen: 0,
+            reopen_at_ns: 0,
             departed: Vec::new(),
             echoes_changed: false,
         }
@@ -130,13 +138,18 @@ impl RxRings {
     pub fn open_new(&mut self, local_peers: &LocalPeers) {
         let count = local_peers.segment.new_sender_count().load(Ordering::Acquire);
         if count != self.new_senders_seen {
-            self.new_senders_seen = count;
-            self.open_rings(local_peers);
+            self.open_rings(local_peers, count);
         }
     }
 
+    /// `count` stays unseen if a ring could not be opened, so that it is retried: nothing else reads what its sender writes.
     #[cold]
-    fn open_rings(&mut self, local_peers: &LocalPeers) {
+    fn open_rings(&mut self, local_peers: &LocalPeers, count: u32) {
+        let now_ns = coarse_now().0;
+        if now_ns < self.reopen_at_ns {
+            return;
+        }
+        let mut all_open = true;
         for index in 0..SLOTS.div_ceil(64) {
             let new_senders = local_peers.segment.new_senders(index);
             if new_senders.load(Ordering::Relaxed) == 0 {
@@ -144,26 +157,47 @@ impl RxRings {
             }
             let bits = new_senders.swap(0, Ordering::SeqCst);
             for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
-                self.open_ring(local_peers, (index * 64 + bit) as u8);
+                let slot = (index * 64 + bit) as u8;
+                if let Err(why) = self.open_ring(local_peers, slot) {
+                    log::choice(format_args!(
+                        "the packets of local peer {slot} wait, because its ring cannot be mapped: {why} (limits: vm.max_map_count, ulimit -v, ulimit -n)"
+                    ));
+                    new_senders.fetch_or(1 << bit, Ordering::SeqCst);
+                    all_open = false;
+                }
             }
+        }
+        if all_open {
+            self.new_senders_seen = count;
+        } else {
+            self.reopen_at_ns = now_ns + REOPEN_AFTER_NS;
         }
     }
 
-    fn open_ring(&mut self, local_peers: &LocalPeers, slot: u8) {
+    /// An error if the system refuses what its ring needs, such as memory, mappings or descriptors.
+    fn open_ring(&mut self, local_peers: &LocalPeers, slot: u8) -> io::Result<()> {
         let gone: Vec<RxRing> = self.rings.extract_if(.., |ring| ring.slot == slot).collect();
         gone.iter().for_each(|ring| self.depart(&ring.segment));
         self.left.extend(gone);
         let (instance, start) = local_peers.segment.sender(slot);
         let instance = instance.load(Ordering::Acquire);
-        let Ok(segment) = ShmSegment::open(local_peers.registry.directory(), slot) else { return };
+        let opened = ShmSegment::open(local_peers.registry.directory(), slot).and_then(|segment| {
+            let memory = segment.ring_to(local_peers.slot())?;
+            Ok((segment, memory))
+        });
+        let (segment, memory) = match opened {
+            Ok(opened) => opened,
+            Err(e) if e.raw_os_error().is_some_and(|code| code != libc::ENOENT) => return Err(e),
+            Err(_) => return Ok(()),
+        };
         if segment.instance() != instance {
-            return;
+            return Ok(());
         }
-        let Ok(memory) = segment.ring_to(local_peers.slot()) else { return };
         let reader = Reader::new(memory, start.load(Ordering::Relaxed));
         let reported = reader.position();
         local_peers.segment.consumed(slot).store(reported, Ordering::Release);
         self.rings.push(RxRing { slot, segment, reader, reported });
+        Ok(())
     }
 
     /// Closes the rings of processes that have ended and left nothing in them, and forgets these processes.
