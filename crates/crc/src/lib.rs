@@ -1,11 +1,9 @@
-//! CRC-32 of packets, the one that the ICRC of RoCE is made of.
+//! The two checksums of RDMA: [`Crc32`], of which the ICRC of RoCE is made, and [`Crc32c`] of iWARP.
 //!
-//! A packet on its way out is a short header in one place and a payload in another, and its length is known: a few KiB. For
-//! that the general functions of `crc32fast`, which everything else is left to, spend a third of their time at the ends: they take a header
-//! of twelve bytes step by step, and sixteen partial sums together one after the other. [`Summer::sum`] takes the header in
-//! with the first bytes of the payload, and the partial sums in pairs.
-//!
-//! [`Crc32c`] is the other checksum of RDMA: the one of iWARP.
+//! An outgoing packet is a short header and a payload of a few KiB in another place. The general functions of `crc32fast` spend a third of
+//! their time at the ends of such a packet: they process a header of twelve bytes step by step, and then sixteen partial sums one after the
+//! other. [`Crc32::update`] adds the header together with the first bytes of the payload, and the partial sums in pairs. Everything
+//! else is left to `crc32fast`, which has no CRC-32C.
 #![cfg_attr(not(feature = "std"), no_std)]
 
 mod castagnoli;
@@ -14,47 +12,51 @@ mod wide;
 
 pub use castagnoli::Crc32c;
 
-/// Bytes of the header that [`Summer::sum`] takes: a BTH.
+/// Bytes of the header that [`Crc32::update`] takes: a BTH.
 pub const HEAD_LEN: usize = 12;
 
-/// Computes checksums the way that suits this processor. To make one asks what that is, which takes as long as a short checksum.
+/// The polynomial of Ethernet; the highest bit is the coefficient of `x^0`.
+#[cfg(any(test, all(target_arch = "x86_64", feature = "std")))]
+const POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// Computes CRC-32 the way that suits this processor. Creating one reads the features of the processor, so keep it.
 #[derive(Clone, Copy, Debug)]
-pub struct Summer {
+pub struct Crc32 {
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
-    wide: Option<wide::Wide>,
+    wide: Option<wide::Wide<POLYNOMIAL>>,
 }
 
-impl Default for Summer {
+impl Default for Crc32 {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Summer {
-    /// Asks the processor.
-    pub fn new() -> Summer {
-        Summer {
+impl Crc32 {
+    /// Selects the implementation.
+    pub fn new() -> Crc32 {
+        Crc32 {
             #[cfg(all(target_arch = "x86_64", feature = "std"))]
             wide: wide::Wide::new(),
         }
     }
 
-    /// The CRC-32 of what `crc` is the CRC-32 of, followed by `head` and `body`.
+    /// The CRC-32 of the bytes that `crc` covers, followed by `head` and `body`. The CRC-32 of no bytes is 0.
     #[inline]
-    pub fn sum(self, crc: u32, head: &[u8; HEAD_LEN], body: &[u8]) -> u32 {
+    pub fn update(self, crc: u32, head: &[u8; HEAD_LEN], body: &[u8]) -> u32 {
         #[cfg(all(target_arch = "x86_64", feature = "std"))]
         if let Some(wide) = self.wide
             && let (blocks, rest) = body.as_chunks()
             && !blocks.is_empty()
         {
-            let crc = wide.sum(crc, head, blocks);
-            return if rest.is_empty() { crc } else { slow(crc, &[], rest) };
+            let crc = wide.update_with_head(crc, head, blocks);
+            return if rest.is_empty() { crc } else { by_crc32fast(crc, &[], rest) };
         }
-        slow(crc, head, body)
+        by_crc32fast(crc, head, body)
     }
 }
 
-fn slow(crc: u32, head: &[u8], body: &[u8]) -> u32 {
+fn by_crc32fast(crc: u32, head: &[u8], body: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(crc);
     hasher.update(head);
     hasher.update(body);
@@ -68,14 +70,13 @@ mod tests {
 
     #[test]
     fn it_is_the_crc_of_zip_and_ethernet() {
-        // By the nine digits that are the check of every CRC.
+        // Catalogues of CRCs list the value of these nine digits.
         assert_eq!(bit_by_bit(0, b"123456789"), 0xcbf4_3926);
     }
 
-    /// As the standard defines it, continued from `crc`. What is compared with it can fail on every processor, also where
-    /// everything is left to crc32fast.
+    /// The definition of the standard, bit by bit. It also checks crc32fast, on processors without AVX-512.
     fn bit_by_bit(crc: u32, bytes: &[u8]) -> u32 {
-        let step = |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 };
+        let step = |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { POLYNOMIAL } else { 0 };
         !bytes.iter().fold(!crc, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
     }
 
@@ -89,8 +90,8 @@ mod tests {
         ) {
             let body = &body[cut.min(body.len())..];
             let right = bit_by_bit(bit_by_bit(crc, &head), body);
-            prop_assert_eq!(Summer::new().sum(crc, &head, body), right);
-            prop_assert_eq!(slow(crc, &head, body), right);
+            prop_assert_eq!(Crc32::new().update(crc, &head, body), right);
+            prop_assert_eq!(by_crc32fast(crc, &head, body), right);
         }
     }
 }

@@ -1,11 +1,10 @@
-//! Four times 64 bytes at a time, for processors with AVX-512 and its carry-less multiplication.
+//! Both CRCs for processors with AVX-512 and its carry-less multiplication: four times 64 bytes per round.
 //!
-//! A register of 512 bits holds four polynomials of degree below 128, one beside the other, in the bit order of this CRC: the first
-//! bit of the message is the highest coefficient. To move such a polynomial `n` bits along the message is to multiply it by `x^n`, and
-//! modulo the CRC's polynomial that is two carry-less multiplications, one for each half of 64 bits, by numbers that depend
-//! on `n` alone ([`Step`]). So four registers walk over the message, each adding what lies under it, until all is added up
-//! in the last 128 bits, which are then reduced to 32 (Gopal and others, "Fast CRC Computation for Generic Polynomials Using
-//! PCLMULQDQ Instruction", Intel 2009).
+//! A register of 512 bits holds four polynomials of degree below 128, side by side, in the bit order of these CRCs: the first
+//! bit of the message is the highest coefficient. Moving such a polynomial `n` bits along the message multiplies it by `x^n`.
+//! Modulo the CRC's polynomial that takes two carry-less multiplications, one for each half of 64 bits, by factors that depend
+//! on `n` alone ([`Step`]). Four registers walk over the message, and each adds the bytes below it. The last 128 bits collect all sums and are
+//! then reduced to 32 (Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009).
 
 use crate::HEAD_LEN;
 use core::arch::x86_64::{
@@ -15,19 +14,19 @@ use core::arch::x86_64::{
     _mm512_set_epi64, _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
 };
 
-/// Bytes that are added in one round.
-const BLOCK: usize = 256;
-/// How far ahead of the sum memory is asked for.
-const AHEAD: usize = 2048;
+/// Bytes per round.
+pub(crate) const BLOCK: usize = 256;
+/// Distance of the prefetches, in bytes.
+const PREFETCH_DISTANCE: usize = 2048;
 const LANE_BITS: u32 = 128;
 const REGISTER_BITS: u32 = 4 * LANE_BITS;
 
-/// This processor has the instructions.
+/// Proof that this processor has the instructions. `POLYNOMIAL` is that of the CRC; its highest bit is the coefficient of `x^0`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wide(());
+pub(crate) struct Wide<const POLYNOMIAL: u32>(());
 
-impl Wide {
-    pub(crate) fn new() -> Option<Wide> {
+impl<const POLYNOMIAL: u32> Wide<POLYNOMIAL> {
+    pub(crate) fn new() -> Option<Self> {
         let has_all = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("vpclmulqdq")
             && is_x86_feature_detected!("pclmulqdq")
@@ -35,15 +34,22 @@ impl Wide {
         has_all.then_some(Wide(()))
     }
 
-    /// As [`Summer::sum`](crate::Summer::sum), of at least one block.
+    /// The CRC of the bytes that `crc` covers, followed by at least one block.
     #[inline]
-    pub(crate) fn sum(self, crc: u32, head: &[u8; HEAD_LEN], body: &[[u8; BLOCK]]) -> u32 {
-        // SAFETY: there is a `Wide` only where the processor has the instructions.
-        unsafe { sum(crc, head, body) }
+    pub(crate) fn update(self, crc: u32, body: &[[u8; BLOCK]]) -> u32 {
+        // SAFETY: a `Wide` exists only where the processor has the instructions.
+        unsafe { sum::<POLYNOMIAL>(_mm_cvtsi32_si128(!crc as i32), body) }
+    }
+
+    /// The CRC of the bytes that `crc` covers, followed by a header and at least one block.
+    #[inline]
+    pub(crate) fn update_with_head(self, crc: u32, head: &[u8; HEAD_LEN], body: &[[u8; BLOCK]]) -> u32 {
+        // SAFETY: as in `update`.
+        unsafe { sum::<POLYNOMIAL>(moved_head::<POLYNOMIAL>(crc, head), body) }
     }
 }
 
-/// What moves a polynomial along: the factors for its two halves, of which the first one lies 64 bits further ahead.
+/// The factors that move the two halves of a polynomial along the message. The first half lies 64 bits further ahead.
 #[derive(Clone, Copy)]
 struct Step {
     first: i64,
@@ -53,63 +59,77 @@ struct Step {
 impl Step {
     const NOWHERE: Step = Step { first: 0, second: 0 };
 
-    /// The products of the instruction are one bit short of the order used here, and stand 32 bits apart from where the
-    /// remainder modulo a polynomial of degree 32 is wanted: hence the shift by one, and the 32.
-    const fn by(bits: u32) -> Step {
-        Step { first: power(bits + 32) << 1, second: power(bits - 32) << 1 }
+    /// The products of the instruction lack one bit of the order used here, and lie 32 bits from the position of the
+    /// remainder modulo a polynomial of degree 32. Hence the shift by one, and the 32.
+    const fn by(polynomial: u32, bits: u32) -> Step {
+        Step { first: power(polynomial, bits + 32) << 1, second: power(polynomial, bits - 32) << 1 }
     }
 }
 
-/// `x^n` modulo the polynomial of CRC-32; the highest of 32 bits is the coefficient of `x^0`.
-const fn power(n: u32) -> i64 {
+/// `x^n` modulo the polynomial; the highest of 32 bits is the coefficient of `x^0`.
+const fn power(polynomial: u32, n: u32) -> i64 {
     let (mut value, mut left) = (1_u32 << 31, n);
     while left > 0 {
-        value = value >> 1 ^ if value & 1 == 1 { 0xedb8_8320 } else { 0 };
+        value = value >> 1 ^ if value & 1 == 1 { polynomial } else { 0 };
         left -= 1;
     }
     value as i64
 }
 
-/// The polynomial itself and the whole part of `x^64` divided by it, in the same order, for the last reduction (Barrett's).
-const POLYNOMIAL: i64 = 0x1_db71_0641;
-const QUOTIENT: i64 = 0x1_f701_1641;
+/// The polynomial of degree 32 with all its 33 coefficients; bit 0 is that of `x^32`.
+const fn with_leading_coefficient(polynomial: u32) -> i64 {
+    (polynomial as i64) << 1 | 1
+}
 
+/// The quotient of `x^64` and the polynomial, in the same order, for the last reduction (Barrett's).
+const fn quotient(polynomial: u32) -> i64 {
+    let (mut quotient, mut remainder, mut bit) = (1_i64, polynomial, 1);
+    while bit <= 32 {
+        let has_coefficient = remainder & 1 == 1;
+        quotient |= (has_coefficient as i64) << bit;
+        remainder = remainder >> 1 ^ if has_coefficient { polynomial } else { 0 };
+        bit += 1;
+    }
+    quotient
+}
+
+/// `start` is added to the first 128 bits of the body.
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
-fn sum(crc: u32, head: &[u8; HEAD_LEN], body: &[[u8; BLOCK]]) -> u32 {
+fn sum<const POLYNOMIAL: u32>(start: __m128i, body: &[[u8; BLOCK]]) -> u32 {
     let Some((first, others)) = body.split_first() else { unreachable!("the caller has a block") };
     let [mut a, mut b, mut c, mut d] = load(first);
-    a = _mm512_xor_si512(a, _mm512_zextsi128_si512(moved_head(crc, head)));
-    let all = broadcast(const { Step::by(4 * REGISTER_BITS) });
+    a = _mm512_xor_si512(a, _mm512_zextsi128_si512(start));
+    let all = broadcast(const { Step::by(POLYNOMIAL, 4 * REGISTER_BITS) });
     for block in others {
-        ask_for(block);
+        prefetch(block);
         let [e, f, g, h] = load(block);
         a = fold(a, all, e);
         b = fold(b, all, f);
         c = fold(c, all, g);
         d = fold(d, all, h);
     }
-    let two = broadcast(const { Step::by(2 * REGISTER_BITS) });
+    let two = broadcast(const { Step::by(POLYNOMIAL, 2 * REGISTER_BITS) });
     let (a, b) = (fold(a, two, c), fold(b, two, d));
-    let one = broadcast(const { Step::by(REGISTER_BITS) });
-    reduce(collect(fold(a, one, b)))
+    let one = broadcast(const { Step::by(POLYNOMIAL, REGISTER_BITS) });
+    reduce::<POLYNOMIAL>(collect::<POLYNOMIAL>(fold(a, one, b)))
 }
 
-/// What the header, with `crc` in front of it, adds to the first 128 bits of the body.
+/// The sum of `crc` and the header, moved to the first 128 bits of the body.
 #[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
-fn moved_head(crc: u32, head: &[u8; HEAD_LEN]) -> __m128i {
+fn moved_head<const POLYNOMIAL: u32>(crc: u32, head: &[u8; HEAD_LEN]) -> __m128i {
     let ([first], rest) = head.as_chunks::<4>().0.split_at(1) else { unreachable!("twelve bytes") };
     let [second, third] = rest else { unreachable!("twelve bytes") };
     let word = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
-    // Four zeros in front make it sixteen bytes; they change nothing.
+    // Four leading zeros make it sixteen bytes; they change nothing.
     let low = (word(first) ^ u64::from(!crc)) << 32;
     let high = word(second) | word(third) << 32;
-    let step = const { Step::by(LANE_BITS) };
+    let step = const { Step::by(POLYNOMIAL, LANE_BITS) };
     let (head, step) = (_mm_set_epi64x(high as i64, low as i64), _mm_set_epi64x(step.second, step.first));
     _mm_xor_si128(_mm_clmulepi64_si128(head, step, 0x00), _mm_clmulepi64_si128(head, step, 0x11))
 }
 
-/// `value`, moved, and what lies there.
+/// Moves `value` and adds `there`.
 #[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 fn fold(value: __m512i, step: __m512i, there: __m512i) -> __m512i {
@@ -119,13 +139,18 @@ fn fold(value: __m512i, step: __m512i, there: __m512i) -> __m512i {
     _mm512_ternarylogic_epi64(first, second, there, XOR_OF_THREE)
 }
 
-/// The four polynomials of a register, each moved to where the last one is.
+/// The sum of the four polynomials of a register, each moved to the position of the last one.
 #[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq")]
-fn collect(value: __m512i) -> __m128i {
-    const STEPS: [Step; 4] =
-        [Step::by(3 * LANE_BITS), Step::by(2 * LANE_BITS), Step::by(LANE_BITS), Step::NOWHERE];
-    let [s, t, u, v] = STEPS;
+fn collect<const POLYNOMIAL: u32>(value: __m512i) -> __m128i {
+    let [s, t, u, v] = const {
+        [
+            Step::by(POLYNOMIAL, 3 * LANE_BITS),
+            Step::by(POLYNOMIAL, 2 * LANE_BITS),
+            Step::by(POLYNOMIAL, LANE_BITS),
+            Step::NOWHERE,
+        ]
+    };
     let steps = _mm512_set_epi64(v.second, v.first, u.second, u.first, t.second, t.first, s.second, s.first);
     let first = _mm512_clmulepi64_epi128(value, steps, 0x00);
     let second = _mm512_clmulepi64_epi128(value, steps, 0x11);
@@ -137,19 +162,20 @@ fn collect(value: __m512i) -> __m128i {
     _mm_xor_si128(three, _mm512_extracti32x4_epi32(value, 3))
 }
 
-/// The CRC whose last 128 bits are these.
+/// The CRC of a message with these last 128 bits.
 #[inline]
 #[target_feature(enable = "avx512f,pclmulqdq,sse4.1")]
-fn reduce(value: __m128i) -> u32 {
+fn reduce<const POLYNOMIAL: u32>(value: __m128i) -> u32 {
     let low_word = _mm_cvtsi32_si128(-1);
     // 128 bits to 96, to 64.
-    let by_64 = _mm_cvtsi64_si128(const { Step::by(LANE_BITS).second });
+    let by_64 = _mm_cvtsi64_si128(const { Step::by(POLYNOMIAL, LANE_BITS).second });
     let value = _mm_xor_si128(_mm_clmulepi64_si128(value, by_64, 0x00), _mm_srli_si128(value, 8));
-    let by_32 = _mm_cvtsi64_si128(const { power(64) << 1 });
+    let by_32 = _mm_cvtsi64_si128(const { power(POLYNOMIAL, 64) << 1 });
     let low = _mm_and_si128(value, low_word);
     let value = _mm_xor_si128(_mm_clmulepi64_si128(low, by_32, 0x00), _mm_srli_si128(value, 4));
     // 64 to 32.
-    let numbers = _mm_set_epi64x(QUOTIENT, POLYNOMIAL);
+    let numbers =
+        _mm_set_epi64x(const { quotient(POLYNOMIAL) }, const { with_leading_coefficient(POLYNOMIAL) });
     let quotient = _mm_clmulepi64_si128(_mm_and_si128(value, low_word), numbers, 0x10);
     let product = _mm_clmulepi64_si128(_mm_and_si128(quotient, low_word), numbers, 0x00);
     !(_mm_extract_epi32(_mm_xor_si128(value, product), 1) as u32)
@@ -161,22 +187,40 @@ fn broadcast(step: Step) -> __m512i {
     _mm512_broadcast_i32x4(_mm_set_epi64x(step.second, step.first))
 }
 
-/// Asks for what the rounds to come will read. The processor does so by itself, but anew in each page; the next packet of a train, or
-/// its payload, begins where this one ends, in another page.
+/// Prefetches the bytes of later rounds. The processor's own prefetching starts anew in each page, and the next packet of a GRO batch, or
+/// its payload, begins behind this one, in another page.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn ask_for(block: &[u8; BLOCK]) {
+fn prefetch(block: &[u8; BLOCK]) {
     for line in (0..BLOCK).step_by(64) {
-        // It may point behind the packet; nothing is read.
-        _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(AHEAD + line).cast());
+        // The address may lie behind the packet: a prefetch reads nothing.
+        _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(PREFETCH_DISTANCE + line).cast());
     }
 }
 
-/// A block as it lies there.
+/// The four registers of a block.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load(block: &[u8; BLOCK]) -> [__m512i; 4] {
     let ([a, b, c, d], _) = block.as_chunks::<64>() else { unreachable!("a block is four registers") };
-    // SAFETY: each is 64 bytes that may be read, and this instruction asks for no alignment.
+    // SAFETY: each is 64 readable bytes, and this instruction requires no alignment.
     [a, b, c, d].map(|bytes| unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The constants that the paper prints for the polynomial of Ethernet.
+    #[test]
+    fn the_constants_of_the_last_reduction_follow_from_the_polynomial() {
+        assert_eq!(
+            (with_leading_coefficient(0xedb8_8320), quotient(0xedb8_8320)),
+            (0x1_db71_0641, 0x1_f701_1641)
+        );
+        assert_eq!(
+            (with_leading_coefficient(0x82f6_3b78), quotient(0x82f6_3b78)),
+            (0x1_05ec_76f1, 0xdea7_13f1)
+        );
+    }
 }

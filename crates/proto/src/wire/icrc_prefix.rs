@@ -7,7 +7,7 @@
 use super::icrc::{IDENT_AT, Icrc, LRH_LEN, gf2, masked_v4, masked_v6, solve_ident};
 use super::{Bth, FlowAddrs, ICRC_LEN, Ipv4Header, Ipv6Header, UdpHeader};
 use crc32fast::Hasher;
-use ferroce_crc::Summer;
+use ferroce_crc::Crc32;
 
 const PREFIX_LEN_V4: usize = LRH_LEN + Ipv4Header::LEN + UdpHeader::LEN;
 const PREFIX_LEN_V6: usize = LRH_LEN + Ipv6Header::LEN + UdpHeader::LEN;
@@ -96,7 +96,7 @@ pub struct FlowIcrc {
     is_ipv4: bool,
     /// The state for identification 0 and a masked byte of zero. Stored, because creating one detects the CPU features.
     plain: Hasher,
-    summer: Summer,
+    crc32: Crc32,
 }
 
 impl FlowIcrc {
@@ -118,7 +118,7 @@ impl FlowIcrc {
     /// The ICRC of a packet whose BTH and rest need not be contiguous. Fastest for long packets.
     #[inline]
     pub fn icrc_long(&self, ident: u16, bth: &[u8; Bth::LEN], body: &[u8]) -> [u8; ICRC_LEN] {
-        self.summer.sum(self.register(ident, bth[VARIANT_AT]), bth, body).to_le_bytes()
+        self.crc32.update(self.register(ident, bth[VARIANT_AT]), bth, body).to_le_bytes()
     }
 
     /// The ICRC of a packet with identification 0, that is, one sent without GSO.
@@ -192,7 +192,7 @@ impl Known {
         Known {
             flow: *flow,
             transport_len,
-            flow_icrc: FlowIcrc { register, is_ipv4, plain, summer: Summer::new() },
+            flow_icrc: FlowIcrc { register, is_ipv4, plain, crc32: Crc32::new() },
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How an FPDU leaves.
+//! How an FPDU is sent.
 //!
 //! Without a CRC the kernel reads a long payload from its region; short ones, and those that are not in one mapped piece, are copied first.
 //! With a CRC everything is copied: the program may change its bytes, and a wrong CRC would end the connection.
@@ -22,17 +22,20 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-fn with_scratch<R>(work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-    // A thread that ends has no thread-locals any more.
+/// `work` gets `len` bytes of any values.
+fn with_scratch<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
+    // At the end of a thread its thread-locals are gone.
     let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
-    scratch.clear();
-    let result = work(&mut scratch);
+    if scratch.len() < len {
+        scratch.resize(len, 0);
+    }
+    let result = work(&mut scratch[..len]);
     let _ = SCRATCH.try_with(|kept| kept.set(scratch));
     result
 }
 
 impl Engine {
-    /// Sends an FPDU of a queue pair, whose lock is held by the caller, from its byte `from` on. Returns how many of its bytes are taken.
+    /// Sends an FPDU from its byte `from` on. The caller holds the queue pair's lock. Returns how many bytes of the FPDU are sent or stored.
     pub(in crate::engine) fn send_fpdu(
         &self,
         qp: &QpCore,
@@ -53,7 +56,7 @@ impl Engine {
         if taken > from { Ok(taken) } else { Err(TxError::Full) }
     }
 
-    /// Takes the rest of an FPDU, from its byte `from` on, behind everything that waits. It leaves before the stream is closed.
+    /// Appends the rest of an FPDU, from its byte `from` on, to the unsent bytes. They are sent before the stream is closed.
     pub(in crate::engine) fn keep_fpdu(
         &self,
         qp: &QpCore,
@@ -63,30 +66,31 @@ impl Engine {
         let (Some(streams), Some(stream)) = (&self.streams, qp.stream()) else { return Err(TxError::Full) };
         let mut end = stream.socket.lock();
         let Some(connected) = &mut end.connected else { return Err(TxError::Full) };
-        with_scratch(|copy| {
+        with_scratch(fpdu.encoded_len(), |copy| {
             self.encode(streams, copy, qp, fpdu)?;
             connected.unsent.push(&copy[from..]);
             Ok(())
         })
     }
 
-    /// Writes a whole FPDU into empty memory.
+    /// Writes a whole FPDU into memory of its length.
     fn encode(
         &self,
         streams: &Streams,
-        copy: &mut Vec<u8>,
+        copy: &mut [u8],
         qp: &QpCore,
         fpdu: &Fpdu<'_>,
     ) -> Result<(), TxError> {
-        copy.extend_from_slice(fpdu.header);
-        self.copy_payload(copy, fpdu.payload, qp).map_err(TxError::Fault)?;
-        let payload = &copy[fpdu.header.len()..];
-        let (trailer, len) = fpdu.trailer(streams.crc, |sum| streams.crc.update(sum, payload));
-        copy.extend_from_slice(&trailer[..len]);
+        let (header, rest) = copy.split_at_mut(fpdu.header.len());
+        let (payload, trailer) = rest.split_at_mut(fpdu.payload.len());
+        header.copy_from_slice(fpdu.header);
+        self.fill_payload(payload, fpdu.payload, qp).map_err(TxError::Fault)?;
+        let (bytes, len) = fpdu.trailer(streams.crc, |sum| streams.crc.update(sum, payload));
+        trailer.copy_from_slice(&bytes[..len]);
         Ok(())
     }
 
-    /// Copies the whole FPDU and keeps what the kernel does not take.
+    /// Copies the whole FPDU, sends it, and stores the bytes that the kernel does not accept.
     fn send_copied(
         &self,
         streams: &Streams,
@@ -94,11 +98,11 @@ impl Engine {
         qp: &QpCore,
         fpdu: &Fpdu<'_>,
     ) -> Result<usize, TxError> {
-        with_scratch(|copy| {
+        with_scratch(fpdu.encoded_len(), |copy| {
             self.encode(streams, copy, qp, fpdu)?;
             let sent = connected.socket.send(copy, connected.segmenting(fpdu.ends_message));
             let sent = sent.inspect_err(|error| connected.on_send_error(error)).unwrap_or(0);
-            // Nothing of it left: then it need not be kept.
+            // If the kernel accepted nothing, the FPDU stays with the queue pair.
             if sent > 0 && sent < copy.len() {
                 connected.unsent = Unsent::new(&copy[sent..]);
             }
@@ -116,15 +120,16 @@ impl Engine {
     ) -> Result<usize, TxError> {
         let (trailer, trailer_len) = fpdu.trailer(streams.crc, |sum| sum);
         let (head_len, payload_len) = (fpdu.header.len(), fpdu.payload.len());
-        with_scratch(|copy| {
-            let mut pins = Pins::new(&self.device.regions);
-            let external = match streams.extras.captures() {
-                // The capture reads the bytes, too, and must not read other ones than the kernel.
-                true => None,
-                false => self.external(&mut pins, fpdu.payload, qp).map_err(TxError::Fault)?,
-            };
+        let mut pins = Pins::new(&self.device.regions);
+        let external = match streams.extras.captures() {
+            // The capture reads the bytes too, and must record the same bytes that the kernel sends.
+            true => None,
+            false => self.external(&mut pins, fpdu.payload, qp).map_err(TxError::Fault)?,
+        };
+        let copied_len = if external.is_none() { payload_len } else { 0 };
+        with_scratch(copied_len, |copy| {
             if external.is_none() {
-                self.copy_payload(copy, fpdu.payload, qp).map_err(TxError::Fault)?;
+                self.fill_payload(copy, fpdu.payload, qp).map_err(TxError::Fault)?;
             }
             let mut pieces = SmallVec::<[StreamPiece<'_>; 3]>::new();
             pieces.push(StreamPiece::Bytes(&fpdu.header[from.min(head_len)..]));
@@ -170,20 +175,9 @@ impl Engine {
             _ => Ok(None),
         }
     }
-
-    fn copy_payload(
-        &self,
-        out: &mut Vec<u8>,
-        payload: TxPayload<'_>,
-        qp: &QpCore,
-    ) -> Result<(), MemoryFault> {
-        let start = out.len();
-        out.resize(start + payload.len(), 0);
-        self.fill_payload(&mut out[start..], payload, qp)
-    }
 }
 
-/// Sends what an earlier FPDU left. Returns whether nothing is left.
+/// Sends the unsent bytes of earlier FPDUs. Returns whether all are sent.
 pub(super) fn flush(connected: &mut Connected) -> bool {
     let flushed = connected.unsent.flush(&connected.socket, connected.segmenting(true));
     flushed.inspect_err(|error| connected.on_send_error(error)).unwrap_or(false)
