@@ -1,6 +1,6 @@
-//! The messages of the distributed shared memory as any process of the network may send them.
+//! Messages of the distributed shared memory, as any process of the network may send them.
 //!
-//! The files under test are those of the library, compiled into this target: they do no I/O, and the library's other parts need a NIC.
+//! The target includes source files of the library: they do no I/O, while other parts of the library need a NIC.
 #![no_main]
 
 use ferroce_fuzz::choices::Choices;
@@ -13,7 +13,7 @@ mod map {
     use std::cell::RefCell;
     use std::sync::atomic::AtomicU64;
 
-    /// Memory that panics on an access outside.
+    /// Memory that panics on an access out of bounds.
     pub(crate) struct Mapping {
         bytes: RefCell<Vec<u8>>,
         words: Vec<AtomicU64>,
@@ -73,7 +73,7 @@ mod transport {
         /// Two pages and their headers, as in the library.
         pub(crate) const LARGEST: usize = 2 * 4096 + 256;
 
-        /// A request is refused or served inside the mapping, with a bounded reply; a datagram is delivered once, in order.
+        /// A request is refused or served inside the mapping, with a bounded reply. A datagram is delivered once and in order.
         pub(crate) fn target(choices: &mut Choices<'_>) {
             let mapping = Mapping::new(1 << 14);
             // Any datagram, and one whose operations the input chooses field by field.
@@ -92,11 +92,11 @@ mod transport {
 
         fn request(mut bytes: &[u8]) -> Vec<u8> {
             let mut message = vec![1; 9];
-            while let [kind, place, len, rest @ ..] = bytes {
+            while let [kind, offset, len, rest @ ..] = bytes {
                 bytes = rest;
                 let value = u64::from(*len) << (kind >> 3 & 7);
                 message.push(kind & 7);
-                message.extend((u64::from(*place) << (kind >> 6) << 5).to_le_bytes());
+                message.extend((u64::from(*offset) << (kind >> 6) << 5).to_le_bytes());
                 message.extend(value.to_le_bytes());
                 if kind & 7 == 2 {
                     message.resize(message.len() + value as usize, *len);

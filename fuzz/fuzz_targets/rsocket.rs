@@ -1,6 +1,6 @@
-//! Stream and datagram sockets under anything that a peer may send.
+//! Stream and datagram sockets under any input from a peer.
 //!
-//! The files under test are those of librdmacm, compiled into this target: they do no I/O, and the library exports C functions only.
+//! The target includes source files of librdmacm: they do no I/O, and the library exports only C functions.
 #![no_main]
 
 use ferroce_fuzz::choices::Choices;
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 #[path = "."]
 mod rsocket {
     pub(crate) mod settings {
-        /// As in the library, which reads it from files and variables.
+        /// As in the library, which reads the values from files and environment variables.
         pub(crate) struct Sizing {
             pub(crate) send_ring: u32,
             pub(crate) recv_ring: u32,
@@ -36,7 +36,7 @@ mod rsocket {
 }
 
 const SIZES: Sizing = Sizing { send_ring: 8192, recv_ring: 4096, send_queue: 16, recv_queue: 16, inline: 16 };
-/// Where our receive ring lies for the peer.
+/// Our receive ring, as the peer addresses it.
 const RING: RemoteBuffer = RemoteBuffer { addr: 0x1000_0000, rkey: 1, length: SIZES.recv_ring };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -51,7 +51,7 @@ fuzz_target!(|bytes: &[u8]| {
     stream.end();
 });
 
-/// Bytes are refused, or read and written back with the same meaning.
+/// Bytes are refused, or parsed and written back with the same meaning.
 fn headers(bytes: &[u8]) {
     if let Ok(data) = ConnectData::parse(bytes) {
         assert_eq!(ConnectData::parse(&data.to_bytes()), Ok(data));
@@ -73,7 +73,7 @@ fn headers(bytes: &[u8]) {
     }
 }
 
-/// As the peer sends it, with any value in its fields.
+/// The connection data of the peer, with any values.
 fn connect_data(choices: &mut Choices<'_>) -> Result<ConnectData, rsocket::wire::Malformed> {
     let [flags, credits, table, length] = [(); 4].map(|()| choices.byte());
     let sent = ConnectData {
@@ -170,7 +170,7 @@ impl Stream {
         }
     }
 
-    /// Once every request has completed, nothing is outstanding.
+    /// After every request has completed, a connected stream is flushed.
     fn end(mut self) {
         while let Some(work) = self.posted.pop_front() {
             self.machine.handle_sent(work, false);

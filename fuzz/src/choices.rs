@@ -1,6 +1,6 @@
 //! The input of a target as a sequence of choices.
 
-/// Takes choices from the input; zeros when that has run out.
+/// Reads choices from the input. Returns zeros at its end.
 pub struct Choices<'a>(pub &'a [u8]);
 
 impl<'a> Choices<'a> {

@@ -15,10 +15,10 @@ const DATAGRAMS: ServiceId = ServiceId::of_port(PortSpace::Udp, 7);
 const MAX_CONNECTIONS: usize = 24;
 const MAX_HALF_OPEN: usize = 16;
 const MAX_PENDING: usize = 8;
-/// Longer than anything is remembered or waited for.
+/// Longer than every timer of the connection manager.
 const FOREVER_NS: u64 = 3_600_000_000_000;
 
-/// Any bytes are refused, or read and written back with the same meaning.
+/// Any bytes are refused, or parsed and written back with the same meaning.
 pub fn mad(bytes: &[u8]) {
     if let Ok(mad) = CmMad::parse(bytes) {
         let written = mad.to_bytes();
@@ -29,21 +29,21 @@ pub fn mad(bytes: &[u8]) {
     }
 }
 
-/// The machine and what its peers may know.
+/// The connection manager and the knowledge of its peers.
 struct World {
     cm: Cm,
     now: Time,
-    /// Ids that events and calls named.
+    /// Ids from events and calls.
     ids: Vec<CommId>,
-    /// What it sent: peers answer with parts of it, or send it back.
-    heard: Vec<[u8; MAD_LEN]>,
+    /// Messages that it sent. Peers answer with parts of them, or send them back.
+    transmitted: Vec<[u8; MAD_LEN]>,
 }
 
 fn gid(number: u8) -> Gid {
     Gid::from_ip([10, 0, 0, number % 3].into())
 }
 
-/// No sequence makes the machine panic, grow beyond its bounds, or keep anything in the end.
+/// No sequence makes the connection manager panic, exceed its bounds, or leak state.
 pub fn cm(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let kind = choices.byte();
@@ -61,8 +61,12 @@ pub fn cm(bytes: &[u8]) {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state >> 13
     };
-    let mut world =
-        World { cm: Cm::new(config, Box::new(random)), now: Time(1), ids: Vec::new(), heard: Vec::new() };
+    let mut world = World {
+        cm: Cm::new(config, Box::new(random)),
+        now: Time(1),
+        ids: Vec::new(),
+        transmitted: Vec::new(),
+    };
     if kind & 1 != 0 {
         world.cm.set_secret(Secret::new(&[7; 32]));
     }
@@ -85,8 +89,8 @@ impl World {
             5 => self.connect(choices),
             6 => {
                 let query = Query { service: DATAGRAMS, path: path(choices.byte()), ..Query::default() };
-                let asked = self.cm.query(&query, self.now);
-                self.ids.extend(asked);
+                let id = self.cm.query(&query, self.now);
+                self.ids.extend(id);
             }
             7 => {
                 let (id, len) = (self.id(choices.byte()), choices.byte() as usize);
@@ -120,20 +124,20 @@ impl World {
         let ip = Some(IpHeader { sport: 9, src: gid(1).to_ip(), dst: gid(peer).to_ip() });
         let path = path(peer);
         let offer = Connect { service: STREAM, path, ip, qpn: Qpn::new(qpn.into()), ..Connect::default() };
-        let offered = self.cm.connect(&offer, self.now);
-        self.ids.extend(offered);
+        let id = self.cm.connect(&offer, self.now);
+        self.ids.extend(id);
     }
 
-    /// An id of ours, or one that never was.
+    /// A known id, or an invalid one if none is known.
     fn id(&self, choice: u8) -> CommId {
         self.ids.get(usize::from(choice)).or(self.ids.last()).copied().unwrap_or(CommId(choice.into()))
     }
 
-    /// A message: one that was heard or nothing, of any kind, with ids of ours and bytes of the input written over it.
+    /// Handles a message: a transmitted one or zeros, with any kind, known ids, and bytes of the input written over it.
     fn message(&mut self, choices: &mut Choices<'_>) {
         let [start, attribute, sender, receiver, peer, at, len] = [(); 7].map(|()| choices.byte());
         let mut mad = match start {
-            0..128 => self.heard.get(usize::from(start)).or(self.heard.last()).copied(),
+            0..128 => self.transmitted.get(usize::from(start)).or(self.transmitted.last()).copied(),
             _ => None,
         }
         .unwrap_or([0; MAD_LEN]);
@@ -152,9 +156,9 @@ impl World {
             mad[32..40].copy_from_slice(&service.0.to_be_bytes());
         }
         let changes = choices.take(len.into());
-        let place = &mut mad[usize::from(at)..];
-        let fits = changes.len().min(place.len());
-        place[..fits].copy_from_slice(&changes[..fits]);
+        let target = &mut mad[usize::from(at)..];
+        let fits = changes.len().min(target.len());
+        target[..fits].copy_from_slice(&changes[..fits]);
         let inbound = MadAddressing { sgid: gid(peer), dgid: gid(1), sgid_index: 0, mtu: Mtu::B1024 };
         let _ = self.cm.handle_mad(&inbound, &mad, self.now);
     }
@@ -168,8 +172,8 @@ impl World {
     fn drain(&mut self) {
         while let Some(transmit) = self.cm.poll_transmit() {
             CmMad::parse(&transmit.mad[..]).expect("it sends messages only");
-            if self.heard.len() < 128 {
-                self.heard.push(*transmit.mad);
+            if self.transmitted.len() < 128 {
+                self.transmitted.push(*transmit.mad);
             }
         }
         while let Some(event) = self.cm.poll_event() {
@@ -189,7 +193,7 @@ impl World {
         assert!(self.cm.deadline().is_none() || self.cm.connections() > 0);
     }
 
-    /// The program lets go of everything; time does the rest.
+    /// Releases all ids. After all timers have expired, no state may be left.
     fn end(mut self) {
         for id in self.cm.held() {
             self.cm.release(id, self.now);

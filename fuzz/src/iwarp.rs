@@ -1,5 +1,5 @@
-//! What the fuzz targets of iWARP do with their bytes. `crates/proto/tests/iwarp_fuzz_smoke.rs` includes this file, so that every
-//! test run does the same with random bytes.
+//! The functions of the iWARP fuzz targets. `crates/proto/tests/iwarp_fuzz_smoke.rs` includes this file, so that every test run
+//! executes them with random bytes.
 
 use ferroce_proto::cc::FixedWindow;
 use ferroce_proto::iwarp::negotiation::{Initiator, Negotiated, Offer, Responder, Role};
@@ -17,7 +17,8 @@ use ferroce_proto::verbs::{
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn, Time};
 use std::fmt;
 
-/// Everything that a reader finds in `bytes`, cut into pieces of this length. Pieces of a segment are put together.
+/// Everything that a reader finds in `bytes`, cut into chunks of this length. The pieces of a segment are joined. Also returns whether
+/// the reader refused the stream.
 fn items(bytes: &[u8], has_crc: bool, piece_len: usize) -> (Vec<String>, bool) {
     let (mut reader, mut found, mut payload) = (Reader::new(has_crc), Vec::new(), Vec::new());
     for mut chunk in bytes.chunks(piece_len) {
@@ -45,7 +46,7 @@ fn items(bytes: &[u8], has_crc: bool, piece_len: usize) -> (Vec<String>, bool) {
     (found, false)
 }
 
-/// Any bytes are refused, or read the same however they are cut; MPA frames too.
+/// A stream is refused, or read the same for every chunk size. MPA frames consume at most their bytes.
 pub fn stream(bytes: &[u8]) {
     let Some((&[choices, cut], bytes)) = bytes.split_first_chunk() else { return };
     let (has_crc, piece_len) = (choices & 1 != 0, usize::from(cut) + 1);
@@ -67,7 +68,7 @@ const PD: PdId = PdId(1);
 const KEY: u32 = 0x11;
 const SIZE: u64 = 4096;
 
-/// A NIC with one region at address 0, and a stream that takes a few bytes at a time.
+/// A NIC with one region at address 0, and a stream that accepts a few bytes per call.
 #[derive(Default)]
 struct Nic {
     bytes: Vec<u8>,
@@ -201,7 +202,7 @@ fn post_work(qp: &mut StreamQp, nic: &mut Nic) {
     }
 }
 
-/// A queue pair with work survives any stream: it stays inside its memory, completes in order, and each request once.
+/// For any stream, a queue pair with work stays inside its memory and completes each request once and in order.
 pub fn machine(bytes: &[u8]) {
     let Some((&[choices, piece, room], bytes)) = bytes.split_first_chunk() else { return };
     let cap =

@@ -1,5 +1,5 @@
-//! What the fuzz targets do with their bytes. `crates/proto/tests/wire_fuzz_smoke.rs` includes this file, so that every
-//! test run does the same with random bytes.
+//! The functions of the fuzz targets. `crates/proto/tests/wire_fuzz_smoke.rs` includes this file, so that every test run
+//! executes them with random bytes.
 
 pub mod choices;
 #[path = "cm.rs"]
@@ -17,7 +17,7 @@ use ferroce_proto::wire::{
 };
 use ferroce_proto::{Gid, Psn, Qpn};
 
-/// Any bytes are refused, or read and written back the same.
+/// Any bytes are refused, or parsed and written back unchanged.
 pub fn packet(bytes: &[u8]) {
     assert_eq!(dest_qpn(bytes).is_some(), bytes.len() >= Bth::LEN);
     if let Ok(packet) = Packet::parse(bytes) {
@@ -30,7 +30,7 @@ pub fn packet(bytes: &[u8]) {
         assert_eq!(read, again, "{:?}", packet.headers);
     }
     if let Ok(header) = Ipv4Header::parse(bytes) {
-        // One's complement has two zeros, so a right checksum may stand there as the other one.
+        // The checksum is not compared: one's complement has two zeros, so two values are correct.
         let written = header.to_bytes();
         assert_eq!(written[..10], bytes[..10]);
         assert_eq!(written[12..], bytes[12..Ipv4Header::LEN]);
@@ -50,7 +50,7 @@ pub fn packet(bytes: &[u8]) {
 /// The parser ignores reserved bits and the writer clears them.
 fn clear_reserved(opcode: Opcode, bytes: &mut [u8]) {
     bytes[4] &= 0xc0;
-    // The hello bit means nothing on an extended packet.
+    // The hello bit is ignored on an extended packet.
     bytes[8] &= if bytes[8] & 0x02 == 0 { 0x87 } else { 0x83 };
     if opcode.may_carry_ack() && bytes[8] & 0x02 != 0 {
         let extensions = Headers::new(Bth::new(opcode, Qpn::new(0), Psn::new(0))).encoded_len();
@@ -68,7 +68,7 @@ fn clear_reserved(opcode: Opcode, bytes: &mut [u8]) {
     }
 }
 
-/// A packet passes with its own ICRC whatever the hint, and never with a wrong ICRC under the right hint.
+/// A packet with its own ICRC passes for every hint. With a wrong ICRC it never passes under the right hint.
 pub fn icrc_of(bytes: &[u8]) {
     let Some((choices, rest)) = bytes.split_first_chunk::<12>() else { return };
     let [kind, damage, i0, i1, h0, h1, s0, s1, addr @ ..] = *choices;
@@ -80,7 +80,7 @@ pub fn icrc_of(bytes: &[u8]) {
     };
     let flow = FlowAddrs::new(sgid, dgid, u16::from_be_bytes([s0, s1]));
 
-    // As it came, it is almost surely damaged; it must only not panic.
+    // The input itself almost never has a right ICRC. The call must not panic.
     let _ = verify_icrc(&flow, hint, rest);
     if rest.len() < Bth::LEN {
         return;

@@ -1,7 +1,7 @@
 //! A whole queue pair under any sequence of packets, calls and time.
 //!
-//! Packets are mostly near valid: the PSN is that which the queue pair expects, or one close to it, and lengths and keys are those of a
-//! genuine peer, so that the input decides in which field a packet is wrong.
+//! Most packets are almost valid: the PSN is the expected one or close to it, and lengths and keys are those of a correct peer. The input
+//! decides which field is wrong.
 
 use super::choices::Choices;
 use super::qp_host::{Host, Mood, PD, REGION, RKEY, SRQ, Sent, sge};
@@ -27,7 +27,7 @@ const CAP: QpCap =
     QpCap { max_send_wr: 8, max_recv_wr: 4, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 64 };
 const LIMITS: AttrLimits =
     AttrLimits { max_rd_atomic: 4, max_dest_rd_atomic: 4, pkeys: 1, gids: 1, active_mtu: Mtu::B4096 };
-/// Less than a full store needs, so that the bound is reached.
+/// Less than all packets of a full store need, so that the bound is reached.
 const REORDER_BYTES: usize = 64 * 1024;
 /// More timers than any state of a queue pair can expire at one moment.
 const MAX_TIMEOUTS: usize = 64;
@@ -46,13 +46,13 @@ fn address(number: u8) -> Gid {
     Gid::from_ip([10, 0, 0, number].into())
 }
 
-/// No sequence makes a queue pair panic, complete a request twice, never or out of order, use memory that was not granted or is
-/// no longer its own, or keep memory beyond its bounds.
+/// For any sequence, a queue pair does not panic. It completes each request once and in order, accesses only memory that was granted and
+/// memory of outstanding requests, and keeps its own memory inside its bounds.
 pub fn qp(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let mut world = World::new(&mut choices);
     for _ in 0..3 {
-        world.climb(0);
+        world.advance_state(0);
     }
     while !choices.0.is_empty() {
         world.step(&mut choices);
@@ -110,7 +110,7 @@ impl World {
             10..=11 => self.post_send(choices),
             12 => self.post_recv(choices.byte()),
             13 => self.host.mood = Mood(choices.byte()),
-            14 => self.climb(choices.byte()),
+            14 => self.advance_state(choices.byte()),
             _ => self.modify(choices),
         }
     }
@@ -120,7 +120,7 @@ impl World {
         self.next_id
     }
 
-    /// Everything that a NIC calls after each step, and what must then hold.
+    /// The calls of a NIC after each step, and the checks.
     fn settle(&mut self) {
         for _ in 0..MAX_TIMEOUTS {
             if self.qp.deadline().is_none_or(|at| at > self.now) {
@@ -157,7 +157,7 @@ impl World {
         assert!(qp.memory_footprint() <= self.footprint + kept + 4096, "{} bytes", qp.memory_footprint());
     }
 
-    /// A new PSN range begins: what the peer knows of the old one is void.
+    /// Moves to ERR and RESET, which must return all requests and free all memory.
     fn end(mut self) {
         self.host.mood = Mood::default();
         self.change(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE);
@@ -167,8 +167,8 @@ impl World {
         assert_eq!(self.qp.deadline(), None);
     }
 
-    /// The next step towards RTS, with sensible attributes; from other states to RESET.
-    fn climb(&mut self, choice: u8) {
+    /// The next transition towards RTS, with valid attributes. From RTS to SQD or RESET, from ERR to RESET.
+    fn advance_state(&mut self, choice: u8) {
         let from = self.qp.state();
         let to = match from {
             QpState::Reset => QpState::Init,
@@ -211,7 +211,7 @@ impl World {
         attr.min_rnr_timer = value % 40;
         let bits =
             if value & 0x80 != 0 { AttrMask::STATE.bits() } else { u32::from_be_bytes([0, m0, m1, m2]) };
-        // The host compares with the path MTU and the peer of a sensible connection.
+        // The host checks packets against the path MTU and the peer of `advance_state`, so they must not change.
         let mask = AttrMask::from_bits_retain(bits)
             - AttrMask::PATH_MTU
             - AttrMask::DEST_QPN
@@ -257,7 +257,7 @@ impl World {
         }
         let sges = [sge(wr_id, u32::from(choice) * 4), sge(wr_id, 100)];
         let sges = &sges[..usize::from(choice) % 3];
-        // In ERR it completes at once.
+        // In ERR it completes immediately.
         self.host.receives.push_back(wr_id);
         let posted = self.qp.post_recv(&RecvWr { wr_id, sges }, self.now, &mut self.host);
         if posted.is_err() {
@@ -318,7 +318,7 @@ impl World {
 
     fn packet(&mut self, choices: &mut Choices<'_>) {
         let [opcode, distance, flags, len, value, from] = [(); 6].map(|()| choices.byte());
-        // Most are packets of this service; the rest may be anything.
+        // Most are packets of this service; the others have any opcode.
         let byte = if flags & 1 == 0 { (self.qp.service() as u8) << 5 | opcode & 0x1f } else { opcode };
         let opcode = Opcode::from_byte(byte).unwrap_or(Opcode::new(self.qp.service(), OPERATION));
         let psn = self.psn_near(opcode, distance);
@@ -354,7 +354,7 @@ impl World {
         let _ = self.qp.receive(&arrival, bytes, || now, &mut self.host);
     }
 
-    /// The PSN that is expected next, or that of a request in flight, and mostly not far from it.
+    /// A PSN close to the expected one or, for responses, to that of a request in flight.
     fn psn_near(&self, opcode: Opcode, distance: u8) -> Psn {
         let middle = match opcode.operation.is_response() {
             true => self.host.requests.get(usize::from(distance >> 4)).or(self.host.requests.back()).copied(),
@@ -394,7 +394,7 @@ impl World {
             _ => u32::from(len) * 7,
         };
         let total = if value == 0xfe { u32::MAX } else { total };
-        // Reserved syndromes are malformed; a changed byte makes them.
+        // Reserved syndromes are malformed. Only changed bytes produce them.
         let aeth =
             Aeth { syndrome: Syndrome::from_byte(value).unwrap_or(Syndrome::ACK_NO_CREDIT), msn: len.into() };
         let psn = self.host.requests.back().copied().unwrap_or_default().minus(u32::from(value & 3));

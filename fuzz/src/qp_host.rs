@@ -1,5 +1,5 @@
-//! The NIC of the queue pair under test. It has no memory: an address contains the number of its work request, so that every access is
-//! compared with what is outstanding, and every completion with what was posted.
+//! The NIC of the queue pair under test. It has no memory: an address contains the number of its work request, so every access can be
+//! checked against the outstanding requests, and every completion against the posted ones.
 
 use ferroce_proto::qp::{
     Attempt, DropReason, Egress, Events, LARGE_SEGMENT, Memory, OneSided, Placement, RecvWqe, RefusalReason,
@@ -25,7 +25,7 @@ pub fn sge(wr_id: u64, len: u32) -> Sge {
     Sge { addr: wr_id << 32, len, lkey: LKey(1) }
 }
 
-/// What the NIC does next, as the input chooses.
+/// Behaviour of the NIC, which the input chooses.
 #[derive(Clone, Copy, Default)]
 pub struct Mood(pub u8);
 
@@ -70,7 +70,7 @@ pub struct Host {
     pub mood: Mood,
     /// Sends that may still complete.
     pub sends: VecDeque<Sent>,
-    /// Receives that were posted and have not completed; of a shared queue, those that the queue pair took.
+    /// Receives that were posted and have not completed. Of a shared queue: those that the queue pair has taken.
     pub receives: VecDeque<u64>,
     /// Receives that wait in the shared queue.
     pub shared: Option<VecDeque<u64>>,
@@ -144,7 +144,7 @@ impl Egress for Host {
         let len = segment.payload.len();
         let limit =
             if self.mood.sends_large() || self.transport == Transport::Ud { LARGE_SEGMENT } else { self.mtu };
-        // A message that was divided into large segments is sent again in the same segments.
+        // A message that was divided into large segments is retransmitted in the same segments.
         assert!(len as u32 <= limit.max(LARGE_SEGMENT), "{len} bytes in one packet");
         let headers = segment.headers.to_headers(len);
         let packets = Segment {

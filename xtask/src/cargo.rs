@@ -10,29 +10,29 @@ use crate::step::{Context, Report, Tier};
 
 /// Tests that run programs of other tests once more, under valgrind and ThreadSanitizer: for the full tier.
 const UNDER_DETECTORS: [&str; 2] = ["under_valgrind", "no_thread_meets_another_without_order"];
-/// A test that only waits, for a minute, until a connection request is given up. The others run meanwhile.
+/// A test that waits a minute until a connection request times out. It runs in parallel with the other tests.
 const WAITING: &str = "nobody_answers";
 /// Tests that choose the links themselves.
 const ON_EVERY_LINK: [&str; 2] = ["every_mistake_is_explained", "every_chapter_runs"];
 /// Tests that the main command of the step `test` leaves out; all but the first run there with `--full`.
 const APART: [&str; 3] = [WAITING, UNDER_DETECTORS[0], UNDER_DETECTORS[1]];
-/// Tests that show the same on every link and for every user, and take long.
+/// Long tests whose result does not depend on the link or the user.
 const LONG: [&str; 5] = [APART[0], APART[1], APART[2], ON_EVERY_LINK[0], ON_EVERY_LINK[1]];
 
-/// A target that has no standard library at all: what builds for it cannot do I/O.
+/// A target without a standard library: code that builds for it cannot do I/O.
 const BARE_TARGET: &str = "x86_64-unknown-none";
 
 pub(crate) fn fmt(ctx: &Context) -> Report {
     let plain = ["--", "--color", "never"];
     let mut report = Report::of(Job::cargo(["fmt", "--all", "--check"]).args(plain).run(ctx));
-    // A test includes the programs of the book, which cargo does not see either.
+    // A test includes the programs of docs/learn, which `cargo fmt` does not format either.
     let pages = files_below(&ctx.root.join("docs/learn"), &[]).unwrap_or_default();
     let programs = pages.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs"));
     let rustfmt = Job::new("rustfmt").args(["--check", "--color", "never", "--edition", "2024"]);
     let ran = rustfmt.args(programs).run(ctx);
     report.failures.extend(ran.failure());
     report.output.extend(ran.lines);
-    // The fuzz targets are a workspace of their own, which `--all` does not see.
+    // The fuzz targets are a separate workspace, which `--all` does not cover.
     let manifest = "fuzz/Cargo.toml";
     if ctx.root.join(manifest).exists() {
         let ran = Job::cargo(["fmt", "--manifest-path", manifest, "--check"]).args(plain).run(ctx);
@@ -101,13 +101,13 @@ fn for_test_programs(skipped: &'static [&'static str]) -> Vec<&'static str> {
     ["--show-output"].into_iter().chain(skipped.iter().flat_map(|name| ["--skip", name])).collect()
 }
 
-/// The tests of everything that opens a NIC, between processes of one host that must not use what they share. By default
-/// those of the data path, the links and the C library, which meet every kind of packet; the others use the same paths.
+/// The tests of all crates that open a NIC, over UDP between processes of one host. By default only those of the data path,
+/// the links and the C library, which cover every kind of packet.
 pub(crate) fn test_over_udp(ctx: &Context) -> Report {
     let packages = ["ferroce", "ferroce-nic", "ferroce-ibverbs", "ferroce-rdmacm", "ferroce-cli"];
     let usual =
         ["operations", "messages", "datagrams", "processes", "no_allocation", "link_processes", "c_programs"];
-    // With all members and features as in `test`, so that nothing is compiled twice.
+    // All members and features, as in the step `test`, so that cargo reuses its build.
     let job = Job::cargo(["test", "--all-features", "--no-fail-fast"]);
     let job = match ctx.is_full() {
         true => job.arg("--tests").args(packages.iter().flat_map(|name| ["-p", name])),
@@ -118,7 +118,7 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
     libtest::report(job.limit_s(15 * 60).run(ctx))
 }
 
-/// Processes killed at random moments under traffic, many times. The step `test` kills a hundred of them already.
+/// Kills processes at random moments under traffic, many times. The step `test` already kills a hundred.
 pub(crate) fn kills(ctx: &Context) -> Report {
     let args =
         "test --workspace --all-features --test local --test messages --no-fail-fast -- killed --show-output";
@@ -126,8 +126,8 @@ pub(crate) fn kills(ctx: &Context) -> Report {
     libtest::report(job.limit_s(20 * 60).run(ctx))
 }
 
-/// The unit tests of proto in Miri, which finds undefined behaviour and misused memory. Thousands of random packets would take
-/// an hour there; the tests with them are marked.
+/// The unit tests of proto in Miri, which finds undefined behaviour. Tests with thousands of random packets would take an hour
+/// there; they are marked.
 pub(crate) fn miri(ctx: &Context) -> Report {
     let toolchains: [fn() -> Job; 2] =
         [|| Job::cargo(["miri"]), || Job::new("rustup").args(["run", "nightly", "cargo", "miri"])];
@@ -135,16 +135,16 @@ pub(crate) fn miri(ctx: &Context) -> Report {
         let install = "`rustup component add --toolchain nightly miri rust-src`";
         return Report::skip(format!("no toolchain has Miri; install it: {install}"));
     };
-    // A target folder of its own: the flags differ, and `cargo miri` would throw the other builds away.
+    // A separate target folder: the flags differ, and `cargo miri` would replace the other builds.
     let job = job().args(["test", "-p", "ferroce-proto", "--lib", "--target-dir", "target/miri"]);
     let job = job.env("PROPTEST_CASES", "2").env("MIRIFLAGS", "-Zmiri-disable-isolation");
     libtest::report(job.limit_s(10 * 60).run(ctx))
 }
 
-/// The tests that loom runs in every order of their threads' steps, up to a number of preemptions: those in modules called `models`.
+/// The tests in modules called `models`. Loom runs them in every interleaving of their threads, up to a number of preemptions.
 pub(crate) fn models(ctx: &Context) -> Report {
     let packages = ["-p", "ferroce-os", "-p", "ferroce-shm", "-p", "ferroce-nic"];
-    // A target folder of its own: the flag is another for every crate, and cargo would throw the other builds away.
+    // A separate target folder: the flag applies to every crate, and cargo would replace the other builds.
     let job = Job::cargo(["test", "--lib", "--no-fail-fast", "--target-dir", "target/loom"]).args(packages);
     let job = job.args(["models::", "--", "--show-output"]).env("RUSTFLAGS", "--cfg loom");
     let ran = job.limit_s(15 * 60).run(ctx);
@@ -161,7 +161,7 @@ pub(crate) fn models(ctx: &Context) -> Report {
 pub(crate) fn no_std(ctx: &Context) -> Report {
     let build = ["build", "-p", "ferroce-proto", "--no-default-features"];
     let mut report = Report::of(Job::cargo(build).run(ctx));
-    // On a hosted target `no_std` is a promise; a dependency can still pull std in. Here it could not link.
+    // On a hosted target, a dependency of a `no_std` crate may still use std. On this target std does not exist.
     if has_bare_target(ctx) {
         report.add(Job::cargo(build).args(["--target", BARE_TARGET]).run(ctx));
     } else {
@@ -176,7 +176,7 @@ fn has_bare_target(ctx: &Context) -> bool {
         Path::new(sysroot.trim()).join("lib/rustlib").join(BARE_TARGET).exists()
     };
     installed() || {
-        // Its outcome shows in the next look; without rustup or without a network there is nothing to add.
+        // `installed` checks the outcome. Without rustup or a network this fails.
         let _ = Job::new("rustup").args(["target", "add", BARE_TARGET]).limit_s(120).run(ctx);
         installed()
     }

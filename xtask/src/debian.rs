@@ -1,4 +1,4 @@
-//! Debian packages that are fetched and unpacked into a folder of our own, never installed.
+//! Debian packages that are fetched and unpacked into a private folder, and never installed.
 
 use std::path::{Path, PathBuf};
 
@@ -104,10 +104,10 @@ fn archive(archives: &Path, package: &str) -> Option<PathBuf> {
 
 pub(crate) fn unpack(ctx: &Context, files: &[PathBuf], into: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", into.display());
-    // An unpacking that was cut short must not pass for a whole one.
+    // Removes the result of an interrupted unpacking.
     let _ = std::fs::remove_dir_all(into);
     std::fs::create_dir_all(into.join("usr")).map_err(failed)?;
-    // Packages of older releases still ship /lib and /bin; with these links both spellings are one place.
+    // Packages of older releases ship /lib and /bin. With these links they unpack into /usr/lib and /usr/bin.
     for name in ["bin", "sbin", "lib", "lib64"] {
         std::fs::create_dir_all(into.join("usr").join(name)).map_err(failed)?;
         std::os::unix::fs::symlink(format!("usr/{name}"), into.join(name)).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The step `deny`: licences, duplicate versions and sources of the dependencies, and whether somebody has looked at each.
+//! The step `deny`: licences, duplicate versions and sources of the dependencies, and whether docs list each with a reason.
 //!
 //! The rules are in deny.toml, which cargo-deny reads as well. Few machines have cargo-deny, and building it takes longer than the other
 //! steps together, so this file applies the rules itself. Only the advisories need cargo-deny and its database.
@@ -14,7 +14,7 @@ use crate::tools::which;
 
 const RULES: &str = "deny.toml";
 const PAGE: &str = "docs/reference/dependencies.md";
-/// What cargo-deny prints if it cannot get its database.
+/// Messages of cargo-deny when it cannot get its database.
 const NO_DATABASE: [&str; 2] = ["failed to fetch advisory database", "failed to load advisory database"];
 
 /// A package of the graph.
@@ -51,7 +51,7 @@ fn metadata(ctx: &Context) -> Result<Value, String> {
     let words =
         "metadata --format-version 1 --locked --all-features --filter-platform x86_64-unknown-linux-gnu";
     let ask = |network: &[&str]| Job::cargo(words.split(' ')).args(network).answer(ctx);
-    // The dependencies were downloaded for the build; a fresh machine needs the index once.
+    // Offline first: the build has downloaded the dependencies. A fresh machine needs the index once.
     let answer = ask(&["--offline"]).or_else(|_| ask(&[]))?;
     serde_json::from_str(&answer).map_err(|error| format!("cargo metadata: {error}"))
 }
@@ -189,7 +189,7 @@ fn unlisted(packages: &[Package<'_>], declared: &BTreeSet<&str>, page: &str) -> 
     found
 }
 
-/// What cargo-deny finds, where it is installed.
+/// The findings of cargo-deny, if it is installed.
 fn cargo_deny(ctx: &Context) -> Report {
     if which("cargo-deny").is_none() {
         return Report::skip(

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::process::kill_tree;
 
-/// The process and both of its pipes. It and all below it end when this value goes away.
+/// The process and both of its pipes. Dropping it kills the process and its descendants.
 pub(crate) struct Dialogue {
     child: Child,
     input: ChildStdin,
@@ -15,7 +15,7 @@ pub(crate) struct Dialogue {
 }
 
 impl Dialogue {
-    /// Starts it; what it writes to standard error goes to ours.
+    /// Starts the process. It inherits standard error.
     pub(crate) fn start(mut command: Command) -> Result<Dialogue, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().map_err(|error| format!("unshare did not start: {error}"))?;
@@ -24,7 +24,7 @@ impl Dialogue {
         Ok(Dialogue { child, input, output })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a line and waits for the answer.
     pub(crate) fn ask(&mut self, question: &str) -> Result<Value, String> {
         let mut line = String::new();
         let gone = |_| "the worker is gone".to_owned();

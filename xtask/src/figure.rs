@@ -1,8 +1,8 @@
-//! Figures in the output of measuring programs: how they are read, put together and shown.
+//! Figures in the output of benchmark programs: reading, combining and formatting.
 
 use serde_json::Value;
 
-/// perftest and ucx_perftest count in MiB, whatever they call it.
+/// perftest and ucx_perftest count in MiB, although they print MB.
 pub const MIB: f64 = 1_048_576.0;
 
 /// A figure of perftest's last row.
@@ -19,7 +19,7 @@ pub fn of_ucx(output: &str, column: usize) -> Option<f64> {
     row.split_whitespace().nth(column)?.parse().ok()
 }
 
-/// What arrived of the stream of `iperf3 --json`, in MiB/s.
+/// The received rate of `iperf3 --json`, in MiB/s.
 pub fn of_iperf3(output: &str) -> Option<f64> {
     let bits_per_s = json_in(output)?["end"]["sum_received"]["bits_per_second"].as_f64()?;
     Some(bits_per_s / 8.0 / MIB)
@@ -46,7 +46,7 @@ pub fn digits(figure: f64) -> String {
     }
 }
 
-/// The best of some figures; not a number if there are none.
+/// The best of some figures; NaN if there are none.
 pub fn best(values: &[f64], less_is_better: bool) -> f64 {
     values
         .iter()
@@ -54,7 +54,7 @@ pub fn best(values: &[f64], less_is_better: bool) -> f64 {
         .fold(f64::NAN, |best, value| if less_is_better { best.min(value) } else { best.max(value) })
 }
 
-/// The middle one; no number if there is none.
+/// The median; NaN if there are no values.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,8 +1,8 @@
 //! libFuzzer targets on a stable toolchain.
 //!
-//! Coverage is a pass of LLVM that stable rustc runs when asked, so neither nightly nor cargo-fuzz is needed; only the
-//! address sanitiser would need them, and the parsers under test have no `unsafe`. The layout of fuzz/ is cargo-fuzz's,
-//! so `cargo +nightly fuzz run TARGET` works as well.
+//! Coverage is a pass of LLVM that stable rustc can run, so neither nightly nor cargo-fuzz is needed. Only the address
+//! sanitiser would need nightly; except for `ring`, the code under test has no `unsafe`. The layout of fuzz/ is that of
+//! cargo-fuzz, so `cargo +nightly fuzz run TARGET` works as well.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use crate::step::{Context, Report, fail};
 
 const MANIFEST: &str = "fuzz/Cargo.toml";
 const README: &str = "fuzz/README.md";
-/// How long all targets together run inside `cargo xtask test`, and with `--full`, in seconds of one processor. The targets share it,
-/// so that another target does not make the step longer.
+/// Processor seconds that all targets together get inside `cargo xtask test`, and with `--full`. The targets share them, so a new
+/// target does not make the step longer.
 const SMOKE_SECONDS: u64 = 24;
 const FULL_SECONDS: u64 = 160;
-/// Targets that run at once: each uses one processor.
-const AT_ONCE: usize = 2;
+/// Targets that run in parallel. Each uses one processor.
+const PARALLEL: usize = 2;
 /// The longest seed that is kept in the repository: a management datagram has 256 bytes.
 const SEED_BYTES: usize = 300;
 
-/// What cargo-fuzz passes, less the sanitiser. Debug assertions and overflow checks are what turns a bug into a crash.
+/// The flags of cargo-fuzz without the sanitiser. Debug assertions and overflow checks make a bug a crash.
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1";
@@ -85,7 +85,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The step: each target, briefly.
+/// The step: runs each target briefly.
 pub(crate) fn smoke(ctx: &Context) -> Report {
     if !ctx.root.join(MANIFEST).exists() {
         return Report::skip(format!("there is no {MANIFEST}"));
@@ -107,7 +107,7 @@ pub(crate) fn smoke(ctx: &Context) -> Report {
     let sum = if ctx.is_full() { FULL_SECONDS } else { SMOKE_SECONDS };
     let seconds = (sum / targets.len() as u64).max(1);
     let mut report = Report::default();
-    for some in targets.chunks(AT_ONCE) {
+    for some in targets.chunks(PARALLEL) {
         std::thread::scope(|scope| {
             let hunts: Vec<_> =
                 some.iter().map(|target| scope.spawn(move || hunt(ctx, target, seconds))).collect();
@@ -138,7 +138,7 @@ fn targets(ctx: &Context) -> Result<Vec<String>, String> {
 }
 
 fn build(ctx: &Context) -> Ran {
-    // Naming the target keeps the flags away from build scripts, which have no libFuzzer to link with.
+    // With an explicit target, cargo does not apply the flags to build scripts, which do not link libFuzzer.
     let host = host(ctx);
     Job::cargo(["build", "--release", "--bins", "--manifest-path", MANIFEST, "--target-dir", "fuzz/target"])
         .args(["--target", &host])
@@ -206,7 +206,7 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
-/// Replaces the seeds of a target by few of the inputs known that reach as many branches as all of them.
+/// Replaces the seeds of a target by a small subset of all known inputs that reaches the same branches.
 fn minimise(ctx: &Context, target: &str) -> Report {
     let (corpus, chosen) = (ctx.root.join("fuzz/corpus").join(target), ctx.root.join("fuzz/target/chosen"));
     let prepare = || {
@@ -219,8 +219,8 @@ fn minimise(ctx: &Context, target: &str) -> Report {
         Ok(seeds) => seeds,
         Err(error) => return Report::fail(format!("{target}: {error}")),
     };
-    // Short inputs, and each must reach a branch that no other reaches: how often it does is left to the fuzzer. So the seeds of a
-    // target have a few KiB.
+    // Short inputs, each of which reaches a branch that no other reaches. Without counters, the number of times does not matter, so the
+    // seeds of a target have a few KiB.
     let options = ["-set_cover_merge=1", "-use_counters=0", &format!("-max_len={SEED_BYTES}")];
     let mut report =
         Report::of(Job::new(binary(ctx, target)).args(options).args([&chosen, &corpus, &seeds]).run(ctx));
@@ -252,7 +252,7 @@ fn compare(targets: &[String], readme: &str) -> Vec<String> {
         .collect()
 }
 
-/// Run one target; a crash leaves its input in fuzz/artifacts and names the command that replays it.
+/// Runs one target. A crash leaves its input in fuzz/artifacts, and the failure names the command that replays it.
 fn hunt(ctx: &Context, target: &str, seconds: u64) -> Report {
     let folder = |kind: &str| ctx.root.join("fuzz").join(kind).join(target);
     let (corpus, artifacts) = (folder("corpus"), folder("artifacts"));

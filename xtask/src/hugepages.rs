@@ -1,4 +1,4 @@
-//! A few huge pages while tests run that want some, where we are root.
+//! Reserves huge pages for tests that need them, if xtask runs as root.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ const COUNT: &str = "/proc/sys/vm/nr_hugepages";
 /// 2 MiB each.
 const WANTED: u64 = 16;
 
-/// What was set aside before; put back when dropped.
+/// The previous number of reserved pages. Dropping it restores that number.
 pub(crate) struct HugePages {
     before: Option<u64>,
 }
 
 impl HugePages {
-    /// Sets pages aside, if that is allowed and there are not enough of them. Without them some tests are skipped.
+    /// Reserves pages, if that is allowed and there are fewer than [`WANTED`]. Without them some tests are skipped.
     pub(crate) fn borrow() -> HugePages {
         let now =
             std::fs::read_to_string(Path::new(COUNT)).ok().and_then(|text| text.trim().parse::<u64>().ok());

@@ -1,8 +1,8 @@
 //! `cargo xtask install`: the command and its libraries into a prefix.
 //!
-//! The layout is the one that `ferroce run` knows: `bin/ferroce`, and the libraries by the names that programs ask for in
-//! `lib/ferroce`, which the system's loader does not search. So nothing but `ferroce run` ever uses them. C programs over
-//! shared memory are compiled by `ferroce dsm cc`, which finds the headers in `include/ferroce`.
+//! The layout is that of `ferroce run`: `bin/ferroce`, and in `lib/ferroce` the libraries under the names that programs load. The
+//! system's loader does not search that folder, so only `ferroce run` uses them. `ferroce dsm cc` compiles C programs over
+//! shared memory with the headers in `include/ferroce`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -18,7 +18,7 @@ pub(crate) struct Args {
     prefix: Option<PathBuf>,
 }
 
-/// What cargo builds, and where it goes.
+/// Files that cargo builds, and their paths below the prefix.
 const FILES: [(&str, &str); 6] = [
     ("ferroce", "bin/ferroce"),
     ("libibverbs.so", "lib/ferroce/libibverbs.so.1"),
@@ -30,7 +30,7 @@ const FILES: [(&str, &str); 6] = [
 /// The second name of a library, for programs that open it without a version, and the file that it links to.
 const LINKS: [(&str, &str); 2] =
     [("lib/ferroce/libibverbs.so", "libibverbs.so.1"), ("lib/ferroce/librdmacm.so", "librdmacm.so.1")];
-/// What C programs include, and where it goes.
+/// Headers that C programs include.
 const HEADERS: [&str; 3] = ["jia.h", "setting.h", "tools.h"];
 
 /// The command.
@@ -59,7 +59,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     }
 }
 
-/// Builds for somebody who waits: cargo prints its progress, and may take as long as it needs.
+/// Builds with the progress of cargo on the terminal and without a time limit.
 fn build_visibly(ctx: &Context) -> Result<PathBuf, String> {
     eprintln!("Building ferroce, optimised: some minutes the first time.");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -80,7 +80,7 @@ fn headers(ctx: &Context) -> PathBuf {
     ctx.root.join("crates/ffi/jia/include")
 }
 
-/// Copies what was built. A file in use is replaced, not written into, so that running programs keep theirs.
+/// Copies the built files. A file in use is replaced by a new one, so that running programs keep the old one.
 fn install(built: &Path, headers: &Path, prefix: &Path) -> Result<Vec<PathBuf>, String> {
     let mut installed = Vec::new();
     let files = FILES.map(|(name, place)| (built.join(name), prefix.join(place)));
@@ -94,7 +94,7 @@ fn install(built: &Path, headers: &Path, prefix: &Path) -> Result<Vec<PathBuf>, 
         installed.push(to);
     }
     for (name, target) in LINKS.map(|(name, target)| (prefix.join(name), target)) {
-        // An earlier installation may have left one.
+        // From an earlier installation.
         let _ = std::fs::remove_file(&name);
         std::os::unix::fs::symlink(target, &name).map_err(|error| format!("{}: {error}", name.display()))?;
         installed.push(name);
@@ -102,21 +102,20 @@ fn install(built: &Path, headers: &Path, prefix: &Path) -> Result<Vec<PathBuf>, 
     Ok(installed)
 }
 
-/// The step: an installed tree works from wherever it lies, and the source tree is not needed for it.
+/// The step: an installed tree works from any folder and without the source tree.
 pub(crate) fn check(ctx: &Context) -> Report {
     let prefix = ctx.scratch().join("prefix");
     let _ = std::fs::remove_dir_all(&prefix);
     if let Err(reason) = build(ctx).and_then(|built| install(&built, &headers(ctx), &prefix)) {
         return Report::fail(reason);
     }
-    // A move shows that nothing remembers where it was installed to.
+    // The move shows that no file contains the prefix.
     let moved = ctx.scratch().join("prefix moved");
     let _ = std::fs::remove_dir_all(&moved);
     if let Err(error) = std::fs::rename(&prefix, &moved) {
         return Report::fail(format!("{}: {error}", prefix.display()));
     }
-    // The loader prints what it would load; no program with verbs needs to be installed for that.
-    // Cargo has put folders of its own into the path, behind which ours is the first.
+    // A shell reads the library path, so the test needs no RDMA program. The folder of `ferroce run` precedes those that cargo has added.
     let script = "readlink -f \"${LD_LIBRARY_PATH%%:*}/libibverbs.so.1\" && cat /sys/class/infiniband/ferroce0/node_type";
     let ran =
         Job::new(moved.join("bin/ferroce")).args(["run", "--", "sh", "-c", script]).limit_s(60).run(ctx);

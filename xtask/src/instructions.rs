@@ -1,6 +1,6 @@
 //! Instructions per operation, counted under valgrind and compared with a file in the repository.
 //!
-//! Times depend on the machine and its neighbours; the number of executed instructions depends on the code alone. The workload
+//! Times depend on the machine and its load; the number of executed instructions depends only on the code. The workload
 //! is `crates/bench/src/bin/instructions.rs`; callgrind writes one dump per batch of operations, and the median of a row's
 //! batches is its count. Repeated runs differ by less than 1 %.
 
@@ -16,13 +16,13 @@ use crate::unprivileged::target_dir;
 
 /// The counts that a change is compared with, relative to the root of the repository.
 const BASELINE: &str = "crates/bench/instructions.txt";
-/// A row fails above this share of the baseline, and is reported below it.
+/// A row fails if it exceeds the baseline by more than this share, and is reported if it falls below by more.
 const TOLERANCE: f64 = 0.05;
-/// Locked instructions per operation that are within the tolerance at any rate: rare ones make small fractions.
+/// Absolute tolerance in locked instructions per operation, because rare ones are small fractions.
 const LOCKED_TOLERANCE: f64 = 0.1;
 /// `--write` keeps a row that moved less than this, so that the difference in review shows what changed.
 const REWRITE_FROM: f64 = 0.005;
-/// How the file is renewed.
+/// The command that renews the file.
 const RENEW: &str = "cargo xtask instructions --write";
 
 #[derive(clap::Args)]
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     write: bool,
 }
 
-/// What one operation costs.
+/// The cost of one operation.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     name: String,
@@ -76,7 +76,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     }
 }
 
-/// Why nothing can be counted here.
+/// Why instructions cannot be counted on this machine.
 fn missing(ctx: &Context) -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return Some(format!("{BASELINE} holds the counts of x86-64 processors only"));
@@ -88,10 +88,10 @@ fn missing(ctx: &Context) -> Option<String> {
     })
 }
 
-/// Runs the workload once below callgrind.
+/// Runs the workload once under callgrind.
 fn measure(ctx: &Context) -> Result<Vec<Row>, String> {
-    // An incremental build is cut into other pieces, and so optimised in another way than users get it. With the command
-    // named as well, dependencies have the features that they have in every other release build.
+    // An incremental build has other codegen units, and so other optimisations than the build of users. Naming the command as well
+    // gives dependencies the same features as in every other release build.
     let packages = ["-p", "ferroce-bench", "-p", "ferroce-cli"];
     let build = Job::cargo(["build", "--release", "--bin", "instructions"]).args(packages);
     build.env("CARGO_INCREMENTAL", "0").run(ctx).checked()?;
@@ -175,7 +175,7 @@ fn render(rows: &[Row], compiler: &str) -> String {
     text
 }
 
-/// What is written: a row that did not really move stays as it was.
+/// The rows to write. A row that changed by less than [`REWRITE_FROM`] keeps its old value.
 fn settled(rows: Vec<Row>, baseline: &[Row]) -> Vec<Row> {
     let is_same = |old: &Row, new: &Row| {
         (new.instructions / old.instructions - 1.0).abs() < REWRITE_FROM

@@ -1,4 +1,4 @@
-//! Which module of a crate may use which: modules form layers, and each uses only modules of lower ones. So there are no cycles.
+//! Layers of modules in a crate. A module may use only modules of lower layers, so there are no cycles.
 
 use crate::layout::{File, shipped_lines};
 use crate::source::has_word;
@@ -9,7 +9,7 @@ struct Layered {
     layers: &'static [(&'static str, &'static [&'static str])],
 }
 
-/// The order. A new module needs its place here.
+/// The layers. Every module must be listed here.
 const LAYERED: &[Layered] = &[
     Layered {
         folder: "crates/nic/src/",
@@ -56,7 +56,7 @@ const LAYERED: &[Layered] = &[
     },
 ];
 
-/// Where the protocol must not be known, and the words that would show it.
+/// The folder that must not contain protocol logic, and the words that indicate it.
 const ABOVE_PROTOCOL: &str = "crates/nic/src/";
 const PROTOCOL_WORDS: [&str; 8] =
     ["Opcode", "Operation", "Psn", ".plus(", ".minus(", ".distance_from(", ".is_before(", ".is_after("];
@@ -129,7 +129,7 @@ impl Layered {
         self.layers.iter().position(|(_, modules)| modules.contains(&module))
     }
 
-    /// Modules in the table that are gone.
+    /// Modules in the table that do not exist.
     fn stale(&self, inside: &[(&File, &str)]) -> Vec<String> {
         let is_there = |module: &str| inside.iter().any(|(_, path)| module_of(path) == module);
         let listed = self.layers.iter().flat_map(|(_, modules)| modules.iter());
@@ -145,12 +145,12 @@ fn module_of(path: &str) -> &str {
     path.split('/').next().unwrap_or(path).trim_end_matches(".rs")
 }
 
-/// How many modules deep a file is.
+/// Nesting depth of a file's module.
 fn depth_of(path: &str) -> usize {
     path.trim_end_matches(".rs").trim_end_matches("/mod").split('/').count()
 }
 
-/// What follows the crate's root in paths, `crate::` or as many `super::` as lead there, and the line.
+/// The rest of each path from the root of the crate, after `crate::` or enough `super::`, and its line.
 fn uses(code: &[String], depth: usize) -> Vec<(usize, String)> {
     let text = code.join("\n");
     let mut found = Vec::new();
@@ -166,7 +166,7 @@ fn uses(code: &[String], depth: usize) -> Vec<(usize, String)> {
     found
 }
 
-/// The name at the front, or those of a list in braces.
+/// The first name of a path, or the names of a list in braces.
 fn first_names(path: &str) -> Vec<String> {
     let name = |path: &str| -> String {
         path.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
@@ -191,7 +191,7 @@ fn first_names(path: &str) -> Vec<String> {
     names
 }
 
-/// What the root exports under its own name, and the module it comes from.
+/// Names that the root re-exports, and the module of each.
 fn exports(root: &[String]) -> Vec<(String, String)> {
     let text = root.join("\n");
     let statements = text.match_indices("use ").map(|(at, word)| &text[at + word.len()..]);

@@ -1,4 +1,4 @@
-//! The house style as a check. Each rule answers with the offenders, as `file:line: what is wrong`.
+//! The house style as a check. Each rule returns its violations as `file:line: what is wrong`.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::layers;
 use crate::source::{code_lines, files_below, has_word};
 use crate::step::{Context, Report};
 
-/// Files that may say `unsafe`, each with the reason it must. Keep it short: this list is what a reviewer reads first.
+/// Files that may contain `unsafe`, each with the reason. Keep the list short: a reviewer reads it first.
 const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/bench/src/bin/instructions.rs", "parks threads of its own with a signal"),
     ("crates/cli/src/child.rs", "system calls between fork and exec"),
@@ -153,7 +153,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/heap_support/mod.rs", "counts what the allocator hands out"),
 ];
 
-/// Folders all of whose files may: where every argument is a pointer of a C program, a list of files is useless.
+/// Folders in which every file may contain `unsafe`. At the C boundary every argument is a pointer, so a list of files is useless.
 const UNSAFE_FOLDERS: &[(&str, &str)] = &[("crates/ffi/", "the C boundary")];
 
 /// Crates that run inside foreign programs, and the file that starts their threads.
@@ -161,9 +161,9 @@ const LIBRARIES: [&str; 6] =
     ["crates/os/", "crates/shm/", "crates/nic/", "crates/ferroce/", "crates/dsm/", "crates/ffi/"];
 const SPAWNS: &str = "crates/os/src/thread.rs";
 
-/// Folders whose Rust files are ours.
+/// Folders with Rust files of this repository.
 const FOLDERS: [&str; 5] = ["crates", "xtask", "fuzz", "examples", "tests"];
-/// Folders inside them that hold what tools wrote.
+/// Folders inside them with output of tools.
 const GENERATED: [&str; 3] = ["target", "corpus", "artifacts"];
 
 /// The page that names every environment variable.
@@ -171,10 +171,10 @@ const VARIABLES: &str = "docs/reference/environment.md";
 
 const MAX_LINES: usize = 600;
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
-/// Names that say nothing about what is inside.
+/// Module names without a meaning.
 const EMPTY_NAMES: [&str; 4] = ["utils", "common", "misc", "manager"];
 
-/// A Rust file, its path as the repository names it.
+/// A Rust file. Its path is relative to the root of the repository.
 pub(crate) struct File {
     pub(crate) path: String,
     text: String,
@@ -237,7 +237,7 @@ fn std_in_proto(file: &File) -> Vec<String> {
         .collect()
 }
 
-/// Lines before the unit tests that close a file; those may use std.
+/// Number of lines before the unit tests at the end of a file, which may use std.
 pub(crate) fn shipped_lines(code: &[String]) -> usize {
     let opens_tests = |at: usize| {
         let module = code[at + 1..].iter().map(|line| line.trim()).find(|line| !line.starts_with("#["));
@@ -259,7 +259,7 @@ fn unlisted_unsafe(file: &File) -> Vec<String> {
     )
 }
 
-/// A thread of a library must not receive the program's signals.
+/// Threads of a library that could receive the program's signals.
 fn open_thread(file: &File) -> Vec<String> {
     let is_library =
         LIBRARIES.iter().any(|folder| file.path.starts_with(folder)) && file.path.contains("/src/");
@@ -278,7 +278,7 @@ fn open_thread(file: &File) -> Vec<String> {
         .collect()
 }
 
-/// An unused permission will be used without review one day.
+/// Files in [`UNSAFE_FILES`] without `unsafe`. The list must not permit `unsafe` that nobody reviewed.
 fn stale_permissions(files: &[File]) -> Vec<String> {
     let used = |path: &str| {
         files.iter().any(|file| file.path == path && file.code.iter().any(|line| has_word(line, "unsafe")))
@@ -296,7 +296,7 @@ fn proto_forbids_unsafe(files: &[File]) -> Vec<String> {
     if good { Vec::new() } else { vec![format!("{path}:1: lacks `#![forbid(unsafe_code)]`")] }
 }
 
-/// Users cannot find a variable that no page documents.
+/// Environment variables that the page does not document.
 fn undocumented_variables(files: &[File], page: &str) -> Vec<String> {
     let known: Vec<&str> = variables(page).collect();
     let lines = files
@@ -310,7 +310,7 @@ fn undocumented_variables(files: &[File], page: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every `FERROCE_NAME` in a text; the bare prefix, as in `FERROCE_*`, is none.
+/// Every `FERROCE_NAME` in a text. The bare prefix, as in `FERROCE_*`, does not count.
 fn variables(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_')
         .filter(|word| word.len() > "FERROCE_".len() && word.starts_with("FERROCE_"))
@@ -322,13 +322,13 @@ fn unfinished(file: &File) -> Vec<String> {
 }
 
 fn empty_name(file: &File) -> Vec<String> {
-    let says_nothing = |name: &str| name.split('_').any(|word| EMPTY_NAMES.contains(&word));
+    let is_meaningless = |name: &str| name.split('_').any(|word| EMPTY_NAMES.contains(&word));
     let mut offenders = file.offenders(
-        |line| module_name(line).is_some_and(says_nothing),
+        |line| module_name(line).is_some_and(is_meaningless),
         "a module name that says nothing (utils, common, misc, manager)",
     );
     let path = file.path.trim_end_matches(".rs");
-    if path.split('/').any(says_nothing) {
+    if path.split('/').any(is_meaningless) {
         offenders
             .push(format!("{}:1: a file name that says nothing (utils, common, misc, manager)", file.path));
     }

@@ -1,27 +1,27 @@
-//! Developer commands of ferroce. `cargo xtask test` is the one that decides whether a commit is good.
+//! Developer commands of ferroce. `cargo xtask test` decides whether a commit is good.
 //!
-//! The benchmarks are a crate of their own, crates/bench. They use the public modules of this one.
+//! The benchmarks are in a separate crate, crates/bench, which uses the public modules of this one.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `test` | the list of steps, and the loop that runs and tallies them |
-//! | `step` | what a step is handed and what it reports |
+//! | `step` | the context of a step, and its report |
 //! | `process` | a child process: one output stream, a time limit, no orphans |
 //! | `dialogue` | a helper process that answers lines |
 //! | `screen` | progress on a terminal, plain lines elsewhere |
 //! | `cargo` | the steps that are one cargo command each |
 //! | `libtest` | reads the tallies, ignored tests and `SKIPPED:` lines out of libtest's output |
-//! | `tools` | foreign programs the tests lean on: found, installed, or loudly missing |
-//! | `debian` | Debian packages that are unpacked into a folder of our own |
+//! | `tools` | foreign programs that tests need: found, installed, or reported as missing |
+//! | `debian` | Debian packages that are unpacked into a private folder |
 //! | `programs` | foreign programs on ferroce, and rdma-core's conformance suite |
 //! | `dsm` | shared-memory programs over libjia |
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
 //! | `sim` | the simulation over many seeds |
-//! | `soak` | mixed traffic for a long time: nothing may grow |
+//! | `soak` | mixed traffic for a long time: memory, descriptors and files must not grow |
 //! | `instructions` | instructions per operation, compared with a file in the repository |
 //! | `layout`, `links`, `source` | the style rules as a check: sources, links of the Markdown pages, blanking of comments and strings |
-//! | `selection` | which cases of a table, and how they are shown |
+//! | `selection` | options that select cases of a table and the output format |
 //! | `install` | the command and its libraries into a prefix |
 //! | `figure` | reads figures from the output of measuring programs |
 //! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
@@ -124,7 +124,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The benchmarks link against the whole project, which the other commands must not wait for. So they are built on demand.
+/// Builds and runs the benchmarks. They link against the whole project, so they are built on demand.
 fn bench(args: &[OsString]) -> ExitCode {
     let mut command = cargo();
     command.args(["run", "--quiet", "--release", "--package", "ferroce-bench", "--"]).args(args);

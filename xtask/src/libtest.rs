@@ -1,35 +1,35 @@
 //! Reads the tallies, ignored tests and `SKIPPED:` lines out of libtest's output.
 //!
-//! Wants the output of `cargo test -- --show-output`, both streams in one. A test that cannot do its work reports that with
-//! a line that begins with `SKIPPED:` and returns; libtest calls that a pass, we do not.
+//! The input is the output of `cargo test -- --show-output`, both streams in one. A test that cannot run prints a line that
+//! begins with `SKIPPED:` and returns. libtest counts it as passed; this module counts it as skipped.
 
 use crate::process::Ran;
 use crate::step::Report;
 
-/// What the lines read so far amount to.
+/// The state after the lines read so far.
 #[derive(Default)]
 struct Reader {
     /// Binary whose tests are running, as cargo's heading names it.
     suite: String,
-    /// No `test result:` line yet for `suite`.
+    /// Whether the `test result:` line of `suite` is missing.
     open: bool,
-    /// Test whose captured output we are in.
+    /// Test whose captured output is being read.
     block: Option<String>,
-    /// Tests that passed for libtest but printed `SKIPPED:`; one such test may print it several times.
-    hollow: Vec<String>,
-    /// Suites that died without a summary: an abort, a signal, an `exit` inside a test.
+    /// Tests that passed for libtest but printed `SKIPPED:`, each once.
+    passed_as_skipped: Vec<String>,
+    /// Suites that ended without a summary: an abort, a signal, an `exit` inside a test.
     cut_short: Vec<String>,
     failed_count: usize,
     ignored_count: usize,
     ignored: Vec<String>,
-    /// Between `failures:` and the summary, where the output of the failed tests stands.
+    /// Whether the line is between `failures:` and the summary, in the output of failed tests.
     in_failures: bool,
-    /// The output of the suite so far, shown if it dies.
+    /// The output of the suite so far, shown if it ends without a summary.
     output: Vec<String>,
     report: Report,
 }
 
-/// Tally a test run. Exactly one entry per test, plus one where the run failed and no test can be blamed.
+/// Tallies a test run: one entry per test, and one more if the run failed without a failed test.
 pub(crate) fn report(ran: Ran) -> Report {
     let mut reader = Reader::default();
     ran.lines.iter().for_each(|line| reader.line(line));
@@ -58,14 +58,14 @@ impl Reader {
 
     fn skipped(&mut self, reason: &str) {
         match &self.block {
-            // A test that printed it and then failed only counts as a failure.
+            // A failed test that printed it counts as failed only.
             Some(_) if self.in_failures => {}
             None => self.report.skips.push(format!("{}: {reason}", self.suite)),
             Some(test) => {
                 let name = format!("{}: {test}", self.suite);
                 self.report.skips.push(format!("{name}: {reason}"));
-                if !self.hollow.contains(&name) {
-                    self.hollow.push(name);
+                if !self.passed_as_skipped.contains(&name) {
+                    self.passed_as_skipped.push(name);
                 }
             }
         }
@@ -112,7 +112,7 @@ impl Reader {
     fn finish(mut self, ran: Ran) -> Report {
         self.close_suite();
         let mut report = self.report;
-        // Output written around libtest's capture can tear a verdict line apart; the summary still counts right.
+        // Output that bypasses libtest's capture can split the line of a result. The summary still has the right counts.
         for _ in report.failures.len()..self.failed_count {
             report.failures.push("a test whose name was lost in the output".to_owned());
         }
@@ -120,7 +120,7 @@ impl Reader {
             self.ignored.push("ignored: a test whose name was lost in the output".to_owned());
         }
         report.skips.append(&mut self.ignored);
-        report.passed = report.passed.saturating_sub(self.hollow.len());
+        report.passed = report.passed.saturating_sub(self.passed_as_skipped.len());
         if let Some(failure) = ran.failure() {
             for suite in self.cut_short {
                 report.failures.push(format!("{suite}: died before its summary"));

@@ -1,6 +1,6 @@
 //! The step `package`: every public package has the metadata of crates.io and can be packaged.
 //!
-//! A package is public unless its manifest says `publish = false`. `cargo package` resolves the public packages against each other,
+//! A package is public unless its manifest has `publish = false`. `cargo package` resolves the public packages against each other,
 //! so one that depends on an internal package fails. It does not build them; the check of includes replaces that.
 
 use std::path::{Component, Path, PathBuf};
@@ -31,7 +31,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
         let job = Job::cargo(["package", "--no-verify", "--allow-dirty", "--target-dir"]);
         job.arg(ctx.scratch().join("package")).args(network).args(selection).run(ctx)
     };
-    // The dependencies were downloaded for the build; a fresh machine needs the index once.
+    // Offline first: the build has downloaded the dependencies. A fresh machine needs the index once.
     let offline = cargo_package(&["--offline"]);
     let ran = if offline.failure().is_none() { offline } else { cargo_package(&[]) };
     report.add(ran);
@@ -72,7 +72,7 @@ fn missing_fields(package: &Value) -> Vec<String> {
     missing
 }
 
-/// Files that the package needs and does not contain.
+/// Required files that the package does not contain.
 fn missing_files(ctx: &Context, package: &Value) -> Vec<String> {
     let listed = match Job::cargo(["package", "--list", "--allow-dirty", "-p", name(package)]).answer(ctx) {
         Ok(listed) => listed,
@@ -100,7 +100,7 @@ fn includes(source: &Path, text: &str) -> Vec<PathBuf> {
     calls.filter_map(|rest| rest.split('"').next()).map(|file| normal(&folder.join(file))).collect()
 }
 
-/// The path without `.` and `..`. Those that leave the package stay in front.
+/// The path without `.` and `..`. A leading `..` that leaves the package stays.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {

@@ -1,7 +1,6 @@
 //! A child process: one output stream, a time limit, no orphans.
 //!
-//! Standard output and error share one pipe, because libtest's summaries and cargo's headings only make sense in the
-//! order in which they were written.
+//! Standard output and error share one pipe, which keeps the order of libtest's summaries and cargo's headings.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, PipeReader};
@@ -12,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::step::Context;
 
-/// How often the screen moves and the limit is checked.
+/// Interval at which the screen is updated and the limit is checked.
 const TICK: Duration = Duration::from_millis(200);
-/// How long a child that has ended may leave its pipe open (held by a process it left behind).
+/// How long the pipe may stay open after the child has ended, because a descendant holds it.
 const LINGER: Duration = Duration::from_secs(3);
 
 /// A command with a time limit.
@@ -23,14 +22,14 @@ pub(crate) struct Job {
     limit: Duration,
 }
 
-/// What came of a [`Job`].
+/// The outcome of a [`Job`].
 pub(crate) struct Ran {
     title: String,
     status: Result<ExitStatus, String>,
     pub(crate) lines: Vec<String>,
 }
 
-/// The cargo that runs us.
+/// The cargo that started xtask.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
@@ -42,7 +41,7 @@ impl Job {
         Self { command, limit: Duration::from_secs(20 * 60) }
     }
 
-    /// The cargo that runs us, plain output.
+    /// The cargo that started xtask, with plain output.
     pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
         Self::new(cargo().get_program()).args(args).env("CARGO_TERM_COLOR", "never")
     }
@@ -62,7 +61,7 @@ impl Job {
         self
     }
 
-    /// Start from an empty environment, so that nothing of the caller's user leaks in.
+    /// Starts with an empty environment, so that no variable of the caller's user is inherited.
     pub(crate) fn env_clear(mut self) -> Self {
         self.command.env_clear();
         self
@@ -78,7 +77,7 @@ impl Job {
         self
     }
 
-    /// Run to the end, or to the limit; then everything below the child is killed.
+    /// Runs to the end or to the limit, at which the child and its descendants are killed.
     pub(crate) fn run(mut self, ctx: &Context) -> Ran {
         let title = self.title();
         if self.command.get_current_dir().is_none() {
@@ -91,7 +90,7 @@ impl Job {
         }
     }
 
-    /// Run and hand back standard output alone, for commands whose answer is data.
+    /// Runs without a limit and returns standard output, for commands that print data.
     pub(crate) fn answer(mut self, ctx: &Context) -> Result<String, String> {
         let title = self.title();
         if self.command.get_current_dir().is_none() {
@@ -114,7 +113,7 @@ impl Job {
         let (reader, writer) = std::io::pipe()?;
         self.command.stdout(writer.try_clone()?).stderr(writer);
         let child = self.command.spawn()?;
-        // Our own copies of the write end must close, or the reader never sees the end.
+        // Close our copies of the write end. Otherwise the reader never reads end of file.
         self.command.stdout(Stdio::null()).stderr(Stdio::null());
         let (send, receive) = mpsc::channel();
         std::thread::spawn(move || forward(reader, &send));
@@ -168,7 +167,7 @@ fn follow(ctx: &Context, title: String, mut child: Child, output: &Receiver<Stri
 }
 
 impl Ran {
-    /// A run that never was, for tests of those who read runs.
+    /// A made-up run, for tests of code that reads runs.
     #[cfg(test)]
     pub(crate) fn example(output: &str, success: bool) -> Self {
         use std::os::unix::process::ExitStatusExt;
@@ -188,7 +187,7 @@ impl Ran {
         }
     }
 
-    /// One sentence, unless it went well.
+    /// One sentence about the failure, if there is one.
     pub(crate) fn failure(&self) -> Option<String> {
         match &self.status {
             Ok(status) if status.success() => None,
@@ -198,7 +197,7 @@ impl Ran {
     }
 }
 
-/// Runs a short command without its output; what it wrote to standard error if it fails.
+/// Runs a short command and discards its output. If it fails, the error is its standard error.
 pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
     match command.output() {
         Ok(output) if output.status.success() => Ok(()),
@@ -207,7 +206,7 @@ pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Kill a process and all below it. The list is made first: once a parent is dead its children belong to init.
+/// Kills a process and its descendants. The list is made before the first kill, because init adopts the children of a dead parent.
 pub(crate) fn kill_tree(root: u32) {
     let parents = parents();
     let mut doomed = vec![root];
@@ -223,7 +222,7 @@ pub(crate) fn kill_tree(root: u32) {
         .status();
 }
 
-/// Every process with its parent, from /proc/PID/stat; the command in there may hold blanks and brackets.
+/// Every process with its parent, from /proc/PID/stat, where the command may contain spaces and parentheses.
 fn parents() -> Vec<(u32, u32)> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -6,7 +6,7 @@ use std::time::Instant;
 /// A terminal narrower than this wraps, which is ugly but harmless.
 const WIDTH: usize = 78;
 
-/// The one line that moves while a step runs.
+/// The status line that is redrawn while a step runs.
 pub(crate) struct Screen {
     terminal: bool,
     verbose: bool,
@@ -23,7 +23,7 @@ impl Screen {
         Self { terminal, verbose, label: String::new(), latest: String::new(), started: now, drawn: now }
     }
 
-    /// A step begins.
+    /// Begins a step.
     pub(crate) fn begin(&mut self, label: String) {
         self.label = label;
         self.latest.clear();
@@ -35,7 +35,7 @@ impl Screen {
         }
     }
 
-    /// The step wrote a line.
+    /// Shows a line of the step's output.
     pub(crate) fn line(&mut self, line: &str) {
         if self.verbose {
             println!("{line}");
@@ -45,14 +45,14 @@ impl Screen {
         }
     }
 
-    /// Time passed.
+    /// Redraws the status line.
     pub(crate) fn tick(&mut self) {
         if self.terminal && !self.verbose && self.drawn.elapsed().as_millis() > 100 {
             self.draw();
         }
     }
 
-    /// The step ended; its moving line gives way to a lasting one.
+    /// Ends a step: replaces the status line by the result.
     pub(crate) fn end(&mut self, verdict: &str) {
         let wipe = if self.terminal && !self.verbose { "\r\x1b[K" } else { "" };
         println!("{wipe}{} {verdict} ({:.1} s)", self.label, self.started.elapsed().as_secs_f64());
@@ -63,7 +63,7 @@ impl Screen {
         let text = format!("{} {:3} s  {}", self.label, self.started.elapsed().as_secs(), self.latest);
         let text: String = text.chars().filter(|c| !c.is_control()).take(WIDTH).collect();
         print!("\r{text}\x1b[K");
-        // A terminal that went away is no reason to fail a test run.
+        // A closed terminal must not fail a test run.
         let _ = std::io::stdout().flush();
     }
 }

@@ -1,4 +1,4 @@
-//! What all commands that run a table of cases can be asked for.
+//! Options of all commands that run a table of cases.
 
 use std::process::ExitCode;
 
@@ -27,14 +27,14 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// A line for each row that is there; to standard error, so that JSON stays JSON.
+    /// Prints a line for a finished row to standard error, so that standard output stays valid JSON.
     pub(crate) fn announce(&self, row: &Row) {
         if !self.json || row.is_failure() {
             eprintln!("{}", row.line());
         }
     }
 
-    /// Prints all rows in the form that was asked for.
+    /// Prints all rows in the selected format.
     pub(crate) fn close(
         &self,
         rows: Result<Vec<Row>, String>,

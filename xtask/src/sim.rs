@@ -1,4 +1,4 @@
-//! The simulation over many seeds: a slice of them runs in the step `test`.
+//! The simulation over many seeds. The step `test` runs a few of them.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ pub(crate) struct Args {
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     let range = format!("{}..{}", args.first, args.first + args.seeds);
     let words = "test --release -p ferroce-sim --test seeds -- --nocapture";
-    // A hundredth of this is usual.
+    // Usual runs take a hundredth of this.
     let limit_s = 600 + args.seeds / 40;
     let ran = Job::cargo(words.split(' ')).env("FERROCE_SIM_SEEDS", &range).limit_s(limit_s).run(ctx);
     ran.failure().map_or(ExitCode::SUCCESS, |failure| fail(&failure))

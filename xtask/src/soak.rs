@@ -1,4 +1,4 @@
-//! Mixed traffic for as long as wanted, on both links: nothing may grow.
+//! Mixed traffic for a given time, on both links. Memory, descriptors and files must not grow.
 
 use std::process::ExitCode;
 
@@ -31,7 +31,7 @@ fn on_both_links(ctx: &Context, seconds: u64) -> Report {
     let mut report = Report::default();
     let links = ["auto", "udp"];
     for link in links {
-        // With all members and features as in `test`, so that nothing is compiled twice.
+        // All members and features, as in the step `test`, so that cargo reuses its build.
         let words = "test --workspace --all-features --test soak nothing_grows -- --nocapture";
         let job = Job::cargo(words.split(' ')).env("FERROCE_SOAK_SECONDS", seconds.to_string());
         report.merge(libtest::report(job.env("FERROCE_LINK", link).limit_s(seconds + 600).run(ctx)));

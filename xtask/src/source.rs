@@ -1,5 +1,4 @@
-//! Source files, and Rust with comments and literals blanked, so that a rule about code does not fire on prose. Lines stay lines, so an
-//! offender can be named by its number.
+//! Source files, and Rust code with blanked comments and literals, so that a rule about code ignores prose. Line numbers stay the same.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::ops::Range;
@@ -21,7 +20,7 @@ pub(crate) fn files_below(folder: &Path, left_out: &[&str]) -> std::io::Result<V
     Ok(files)
 }
 
-/// Code of each line; comments and literals are blanks. Text that is not Rust stays as it is.
+/// The code of each line, with spaces in place of comments and literals. Text that is not Rust is unchanged.
 pub(crate) fn code_lines(text: &str) -> Vec<String> {
     let mut code: Vec<u8> = text.bytes().map(|byte| if byte == b'\n' { byte } else { b' ' }).collect();
     match text.parse() {
@@ -52,7 +51,7 @@ fn copy_all(tokens: TokenStream, text: &str, code: &mut [u8]) {
     }
 }
 
-/// Copies a token, unless something else is there: the tokens of a doc comment have its place, but another text.
+/// Copies a token if the source has its text at that position. The tokens of a doc comment have its position but another text.
 fn copy(token: &str, at: Range<usize>, text: &str, code: &mut [u8]) -> bool {
     let is_there = text.get(at.clone()) == Some(token);
     if is_there {
@@ -61,7 +60,7 @@ fn copy(token: &str, at: Range<usize>, text: &str, code: &mut [u8]) -> bool {
     is_there
 }
 
-/// Whether `word` stands in `line` as a word of its own; `word` may end in punctuation (`std::`, `todo!`).
+/// Whether `line` contains `word` as a separate word. `word` may end in punctuation (`std::`, `todo!`).
 pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let ends_in_word = word.chars().next_back().is_some_and(is_word);
     line.match_indices(word).any(|(at, _)| {

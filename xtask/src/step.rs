@@ -1,7 +1,7 @@
-//! What a step is handed and what it reports.
+//! The context of a step, and its report.
 //!
-//! A step never prints and never exits: it returns a [`Report`], and `test` decides what is shown. So a step that fails
-//! cannot hide the ones after it.
+//! A step never prints and never exits. It returns a [`Report`], and `test` decides what is shown. So a failed step does not
+//! prevent later ones.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -33,20 +33,20 @@ pub(crate) struct Step {
     pub(crate) run: fn(&Context) -> Report,
 }
 
-/// Everything a step may lean on.
+/// The context of a step.
 pub struct Context {
     /// Root of the repository.
     pub root: PathBuf,
     pub(crate) tier: Tier,
     pub(crate) screen: Mutex<Screen>,
-    /// Filled by the `tools` step, or on first use where that step was filtered out.
+    /// Set by the step `tools`, or on first use if that step was filtered out.
     pub(crate) tools: OnceLock<Tools>,
 }
 
 impl Context {
-    /// For the repository that the running crate belongs to. `verbose` shows the output of commands as it comes.
+    /// The context of the repository of the running crate. `verbose` shows the output of commands while they run.
     pub fn new(verbose: bool, tier: Tier) -> Self {
-        // Cargo sets the variable again at run time, which stays right when the checkout was moved after the build.
+        // Cargo also sets the variable at run time. That value is correct even if the checkout was moved after the build.
         let manifest_dir =
             std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&manifest_dir).ancestors().find(|folder| folder.join("Cargo.lock").exists());
@@ -54,17 +54,17 @@ impl Context {
         Self { root, tier, screen: Mutex::new(Screen::new(verbose)), tools: OnceLock::new() }
     }
 
-    /// Scratch of xtask inside the target directory; never checked in.
+    /// Folder for temporary files of xtask in the target directory.
     pub fn scratch(&self) -> PathBuf {
         self.root.join("target/xtask")
     }
 
-    /// Whether what only repeats is wanted too.
+    /// Whether the tier is `full`, which includes variations and repetitions.
     pub(crate) fn is_full(&self) -> bool {
         self.tier == Tier::Full
     }
 
-    /// Shows each of so many rows as it comes.
+    /// Returns a function that shows a finished row, out of `total`.
     pub(crate) fn progress(&self, total: usize) -> impl FnMut(&Row) {
         let mut done = 0;
         move |row| {
@@ -89,35 +89,35 @@ pub fn fail(reason: &str) -> ExitCode {
 
 /// Whether this process is root.
 pub(crate) fn is_root() -> bool {
-    // The owner of /proc/self is the effective user; asking libc would need `unsafe`.
+    // The owner of /proc/self is the effective user. A call of libc would need `unsafe`.
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
-/// What came of a step, in the unit of the closing line: single tests, or one for a step that has none.
+/// The outcome of a step, counted in tests. A step without tests counts as one.
 #[derive(Default)]
 pub struct Report {
     pub(crate) passed: usize,
     /// One sentence per failure.
     pub(crate) failures: Vec<String>,
-    /// One sentence per skip: what was left out, and what would bring it back.
+    /// One sentence per skip: what was skipped, and how to enable it.
     pub(crate) skips: Vec<String>,
-    /// One sentence for each thing to know that is neither a failure nor a skip.
+    /// Other remarks, one sentence each.
     pub(crate) notes: Vec<String>,
-    /// What its commands printed.
+    /// The output of its commands.
     pub output: Vec<String>,
-    /// The part of `output` that contains the error, if the step can find it; shown instead of the whole.
+    /// The part of `output` that contains the error, if the step can find it. It is shown in place of `output`.
     pub(crate) extract: Vec<String>,
 }
 
 impl Report {
-    /// A step that is one command.
+    /// The report of a step that is one command.
     pub(crate) fn of(ran: Ran) -> Self {
         let mut report = Self::default();
         report.add(ran);
         report
     }
 
-    /// Count one command: passed or failed.
+    /// Counts one command as passed or failed.
     pub(crate) fn add(&mut self, ran: Ran) {
         match ran.failure() {
             None => self.passed += 1,

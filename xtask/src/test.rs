@@ -13,7 +13,7 @@ use crate::{
 /// Lines of a failed step's output that are shown; the whole of it is in the log.
 const SHOWN_LINES: usize = 400;
 
-/// What is run, cheapest first; `tools` before everything that uses one.
+/// The steps, cheapest first. `tools` precedes all steps that use a tool.
 #[rustfmt::skip]
 const STEPS: [Step; 23] = [
     Step { name: "layout", tier: Tier::Quick, run: layout::check, about: "house style: file sizes, unsafe, names" },
@@ -75,7 +75,7 @@ impl Args {
         }
     }
 
-    /// The steps that were asked for, in order.
+    /// The selected steps, in order.
     fn steps(&self) -> Vec<&'static Step> {
         let named = |step: &Step| {
             self.filter.is_empty() || self.filter.iter().any(|part| step.name.contains(part.as_str()))
@@ -112,7 +112,7 @@ fn run_step(ctx: &Context, step: &Step, at: usize, of: usize, verbose: bool) -> 
     let log = ctx.scratch().join("log").join(format!("{}.log", step.name));
     let logged = std::fs::create_dir_all(ctx.scratch().join("log"))
         .and_then(|()| std::fs::write(&log, report.output.join("\n") + "\n"));
-    // With --verbose it has just been shown.
+    // With --verbose the output was already shown.
     if !verbose && !report.failures.is_empty() && !report.output.is_empty() {
         show(&report);
         if logged.is_ok() {

@@ -1,14 +1,14 @@
-//! Foreign programs the tests lean on: found, installed, or loudly missing.
+//! Foreign programs that tests need: found, installed, or reported as missing.
 //!
-//! Root on a machine with apt gets them installed. Everybody else gets one counted skip for each, with the command that
-//! would install it. Python packages go into a virtual environment of our own, so no rights are needed for them.
+//! As root on a machine with apt, xtask installs them. Otherwise each missing one is a skip, with the command that installs it.
+//! Python packages go into a private virtual environment, which needs no rights.
 
 use std::path::{Path, PathBuf};
 
 use crate::process::Job;
 use crate::step::{Context, Report, is_root};
 
-/// A program, the Debian package that holds it, and what is lost without it.
+/// A program, its Debian package, and what is not tested without it.
 struct Need {
     program: &'static str,
     package: &'static str,
@@ -25,12 +25,12 @@ const NEEDS: [Need; 5] = [
 
 /// The browser of the tests in crates/cli/tests/view.rs.
 const BROWSER: &str = "chromium-headless-shell";
-/// First release whose RoCE layer computes the ICRC over both IP versions, and below the next major one.
+/// From the first release whose RoCE layer computes the ICRC over both IP versions to the next major one.
 const SCAPY: &str = "scapy>=2.5,<3";
-/// Fails unless that layer is there.
+/// A Python statement that fails without that layer.
 const IMPORT_SCAPY: &str = "import scapy.contrib.roce";
 
-/// What is there.
+/// The installed programs.
 pub(crate) struct Tools {
     pub(crate) tshark: Option<PathBuf>,
     pub(crate) setpriv: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Look, install nothing.
+    /// Finds programs without installing any.
     pub(crate) fn find(ctx: &Context) -> Self {
         let venv = venv(ctx).join("bin/python");
         let candidates = [Some(venv), which("python3")];
@@ -54,13 +54,13 @@ impl Tools {
         }
     }
 
-    /// Whether a test that asks for a tool may treat its absence as a failure.
+    /// Whether all tools are installed, so that a test may fail if it finds one missing.
     pub(crate) fn complete(&self) -> bool {
         self.tshark.is_some() && self.python.is_some() && self.browser.is_some()
     }
 }
 
-/// The step: provide what is missing, report what could not be.
+/// The step: installs missing programs, and reports those that are still missing.
 pub(crate) fn provide(ctx: &Context) -> Report {
     let mut report = Report::default();
     let missing: Vec<&str> = NEEDS.iter().filter(|n| which(n.program).is_none()).map(|n| n.package).collect();
@@ -86,7 +86,7 @@ pub(crate) fn provide(ctx: &Context) -> Report {
     report
 }
 
-/// The first of these that works: what is there, a fresh virtual environment, Debian's package.
+/// Provides scapy: an installed one, a new virtual environment, or Debian's package.
 fn provide_scapy(ctx: &Context, report: &mut Report) -> bool {
     let venv = venv(ctx);
     if Tools::find(ctx).python.is_some()
@@ -97,8 +97,8 @@ fn provide_scapy(ctx: &Context, report: &mut Report) -> bool {
     apt_install(ctx, &["python3-scapy"], report) && has_scapy(ctx, Path::new("/usr/bin/python3"))
 }
 
-/// Makes a virtual environment in `folder`, for which `pip install` gets these arguments. Installs `venv` itself if that is
-/// missing and allowed.
+/// Creates a virtual environment in `folder` and runs `pip install` with these arguments. Installs the Python module `venv` if it is
+/// missing and that is allowed.
 pub(crate) fn fill_venv<'a>(
     ctx: &Context,
     folder: &Path,
@@ -115,7 +115,7 @@ fn make_venv<'a>(
     arguments: impl IntoIterator<Item = &'a &'a str> + Clone,
     report: &mut Report,
 ) -> bool {
-    // The system's Python first: one below /root cannot be run by the user without rights.
+    // The system's Python first: the user without rights cannot execute one below /root.
     let bases = [Some(PathBuf::from("/usr/bin/python3")), which("python3")];
     bases.into_iter().flatten().filter(|base| base.exists()).any(|base| {
         let made = Job::new(base).args(["-m", "venv", "--clear"]).args([folder]).limit_s(120).run(ctx);
@@ -139,12 +139,13 @@ fn has_scapy(ctx: &Context, python: &Path) -> bool {
     python.exists() && Job::new(python).args(["-c", IMPORT_SCAPY]).answer(ctx).is_ok()
 }
 
-/// Installs Debian packages where we may.
+/// Installs Debian packages, if that is allowed.
 pub(crate) fn install(ctx: &Context, packages: &[&str]) -> bool {
     apt_install(ctx, packages, &mut Report::default())
 }
 
-/// False where we may not install, or could not. A second try follows a fresh package list: images ship without one.
+/// Installs Debian packages. Returns `false` if that is not allowed or fails. The second try has updated package lists, because images
+/// ship without them.
 pub(crate) fn apt_install(ctx: &Context, packages: &[&str], report: &mut Report) -> bool {
     if !is_root() || which("apt-get").is_none() {
         return false;
@@ -163,19 +164,19 @@ pub(crate) fn apt_install(ctx: &Context, packages: &[&str], report: &mut Report)
     success
 }
 
-/// Never asks (tshark's package would, about capturing without root) and does not wait long for a dead mirror.
+/// apt-get without questions (tshark's package has one about capturing without root) and with short network timeouts.
 fn apt(args: &[&str]) -> Job {
     let patience =
         ["-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20", "-o", "DPkg::Lock::Timeout=120"];
     Job::new("apt-get").args(args).args(patience).env("DEBIAN_FRONTEND", "noninteractive")
 }
 
-/// Why a row cannot run without something that this package brings.
+/// The reason why a row cannot run without this package.
 pub(crate) fn not_installed(what: &str, package: &str) -> String {
     format!("{what} is not installed; install it: `sudo apt-get install -y {package}`")
 }
 
-/// Where a program lies. The administrator's folders count: `PATH` of a plain user often lacks them.
+/// The path of a program. Also searches the sbin folders, which `PATH` of an ordinary user often lacks.
 pub fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));

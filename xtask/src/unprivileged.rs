@@ -1,7 +1,7 @@
 //! The perf run and the integration tests as a user without rights.
 //!
-//! "No root" is a promise of ferroce, and CI runs as root, where a forgotten privilege never shows. So the tests that open
-//! a NIC run once more as nobody, in a home of its own: one per kind of right that could be missing, or all with `--full`.
+//! ferroce must work without root, but CI runs as root, where a missing right does not show. So tests that open a NIC run once more
+//! as the user nobody, with its own home folder: one per kind of right that could be missing, or all with `--full`.
 
 use std::path::{Path, PathBuf};
 
@@ -15,23 +15,23 @@ use crate::step::{Context, Report, is_root};
 
 /// `nobody` on every distribution; it owns no file and is in no group.
 const NOBODY: u32 = 65534;
-/// Crates that open no NIC, so that their tests gain nothing from another user.
+/// Crates that open no NIC. Their tests do not depend on the user.
 const PURE: [&str; 3] = ["ferroce-proto", "ferroce-sim", "xtask"];
 
-/// Tests that are repeated by default: memory of peers, sockets and the registry, connections, memory of many kinds.
+/// Tests that are repeated by default: access to memory of peers, sockets and the registry, connections, kinds of memory.
 const USUAL: [&str; 4] = ["local", "link_processes", "cm_local", "regions"];
 
-/// An integration test, and the folder that cargo would run it in.
+/// An integration test, and the folder in which cargo runs it.
 struct TestBinary {
     name: String,
     executable: PathBuf,
     package_dir: PathBuf,
 }
 
-/// The step. Run by an ordinary user it only adds the perf run: the `test` step was unprivileged already.
+/// The step. As an ordinary user it only adds the perf run, because the step `test` was unprivileged already.
 pub(crate) fn check(ctx: &Context) -> Report {
     let _pages = HugePages::borrow();
-    // As command one of the README builds it, so that this build is checked as well.
+    // Built like in the first command of the README, to check that command as well.
     let built = Job::cargo(["build", "--release", "--bin", "ferroce"]).run(ctx);
     if !built.success() {
         return Report::of(built);
@@ -50,7 +50,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     if let Err(reason) = reachable(ctx, &home, &ferroce) {
         return Report::skip(reason);
     }
-    // The tests of the C libraries would build them themselves, but cargo belongs to the user who runs us.
+    // The tests of the C libraries build them by cargo, which only the user of xtask can run.
     if ctx.is_full() {
         let libraries = Job::cargo(["build", "--workspace", "--all-features", "--lib"]).run(ctx);
         if !libraries.success() {
@@ -78,7 +78,7 @@ fn repeat(ctx: &Context, home: &Home, binary: &TestBinary) -> Report {
         .args(for_repeated_tests())
         .env("CARGO_MANIFEST_DIR", &binary.package_dir)
         .env("FERROCE_TEST_LIBRARY", target_dir(ctx).join("debug/libibverbs.so"))
-        // Other users may have no right to namespaces and TUN devices; the step `test` requires them.
+        // The user may have no right to namespaces and TUN devices. The step `test` runs these tests.
         .env("FERROCE_TEST_SKIP_LIVE", "1")
         .dir(&binary.package_dir)
         .limit_s(15 * 60);
@@ -91,13 +91,13 @@ fn repeat(ctx: &Context, home: &Home, binary: &TestBinary) -> Report {
             job = job.env("FERROCE_REQUIRE_TOOLS", "1");
         }
     }
-    // Cargo writes this heading; without it the tests would have no suite to be named after.
+    // Cargo prints this heading, from which the report takes the name of the suite.
     let mut ran = job.run(ctx);
     ran.lines.insert(0, format!("Running ({})", binary.executable.display()));
     libtest::report(ran)
 }
 
-/// A clone below /root cannot be entered by anybody else; that is no failure of ferroce.
+/// Checks that the user can execute the command. A clone below /root is not accessible to other users, which is no fault of ferroce.
 fn reachable(ctx: &Context, home: &Home, ferroce: &Path) -> Result<(), String> {
     let test = |file: &Path| home.job(Path::new("test")).args(["-x"]).args([file]).answer(ctx);
     home.job(Path::new("true"))
@@ -108,7 +108,7 @@ fn reachable(ctx: &Context, home: &Home, ferroce: &Path) -> Result<(), String> {
     })
 }
 
-/// A folder that belongs to the user without rights; gone when dropped.
+/// A folder that belongs to the user without rights. Dropping it removes the folder.
 struct Home {
     path: PathBuf,
 }
@@ -127,7 +127,7 @@ impl Home {
         Ok(Self { path })
     }
 
-    /// `program` as the user without rights, with nothing of root's environment but the search path.
+    /// Runs `program` as the user without rights. Of root's environment it gets only `PATH`.
     fn job(&self, program: &Path) -> Job {
         let id = NOBODY.to_string();
         Job::new("setpriv")
@@ -144,12 +144,12 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // What cannot be removed lies in the temporary folder, where the system cleans up.
+        // The folder is in the temporary folder, which the system cleans up if this fails.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// Where cargo builds to; `CARGO_TARGET_DIR` and the user's configuration may move it.
+/// The target folder of cargo, which `CARGO_TARGET_DIR` and the user's configuration may change.
 pub(crate) fn target_dir(ctx: &Context) -> PathBuf {
     let metadata = Job::cargo(["metadata", "--no-deps", "--format-version", "1"]).answer(ctx);
     let metadata: Value = metadata.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
@@ -168,7 +168,7 @@ fn test_binary(message: &Value) -> Option<TestBinary> {
     let executable = PathBuf::from(message["executable"].as_str()?);
     let package_dir = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
     let package = message["package_id"].as_str()?;
-    // These build the examples with cargo, which belongs to the user who runs us.
+    // This test builds the examples by cargo, which only the user of xtask can run.
     let name = message["target"]["name"].as_str()?.to_owned();
     if name == "examples" {
         return None;

@@ -1,9 +1,9 @@
-//! The cost of the C boundary. perftest's own binaries run through the drop-in library. `ferroce perf --like-perftest` makes the same
-//! calls through the Rust API, with the same depths, sizes, MTU and cores. Besides, one program exists in C and in Rust, and the time
-//! from the start of a program to its first completion is measured.
+//! The cost of the C boundary. perftest's binaries run over the drop-in library. `ferroce perf --like-perftest` makes the same calls
+//! through the Rust API, with the same depths, sizes, MTU and cores. In addition, one program exists in C and in Rust, and the time from
+//! the start of a program to its first completion is measured.
 //!
-//! Runs of both kinds alternate, and so does the order within a round, because the speed of a machine varies. The best runs are compared:
-//! a disturbance only makes a run slower, by more than the boundary costs. The medians are shown too. The worst row of each link is the verdict.
+//! Runs of both kinds alternate, and so does the order within a round, because the speed of a machine varies. The best runs are compared,
+//! because a disturbance only makes a run slower. The medians are shown too. The worst row of each link is the verdict.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -34,16 +34,16 @@ pub(crate) struct Args {
     twins: Vec<PathBuf>,
 }
 
-/// Which link a side uses.
+/// The variable that selects the link.
 const LINK: &str = "FERROCE_LINK";
 
-/// A link, and how much work a run on it has. A run lasts longer than a time slice of the scheduler.
+/// A link, and the number of operations of a run on it. A run lasts longer than a time slice of the scheduler.
 #[derive(Clone, Copy)]
 struct Workload {
     link: &'static str,
-    /// WRITEs of one run of the twins.
+    /// WRITEs of one run of the program that exists in C and in Rust.
     twin_writes: &'static str,
-    /// Multiplies the messages of a comparison.
+    /// Factor of the number of messages of a comparison.
     times: u64,
 }
 
@@ -56,7 +56,7 @@ struct Comparison {
     foreign: &'static str,
     own: &'static str,
     messages: u64,
-    /// Options that both understand.
+    /// Options of both programs.
     options: &'static str,
     /// Options of perftest alone: the transport timer and the number of outstanding READs of `ferroce perf`, and no peak bandwidth,
     /// which would read the clock for each message.
@@ -87,7 +87,7 @@ const WRITE_64K: Comparison = Comparison {
     less_is_better: false,
 };
 
-/// No inline data: perftest uses none on devices that it does not know, whatever -I requests.
+/// Without inline data: perftest uses none on devices that are not in its list, whatever the value of -I.
 const COMPARISONS: [Comparison; 4] = [
     Comparison {
         name: "SEND, 8 B, half a round trip",
@@ -165,7 +165,7 @@ fn compare_twins(args: &Args, workload: Workload) -> Result<Value, String> {
         let text = String::from_utf8_lossy(&output.stdout);
         text.trim().parse().map_err(|_| format!("{command:?}: {}: {text}", output.status))
     };
-    let (mut foreign, mut own) = in_turns(
+    let (mut foreign, mut own) = alternating(
         &format!("the same program in C and Rust ({})", workload.link),
         || one(Command::new(&args.setup.ferroce).args(["run", "--"]).arg(in_c).env(LINK, workload.link)),
         || one(Command::new(in_rust).env(LINK, workload.link)),
@@ -198,7 +198,7 @@ pub(crate) fn run(args: &Args) -> Result<Value, String> {
 }
 
 /// Both figures of every round. The order alternates, so that neither side always runs first.
-fn in_turns(
+fn alternating(
     name: &str,
     mut foreign: impl FnMut() -> Result<f64, String>,
     mut own: impl FnMut() -> Result<f64, String>,
@@ -231,7 +231,7 @@ fn compare(
             .collect()
     };
     let sides = |words: &[String]| both_sides(args, words, workload.link, port);
-    let (mut foreign, mut own) = in_turns(
+    let (mut foreign, mut own) = alternating(
         &format!("{} ({})", comparison.name, workload.link),
         || {
             let output =
@@ -365,7 +365,7 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{text}");
         }
-        // Every row of both links counts, whichever it is, and one without a figure is no success.
+        // Every row of both links counts, and a row without a figure fails.
         for cost in [json!(0.06), Value::Null] {
             let mut bad = row.clone();
             bad["cost"] = cost;

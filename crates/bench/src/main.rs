@@ -118,7 +118,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// All benchmarks that leave the repository as it is. One that fails does not keep the others from running.
+/// All benchmarks that do not change the repository. If one fails, the others still run.
 fn everything() -> Result<(), String> {
     let all =
         [perf::run(&perf::Args::default()), boundary::bench(), fabric::bench(&fabric::Options::default())];
@@ -127,8 +127,8 @@ fn everything() -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// What most benchmarks need: the command under test, which is built unless one is given, and a folder for the output of the
-/// programs that they start.
+/// The setup of most benchmarks: the command under test, which is built unless one is given, and a folder for the output of
+/// programs.
 fn prepare(ctx: &Context, given: Option<&Path>) -> Result<Setup, String> {
     let logs = ctx.scratch().join("programs");
     std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
@@ -139,7 +139,7 @@ fn prepare(ctx: &Context, given: Option<&Path>) -> Result<Setup, String> {
     Ok(Setup { ferroce, logs })
 }
 
-/// Runs the subcommand `worker` of this program in a network namespace; the JSON that it prints.
+/// Runs the subcommand `worker` of this program in a network namespace. Returns the JSON that it prints.
 fn measure_in_namespace(
     worker: &str,
     setup: Setup,

@@ -1,7 +1,7 @@
 //! Prints the JSON of `ferroce perf` as Markdown tables.
 //!
-//! The command owns the structure of its JSON and may extend it at any time. So this module depends on the measurements only:
-//! every object with a test and a message size is one, at any depth, and absent figures are left out.
+//! The structure of the JSON may change. So this module depends only on the measurements: every object with a test and a message
+//! size is one, at any depth. Missing figures are left out.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     perf: Vec<String>,
 }
 
-/// One figure of all tests over all sizes.
+/// A table: one figure of all tests over all sizes.
 struct Table {
     title: &'static str,
     /// Key of the figure in a measurement.
@@ -46,7 +46,7 @@ struct Measurement<'a> {
     json: &'a Value,
 }
 
-/// The benchmark. A measurement that failed is named below the tables and makes the whole fail.
+/// The benchmark. A failed measurement is named below the tables and makes the benchmark fail.
 pub(crate) fn run(args: &Args) -> Result<(), String> {
     let (file, status) = match &args.from {
         Some(file) => (file.clone(), None),
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
     }
 }
 
-/// Runs `ferroce perf`, whose progress bar goes straight to the terminal; the file with its figures, and how it ended.
+/// Runs `ferroce perf`, whose progress bar goes directly to the terminal. Returns the file with its figures, and its exit status.
 fn measure(ctx: &Context, perf: &[String]) -> Result<(PathBuf, ExitStatus), String> {
     let mut command = xtask::cargo();
     command.args(["run", "--release", "--quiet", "--", "perf", "--json"]).args(perf).current_dir(&ctx.root);
@@ -126,7 +126,7 @@ fn machine_line(json: &Value) -> String {
 }
 
 fn render_table(text: &mut String, table: &Table, measurements: &[Measurement]) {
-    // In the order in which the command lists them, which puts the sockets first.
+    // In the order of the command, which lists sockets first.
     let mut columns: Vec<&str> = Vec::new();
     let mut rows: BTreeMap<u64, BTreeMap<&str, f64>> = BTreeMap::new();
     for Measurement { test, size, json } in measurements {
@@ -149,7 +149,7 @@ fn render_table(text: &mut String, table: &Table, measurements: &[Measurement]) 
     text.push('\n');
 }
 
-/// The number under `key`, however deep it lies.
+/// The number under `key`, at any depth.
 fn leaf(json: &Value, key: &str) -> Option<f64> {
     let fields = json.as_object()?;
     fields.get(key).and_then(Value::as_f64).or_else(|| fields.values().find_map(|value| leaf(value, key)))
@@ -160,7 +160,7 @@ fn column(test: &str) -> &str {
     test.strip_suffix("-lat").or_else(|| test.strip_suffix("-bw")).unwrap_or(test)
 }
 
-/// A figure, and how many times as good as TCP it is at the same size. READs and atomics are compared with a request and its reply.
+/// A figure, and its ratio to TCP at the same size. READs and atomics are compared with a request and its reply.
 fn cell(table: &Table, row: &BTreeMap<&str, f64>, column: &str) -> String {
     let Some(&figure) = row.get(column) else { return "-".to_owned() };
     let asks = matches!(column, "read" | "atomic");

@@ -1,4 +1,4 @@
-//! Runs a server and its client, or several such pairs at once.
+//! Runs a server and its client, or several such pairs concurrently.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use xtask::programs::session::{Program, is_listening};
 use xtask::tools::which;
 
-/// Where clients find their server.
+/// Address of the servers.
 const HOST: &str = "127.0.0.1";
 
-/// Runs a server per port, then a client for each once all servers listen. Returns the output of the clients. `side` makes the
-/// command of one side from its port and, for a client, the host.
+/// Runs a server per port and, once all servers listen, a client for each. Returns the output of the clients. `side` returns the
+/// command of one side for its port and, for a client, the host.
 pub(crate) fn converse(
     logs: &Path,
     name: &str,
@@ -52,7 +52,7 @@ pub(crate) fn talk(
     Ok(converse(logs, name, &[port], limit, |_, host| side(host))?.concat())
 }
 
-/// A command on the core of its side. Two sides that poll on one core would wait for the scheduler.
+/// A command pinned to the core of its side. Two polling sides on one core would wait for the scheduler.
 pub(crate) fn on_core_of(host: Option<&str>, program: impl AsRef<OsStr>) -> Command {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if cores < 2 || which("taskset").is_none() {

@@ -1,7 +1,7 @@
 //! UCX over ferroce's device against UCX's own tcp transport: the same program, in one run on one machine.
 //!
-//! Both kinds of runs alternate, because the speed of a machine varies, and medians are compared. Each side has its own core where
-//! there are two.
+//! Both kinds of runs alternate, because the speed of a machine varies, and medians are compared. Each side has its own core if there
+//! are two.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Log-linear buckets of histograms: a power of two has 2^`bits` of them, so a bucket is at most 1 / 2^`bits` of its values wide.
 
-/// The bucket of a value: the place of its highest bit, then the `bits` behind it.
+/// The bucket of a value: the position of its highest bit, then the `bits` below it.
 #[inline]
 pub(crate) fn bucket(value: u64, bits: u32) -> usize {
     let shift = (u64::BITS - value.leading_zeros()).saturating_sub(bits + 1);

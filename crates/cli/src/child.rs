@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// Has the kernel signal the child when the spawning thread dies; so spawn from the main thread.
+/// Makes the kernel send `signal` to the child when the spawning thread ends. So the main thread must spawn it.
 pub(crate) fn die_with_parent(command: &mut Command, signal: libc::c_int) {
     let parent = std::process::id();
     // SAFETY: runs between fork and exec and makes two plain system calls: no allocation, no lock.
@@ -13,7 +13,7 @@ pub(crate) fn die_with_parent(command: &mut Command, signal: libc::c_int) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, signal) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // The parent may have died before the request reached the kernel; then no signal would ever come.
+            // If the parent died before `prctl`, the kernel never sends the signal.
             if libc::getppid() as u32 != parent {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }

@@ -67,8 +67,8 @@ impl FaultArgs {
     /// Sets the variable in our own environment. Must be called before the first thread starts.
     pub(crate) fn apply_here(&self) -> Result<(), Failure> {
         if let Some(value) = self.to_variable()? {
-            // SAFETY: called while the command line is being carried out on the only thread there is, before a
-            // device is opened or a progress bar drawn; so no thread reads the environment meanwhile.
+            // SAFETY: only the main thread exists: the command has opened no device and drawn no progress bar yet. So no
+            // other thread reads the environment meanwhile.
             unsafe { std::env::set_var(FAULTS_VARIABLE, value) };
         }
         Ok(())

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// The type of a GID: RoCEv2.
 const ROCE: &str = "v2";
-/// The same for iWARP, as `show_gids` prints it.
+/// The type of a GID of an iWARP device, as `show_gids` prints it.
 const IWARP: &str = "v1";
 
 const EXAMPLES: &str = "\

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 const MOST_CONNECTIONS: usize = 16;
 /// A request without its body; Prometheus sends a few hundred bytes.
 const MOST_REQUEST: usize = 8 << 10;
-/// Until the request is complete, and until the answer is taken.
+/// Timeout for receiving a request, and for sending the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a request gets.
+/// The answer to a request.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
@@ -39,8 +39,8 @@ impl Answer {
 /// The content of a well-formed GET.
 type Content<'a> = &'a (dyn Fn(&Request) -> Answer + Sync);
 
-/// Answers GETs for ever. On loopback only requests for an address or localhost are answered: otherwise a page in a browser could have a name
-/// of its own lead here and read the answer.
+/// Answers GETs until accepting a connection fails. With `checks_host` it refuses requests whose `Host` is neither an address nor localhost:
+/// otherwise a web page could resolve a name of its own to this server and read the answers (DNS rebinding).
 pub(crate) fn serve(listener: &TcpListener, checks_host: bool, content: Content<'_>) -> Result<(), Failure> {
     let busy = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ pub(crate) fn serve(listener: &TcpListener, checks_host: bool, content: Content<
             };
             if busy.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
                 busy.fetch_sub(1, Ordering::Relaxed);
-                // A peer that does not read has itself to blame.
+                // A peer that does not read loses the answer.
                 let _ = respond(&stream, &Answer::refusal(503, "too many connections\n"));
                 continue;
             }
@@ -72,7 +72,7 @@ pub(crate) fn serve(listener: &TcpListener, checks_host: bool, content: Content<
     })
 }
 
-/// A connection that ended before it was accepted, a signal, or no descriptor left.
+/// Whether an error is temporary: a connection that ended before it was accepted, a signal, or a lack of descriptors or memory.
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(error.kind(), Kind::ConnectionAborted | Kind::Interrupted | Kind::ConnectionReset)
@@ -82,7 +82,7 @@ fn is_passing(error: &io::Error) -> bool {
 /// The head of a request.
 pub(crate) struct Request(String);
 
-/// Reads up to the empty line. Returns the status that says what is wrong with the request.
+/// Reads up to the empty line. The error is the HTTP status of the answer.
 fn read_request(mut stream: &TcpStream) -> Result<Request, u16> {
     let end = Instant::now() + PATIENCE;
     let mut head = Vec::new();
@@ -129,7 +129,7 @@ impl Request {
         headers.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
     }
 
-    /// Why the request has no answer, whatever its path.
+    /// Returns the refusal of a request that is invalid for every path.
     fn refusal(&self, checks_host: bool) -> Option<Answer> {
         let is_http = self.words().nth(2).is_some_and(|version| version.starts_with("HTTP/1."));
         match self.words().next() {
@@ -143,7 +143,7 @@ impl Request {
     }
 }
 
-/// Text with its `%xx` resolved. What is no such code stays; what is no UTF-8 is replaced.
+/// Text with `%xx` and `+` decoded. A `%` without a code stays; invalid UTF-8 is replaced.
 fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

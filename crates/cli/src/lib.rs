@@ -3,7 +3,7 @@
 //! It is a library, so that the benchmarks of crates/bench describe machines and draw plots as `ferroce perf` does. No
 //! other crate may depend on it.
 //!
-//! Exit status: 0 for success, 1 for a failure, explained in one sentence, 2 for a wrong command line. `run`,
+//! Exit status: 0 for success, 1 for a failure, 2 for a wrong command line. One sentence explains a failure. `run`,
 //! `capture`, `dsm run` and `fabric live` return the status of the program.
 
 mod buckets;
@@ -129,7 +129,7 @@ enum Command {
     Timeline(timeline::Args),
 }
 
-/// Runs the command that the arguments of the process name.
+/// Parses the arguments of the process and runs the command.
 pub fn main() -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
     // An internal command. It is no clap subcommand, since clap would suggest it for a mistyped one.
@@ -162,7 +162,7 @@ pub fn main() -> ExitCode {
     outcome.unwrap_or_else(|failure| failure.report())
 }
 
-/// How the command line spells a value: `SendLat` is `send-lat`.
+/// The spelling of a value on the command line: `SendLat` is `send-lat`.
 fn name_of(value: impl clap::ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
@@ -174,7 +174,7 @@ fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     print_text(&text)
 }
 
-/// Prints to standard output; a reader that left early (`| head`) is no failure.
+/// Prints to standard output. A reader that closes the pipe early (`| head`) is not a failure.
 fn print_text(text: &str) -> Result<(), Failure> {
     use std::io::{ErrorKind, Write};
     match writeln!(std::io::stdout().lock(), "{text}") {
@@ -198,10 +198,10 @@ mod tests {
         ("ferroce fabric ssh", "the command's output"),
     ];
 
-    /// Every command below this one that has no further ones, by its full name.
+    /// Collects the commands without subcommands below this one, each with its full name.
     fn leaves(command: &clap::Command, name: &str, found: &mut Vec<(String, clap::Command)>) {
         let below: Vec<_> = command.get_subcommands().filter(|below| !below.is_hide_set()).collect();
-        // `ferroce perf` is a command of its own, too.
+        // `ferroce perf` also runs without a subcommand.
         if below.is_empty() || !command.is_subcommand_required_set() && name != "ferroce" {
             found.push((name.to_owned(), command.clone()));
         }

@@ -119,7 +119,7 @@ pub(crate) fn utc(seconds: u64) -> String {
 }
 
 /// Date of the proleptic Gregorian calendar, that many days after 1970-01-01. Years are counted from March, so
-/// that the leap day is the last of a year and every earlier month keeps its place.
+/// that the leap day is the last of a year and all months begin at the same offset in every year.
 fn civil_date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

@@ -23,7 +23,7 @@ pub(crate) fn search(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Runs the program to its end. It receives the signals that are sent to us, and dies if we do.
+/// Runs the program to its end. The program receives the signals that are sent to this process, and dies with it.
 pub(crate) fn run_to_end(mut command: Command) -> Result<ExitStatus, Failure> {
     child::die_with_parent(&mut command, libc::SIGTERM);
     let blocked = signals::Blocked::new();

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const PASSED_ON: [libc::c_int; 6] =
+const FORWARDED: [libc::c_int; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 
 /// The signals above and `SIGCHLD`, blocked in this process so that [`Blocked::wait`] can take them one by one.
@@ -18,7 +18,7 @@ pub(crate) struct Blocked {
 }
 
 impl Blocked {
-    /// Blocks them.
+    /// Blocks the signals.
     pub(crate) fn new() -> Blocked {
         let mut taken = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
@@ -26,7 +26,7 @@ impl Blocked {
         // `pthread_sigmask` fills the second.
         unsafe {
             libc::sigemptyset(taken.as_mut_ptr());
-            for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
+            for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
                 libc::sigaddset(taken.as_mut_ptr(), signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, taken.as_ptr(), before.as_mut_ptr());
@@ -51,12 +51,12 @@ impl Blocked {
     /// Runs `what` with the original signal mask: a signal then has its default effect.
     pub(crate) fn released<T>(&self, what: impl FnOnce() -> T) -> T {
         let set = |mask: &libc::sigset_t| {
-            // SAFETY: the mask was filled in `new`, and the old one is not wanted.
+            // SAFETY: the mask was filled in `new`; the null pointer requests no old mask.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
         };
         set(&self.before);
         let result = what();
-        // SAFETY: the set was filled in `new`, and the old one is not wanted.
+        // SAFETY: the set was filled in `new`; the null pointer requests no old mask.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &self.taken, std::ptr::null_mut()) };
         result
     }
@@ -92,18 +92,18 @@ impl Blocked {
 }
 
 /// Takes the terminal of standard input back from a program in another PID namespace. A shell there makes itself the
-/// foreground process group, and cannot name the one before it when it ends.
+/// foreground process group. It cannot restore the previous group, which has no ID in its namespace.
 pub(crate) fn reclaim_terminal() {
-    // A background process that asks for the terminal would be stopped.
+    // The kernel stops a background process that calls tcsetpgrp, unless it ignores SIGTTOU.
     // SAFETY: ignores a signal for the time of one call, and then restores what was set before.
     let before = unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
-    // Fails without a terminal; then nobody took it.
+    // Fails if standard input is no terminal; there is nothing to take back then.
     let _ = rustix::termios::tcsetpgrp(io::stdin(), rustix::process::getpgrp());
     // SAFETY: as above.
     unsafe { libc::signal(libc::SIGTTOU, before) };
 }
 
-/// From now on the signals that end a program only set the flag that this returns, so that the program can restore the terminal first.
+/// Makes SIGINT, SIGTERM and SIGHUP only set the returned flag, so that the program can restore the terminal before it ends.
 pub(crate) fn note_end() -> &'static AtomicBool {
     static ENDED: AtomicBool = AtomicBool::new(false);
     extern "C" fn note(_signal: libc::c_int) {
@@ -116,7 +116,7 @@ pub(crate) fn note_end() -> &'static AtomicBool {
     &ENDED
 }
 
-/// The longest possible wait; a signal ends it.
+/// Timeout of a wait that only a signal should end.
 const FOREVER: Duration = Duration::from_secs(3600);
 
 /// A signal that was sent to us.

@@ -1,4 +1,4 @@
-//! Message sizes and durations: how people write them, and how we print them.
+//! Parses and prints message sizes and durations.
 
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
@@ -33,7 +33,7 @@ pub(crate) fn format_amount(bytes: u64) -> String {
 /// Prefixes of plain numbers.
 const PREFIXES: [(f64, &str); 6] = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")];
 
-/// The value in the largest of the units, which fall, that it reaches within `slack`; else in the last one.
+/// The value in the largest unit that it reaches within `slack`, or in the last unit. The units are in descending order.
 fn in_unit<'a>(value: f64, units: &[(f64, &'a str)], slack: f64) -> (f64, &'a str) {
     let fits = |(unit, _): &&(f64, &str)| value >= unit * (1.0 - slack);
     let (unit, name) = units.iter().find(fits).or(units.last()).copied().unwrap_or((1.0, ""));

@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Has the kernel split each datagram into packets of this length.
+/// Makes the kernel split each datagram into packets of this length.
 pub(crate) fn set_udp_segment(socket: &impl AsRawFd, length: u16) -> io::Result<()> {
     set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &libc::c_int::from(length).to_ne_bytes())
 }
 
-/// Has the kernel merge consecutive packets into one datagram.
+/// Makes the kernel merge consecutive packets into one datagram.
 pub(crate) fn set_udp_gro(socket: &impl AsRawFd) -> io::Result<()> {
     set(socket, libc::SOL_UDP, libc::UDP_GRO, &1_i32.to_ne_bytes())
 }

@@ -1,13 +1,13 @@
-//! A mistyped command: which one was meant.
+//! Suggestions for a mistyped command.
 //!
-//! clap compares words by their common letters, and does not find `run` in `rnu`. Here two words are close if few letters were added, left
-//! out, changed or swapped with their neighbour.
+//! clap compares words by their common letters, and does not suggest `run` for `rnu`. This module counts the letters that are added, left
+//! out, changed, or swapped with the next one.
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
 
-/// Adds the commands that an unknown one may mean, if clap found none.
+/// Adds suggestions for an unknown command if clap found none.
 pub(crate) fn add(mut error: Error, root: &Command, line: impl Iterator<Item = OsString>) -> Error {
     if error.kind() != ErrorKind::InvalidSubcommand || error.get(ContextKind::SuggestedSubcommand).is_some() {
         return error;
@@ -26,7 +26,7 @@ pub(crate) fn add(mut error: Error, root: &Command, line: impl Iterator<Item = O
     error
 }
 
-/// The names that are closest to a word: at most one mistake in three letters.
+/// The names that are closest to a word: at most one difference per three letters.
 fn closest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let most = word.chars().count().div_ceil(3);
     let all: Vec<(usize, &str)> = names.map(|name| (distance(word, name), name)).collect();
@@ -62,7 +62,7 @@ mod tests {
     use crate::CommandLine;
     use clap::{CommandFactory, Parser};
 
-    fn said(line: &str) -> String {
+    fn error_text(line: &str) -> String {
         let words = || line.split(' ').map(OsString::from);
         let error = CommandLine::try_parse_from(words()).err().expect("a mistake");
         add(error, &CommandLine::command(), words()).to_string()
@@ -77,10 +77,10 @@ mod tests {
             ("ferroce fabric smi x.toml", "'sim'"),
             ("ferroce perf wirte-bw", "'write-bw'"),
         ] {
-            let text = said(line);
+            let text = error_text(line);
             assert!(text.contains("similar") && text.contains(meant), "{line}: {text}");
         }
-        assert!(!said("ferroce xyzzy").contains("similar"));
+        assert!(!error_text("ferroce xyzzy").contains("similar"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The option `--wire`: which protocol the device speaks.
+//! The option `--wire`: the wire protocol of the device.
 
 use crate::devices::settings;
 use crate::failure::Failure;

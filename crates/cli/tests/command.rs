@@ -1,4 +1,4 @@
-//! The command as a user meets it: exit statuses, sentences, two sides of a test, a captured program.
+//! The command from outside: exit statuses, sentences, two sides of a test, a captured program.
 
 mod support;
 
@@ -39,7 +39,7 @@ fn wrong_command_lines_end_with_2() {
     }
 }
 
-/// The whole suite takes a minute: what it cannot do without is tried first.
+/// The whole suite takes a minute, so its preconditions are checked first.
 #[test]
 fn what_the_suite_needs_is_tried_first() {
     let found = outcome(&mut ferroce("perf --quick --report /nowhere/at/all/r.html"));
@@ -88,7 +88,7 @@ fn two_sides_measure_sockets() {
         assert_eq!(line["params"]["size"], size);
         let count = if figure == "latency" { "samples" } else { "messages" };
         let found = line[figure][count].as_u64().unwrap_or_default();
-        // A bare UDP socket that overflows has lost what it had no room for, and says so in its count.
+        // A plain UDP socket whose buffer overflows loses datagrams, and its count shows that.
         let least = if test == "udp-bw" { 1 } else { 10 };
         assert!((least..=10).contains(&found), "{line}");
     }

@@ -1,4 +1,4 @@
-//! `ferroce dsm` as a user meets it: a C program over libjia, started as several processes that share memory.
+//! `ferroce dsm` from outside: a C program over libjia, started as several processes that share memory.
 
 mod sshd;
 mod support;
@@ -189,8 +189,8 @@ fn a_signal_to_the_launcher_ends_everything() {
     }
 }
 
-/// Starting many takes long. Process 0 asks the meeting place something, has its answer, and ends the job, all before the
-/// last ones are there.
+/// Starting many takes long. Process 0 sends a request to the rendezvous, gets the answer, and ends the job, all before the
+/// last ones have started.
 #[test]
 fn many_processes_are_watched_while_they_are_started() {
     let script = "echo started; [ $FERROCE_DSM_RANK = 0 ] || exec sleep 100
@@ -203,7 +203,7 @@ fn many_processes_are_watched_while_they_are_started() {
     assert!(started < 500, "{started} were started");
 }
 
-/// The first have ended long before the last are started, and that is no reason not to start them.
+/// The first processes end long before the last are started; the last must be started nevertheless.
 #[test]
 fn many_short_processes_all_run() {
     let found = outcome(&mut ferroce("dsm run -n 300 echo here"));
@@ -349,7 +349,7 @@ fn processes_behind_a_real_ssh_end_with_the_launcher() {
     assert!(killed.expect("kill runs").success());
     let found = finish(child);
     assert_eq!(found.code, 128 + 15, "{found:?}");
-    // Behind ssh no parent waits for the process; the rendezvous tells it that the launcher has ended.
+    // Behind ssh no parent waits for the process; the rendezvous reports to it that the launcher has ended.
     let patience = std::time::Instant::now();
     while sleepers.iter().any(|sleeper| Path::new("/proc").join(sleeper).exists()) {
         assert!(patience.elapsed() < std::time::Duration::from_secs(20), "left: {sleepers:?}");
@@ -430,7 +430,7 @@ fn below_mpirun_process_0_is_named_when_it_dies() {
     assert!(found.stderr.contains(sentence) && !found.stderr.contains("launcher"), "{found:?}");
 }
 
-/// The table and the timeline of `--stat` tell the same about barriers, also for the process that comes last and waits for nobody.
+/// The table and the timeline of `--stat` agree about barriers, also for the process that enters last and does not wait.
 #[test]
 fn statistics_agree_with_their_timeline() {
     let Some(found) = run("-n 3 --stat --json", "barriers") else { return };

@@ -1,4 +1,4 @@
-//! `ferroce export` over HTTP, as Prometheus meets it.
+//! `ferroce export` over HTTP, as Prometheus uses it.
 
 use ferroce_nic::{Config, Nic};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -116,7 +116,7 @@ fn other_requests_are_refused() {
     assert_eq!(status("GET / HTTP/1.1\r\n\r\n"), "200");
 }
 
-/// Connections that say nothing take the places of others only for a few seconds.
+/// Connections that send nothing occupy the slots of others only for a few seconds.
 #[test]
 fn silent_connections_are_bounded_in_number_and_time() {
     let exporter = Exporter::start();

@@ -1,4 +1,4 @@
-//! `ferroce devices`, `gids` and `counters` as a user meets them.
+//! `ferroce devices`, `gids` and `counters` from outside.
 
 use ferroce_nic::{Config, Nic, QpInit};
 use serde_json::Value;

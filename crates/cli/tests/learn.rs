@@ -114,7 +114,7 @@ fn line_matches(pattern: &str, line: &str) -> bool {
 fn lines_match<P: AsRef<str>, L: AsRef<str>>(patterns: &[P], lines: &[L]) -> bool {
     let Some((pattern, others)) = patterns.split_first() else { return lines.is_empty() };
     if pattern.as_ref() == ANY {
-        // What ferroce says about the program is always on the page.
+        // The page always has the sentences of ferroce about the program.
         let said = lines.iter().position(|line| line.as_ref().starts_with("ferroce["));
         return (0..=said.unwrap_or(lines.len())).any(|at| lines_match(others, &lines[at..]));
     }
@@ -320,7 +320,7 @@ impl Book {
         page
     }
 
-    /// Changes main.c as a `diff` block says.
+    /// Applies a `diff` block to main.c.
     fn change(&self, body: &[String]) {
         let side = |other: char| -> String {
             let kept = body.iter().filter(|line| !line.starts_with(other));

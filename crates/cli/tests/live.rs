@@ -1,4 +1,4 @@
-//! `ferroce fabric live` as a user meets it: two hosts, a switch, and real RDMA programs that speak through it.
+//! `ferroce fabric live` from outside: two hosts, a switch, and real RDMA programs that communicate through it.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn scenario(name: &str, rest: &str) -> PathBuf {
 #[track_caller]
 fn live(name: &str, rest: &str, arguments: &[&str]) -> (Outcome, Vec<serde_json::Value>) {
     let path = scenario(name, rest);
-    // A library that nobody loads here: `ferroce perf` brings its own NIC.
+    // No program loads the library here: `ferroce perf` contains the NIC.
     let library = path.with_extension("so");
     std::fs::write(&library, "").expect("a file");
     let (page, json) = (path.with_extension("html"), path.with_extension("jsonl"));
@@ -60,7 +60,7 @@ fn live(name: &str, rest: &str, arguments: &[&str]) -> (Outcome, Vec<serde_json:
 /// Set to 1 where namespaces or /dev/net/tun are refused: the tests are skipped instead of failing.
 const ALLOW_SKIP: &str = "FERROCE_TEST_SKIP_LIVE";
 
-/// Whether this machine can have a live fabric. If not, the test fails, or is skipped where that is allowed.
+/// Whether this machine can run a live fabric. If not, the test fails, or is skipped where that is allowed.
 fn can_live(name: &str) -> bool {
     let (found, _) = live(&format!("probe-{name}"), "", &["--", "true"]);
     let refused = found.code == 126;

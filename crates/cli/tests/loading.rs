@@ -1,4 +1,4 @@
-//! Which libibverbs programs get below `ferroce run`, however they look for it: C programs on the real library.
+//! Which libibverbs programs get below `ferroce run`, for each way to load it: C programs on the real library.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{Outcome, build_library, cc, ferroce, has_compiler, is_root, outcome, scratch};
 
-/// The library next to the command, which takes the place of the system's.
+/// The library next to the command, which replaces the system's.
 fn ours() -> PathBuf {
     let library = Path::new(env!("CARGO_BIN_EXE_ferroce")).with_file_name("libibverbs.so");
     library.canonicalize().expect("it was built")
@@ -219,7 +219,7 @@ fn doctor_says_why_our_library_cannot_get_in() {
     diagnose(&folder, "./inside", &["libibverbs fails", "contains libibverbs itself"]);
     diagnose(&folder, "./musl", &["libibverbs fails", "musl"]);
     diagnose(&folder, "./lonely", &["libraries fails", "libgone.so is not found"]);
-    // The field of the processor, at byte 18, of one that nobody has.
+    // The field of the processor, at byte 18, with a number that does not exist.
     let mut foreign = std::fs::read(file("list")).expect("our own file");
     foreign[18] = 0xfe;
     std::fs::write(file("foreign.so"), foreign).expect("a file of ours");

@@ -1,4 +1,4 @@
-//! The catalogue of mistakes: each program of programs/mistakes shows what its comment tells, and `ferroce run --explain` says why.
+//! The catalogue of mistakes: each program of programs/mistakes behaves as its comment states, and `ferroce run --explain` prints the reason.
 //!
 //! `FERROCE_REGENERATE=1 cargo test -p ferroce-cli --test mistakes` writes docs/learn/mistakes.md from the comments.
 
@@ -26,7 +26,7 @@ const LEFT_BEHIND: &str = "  never ";
 enum Kind {
     /// What the program prints.
     Shows,
-    /// What ferroce says about it.
+    /// What ferroce prints about it.
     Says,
 }
 

@@ -94,7 +94,7 @@ fn bandwidth_of_gpu_memory() {
     let line = format!("perf write-bw 127.0.0.1 -p {} --gpu", server.port);
     let refused = outcome(ferroce(&line).env("LD_LIBRARY_PATH", &empty));
     assert_eq!(refused.code, 1, "{refused:?}");
-    // Whichever side finds out first tells the other.
+    // The side that detects it first reports it to the other.
     assert!(refused.stderr.contains("--gpu needs the CUDA driver"), "{refused:?}");
     for folder in [driver, empty] {
         std::fs::remove_dir_all(folder).expect("ours");
@@ -261,7 +261,7 @@ fn lost_packets_cost_time_not_data() {
     check_latency(&both_sides("send-lat", "-n 200 --loss 1% --seed 7")[0], 200);
     check_latency(&both_sides("send-lat", "-n 50 -c uc --loss 5% --seed 7")[0], 50);
     check_latency(&both_sides("write-lat", "-n 50 -c uc --loss 5% --seed 7")[0], 50);
-    // Nobody repeats datagrams: half of a thousand cannot all arrive.
+    // Datagrams are not retransmitted: with such a loss, a thousand cannot all arrive.
     let line = &both_sides("send-bw", "-c ud -s 64 -n 1000 --loss 50% --seed 7")[0];
     check_bandwidth(line, 1000);
     assert!(line["bandwidth"]["lost"].as_u64() > Some(0), "{line}");

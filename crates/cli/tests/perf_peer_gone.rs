@@ -60,7 +60,7 @@ fn a_killed_server_ends_the_client() {
 
 #[test]
 fn a_silent_server_ends_the_client_with_the_reason() {
-    // One-sided operations over the same-host fabric are none of a stopped server's business: they go on.
+    // One-sided operations over the same-host fabric need no action of a stopped server: they continue.
     let cases = [
         ("write-bw", "-s 64K", "udp"),
         ("read-lat", "", "udp"),

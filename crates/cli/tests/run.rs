@@ -1,4 +1,4 @@
-//! `ferroce run` as a user meets it, with programs that need no library: the shell stands in for them. Real programs on the
+//! `ferroce run` from outside, with the shell as a program that needs no library. Real programs on the
 //! real library are run by `cargo xtask programs`.
 
 mod support;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use support::{Outcome, build_library, ferroce, is_root, outcome};
 
-/// A library that nobody loads here; `ferroce run` only wants to know that it is there.
+/// A library that no program loads here; `ferroce run` only checks that it exists.
 fn library(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("ferroce-run-{name}-{}.so", std::process::id()));
     std::fs::write(&path, "").expect("a file");

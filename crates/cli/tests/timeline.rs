@@ -50,7 +50,7 @@ fn the_page_has_packets_posts_and_completions() {
         (&4.into(), &4.into())
     );
     assert_eq!(connection["operations"]["failed"], 1, "{connection}");
-    // The page of a second run in the same place, and the command that reads it again, have nothing of the first.
+    // The page of a second run in the same folder, and the command that reads it again, have nothing of the first.
     let found = outcome(ferroce("run --timeline x.html --no-packets -- ./operations").current_dir(&folder));
     let command = found.stderr.lines().find_map(|line| line.strip_prefix("Read it again: ferroce "));
     let command = command.unwrap_or_else(|| panic!("no command: {found:?}"));

@@ -1,4 +1,4 @@
-//! `ferroce top` as a user meets it: on a terminal of its own, as text, as JSON.
+//! `ferroce top` from outside: on a terminal of its own, as text, as JSON.
 
 mod watched;
 

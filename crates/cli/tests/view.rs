@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use support::{ferroce, outcome, scratch};
 use watched::Watched;
 
-/// Held by each test that opens a NIC in this process. The page tells the devices of a process apart by their slots, which are given out again,
+/// Held by each test that opens a NIC in this process. The page distinguishes the devices of a process by their slots, which are reused,
 /// and shows the packets of all of them together.
 static OWN_NICS: Mutex<()> = Mutex::new(());
 
@@ -68,7 +68,7 @@ impl Viewer {
         self.get(&format!("/{}/{name}", self.token), &self.address.to_string())
     }
 
-    /// Asks for the data until it fulfils a condition: a NIC on a busy machine may answer too late for one call.
+    /// Requests the data until it fulfils a condition: a NIC on a busy machine may answer too late for one call.
     fn data(&self, query: &str, is_awaited: impl Fn(&Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
@@ -418,7 +418,7 @@ fn the_view_and_a_timeline_in_a_browser() {
     std::fs::remove_dir_all(folder).expect("our own folder");
 }
 
-/// A test that failed says so itself; the others go on.
+/// The lock of the tests with a NIC. A failed test poisons it, and the others continue.
 fn alone() -> MutexGuard<'static, ()> {
     OWN_NICS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,12 +1,12 @@
-//! The interface of a transport of the shared memory. What all transports have in common (ranks, nesting, allocation,
-//! statistics) is in `job`.
+//! The interface of a transport of the shared memory. `job` has the parts that all transports share: ranks, nesting, allocation,
+//! statistics.
 
 use crate::error::Error;
 use crate::heap::Homes;
 use crate::job::Tuning;
 use std::sync::atomic::AtomicU64;
 
-/// Where a message goes, or came from: process and tag.
+/// The destination or the source of a message: process and tag.
 pub(crate) type Envelope = (u32, i32);
 
 pub(crate) trait Backend: Send + Sync {
@@ -20,15 +20,15 @@ pub(crate) trait Backend: Send + Sync {
 
     fn lock(&self, id: u32) -> Result<(), Error>;
     fn unlock(&self, id: u32) -> Result<(), Error>;
-    /// Adds the time that it waits to `waits`.
+    /// Adds the time of the wait to `waits`.
     fn barrier(&self, waits: &AtomicU64) -> Result<(), Error>;
-    /// The same.
+    /// Waits for all processes, without making writes visible. Adds the time of the wait to `waits`.
     fn wait_all(&self, waits: &AtomicU64) -> Result<(), Error>;
     fn change_flag(&self, id: u32, set: bool) -> Result<(), Error>;
     fn wait_flag(&self, id: u32) -> Result<(), Error>;
 
     fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error>;
-    /// Blocks until a matching message is here, and takes it.
+    /// Blocks until a matching message has arrived, and takes it.
     fn recv(&self, from: Option<u32>, tag: Option<i32>) -> Result<(Envelope, Vec<u8>), Error>;
 
     /// Copies from the heap, as a read by the program would.

@@ -11,7 +11,7 @@ const NAP: Duration = Duration::from_millis(100);
 /// The kernel counts sleepers with a signed number.
 pub(crate) const MAX_SLEEPERS: u32 = i32::MAX as u32;
 
-/// Sleeps while `word` is `expected`, for at most `most`. May return earlier, so the caller checks the word again.
+/// Sleeps while `word` is `expected`, for at most `most`. May return early, so the caller checks the word again.
 pub(crate) fn sleep(word: &AtomicU32, expected: u32, most: Duration) {
     let _ = futex::wait(word, Flags::empty(), expected, Timespec::try_from(most).ok().as_ref());
 }
@@ -37,7 +37,7 @@ pub(crate) fn acquire(word: &AtomicU32, patience: Patience) {
         }
         std::hint::spin_loop();
     }
-    // A thread that slept cannot know whether others still sleep, so it marks the lock as contended.
+    // Other threads may still sleep, so a thread that slept marks the lock as contended.
     while word.swap(CONTENDED, Ordering::Acquire) != FREE {
         sleep(word, CONTENDED, NAP);
     }

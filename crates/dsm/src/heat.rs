@@ -1,4 +1,4 @@
-//! How often each page was transferred. Counted only on request, since it costs a lock and a look-up per page.
+//! Number of transfers of each page. Counted only on request, because it takes a lock and a look-up per page.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct PageTraffic {
     /// The page, counted from the start of the heap.
     pub page: u64,
-    /// Times it came from its home.
+    /// Number of fetches from its home.
     pub fetched: u64,
-    /// Times its changes went home.
+    /// Number of times that its changes were sent home.
     pub changed: u64,
 }
 

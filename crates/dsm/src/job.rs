@@ -1,4 +1,4 @@
-//! A process of a job, as programs see it.
+//! The interface of a process of a job for programs.
 
 use crate::backend::Backend;
 use crate::error::Error;
@@ -23,7 +23,7 @@ pub const LOCKS: u32 = 4096;
 /// Number of flags.
 pub const FLAGS: u32 = 1024;
 
-/// Optimisations that a program may turn on or off. None changes results.
+/// Optimisations that a program may turn on or off. They do not change results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tuning {
@@ -37,7 +37,7 @@ pub enum Tuning {
     LoadBalance,
     /// Fetch only the changed blocks of a page.
     ChangedBlocks,
-    /// Scattered changes of a page go home together. On by default.
+    /// Scattered changes of a page are sent home together. On by default.
     Parcels,
     /// Likely next pages are fetched with a page. On by default.
     Prefetch,
@@ -75,20 +75,20 @@ struct Inner {
     settings: Settings,
     transport: TransportKind,
     backend: Box<dyn Backend>,
-    /// Held during every `alloc` and `free`, waits included, so that they have one order.
+    /// Locked during every `alloc` and `free`, including their waits, so that they have one order.
     placing: Mutex<PlacementState>,
-    /// Held briefly.
+    /// Locked briefly.
     heap: RwLock<Allocator>,
     counters: Arc<Counters>,
     meeting: Arc<Meeting>,
-    /// What this process did, if the launcher asks for it.
+    /// The record of this process, if the launcher requests it.
     record: Option<Record>,
-    /// The rendezvous itself, if this process runs it.
+    /// The rendezvous, if this process runs it.
     kept: Mutex<Option<Kept>>,
 }
 
 impl Job {
-    /// Joins the other processes and sets the heap up. Returns when all have joined.
+    /// Joins the other processes and sets up the heap. Returns when all have joined.
     pub fn join(settings: Settings) -> Result<Job, Error> {
         let mut settings = settings.checked()?;
         let keeper = settings.meet.map_or(Keeper::First, |at| Keeper::Launcher(at.ip()));
@@ -111,7 +111,7 @@ impl Job {
         Ok(Job(Arc::new(inner)))
     }
 
-    /// Runs a call that may wait, and records how long it took.
+    /// Runs a call that may wait, and records its duration.
     fn spanned<T>(&self, call: &'static str, work: impl FnOnce() -> T) -> T {
         let Some(record) = &self.0.record else { return work() };
         let started = Instant::now();
@@ -120,8 +120,8 @@ impl Job {
         result
     }
 
-    /// The same for a call that waits for all processes. It passes the counter of the time that it waits; a record counts the whole call
-    /// instead, so that the table and the timeline agree.
+    /// Like [`Self::spanned`], for a call that waits for all processes. It passes the counter of the waiting time to the call. With a record, it
+    /// counts the whole call instead, so that the table and the timeline agree.
     fn spanned_barrier<T>(&self, call: &'static str, work: impl FnOnce(&AtomicU64) -> T) -> T {
         let waits = &self.0.counters.barrier_wait_ns;
         let Some(record) = &self.0.record else { return work(waits) };
@@ -150,7 +150,7 @@ impl Job {
     /// the same calls of `alloc` and `free` in the same order; `alloc` does not wait for them.
     pub fn alloc(&self, len: usize, placement: &Placement) -> Result<*mut u8, Error> {
         let mut placing = self.0.placing.lock();
-        // The range first: a list of homes for more pages than the heap has could exhaust memory.
+        // Allocates the range first: a list of homes for more pages than the heap has could exhaust memory.
         let at = self.0.heap.write().alloc(len)?;
         let pages = len.max(1).div_ceil(crate::PAGE);
         let homes =
@@ -162,7 +162,7 @@ impl Job {
     /// Frees an allocation. All processes call it, and it waits for all; afterwards the memory must not be used.
     pub fn free(&self, at: *mut u8) -> Result<(), Error> {
         let offset = (at as usize).wrapping_sub(self.0.backend.heap() as usize);
-        let _turn = self.0.placing.lock();
+        let _placing = self.0.placing.lock();
         let len = self.0.heap.read().len_at(offset).ok_or(Error::NotAllocated(at as usize))?;
         self.spanned_barrier("free", |waits| {
             self.0.backend.wait_all(waits)?;
@@ -172,7 +172,7 @@ impl Job {
         })
     }
 
-    /// Acquires lock `id` for this thread. Writes made under the lock before are visible afterwards.
+    /// Acquires lock `id` for this thread. Earlier writes under the lock are visible afterwards.
     pub fn lock(&self, id: u32) -> Result<(), Error> {
         known("lock", id, LOCKS)?;
         if HELD.with_borrow(|held| held.contains(&id)) {
@@ -199,7 +199,7 @@ impl Job {
         Ok(())
     }
 
-    /// Waits for all processes. Afterwards all earlier writes are visible to all. One thread per process calls it.
+    /// Waits for all processes. Afterwards all earlier writes are visible to all processes. One thread per process calls it.
     pub fn barrier(&self) -> Result<(), Error> {
         if let Some(id) = HELD.with_borrow(|held| held.last().copied()) {
             return Err(Error::BarrierInLock(id));
@@ -232,7 +232,7 @@ impl Job {
         self.spanned("wait_flag", || self.0.backend.wait_flag(id))
     }
 
-    /// Sends a message. `bytes` may be reused when it returns, whether or not the message was received.
+    /// Sends a message. The caller may reuse `bytes` when it returns, even if the message was not received yet.
     pub fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error> {
         known("process", to, self.size())?;
         add(&self.0.counters.messages, 1);
@@ -240,9 +240,9 @@ impl Job {
         self.spanned("send", || self.0.backend.send(to, tag, bytes))
     }
 
-    /// Waits for a message. `from` `None` accepts any sender; `tag` `None` accepts any tag from 0 on. Negative tags
-    /// are for layers above this one, whose messages a program must not take by accident. Copies as much as fits into
-    /// `into`, and returns the length of the message, its sender and its tag.
+    /// Waits for a message. `from` `None` accepts any sender; `tag` `None` accepts any tag from 0 on. Negative tags are for
+    /// layers above this one, and match only an explicit request. Copies as many bytes as fit into `into`, and returns the
+    /// length of the message, its sender and its tag.
     pub fn recv(
         &self,
         from: Option<u32>,
@@ -312,8 +312,8 @@ impl Job {
         self.0.counters.heat.pages()
     }
 
-    /// Leaves the job after waiting for all processes. Memory stays mapped while a clone of this job lives, but it is
-    /// no longer shared.
+    /// Waits for all processes and leaves the job. The memory stays mapped while a clone of this job exists, but is not
+    /// shared any more.
     pub fn leave(self) -> Result<(), Error> {
         if let Some(id) = HELD.with_borrow(|held| held.last().copied()) {
             return Err(Error::LeaveInLock(id));

@@ -20,11 +20,11 @@
 //! |---|---|
 //! | a process of a job | [`Job`], [`Settings`], [`Error`] |
 //! | arrays and locks for Rust programs | [`Shared`], [`Plain`], [`LockGuard`] |
-//! | where shared memory lies | [`Placement`], and `heap/` |
+//! | the homes of shared memory | [`Placement`], and `heap/` |
 //! | how the processes find each other, and detect a death | [`Rendezvous`], and `meet/` |
 //! | all processes on one host share memory | `local/` |
 //! | several hosts: pages that fault, are fetched and sent home | `paged/`, its protocol `coherence/`, its signals `faults/` |
-//! | how pages travel | `transport/` |
+//! | how pages are transferred | `transport/` |
 //! | counters | [`Statistics`] |
 #![deny(unsafe_code)]
 

@@ -3,7 +3,7 @@
 use crate::backend::Envelope;
 use std::collections::VecDeque;
 
-/// In the order of their arrival; messages of one sender stay in the order they were sent.
+/// Messages in the order of their arrival. Messages of one sender keep the order in which they were sent.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     messages: VecDeque<(Envelope, Vec<u8>)>,
@@ -24,10 +24,10 @@ impl Inbox {
     }
 }
 
-/// Header of each message: sender, tag, length.
+/// Bytes of the header of each message: sender, tag, length.
 pub(crate) const HEADER: usize = 16;
 
-/// Those bytes.
+/// The header of a message.
 pub(crate) fn header((from, tag): Envelope, len: usize) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     bytes[..4].copy_from_slice(&from.to_le_bytes());

@@ -1,5 +1,5 @@
-//! Creates, maps and accesses memory that several processes, or several parts of one, map. The rest of the crate
-//! needs no pointers.
+//! Creates, maps and accesses memory that several processes map, or that one process maps several times. The rest of the
+//! crate needs no pointers.
 
 #![expect(unsafe_code, reason = "maps memory and touches what others may touch at the same time")]
 
@@ -98,7 +98,7 @@ impl Mapping {
             Access::Read => libc::PROT_READ,
             Access::Write => libc::PROT_READ | libc::PROT_WRITE,
         };
-        // SAFETY: pages of this mapping, which nothing of ours points into.
+        // SAFETY: pages of this mapping; no reference of this crate points into them.
         let rc = unsafe { libc::mprotect(self.at(offset, len, crate::PAGE).cast(), len, rights) };
         if rc == 0 {
             return Ok(Change::Done);
@@ -124,10 +124,10 @@ impl Mapping {
         let fixed = if taken { libc::MAP_FIXED_NOREPLACE } else { libc::MAP_FIXED };
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | fixed;
         if taken {
-            // SAFETY: pages of this mapping, which nothing of ours points into, and which are mapped again below.
+            // SAFETY: pages of this mapping, which are mapped again below; no reference of this crate points into them.
             unsafe { libc::munmap(place, len) };
         }
-        // SAFETY: pages of this mapping, which nothing of ours points into, or nothing.
+        // SAFETY: pages of this mapping, to which no reference of this crate points; or, with `taken`, a range where nothing is mapped.
         let base = unsafe { libc::mmap(place, len, libc::PROT_NONE, flags, file.as_raw_fd(), at as i64) };
         if base == place {
             return Ok(Change::Done);
@@ -148,14 +148,14 @@ impl Mapping {
 
     /// Allocates the page of this byte.
     pub(crate) fn touch(&self, offset: usize) {
-        // SAFETY: inside the mapping; any value will do.
+        // SAFETY: inside the mapping; the value is ignored.
         unsafe { ptr::read_volatile(self.at(offset, 1, 1)) };
     }
 
     /// Registers all of it, for peers to read and write.
     pub(crate) fn register(self: &Arc<Self>, builder: RegionBuilder) -> Result<Region, ferroce::Error> {
         let start = NonNull::new(self.base).ok_or(ferroce::Error::OutOfMemory { bytes: self.len })?;
-        // SAFETY: mapped while `self` lives, and only ever touched through pointers and atomics.
+        // SAFETY: mapped while `self` lives, and only accessed through pointers and atomics.
         unsafe { builder.register_at(start, self.clone()) }
     }
 
@@ -186,7 +186,7 @@ impl Mapping {
     /// Copies bytes in.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len(), 1);
-        // SAFETY: inside the mapping; who may write there now is decided by the words around it.
+        // SAFETY: inside the mapping; the atomic words of the protocol decide who may write there at a time.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
@@ -200,7 +200,7 @@ impl Mapping {
     /// Copies bytes out.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len(), 1);
-        // SAFETY: inside the mapping; who may write there now is decided by the words around it.
+        // SAFETY: inside the mapping; the atomic words of the protocol decide who may write there at a time.
         unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
     }
 }

@@ -1,9 +1,9 @@
 //! The event queue: a radix heap, keyed by time in picoseconds.
 //!
-//! Simulated time never goes back, so an event needs to be compared only with the last time that was taken. Bucket n
-//! holds the times whose highest bit that differs from it is bit n − 1. Taking the next event from an empty bucket 0
-//! spreads the first other bucket over the lower ones. Events of equal time leave in the order in which they came:
-//! they are always in one bucket, and spreading keeps their order.
+//! Simulated time never goes back, so buckets are relative to the time of the last event that was taken. Bucket 0 holds
+//! the events of that time. Bucket n holds the events whose time differs from it in bit n − 1 and in no higher bit. When
+//! bucket 0 is empty, the first other bucket is spread over the lower ones. Events of equal time leave in the order of
+//! insertion: they are always in one bucket, and spreading keeps their order.
 
 /// Bucket 0 and one per bit.
 const BUCKETS: usize = 65;
@@ -52,7 +52,7 @@ impl<T: Copy> EventQueue<T> {
         self.buckets[first].iter().map(|(time, _)| *time).min()
     }
 
-    /// Adds an event. A time in the past counts as now.
+    /// Adds an event. A time in the past is replaced by the time of the last event that was taken.
     #[inline]
     pub fn push(&mut self, time: u64, event: T) {
         let time = time.max(self.last);
@@ -64,7 +64,7 @@ impl<T: Copy> EventQueue<T> {
         self.len += 1;
     }
 
-    /// Takes the next event, unless it comes after `until`.
+    /// Takes the next event, unless its time is after `until`.
     #[inline]
     pub fn pop(&mut self, until: u64) -> Option<(u64, T)> {
         if self.taken == self.buckets[0].len() && !self.refill(until) {
@@ -79,7 +79,7 @@ impl<T: Copy> EventQueue<T> {
         Some(next)
     }
 
-    /// Spreads the first bucket that has events; false if there is none before `until`.
+    /// Spreads the first bucket that has events. Returns `false` if no event is due by `until`.
     fn refill(&mut self, until: u64) -> bool {
         if self.occupied == 0 {
             return false;

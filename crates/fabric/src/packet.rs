@@ -28,7 +28,7 @@ pub struct Packet {
     pub seq: u32,
     /// ACK: the data packet that caused it. Over queue pairs: index of its headers.
     pub cause: u32,
-    /// The host that it goes to.
+    /// The destination host.
     pub to: u32,
     /// Input of the hash that chooses between equal paths.
     pub entropy: u32,
@@ -46,7 +46,7 @@ pub struct Packet {
     pub ect: bool,
     /// A switch marked it; an ACK echoes the mark.
     pub ce: bool,
-    /// The data was sent before.
+    /// It is a retransmission.
     pub again: bool,
 }
 
@@ -63,8 +63,8 @@ pub struct Stamps {
 impl Stamps {
     /// Adds a hop; a path longer than [`MAX_HOPS`] keeps the first ones.
     pub fn push(&mut self, hop: Hop) {
-        if let Some(place) = self.hops.get_mut(usize::from(self.len)) {
-            *place = hop;
+        if let Some(slot) = self.hops.get_mut(usize::from(self.len)) {
+            *slot = hop;
             self.len += 1;
         }
     }
@@ -75,7 +75,7 @@ impl Stamps {
     }
 }
 
-/// Records that are reused.
+/// Records by index. The index of a removed record is reused.
 #[derive(Debug)]
 pub struct Slab<T> {
     records: Vec<T>,
@@ -104,7 +104,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Gives a record back.
+    /// Frees a record.
     #[inline]
     pub fn remove(&mut self, at: u32) {
         self.free.push(at);

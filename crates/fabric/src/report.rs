@@ -1,4 +1,4 @@
-//! What a run shows: slowdown by size, queues by tier, fairness, pauses.
+//! The report of a run: slowdown by size, queues by tier, fairness, pauses.
 
 use crate::workload::NEVER;
 use crate::world::{Counters, LinkClass, World};
@@ -106,7 +106,7 @@ pub struct Report {
     pub queues: Vec<QueueReport>,
 }
 
-/// The counters that readers look for.
+/// The counters of a report.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CountersReport {
     /// Events that were handled.
@@ -115,7 +115,7 @@ pub struct CountersReport {
     pub packet_hops: u64,
     /// Data packets that hosts sent.
     pub data_packets: u64,
-    /// Those of them that were sent before.
+    /// Data packets that were retransmissions.
     pub retransmissions: u64,
     /// Retransmission timers that expired.
     pub timeouts: u64,
@@ -151,7 +151,7 @@ impl From<&Counters> for CountersReport {
     }
 }
 
-/// Jain's index of some rates: 1 if all are equal, 1/n if one has everything.
+/// Jain's fairness index: 1 if all rates are equal, 1/n if only one of n is not zero.
 pub fn jain(rates: &[f64]) -> Option<f64> {
     let sum: f64 = rates.iter().sum();
     let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
@@ -240,7 +240,7 @@ fn queue(class: &LinkClass, world: &World) -> QueueReport {
     }
 }
 
-/// Jain's index and the mean rates over the second half of the samples in which all tracked flows got something.
+/// Jain's index and the mean rates over the second half of the samples in which all tracked flows were active.
 fn fairness(world: &World) -> (Option<f64>, Vec<f64>) {
     let samples = world.samples();
     let count = samples.times.len();

@@ -1,10 +1,10 @@
-//! Random numbers whose sequence is fixed for ever: PCG-XSH-RR 64/32 (O'Neill 2014).
+//! Random numbers with a fixed sequence on every machine: PCG-XSH-RR 64/32 (O'Neill 2014).
 //!
-//! One stream per purpose and place, so that a new flow does not change the dice of others.
+//! Each purpose and instance (host, port, switch) has its own stream, so a new flow does not change the numbers of others.
 
 use ferroce_proto::cc::ln;
 
-/// What a stream is for. The number of the place (host, port, switch) is added to it.
+/// What a stream is for. The number of the instance (host, port, switch) is added to it.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose {
     /// Arrivals of flows, by workload.
@@ -40,9 +40,9 @@ impl Pcg32 {
         rng
     }
 
-    /// The stream of a purpose at a place.
-    pub fn stream(seed: u64, purpose: Purpose, place: u64) -> Pcg32 {
-        Pcg32::new(mix(seed), (purpose as u64) << 40 | place)
+    /// The stream of a purpose and an instance.
+    pub fn stream(seed: u64, purpose: Purpose, instance: u64) -> Pcg32 {
+        Pcg32::new(mix(seed), (purpose as u64) << 40 | instance)
     }
 
     /// The next 32 bits.

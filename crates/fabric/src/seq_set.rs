@@ -1,4 +1,4 @@
-//! A set of packet numbers that lie close together, as bits.
+//! A set of packet numbers in a narrow range, as bits.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ pub(crate) struct SeqSet {
 }
 
 impl SeqSet {
-    /// Adds a number. Returns false if it was there, or is below the base.
+    /// Adds a number. Returns `false` if it is in the set already or below the base.
     pub(crate) fn insert(&mut self, seq: u32) -> bool {
         let Some(offset) = seq.checked_sub(self.base) else { return false };
         let (word, bit) = ((offset / 64) as usize, 1u64 << (offset % 64));
@@ -29,7 +29,7 @@ impl SeqSet {
         self.words.get((offset / 64) as usize).is_some_and(|word| word & (1 << (offset % 64)) != 0)
     }
 
-    /// Forgets everything below `seq`.
+    /// Raises the base to the largest multiple of 64 that is not above `seq`.
     pub(crate) fn forget_below(&mut self, seq: u32) {
         while seq >= self.base + 64 {
             match self.words.pop_front() {

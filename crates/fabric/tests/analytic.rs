@@ -1,4 +1,4 @@
-//! Checks against results that need no paper: queueing theory, conservation, formulas.
+//! Checks against analytic results: queueing theory, conservation, formulas.
 
 use ferroce_fabric::packet::NONE;
 use ferroce_fabric::report::jain;
@@ -62,7 +62,7 @@ fn run(text: &str) -> Run {
     Scenario::parse(text, Path::new(".")).expect("a good scenario").run(0, None, false).expect("a good run")
 }
 
-/// The sum of all bytes at any time is what hosts have sent.
+/// At any time, the bytes that hosts have sent equal the sum of all other bytes.
 fn assert_balance(world: &World) {
     let (sent, places) = world.balance();
     assert_eq!(sent, places.iter().sum::<u64>(), "at {} ps: {places:?}", world.now_ps());
@@ -107,7 +107,7 @@ fn flows_share_a_link_exactly_when_their_plans_do() {
 
 #[test]
 fn poisson_arrivals_wait_as_in_an_m_d_1_queue() {
-    // Many senders of single packets share one link. The senders' own links are fast, so that nothing waits there.
+    // Many senders of single packets share one link. The senders' own links are fast and have no queue.
     let hosts = 40;
     let load: f64 = 0.7;
     let mut topology = Topology::star(hosts + 1, (1000 * GIGABIT, 1000));
@@ -182,7 +182,7 @@ fn the_headroom_formula_is_exact() {
     let drops = |less: u32, delay_ns: u64| {
         let link = (100 * GIGABIT, delay_ns);
         let mut topology = Topology::star(33, link);
-        topology.links[0].rate = GIGABIT; // so that hardly anything leaves meanwhile
+        topology.links[0].rate = GIGABIT; // so that hardly any packet leaves during the test
         let mut config = config("fixed");
         config.host.ack_every = 1000; // acknowledgements between the packets would be bytes that need no headroom
         let pfc = lossless();
@@ -206,7 +206,7 @@ fn the_headroom_formula_is_exact() {
 #[test]
 fn max_min_shares_on_a_parking_lot() {
     // One long flow over three links, and one cross flow on each. The max-min share of all four is half a link. The
-    // ideal control gives up what is above its share whenever anything waits, and never asks for more again.
+    // ideal control reduces its rate to its share when there is a queue, and never increases it again.
     let scenario = r#"
 name = "parking lot"
 duration = "8ms"

@@ -131,7 +131,7 @@ fn a_paused_nic_fills_up_and_asks_for_no_more() {
 #[test]
 fn an_ack_leaves_while_data_is_paused() {
     let mut world = world("[switch]\nbuffer = \"60kB\"\nheadroom = \"6kB\"\n");
-    // 200 kB: 1.6 times what a NIC holds of priorities that are not paused.
+    // 200 kB: 1.6 times the limit of a NIC for priorities that are not paused.
     for tag in 0..160 {
         world.inject(&packet(1, 0, tag));
         world.inject(&packet(2, 0, 1000 + tag));
@@ -151,7 +151,7 @@ fn an_ack_leaves_while_data_is_paused() {
         outcomes(&mut world).iter().any(|outcome| outcome.tag == 9999),
         "the wire of a paused host is free"
     );
-    // Also a paused priority has a limit: 8 ms of the line rate, 1 MB.
+    // A paused priority has a limit too: 8 ms of the line rate, 1 MB.
     (0..800).for_each(|tag| world.inject(&packet(1, 0, tag)));
     assert!(!world.has_room(1), "more than 1 MB is queued");
 }

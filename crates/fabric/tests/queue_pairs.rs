@@ -1,4 +1,4 @@
-//! Hosts with real queue pairs: they agree with light hosts, lose nothing in the simulator, and recover what links lose.
+//! Hosts with queue pairs: they agree with light hosts, lose no packet in the simulator, and recover packets that links lose.
 
 use ferroce_fabric::scenario::{Run, Scenario};
 use std::path::Path;
@@ -44,7 +44,7 @@ fn light_hosts_and_queue_pairs_agree() {
         for (control, mean, each) in differences(name) {
             println!("{name} {control}: mean {:.3} %, each at most {:.3} %", 100.0 * mean, 100.0 * each);
             if control == "loss-window" {
-                continue; // a queue pair asks for an ACK twice per window, so its windows open in steps
+                continue; // a queue pair requests an ACK twice per window, so its windows open in steps
             }
             assert!(mean < 0.01, "{name} {control}: the mean differs by {:.2} %", 100.0 * mean);
             // Flows of the others differ, because the controls amplify differences of a nanosecond; docs/fabric explains it.
@@ -84,7 +84,7 @@ fn pfc_pauses_queue_pairs_before_packets_are_lost() {
     assert_eq!((counters.headroom_drops, counters.buffer_drops, counters.retransmissions), (0, 0, 0));
 }
 
-/// A flow waits for its turn longer than the machine waits before it asks for a missing ACK (1 ms).
+/// A flow waits for the port longer than a queue pair waits before it probes for a missing ACK (1 ms).
 #[test]
 fn paced_queue_pairs_that_wait_long_for_their_port_all_finish() {
     let flows = vec![r#"[1, 0, "100kB", "0us"]"#; 400].join(", ");

@@ -1,4 +1,4 @@
-//! Datagrams: one queue pair talks to many, without connections and without guarantees.
+//! Datagrams: one queue pair sends to many, without connections and without guarantees.
 //!
 //!     cargo run --release --example datagram
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const CLIENTS: usize = 3;
 
-/// Asks the server, and asks again if no answer arrives.
+/// Sends a request to the server, and sends it again if no reply arrives.
 fn client(number: usize, server: Endpoint) -> Result<(), Error> {
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
@@ -32,7 +32,7 @@ fn client(number: usize, server: Endpoint) -> Result<(), Error> {
     }
 }
 
-/// Answers until it is stopped. Each datagram contains the address of its sender.
+/// Replies until it is stopped. Each datagram contains the address of its sender.
 fn serve(endpoint: mpsc::Sender<Endpoint>, stop: mpsc::Receiver<()>) -> Result<(), Error> {
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);

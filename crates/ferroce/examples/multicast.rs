@@ -35,7 +35,7 @@ fn main() -> Result<(), Error> {
                     println!("listener {number} received: {}", String::from_utf8_lossy(&done.ok()?.buffer));
                     break;
                 }
-                // Sent once for all of them, and again if one missed it.
+                // One datagram reaches all receivers. It is sent again if one of them missed it.
                 Err(Error::TimedOut) => message = sender.send(message, &group)?.wait()?.buffer,
                 Err(error) => return Err(error),
             }

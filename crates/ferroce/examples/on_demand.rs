@@ -1,4 +1,4 @@
-//! A region much larger than what is used of it: on-demand paging.
+//! On-demand paging: a region much larger than its used part.
 //!
 //! Registration brings no page in. The NIC brings a page in when a peer accesses it; a prefetch does so earlier.
 //!

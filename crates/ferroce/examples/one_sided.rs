@@ -20,7 +20,7 @@ fn owner(mut socket: UnixStream) -> Result<(), Box<dyn Error + Send + Sync>> {
     // Address, size and key: a connected peer with these 20 bytes can use the region.
     socket.write_all(&shared.remote().to_bytes())?;
 
-    // The program calls no verb meanwhile; the NIC executes the peer's operations.
+    // This program calls no verb while the NIC executes the peer's operations.
     socket.read_exact(&mut [0])?;
     let mut answer = [0; 11];
     shared.read(2048, &mut answer)?;

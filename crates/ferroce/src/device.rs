@@ -77,7 +77,7 @@ impl Device {
         self.inner.nic.attributes()
     }
 
-    /// The wire that the device speaks: [`Config::wire`].
+    /// The wire protocol of the device: [`Config::wire`].
     pub fn wire(&self) -> Wire {
         self.inner.nic.wire()
     }
@@ -142,8 +142,8 @@ impl Device {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Whether this is the process that opened the device. After `fork()`, threads that the child does not have may hold
-    /// locks of this crate, so the child must not lock.
+    /// Whether this is the process that opened the device. A child of `fork()` must not take locks of this crate: a thread
+    /// that exists only in the parent may have held them.
     pub(crate) fn is_ours(&self) -> bool {
         self.inner.nic.check_process().is_ok()
     }

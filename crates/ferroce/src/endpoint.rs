@@ -45,7 +45,7 @@ pub enum BadEndpoint {
 
 const MAGIC: [u8; 4] = *b"fRCE";
 const VERSION: u8 = 1;
-/// The transports as text. In bytes a transport is its place in this list, counted from 1.
+/// The transports as text. The byte code of a transport is its index in this list plus 1.
 const TRANSPORTS: [(Transport, &str); 5] = [
     (Transport::Rc, "rc"),
     (Transport::Uc, "uc"),
@@ -132,7 +132,7 @@ impl Endpoint {
     }
 }
 
-/// The place in `TRANSPORTS`, and the text there.
+/// The byte code and the text of a transport.
 fn code_and_name(transport: Transport) -> (u8, &'static str) {
     let at = TRANSPORTS.iter().position(|(known, _)| *known == transport).unwrap_or(0);
     (at as u8 + 1, TRANSPORTS[at].1)

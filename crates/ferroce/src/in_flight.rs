@@ -1,6 +1,6 @@
-//! Buffers that the NIC owns: posted, and not completed yet.
+//! Buffers that the NIC owns: posted and not yet completed.
 //!
-//! A posted buffer lives here until the completion of its work request is taken off a completion queue. The `wr_id` of the
+//! A posted buffer stays here until the completion of its work request is taken off a completion queue. The `wr_id` of the
 //! work request is the key. Dropping the [`Pending`](crate::Pending), the queue pair or the waiting task therefore never
 //! frees memory that the NIC still uses.
 
@@ -29,7 +29,7 @@ struct Entry {
     serial: u32,
     queue: Queue,
     buffer: Buffer,
-    /// Where the outcome goes; `None` for a shared receive, whose outcome goes to any waiter of the completion queue.
+    /// Receives the outcome. `None` for a shared receive, whose outcome goes to any waiter of the completion queue.
     outcome: Option<Arc<OutcomeCell>>,
 }
 
@@ -67,14 +67,14 @@ impl InFlight {
     fn take_back(&self, wr_id: u64, error: Error) -> Result<(), Refused> {
         match self.remove(wr_id) {
             Some(Entry { buffer, .. }) => Err(Refused { error: error.into(), buffer }),
-            // Unreachable: only the caller has the number, and the NIC refused it.
+            // Unreachable: the NIC refused the work request, so nothing else has removed the entry.
             None => Ok(()),
         }
     }
 
     /// Moves a buffer to its waiter, or returns it if it has none.
     pub(crate) fn complete(&self, completion: Completion) -> Option<Done> {
-        // Without an entry the queue pair was reset, and `discard` closed the outcome.
+        // No entry: the queue pair was reset, and `discard` closed the outcome.
         let entry = self.remove(completion.wr_id)?;
         let done = Done::new(entry.buffer, completion);
         match entry.outcome {
@@ -86,8 +86,8 @@ impl InFlight {
         }
     }
 
-    /// Drops all buffers of a queue that completes nothing any more. Dropping a buffer deregisters it, which waits for the
-    /// NIC's accesses.
+    /// Drops all buffers of a queue that was destroyed or reset. Dropping a buffer deregisters it, which waits for accesses
+    /// of the NIC in progress.
     pub(crate) fn discard(&self, queue: Queue) {
         let mut entries = self.entries.lock();
         let lost: Vec<usize> =

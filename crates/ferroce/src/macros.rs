@@ -1,4 +1,4 @@
-//! Code that many types would repeat.
+//! Macros for repeated code: setters of builders, and `Debug`.
 
 /// Methods of a builder: each changes one setting.
 macro_rules! setters {

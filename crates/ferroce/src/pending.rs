@@ -24,8 +24,8 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Waits until the operation completes. A failure is an error, and the buffer is freed; [`Pending::settle`] returns the
-    /// buffer in both cases.
+    /// Waits until the operation completes. A failed operation returns an error and frees the buffer; [`Pending::settle`]
+    /// returns the buffer in both cases.
     pub fn wait(self) -> Result<Done, Error> {
         Ok(self.settle()?.ok()?)
     }

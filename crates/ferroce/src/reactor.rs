@@ -1,7 +1,7 @@
-//! Reactors: which part of an async runtime watches file descriptors.
+//! Reactors: the part of an async runtime that watches file descriptors.
 //!
-//! Everything that a task can wait for here is a file descriptor that becomes readable. The futures of this crate need no
-//! more of a runtime than that, so they run on any executor.
+//! A task waits only for file descriptors that become readable. The futures of this crate use nothing else of a runtime, so
+//! they run on any executor.
 
 use crate::error::Error;
 use std::future::Future;
@@ -34,7 +34,7 @@ pub(crate) fn watch<R: Reactor>(reactor: &R, fd: BorrowedFd<'_>) -> Result<R::Wa
         .map_err(|source| Error::System { what: "watching a descriptor", source })
 }
 
-/// Waits until `poll` returns a value. `fd` is readable whenever it can.
+/// Waits until `poll` returns a value. `fd` must be readable whenever `poll` can return one.
 pub(crate) async fn next<R: Reactor, T>(
     reactor: &R,
     fd: BorrowedFd<'_>,
@@ -101,7 +101,7 @@ mod with_async_io {
         type Watched = Async<OwnedFd>;
 
         fn watch(&self, fd: OwnedFd) -> io::Result<Self::Watched> {
-            // Leaves the mode of the descriptor as it is: the NIC sets it.
+            // Keeps the mode of the descriptor, which the NIC has set.
             Async::new_nonblocking(fd)
         }
     }

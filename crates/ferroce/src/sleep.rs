@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
-/// Sleeps until `poll` returns a value. `fd` is readable whenever it can.
+/// Sleeps until `poll` returns a value. `fd` must be readable whenever `poll` can return one.
 pub(crate) fn next<T>(
     fd: BorrowedFd<'_>,
     deadline: Option<Instant>,
@@ -39,7 +39,7 @@ pub(crate) fn until_readable(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) 
     }
 }
 
-/// An eventfd as a [`Waker`]: threads and tasks that wait for a completion queue are in one list of wakers.
+/// An eventfd as a [`Waker`], so that waiting threads and tasks of a completion queue share one list of wakers.
 pub(crate) struct WakeFd(OwnedFd);
 
 impl WakeFd {
@@ -52,7 +52,7 @@ impl WakeFd {
 
     /// Resets the eventfd.
     pub(crate) fn clear(&self) {
-        // An error means that it is not readable, which is the goal.
+        // An error means that it is not readable, which is the desired state.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
@@ -63,7 +63,7 @@ impl Wake for WakeFd {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Fails only at the counter's maximum, where it is readable already.
+        // Fails only at the counter's maximum. Then the eventfd is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }

@@ -62,7 +62,7 @@ impl Srq {
         self.inner.nic.post_recv(wrs).map_err(Error::in_post("post_srq_recv"))
     }
 
-    /// Posts a buffer for the next message of any queue pair. It returns from [`Cq::wait_shared`](crate::Cq::wait_shared) of
+    /// Posts a buffer for the next message of any queue pair. [`Cq::wait_shared`](crate::Cq::wait_shared) returns the buffer, on
     /// the completion queue of the queue pair that received the message.
     pub fn recv(&self, buffer: Buffer) -> Result<(), Refused> {
         self.post_owned(buffer, false)

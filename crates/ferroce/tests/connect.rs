@@ -1,4 +1,4 @@
-//! Connecting: what comes from the peer is not trusted, and every failure says what it was.
+//! Connecting: input from the peer is not trusted, and every failure has its own error.
 
 mod support;
 
@@ -35,7 +35,7 @@ fn side() -> Side<ferroce::Rc> {
     Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp)
 }
 
-/// What `connect_over` says to these bytes.
+/// The error of `connect_over` for these bytes.
 fn answer(bytes: impl Into<Vec<u8>>) -> Error {
     side().qp.connect_over(&mut Script::saying(bytes)).unwrap_err()
 }

@@ -15,7 +15,7 @@ fn handle_to(from: &Side<ferroce::Ud>, to: &Endpoint) -> AddressHandle {
     from.pd.address_handle(to, from.device.gid_index(from.endpoint().address()).unwrap()).unwrap()
 }
 
-/// Sends until one arrives: nothing else is promised of datagrams.
+/// Sends until one arrives, because datagrams may be lost.
 fn send_until_received(
     from: &UdQp,
     pd: &ferroce::Pd,

@@ -1,4 +1,4 @@
-//! Everything that can go wrong ends in the documented status, and says why.
+//! Every error results in the documented status, with its reason.
 
 mod support;
 
@@ -55,7 +55,7 @@ fn out_of_range_at_both_ends_and_around_the_address_space() {
     watched(|| {
         for offset in [-1i64, 49, 64, i64::MIN, i64::MAX, -16] {
             refused(move |b| {
-                // Kept for ever: the key must be good, only the place is wrong.
+                // Kept until the process ends: the key must be valid, only the address is wrong.
                 let region = Box::leak(Box::new(b.open_region(64))).remote();
                 RemoteRegion { addr: region.addr.wrapping_add_signed(offset), ..region }
             });
@@ -272,7 +272,7 @@ fn a_full_queue_refuses_and_says_so() {
         let error = b.qp.post_recv(&receives).unwrap_err();
         assert_eq!(post_error(&error), Some(PostError::QueueFull { depth: 3 }));
         assert!(matches!(error, ferroce::Error::Post { taken: 3, .. }), "{error}");
-        // The peer has three receives, so the fourth send stays, and four fill the queue.
+        // The peer has three receives, so the fourth send does not complete. The send queue has four entries.
         let sends: Vec<_> = (0..8).map(|n| wr::send(n, &[])).collect();
         let error = a.qp.post_send(&sends).unwrap_err();
         assert_eq!(post_error(&error), Some(PostError::QueueFull { depth: 4 }));
@@ -355,7 +355,7 @@ fn everything_outstanding_is_flushed_in_order() {
             (101, flushed),
         ];
         assert_eq!(ends, expected);
-        // What is posted now is flushed immediately.
+        // Requests that are posted in this state are flushed immediately.
         a.qp.send_from(5, &[]).unwrap();
         a.qp.post_recv(&[wr::recv(102, &[])]).unwrap();
         assert_eq!(a.status(flushed).wr_id, 5);

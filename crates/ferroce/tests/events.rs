@@ -78,7 +78,7 @@ fn a_drained_send_queue_is_announced_if_asked_for() {
         a.qp.modify(&sqd, AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY).unwrap();
         assert_eq!(event(&a.device, EventKind::SqDrained).source, EventSource::Qp(a.qp.qpn()));
         assert_eq!(a.qp.state(), QpState::Sqd);
-        // Back to work: what was not begun goes now.
+        // Back in RTS: requests that had not begun are sent.
         let rts = QpAttr { state: QpState::Rts, ..QpAttr::default() };
         a.qp.modify(&rts, AttrMask::STATE).unwrap();
         for n in 0..8 {
@@ -131,7 +131,7 @@ fn an_overrun_completion_queue_is_announced_and_ends_its_queue_pair() {
         assert_eq!(event(&a.device, EventKind::CqErr).source, EventSource::Cq(small.id()));
         assert_eq!(event(&a.device, EventKind::QpFatal).source, EventSource::Qp(from.qpn()));
         assert_eq!(from.state(), QpState::Err);
-        // What was in the queue can still be taken; then it says what happened.
+        // Completions in the queue can still be polled. After them, the poll reports the overrun.
         next(&small);
         next(&small);
         let error = small.try_next().unwrap_err();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use support::process;
 
-/// The example as the tests were built: same profile, features and target folder, so that mostly nothing is to be done.
+/// Builds the example with the profile, features and target folder of the tests, so that it usually exists already.
 fn build(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/TEST");

@@ -1,4 +1,4 @@
-//! A bad network: what reliable connections carry arrives whole, once and in order all the same.
+//! A lossy network: data of reliable connections arrives complete, once and in order.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn everything_arrives_over_a_bad_network() {
             let device = Device::open_with(bad_network(seed)).unwrap();
             let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(1024).unwrap());
             let peer_cq = device.create_cq(1024).unwrap();
-            // A short timer: it is what finds the loss of a last packet.
+            // A short timer, because only the timer detects the loss of a last packet.
             let make = |cq| pd.rc(cq).address(V4).timeout(10).create().unwrap();
             let (a, b) = (make(&cq), make(&peer_cq));
             join(&a, &b);

@@ -16,7 +16,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i + seed) % 251) as u8).collect()
 }
 
-/// One test: before the driver is loaded, between its counters, and after.
+/// One test, because the order matters: before the driver is loaded, between reads of its counters, and after.
 #[test]
 fn memory_of_a_gpu() {
     watched(|| {
@@ -84,7 +84,7 @@ fn peers_and_local_work_requests_reach_it(driver: &Driver, Pair { a, b }: Pair<R
     a.status(WcStatus::RemAccessErr);
 }
 
-/// The fake driver copies only when it is waited for, so each check of the bytes also shows that nothing is missing before the completion.
+/// The fake driver copies only when a program waits for a copy. So each check of the bytes also shows that the copy precedes the completion.
 fn a_message_takes_few_copies_and_is_there_when_it_completes(driver: &Driver) {
     const MIB: usize = 1 << 20;
     let Pair { a, b } = Pair::rc(V4);
@@ -123,7 +123,7 @@ fn a_message_takes_few_copies_and_is_there_when_it_completes(driver: &Driver) {
     assert!(rounds.iter().any(|counts| counts.iter().zip(few).all(is_few)), "[copies, waits]: {rounds:?}");
 }
 
-/// A queue pair that stops in the middle of a message leaves nothing behind that is copied later: the memory belongs to the program again.
+/// A queue pair that stops in the middle of a message leaves no pending copy: the memory belongs to the program again.
 fn a_broken_message_is_not_copied_after_its_queue_pair_stopped(driver: &Driver) {
     let Pair { a, b } = Pair::rc(V4);
     let start = driver.allocate(LEN);

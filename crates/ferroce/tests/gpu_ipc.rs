@@ -215,7 +215,7 @@ fn a_process_without_a_context_on_the_gpu_opens_nothing(here: &Here<'_>, owner: 
     assert_eq!(here.driver.opens(), [0, 0]);
 }
 
-/// Pages of the host are no longer moved for messages after many that nobody fetched from. Memory of a GPU does not count.
+/// After many registrations from which no peer fetched, pages of the host are not moved for messages. Memory of a GPU does not count.
 fn regions_of_the_gpu_do_not_keep_host_memory_from_being_moved(here: &Here<'_>) {
     let Here { driver, side } = here;
     let start = driver.allocate(LEN);
@@ -246,7 +246,7 @@ fn operations_do_not_wait_for_each_other<'s>(
     }
 }
 
-/// The fake driver copies only when it is waited for, so each check of the bytes also shows that nothing is missing at the completion.
+/// The fake driver copies only when a program waits for a copy. So each check of the bytes also shows that the copy precedes the completion.
 fn operations_take_one_copy(here: &Here<'_>, owner: &mut Owner, exported: Exported) {
     let Here { driver, side } = here;
     let start = driver.allocate(LEN);
@@ -266,7 +266,7 @@ fn operations_take_one_copy(here: &Here<'_>, owner: &mut Owner, exported: Export
     owner.ask(b'f', 41);
     here.copied_directly(1, || here.read(&[on_host.sge(..).unwrap()], far));
     assert!(on_host.to_vec() == pattern(41, LEN));
-    // Part of the region, from two places.
+    // Part of the region, from two entries.
     let bytes = pattern(42, LEN);
     driver.put(start, &bytes);
     on_host.write(0, &bytes).unwrap();

@@ -122,7 +122,7 @@ impl Member {
         assert!(sent.success());
     }
 
-    /// Stops all of it: the signal alone takes effect some time.
+    /// Stops all its threads. The signal alone takes effect with a delay.
     fn stop(&self) {
         self.signal("-STOP");
         let tasks = format!("/proc/{}/task", self.process.id());
@@ -146,7 +146,7 @@ impl Drop for Member {
     }
 }
 
-/// What a [`Member`] is made of.
+/// Parts of a [`Member`].
 struct Listener {
     side: Side<Ud>,
     second: Option<ferroce::UdQp>,
@@ -169,7 +169,7 @@ impl Listener {
         qp.post_recv(&[wr::recv(number, &[sge])]).unwrap();
     }
 
-    /// Says what was received.
+    /// Reports the received messages.
     fn listen(&self) {
         while let Some(completion) = self.side.cq.try_next().unwrap() {
             if completion.opcode != WcOpcode::Recv {
@@ -256,7 +256,7 @@ fn fence(group: &str, members: &mut [&mut Member]) {
             member.tell("nothing");
         }
         member.tell("nothing");
-        // All queue pairs of a process hear it.
+        // All queue pairs of a process receive it.
         member.received.retain(|number| number % SECOND != LAST);
     }
 }
@@ -280,7 +280,7 @@ fn members_in_three_processes_hear_everything_once() {
             assert_eq!(member.take_received(), all(0..160), "member {index}");
             assert!(member.has_rings || member.tell("echoes") == 0);
         }
-        // The kernel knows now which copies it need not deliver.
+        // The kernel filters copies that the rings deliver.
         stranger.send(group, 160, 40);
         members.iter_mut().for_each(|member| member.await_all(40));
         fence(group, &mut members.each_mut());
@@ -343,7 +343,7 @@ fn a_killed_member_is_nobodys_loss() {
         sender.send(group, 0, 30);
         victim.kill();
         sender.send(group, 30, 30);
-        // Somebody new, perhaps in the same slot.
+        // A new process, perhaps in the same slot.
         let mut late = Member::in_group(group);
         sender.send(group, 60, 30);
         member.await_all(90);

@@ -180,7 +180,7 @@ fn two_ends_that_read_from_each_other_do_not_block() {
         let regions = [a.open_region(LEN), b.open_region(LEN)];
         regions.iter().zip(1..).for_each(|(region, seed)| region.write(0, &pattern(seed, LEN)).unwrap());
         let sinks = [a.pd.region(LEN).register().unwrap(), b.pd.region(LEN).register().unwrap()];
-        // More than any socket buffer holds, in both directions, before anybody polls.
+        // More than any socket buffer holds, in both directions, before either side polls.
         for (side, sink, source) in [(&a, &sinks[0], &regions[1]), (&b, &sinks[1], &regions[0])] {
             for read in 0..READS {
                 side.qp.read(read, &[sink.sge(..).unwrap()], source.remote()).unwrap();
@@ -394,7 +394,7 @@ fn a_peer_killed_in_the_middle_of_its_answers_fails_the_reads() {
                 side.success();
             },
         );
-        // Those that were answered before succeed; all others are flushed, in order.
+        // Requests that the peer has answered succeed; all others are flushed, in order.
         let statuses: Vec<WcStatus> = (1..16).map(|_| support::next(&side.cq).status).collect();
         let good = statuses.iter().take_while(|status| **status == WcStatus::Success).count();
         assert!(statuses[good..].iter().all(|status| *status == WcStatus::WrFlushErr), "{statuses:?}");
@@ -520,7 +520,7 @@ fn a_program_that_sleeps_is_woken() {
         b.cq.arm(false).unwrap();
         assert!(b.cq.try_next().unwrap().is_none());
         a.qp.send_inline(2, b"wake up").unwrap();
-        // Nobody polls at the receiver: its background thread reads the stream.
+        // The receiver's program does not poll: its background thread reads the stream.
         until("the completion channel has an event", || b.cq.clear_events() > 0);
         assert_eq!(b.success().wr_id, 1);
     });

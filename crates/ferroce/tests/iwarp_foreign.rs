@@ -80,7 +80,7 @@ fn segment(msn: u32, data: &[u8], has_crc: bool) -> Vec<u8> {
     bytes
 }
 
-/// Whether the peer closes the stream, whatever it sends before.
+/// Whether the peer closes the stream. Bytes that it sends first are ignored.
 fn is_closed(socket: &mut TcpStream) -> bool {
     let mut rest = [0; 4096];
     loop {
@@ -246,7 +246,7 @@ fn no_more_requests_wait_than_the_backlog() {
     });
 }
 
-/// Bytes that are no FPDU, a wrong CRC, an FPDU that ends early: the queue pair ends, and nothing is placed.
+/// Bytes that are no FPDU, a wrong CRC, an FPDU that ends early: the queue pair enters the error state, and no data is placed.
 #[test]
 fn damaged_streams_end_the_queue_pair() {
     let mut wrong_crc = send(2, &[7; 64]);
@@ -357,7 +357,7 @@ fn a_refusal_waits_for_a_peer_that_reads_slowly() {
     }
 }
 
-/// Frames that are none are refused at once, and the listener goes on.
+/// Invalid frames are refused immediately, and the listener continues.
 #[test]
 fn bad_requests_are_closed_at_once() {
     watched(|| {
@@ -375,7 +375,7 @@ fn bad_requests_are_closed_at_once() {
             [b"GET / HTTP/1.1\r\n\r\n".to_vec(), changed(17, 3), too_long, changed(16, 0x10), changed(0, 0)];
         for bytes in cases {
             let mut peer = socket(listener.local_addr());
-            // It may be closed before everything is written.
+            // The peer may close the stream before everything is written.
             let _ = peer.write_all(&bytes);
             assert!(is_closed(&mut peer), "{bytes:?}");
         }
@@ -387,7 +387,7 @@ fn bad_requests_are_closed_at_once() {
     });
 }
 
-/// Connections without a request, and one that sends its request byte by byte: others connect meanwhile, and the time of these ends.
+/// Connections without a request, and one that sends its request byte by byte: they do not block others, and they time out.
 #[test]
 fn half_open_connections_are_bounded_in_number_and_time() {
     const SILENT: usize = 400;
@@ -418,7 +418,7 @@ fn half_open_connections_are_bounded_in_number_and_time() {
     });
 }
 
-/// A responder that has not seen the RTR message, because it did not look yet, gets it again until it sends something.
+/// A responder that has not read the RTR message yet gets it again until it sends data.
 #[test]
 fn the_rtr_message_is_repeated_for_a_silent_peer() {
     watched(|| {
@@ -452,7 +452,7 @@ fn the_rtr_message_is_repeated_for_a_silent_peer() {
     });
 }
 
-/// Responders that are none, or that end early.
+/// Responders that do not use iWARP, or that end early.
 #[test]
 fn bad_replies_fail_the_connection() {
     watched(|| {

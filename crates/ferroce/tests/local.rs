@@ -1,6 +1,6 @@
 //! The same-host fabric: a target that is stopped, one that is killed at any instruction, and one that takes its memory away.
 //!
-//! With `FERROCE_LINK=udp` there is no such fabric; then the tests see to it that it is really not used.
+//! With `FERROCE_LINK=udp` there is no such fabric. The tests then check that it is not used.
 
 mod support;
 
@@ -113,7 +113,7 @@ fn a_stopped_target_is_read_and_written() {
     });
 }
 
-/// Until it is killed: writes and adds to the survivor's memory, and sends what it wants.
+/// Until it is killed: writes and adds to the survivor's memory, and sends messages.
 fn be_killed(mut socket: TcpStream) {
     let Met { side, region, remote } = meet_with_short_timeout(&mut socket);
     let whole = region.sge(..).unwrap();
@@ -264,7 +264,7 @@ fn memory_may_go_at_any_time() {
     });
 }
 
-/// Writes and messages by turns: what was written before a message is there when the message is, and completions keep
+/// Writes and messages alternate: data that was written before a message is visible when the message is, and completions keep
 /// the order of posting.
 #[test]
 fn order_holds_between_messages_and_writes() {
@@ -282,7 +282,7 @@ fn order_holds_between_messages_and_writes() {
                 a.qp.write(n, &[from.sge(..8).unwrap()], word).unwrap();
             }
             a.qp.send_from(n, &[from.sge(..8).unwrap()]).unwrap();
-            // What was written before the message is there when the message is.
+            // Data that was written before the message is visible when the message is.
             let received = success(&b.cq);
             assert_eq!(receives.load_u64((received.wr_id % 64 * 8) as usize).unwrap(), n);
             for k in 0..per_message {

@@ -69,7 +69,7 @@ fn messages_of_all_lengths_keep_their_order() {
     });
 }
 
-/// More than a ring holds, without a reader: the rest waits, and nothing is lost or overtaken.
+/// More than a ring holds, without a reader: the rest is queued, and no message is lost or reordered.
 #[test]
 fn a_full_ring_keeps_the_order() {
     watched(|| {

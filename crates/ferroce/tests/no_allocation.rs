@@ -1,4 +1,4 @@
-//! Posting and polling ask the system for no memory, whatever the peer does. Programs rely on it: a signal handler that
+//! Posting and polling allocate no memory, whatever the peer does. Programs rely on it: a signal handler that
 //! interrupts a verb may allocate, and would wait for itself if the verb were allocating. (perftest's alarm handler does.)
 
 mod support;
@@ -44,21 +44,21 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What this thread asked of the allocator in the meantime.
+/// Number of allocations of this thread during `work`.
 fn counted(work: impl Fn()) -> u64 {
     let before = COUNT.get();
     work();
     COUNT.get() - before
 }
 
-/// In how many stretches of work this thread asked anything of the allocator. One in which a device found that other processes had
-/// come or gone does not count: then it learns anew who gets which packets.
+/// Number of runs of `work` in which this thread used the allocator. A run in which a device found new or ended processes does not count,
+/// because the device then updates the steering of packets.
 fn stretches(count: usize, devices: &[&ferroce::Device], work: impl Fn()) -> usize {
     let repairs = || -> u64 { devices.iter().map(|device| device.counters().link.repairs).sum() };
     let stretch = || {
         let before = repairs();
-        let asked = counted(&work);
-        asked > 0 && repairs() == before
+        let allocations = counted(&work);
+        allocations > 0 && repairs() == before
     };
     (0..count).filter(|_| stretch()).count()
 }

@@ -139,7 +139,7 @@ fn thirty_two_entries_scatter_and_gather() {
         let (from, to) = (a.open_region(1 << 20), b.open_region(1 << 20));
         let data = pattern(9, 1 << 20);
         from.write(0, &data).unwrap();
-        // Uneven pieces with holes between them, on both sides at different places; the last entries are empty.
+        // Uneven pieces with gaps between them, at different offsets on both sides; the last entries are empty.
         let pieces = |region: &ferroce::Region, stride: u64, unit: u64| -> Vec<Sge> {
             let piece =
                 |i: u64| region.sge(i * stride..i * stride + if i > 29 { 0 } else { unit + i }).unwrap();

@@ -32,7 +32,7 @@ fn meet(socket: &mut TcpStream) -> Met {
     Met { side, region, remote: RemoteRegion::from_bytes(&bytes).unwrap() }
 }
 
-/// Waits for the peer's word.
+/// Returns when the peer has called this too.
 fn rendezvous(socket: &mut TcpStream) {
     socket.write_all(b".").unwrap();
     socket.read_exact(&mut [0]).unwrap();
@@ -200,7 +200,7 @@ fn packets_find_the_right_process_after_others_were_killed() {
     watched(|| {
         let start = || Peer::start("packets_find_the_right_process_after_others_were_killed", V4);
         let mut peers: Vec<Peer> = (0..5).map(|_| start()).collect();
-        // Two die without having said a word, at the beginning and in the middle of the group.
+        // Two processes die before they have sent anything, at the beginning and in the middle of the group.
         peers[0].kill();
         peers[2].kill();
         for (n, peer) in peers.into_iter().enumerate() {
@@ -258,7 +258,7 @@ fn fork_in_the_middle() {
         // SAFETY: ends the process.
         unsafe { libc::_exit(found.unwrap_or(100)) };
     }
-    // The parent goes on as if nothing had happened.
+    // The device of the parent still works.
     let mut message = a.pd.buffer(64).unwrap();
     message.set(b"not forked").unwrap();
     a.qp.send(message).unwrap().wait().unwrap();

@@ -102,7 +102,7 @@ fn owned_receives_of_a_shared_queue_come_back_from_flushing_too() {
         let mut long = pd.buffer(50).unwrap();
         long.fill(7);
         let sent = client.send(long).unwrap();
-        // The first one is too small; it comes back, and says so.
+        // The first one is too small. It is returned with that error.
         let done = cq.wait_shared_timeout(support::PATIENCE).unwrap();
         assert_eq!(done.completion.status, WcStatus::LocLenErr);
         assert_eq!(done.buffer.capacity(), 8);
@@ -127,7 +127,7 @@ fn reregistration_changes_rights_and_keys() {
         a.qp.read(2, &sge, after).unwrap();
         a.status(WcStatus::RemAccessErr);
 
-        // The old key is dead although the memory is the same.
+        // The old key is invalid although the memory is the same.
         let Pair { a, b } = Pair::rc(V4);
         let (local, mut remote) = (a.open_region(64), b.open_region(64));
         let before = remote.remote();
@@ -183,7 +183,7 @@ fn a_refused_post_leaves_the_buffer_with_the_caller() {
         let qp = pd.rc(&cq).depth(1, 1).create().unwrap();
         let mut buffer = pd.buffer(8).unwrap();
         buffer.set(b"precious").unwrap();
-        // Not connected yet: nothing can be sent.
+        // Without a connection, sends are refused.
         let refused = qp.send(buffer).err().unwrap();
         assert_eq!(&*refused.buffer, b"precious");
         let _first = qp.recv(refused.buffer).unwrap();

@@ -1,4 +1,4 @@
-//! Regions larger than what moves into a memfd at once, and regions that begin and end in the middle of a page, on the same-host fabric.
+//! Regions larger than one step of moving memory into a memfd, and regions that begin and end inside a page, on the same-host fabric.
 
 mod support;
 
@@ -66,7 +66,7 @@ fn side() -> Side<Rc> {
     Side::new(|pd, cq| pd.rc(cq).address(V4).sges(4, 4), |qp| qp.timeout(14).retries(5))
 }
 
-/// The target's end: memory with a region that the parent gets to know.
+/// The target's end: memory with a region whose description the parent receives.
 fn target(socket: &mut TcpStream, memory: &Arc<Memory>, offset: usize, len: usize) -> (Side<Rc>, Region) {
     let side = side();
     side.qp.connect_over(socket).unwrap();

@@ -1,5 +1,5 @@
-//! Long messages between processes of one host: the receiver copies them from the sender's memory. What programs see is what they see
-//! over a wire; with `FERROCE_LINK=udp` there is none of it, and the tests see that it is really not used.
+//! Long messages between processes of one host: the receiver copies them from the sender's memory. Programs observe the same as over a
+//! wire. With `FERROCE_LINK=udp` there is no such path, and the tests check that it is not used.
 
 mod support;
 
@@ -280,7 +280,7 @@ fn memory_is_freed_after_a_message_and_during_it() {
                     while take() {}
                 }
                 drop(to);
-                // While this thread waited for the progress lock all receives may have been used; without one the sender would wait for ever.
+                // While this thread waited for the progress lock, all receives may have been used. Without a new one the sender would never end.
                 take();
                 b
             });
@@ -393,7 +393,7 @@ fn a_stopped_sender_is_read() {
     });
 }
 
-/// A process that keeps others out of its memory is sent packets, and sends packets.
+/// A process that denies access to its memory sends and receives packets.
 #[test]
 fn without_memfd_backing_packets_are_used() {
     watched(|| {

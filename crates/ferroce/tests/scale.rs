@@ -10,8 +10,8 @@ use support::process::{Peer, parent};
 use support::{V4, device, success, watched};
 
 const CONNECTIONS: usize = 10_000;
-/// How many send at the same time. Ten thousand first packets at once are more than the kernel's socket buffers hold on a
-/// busy machine; this test is about the number of connections, not about bursts.
+/// Number of connections that send at the same time. Ten thousand concurrent packets exceed the kernel's socket buffers on a busy
+/// machine, and this test is about the number of connections, not about bursts.
 const TOGETHER: usize = 500;
 
 /// Connects all, sends one message on each, and receives one on each.

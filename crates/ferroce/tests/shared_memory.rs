@@ -1,5 +1,5 @@
 //! Memory that a program shares itself, and huge pages, on the same-host fabric: what local peers map, what the kernel copies, and that
-//! nobody is ended by what the owner of the memory does to it.
+//! no action of the owner of the memory ends a peer.
 
 mod support;
 
@@ -15,7 +15,7 @@ const LEN: usize = 40_000;
 const HUGE_PAGE: usize = 2 << 20;
 const RW: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// What the target's memory lies in.
+/// The kind of the target's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Private,
@@ -66,7 +66,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Nothing if this machine has none of that kind.
+    /// `None` if this machine has no memory of that kind.
     fn new(kind: Kind) -> Option<Memory> {
         let len = match kind {
             Kind::Huge | Kind::TransparentHuge => 2 * HUGE_PAGE,
@@ -272,7 +272,7 @@ fn takes_away(kind: Kind) {
         peer.socket.write_all(b".").unwrap();
         peer.finish();
     } else {
-        // Its own NIC touched what it took away.
+        // Its own NIC accessed the pages that it removed.
         assert_eq!(end, WcStatus::RetryExcErr, "{kind:?}");
         peer.kill();
     }

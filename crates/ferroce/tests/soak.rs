@@ -1,5 +1,5 @@
-//! Mixed traffic for as long as wanted: every service, connections by address that begin and end, regions that come and go, processes
-//! that are killed. Memory, descriptors, mappings and shared segments do not become more.
+//! Mixed traffic for a given time: every service, connections by address that begin and end, short-lived regions, processes that are
+//! killed. The number of bytes, descriptors, mappings and shared segments does not grow.
 //!
 //! A test run does few rounds; `cargo xtask soak --minutes 60` does an hour of them, on both links.
 
@@ -28,7 +28,7 @@ const MEMORY_BYTES: u64 = 24 << 20;
 const MAPPINGS: usize = 255 * 4;
 const LEN: usize = 40_000;
 
-/// What this process occupies.
+/// Resources of this process.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     memory_bytes: u64,
@@ -109,7 +109,7 @@ fn unreliable(a: &Device, b: &Device, round: u64) {
     assert!(arrived == data);
 }
 
-/// Sends until one message arrives; more is not promised.
+/// Sends until one message arrives, because messages may be lost.
 fn repeat(
     pd: &Pd,
     data: &[u8],
@@ -180,7 +180,7 @@ fn meet(socket: &mut TcpStream, device: Device) -> (Side<ferroce::Rc>, ferroce::
     (side, region, RemoteRegion::from_bytes(&bytes).unwrap())
 }
 
-/// The process that is killed: writes, reads and sends for ever.
+/// The process that is killed: writes, reads and sends until then.
 fn be_killed(mut socket: TcpStream) {
     let (side, region, remote) = meet(&mut socket, device_at(&[ADDRESS]));
     let whole = region.sge(..).unwrap();
@@ -260,7 +260,7 @@ fn soak(time: Duration) {
         // Without the same-host fabric there are no segments.
         return;
     }
-    // The next opening removes what the dead have left, unless others have their slots meanwhile.
+    // The next opening removes segments of dead processes, unless other processes have taken their slots.
     drop(device_at(&[ADDRESS]));
     let registry = Registry::open(&default_base()).unwrap();
     let is_left = |slot: &u8| {

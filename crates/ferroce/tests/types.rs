@@ -1,4 +1,4 @@
-//! What the types promise.
+//! Guarantees of the types.
 
 use ferroce::{
     AddressHandle, Buffer, Completion, CompletionError, Cq, Device, DeviceInfo, DeviceMemory, DeviceRegion,

@@ -112,7 +112,7 @@ fn sleep_for_one(cq: &Cq) {
             return;
         }
         let mut fd = libc::pollfd { fd: cq.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, and the count says one.
+        // SAFETY: one pollfd, and the count is one.
         let ready = unsafe { libc::poll(&mut fd, 1, PATIENCE.as_millis() as i32) };
         assert_eq!(ready, 1, "watchdog: a wake-up was lost");
         cq.clear_events();
@@ -265,7 +265,7 @@ fn a_waiter_of_a_destroyed_queue_pair_gets_an_error() {
         let received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
         let cq = b.cq.clone();
         let waiting = std::thread::spawn(move || received.wait().map(|_| ()));
-        // Until it sleeps: that is when it must be woken. It may not have got there yet; then it must not go to sleep.
+        // If the thread already sleeps, it must be woken. Otherwise it must not begin to sleep.
         cq.arm(false).unwrap();
         drop((b, a));
         assert!(matches!(waiting.join().unwrap(), Err(Error::Gone)));
@@ -323,7 +323,7 @@ fn one_sided_operations_progress_while_the_target_sleeps() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         let (from, to) = (a.open_region(4096), b.open_region(4096));
-        // The target only looks at its memory; it calls no verb.
+        // The target only polls its memory; it calls no verb.
         let watcher = {
             let to = to.clone();
             std::thread::spawn(move || {

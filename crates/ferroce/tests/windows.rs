@@ -1,4 +1,4 @@
-//! Memory windows: which bytes they open, to which queue pair, and how they are closed.
+//! Memory windows: the accessible bytes, the permitted queue pair, and invalidation.
 
 mod support;
 

@@ -76,7 +76,7 @@ fn one_sided_operations_use_the_domain_of_the_named_queue() {
         qp.post_send(&[SendWr { srq: Some(queue.number()), ..add }]).unwrap();
         assert_eq!(support::success(cq).wr_id, 5);
         assert_eq!(region.load_u64(8).unwrap(), 3);
-        // A queue of another protection domain opens other regions.
+        // A queue of another protection domain gives access to other regions.
         let elsewhere = s.domain.srq(&s.device.alloc_pd().unwrap(), &s.cq, 8, 1).unwrap();
         let mut refused = qp.write_from(pd.buffer(8).unwrap(), region.remote(), elsewhere.number()).unwrap();
         let refused = refused.settle_timeout(support::PATIENCE).unwrap();

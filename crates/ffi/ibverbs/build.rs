@@ -1,10 +1,10 @@
-//! Links the library as programs expect it: its name, and a version for every symbol.
+//! Sets what programs need at link time: the SONAME of the library, and a version for every symbol.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Versions in the order in which they came; each contains the one before it. Programs ask for them by name.
+/// Versions in their order of release; each contains the previous one. Programs are linked to these names.
 const CHAIN: [&str; 16] = [
     "IBVERBS_1.0",
     "IBVERBS_1.1",
@@ -33,11 +33,11 @@ fn main() {
     std::fs::write(&map, version_map(&list)).expect("OUT_DIR can be written");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
-    // A program that closes the library would pull the code from under the NIC's thread.
+    // `dlclose` must not unload the library: the threads of the NIC run in it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }
 
-/// The list as a linker script: one node per version.
+/// The list of symbols as a linker version script, with one node per version.
 fn version_map(list: &str) -> String {
     let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for line in list.lines().filter(|line| !line.is_empty()) {

@@ -1,8 +1,8 @@
-//! Gives the library its name, so that a program linked with `-ljia` asks the loader for it.
+//! Sets the SONAME of the library, which a program linked with `-ljia` records.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libjia.so");
-    // The handler of page faults and the threads behind it stay for the whole life of a process.
+    // The page fault handler and its threads exist until the process ends, so the library is never unloaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

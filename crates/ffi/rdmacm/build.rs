@@ -1,11 +1,12 @@
-//! Links the library as programs expect it: its name, a version for every symbol, and a need for libibverbs.so.1.
+//! Sets what programs need at link time: the SONAME of the library, a version for every symbol, and the dependency on
+//! libibverbs.so.1.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Versions in the order in which they came; each contains the one before it. Programs ask for them by name.
+/// Versions in their order of release; each contains the previous one. Programs are linked to these names.
 const CHAIN: [&str; 6] = ["RDMACM_1.0", "RDMACM_1.1", "RDMACM_1.2", "RDMACM_1.3", "RDMACM_1.4", "RDMACM_1.5"];
 /// The symbols that libibverbs exports.
 const VERBS: &str = "../ibverbs/symbols.txt";
@@ -20,12 +21,12 @@ fn main() {
     std::fs::write(&map, version_map(&list)).expect("OUT_DIR can be written");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,librdmacm.so.1");
-    // A program that closes the library would pull the code from under calls of other threads.
+    // `dlclose` must not unload the library: other threads may be inside its calls.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     link_with_verbs(&out);
 }
 
-/// The list as a linker script: one node per version.
+/// The list of symbols as a linker version script, with one node per version.
 fn version_map(list: &str) -> String {
     let mut nodes = by_version(list);
     let mut map = String::new();
@@ -49,8 +50,8 @@ fn by_version(list: &str) -> BTreeMap<&str, Vec<&str>> {
     nodes
 }
 
-/// Cargo gives no way to link one cdylib with another. A library of the same name and symbols, with nothing behind them,
-/// is enough for the linker; the loader then finds the real one.
+/// Cargo cannot link one cdylib with another. For the linker, an empty library with the same name and symbols is enough; the
+/// loader then finds ferroce's libibverbs.
 fn link_with_verbs(out: &Path) {
     let list = std::fs::read_to_string(VERBS).expect("libibverbs is next to librdmacm");
     let (mut source, mut map) = (String::from(".text\n"), String::new());
@@ -63,7 +64,7 @@ fn link_with_verbs(out: &Path) {
     let (assembly, script) = (out.join("verbs.s"), out.join("verbs.map"));
     std::fs::write(&assembly, source).expect("OUT_DIR can be written");
     std::fs::write(&script, map).expect("OUT_DIR can be written");
-    // The linker's driver, which building a cdylib needs anyhow.
+    // The compiler driver, which linking a cdylib needs, too.
     let linked = Command::new(std::env::var_os("CC").unwrap_or("cc".into()))
         .args(["-shared", "-nostdlib", "-Wl,-soname,libibverbs.so.1"])
         .arg(format!("-Wl,--version-script={}", script.display()))

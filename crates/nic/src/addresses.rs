@@ -13,8 +13,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
-/// The address from which the system sends to `to`, or its reason why it cannot. Rules of the routing table may depend on the sender:
-/// `from` chooses it. Sends nothing.
+/// Returns the address from which the kernel sends to `to`, or the kernel's error. Routing rules may depend on the source address, which
+/// `from` sets. Sends nothing.
 pub(crate) fn source_towards(from: Option<IpAddr>, to: IpAddr, scope_id: u32) -> io::Result<IpAddr> {
     let at = |address: IpAddr, port| match address {
         IpAddr::V4(_) => SocketAddr::new(address, port),
@@ -29,7 +29,7 @@ pub(crate) fn source_towards(from: Option<IpAddr>, to: IpAddr, scope_id: u32) ->
     Ok(chosen.to_canonical())
 }
 
-/// The GID table and what keeps it true.
+/// The GID table, and what keeps it up to date.
 pub(crate) struct AddressTable {
     pub(crate) wanted: Option<Vec<std::net::IpAddr>>,
     /// Largest path MTU to offer.
@@ -47,7 +47,7 @@ impl AddressTable {
         if self.is_strict { self.active_mtu() } else { self.best_mtu() }
     }
 
-    /// What the best interface carries.
+    /// Largest path MTU of the best interface.
     fn best_mtu(&self) -> Mtu {
         let carried = self.entries.read().iter().map(GidEntry::path_mtu).max().unwrap_or_default();
         self.mtu_wish.map_or(carried, |wish| wish.min(carried))
@@ -63,7 +63,7 @@ impl AddressTable {
         carried.map_or(best, |carried| carried.min(best))
     }
 
-    /// Largest path MTU between these two. What stays on this host needs no wire.
+    /// Largest path MTU between these two. Packets that stay on this host use no wire.
     pub(crate) fn mtu_between(&self, sgid: Gid, dgid: Gid) -> Mtu {
         let largest = self.largest_mtu();
         let entries = self.entries.read();
@@ -86,7 +86,7 @@ impl AddressTable {
         entry.map_or_else(|| format!("interface {if_index}"), |entry| entry.interface.clone())
     }
 
-    /// Reads the table anew; if it changed, what it was and what it is.
+    /// Reads the table again. If it has changed, returns the old and the new entries.
     pub(crate) fn refresh(&self) -> Option<(Vec<GidEntry>, Vec<GidEntry>)> {
         if let Some(watch) = &self.watch {
             watch.drain();
@@ -109,7 +109,7 @@ impl AddressTable {
         Some((old, fresh))
     }
 
-    /// Where `gid` stands, and the largest path MTU from there.
+    /// The index of `gid` in the table, and the largest path MTU from there.
     pub(crate) fn find(&self, gid: Gid) -> Option<(u8, Mtu)> {
         let largest = self.largest_mtu();
         let entries = self.entries.read();
@@ -155,14 +155,14 @@ mod tests {
         let ethernet = entry("10.1.0.1", 1500, true);
         let jumbo = entry("10.2.0.1", 9000, true);
         let unplugged = entry("10.3.0.1", 576, false);
-        let told = |entries: &[GidEntry], wish| table(entries, wish).active_mtu();
-        assert_eq!(told(std::slice::from_ref(&lo), None), Mtu::B4096);
-        assert_eq!(told(&[jumbo.clone(), lo.clone()], None), Mtu::B4096);
+        let active = |entries: &[GidEntry], wish| table(entries, wish).active_mtu();
+        assert_eq!(active(std::slice::from_ref(&lo), None), Mtu::B4096);
+        assert_eq!(active(&[jumbo.clone(), lo.clone()], None), Mtu::B4096);
         let all = [ethernet.clone(), jumbo, unplugged, lo.clone()];
-        assert_eq!(told(&all, None), Mtu::B1024);
-        assert_eq!(told(&all, Some(Mtu::B512)), Mtu::B512);
-        assert_eq!(told(&[lo, ethernet], Some(Mtu::B4096)), Mtu::B1024);
-        assert_eq!(told(&[], None), Mtu::default());
+        assert_eq!(active(&all, None), Mtu::B1024);
+        assert_eq!(active(&all, Some(Mtu::B512)), Mtu::B512);
+        assert_eq!(active(&[lo, ethernet], Some(Mtu::B4096)), Mtu::B1024);
+        assert_eq!(active(&[], None), Mtu::default());
     }
 
     #[test]

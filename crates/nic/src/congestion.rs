@@ -6,7 +6,7 @@ use ferroce_proto::cc::{
 use ferroce_proto::verbs::Mtu;
 use std::sync::Arc;
 
-/// What a controller assumes of its path unless the choice says otherwise (`line_rate`, `base_rtt`).
+/// The path that a controller assumes unless the choice sets other values (`line_rate`, `base_rtt`).
 const ASSUMED: Path = Path { line_rate: 12_500_000_000, base_rtt_ns: 20_000, mtu: 1024, hops: 2 };
 
 /// Reads a choice such as `dcqcn-paper,line_rate=1Gb/s`. A controller that needs telemetry is refused: switches stamp packets

@@ -1,8 +1,9 @@
 //! The progress contexts of a NIC, and which queue pair belongs to which.
 //!
-//! Threads that poll different completion queues should not contend for a lock, a socket or a ring. So each completion queue gets a context, up to
-//! two per processor (UCX has queues for connections and for datagrams in each of its threads), and a queue pair belongs to the context of its completion queues: a poll drives the contexts of its queue only. The first context is
-//! there from the start and publishes the NIC's regions; the others are opened as they are needed.
+//! Threads that poll different completion queues should not contend for a lock, a socket or a ring. So each completion queue gets a context, up
+//! to two per processor: UCX has queues for connections and for datagrams in each of its threads. A queue pair belongs to the context of its
+//! completion queues, and a poll drives only the contexts of its queue. The first context exists from the start and publishes the NIC's regions.
+//! The others are opened when they are needed.
 
 use crate::config::{Config, Wire};
 use crate::engine::{Background, Engine};
@@ -46,7 +47,7 @@ impl MoreContexts {
     pub(crate) fn new(config: &Config) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let by_default = CONTEXTS_PER_PROCESSOR * processors;
-        // Faults come by seed, and packets are captured in their order: both need one stream of packets. iWARP has one set of sockets.
+        // Faults depend on a seed, and a capture records packets in order: both need one stream of packets. iWARP has one set of sockets.
         let is_one = config.faults.is_some() || config.capture.is_some() || config.wire == Wire::Iwarp;
         let most = if is_one { 1 } else { config.progress_contexts.map_or(by_default, usize::from) };
         let more = MoreContexts::default();
@@ -99,12 +100,12 @@ impl MoreContexts {
         least.map_or(0, |(index, _)| index as u32)
     }
 
-    /// The first context makes completions for this queue too.
+    /// Counts a completion queue for which the first context, too, makes completions.
     pub(crate) fn enter_first(&self, cq: &CqCore) {
         self.state.lock().loads[0] += u32::from(cq.enter_context(0));
     }
 
-    /// A completion queue is gone.
+    /// Removes a destroyed completion queue from the counts.
     pub(crate) fn release(&self, cq: &CqCore) {
         let mut state = self.state.lock();
         for (index, load) in state.loads.iter_mut().enumerate() {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What a queue pair counted for its device. Written under its lock, read by anybody.
+/// The counters of a queue pair for its device. Written under its lock, read by any thread.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) completions: Count,
@@ -25,7 +25,7 @@ pub(crate) struct Tally {
     /// One-sided operations in the memory of a local peer: mapped, and by the kernel.
     pub(crate) mapped: Count,
     pub(crate) copied: Count,
-    /// Packets that went past the link, and their bytes.
+    /// Packets that were written into a ring without the link, and their bytes.
     pub(crate) ring_packets: Count,
     pub(crate) ring_bytes: Count,
     /// Rendezvous sends among them.
@@ -44,7 +44,7 @@ pub(crate) struct Tally {
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Only under the lock: a plain addition, for a locked one takes longer than some requests.
+    /// Only under the lock: a plain addition, since a locked one takes longer than some requests.
     #[inline]
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Count {
 }
 
 impl Tally {
-    /// Takes over what a stream counted.
+    /// Adds the counters of a stream.
     pub(crate) fn add_stream(&self, counters: &QpCounters) {
         self.tx_fpdus.add(counters.tx_packets);
         self.tx_fpdu_bytes.add(counters.tx_bytes);
@@ -64,7 +64,7 @@ impl Tally {
         self.rx_fpdu_bytes.add(counters.rx_bytes);
     }
 
-    /// Takes over what another counted.
+    /// Adds the counters of another tally.
     pub(crate) fn add(&self, other: &Tally) {
         self.completions.add(other.completions.value());
         self.failed_completions.add(other.failed_completions.value());
@@ -82,16 +82,16 @@ impl Tally {
     }
 }
 
-/// Counters that any thread of the engine may bump.
+/// Counters that any thread of the engine may increment.
 #[derive(Default)]
 pub(crate) struct DeviceCounters {
     drops: [AtomicU64; DropReason::ALL.len()],
     refusals: [AtomicU64; RefusalReason::ALL.len()],
-    /// What queue pairs counted that are destroyed.
+    /// The counters of destroyed queue pairs.
     pub(crate) retired: Mutex<Tally>,
-    /// Packets that queue pairs sent again, of those that are destroyed.
+    /// Packets that destroyed queue pairs retransmitted.
     pub(crate) retransmitted: AtomicU64,
-    /// Where all of this is to be reported at the end, if anywhere.
+    /// Where the counters are reported at the end, if a report was requested.
     pub(crate) report: OnceLock<ReportPlan>,
 }
 
@@ -138,7 +138,7 @@ pub struct Counters {
     pub failed_completions: u64,
     /// Completions of requests that were still queued when their queue pair stopped.
     pub flushed_completions: u64,
-    /// What the connection manager did, and how much it has to do now.
+    /// Counters of the connection manager, and its pending work.
     pub cm: BTreeMap<&'static str, u64>,
     /// What the link did.
     pub link: LinkCounters,
@@ -172,7 +172,7 @@ pub struct QpReport {
     pub rx_packets: u64,
     /// Payload bytes received.
     pub rx_bytes: u64,
-    /// Packets sent again.
+    /// Packets retransmitted.
     pub retransmitted: u64,
     /// Transport timer expiries.
     pub timeouts: u64,
@@ -186,17 +186,17 @@ pub struct QpReport {
     pub rnr_received: u64,
     /// RNR NAKs sent.
     pub rnr_sent: u64,
-    /// Requests that came again.
+    /// Duplicate requests received.
     pub duplicates: u64,
-    /// Requests that came too early.
+    /// Requests received out of order.
     pub out_of_order: u64,
-    /// One-sided operations done at once in the peer's memory, without a packet.
+    /// One-sided operations executed directly in the peer's memory, without a packet.
     #[serde(default)]
     pub performed: u64,
     /// Congestion window in bytes; 0 for datagrams.
     #[serde(default)]
     pub window_bytes: u32,
-    /// Rate in bytes per second, if its congestion control has one now.
+    /// Current rate in bytes per second, if its congestion control has one.
     #[serde(default)]
     pub rate: Option<u64>,
     /// Packets received that a switch had marked (ECN).
@@ -248,7 +248,7 @@ pub struct RegionReport {
     pub is_window: bool,
 }
 
-/// What a device has beside its queue pairs.
+/// The objects of a device except its queue pairs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ObjectReport {
@@ -264,7 +264,7 @@ pub struct ObjectReport {
     /// Bytes of all regions.
     #[serde(default)]
     pub region_bytes: u64,
-    /// The events of the queue pair that was asked for, the oldest first.
+    /// The events of the requested queue pair, the oldest first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<Vec<HistoryReport>>,
 }

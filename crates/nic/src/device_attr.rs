@@ -4,9 +4,9 @@ use crate::addresses::AddressTable;
 use crate::config::Wire;
 use crate::limits::DeviceLimits;
 
-/// SourcePiece of the device, in every process.
+/// Name of the device, in every process.
 pub const DEVICE_NAME: &str = "ferroce0";
-/// Entries that the GID table has room for.
+/// Capacity of the GID table, in entries.
 pub const GID_TABLE_LEN: usize = 256;
 
 /// What the device can do.
@@ -31,7 +31,7 @@ pub struct DeviceAttr {
     pub max_msg_sz: u32,
     /// Entries of the GID table.
     pub gid_tbl_len: usize,
-    /// Largest path MTU, in bytes, that every interface carries which leads out of this host.
+    /// Largest path MTU, in bytes, that all interfaces with a path to other hosts carry.
     pub active_mtu: u32,
     /// Largest path MTU of any of its addresses.
     #[serde(default)]

@@ -1,18 +1,18 @@
-//! Memory of the device itself: bytes that programs reach by copies only, and peers as any region.
+//! Memory of the device itself. Programs access it only by copies, peers like any region.
 
 use crate::error::Error;
 use crate::memory::{MessagePart, ReadAhead, Span, copy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much of it a device has.
+/// Bytes of device memory that a device has.
 pub const MAX_DM: usize = 4 << 20;
 /// Accesses start and end at multiples of this, as on devices whose memory lies behind a bus.
 const GRAIN: usize = 4;
-/// Largest alignment to ask for, as a power of two.
+/// Largest alignment that can be requested, as a power of two.
 const MAX_LOG_ALIGN: u32 = 12;
 
-/// What is left of a device's memory.
+/// The bytes of a device's memory that are in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Budget(Arc<AtomicU64>);
 
@@ -26,7 +26,7 @@ impl Budget {
 /// A piece of device memory. Regions on it keep it alive.
 pub struct DeviceMemory {
     words: Box<[AtomicU64]>,
-    /// Where in the words the aligned part begins.
+    /// Offset of the aligned part, in bytes.
     skip: usize,
     len: usize,
     budget: Budget,
@@ -55,7 +55,7 @@ impl DeviceMemory {
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Never: it has at least one byte.
+    /// Always `false`: it has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,5 +1,5 @@
-//! A process that ends right after its last completion: the acknowledgement that was put off behind it still leaves, and
-//! a capture is whole.
+//! The exit of a process. A process may end right after its last completion: delayed ACKs are still sent, and captures
+//! are written completely.
 
 use crate::engine::Engine;
 use ferroce_os::fork::Generation;
@@ -17,7 +17,7 @@ extern "C" fn at_exit() {
             contexts.iter().for_each(|context| context.settle());
             crate::exit_report::write(&engine);
             crate::link::flush_captures();
-            // Dropping an engine here would join threads that the dying process may have stopped already.
+            // Dropping an engine here would join threads that the exiting process may have stopped already.
             contexts.into_iter().chain([engine]).for_each(std::mem::forget);
         }
     }

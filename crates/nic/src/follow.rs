@@ -9,11 +9,11 @@ use ferroce_proto::verbs::EventKind;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// Keeps the GID table true, and the ids of connections informed.
+/// Keeps the GID table up to date, and notifies the ids of connections.
 pub(crate) struct FollowAddresses {
     table: Arc<AddressTable>,
     cm: Arc<CmService>,
-    /// Those that had addresses of ours when there last were any.
+    /// The interfaces that had the device's addresses when it last had any.
     interfaces: Vec<u32>,
 }
 
@@ -23,7 +23,7 @@ impl FollowAddresses {
         FollowAddresses { table, cm, interfaces }
     }
 
-    /// Whether the device has gone with its interfaces, as a kernel's RoCE device does. Told once.
+    /// Whether the device has gone with its interfaces, as a kernel's RoCE device does. Returns `true` once.
     fn is_device_gone(&mut self) -> bool {
         let now = self.table.interfaces();
         if !now.is_empty() {

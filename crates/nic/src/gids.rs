@@ -16,7 +16,7 @@ pub struct GidEntry {
     /// The GID.
     #[serde(serialize_with = "as_text")]
     pub gid: Gid,
-    /// The address behind it.
+    /// The IP address that it is derived from.
     pub address: IpAddr,
     /// Interface that has the address.
     pub interface: String,
@@ -40,13 +40,13 @@ impl GidEntry {
 
     /// The LID of a NIC whose first entry this is: the low 16 bits of the address, 0 for none.
     ///
-    /// RoCE has no LIDs, and hardware refuses an address without a GRH. Programs of InfiniBand's days know nothing else,
-    /// though (qperf over UC and UD). They are served among machines that differ in nothing but these bits.
+    /// RoCE has no LIDs, and hardware refuses an address without a GRH. But programs written for InfiniBand use only LIDs
+    /// (qperf over UC and UD). They work between machines whose addresses differ only in these bits.
     pub fn lid(&self) -> u16 {
         u16::from_be_bytes([self.gid.0[14], self.gid.0[15]])
     }
 
-    /// The GID that a LID stands for, seen from a NIC whose first entry this is; `None` for LID 0.
+    /// The GID of a LID, for a NIC whose first entry this is; `None` for LID 0.
     pub fn gid_of_lid(&self, lid: u16) -> Option<Gid> {
         let mut gid = self.gid;
         gid.0[14..].copy_from_slice(&lid.to_be_bytes());
@@ -89,8 +89,8 @@ pub fn port_gids(wire: Wire, addresses: Vec<GidEntry>) -> Vec<GidEntry> {
     addresses.into_iter().next().map(of_interface).into_iter().collect()
 }
 
-/// The table: all addresses, or only those in `wanted`. Addresses that are wanted but that no interface lists (all of
-/// 127.0.0.0/8 is local) stand on the loopback interface.
+/// The table: all addresses, or only those in `wanted`. A wanted loopback address that no interface lists (all of 127.0.0.0/8
+/// is local) gets the loopback interface.
 pub(crate) fn read(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
     let table = present(wanted)?;
     let is_missing = |address: &&IpAddr| table.iter().all(|entry| entry.address != **address);
@@ -104,7 +104,7 @@ pub(crate) fn read(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
     }
 }
 
-/// The same later, when addresses may have left: those that are there.
+/// The same at a later time, when wanted addresses may be missing. Returns those that are present.
 pub(crate) fn present(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
     let found = local_addresses().map_err(Error::system("listing local addresses"))?;
     let mut all: Vec<GidEntry> = found.into_iter().map(entry_of).collect();

@@ -3,7 +3,7 @@
 //! Modules form layers. A module uses modules of lower layers only; `cargo xtask test --filter layout` checks that, by the
 //! table in xtask/src/layers.rs. From the bottom up:
 //!
-//! | layer | module | what lives there |
+//! | layer | module | contents |
 //! |---|---|---|
 //! | host | `poller_activity` | how threads that poll and the background thread share the work |
 //! | | [`DeviceLimits`] | what a device allows |
@@ -17,15 +17,15 @@
 //! | | `device_memory`, `gids` | memory of the device itself; what the GID table is made of |
 //! | addresses | `addresses`, `next_hop` | the GID table; strict mode: whether the next hop of a path answers |
 //! | | `raw`, `xrc` | whole Ethernet frames and rules for who gets them; XRC domains |
-//! | engine | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
+//! | engine | `engine` | moves packets between links and queue pairs, on any thread that polls, posts or runs in the background |
 //! | services | `cm` | the connection manager: QP1, and ids shaped after librdmacm |
-//! | | `device_attr`, `exit_report` | what the device can do; the report that it writes when it ends |
+//! | | `device_attr`, `exit_report` | attributes of the device; the report that it writes when it closes |
 //! | device | [`Nic`] | the device that all objects belong to |
-//! | | `exit`, `follow`, [`inspect`] | the end of the process, address changes, counters for whoever asks |
+//! | | `exit`, `follow`, [`inspect`] | the exit of the process, address changes, counters for other processes |
 //! | handles | `objects` | what programs hold: PD, memory region and window, CQ, QP, SRQ, work queue, address handle |
-//! | | `open`, `shared` | opening a device; the one device of a process that has no owner |
+//! | | `open`, `shared` | opening a device; the device that all users in a process share |
 //!
-//! The protocol itself is in `ferroce-proto`; nothing here knows an opcode. Locks, clocks and other services of the kernel are in
+//! The protocol itself is in `ferroce-proto`; this crate contains no opcode. Locks, clocks and other services of the kernel are in
 //! `ferroce-os`; what processes of one host share is in `ferroce-shm`.
 
 mod addresses;

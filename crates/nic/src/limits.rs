@@ -1,7 +1,7 @@
 //! What a device allows: one table per device. The attributes of the device show it, and the checks read it. The tables of queue pairs and
-//! memory regions always have room for `MAX_QP` and `MAX_MR` entries: no device here has fewer.
+//! memory regions always hold `MAX_QP` and `MAX_MR` entries: no device here has fewer.
 //!
-//! Strict mode narrows ferroce's own table to that of a real NIC, so that a program that asks for too much fails here as it fails there.
+//! Strict mode narrows ferroce's own table to that of a real NIC, so that a program that requests too much fails here as it fails there.
 
 use ferroce_proto::verbs::{QpCap, Transport};
 
@@ -115,7 +115,7 @@ impl DeviceLimits {
         send_blocks: Some(SendBlocks { block: 64, most: 32_768 }),
     };
 
-    /// The smaller of each two numbers.
+    /// The smaller value of each limit.
     fn within(self, outer: DeviceLimits) -> DeviceLimits {
         DeviceLimits {
             max_qp: self.max_qp.min(outer.max_qp),
@@ -165,7 +165,7 @@ impl SendBlocks {
     }
 }
 
-/// Strict mode: what would fail on hardware fails here.
+/// Strict mode: calls that would fail on hardware fail here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Strict {

@@ -13,7 +13,7 @@ const CAP_IPC_LOCK: u32 = 14;
 /// Pages of all registrations of this process. A forked child has pinned nothing.
 static LOCKED: AtomicU64 = AtomicU64::new(0);
 
-/// The pages of one registration; they count until this is dropped.
+/// The pages of one registration. They count until this is dropped.
 pub(crate) struct LockedPages {
     pages: u64,
     born: Generation,
@@ -34,7 +34,7 @@ impl LockedPages {
         };
         let born = Generation::current();
         let locked = LOCKED.fetch_add(pages, Ordering::Relaxed);
-        // From here on, so that a refusal gives them back.
+        // Created before the check, so that a refusal releases them.
         let taken = LockedPages { pages, born };
         let kib = |pages: u64| pages * (page as u64 / 1024);
         match lock_limit() {
@@ -48,14 +48,14 @@ impl LockedPages {
 
 impl Drop for LockedPages {
     fn drop(&mut self) {
-        // Those of the parent do not count here.
+        // A child does not count the pages of its parent.
         if self.born.is_current() {
             LOCKED.fetch_sub(self.pages, Ordering::Relaxed);
         }
     }
 }
 
-/// Whether this thread has CAP_IPC_LOCK in the first user namespace, where the kernel looks for it.
+/// Whether this thread has CAP_IPC_LOCK in the first user namespace, which is the one that the kernel checks.
 fn may_exceed_limit() -> bool {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     has_capability(&read("/proc/thread-self/status")) && is_first_namespace(&read("/proc/self/uid_map"))

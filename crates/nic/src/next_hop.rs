@@ -7,10 +7,10 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
-/// Linux asks an address that nobody has three times, a second apart.
+/// Linux sends three solicitations, a second apart, to an address that does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY_EVERY: Duration = Duration::from_millis(5);
-/// How long the kernel may take to answer a question about its tables, which it does at once.
+/// Time limit of a netlink reply, which normally comes immediately.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The port of the discard service (RFC 863).
 const DISCARD: u16 = 9;
@@ -29,7 +29,7 @@ impl Neighbour {
     pub fn find(if_index: u32, address: IpAddr) -> io::Result<Option<Neighbour>> {
         let header = [family(address), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let mut found = None;
-        ask(libc::RTM_GETNEIGH, libc::NLM_F_DUMP, &header, |kind, body| {
+        query_kernel(libc::RTM_GETNEIGH, libc::NLM_F_DUMP, &header, |kind, body| {
             found = found.or_else(|| entry(body, if_index, address).filter(|_| kind == libc::RTM_NEWNEIGH));
         })?;
         Ok(found)
@@ -44,7 +44,7 @@ struct NextHop {
 }
 
 impl NextHop {
-    /// The one of packets from an address of this host.
+    /// The next hop of packets from `from`, an address of this host, to `to`.
     fn find(from: Option<IpAddr>, to: IpAddr, scope_id: u32) -> io::Result<Option<NextHop>> {
         let length = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
         let mut request = vec![family(to), length(to), from.map_or(0, length), 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -54,7 +54,7 @@ impl NextHop {
             push_attribute(&mut request, libc::RTA_OIF, &scope_id.to_ne_bytes());
         }
         let mut found = None;
-        ask(libc::RTM_GETROUTE, 0, &request, |kind, body| {
+        query_kernel(libc::RTM_GETROUTE, 0, &request, |kind, body| {
             let (mut gateway, mut if_index) = (to, None);
             for (kind, value) in attributes(body.get(12..).unwrap_or_default()) {
                 match kind {
@@ -75,7 +75,7 @@ impl NextHop {
 
 /// Refuses a destination whose next hop does not answer ARP or neighbour solicitations, as Linux does when it resolves the Ethernet address of a
 /// RoCE path. Where the table has no entry, the interface has no such addresses. Sends an empty datagram, which goes no further than the next hop.
-/// Without an answer of the kernel about its tables (seccomp, a VRF) nothing is refused: the caller has found a route.
+/// If the kernel does not report its tables (seccomp, a VRF), nothing is refused: the caller has found a route.
 pub(crate) fn check_next_hop(
     from: IpAddr,
     to: IpAddr,
@@ -90,11 +90,11 @@ pub(crate) fn check_next_hop(
         let is_late = start.elapsed() > PATIENCE;
         match state {
             None | Some(libc::NUD_NONE | libc::NUD_FAILED) if !has_sent => {
-                // An earlier failure may be over.
+                // An earlier failure may be outdated.
                 let _ = send_empty(from, to, scope_id);
                 has_sent = true;
             }
-            // Only a failure after the datagram counts: a firewall may have stopped that.
+            // Only the failure of a resolution that was seen to run counts: a firewall may have dropped the datagram.
             Some(libc::NUD_FAILED) if is_resolving => break,
             Some(libc::NUD_INCOMPLETE) if is_late => break,
             Some(libc::NUD_NONE | libc::NUD_INCOMPLETE | libc::NUD_FAILED) if !is_late => {
@@ -139,8 +139,8 @@ fn address_of(octets: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(octets).map(|v6| Ipv6Addr::from(v6).into())).ok()
 }
 
-/// Asks the kernel about its tables, and hands over the type and body of each message of the answer.
-fn ask(kind: u16, flags: i32, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+/// Sends a netlink request for the kernel's tables, and calls `each` with the type and body of each message of the reply.
+fn query_kernel(kind: u16, flags: i32, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
     let mut socket = Socket::new(libc::AF_NETLINK.into(), Type::RAW, Some(libc::NETLINK_ROUTE.into()))?;
     socket.set_read_timeout(Some(ANSWER_WITHIN))?;
     let mut request = ((HEADER + body.len()) as u32).to_ne_bytes().to_vec();

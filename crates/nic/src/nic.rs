@@ -1,4 +1,4 @@
-//! The device: what its objects are made of, and what it can be asked.
+//! The device: the state of its objects, and its queries.
 
 use crate::addresses::{AddressTable, source_towards};
 use crate::cm::{CmChannel, CmId, CmService};
@@ -63,7 +63,7 @@ pub struct Nic {
     events: Arc<EventQueue>,
 }
 
-/// A way back to a NIC that does not keep it open.
+/// A weak reference to a NIC, which does not keep it open.
 #[derive(Clone)]
 pub(crate) struct WeakNic(Weak<NicInner>);
 
@@ -141,8 +141,8 @@ impl Nic {
         self.inner.engine.report(QpPage::ALL).counters
     }
 
-    /// Takes a piece of device memory whose first byte is aligned to `1 << log_align`. Works in a forked child too: it
-    /// needs nothing of the device but its budget.
+    /// Takes a piece of device memory whose first byte is aligned to `1 << log_align`. Works in a forked child too, since
+    /// it uses only the device's budget.
     pub fn alloc_device_memory(&self, len: usize, log_align: u32) -> Result<Arc<DeviceMemory>, Error> {
         Ok(Arc::new(DeviceMemory::new(len, log_align, &self.inner.device_memory)?))
     }
@@ -196,7 +196,7 @@ impl Nic {
         self.events.fd()
     }
 
-    /// Where the events of this handle on the device wait.
+    /// The event queue of this handle on the device.
     pub(crate) fn event_queue(&self) -> &Arc<EventQueue> {
         &self.events
     }
@@ -215,15 +215,15 @@ impl Nic {
     }
 }
 
-/// The entry that packets to this destination come from: the one that was asked for, except that a group of the other
+/// The entry that packets to this destination come from: the requested one, except that a group of the other
 /// IP version is reached from an address of that version, preferably of the same interface.
-fn sender_to<'a>(asked: &'a GidEntry, dgid: Gid, entries: &'a [GidEntry]) -> &'a GidEntry {
+fn sender_to<'a>(requested: &'a GidEntry, dgid: Gid, entries: &'a [GidEntry]) -> &'a GidEntry {
     let fits = |entry: &&GidEntry| entry.gid.to_ipv4().is_some() == dgid.to_ipv4().is_some();
-    if fits(&asked) || !dgid.is_multicast() {
-        return asked;
+    if fits(&requested) || !dgid.is_multicast() {
+        return requested;
     }
-    let near = entries.iter().filter(fits).find(|entry| entry.if_index == asked.if_index);
-    near.or_else(|| entries.iter().find(fits)).unwrap_or(asked)
+    let near = entries.iter().filter(fits).find(|entry| entry.if_index == requested.if_index);
+    near.or_else(|| entries.iter().find(fits)).unwrap_or(requested)
 }
 
 impl NicInner {
@@ -280,8 +280,8 @@ impl NicInner {
     pub(crate) fn resolve(&self, vector: &AddressVector, entropy: u16) -> Result<Route, Error> {
         let entries = self.table.entries.read();
         let index = usize::from(vector.sgid_index);
-        let asked = entries.get(index).ok_or(Error::NoSuchGid { index, len: entries.len() })?;
-        let source = sender_to(asked, vector.dgid, &entries);
+        let requested = entries.get(index).ok_or(Error::NoSuchGid { index, len: entries.len() })?;
+        let source = sender_to(requested, vector.dgid, &entries);
         if source.gid.to_ipv4().is_some() != vector.dgid.to_ipv4().is_some() {
             return Err(Error::Invalid {
                 attribute: "sgid_index",
@@ -290,7 +290,7 @@ impl NicInner {
         }
         let is_here = entries.iter().any(|entry| entry.gid == vector.dgid);
         if !is_here && !vector.dgid.is_multicast() {
-            // As Linux does when it looks for the MAC address.
+            // As Linux does when it resolves the Ethernet address.
             let find = |from| source_towards(from, vector.dgid.to_ip(), source.if_index);
             let (from, to) = (source.address, vector.dgid.to_ip());
             find(None)

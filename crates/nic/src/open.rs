@@ -36,7 +36,7 @@ use std::sync::atomic::AtomicU32;
 /// Largest default send window, in bytes: a larger one hides no more of a peer's delays.
 const MAX_DEFAULT_WINDOW: u32 = 1024 * 1024;
 
-/// With so many slots of the host taken, the others are left to processes that have none yet.
+/// Once this many slots of the host are taken, the others are left to processes that have none yet.
 const SLOTS_FOR_CONTEXTS: usize = 128;
 
 impl Nic {
@@ -46,7 +46,7 @@ impl Nic {
             config.strict.get_or_insert(Strict::AnyNic);
         }
         let born = Generation::current();
-        // First of all: a process that has only one thread yet need not wait for it.
+        // Called first: as long as the process has only one thread, this call need not wait.
         ferroce_os::lock::announce();
         let entries = gids::read(config.addresses.as_deref())?;
         check_wire(&config)?;
@@ -71,7 +71,7 @@ impl Nic {
             mtu_wish: config.mtu,
             is_strict: config.strict.is_some(),
             entries: RwLock::new(entries),
-            // Without netlink (some sandboxes) the table is simply what it was at the start.
+            // Without netlink (some sandboxes) the table does not follow changes.
             watch: AddressWatch::open().ok(),
             events: events.clone(),
         });
@@ -184,14 +184,14 @@ fn window_of(config: &Config, half_buffer: u64) -> u32 {
     config.window_bytes.unwrap_or_else(|| default_window(half_buffer))
 }
 
-/// A send window that fits the receive buffer of the peer, as far as this end can know: machines of one network
-/// tend to be set up alike.
+/// A send window that fits the receive buffer of the peer. This end can read only its own buffer, but machines of one network
+/// are usually configured alike.
 fn default_window(half_buffer: u64) -> u32 {
     half_buffer.clamp(64 * 1024, u64::from(MAX_DEFAULT_WINDOW)) as u32
 }
 
-/// From here on packets for anybody may land at our socket (steering is a hint): somebody must be there to pass them on, also
-/// while the program does nothing.
+/// Starts the background thread. From now on packets for other processes may arrive at this socket, since steering is only a hint. The
+/// thread forwards them even while the program does nothing.
 fn start_background(
     engine: &Arc<Engine>,
     chores: Vec<Box<dyn Chore>>,
@@ -206,7 +206,7 @@ fn start_background(
     Background::start(engine.clone(), chores, on_panic)
 }
 
-/// Answers `ferroce counters`. A NIC that cannot be asked still works, so there is no error.
+/// Answers `ferroce counters`. A NIC that cannot answer still works, so a failure is not an error.
 fn answerer(
     engine: &Arc<Engine>,
     attributes: impl Fn() -> DeviceAttr + Send + 'static,

@@ -1,6 +1,6 @@
 //! `FERROCE_OPERATIONS`: the posts and completions of a program, one JSON object per line, for `ferroce timeline`.
 //!
-//! The data path knows nothing of it. The C library puts functions that record in front of the usual ones when a program opens the
+//! The data path does not contain it. The C library puts functions that record in front of the usual ones when a program opens the
 //! device, and only if the variable is set.
 
 use ferroce_os::clock::wall_clock_ns;
@@ -56,7 +56,7 @@ pub enum LoggedCall {
 }
 
 impl OperationLog {
-    /// The record, if `FERROCE_OPERATIONS` names a regular file that can be written. Otherwise a warning says why there is none.
+    /// The record, if `FERROCE_OPERATIONS` names a regular file that can be written. Otherwise a warning reports why there is none.
     pub fn of_process() -> Option<&'static OperationLog> {
         LOG.get_or_init(|| {
             let path = ferroce_os::env::var_os("FERROCE_OPERATIONS").filter(|path| !path.is_empty())?;
@@ -77,7 +77,7 @@ impl OperationLog {
         wall_clock_ns()
     }
 
-    /// Adds operations of one time. A full disk loses them, and nothing else.
+    /// Adds operations with the same time stamp. If the disk is full, only these records are lost.
     pub fn record(&self, time_ns: u64, operations: impl Iterator<Item = (Qpn, LoggedCall)>) {
         let mut text = String::new();
         let pid = std::process::id();

@@ -1,9 +1,9 @@
 //! Poller activity: how polling application threads and the background thread share the work.
 //!
 //! While an application thread polls, the background thread must not wake for packets: on a machine with two cores it would
-//! take one from the very thread it wants to help. So pollers increment a plain counter, and the background thread reads it
-//! now and then. An armed CQ means the opposite: its owner is about to sleep. So does interrupt-driven mode: the polls of
-//! such a program do not tell whether it will poll again soon.
+//! take a core from that thread. So pollers increment a plain counter, and the background thread reads it every few
+//! milliseconds. An armed CQ means the opposite: its owner is about to sleep. So does interrupt-driven mode: the polls of
+//! such a program do not show whether it will poll again soon.
 
 use ferroce_os::eventfd::EventFd;
 use ferroce_os::wait_set::WaitSet;
@@ -51,7 +51,7 @@ impl ArmedCqs {
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct PollerActivity {
     polls: AtomicU64,
-    /// What `polls` was when a poller last drove.
+    /// The value of `polls` when a poller last drove.
     driven_at: AtomicU64,
     armed: Arc<ArmedCqs>,
     /// The number of its progress context.
@@ -62,7 +62,7 @@ pub(crate) struct PollerActivity {
     asleep: AtomicBool,
     sleeps_until: AtomicU64,
     bell: EventFd,
-    /// The set in which the background thread sleeps for packets, once somebody sleeps in front of it.
+    /// The set in which the background thread sleeps for packets, once an application thread sleeps in front of it.
     back: OnceLock<WaitSet>,
 }
 
@@ -127,10 +127,10 @@ impl PollerActivity {
         self.asleep.store(true, Ordering::SeqCst);
     }
 
-    /// The background thread is awake; `rung` if the bell was readable.
+    /// The background thread is awake. `rung`: its eventfd was readable.
     pub(crate) fn woke_up(&self, rung: bool) {
         self.asleep.store(false, Ordering::SeqCst);
-        // Take every ring, also one that came late for an earlier sleep.
+        // Consume every wake-up, also a late one for an earlier sleep.
         while rung && self.bell.try_take() {}
         self.sleeps_until.store(0, Ordering::SeqCst);
     }
@@ -167,7 +167,7 @@ impl PollerActivity {
         self.in_front.load(Ordering::Relaxed) > 0
     }
 
-    /// Readable while there are packets and nobody sleeps in front; none if nobody ever did.
+    /// A descriptor that is readable while there are packets and no thread sleeps in front. `None` if no thread ever did.
     pub(crate) fn back_fd(&self) -> Option<RawFd> {
         self.back.get().map(WaitSet::as_raw_fd)
     }

@@ -12,7 +12,7 @@ pub(crate) struct Quota {
     used: Arc<AtomicU32>,
 }
 
-/// One of them; it is free again when this is dropped.
+/// One of them. Dropping this frees it.
 pub(crate) struct Permit(Arc<AtomicU32>);
 
 impl Quota {

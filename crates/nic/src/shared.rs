@@ -1,4 +1,4 @@
-//! The one NIC of a process that has no owner: whoever asks gets the same, and the last to leave closes it.
+//! The NIC that all users in a process share: every caller gets the same NIC, and the last user closes it.
 
 use crate::config::Config;
 use crate::error::Error;
@@ -8,8 +8,8 @@ use ferroce_os::lock::Mutex;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Where a process keeps its NIC. One per process of a chain of forks: some thread of the parent may have held the
-/// parent's lock at the moment of the fork, so a child must not touch it.
+/// The NIC of one process. After a fork the child has its own: a thread of the parent may have held the parent's lock at
+/// the moment of the fork, so the child must not use that lock.
 struct ProcessNic {
     process: Generation,
     nic: Mutex<Option<WeakNic>>,
@@ -48,7 +48,7 @@ fn process_nic() -> &'static ProcessNic {
         // SAFETY: `fresh` was just made, and is never freed now that it is stored.
         Ok(_) => unsafe { &*fresh },
         Err(_) => {
-            // SAFETY: nobody has seen `fresh`.
+            // SAFETY: no other thread has seen `fresh`: it was not stored.
             drop(unsafe { Box::from_raw(fresh) });
             process_nic()
         }

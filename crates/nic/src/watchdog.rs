@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 const STALLED_REQUEST: u32 = 2;
 const STALLED_COMPLETION: u32 = 4;
 
-/// What stays the same from sample to sample.
+/// A value that stays the same from sample to sample.
 struct Watched<T> {
     first: T,
     samples: u32,
@@ -76,7 +76,7 @@ impl Watchdog {
     }
 }
 
-/// Compares what is there now with what was there before. Calls `report` once for each that stays the same `limit` times.
+/// Compares the current samples with the previous ones. Calls `report` once for each that stays the same `limit` times.
 fn watch<K: Eq + Hash, T>(
     watched: &mut HashMap<K, Watched<T>>,
     now: impl Iterator<Item = (K, T)>,

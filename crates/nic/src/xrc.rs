@@ -6,12 +6,12 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// An XRC domain. It lives until its last holder lets go: queue pairs and shared receive queues hold it too.
+/// An XRC domain. It lives until its last holder drops it. Queue pairs and shared receive queues hold it too.
 pub struct XrcDomain {
     id: u32,
     /// Stays open as long as the domain lives.
     device: Arc<dyn Any + Send + Sync>,
-    /// What stands where a queue pair has completion queues; a receiving end never completes anything there.
+    /// The completion queue of receiving ends, which never add completions to it.
     no_cq: Arc<CqCore>,
 }
 
@@ -34,13 +34,13 @@ impl XrcDomain {
         self.no_cq.clone()
     }
 
-    /// How many hold it besides the asker: other openers, queue pairs, shared receive queues.
+    /// How many hold it besides the caller: other openers, queue pairs, shared receive queues.
     pub fn other_holders(self: &Arc<Self>) -> usize {
         Arc::strong_count(self) - 1
     }
 }
 
-/// A file that stands for an XRC domain: device and inode number.
+/// A file that identifies an XRC domain: device and inode number.
 pub type XrcKey = (u64, u64);
 
 /// Domains that were opened under a key.

@@ -34,7 +34,7 @@ pub fn reserve_above(fd: BorrowedFd<'_>, spare: usize) {
     while raise_soft_limit(needed) {}
 }
 
-/// Whether the process has as many descriptors as it may have.
+/// Whether the error means that the process has as many descriptors as its limit allows (`EMFILE`).
 pub fn is_limit(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMFILE)
 }

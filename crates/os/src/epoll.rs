@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 pub enum Interest {
     /// Bytes to read, or a connection to accept.
     Read,
-    /// Room for bytes, or the end of a connection attempt.
+    /// Space in the send buffer, or the end of a connection attempt.
     Write,
     /// Both.
     ReadWrite,
@@ -29,8 +29,8 @@ impl Interest {
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
-/// Entries that one call reports.
-const AT_ONCE: usize = 64;
+/// Most entries that one call reports.
+const MAX_READY: usize = 64;
 
 impl Epoll {
     /// An empty set.
@@ -66,16 +66,16 @@ impl Epoll {
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Calls `each` with the token of every ready entry, 64 at most, without waiting, and whether it has room for bytes or has failed.
-    /// Returns how many there were.
+    /// Calls `each` for at most 64 ready entries, without waiting. The arguments are the token, and whether the entry is writable or has
+    /// failed. Returns the number of ready entries.
     pub fn ready(&self, mut each: impl FnMut(u64, bool)) -> usize {
-        const HAS_ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP) as u32;
-        let mut found = [libc::epoll_event { events: 0, u64: 0 }; AT_ONCE];
-        // SAFETY: room for as many events as the count says.
+        const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        let mut found = [libc::epoll_event { events: 0, u64: 0 }; MAX_READY];
+        // SAFETY: `found` holds `MAX_READY` events, the count that is passed.
         let count =
-            unsafe { libc::epoll_wait(self.0.as_raw_fd(), found.as_mut_ptr(), AT_ONCE as libc::c_int, 0) };
+            unsafe { libc::epoll_wait(self.0.as_raw_fd(), found.as_mut_ptr(), MAX_READY as libc::c_int, 0) };
         let count = usize::try_from(count).unwrap_or(0);
-        found[..count].iter().for_each(|event| each(event.u64, event.events & HAS_ROOM != 0));
+        found[..count].iter().for_each(|event| each(event.u64, event.events & WRITABLE != 0));
         count
     }
 }
@@ -105,7 +105,7 @@ mod tests {
         let (mut near, far) = UnixStream::pair().unwrap();
         let tokens = || {
             let mut tokens = Vec::new();
-            set.ready(|token, has_room| tokens.push((token, has_room)));
+            set.ready(|token, is_writable| tokens.push((token, is_writable)));
             tokens
         };
         set.watch(far.as_fd(), Interest::Read, 7).unwrap();

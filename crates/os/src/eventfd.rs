@@ -21,15 +21,15 @@ impl EventFd {
         Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Adds one unit. The counter holds 2^64 of them, so this neither blocks nor fails.
+    /// Adds one unit. The counter holds almost 2^64 units, so this call never blocks in practice.
     pub fn add(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: writes eight bytes of ours to our own descriptor.
         let _ = unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
     }
 
-    /// Takes one unit. Blocks if there is none, unless the descriptor was made non-blocking. A signal ends the wait:
-    /// programs end their loops that way.
+    /// Takes one unit. Blocks while there is none, unless the descriptor was made non-blocking. A signal ends the wait,
+    /// because programs end their loops that way.
     pub fn take(&self) -> io::Result<()> {
         let mut unit = [0u8; 8];
         // SAFETY: reads at most eight bytes into a buffer of eight.
@@ -37,8 +37,8 @@ impl EventFd {
         if n == 8 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Takes one unit if there is one. Never blocks, although the descriptor itself does unless the program changed
-    /// that: looking first and reading then would hang if another thread came between.
+    /// Takes one unit if there is one. Never blocks, even if the descriptor is a blocking one. A `poll` followed by a `read`
+    /// would block if another thread took the unit in between.
     pub fn try_take(&self) -> bool {
         let mut unit = [0u8; 8];
         let piece = libc::iovec { iov_base: unit.as_mut_ptr().cast(), iov_len: 8 };
@@ -46,7 +46,7 @@ impl EventFd {
         let n = unsafe { libc::preadv2(self.0.as_raw_fd(), &piece, 1, -1, libc::RWF_NOWAIT) };
         let errno = if n < 0 { io::Error::last_os_error().raw_os_error() } else { None };
         match errno {
-            // Kernels before 5.8 and some sandboxes: look first, then read, and take the small risk above.
+            // Kernels before 5.8 and some sandboxes: `poll`, then `read`, with the risk above.
             Some(libc::EOPNOTSUPP | libc::ENOSYS) => self.is_readable() && self.take().is_ok(),
             _ => n == 8,
         }
@@ -60,7 +60,7 @@ impl EventFd {
     pub fn sleep(&self, most: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let most = libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
-        // SAFETY: one pollfd, and the count says one; the time is read only, and no signals are named.
+        // SAFETY: one pollfd and a count of one; the call only reads the time, and the signal mask is null.
         unsafe { libc::ppoll(&mut poll, 1, &most, std::ptr::null()) == 1 }
     }
 }
@@ -77,10 +77,10 @@ impl AsRawFd for EventFd {
     }
 }
 
-/// An [`EventFd`] for programs: readable while there is a unit, and never writable, as the kernel's event files of RDMA devices.
+/// An [`EventFd`] for programs: readable while there is a unit, and never writable, like the kernel's event files of RDMA devices.
 ///
-/// An `eventfd` is always writable. A program that asks for both, as InfiniStore does, would never sleep. So programs get a
-/// set that has the `eventfd` as its only entry.
+/// An `eventfd` is always writable. A program that polls for both events, as InfiniStore does, would never sleep. So programs get an
+/// epoll set that has the `eventfd` as its only entry.
 pub struct EventFile {
     units: EventFd,
     set: WaitSet,
@@ -120,7 +120,7 @@ impl EventFile {
     }
 
     fn is_nonblocking(&self) -> bool {
-        // SAFETY: asks for the flags of our own descriptor.
+        // SAFETY: reads the flags of our own descriptor.
         let flags = unsafe { libc::fcntl(self.set.as_raw_fd(), libc::F_GETFL) };
         flags & libc::O_NONBLOCK != 0
     }
@@ -138,7 +138,7 @@ mod tests {
 
     fn ready(fd: BorrowedFd<'_>) -> i16 {
         let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN | libc::POLLOUT, revents: 0 };
-        // SAFETY: one pollfd, and the count says one.
+        // SAFETY: one pollfd and a count of one.
         unsafe { libc::poll(&mut poll, 1, 0) };
         poll.revents
     }

@@ -17,14 +17,14 @@ extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Has `reset` run in every child that is forked from now on. It must not lock or allocate: other threads of the parent may have done
-/// so at the moment of the fork.
+/// Runs `reset` in every child that is forked from now on. `reset` must not lock or allocate: at the moment of the fork, another thread of
+/// the parent may have held the lock.
 pub fn in_every_child(reset: extern "C" fn()) {
     // SAFETY: registers a function, which lives as long as the process.
     unsafe { libc::pthread_atfork(None, None, Some(reset)) };
 }
 
-/// How often this process has forked since [`Generation::current`] was first asked for, not counting what bypasses libc.
+/// How often this process has forked since the first call of [`Generation::current`]. Forks that bypass libc are not counted.
 pub fn count() -> u32 {
     FORKS.load(Ordering::SeqCst)
 }
@@ -44,7 +44,7 @@ impl Generation {
         Generation(GENERATION.load(Ordering::SeqCst))
     }
 
-    /// Whether the calling process is still the one that asked for this generation.
+    /// Whether the calling process is the one that obtained this generation.
     #[inline]
     pub fn is_current(self) -> bool {
         self.0 == GENERATION.load(Ordering::Relaxed)

@@ -13,7 +13,7 @@ const ETHERNET_MTU: u32 = 1500;
 pub struct LocalAddress {
     /// The address.
     pub addr: IpAddr,
-    /// SourcePiece of the interface.
+    /// Name of the interface.
     pub interface: String,
     /// Number of the interface.
     pub index: u32,
@@ -61,13 +61,13 @@ pub fn hardware_address(interface: &str) -> io::Result<[u8; 6]> {
     Ok(std::array::from_fn(|at| bytes[at].cast_unsigned()))
 }
 
-/// A UDP socket. Below a library that replaces `socket` (librspreload does, to turn the sockets of a program into ours) the NIC's own
-/// sockets must stay what they are, so a bare system call makes them.
+/// A UDP socket, created by a bare system call. A preloaded library may replace libc's `socket` (librspreload turns the program's sockets
+/// into ours). The NIC's own sockets must stay kernel sockets.
 pub fn open_udp(is_ipv4: bool) -> io::Result<OwnedFd> {
     open_socket(is_ipv4, libc::SOCK_DGRAM, libc::IPPROTO_UDP)
 }
 
-/// A TCP socket that does not block, made in the same way.
+/// A non-blocking TCP socket, created in the same way.
 pub fn open_tcp(is_ipv4: bool) -> io::Result<OwnedFd> {
     open_socket(is_ipv4, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, libc::IPPROTO_TCP)
 }
@@ -108,12 +108,12 @@ fn local_address(entry: &libc::ifaddrs) -> Option<LocalAddress> {
     Some(LocalAddress { addr, interface: name.to_string_lossy().into_owned(), index, is_up, mtu })
 }
 
-/// Asks a socket, because /sys/class/net may show another network namespace: that in which it was mounted.
+/// The MTU of an interface, read through a socket: /sys/class/net shows the network namespace in which it was mounted, which may be another.
 fn interface_mtu(name: &CStr) -> Option<u32> {
     let socket = open_udp(true).ok()?;
     // SAFETY: all zero is a valid `ifreq`: an empty name and an empty answer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte less than there is room for, so that the name stays terminated.
+    // The last byte stays zero and terminates the name.
     let room = request.ifr_name.len() - 1;
     for (to, from) in request.ifr_name[..room].iter_mut().zip(name.to_bytes()) {
         *to = from.cast_signed();

@@ -1,4 +1,4 @@
-//! What ferroce asks of Linux besides packets. Nothing here is about RDMA.
+//! The interface to Linux, except for packets. Nothing here is about RDMA.
 //!
 //! | module | question |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | [`log`] | `FERROCE_LOG` |
 //! | [`memory`] | the length of a page, and how much memory may be locked; prefetching |
 //! | [`random`] | random numbers, at process exit too |
-//! | [`signal`] | signal handlers that pass on what is not theirs |
+//! | [`signal`] | signal handlers that call the program's handler for signals that are not theirs |
 //! | [`sync`] | atomics and locks of code that is model-checked |
 //! | [`thread`] | threads that no signal of the program reaches; short time slices |
 

@@ -1,6 +1,6 @@
 //! `FERROCE_LOG`: why a completion failed, a packet was dropped or a call refused, in one sentence each.
 //!
-//! Off by default, and then the sentences are not even formatted.
+//! Off by default; the sentences are then not formatted.
 
 #![expect(unsafe_code, reason = "writes to stderr from a signal handler")]
 
@@ -53,7 +53,7 @@ fn parse(value: &str) -> Topics {
     topics
 }
 
-/// Lines that were printed or counted, by kind: lines that differ only in numbers are of one kind.
+/// Lines that were printed or counted, by kind. Lines that differ only in numbers are of one kind.
 #[derive(Debug, Default)]
 struct Kinds(BTreeMap<String, Kind>);
 
@@ -69,7 +69,7 @@ impl Kinds {
         Kinds(BTreeMap::new())
     }
 
-    /// Whether a line is to be printed. If not, it is counted.
+    /// Returns `true` if the line is to be printed, and counts it otherwise.
     fn admit(&mut self, line: &str) -> bool {
         let mut kind = kind_of(line);
         if self.0.len() >= MOST_KINDS && !self.0.contains_key(&kind) {
@@ -85,14 +85,14 @@ impl Kinds {
         is_new
     }
 
-    /// For each kind of which lines were not printed: the first line, and how many more there were since the last call.
+    /// For each kind with suppressed lines: the first line, and the number of suppressed lines since the last call.
     fn take_more(&mut self) -> Vec<(String, u64)> {
         let left_out = self.0.values_mut().filter(|kind| kind.more > 0);
         left_out.map(|kind| (kind.printed[0].clone(), std::mem::take(&mut kind.more))).collect()
     }
 }
 
-/// A line without its numbers, decimal or hexadecimal. The groups of an address are such numbers; a few words are taken for some.
+/// A line with each decimal or hexadecimal number replaced. The groups of an address are such numbers. A few words (`dead`) are, too.
 fn kind_of(line: &str) -> String {
     let is_number = |word: &str| {
         word.starts_with(|c: char| c.is_ascii_digit()) || word.chars().all(|c| c.is_ascii_hexdigit())
@@ -103,15 +103,14 @@ fn kind_of(line: &str) -> String {
 
 static KINDS: Mutex<Kinds> = Mutex::new(Kinds::new());
 
-/// With `FERROCE_LOG=explain`, the lines that were not printed: for each kind the first line, and how many more there were since the last
-/// call.
+/// With `FERROCE_LOG=explain`, the suppressed lines: for each kind the first line, and the number of suppressed lines since the last call.
 pub fn take_more() -> Vec<(String, u64)> {
     KINDS.try_lock().map_or_else(|_| Vec::new(), |mut kinds| kinds.take_more())
 }
 
 fn say(topic: &str, why: fmt::Arguments<'_>) {
     let line = format!("{topic}: {why}");
-    // Not waited for: a child of `fork` may find the lock taken for ever.
+    // `try_lock`, because in a child of `fork` a lock that another thread held is never released.
     if topics().brief && KINDS.try_lock().is_ok_and(|mut kinds| !kinds.admit(&line)) {
         return;
     }
@@ -120,7 +119,7 @@ fn say(topic: &str, why: fmt::Arguments<'_>) {
         true => to_json(pid, topic, &why.to_string()),
         false => format!("ferroce[{pid}] {line}\n"),
     };
-    // One write per line, so that lines of several processes do not mix. A closed stderr is nobody's failure.
+    // One write per line, so that lines of several processes do not mix. A closed stderr is not an error.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
@@ -137,8 +136,8 @@ fn to_json(pid: u32, topic: &str, why: &str) -> String {
     format!("{{\"pid\":{pid},\"topic\":\"{topic}\",\"text\":\"{text}\"}}\n")
 }
 
-/// Reports a fault that may end the process, always. For signal handlers: it takes no lock and does not allocate. The sentence must
-/// need no escapes in JSON.
+/// Reports a fault that may end the process, always. For signal handlers: it takes no lock and does not allocate. The sentence must not
+/// contain characters that JSON escapes.
 pub fn fatal(why: fmt::Arguments<'_>) {
     say_in_handler("fatal", why);
 }
@@ -160,7 +159,7 @@ fn say_in_handler(topic: &str, why: fmt::Arguments<'_>) {
         false => fmt::write(&mut line, format_args!("ferroce[{pid}] {topic}: {why}\n")),
     };
     if written.is_ok() {
-        // SAFETY: `len` bytes of the line were written. A closed stderr is nobody's failure.
+        // SAFETY: `len` bytes of the line were written. A closed stderr is not an error.
         unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
     }
 }
@@ -173,8 +172,8 @@ struct Line {
 
 impl fmt::Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
+        let free = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
+        free.copy_from_slice(text.as_bytes());
         self.len += text.len();
         Ok(())
     }
@@ -208,12 +207,12 @@ pub fn refusal(why: fmt::Arguments<'_>) {
     }
 }
 
-/// Reports that something the user asked for does not happen, whatever `FERROCE_LOG` names.
+/// Reports that the device ignores or cannot fulfil a setting of the user, always.
 pub fn warning(why: fmt::Arguments<'_>) {
     say("warning", why);
 }
 
-/// Reports a mistake of the program that no call returns, always: whoever calls this was asked to look for it.
+/// Reports a mistake of the program that no call returns, always. The caller is a check that the user has enabled.
 pub fn misuse(why: fmt::Arguments<'_>) {
     say(MISUSED, why);
 }
@@ -229,7 +228,7 @@ pub fn explains() -> bool {
     topics().brief
 }
 
-/// Reports why something does not go on, with `FERROCE_LOG=explain`.
+/// Reports why an operation does not progress, with `FERROCE_LOG=explain`.
 pub fn stall(why: fmt::Arguments<'_>) {
     if explains() {
         say("stalled", why);

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// Bytes of an ordinary page.
 pub fn page_len() -> usize {
     static PAGE: OnceLock<usize> = OnceLock::new();
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     *PAGE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize)
 }
 
@@ -19,7 +19,7 @@ pub fn lock_limit() -> Option<u64> {
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Prefetches the cache line of an address, to write to it soon. A hint: nothing is read or written, whatever lies there.
+/// Prefetches the cache line of an address for writing. A hint only: it reads and writes nothing, and any address is allowed.
 #[inline(always)]
 pub fn prefetch_for_write(at: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -26,7 +26,7 @@ mod tests {
     use std::cell::Cell;
     use std::sync::mpsc::{Sender, channel};
 
-    /// Asks for a number when its thread ends.
+    /// Requests a number when its thread ends.
     struct NumberAtExit(Cell<Option<Sender<u64>>>);
 
     impl Drop for NumberAtExit {
@@ -46,7 +46,7 @@ mod tests {
         let (tell, told) = channel();
         std::thread::spawn(move || {
             AT_EXIT.with(|at_exit| at_exit.0.set(Some(tell)));
-            // Made later, so it goes first.
+            // Created later, so destroyed first.
             #[expect(clippy::disallowed_methods, reason = "this is what must not be asked")]
             let _ = rand::rng().random::<u64>();
         })

@@ -1,4 +1,4 @@
-//! Signal handlers that share a signal with the program: each passes on what is not meant for it.
+//! Signal handlers that share a signal with the program: each calls the earlier handler for signals that are not meant for it.
 
 #![expect(unsafe_code, reason = "installs signal handlers and calls those of others")]
 
@@ -23,8 +23,8 @@ impl Earlier {
         exchange(signal, &raw const action)
     }
 
-    /// Installs a handler that runs as the earlier one would: with its flags and its mask, so that it can call it. Where there is no
-    /// earlier handler, it runs on the alternate stack, if the thread has one: the signal may report a stack overflow.
+    /// Installs a handler that runs with the flags and the mask of the earlier one, so that it can call the earlier one. If there is none,
+    /// it runs on the alternate stack, if the thread has one: the signal may report a stack overflow.
     pub fn extend(signal: c_int, handler: Handler) -> io::Result<Earlier> {
         let Earlier(mut action) = exchange(signal, ptr::null())?;
         if !is_function(&action) {
@@ -35,14 +35,14 @@ impl Earlier {
         exchange(signal, &raw const action)
     }
 
-    /// Whether this handler is the one that the signal has now.
+    /// Whether this handler is the current one of the signal.
     pub fn is_handled_by(signal: c_int, handler: Handler) -> bool {
         exchange(signal, ptr::null())
             .is_ok_and(|Earlier(now)| now.sa_sigaction == handler as *const () as usize)
     }
 
-    /// Does what the signal would have done without our handler. If that is the default action, the signal has it when our handler
-    /// returns: a fault occurs again then, with its own code and address, and a signal that a process sent is sent again.
+    /// Executes the action that the signal had without our handler. The default action is restored instead, and takes effect when our handler
+    /// returns: a fault then occurs again, with its own code and address, and a signal that a process sent is sent again.
     ///
     /// # Safety
     /// The caller is a handler of this signal, and passes its arguments.

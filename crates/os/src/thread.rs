@@ -1,8 +1,8 @@
 //! Threads of ferroce inside a program that does not expect them.
 //!
-//! The kernel delivers a signal of the process to any thread that has it open. A program that blocks a signal in its own threads, to
-//! read it from a signalfd, would die of one that reaches a thread of ferroce. So these threads start with signals blocked. A fault of
-//! the thread itself is the exception: the kernel ends the process if its signal is blocked, although the program may have a handler.
+//! The kernel delivers a signal of the process to any thread that does not block it. A program may block a signal in its own threads and
+//! read it from a signalfd. The signal would end the process if a thread of ferroce received it. So these threads start with signals blocked.
+//! The exception is a fault of the thread itself: if its signal is blocked, the kernel ends the process even if the program has a handler.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use std::thread::{Builder, JoinHandle};
 const FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Starts a thread that no signal of the process reaches.
+/// Starts a thread that receives no signal of the process.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -22,8 +22,8 @@ pub fn spawn<T: Send + 'static>(
     Builder::new().name(name.into()).spawn(work)
 }
 
-/// Asks the scheduler for short time slices for the calling thread, which it rewards with an early start (Linux 6.12 and later; older
-/// kernels ignore it). Where a spinning thread occupies every core, the wait would otherwise be that thread's whole slice.
+/// Requests short time slices for the calling thread. The scheduler then starts it earlier after a wake-up (Linux 6.12 and later; older
+/// kernels ignore it). Where a spinning thread occupies every core, the thread would otherwise wait for the whole slice of that one.
 pub fn shorten_slices() -> io::Result<()> {
     const SLICE_NS: u64 = 100_000;
     // SAFETY: all-zero is a valid `sched_attr`: the usual policy.
@@ -39,7 +39,7 @@ pub fn shorten_slices() -> io::Result<()> {
     }
 }
 
-/// The calling thread's mask, which returns when this is dropped.
+/// Blocks signals of the calling thread, and restores its mask on drop.
 struct Blocked(libc::sigset_t);
 
 impl Blocked {

@@ -1,4 +1,4 @@
-//! A descriptor that becomes readable again and again.
+//! A descriptor that becomes readable periodically.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Interval(OwnedFd);
 
 impl Interval {
-    /// A descriptor that becomes readable whenever so much time has passed.
+    /// A descriptor that becomes readable once per period.
     pub fn new(period: Duration) -> io::Result<Interval> {
         // SAFETY: a plain system call; the result is checked and owned from here on.
         let fd =
@@ -28,7 +28,7 @@ impl Interval {
         if set == 0 { Ok(interval) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Makes it unreadable until the period has passed again. Returns how often it had passed.
+    /// Clears the descriptor until the next period ends. Returns the number of periods that ended since the last call.
     pub fn take(&self) -> u64 {
         let mut count = [0u8; 8];
         // SAFETY: reads at most eight bytes into a buffer of eight.

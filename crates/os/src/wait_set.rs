@@ -1,19 +1,19 @@
-//! Descriptors to sleep on, as one descriptor; and who is woken for packets: a thread of the application that sleeps for them, before the
-//! background thread.
+//! An epoll set of descriptors to sleep on. It also decides who is woken for packets: a thread of the application that sleeps for them comes
+//! before the background thread.
 //!
-//! Both sleep on the descriptors of the link, each through a set (`epoll`) of its own. Entries are exclusive: of the sets with
-//! such an entry the kernel wakes one, the first in which somebody sleeps, in the order in which they were entered.
-//! So the background thread's set is entered anew, behind all others, whenever there is another.
+//! Both sleep on the descriptors of the link, each through an epoll set of its own. The entries are exclusive: the kernel wakes a
+//! sleeper of one set only, the first in the order of registration that has a sleeper. So the background thread registers its descriptors
+//! again, behind all others, whenever another set is added.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// What an entry has.
+/// The kind of an entry: whether it delivers packets.
 const PACKETS: u64 = 1;
 const OTHER: u64 = 0;
 
-/// Descriptors to sleep on, itself one that is readable while one of them is.
+/// A set of descriptors to sleep on. It is itself a descriptor, readable while one of its entries is.
 #[derive(Debug)]
 pub struct WaitSet(OwnedFd);
 
@@ -29,28 +29,29 @@ impl WaitSet {
         Ok(WaitSet(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Wakes for this one too, which has no packets.
+    /// Adds a descriptor that delivers no packets.
     pub fn enter_other(&self, fd: RawFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, OTHER)
     }
 
-    /// Wakes for its packets, as long as it is open.
+    /// Adds a descriptor that delivers packets, until it is closed.
     pub fn enter(&self, fd: RawFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, PACKETS)
     }
 
-    /// Wakes for its packets, unless somebody is woken for them already. Refused for descriptors that are sets themselves.
+    /// Adds a descriptor that delivers packets. Its sleepers are woken only if no earlier set has one. The kernel refuses descriptors that
+    /// are epoll sets.
     pub fn enter_exclusive(&self, fd: RawFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN | libc::EPOLLEXCLUSIVE, PACKETS)
     }
 
-    /// Enters all of these behind whoever else has them.
+    /// Adds all of these, behind all other sets that have them.
     pub fn enter_last(&self, fds: &[RawFd]) -> io::Result<()> {
         for &fd in fds {
-            // Fails where it is not entered yet.
+            // Fails if the set does not have it yet.
             let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, PACKETS);
             match self.enter_exclusive(fd).or_else(|_| self.enter(fd)) {
-                // Somebody else did the same just now.
+                // Another thread added it just now.
                 Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
                 _ => {}
             }
@@ -65,13 +66,13 @@ impl WaitSet {
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sleeps until one of them is readable, for at most `most`. Returns whether there are packets. Signals end the sleep, too.
+    /// Sleeps until an entry is readable, for at most `most`. Returns whether there are packets. Signals end the sleep, too.
     pub fn sleep(&self, most: Duration) -> bool {
         let most_ns = libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
-        // At most one of those that are entered is of the other kind.
+        // At most one entry is of the other kind, so two events always show whether there are packets.
         let mut ready = [libc::epoll_event { events: 0, u64: OTHER }; 2];
         let (fd, none) = (self.0.as_raw_fd(), std::ptr::null::<libc::sigset_t>());
-        // SAFETY: room for two events, as the count says; the time is read only, and no signals are named.
+        // SAFETY: `ready` holds two events, the count that is passed; the call only reads the time, and the signal mask is null.
         let rc = unsafe {
             libc::syscall(libc::SYS_epoll_pwait2, fd, ready.as_mut_ptr(), 2, &raw const most_ns, none, 0)
         };

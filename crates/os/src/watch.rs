@@ -1,4 +1,4 @@
-//! Address changes, as the kernel announces them: the GID table follows, and programs get an event.
+//! Notifications of the kernel about address changes. The device updates its GID table and reports an event to programs.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -46,7 +46,7 @@ impl AddressWatch {
 /// Whether the machine has an interface with this number.
 pub fn has_interface(index: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: room for the longest name, which is what the call asks for.
+    // SAFETY: `name` has `IF_NAMESIZE` bytes, the length that the call requires.
     !unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null()
 }
 

@@ -12,7 +12,7 @@ pub struct Qpn(u32);
 impl Qpn {
     /// QP0, subnet management.
     pub const SMI: Qpn = Qpn(0);
-    /// QP1, general services: where connection management speaks.
+    /// QP1, general services such as connection management.
     pub const GSI: Qpn = Qpn(1);
     /// The destination of every multicast packet (IBA 10.5.2.1).
     pub const MULTICAST: Qpn = Qpn(MASK_24);
@@ -33,7 +33,7 @@ impl fmt::Display for Qpn {
     }
 }
 
-/// Number of an XRC shared receive queue, 24 bits: what an XRCETH carries.
+/// Number of an XRC shared receive queue, 24 bits, as in an XRCETH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Srqn(u32);
 
@@ -113,11 +113,11 @@ macro_rules! key {
 }
 
 key!(
-    /// Local key of a memory region: what scatter/gather entries carry.
+    /// Local key of a memory region, as in scatter/gather entries.
     LKey, u32
 );
 key!(
-    /// Remote key of a memory region: what a peer must know to reach it.
+    /// Remote key of a memory region, which a peer needs to access it.
     RKey, u32
 );
 key!(
@@ -134,7 +134,7 @@ key!(
 );
 
 impl Qkey {
-    /// Whether this is a controlled key, which a work request may not name itself (IBA 10.2.5): the sender then
+    /// Whether this is a controlled key, which a work request may not specify (IBA 10.2.5): the sender then
     /// uses its QP's own key instead.
     pub const fn is_controlled(self) -> bool {
         self.0 & 0x8000_0000 != 0
@@ -157,7 +157,7 @@ impl PKey {
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The GID of nothing: an empty table entry.
+    /// The zero GID: an empty table entry.
     pub const ZERO: Gid = Gid([0; 16]);
 
     /// The GID that stands for an IP address.
@@ -167,7 +167,7 @@ impl Gid {
             IpAddr::V6(v6) => Gid(v6.octets()),
         }
     }
-    /// The IP address behind this GID; IPv4-mapped ones come back as IPv4.
+    /// The IP address of this GID; an IPv4-mapped one is returned as IPv4.
     #[inline]
     pub const fn to_ip(self) -> IpAddr {
         match self.to_ipv4() {
@@ -178,7 +178,7 @@ impl Gid {
     /// The IPv4 address, if this is an IPv4-mapped GID.
     #[inline]
     pub const fn to_ipv4(self) -> Option<Ipv4Addr> {
-        // As one number: the library compares byte by byte, and this is asked several times for each packet.
+        // Compared as one number: each packet needs this several times, and the library compares byte by byte.
         let bits = u128::from_be_bytes(self.0);
         if bits >> 32 == 0xffff { Some(Ipv4Addr::from_bits(bits as u32)) } else { None }
     }

@@ -1,7 +1,7 @@
-//! Which way a starting PSN points, against bytes that a kernel sent.
+//! The direction of a starting PSN, against bytes that a kernel sent.
 //!
-//! Each end names the sequence number that it wants to receive first, and the other begins to send with it (IBA 12.7.31). Two
-//! ends that both read it as "the one I begin with" understand each other, so no pair of ours can find that mistake.
+//! Each end announces the first sequence number that it expects, and the other end starts sending with it (IBA 12.7.31). Two
+//! ends that both read it as "the one I begin with" can connect, so no pair of ferroce ends can find that mistake.
 
 #[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 mod golden;
@@ -15,15 +15,15 @@ use ferroce_proto::{Gid, Psn, Qpn, Time};
 use golden::unhex;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Ethernet, IPv4, UDP, BTH and DETH stand in front of a MAD.
+/// Ethernet, IPv4, UDP, BTH and DETH precede a MAD.
 const IN_FRONT: usize = 14 + 20 + 8 + 12 + 8;
-/// Where the starting PSN stands in the MADs of REQ and REP.
+/// Offsets of the starting PSN in the MADs of REQ and REP.
 const REQ_PSN_AT: usize = 24 + 44;
 const REP_PSN_AT: usize = 24 + 20;
-/// What the kernel asked to be sent first, in the offer and in the answer that were taken off the wire.
+/// The starting PSNs of the kernel in the captured REQ and REP.
 const PSN_OF_KERNELS_REQ: [u8; 3] = [0xb5, 0x49, 0x5e];
 const PSN_OF_KERNELS_REP: [u8; 3] = [0x18, 0x6b, 0xa9];
-/// Where a REP says whom it answers.
+/// Offset of the remote communication id in a REP.
 const REMOTE_ID_AT: usize = 24 + 4;
 
 fn kernels(name: &str) -> Vec<u8> {

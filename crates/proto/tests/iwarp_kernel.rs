@@ -10,7 +10,7 @@ use ferroce_proto::iwarp::wire::{
 };
 use golden::{Sender, TempFile, output, tcp_frames, tshark, unhex, write_pcap};
 
-/// What the kernel sent on one connection.
+/// The bytes that the kernel sent on one connection.
 struct Connection {
     name: &'static str,
     has_crc: bool,

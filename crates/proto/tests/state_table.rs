@@ -7,7 +7,7 @@ use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, Transport};
 
 const TRANSPORTS: [Transport; 5] = Transport::ALL;
 
-/// Every (transport, from, to) with what the table says about it.
+/// Every (transport, from, to) with its entry in the table.
 fn cases() -> impl Iterator<Item = (Transport, QpState, QpState, Option<(AttrMask, AttrMask)>)> {
     let pairs = || QpState::ALL.into_iter().flat_map(|f| QpState::ALL.map(|t| (f, t)));
     TRANSPORTS.into_iter().flat_map(move |transport| {

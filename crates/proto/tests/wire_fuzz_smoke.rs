@@ -101,7 +101,7 @@ fn invariant_checksums() {
     run(targets::icrc_of, 12);
 }
 
-/// Bytes that begin as messages do, so that not all are refused at once.
+/// Bytes that begin like messages, so that the parser does not refuse all of them by the header.
 #[test]
 fn management_datagrams() {
     let mut random = Random(seed());

@@ -29,8 +29,8 @@ fn read_hex_file(path: &str) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// After a wanted change of the golden packets: `FERROCE_BLESS=1 cargo test -p ferroce-proto --test wire_golden`,
-/// with tshark and scapy there to judge the new bytes.
+/// After an intended change of the golden packets: `FERROCE_BLESS=1 cargo test -p ferroce-proto --test wire_golden`,
+/// with tshark and scapy installed to check the new bytes.
 #[test]
 fn bytes_are_those_of_the_golden_file() {
     let built = golden::all();
@@ -115,7 +115,7 @@ fn packets_of_the_linux_kernel_are_understood() {
     }
 }
 
-/// REQ, MRA, REP, RTU, DREQ and DREP over both, and what the kernel says of datagrams and refusals.
+/// REQ, MRA, REP, RTU, DREQ and DREP over both, and the kernel's messages for datagrams and refusals.
 const KERNEL_MESSAGES: [&str; 15] = [
     "v4_64_cm0010",
     "v4_64_cm0011",
@@ -134,7 +134,7 @@ const KERNEL_MESSAGES: [&str; 15] = [
     "v6_64_cm0016",
 ];
 
-/// What the kernel's connection manager says is read, and written again as it was.
+/// Messages of the kernel's connection manager are parsed, and written back with the same bytes.
 #[test]
 fn messages_of_the_kernels_connection_manager_are_understood() {
     let frames = read_hex_file(KERNEL_FILE);
@@ -257,7 +257,7 @@ const FIELDS: [&str; 30] = [
     "data.data",
 ];
 
-/// What tshark says of one frame.
+/// The output of tshark for one frame.
 struct Dissected<'a> {
     name: &'a str,
     values: Vec<&'a str>,
@@ -296,7 +296,7 @@ impl Dissected<'_> {
             self.name
         );
         self.bth_agrees_with(golden);
-        // tshark knows neither congestion notification nor XRC nor what is our own: of those it reads the BTH alone.
+        // tshark supports neither CNPs nor XRC nor the ferroce extensions: of those it parses only the BTH.
         let opcode = golden.headers.bth.opcode;
         if ![Opcode::CNP, Opcode::UC_ACK].contains(&opcode) && opcode.service != Service::Xrc {
             self.extensions_agree_with(golden);

@@ -12,7 +12,7 @@ fn slow_crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
-/// The ICRC from whole headers, masked afterwards; `flags` of the IPv4 header as asked.
+/// The ICRC from whole headers, masked afterwards, with these `flags` in the IPv4 header.
 fn slow_icrc(flow: &FlowAddrs, ident: u16, flags: u16, transport: &[u8]) -> [u8; 4] {
     let udp_len = (8 + transport.len() + 4) as u16;
     let mut bytes = vec![0xff; 8];

@@ -1,4 +1,4 @@
-//! Every header and every packet: what was written is read back, what is cut off is refused, nothing panics.
+//! Every header and every packet: the parser returns what was written, refuses truncated bytes, and never panics.
 
 use ferroce_proto::wire::{
     Aeth, AtomicEth, Bth, Deth, Feth, Grh, Headers, Ipv4Header, Ipv6Header, Malformed, NakCode, Opcode,
@@ -259,7 +259,7 @@ fn each_fault_has_its_name() {
     assert_eq!(UdpHeader::parse(&[0, 1, 0, 2, 0, 7, 0, 0]), Err(Malformed::BadLengthField(7)));
 }
 
-/// tshark does not know XRC, so these bytes were put together by hand, header by header.
+/// tshark does not support XRC, so these bytes were written by hand, header by header.
 #[test]
 fn xrc_headers_follow_the_annex() {
     let bth = |opcode| {

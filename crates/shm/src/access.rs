@@ -1,9 +1,9 @@
-//! How deregistration and the end of a queue pair wait for local peers that access a region, and never for a dead one.
+//! How deregistration and the end of a queue pair wait for local peers that access a region. They never wait for a dead peer.
 //!
-//! To access a region of a local peer, a process first writes the numbers of the region's and the queue pair's descriptors into a word of the
-//! local peer's segment that belongs to its own slot, then checks that both descriptors are still valid, and clears the word afterwards.
-//! Deregistration first invalidates the descriptor of the region, then waits until no word of a living process holds its number. The end of
-//! a queue pair does the same with the descriptor of the queue pair.
+//! Each slot has some words in the segment of a local peer. To access a region of the local peer, a process writes the numbers of the region's
+//! and the queue pair's descriptors into one of its words. It then checks that both descriptors are still valid, and clears the word when the
+//! access is done. Deregistration first invalidates the descriptor of the region, then waits until no word of a living process holds its
+//! number. The end of a queue pair does the same with the descriptor of the queue pair.
 
 use super::segment::{ACCESSES_PER_SLOT, REGION_DESCRIPTORS, SLOTS, ShmSegment};
 use crate::registry::Registry;
@@ -22,7 +22,7 @@ const STOPPED_FOR: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub struct AccessToken(usize);
 
-/// Which region is accessed, and through which queue pair. Never zero.
+/// The region that is accessed, and the queue pair that it is accessed through. Never zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Announcement(u32);
 
@@ -32,13 +32,13 @@ impl Announcement {
     }
 }
 
-/// Whose accesses are awaited.
+/// The accesses to wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Awaited {
-    /// Those to the region with this descriptor. A process that is stopped in the middle of one is waited for until it continues or dies:
+    /// Accesses to the region with this descriptor. If a process is stopped in the middle of one, the wait lasts until it continues or dies:
     /// the program may free the memory next.
     Region(usize),
-    /// Those through this queue pair. A process that is stopped is waited for only [for a while](STOPPED_FOR).
+    /// Accesses through this queue pair. The wait for a stopped process [is limited](STOPPED_FOR).
     Qp(Qpn),
 }
 
@@ -59,12 +59,12 @@ impl Awaited {
 /// A process that is stopped in the middle of an access. The access ends when the process continues or dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoppedPeer {
-    /// Its process ID, if this process can name it.
+    /// Its process ID, if it is in the PID namespace of this process.
     pub process: Option<libc::pid_t>,
 }
 
-/// Announces an access by `slot`, until it is [ended](end). Returns `None` if all words are in use. `free` is where the caller found a
-/// free word the last time: so queue pairs that different threads use do not contend for one word.
+/// Announces an access by `slot`, until it is [ended](end). Returns `None` if all words are in use. `free` is the index of the word that the
+/// caller used last: so queue pairs of different threads do not contend for one word.
 #[inline(always)]
 pub(crate) fn begin(
     segment: &ShmSegment,
@@ -92,13 +92,13 @@ fn occupy(segment: &ShmSegment, slot: u8, access: Announcement, index: usize) ->
     word.compare_exchange(0, access.0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// The access is done.
+/// Ends an access.
 #[inline]
 pub(crate) fn end(segment: &ShmSegment, slot: u8, AccessToken(index): AccessToken) {
     segment.access(slot, index).store(0, Ordering::Release);
 }
 
-/// Announces a new life of `slot` at a segment. What an earlier one held there when it died is free.
+/// Registers the current instance of `slot` in a segment. Clears the words of an earlier instance, which died.
 pub(crate) fn attach(segment: &ShmSegment, slot: u8, instance: u64) {
     if segment.accessor(slot).load(Ordering::Acquire) != instance {
         clear(segment, slot);
@@ -110,8 +110,8 @@ fn clear(segment: &ShmSegment, slot: u8) {
     (0..ACCESSES_PER_SLOT).for_each(|index| segment.access(slot, index).store(0, Ordering::Release));
 }
 
-/// Waits until no local peer accesses memory in this way any more. The descriptor that allowed it is no longer valid. Gives up only on a
-/// process that is stopped, and only if `awaited` allows it.
+/// Waits until no local peer accesses memory in this way any more. The caller has invalidated the descriptor that allowed it. Gives up only
+/// on a process that is stopped, and only if `awaited` allows it.
 pub(crate) fn wait_for(
     segment: &ShmSegment,
     awaited: Awaited,
@@ -122,10 +122,10 @@ pub(crate) fn wait_for(
         let is_held = || {
             (0..ACCESSES_PER_SLOT).any(|i| awaited.concerns(segment.access(slot, i).load(Ordering::SeqCst)))
         };
-        let (mut looks, mut stopped_since) = (0_u32, None);
+        let (mut polls, mut stopped_since) = (0_u32, None);
         while is_held() {
-            looks += 1;
-            match looks {
+            polls += 1;
+            match polls {
                 ..1000 => spin_loop(),
                 1000..2000 => yield_now(),
                 _ => {
@@ -149,7 +149,7 @@ pub(crate) fn wait_for(
     Ok(())
 }
 
-/// The segment of the process that announced itself for `slot`, if it is still there, and not another in its segment.
+/// The segment of the process that registered itself for `slot`. `None` if it is dead, or another process has the slot.
 fn find_accessor(segment: &ShmSegment, slot: u8, registry: &Registry) -> Option<ShmSegment> {
     let instance = segment.accessor(slot).load(Ordering::Acquire);
     let now = || ShmSegment::open(registry.directory(), slot).ok();

@@ -1,9 +1,9 @@
-//! The calls that change this process's address space, made to the kernel itself and not to libc.
+//! System calls that change this process's address space. They bypass libc.
 //!
-//! Libraries for communication put functions of their own in the place of libc's, to learn which memory goes. Ours is not
-//! for them: what the program sees at an address stays, while hooks would drop registrations of it from their caches, and
-//! allocate, which nobody may during write protection. And UCX before 1.14 (its issue 8820) forgets the last argument of
-//! `mremap`: pages land wherever a register points.
+//! Communication libraries hook these functions of libc, to notice when memory is unmapped. Our calls must not reach the hooks: the contents
+//! at an address stay the same, but a hook would drop registrations of it from its cache. A hook may also allocate, which is not allowed
+//! during write protection. And UCX before 1.14 (its issue 8820) drops the last argument of `mremap`, so pages would move to an arbitrary
+//! address.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -26,7 +26,7 @@ pub(crate) struct What {
 /// Maps `len` bytes, at `addr` if `how` requires that address.
 ///
 /// # Safety
-/// With `MAP_FIXED`: whatever was there is gone, and nobody may miss it.
+/// `MAP_FIXED` replaces the pages that are mapped there. Nothing may still need them.
 pub(crate) unsafe fn map(addr: usize, len: usize, what: &What) -> Result<usize, Errno> {
     let (rights, how) = (libc::c_long::from(what.rights), libc::c_long::from(what.how));
     let fd = libc::c_long::from(what.fd);
@@ -37,16 +37,16 @@ pub(crate) unsafe fn map(addr: usize, len: usize, what: &What) -> Result<usize, 
 /// Unmaps pages.
 ///
 /// # Safety
-/// Nobody may use them again.
+/// Nothing may use them again.
 pub(crate) unsafe fn unmap(pages: &Range<usize>) -> Result<(), Errno> {
     // SAFETY: the caller vouches for it.
     answer(unsafe { libc::syscall(libc::SYS_munmap, pages.start, pages.len()) }).map(drop)
 }
 
-/// Moves pages to `to`, in the place of those that are there, in one step as far as other threads can see.
+/// Moves pages to `to`, where they replace those that are mapped. For other threads this is one atomic step.
 ///
 /// # Safety
-/// Nobody may use the pages at their old address again, nor miss what was at the new one.
+/// Nothing may use the pages at their old address again, or still need the pages that were at the new one.
 pub(crate) unsafe fn move_over(pages: &Range<usize>, to: usize) -> Result<(), Errno> {
     let how = libc::c_long::from(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
     // SAFETY: the caller vouches for it.
@@ -54,17 +54,17 @@ pub(crate) unsafe fn move_over(pages: &Range<usize>, to: usize) -> Result<(), Er
     answer(moved).map(drop)
 }
 
-/// Sets what may be done with pages.
+/// Sets the access rights of pages.
 ///
 /// # Safety
-/// Nobody may be about to do what is no longer allowed.
+/// No access that the new rights forbid may follow.
 pub(crate) unsafe fn protect(pages: &Range<usize>, rights: libc::c_int) -> Result<(), Errno> {
     let rights = libc::c_long::from(rights);
     // SAFETY: the caller vouches for it.
     answer(unsafe { libc::syscall(libc::SYS_mprotect, pages.start, pages.len(), rights) }).map(drop)
 }
 
-/// Brings pages in, for reading or for writing, as `advice` says.
+/// Populates pages for reading or for writing, depending on `advice`.
 pub(crate) fn populate(pages: &Range<usize>, advice: libc::c_int) -> Result<(), Errno> {
     debug_assert!(matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE));
     let advice = libc::c_long::from(advice);

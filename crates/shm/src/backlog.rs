@@ -1,27 +1,27 @@
-//! Packets that found no room in a ring, in their order.
+//! Queue of packets that did not fit into a full ring, in their order.
 //!
-//! All its memory is asked for at once, when two processes meet: a full ring is met while a program sends, and programs
-//! rely on nothing being allocated then. (perftest's alarm handler reads a file; were it to interrupt an allocation of
-//! ours, it would wait for itself.) Pages that no packet ever waited in are never touched.
+//! All its memory is mapped when two processes open each other's segments. A ring becomes full while a program sends, and sending must not
+//! allocate. (perftest's alarm handler reads a file. If it interrupted an allocation of ours, it would deadlock.) Pages that no packet used
+//! stay untouched and take no memory.
 
 use super::mapping::Mapping;
 use super::ring::{META_LEN, Piece, RxMeta, meta_from_bytes, meta_to_bytes};
 use std::io;
 
-/// Most bytes that wait for one local peer; beyond it packets are lost, as on any wire. Room for what a queue of unreliable
-/// messages is cut into with the smallest MTU.
+/// Most bytes that wait for one local peer. Further packets are lost, as on any wire. Large enough for a full send queue of unreliable messages
+/// with the smallest MTU.
 const MAX_BYTES: usize = 16 << 20;
 
-/// In front of each packet: its length, and what the outer headers would have said.
+/// Bytes in front of each packet: its length, and the fields of the outer headers.
 const HEAD_LEN: usize = 4 + META_LEN;
 
-/// Records one behind the other, from `head` to `tail`; or from `head` to `end` and on from the beginning to `tail`.
+/// Contiguous records from `head` to `tail`; or from `head` to `end` and then from the beginning to `tail`.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     bytes: Mapping,
     head: usize,
     tail: usize,
-    /// Where the records end that lie behind `head`, if others follow at the beginning.
+    /// End of the records behind `head`, if further records are at the beginning.
     end: Option<usize>,
     packets: usize,
 }
@@ -39,7 +39,7 @@ impl Backlog {
         self.packets == 0
     }
 
-    /// An empty backlog begins at its beginning again, where pages were touched.
+    /// Empties the backlog. It starts at offset 0 again, where pages were touched already.
     pub(crate) fn clear(&mut self) {
         (self.head, self.tail, self.end, self.packets) = (0, 0, None, 0);
     }
@@ -50,7 +50,7 @@ impl Backlog {
         u32::from_ne_bytes(len) as usize
     }
 
-    /// The packet that has waited longest. It stays until it is dropped.
+    /// The oldest packet. It stays until it is dropped.
     pub(crate) fn first(&self) -> Option<(RxMeta, Piece)> {
         if self.is_empty() {
             return None;
@@ -61,7 +61,7 @@ impl Backlog {
         Some((meta_from_bytes(&meta), Piece { start, len: self.first_len() }))
     }
 
-    /// Forgets the packet that has waited longest.
+    /// Drops the oldest packet.
     pub(crate) fn drop_first(&mut self) {
         if self.packets <= 1 {
             return self.clear();
@@ -73,7 +73,7 @@ impl Backlog {
         }
     }
 
-    /// Keeps a packet of `len` bytes. Returns whether there was room.
+    /// Appends a packet of `len` bytes. Returns whether it fit.
     ///
     /// # Safety
     /// The pieces are readable and have `len` bytes together.
@@ -83,7 +83,7 @@ impl Backlog {
         len: usize,
         pieces: impl Iterator<Item = Piece>,
     ) -> bool {
-        let Some(at) = self.room_for(HEAD_LEN + len) else { return false };
+        let Some(at) = self.allocate(HEAD_LEN + len) else { return false };
         self.bytes.write(at, &(len as u32).to_ne_bytes());
         self.bytes.write(at + 4, &meta_to_bytes(meta));
         let mut to = at + HEAD_LEN;
@@ -99,7 +99,7 @@ impl Backlog {
     }
 
     /// The offset of `len` contiguous free bytes.
-    fn room_for(&mut self, len: usize) -> Option<usize> {
+    fn allocate(&mut self, len: usize) -> Option<usize> {
         if self.end.is_some() {
             return (self.tail + len <= self.head).then_some(self.tail);
         }

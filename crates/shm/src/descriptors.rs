@@ -1,8 +1,8 @@
 //! Which queue pairs and regions of this process local peers may access directly.
 //!
-//! A descriptor contains what the checks need. Only its owner writes it, and every local peer reads it. That of a queue pair has two words
-//! that appear to change atomically (a number is not reused for a long time), and the first one counts the changes; that of a region has a
-//! version that changes with it.
+//! A descriptor contains the fields that the checks need. Only its owner writes it, and every local peer reads it. The descriptor of a queue
+//! pair has two words that appear to change atomically (a number is not reused for a long time). The first word counts the changes. The
+//! descriptor of a region has a version that changes with it.
 
 use super::access::{self, Announcement, Awaited};
 use super::gpu_allocations::{self, GpuAllocation, UsedEntries};
@@ -24,38 +24,38 @@ const OPEN: u64 = 1 << 63;
 const LARGE: u64 = 1 << 62;
 const FETCHES: u64 = 1 << 61;
 const XRC: u64 = 1 << 60;
-/// How often the descriptor of a queue pair changed, in twelve bits.
+/// The lowest of the twelve bits that count the changes of a queue pair's descriptor.
 const ONE_CHANGE: u64 = 1 << 48;
 const CHANGES: u64 = 0xfff << 48;
 const FETCHES_GPU: u64 = 1 << 47;
 /// The access rights of a queue pair, in the fifteen bits below.
 const ACCESS: u32 = 0x7fff;
-/// Indices where a region's descriptor may be, from the one that its key selects on.
+/// Number of indices to probe for a region's descriptor, starting at the one that its key selects.
 const PROBES: usize = 8;
 
-/// A queue pair that receives, as local peers see it.
+/// The published properties of a queue pair that can receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpDescriptor {
-    /// What its peer may do.
+    /// The operations that its peer may execute.
     pub access: Access,
-    /// What the memory must belong to.
+    /// The domain that the memory must belong to.
     pub domain: QpDomain,
-    /// What it is connected to.
+    /// The queue pair it is connected to.
     pub partner: Partner,
-    /// It takes packets that are larger than any wire would.
+    /// It accepts packets that are longer than the path MTU.
     pub takes_large: bool,
-    /// It fetches messages that its peer names.
+    /// It accepts rendezvous sends: it fetches the message from its peer's memory.
     pub fetches: bool,
-    /// Also those in the memory of a GPU.
+    /// It also accepts rendezvous sends from the memory of a GPU.
     pub fetches_gpu: bool,
 }
 
-/// Whom a queue pair is connected to, and by which service: packets of another one it drops.
+/// The queue pair at the other end of a connection, and the service. A queue pair drops packets of any other partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partner(u64);
 
 impl Partner {
-    /// Differs from the partner in every descriptor, because no service and number give it.
+    /// Differs from the partner in every descriptor, because no service and number encode to it.
     pub const NONE: Partner = Partner(u64::MAX);
 
     /// Queue pair `qpn` with this service.
@@ -70,12 +70,12 @@ impl Partner {
     }
 }
 
-/// What the memory that is reached through a queue pair must belong to.
+/// The domain of the memory that a queue pair may access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpDomain {
     /// A protection domain.
     Pd(PdId),
-    /// That of the shared receive queue which a request names, if it is in this XRC domain.
+    /// The protection domain of the shared receive queue that a request names, if that queue is in this XRC domain.
     Xrc(u32),
 }
 
@@ -91,12 +91,12 @@ impl QpDescriptor {
     }
 }
 
-/// Publishes a queue pair to local peers, or withdraws it. One caller at a time per queue pair.
+/// Publishes a queue pair to local peers, or withdraws it. The caller excludes concurrent calls for one queue pair.
 pub(crate) fn publish_qp(segment: &ShmSegment, qpn: Qpn, descriptor: Option<QpDescriptor>) {
     let (first, second) = segment.qp_descriptor(qpn.value() as u16);
     let changes = first.load(Ordering::Relaxed).wrapping_add(ONE_CHANGE) & CHANGES;
     match descriptor {
-        // Announced accesses are read after it: `wait_for_qp`.
+        // `SeqCst`, because `wait_for_qp` reads the announced accesses afterwards.
         None => first.store(changes, Ordering::SeqCst),
         Some(descriptor) => {
             second.store(descriptor.partner.0, Ordering::Release);
@@ -105,7 +105,7 @@ pub(crate) fn publish_qp(segment: &ShmSegment, qpn: Qpn, descriptor: Option<QpDe
     }
 }
 
-/// A descriptor of a queue pair that a local peer publishes, and the version of it.
+/// The descriptor of a local peer's queue pair, and its version.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishedQp {
     /// Its descriptor.
@@ -114,19 +114,19 @@ pub struct PublishedQp {
     pub version: QpVersion,
 }
 
-/// Which of the descriptors that a queue pair had one after the other.
+/// Distinguishes the successive descriptors of one queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpVersion(u64);
 
 impl QpVersion {
-    /// Whether the descriptor is still what it was.
+    /// Whether the descriptor is unchanged.
     #[inline(always)]
     pub(crate) fn is_valid(self, segment: &ShmSegment, qpn: Qpn) -> bool {
         segment.qp_descriptor(qpn.value() as u16).0.load(Ordering::SeqCst) == self.0
     }
 }
 
-/// What a local peer publishes of a queue pair. For an access only good once it is announced and the version found unchanged.
+/// The descriptor of a local peer's queue pair. Before an access, the caller must announce it and then find the version unchanged.
 #[inline(always)]
 pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<PublishedQp> {
     let (first, second) = segment.qp_descriptor(qpn.value() as u16);
@@ -148,22 +148,22 @@ pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<PublishedQp> {
     })
 }
 
-/// A region, as local peers see it.
+/// The published properties of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionDescriptor {
     /// Its remote key.
     pub rkey: RKey,
-    /// What others may do.
+    /// The operations that peers may execute.
     pub access: Access,
     /// Its protection domain.
     pub pd: PdId,
-    /// The address that requests give its first byte.
+    /// The address of its first byte in requests.
     pub iova: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// First byte in the owner's address space.
+    /// The address of its first byte in the owner's address space.
     pub base: u64,
-    /// The only queue pair that it may be reached through.
+    /// The only queue pair that may access it, if it is limited to one.
     pub only_qp: Option<Qpn>,
     /// The part of it that can be mapped, if any.
     pub file: Option<BackingFile>,
@@ -171,7 +171,7 @@ pub struct RegionDescriptor {
 
 const VERSION: usize = 0;
 const FIELDS: usize = 12;
-/// The number of the GPU allocation that the region is in, counted from one; zero if it is memory of the host.
+/// The field with the number of the region's GPU allocation, counted from one; zero if it is memory of the host.
 const GPU: usize = FIELDS + 1;
 const ONLY_QP: u64 = 1 << 32;
 
@@ -218,45 +218,46 @@ fn probes(rkey: RKey) -> impl Iterator<Item = usize> {
     (0..PROBES).map(move |step| (first_probe(rkey) + step) % REGION_DESCRIPTORS)
 }
 
-/// A descriptor that a local peer publishes, and the version of it.
+/// The descriptor of a local peer's region, and its version.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishedRegion {
     pub(crate) number: usize,
     pub(crate) version: u64,
-    /// The number of the GPU allocation that it is in.
+    /// The number of the GPU allocation that contains it.
     pub(crate) gpu: Option<u32>,
     /// Its descriptor.
     pub descriptor: RegionDescriptor,
 }
 
 impl PublishedRegion {
-    /// Whether it is memory of a GPU, which no processor can access.
+    /// Whether it is memory of a GPU, which the CPU cannot access.
     #[inline]
     pub fn is_of_gpu(&self) -> bool {
         self.gpu.is_some()
     }
 
-    /// The allocation in the memory of a GPU that it is in, if it is in one and still published.
+    /// The GPU allocation that contains it, if there is one and the region is still published.
     pub(crate) fn gpu_allocation(&self, segment: &ShmSegment) -> Option<GpuAllocation> {
         let allocation = gpu_allocations::read(segment, self.gpu? as usize);
-        // The entry was read before the version is.
+        // Orders the reads of the entry before the read of the version.
         fence(Ordering::Acquire);
         self.is_valid(segment).then_some(allocation)
     }
 
-    /// What announces an access to it through this queue pair of its owner.
+    /// The announcement of an access to it through this queue pair of its owner.
     pub fn announcement(&self, qpn: Qpn) -> Announcement {
         Announcement::new(self.number, qpn)
     }
 
-    /// Whether the descriptor is still what it was.
+    /// Whether the descriptor is unchanged.
     #[inline(always)]
     pub(crate) fn is_valid(&self, segment: &ShmSegment) -> bool {
         segment.region_field(self.number, VERSION).load(Ordering::SeqCst) == self.version
     }
 }
 
-/// What a local peer publishes under this key. Only good once an access is announced and the version found unchanged.
+/// The descriptor that a local peer publishes under this key. Before an access, the caller must announce it and then find the version
+/// unchanged.
 pub(crate) fn find_region(segment: &ShmSegment, rkey: RKey) -> Option<PublishedRegion> {
     probes(rkey).find_map(|number| {
         let version = segment.region_field(number, VERSION).load(Ordering::Acquire);
@@ -281,7 +282,7 @@ pub struct RegionDescriptors {
     files: SharedFiles,
 }
 
-/// What of the tables is in use.
+/// The entries of the tables that are in use.
 struct Used {
     /// For each region, the number of its GPU allocation.
     regions: Box<[Option<Option<usize>>]>,
@@ -301,13 +302,13 @@ impl RegionDescriptors {
         RegionDescriptors { segment, registry, used, uses_memfd, files: SharedFiles::default() }
     }
 
-    /// Makes it possible for local peers to map the pages of a region, where that is sound. `capacity` bytes from `base` on are nobody
-    /// else's.
+    /// Makes it possible for local peers to map the pages of a region, where that is sound. The `capacity` bytes from `base` on belong to the
+    /// region's buffer only.
     pub fn pages(&self, base: usize, len: usize, capacity: usize) -> Option<Pages> {
         if self.uses_memfd { Pages::of(&self.files, base, len, capacity) } else { None }
     }
 
-    /// Makes it possible for local peers to open the GPU allocation that a region is in. The descriptor that they open it by is kept.
+    /// Makes it possible for local peers to open the GPU allocation that contains a region. Keeps the file descriptor of the export open.
     pub fn gpu_pages(
         &self,
         export: impl FnOnce() -> Option<(GpuAllocation, Option<OwnedFd>)>,
@@ -316,13 +317,14 @@ impl RegionDescriptors {
         Pages::of_gpu(allocation, fd)
     }
 
-    /// How many bytes of a region may be moved by [`pages`](Self::pages), from its start on.
+    /// The most bytes from the start of a region that [`pages`](Self::pages) may move.
     pub fn most_moved(&self) -> usize {
-        // The first page may be a huge one behind the start.
+        // The first moved page may be a huge one that begins after the start.
         if self.uses_memfd { MAX_BACKED + LARGEST_PAGE } else { 0 }
     }
 
-    /// Publishes a region, which may be part of a GPU allocation. Nothing if there is no room: then packets must do.
+    /// Publishes a region, which may be part of a GPU allocation. Returns `None` if the table is full: operations on the region then use
+    /// packets.
     pub fn publish(&self, descriptor: &RegionDescriptor, gpu: Option<&GpuAllocation>) -> Option<usize> {
         let mut used = self.used.lock();
         let number = probes(descriptor.rkey).find(|&number| used.regions[number].is_none())?;
@@ -332,7 +334,7 @@ impl RegionDescriptors {
         };
         used.regions[number] = Some(gpu);
         let version = self.segment.region_field(number, VERSION);
-        // Odd while it changes. One writer: the lock is held.
+        // The version is odd while the descriptor changes. The lock excludes other writers.
         let odd = version.load(Ordering::Relaxed) | 1;
         version.store(odd, Ordering::SeqCst);
         for (index, value) in descriptor.fields().into_iter().enumerate() {
@@ -344,11 +346,11 @@ impl RegionDescriptors {
         Some(number)
     }
 
-    /// Withdraws a region and waits for those who access it.
+    /// Withdraws a region and waits for accesses in progress.
     pub fn withdraw(&self, number: usize) {
         let version = self.segment.region_field(number, VERSION);
         version.store(version.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
-        // It never gives up on a region.
+        // The wait for a region never gives up.
         let _ = access::wait_for(&self.segment, Awaited::Region(number), &self.registry);
         let mut used = self.used.lock();
         if let Some(gpu) = used.regions[number].take().flatten() {

@@ -1,7 +1,8 @@
 //! Memory of GPUs that local peers can open by a handle of the GPU's driver, and the table in which its owner publishes it.
 //!
-//! Many regions may be parts of one allocation, so the table lists allocations. The descriptor of a region names its allocation, whose entry
-//! does not change as long as the region is published: whoever finds the region's version unchanged behind a read of the entry has read it whole.
+//! Many regions may be parts of one allocation, so the table lists allocations. The descriptor of a region names its allocation. The entry does
+//! not change as long as the region is published. So a reader that finds the region's version unchanged after it read the entry has a
+//! consistent entry.
 
 use super::segment::{GPU_ALLOCATION_LEN, GPU_ALLOCATIONS, ShmSegment};
 use ferroce_os::sync::Ordering;
@@ -11,11 +12,11 @@ use ferroce_os::sync::Ordering;
 pub struct GpuAllocation {
     /// The GPU's UUID.
     pub uuid: [u64; 2],
-    /// The first byte in the owner's address space.
+    /// The address of the first byte in the owner's address space.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What the driver gave the owner for other processes.
+    /// The handle that the driver exports for other processes.
     pub handle: GpuHandle,
 }
 
@@ -24,11 +25,11 @@ pub struct GpuAllocation {
 pub enum GpuHandle {
     /// By a handle of the driver.
     Ipc([u64; 8]),
-    /// By a descriptor of the owner. The number is reused once it is closed.
+    /// By a file descriptor of the owner. The number is reused once it is closed.
     Fd {
         /// Its number in the owner's process.
         fd: u32,
-        /// No other export of that process has it.
+        /// A number that is unique among the exports of that process.
         serial: u64,
     },
 }
@@ -39,7 +40,7 @@ const FIELDS: usize = 13;
 const _: () = assert!(FIELDS * 8 <= GPU_ALLOCATION_LEN);
 
 impl GpuAllocation {
-    /// Whether all of `len` bytes are in it.
+    /// Whether it contains all of the `len` bytes at `start`.
     pub fn contains(&self, start: u64, len: u64) -> bool {
         let offset = start.checked_sub(self.start);
         offset.is_some_and(|offset| offset <= self.len && len <= self.len - offset)
@@ -63,18 +64,18 @@ impl GpuAllocation {
     }
 }
 
-/// What a local peer publishes under a number. Valid only if the region that names it is published still behind the read.
+/// The entry of a local peer under a number. Valid only if the region that names it is still published after the read.
 pub(crate) fn read(segment: &ShmSegment, number: usize) -> GpuAllocation {
     let field = |index| segment.gpu_allocation_field(number, index).load(Ordering::Relaxed);
     GpuAllocation::from_fields(std::array::from_fn(field))
 }
 
-/// The owner's side: which entries are used, and by how many regions.
+/// The owner's side: the used entries, each with its number of regions.
 #[derive(Default)]
 pub(crate) struct UsedEntries(Vec<Option<(GpuAllocation, u32)>>);
 
 impl UsedEntries {
-    /// Publishes an allocation for one more region. Returns its number; `None` if there is no room.
+    /// Publishes an allocation for one more region. Returns its number; `None` if the table is full.
     pub(crate) fn add(&mut self, segment: &ShmSegment, allocation: &GpuAllocation) -> Option<usize> {
         let UsedEntries(entries) = self;
         let known = entries.iter_mut().position(|entry| match entry {
@@ -101,7 +102,7 @@ impl UsedEntries {
         Some(number)
     }
 
-    /// A region that was in an allocation is withdrawn.
+    /// Removes one region from an allocation. The entry is free once it has no region.
     pub(crate) fn remove(&mut self, number: usize) {
         let Some(entry) = self.0.get_mut(number) else { return };
         match entry {

@@ -1,8 +1,8 @@
-//! Which NICs are members of which multicast group.
+//! The members of multicast groups among the NICs of this host.
 //!
-//! A NIC publishes its memberships in its segment: a descriptor per group and interface, since a packet to a group is received on the
-//! interface that it leaves by. A file that all NICs map counts the changes and has a list of the slots that may publish a group. So a sender
-//! that has cached the members of a group can tell from one word that they are unchanged, and can skip the segments of all others.
+//! A NIC publishes its memberships in its segment. There is a descriptor per group and interface, because a packet to a group is received on
+//! the interface that it leaves by. A file that all NICs map counts the changes and shows which slots may publish a group. So a sender that
+//! has cached the members of a group checks with one word that they are unchanged, and need not open the segments of other slots.
 
 use super::mapping::Mapping;
 use super::segment::{ECHOES, GROUP_DESCRIPTORS, SLOTS, ShmSegment, allocate, load_gid, store_gid};
@@ -20,20 +20,20 @@ const FILE: &str = "groups";
 const FILE_LEN: usize = 4096;
 const CHANGES_AT: usize = 0;
 const SLOTS_AT: usize = 64;
-/// With an interface: the descriptor is valid.
+/// Marks a valid descriptor; the low bits are the interface.
 const PUBLISHED: u64 = 1 << 63;
 
-/// This NIC's memberships, and where those of others are found.
+/// This NIC's memberships, and the list of slots that may publish a group.
 #[derive(Debug)]
 pub struct GroupDescriptors {
     segment: Arc<ShmSegment>,
-    /// What all NICs share.
+    /// The file that all NICs map.
     shared: Mapping,
     slot: u8,
-    /// How often each group was joined. Held while one is joined or left, so that what is published follows what is.
+    /// The number of joins of each group. Locked during a join or leave, so that the published memberships match the kernel's.
     joins: Mutex<HashMap<Gid, u32>>,
     published: RwLock<Vec<Gid>>,
-    /// Held while a socket is added to those by which echoes leave.
+    /// Locked while a socket is added to the list of echo sockets.
     publishing: Mutex<()>,
 }
 
@@ -42,12 +42,12 @@ impl GroupDescriptors {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.custom_flags(libc::O_NOFOLLOW).open(registry.directory().join(FILE))?;
-        // Also makes it as long as that, and never shorter.
+        // Also extends the file to this length, and never shortens it.
         allocate(&file, 0, FILE_LEN)?;
         let shared = Mapping::new(&file, 0, FILE_LEN, true)?;
         let (joins, published, publishing) = Default::default();
         let table = GroupDescriptors { segment, shared, slot: registry.slot(), joins, published, publishing };
-        // What an earlier owner of the slot left.
+        // Clears the groups of an earlier owner of the slot.
         table.notify();
         Ok(table)
     }
@@ -56,7 +56,8 @@ impl GroupDescriptors {
         self.shared.long(CHANGES_AT)
     }
 
-    /// A bit for each group that a slot publishes; some share one. They stay when the slot's owner dies, until it has a new one.
+    /// Has a bit for each group that a slot publishes; several groups may share a bit. The bits stay when the slot's owner dies, until a new
+    /// owner clears them.
     fn groups_of(&self, slot: u8) -> &AtomicU32 {
         self.shared.word(SLOTS_AT + usize::from(slot) * 4)
     }
@@ -67,12 +68,12 @@ impl GroupDescriptors {
         self.change_count().fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Another number whenever somebody's memberships have changed.
+    /// A counter that increases with every change of a membership of any NIC.
     pub fn changes(&self) -> u64 {
         self.change_count().load(Ordering::SeqCst)
     }
 
-    /// Slots of NICs that may publish the group, this one among them. Some may be gone.
+    /// Slots of NICs that may publish the group, including this NIC. Some of the NICs may be dead.
     pub fn slots(&self, group: Gid) -> impl Iterator<Item = u8> {
         let may_show = move |slot: &u8| self.groups_of(*slot).load(Ordering::SeqCst) & bit_of(group) != 0;
         (0..SLOTS as u16).map(|slot| slot as u8).filter(may_show)
@@ -84,14 +85,14 @@ impl GroupDescriptors {
         self.groups_of(self.slot).load(Ordering::Relaxed) > 0
     }
 
-    /// Whether this NIC publishes that it listens to the group. As long as it does, senders with a ring put what they send there
-    /// into it.
+    /// Whether this NIC publishes that it listens to the group. As long as it does, senders with a ring to this NIC put packets of the
+    /// group into the ring.
     pub fn is_published(&self, group: Gid) -> bool {
         self.published.read().contains(&group)
     }
 
-    /// Joins a group with `join`, on these interfaces. It is published as long as the kernel may have packets for it here:
-    /// receivers use that to recognise duplicates.
+    /// Joins a group with `join`, on these interfaces. The membership is published as long as the kernel may have packets of the group for this
+    /// NIC: receivers use that to recognise duplicates.
     pub fn join(
         &self,
         group: Gid,
@@ -112,7 +113,7 @@ impl GroupDescriptors {
         joined
     }
 
-    /// Takes back one `join`, with `leave`.
+    /// Reverts one `join`, with `leave`.
     pub fn leave(&self, group: Gid, leave: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut joins = self.joins.lock();
         leave()?;
@@ -126,7 +127,7 @@ impl GroupDescriptors {
         Ok(())
     }
 
-    /// Publishes a socket, its address and port, that echoes leave by. Returns whether there was room.
+    /// Publishes the address and port of a socket that sends echoes. Returns `false` if the list is full.
     pub fn publish_echo_socket(&self, socket: (Gid, u16)) -> bool {
         if echo_sockets(&self.segment).any(|published| published == socket) {
             return true;
@@ -142,7 +143,7 @@ impl GroupDescriptors {
         true
     }
 
-    /// All descriptors or none: where there is no room for them, packets must come by UDP.
+    /// Publishes all descriptors or none: if they do not fit, packets of the group arrive by UDP.
     fn publish(&self, group: Gid, interfaces: &[u32]) {
         let is_free = |&index: &usize| self.segment.group_descriptor(index).0.load(Ordering::Relaxed) == 0;
         let free: Vec<usize> = (0..GROUP_DESCRIPTORS).filter(is_free).take(interfaces.len()).collect();
@@ -170,7 +171,7 @@ impl GroupDescriptors {
     }
 }
 
-/// The sockets that a NIC's echoes leave by.
+/// The sockets from which a NIC sends echoes.
 pub(crate) fn echo_sockets(segment: &ShmSegment) -> impl Iterator<Item = (Gid, u16)> {
     (0..ECHOES).map_while(|index| {
         let (port, gid) = segment.echo(index);
@@ -185,7 +186,7 @@ fn bit_of(group: Gid) -> u32 {
     1 << (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59)
 }
 
-/// Whether the owner of a segment listens to a group on an interface. Only good if nothing changes meanwhile.
+/// Whether the owner of a segment listens to a group on an interface. Valid only if the change counter is the same before and after.
 pub(crate) fn listens(segment: &ShmSegment, group: Gid, interface: u32) -> bool {
     (0..GROUP_DESCRIPTORS).any(|index| {
         let (word, gid) = segment.group_descriptor(index);

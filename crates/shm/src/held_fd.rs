@@ -1,11 +1,10 @@
-//! A file descriptor of the library in a program that is not aware of it.
+//! A file descriptor of the library that the program does not know about.
 
 use super::address_space::{Errno, last_errno};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// An open file, as long as the program leaves it open: daemons close descriptors that they did not open, and then the number may
-/// belong to another file.
+/// An open file that the program may close: daemons close descriptors that they did not open. The number may then belong to another file.
 #[derive(Debug)]
 pub(crate) struct HeldFd {
     fd: ManuallyDrop<OwnedFd>,
@@ -24,7 +23,7 @@ impl HeldFd {
         self.fd.as_raw_fd()
     }
 
-    /// Whether it still leads to the file.
+    /// Whether the descriptor still refers to the file.
     pub(crate) fn is_open(&self) -> bool {
         identity(self.raw()) == Ok((self.inode, self.device))
     }
@@ -39,8 +38,8 @@ impl Drop for HeldFd {
     }
 }
 
-/// Refuses a descriptor from the upper half of what the process may have, since the program needs some too; and a length that the
-/// kernel would answer with a signal.
+/// Refuses a descriptor in the upper half of the process's limit, because the program needs some too. Also refuses a length above
+/// `RLIMIT_FSIZE`, for which the kernel would send a signal.
 pub(crate) fn leave_rest_to_program(fd: &OwnedFd, len: usize) -> Result<(), Errno> {
     let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     let (mut descriptors, mut length) = (unlimited, unlimited);
@@ -62,7 +61,7 @@ pub(crate) fn identity(fd: RawFd) -> Result<(u64, u64), Errno> {
 
 pub(crate) fn stat(fd: RawFd) -> Result<libc::stat, Errno> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `fstat` fills it if it answers 0, and it is used only then.
+    // SAFETY: `fstat` fills it if it returns 0, and it is used only then.
     unsafe {
         check(libc::fstat(fd, stat.as_mut_ptr()))?;
         Ok(stat.assume_init())
@@ -83,7 +82,7 @@ mod tests {
         let ours = HeldFd::new(File::open("/proc/self/maps").unwrap().into()).unwrap();
         let (number, other) = (ours.raw(), File::open("/dev/null").unwrap());
         assert!(ours.is_open());
-        // SAFETY: the program takes the number for another file, as it may.
+        // SAFETY: the program reuses the number for another file, as it may.
         assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
         assert!(!ours.is_open());
         drop(ours);

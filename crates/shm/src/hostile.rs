@@ -1,15 +1,15 @@
-//! What a local peer that keeps to no rule writes: the body of a fuzz target.
+//! Arbitrary data from a hostile local peer: the body of a fuzz target.
 
 use crate::descriptors::RegionDescriptor;
 use crate::ring::hostile::rings;
 
-/// No ring and no descriptor leads outside its memory, or to a panic.
+/// Checks that no ring and no descriptor causes an access outside its memory, or a panic.
 pub fn target(bytes: &[u8]) {
     describe(bytes);
     rings(bytes);
 }
 
-/// Descriptors with any words are read, and mean the same when they are written again.
+/// Checks that a descriptor with any words can be read, and is unchanged after it is written and read again.
 fn describe(bytes: &[u8]) {
     for words in bytes.as_chunks::<24>().0 {
         let fields = std::array::from_fn(|n| u64::from(words[2 * n]) << (words[2 * n + 1] % 64));
@@ -20,7 +20,7 @@ fn describe(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    /// No coverage guides it, but it runs in every test run.
+    /// Runs in every test run, without the guidance of coverage.
     #[test]
     fn random_bytes_of_a_local_peer_change_nothing_else() {
         let mut state = ferroce_os::random::number::<u64>();

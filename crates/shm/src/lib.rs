@@ -2,8 +2,8 @@
 //!
 //! Every NIC has a slot in the [`registry`] and one file in its directory, the *shared segment* of the NIC. The segment holds
 //! what local peers need: descriptors of queue pairs, regions, multicast groups and shared receive queues, and one ring of
-//! packets to each peer. A process may die at any instruction: nothing here waits for a live partner, and whoever gets the slot
-//! next removes a segment that was left behind.
+//! packets to each peer. A process may die at any instruction: nothing here waits for a live partner, and the next owner of the slot
+//! removes the segment of a dead one.
 //!
 //! # Public interface
 //!
@@ -20,19 +20,19 @@
 //!
 //! | module | question |
 //! |---|---|
-//! | `address_space`, `vma` | mapping and moving pages by bare system calls; what the kernel lists of them |
-//! | `write_protect`, `held_fd` | how nobody writes to pages for a moment; a descriptor kept open in a foreign program |
+//! | `address_space`, `vma` | mapping and moving pages by bare system calls; the kernel's list of mappings |
+//! | `write_protect`, `held_fd` | holding back stores to pages; a descriptor that is kept open although the program does not know about it |
 //! | `memfd_backing` | how registered memory moves into a memfd that a local peer can map |
-//! | `mapping` | memory of a file that several processes see |
+//! | `mapping` | memory of a file that several processes map |
 //! | `segment` | layout of the shared segment; creating one, opening that of a peer |
 //! | `shared` | memory that the program shares itself |
-//! | `pages` | which of the two a region is |
-//! | `access` | how deregistration and the end of a queue pair wait for peers that access a region, and never for a dead one |
-//! | `ring`, `backlog` | packets from one process to another; packets that found no room |
+//! | `pages` | whether a region is in a memfd, in shared memory or in memory of a GPU |
+//! | `access` | how deregistration and the end of a queue pair wait for living peers that access a region |
+//! | `ring`, `backlog` | packets from one process to another; packets that wait because a ring is full |
 //! | `descriptors`, `gpu_allocations`, `srq_descriptors`, `groups` | the descriptor tables |
-//! | `source_ports` | from which UDP ports a process sends, so that a stranger's packets are told from its own |
+//! | `source_ports` | the UDP ports that a process sends from, so that receivers detect packets of other users |
 //! | `region_mapping` | regions of a local peer that are mapped here |
-//! | `local_peers`, `rx_rings` | who else is there; the rings that lead here |
+//! | `local_peers`, `rx_rings` | the other NICs of this host; the rings from them |
 //! | `hostile` | a fuzz target, not part of the library |
 
 mod access;

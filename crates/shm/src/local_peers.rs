@@ -1,4 +1,4 @@
-//! Who else is there, and which addresses are this host's.
+//! The local peers of a NIC, and the addresses of this host.
 
 mod host_addresses;
 mod outgoing;
@@ -32,15 +32,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
-/// How long a slot is remembered as no local peer.
+/// How long the result that a slot has no local peer is cached.
 pub const NOBODY_FOR_NS: u64 = 20_000_000;
 
-/// How long a process that was seen alive is believed to be, and until the coarse clock ticks. Its memory stays mapped here when it dies, and what is
-/// written there meanwhile is written as if it had arrived just before.
+/// How long the result of a liveness check is cached, rounded up to a tick of the coarse clock. The memory of a process that dies meanwhile
+/// stays mapped here. Bytes written to it then count as if they had arrived just before its death.
 const BELIEVED_ALIVE_NS: u64 = 1_000_000;
 const GONE: u64 = u64::MAX;
 
-/// What stands for an end of the list of a NIC's addresses, and for all addresses of a kind.
+/// The end of the list of a NIC's addresses, and the wildcards for all IPv4 and all IPv6 addresses.
 const NOWHERE: Gid = Gid::ZERO;
 const EVERY_V4: Gid = Gid::from_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 const EVERY_V6: Gid = Gid([0xff; 16]);
@@ -50,38 +50,38 @@ const EVERY_V6: Gid = Gid([0xff; 16]);
 pub struct LocalPeer {
     slot: u8,
     segment: ShmSegment,
-    /// The segment in which its NIC publishes regions and shared receive queues; mapped once more if it is the same, so that the fast path
-    /// need not choose.
+    /// The segment in which its NIC publishes regions and shared receive queues. If it is the same segment, it is mapped a second time, so
+    /// that the fast path has no branch.
     tables: ShmSegment,
     /// It belongs to this very NIC.
     is_self: bool,
     /// The slot of this NIC.
     own_slot: u8,
     registry: Arc<Registry>,
-    /// Which life of the slot it is.
+    /// The instance of the slot: each owner of a slot has another.
     instance: u64,
-    /// Shared with local peers that had the slot before: there is one ring to a slot.
+    /// Shared with earlier owners of the slot: there is one ring to a slot.
     out: Arc<Mutex<Outgoing>>,
-    /// Packets that found no room.
+    /// The number of packets that wait because the ring is full.
     waiting: AtomicUsize,
-    /// When its process was last seen alive; [`GONE`] once it was not.
+    /// When its process was last found alive; [`GONE`] once it is dead.
     seen_ns: AtomicU64,
     mappings: RegionMappings,
-    /// Whether its memory may be read, once somebody tried.
+    /// Whether the kernel lets this process read its memory. Set by the first probe.
     is_readable: OnceLock<bool>,
-    /// Where it receives.
+    /// The addresses it receives at.
     addresses: Vec<Gid>,
 }
 
-/// What became of a packet for a local peer.
+/// The result of sending a packet to a local peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Pushed {
     /// It is in the ring.
     Done,
-    /// It waits for room.
+    /// It waits until the ring has space.
     Waits,
-    /// There was no room at all.
+    /// It is lost: ring and backlog are full, or the local peer is gone.
     Lost,
 }
 
@@ -98,24 +98,25 @@ impl LocalPeer {
         self.is_self
     }
 
-    /// Whose memory is read when it is read, if this process can name it.
+    /// Its process, if that is in the PID namespace of this process.
     pub fn owner(&self) -> Option<Owner> {
         self.segment.owner()
     }
 
-    /// What it publishes of a queue pair.
+    /// The descriptor that it publishes for a queue pair.
     #[inline(always)]
     pub fn find_qp(&self, qpn: Qpn) -> Option<PublishedQp> {
         find_qp(&self.segment, qpn)
     }
 
-    /// Whether it publishes a queue pair still, unchanged.
+    /// Whether it still publishes a queue pair, unchanged.
     #[inline(always)]
     pub fn still_publishes_qp(&self, qpn: Qpn, version: QpVersion) -> bool {
         version.is_valid(&self.segment, qpn)
     }
 
-    /// What it publishes under this key. Only good once an access is announced and the region found [published](Self::still_publishes) still.
+    /// The region that it publishes under this key. Before an access, the caller must announce it and then check that the region is
+    /// [still published](Self::still_publishes).
     pub fn find_region(&self, rkey: RKey) -> Option<PublishedRegion> {
         find_region(&self.tables, rkey)
     }
@@ -125,13 +126,13 @@ impl LocalPeer {
         find_srq(&self.tables, number, domain)
     }
 
-    /// Whether it publishes a region still, unchanged.
+    /// Whether it still publishes a region, unchanged.
     #[inline(always)]
     pub fn still_publishes(&self, region: &PublishedRegion) -> bool {
         region.is_valid(&self.tables)
     }
 
-    /// Whether it listens to a multicast group on an interface. Only good if nothing changes meanwhile.
+    /// Whether it listens to a multicast group on an interface. Valid only if [`GroupDescriptors::changes`] is the same before and after.
     pub fn listens(&self, group: Gid, interface: u32) -> bool {
         listens(&self.segment, group, interface)
     }
@@ -141,14 +142,14 @@ impl LocalPeer {
         is_published(&self.segment, port)
     }
 
-    /// Announces an access, until it is [ended](Self::end_access). Nothing if too many others are under way. `free` is where the
-    /// caller found room the last time.
+    /// Announces an access, until it is [ended](Self::end_access). Returns `None` if too many others are in progress. `free` is the index of
+    /// the word that the caller used last.
     #[inline(always)]
     pub fn begin_access(&self, access: Announcement, free: &mut usize) -> Option<AccessToken> {
         access::begin(&self.tables, self.own_slot, access, free)
     }
 
-    /// The access is done.
+    /// Ends an access.
     #[inline]
     pub fn end_access(&self, token: AccessToken) {
         access::end(&self.tables, self.own_slot, token);
@@ -159,7 +160,7 @@ impl LocalPeer {
         self.mappings.open(&self.tables, region)
     }
 
-    /// What `open` makes of the GPU allocation that a region is in. It is opened once, and dropped when neither the caller nor a
+    /// The GPU allocation that contains a region, opened with `open`. It is opened once, and dropped when neither the caller nor a
     /// region that this local peer publishes uses it.
     pub fn open_gpu<Opened: Any + Send + Sync>(
         &self,
@@ -169,7 +170,7 @@ impl LocalPeer {
         self.mappings.open_gpu(&self.tables, region, open)
     }
 
-    /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
+    /// Unmaps unused mappings of regions that are no longer published; all unused mappings, if the local peer is gone.
     pub fn unmap_stale(&self) {
         self.mappings.clear(&self.tables, self.lives());
     }
@@ -202,7 +203,7 @@ impl LocalPeer {
         Pushed::Waits
     }
 
-    /// The same if it can be done now: nothing waits before it, and there is room. Declines otherwise.
+    /// Sends a packet in pieces, if no packet waits and the ring has space for it. Declines otherwise.
     ///
     /// # Safety
     /// As for [`Self::push`].
@@ -215,7 +216,7 @@ impl LocalPeer {
         Attempt::of(unsafe { out.ring.push(meta, len, pieces, self.segment.consumed(self.own_slot)) })
     }
 
-    /// The same for a short packet of two pieces, headers and payload, the second of which is padded. Returns the address of the next packet, or
+    /// Like [`Self::push_bytes_now`], for a short packet of headers and a payload, which is padded. Returns the address of the next packet, or
     /// `None` if nothing was sent.
     ///
     /// # Safety
@@ -238,18 +239,18 @@ impl LocalPeer {
         is_sent.then(|| out.ring.next_line())
     }
 
-    /// The same for bytes of ours.
+    /// Sends a packet, if no packet waits and the ring has space for it. Declines otherwise.
     pub fn push_bytes_now(&self, meta: &RxMeta, bytes: &[u8]) -> Attempt {
         // SAFETY: the piece is the slice.
         unsafe { self.push_now(meta, bytes.len(), std::iter::once(Piece::of(bytes))) }
     }
 
-    /// Whether its memory may be read by the kernel, on our behalf: that takes the right to trace it.
+    /// Whether the kernel lets this process read its memory, which requires the right to trace it. `probe` tests it once.
     pub fn is_readable(&self, probe: impl FnOnce(&Owner) -> bool) -> bool {
         *self.is_readable.get_or_init(|| self.segment.owner().as_ref().is_some_and(probe))
     }
 
-    /// Whether it receives what is sent to this address of the host.
+    /// Whether it receives packets to this address of the host.
     fn receives_at(&self, dgid: Gid) -> bool {
         let every = if dgid.to_ipv4().is_some() { EVERY_V4 } else { EVERY_V6 };
         self.addresses.iter().any(|&address| address == every || address == dgid)
@@ -264,7 +265,7 @@ impl LocalPeer {
         lives
     }
 
-    /// Whether its process is alive, as far as was seen a moment ago.
+    /// Whether its process is alive. The result is cached for about a millisecond.
     #[inline(always)]
     pub fn lives(&self) -> bool {
         let now_ns = coarse_now().0;
@@ -289,7 +290,7 @@ impl LocalPeer {
         self.seen_ns.load(Ordering::Relaxed) == GONE || self.segment.is_closed()
     }
 
-    /// Whether packets wait for room.
+    /// Whether packets wait because the ring is full.
     pub fn has_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -307,21 +308,21 @@ impl LocalPeer {
         out.waiting.len() < before
     }
 
-    /// Whether everything that was sent will be read, whatever becomes of us.
+    /// Whether everything that was sent will be read, even if this process ends.
     pub fn is_settled(&self) -> bool {
         let out = self.out.lock();
         let is_other = out.reader != self.instance || self.segment.is_closed();
         is_other || (out.waiting.is_empty() && out.ring.is_settled(self.segment.consumed(self.own_slot)))
     }
 
-    /// Whether it has read everything that was sent, and is done with it.
+    /// Whether it has read and released everything that was sent.
     pub fn has_read_all(&self) -> bool {
         let out = self.out.lock();
         let is_reader = out.reader == self.instance && !self.is_gone();
         is_reader && out.waiting.is_empty() && out.ring.is_read(self.segment.consumed(self.own_slot))
     }
 
-    /// Forgets what waits: nobody will read it.
+    /// Drops the waiting packets, which nobody will read.
     pub fn give_up(&self) {
         let mut out = self.out.lock();
         if out.reader == self.instance {
@@ -330,10 +331,10 @@ impl LocalPeer {
         self.waiting.store(0, Ordering::Relaxed);
     }
 
-    /// Whether it sleeps and wants to be woken; whoever asks does it.
+    /// Returns `true` if it sleeps and no other sender wakes it. The caller then must wake it.
     #[inline]
     pub fn must_be_woken(&self) -> bool {
-        // The packet must be there before we look, or both of us might miss the other.
+        // Orders the store of the packet before the load. Otherwise the sleeper could miss the packet and the sender the sleeper.
         fence(Ordering::SeqCst);
         let asleep = self.segment.asleep();
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::SeqCst) != 0
@@ -342,32 +343,33 @@ impl LocalPeer {
 
 #[derive(Default)]
 enum Known {
-    /// Nobody has looked.
+    /// Not checked yet.
     #[default]
     Unknown,
     LocalPeer(Arc<LocalPeer>),
-    /// Nobody was there at that time.
+    /// No local peer had the slot at that time.
     Nobody {
         since_ns: u64,
     },
 }
 
-/// What a progress context of a NIC has of the same-host fabric: its own segment, and its local peers.
+/// The same-host state of a progress context of a NIC: its own segment, and its local peers.
 pub struct LocalPeers {
     pub(crate) segment: Arc<ShmSegment>,
     /// The segment in which the NIC publishes regions, and where local peers announce accesses.
     tables: Arc<ShmSegment>,
     pub(crate) registry: Arc<Registry>,
-    /// Registered memory becomes memory that local peers can map, and long messages to them are sent by rendezvous.
+    /// Registered memory is moved into memfds that local peers can map, and long messages to them are rendezvous sends.
     uses_memfd: bool,
-    /// By slot.
+    /// Indexed by slot.
     known: Box<[RwLock<Known>]>,
     rings: Mutex<HashMap<u8, Arc<Mutex<Outgoing>>>>,
     addresses: HostAddresses,
 }
 
 impl LocalPeers {
-    /// The part of a NIC that receives at `addresses`; the wildcard stands for all of its kind. The first part publishes the NIC's regions.
+    /// The part of a NIC that receives at `addresses`. The unspecified address stands for all addresses of its family. The first part publishes
+    /// the NIC's regions.
     pub fn open(
         registry: Arc<Registry>,
         uses_memfd: bool,
@@ -405,18 +407,18 @@ impl LocalPeers {
         self.registry.is_alive(slot)
     }
 
-    /// Whether registered memory becomes memory that local peers can map, and long messages to them are sent by rendezvous.
+    /// Whether registered memory is moved into memfds that local peers can map, and long messages to them are rendezvous sends.
     #[inline]
     pub fn uses_memfd(&self) -> bool {
         self.uses_memfd
     }
 
-    /// Sets whether this NIC sleeps and must be woken for packets. Returns the previous value. A packet whose sender does not wake
-    /// this NIC is in its ring when this returns.
+    /// Sets whether this NIC sleeps and must be woken for packets. Returns the previous value. If the sender of a packet does not wake
+    /// this NIC, the packet is in its ring when this call returns.
     pub fn set_asleep(&self, asleep: bool) -> bool {
         let before = self.segment.asleep().swap(asleep.into(), Ordering::SeqCst) != 0;
         if asleep {
-            // The other half of `must_be_woken`: the look at the rings, which only acquires, must come after the store.
+            // Pairs with the fence of `must_be_woken`: orders the store before the loads of the rings, which only acquire.
             fence(Ordering::SeqCst);
         }
         before
@@ -452,13 +454,13 @@ impl LocalPeers {
         access::wait_for(&self.tables, Awaited::Qp(qpn), &self.registry)
     }
 
-    /// The NIC that owns `qpn`, if it can be reached at `dgid` without a wire.
+    /// The NIC that owns `qpn`, if it is a local peer with the address `dgid`.
     pub fn find(&self, dgid: Gid, qpn: Qpn) -> Option<Arc<LocalPeer>> {
         self.find_in_slot((qpn.value() >> 16) as u8, dgid)
     }
 
-    /// The NIC in `slot`, if it can be reached at `dgid` without a wire. Slots alone do not name it: another user's processes
-    /// on this host count theirs anew, and have other addresses.
+    /// The NIC in `slot`, if it is a local peer with the address `dgid`. The slot alone does not identify it: processes of another user on this
+    /// host have the same slot numbers, but other addresses.
     #[inline]
     pub fn find_in_slot(&self, slot: u8, dgid: Gid) -> Option<Arc<LocalPeer>> {
         if !is_slot(slot) || !self.is_local(dgid) {
@@ -477,7 +479,7 @@ impl LocalPeers {
         self.open_slot(slot)
     }
 
-    /// All local peers that are known.
+    /// All local peers that are open.
     pub fn known(&self) -> impl Iterator<Item = Arc<LocalPeer>> {
         self.known.iter().filter_map(|known| match &*known.read() {
             Known::LocalPeer(local_peer) => Some(local_peer.clone()),
@@ -485,8 +487,8 @@ impl LocalPeers {
         })
     }
 
-    /// Forgets local peers that are dead: the memory of a dead process is freed once nobody maps it. A queue pair that was connected to one
-    /// keeps it for as long as the queue pair exists.
+    /// Closes local peers that are dead: the memory of a dead process is freed once nobody maps it. A queue pair that was connected to one
+    /// keeps it open as long as the queue pair exists.
     pub(crate) fn forget_dead(&self) {
         let is_dead =
             |known: &Known| matches!(known, Known::LocalPeer(local_peer) if !local_peer.lives_now());

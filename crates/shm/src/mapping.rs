@@ -1,4 +1,4 @@
-//! Memory of a file that several processes see, and memory as large that only one does.
+//! Memory of a file that several processes map, and private memory with the same interface.
 
 use super::address_space::{self, What};
 use ferroce_os::sync::{AtomicU32, AtomicU64};
@@ -14,31 +14,31 @@ mod model;
 
 const SYSTEM_V: u64 = 1 << 32;
 
-/// Where the pages of a region lie.
+/// The file that contains the pages of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BackingFile {
-    /// The first page, in the owner's address space, and how many bytes of pages there are.
+    /// Address of the first page in the owner's address space, and length of the pages in bytes.
     pub(crate) start: u64,
     pub(crate) len: u64,
-    /// Where in the file they begin.
+    /// Offset of the first page in the file.
     pub(crate) offset: u64,
     pub(crate) source: FileSource,
-    /// What it leads to: the file's inode and device, or the segment's number and the namespace in which it has it.
+    /// The file's inode and device, or the System V segment's ID and IPC namespace.
     pub(crate) inode: u64,
     pub(crate) device: u64,
 }
 
-/// How a local peer gets at the file. It never becomes shorter than the descriptor says.
+/// How a local peer opens the file. The file never becomes shorter than `offset + len`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FileSource {
-    /// By a descriptor of the owner.
+    /// Through a file descriptor of the owner.
     Fd(u32),
-    /// It is a System V segment.
+    /// As a System V segment.
     SystemV,
 }
 
 impl BackingFile {
-    /// As it stands in a descriptor.
+    /// The words of a region descriptor that describe the file.
     pub(crate) fn fields(self) -> [u64; 6] {
         let source = match self.source {
             FileSource::Fd(number) => number.into(),
@@ -47,15 +47,15 @@ impl BackingFile {
         [self.start, self.len, self.offset, source, self.inode, self.device]
     }
 
-    /// No bytes: no file.
+    /// Returns `None` if the length is zero: there is no file.
     pub(crate) fn from_fields([start, len, offset, source, inode, device]: [u64; 6]) -> Option<BackingFile> {
         let source = if source == SYSTEM_V { FileSource::SystemV } else { FileSource::Fd(source as u32) };
         (len > 0).then_some(BackingFile { start, len, offset, source, inode, device })
     }
 }
 
-/// Part of a file in memory, shared with every process that maps it. Others change it at any time, so it is only ever
-/// touched through atomics and raw copies.
+/// Part of a file in memory, shared with every process that maps it. Other processes may change it at any time, so it is only
+/// accessed through atomics and raw copies.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -64,8 +64,8 @@ pub(crate) struct Mapping {
     shadow: Arc<model::Shadow>,
 }
 
-// SAFETY: the memory belongs to the mapping until it is dropped, and is only touched through atomics and raw copies, which
-// any thread may do.
+// SAFETY: the memory belongs to the mapping until it is dropped, and is only accessed through atomics and raw copies, which
+// any thread may execute.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -77,7 +77,7 @@ impl Mapping {
         Mapping::map(len, protection, libc::MAP_SHARED, file.as_raw_fd(), offset)
     }
 
-    /// `len` bytes that nobody else sees, all zero. Pages that are never touched cost nothing.
+    /// `len` bytes of private memory, all zero. Pages that are never touched take no memory.
     pub(crate) fn private(len: usize) -> io::Result<Mapping> {
         let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         Mapping::map(len, libc::PROT_READ | libc::PROT_WRITE, how, -1, 0)
@@ -104,8 +104,8 @@ impl Mapping {
     pub(crate) fn attach(segment: u64, len: usize, writable: bool) -> io::Result<Mapping> {
         let how = if writable { 0 } else { libc::SHM_RDONLY };
         let id = libc::c_int::try_from(segment).map_err(io::Error::other)?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours. What is mapped may as well be
-        // unmapped as detached.
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours. `munmap` may unmap an attached segment,
+        // as `shmdt` does.
         let at = unsafe { libc::shmat(id, std::ptr::null(), how) };
         if at as isize == -1 {
             return Err(io::Error::last_os_error());
@@ -127,7 +127,7 @@ impl Mapping {
         #[cfg(loom)]
         return self.shadow.word(at);
         #[cfg(not(loom))]
-        // SAFETY: inside the mapping and aligned, for mappings start at a page; everybody treats it as an atomic.
+        // SAFETY: inside the mapping and aligned, because mappings start at a page; every process accesses it as an atomic.
         unsafe {
             AtomicU32::from_ptr(self.start().add(at).cast())
         }
@@ -165,7 +165,7 @@ impl Mapping {
         // SAFETY: inside the mapping, which nobody has a reference into; the caller vouches for the source.
         unsafe {
             let to = self.start().add(at);
-            // Parts of short messages: to call somebody would take longer than the copy.
+            // Usual lengths in short messages. The compiler inlines these copies; a call of `memcpy` takes longer than the copy.
             match len {
                 8 => std::ptr::copy_nonoverlapping(from, to, 8),
                 12 => std::ptr::copy_nonoverlapping(from, to, 12),
@@ -175,7 +175,7 @@ impl Mapping {
         }
     }
 
-    /// Where a byte is.
+    /// The address of the byte at an offset.
     #[inline]
     pub(crate) fn bytes_at(&self, at: usize) -> NonNull<u8> {
         assert!(at <= self.len);
@@ -194,11 +194,11 @@ impl Mapping {
     }
 }
 
-/// Bytes of the pages of a System V segment.
+/// The length of a System V segment in bytes, rounded up to whole pages.
 pub(crate) fn sysv_len(segment: u64) -> Option<usize> {
     let id = libc::c_int::try_from(segment).ok()?;
     let mut state = std::mem::MaybeUninit::<libc::shmid_ds>::uninit();
-    // SAFETY: fills the structure if it answers 0, and it is read only then.
+    // SAFETY: fills the structure if it returns 0, and it is read only then.
     let len = unsafe {
         if libc::shmctl(id, libc::IPC_STAT, state.as_mut_ptr()) != 0 {
             return None;

@@ -1,20 +1,19 @@
 //! Registered memory that a local peer can map: its pages are moved into a memfd, which is mapped at the same address.
 //!
-//! Pointers stay valid and a second mapping of the memfd sees every store. When the last holder goes, the pages become private
-//! memory again, with what they hold. No store of another thread is lost either way; `write_protect` says how, and where
-//! not. Stores of a *local peer* arrive until the restoration and not after it: deregistration must wait for them first.
+//! Pointers stay valid, and a second mapping of the memfd sees every store. When the last holder is dropped, the pages become private
+//! memory again, with the same contents. No store of another thread is lost in either direction; `write_protect` describes how, and the
+//! exceptions. Stores of a *local peer* arrive only until the pages are private again: deregistration must wait for them first.
 //!
-//! Pages move piece by piece. What the kernel refuses to move ends the file, and the pieces before stay in it.
+//! Pages move in pieces. If the kernel refuses to move a piece, the file ends there, and the earlier pieces stay in it.
 //!
-//! Only ordinary memory is moved into a memfd, and private huge pages, into a file of huge pages of the same length. What the kernel knows of a mapping beyond that is lost, and does not come back: `mlock`, `madvise`
-//! (`MADV_DONTFORK`, `MADV_HUGEPAGE`...), memory policies, protection keys, names, growing downwards. A mapping that was one
-//! is several afterwards, so that the program's own `mremap` of the whole may fail (that of glibc's `realloc`
-//! copies instead then). A forked child shares in a memfd pages with its parent; registered memory is off limits to it
-//! anyway.
+//! Only ordinary private memory is moved into a memfd, and private huge pages into a file of huge pages of the same size. Other properties of
+//! the mapping are lost, and are not restored: `mlock`, `madvise` (`MADV_DONTFORK`, `MADV_HUGEPAGE`...), memory policies, protection keys,
+//! names, growing downwards. One mapping becomes several, so the program's own `mremap` of the whole may fail (glibc's `realloc` then copies).
+//! A forked child shares pages in a memfd with its parent; it must not access registered memory anyway.
 //!
-//! The stacks of other threads cannot be told from other memory. A region there must be deregistered before its frame ends.
+//! The stacks of other threads cannot be distinguished from other memory. A region there must be deregistered before its frame ends.
 //!
-//! The program must not unmap or remap the pages during these calls; before and after, it may.
+//! The program must not unmap or remap the pages during these calls. Before and after them it may.
 
 use super::address_space::Errno;
 use super::vma::{self, Origin, Vma};
@@ -35,12 +34,12 @@ mod tests;
 use memfd::{Memfd, PrivateCopy};
 pub(crate) use memfd::{huge_pages, is_strict, memory_device, page_len};
 
-/// What one registration moves at most: all of it may have to be copied, which takes half a second per GiB, and again at deregistration.
+/// Most bytes that one registration moves. All of them may have to be copied, which takes half a second per GiB, and again at deregistration.
 pub(crate) const MAX_BACKED: usize = 4 << 30;
 /// The largest huge page of any processor that has fewer than [`MAX_BACKED`] bytes.
 pub(crate) const LARGEST_PAGE: usize = 1 << 30;
 
-/// Why memory, or the end of it, is not in a memfd. It is then as it was before.
+/// Why memory, or the end of it, is not in a memfd. That memory is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WhyNot {
     /// The region lies within one page, or across two without filling either.
@@ -52,7 +51,7 @@ pub(crate) enum WhyNot {
     /// Shared, of a file, the stack, not for reading and writing, with a gap, or partly in a memfd already.
     #[error("not all of it is private memory without a file, readable and writable, and not the stack")]
     NotPlainMemory,
-    /// The kernel would not, with this `errno`.
+    /// A system call failed with this `errno`.
     #[error("the kernel refused (errno {0})")]
     Refused(Errno),
 }
@@ -63,22 +62,22 @@ impl WhyNot {
     }
 }
 
-/// Pages of this process that lie in a memfd, so that a local peer can map them too.
+/// Pages of this process in a memfd, so that a local peer can map them too.
 #[derive(Debug)]
 pub(crate) struct MemfdPages {
     file: Memfd,
     pages: Range<usize>,
-    /// Why these are not all pages that were asked for.
+    /// Why these are not all requested pages.
     rest: Option<WhyNot>,
     means: Means,
     process: Generation,
-    /// How often the process had forked when they moved in. Children that were forked later have them too.
+    /// The number of forks of the process when the pages moved in. Children that are forked later have the pages too.
     forks: u32,
 }
 
 impl MemfdPages {
-    /// Moves the whole pages inside `[addr, addr + len)`, or the first of them; [`Self::rest`] says why. If they lie inside what is
-    /// moved into a memfd already, that is shared, and so may begin before `addr`.
+    /// Moves the whole pages inside `[addr, addr + len)`, or only the first of them; [`Self::rest`] is the reason. If an existing
+    /// memfd contains them, returns that one, which may begin before `addr`.
     pub(crate) fn move_in(addr: usize, len: usize) -> Result<Arc<MemfdPages>, WhyNot> {
         MemfdPages::move_in_with(addr, len, Means::Everyone)
     }
@@ -119,7 +118,7 @@ impl MemfdPages {
         backed
     }
 
-    /// The memfd. It cannot change its length, so that a local peer that maps it need not fear SIGBUS.
+    /// The memfd. Its length is sealed, so a local peer that maps it gets no SIGBUS.
     pub(crate) fn fd(&self) -> RawFd {
         self.file.descriptor.raw()
     }
@@ -149,15 +148,15 @@ impl MemfdPages {
         self.rest
     }
 
-    /// Whether stores of other threads were held back while the pages moved in. If not, one may have been lost.
+    /// Whether stores of other threads were held back while the pages moved in. Otherwise a store may have been lost.
     pub(crate) fn held_stores_back(&self) -> bool {
         self.means != Means::Nothing
     }
 }
 
 impl Drop for MemfdPages {
-    /// Makes the pages private again. What the program unmapped or mapped anew meanwhile is left alone; and where the kernel
-    /// refuses, the pages stay in the memfd, which then lives as long as they are mapped.
+    /// Makes the pages private again, except for those that the program has unmapped or replaced. If a system call fails, the remaining
+    /// pages stay in the memfd, which then exists as long as they are mapped.
     fn drop(&mut self) {
         // A child has its parent's mapping but not its registrations, and perhaps not the program's other threads.
         if !self.process.is_current() {
@@ -174,7 +173,7 @@ impl Drop for MemfdPages {
 }
 
 impl MemfdPages {
-    /// Makes private memory of what a mapping still shows.
+    /// Makes those of the pages private that a mapping still maps.
     fn give_back(&self, mapping: &Vma, table: &Table) -> Result<(), Errno> {
         let shown = mapping.pages.start.max(self.pages.start)..mapping.pages.end.min(self.pages.end);
         let mut copy = PrivateCopy::new(&self.file, shown.len())?;
@@ -185,7 +184,7 @@ impl MemfdPages {
             }
             let offset = piece.start - self.pages.start;
             self.file.give_back(&piece, offset, mapping, &mut copy, self.means)?;
-            // A child that was forked since then has the file's pages. A local peer may read them and discards what it read.
+            // Only if no child was forked meanwhile: a child has the file's pages. A local peer may read them, and discards the bytes it read.
             if self.file.may_have_holes() && fork::count() == self.forks {
                 self.file.release(offset, piece.len());
             }
@@ -194,21 +193,21 @@ impl MemfdPages {
     }
 }
 
-/// What is moved into a memfd in this process.
+/// The pages of this process that are in memfds.
 struct Table {
     process: Generation,
     ranges: Mutex<Ranges>,
-    /// Pages have moved in, or back.
+    /// Notified when pages have moved in, or back.
     settled: Condvar,
-    /// One thread at a time exchanges pages: two might wait for each other, if each had the other's stack.
+    /// One thread at a time exchanges pages: two could deadlock, if each write-protected the other's stack.
     exchange: Mutex<()>,
 }
 
-/// By start and inode: the program may map anew what is moved into a memfd and register it again while the old one lives.
+/// Keyed by start and inode: the program may replace pages that are in a memfd and register the new ones while the old memfd exists.
 #[derive(Default)]
 struct Ranges {
     entries: BTreeMap<Key, Entry>,
-    /// Bytes of the longest entry that there ever was.
+    /// Length of the longest entry so far, in bytes.
     longest: usize,
 }
 
@@ -217,18 +216,18 @@ type Key = (usize, u64);
 struct Entry {
     pages: Range<usize>,
     device: u64,
-    /// Nobody while the pages move in or back.
+    /// Has no strong reference while the pages move in or back.
     holder: Weak<MemfdPages>,
 }
 
 impl Ranges {
-    /// Pages that are about to move in.
+    /// Adds pages that are about to move in.
     fn insert(&mut self, key: Key, pages: &Range<usize>, device: u64) {
         self.longest = self.longest.max(pages.len());
         self.entries.insert(key, Entry { pages: pages.clone(), device, holder: Weak::new() });
     }
 
-    /// They have moved in.
+    /// Records that the pages of an entry have moved in.
     fn complete(&mut self, key: Key, backed: &Arc<MemfdPages>) {
         if let Some(entry) = self.entries.get_mut(&key) {
             (entry.pages, entry.holder) = (backed.pages.clone(), Arc::downgrade(backed));
@@ -239,7 +238,7 @@ impl Ranges {
         self.entries.remove(&key);
     }
 
-    /// Those that have one of these pages.
+    /// The entries that contain any of these pages.
     fn overlapping(&self, pages: &Range<usize>) -> impl Iterator<Item = (u64, &Entry)> + Clone {
         let (start, first) = (pages.start, (pages.start.saturating_sub(self.longest), 0));
         let near = self.entries.range(first..(pages.end, 0));
@@ -248,7 +247,7 @@ impl Ranges {
 }
 
 impl Table {
-    /// Who has all these pages already; otherwise the table, with none of them on the way in or back.
+    /// The holder that has all these pages already. Otherwise the locked table, in which none of the pages is moving in or back.
     fn look(&self, pages: &Range<usize>) -> Result<Arc<MemfdPages>, MutexGuard<'_, Ranges>> {
         let mut ranges = self.ranges.lock();
         loop {
@@ -262,14 +261,14 @@ impl Table {
                 drop(near);
                 break Err(ranges);
             };
-            // Upgraded only to be handed out: the last holder must not be dropped here, under the lock.
+            // Upgraded only to be returned: the last holder must not be dropped here, under the lock.
             if let Some(holder) = entry.holder.upgrade() {
                 break Ok(holder);
             }
         }
     }
 
-    /// Moves pages in, in the end perhaps only the first pieces of them. Returns which, how stores were held back, and why not all.
+    /// Moves pages in, perhaps only the first pieces. Returns the moved pages, how stores were held back, and why not all pages moved.
     fn take_in(
         &self,
         file: &Memfd,
@@ -297,7 +296,7 @@ impl Table {
 }
 
 impl Entry {
-    /// Whether the pages are among these, and still mapped to the memfd.
+    /// Whether the entry contains the pages, and they are still mapped to the memfd.
     fn has(&self, pages: &Range<usize>, inode: u64) -> bool {
         let inside = self.pages.start <= pages.start && pages.end <= self.pages.end;
         let found = if inside { vma::mappings(pages).unwrap_or_default() } else { Vec::new() };
@@ -306,8 +305,8 @@ impl Entry {
     }
 }
 
-/// The table of this process. One per process of a chain of forks: some thread of the parent may have held the lock at the
-/// moment of the fork.
+/// The table of this process. A forked child gets a table of its own: a thread of the parent may have held the lock at the moment of the
+/// fork.
 fn table() -> &'static Table {
     static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
     let process = Generation::current();
@@ -319,17 +318,17 @@ fn table() -> &'static Table {
     let (ranges, settled, exchange) = (Mutex::default(), Condvar::new(), Mutex::default());
     let fresh = Box::into_raw(Box::new(Table { process, ranges, settled, exchange }));
     match TABLE.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: `fresh` was just made, and is never freed now that it is stored.
+        // SAFETY: `fresh` was just created, and is never freed once it is stored.
         Ok(_) => unsafe { &*fresh },
         Err(_) => {
-            // SAFETY: nobody has seen `fresh`.
+            // SAFETY: no other thread has `fresh`.
             drop(unsafe { Box::from_raw(fresh) });
             table()
         }
     }
 }
 
-/// The length of the pages that these begin in, if they are huge ones.
+/// The size of the huge page at the start of a range, if it is one.
 fn huge_page(pages: &Range<usize>) -> Option<usize> {
     let first = vma::mappings(&(pages.start..pages.start + 1)).ok()?.pop()?;
     let is_huge = |(device, _): &&(u64, usize)| *device == first.device;
@@ -350,7 +349,7 @@ fn mappings(pages: &Range<usize>) -> Result<Vec<Vma>, WhyNot> {
     vma::mappings(pages).map_err(|error| WhyNot::Refused(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
-/// Whether a mapping shows a file whose first byte is at `start`, just there.
+/// Whether a mapping maps this file, at the addresses that result if the file's first byte is at `start`.
 fn is_in_file(mapping: &Vma, inode: u64, device: u64, start: usize) -> bool {
     let same_file = mapping.shared && mapping.inode == inode && mapping.device == device;
     same_file && mapping.pages.start.checked_sub(start) == Some(mapping.offset as usize)

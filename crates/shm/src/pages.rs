@@ -1,5 +1,5 @@
-//! How local peers can map the pages of a region: because they were moved into a memfd, because the program shares them anyway, or because the driver
-//! of a GPU opens them.
+//! How local peers can map the pages of a region: the pages were moved into a memfd, the program shares them anyway, or the driver of a GPU
+//! opens them.
 
 use super::gpu_allocations::GpuAllocation;
 use super::held_fd::{HeldFd, leave_rest_to_program};
@@ -16,16 +16,17 @@ pub struct Pages(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// They were moved into a file of ours.
+    /// They were moved into a memfd of ours.
     Memfd(Arc<MemfdPages>),
-    /// They lie in a file of the program's.
+    /// They are in a file of the program.
     Shared(Arc<Shared>),
     /// They are memory of a GPU.
     Gpu(Arc<(GpuAllocation, Option<HeldFd>)>),
 }
 
 impl Pages {
-    /// Makes it possible for local peers to map the `len` bytes at `base`, where that is sound. `capacity` bytes are nobody else's.
+    /// Makes it possible for local peers to map the `len` bytes at `base`, where that is sound. The `capacity` bytes from `base` on belong to
+    /// the region's buffer only.
     pub(crate) fn of(files: &SharedFiles, base: usize, len: usize, capacity: usize) -> Option<Pages> {
         let why = match MemfdPages::move_in(base, capacity) {
             Ok(pages) => {
@@ -62,7 +63,8 @@ impl Pages {
         None
     }
 
-    /// Memory in an allocation of a GPU, with the descriptor that local peers open it by. `None` if the program needs the descriptor.
+    /// Memory in an allocation of a GPU, with the file descriptor by which local peers open it. `None` if descriptors are scarce: the program
+    /// needs the rest.
     pub(crate) fn of_gpu(allocation: GpuAllocation, fd: Option<OwnedFd>) -> Option<Pages> {
         let held = fd.map(|fd| leave_rest_to_program(&fd, 0).and_then(|()| HeldFd::new(fd))).transpose();
         let held = held.inspect_err(|errno| {
@@ -74,7 +76,7 @@ impl Pages {
         Some(Pages(Kind::Gpu(Arc::new((allocation, held.ok()?)))))
     }
 
-    /// The allocation of a GPU that they are in.
+    /// The GPU allocation that contains them.
     pub fn gpu_allocation(&self) -> Option<&GpuAllocation> {
         match &self.0 {
             Kind::Gpu(pages) => Some(&pages.0),

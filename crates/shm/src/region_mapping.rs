@@ -1,7 +1,7 @@
 //! Memory of a local peer that is mapped here.
 //!
-//! A mapping stays mapped as long as the local peer publishes the region it is of, so that a program that goes from region to region does
-//! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
+//! A mapping stays mapped as long as the local peer publishes its region, so that a program that alternates between regions does not map
+//! them repeatedly. Mappings of withdrawn regions are unmapped when another region is mapped, and by `clear`.
 
 use super::descriptors::PublishedRegion;
 use super::gpu_allocations::GpuAllocation;
@@ -20,19 +20,19 @@ use std::sync::Arc;
 /// Pages of the local peer that are mapped here.
 pub struct RegionMapping {
     memory: Arc<Mapping>,
-    /// Where they are in the local peer's address space.
+    /// The address of the first page in the local peer's address space.
     start: usize,
     len: usize,
 }
 
 impl RegionMapping {
-    /// The address here of a byte of the local peer, whether it is mapped or not.
+    /// The address in this process of a byte of the local peer. Valid only if that byte is mapped.
     #[inline(always)]
     pub fn address_of(&self, at: usize) -> usize {
         (self.memory.start() as usize).wrapping_add(at.wrapping_sub(self.start))
     }
 
-    /// The address here of `len` bytes of the local peer, if all of them are mapped.
+    /// The address in this process of `len` bytes of the local peer, if all of them are mapped.
     #[inline(always)]
     pub fn here(&self, at: usize, len: usize) -> Option<usize> {
         let offset = at.wrapping_sub(self.start);
@@ -40,7 +40,7 @@ impl RegionMapping {
         is_inside.then(|| self.memory.start() as usize + offset)
     }
 
-    /// Which of `len` bytes of the local peer are mapped, counted from the first, and the address here of the first mapped one.
+    /// The mapped part of `len` bytes of the local peer, as offsets from the first byte, and the address in this process of that part.
     pub fn part(&self, at: usize, len: usize) -> Option<(Range<usize>, usize)> {
         let (start, end) = (self.start.max(at), (self.start + self.len).min(at.checked_add(len)?));
         (start < end).then(|| (start - at..end - at, self.address_of(start)))
@@ -54,10 +54,10 @@ pub(crate) struct RegionMappings {
     gpus: Mutex<HashMap<GpuAllocation, Kept<OpenedGpu>>>,
 }
 
-/// A GPU allocation as the driver of the GPU opened it.
+/// A GPU allocation that the GPU's driver opened here.
 type OpenedGpu = dyn Any + Send + Sync;
 
-/// What is mapped; two regions may be parts of it.
+/// Identifies mapped pages. Several regions may be parts of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     file: BackingFile,
@@ -67,7 +67,7 @@ struct Key {
 #[derive(Debug)]
 struct Kept<Memory: ?Sized> {
     memory: Arc<Memory>,
-    /// The last region that it was mapped for.
+    /// The region for which the mapping was last requested.
     published: PublishedRegion,
 }
 
@@ -77,7 +77,7 @@ impl RegionMappings {
         let file = published.descriptor.file?;
         let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let writable = published.descriptor.access.intersects(changes);
-        // The same pages may be at several addresses there.
+        // The local peer may have the same pages at several addresses.
         let key = Key { file: BackingFile { start: 0, ..file }, writable };
         let mut mappings = self.pages.lock();
         let memory = match mappings.get_mut(&key) {
@@ -95,7 +95,7 @@ impl RegionMappings {
         Some(RegionMapping { memory, start: file.start as usize, len: file.len as usize })
     }
 
-    /// What `open` makes of the GPU allocation that a region is in. It is opened once, and dropped as mappings are.
+    /// The GPU allocation that contains a region, opened with `open`. It is opened once, and dropped like mappings.
     pub(crate) fn open_gpu<Opened: Any + Send + Sync>(
         &self,
         segment: &ShmSegment,
@@ -110,9 +110,9 @@ impl RegionMappings {
                 kept.memory.clone()
             }
             None => {
-                // Close first what is left of an allocation that was freed: the new one may have its address.
+                // First closes freed allocations: the new one may have the same address.
                 gpus.retain(|_, kept| kept.is_used() || kept.is_published(segment));
-                // No honest owner publishes more.
+                // Only a hostile owner publishes more.
                 if gpus.len() >= GPU_ALLOCATIONS {
                     return None;
                 }
@@ -124,7 +124,7 @@ impl RegionMappings {
         memory.downcast().ok()
     }
 
-    /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
+    /// Unmaps unused mappings of regions that are no longer published; all unused mappings, if the local peer is dead.
     pub(crate) fn clear(&self, segment: &ShmSegment, lives: bool) {
         self.pages.lock().retain(|_, kept| kept.is_used() || lives && kept.is_published(segment));
         self.gpus.lock().retain(|_, kept| kept.is_used() || lives && kept.is_published(segment));
@@ -153,15 +153,15 @@ pub(crate) fn map(segment: &ShmSegment, descriptor: &BackingFile, writable: bool
     }
 }
 
-/// The kernel lets us open the descriptors of a process if it would let us trace it.
+/// Maps pages of a file through the owner's descriptor. The kernel allows this if it allows this process to trace the owner.
 fn map_file(segment: &ShmSegment, descriptor: &BackingFile, number: u32, writable: bool) -> Option<Mapping> {
     let process = segment.process()?;
     let path = format!("/proc/{process}/fd/{number}");
-    // Opening anything else could wait, or have an effect.
+    // Opening another kind of file could block or have side effects.
     std::fs::metadata(&path).ok().filter(Metadata::is_file)?;
     let file = File::options().read(true).write(writable).open(&path).ok()?;
     let meta = file.metadata().ok()?;
-    // The process may be another by now, or the descriptor. The last page of a file is there as a whole.
+    // The process ID or the descriptor may belong to another one by now. The last page of a file is always complete.
     let pages_end = meta.size().checked_next_multiple_of(meta.blksize().max(1))?;
     let is_it = meta.ino() == descriptor.inode && meta.dev() == descriptor.device;
     let is_long_enough = pages_end >= descriptor.offset.checked_add(descriptor.len)?;
@@ -212,7 +212,7 @@ mod tests {
             let mapping = mappings.open(&theirs, &find_region(&theirs, RKey(rkey)).unwrap()).expect("mapped");
             mapping.memory.start() as usize
         };
-        // Nobody keeps the first while the second is used.
+        // The first mapping has no user while the second is used.
         let segments = [open(1), open(2)];
         assert_eq!([open(1), open(2)], segments, "they were not mapped again");
         table.withdraw(first.0);

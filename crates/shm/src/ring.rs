@@ -1,14 +1,14 @@
 //! Packets from one process to another: a ring of bytes with one writer and one reader.
 //!
-//! A record is a word with its length, then, unless it is as for the record before, what the outer headers would have said,
-//! then the packet. So a short packet of a flow fits one cache line. The word of the record
-//! behind the last one is zero. The writer first writes the record, then zero behind it, then the record's own word; so the
-//! reader needs to look at one word only, and finds the packet right behind it. A short packet moves one cache line from writer to reader: the word of the
-//! line behind the next one is made zero once the packet is out, for the line must be taken away from the reader, too. Positions only grow. How far the reader has
-//! come stands in the reader's own segment, where the writer looks when it believes the ring to be full.
+//! A record consists of a length word, the fields of the outer headers unless they equal those of the previous record, and the packet. So a
+//! short packet of a flow fits into one cache line. The length word behind the last record is zero. The writer writes the record, then the
+//! zero behind it, then the record's own length word. So the reader polls one word only, and finds the packet right behind it.
 //!
-//! The reader trusts nothing: the writer may have died in the middle of a record, or be another program. A length that
-//! cannot be ends the ring.
+//! A short packet moves one cache line from writer to reader. The word of the line behind the next one is set to zero after the packet is
+//! published, because that line must be fetched from the reader's cache, too. Positions only grow. The reader stores its position in its own
+//! segment. The writer reads it there only when the ring seems full.
+//!
+//! The reader trusts nothing: the writer may have died in the middle of a record, or be a hostile program. An impossible length ends the ring.
 
 use super::mapping::Mapping;
 use super::segment::RING_LEN;
@@ -17,29 +17,29 @@ use ferroce_os::sync::{AtomicU64, Ordering};
 use ferroce_proto::Gid;
 use std::ptr::NonNull;
 
-/// What the outer headers would have said.
+/// Bytes of the fields of the outer headers.
 pub(crate) const META_LEN: usize = 36;
-/// The length word and what the outer headers would have said.
+/// Bytes of the length word and the fields of the outer headers.
 const HEAD_LEN: usize = 4 + META_LEN;
-/// The length word alone, padded.
+/// Bytes of the length word alone, padded.
 const SHORT_HEAD_LEN: usize = 8;
-/// Marks a record that says nothing of the outer headers: they are as before.
+/// Marks a record without outer headers: they equal those of the previous record.
 const AS_BEFORE: u32 = 1 << 31;
 /// Marks a record without a packet: the rest of the ring is skipped.
 const SKIP: u32 = AS_BEFORE - 1;
-/// Records begin at multiples of a cache line, so that a short one takes as few as possible.
+/// Records begin at multiples of a cache line, so that a short one takes as few lines as possible.
 const ALIGN: usize = 64;
-/// How far behind the next record cache lines are prefetched.
+/// Distance in bytes from the next record to the prefetched cache lines.
 const PREFETCH_AHEAD: u64 = 256;
-/// Records up to this length are prefetched; the copy of a longer one runs ahead of its stores by itself.
+/// Space for records up to this length is prefetched. For a longer one, the hardware prefetches during the copy.
 const PREFETCHED_LEN: usize = 512;
 
 /// The outer headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxMeta {
-    /// Where it came from.
+    /// Source address.
     pub sgid: Gid,
-    /// Where it was sent to.
+    /// Destination address.
     pub dgid: Gid,
     /// UDP source port.
     pub sport: u16,
@@ -49,7 +49,7 @@ pub struct RxMeta {
     pub ttl: u8,
 }
 
-/// A piece of a packet, wherever it lies.
+/// A piece of a packet, anywhere in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     /// The first byte.
@@ -59,7 +59,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// A slice. Whoever keeps the piece keeps the slice.
+    /// A slice. The caller keeps the slice alive as long as it uses the piece.
     #[inline]
     pub fn of(bytes: &[u8]) -> Piece {
         Piece { start: bytes.as_ptr(), len: bytes.len() }
@@ -95,29 +95,29 @@ fn offset_of(position: u64) -> usize {
     (position % RING_LEN as u64) as usize
 }
 
-/// The writing end. Its owner has it behind a lock.
+/// The writing end. A lock of its owner guards it.
 #[derive(Debug)]
 pub(crate) struct Writer {
     memory: Mapping,
     position: u64,
-    /// How far the reader had come when we last looked.
+    /// The position of the reader when the writer last read it.
     consumed: u64,
-    /// Where the present reader was told to begin.
+    /// The position at which the current reader began.
     start: u64,
-    /// What the record before said of the outer headers.
+    /// The outer headers of the previous record.
     before: Option<RxMeta>,
-    /// From the position up to here, the first words of all lines are zero.
+    /// The first words of all lines from `position` up to here are zero.
     clear_to: u64,
 }
 
 impl Writer {
-    /// A ring that nobody has read yet. Positions begin at some lap, so that what is left of another life means nothing.
+    /// A ring without a reader. Positions begin at a random lap, so that a position from an earlier ring is never valid.
     pub(crate) fn new(memory: Mapping) -> Writer {
         let position = RING_LEN as u64 * (1 + u64::from(ferroce_os::random::number::<u32>()));
         Writer { memory, position, consumed: position, start: position, before: None, clear_to: position }
     }
 
-    /// Begins anew for another reader: what the last one left is forgotten. Returns where it shall begin.
+    /// Drops all records and begins again for another reader. Returns the position at which that reader begins.
     pub(crate) fn restart(&mut self) -> u64 {
         self.memory.word(offset_of(self.position)).store(0, Ordering::Relaxed);
         (self.consumed, self.start, self.before) = (self.position, self.position, None);
@@ -125,32 +125,32 @@ impl Writer {
         self.position
     }
 
-    /// Whether nothing was written for the present reader, or it has begun to read: then the rest is safe with it.
+    /// Whether the current reader will read everything: nothing was written for it, or it has opened the ring.
     pub(crate) fn is_settled(&self, consumed: &AtomicU64) -> bool {
         self.position == self.start
             || (self.start..=self.position).contains(&consumed.load(Ordering::Acquire))
     }
 
-    /// Whether the present reader is done with all that was written for it.
+    /// Whether the current reader has released everything that was written for it.
     pub(crate) fn is_read(&self, consumed: &AtomicU64) -> bool {
         self.position == self.start || self.position == consumed.load(Ordering::Acquire)
     }
 
-    /// Whether `len` more bytes fit; the end of the ring must leave room for a zero word.
-    fn has_room(&mut self, len: usize, consumed: &AtomicU64) -> bool {
+    /// Whether `len` more bytes and the zero word behind them fit.
+    fn has_space(&mut self, len: usize, consumed: &AtomicU64) -> bool {
         let fits = |consumed: u64| self.position + (len + ALIGN) as u64 - consumed <= RING_LEN as u64;
         if fits(self.consumed) {
             return true;
         }
         let read = consumed.load(Ordering::Acquire);
-        // Zero: the reader has not begun. What lies is no reader of ours.
+        // Zero: the reader has not begun. Other values outside of this range are from a hostile reader.
         if (self.consumed..=self.position).contains(&read) {
             self.consumed = read;
         }
         fits(self.consumed)
     }
 
-    /// Adds a packet of `len` bytes. Returns whether there was room.
+    /// Adds a packet of `len` bytes. Returns whether it fit.
     ///
     /// # Safety
     /// The pieces are readable and have `len` bytes together.
@@ -166,7 +166,7 @@ impl Writer {
         let whole = record_len(head_len, len);
         let at = offset_of(self.position);
         let skipped = if at + whole > RING_LEN { RING_LEN - at } else { 0 };
-        if whole > RING_LEN / 2 || !self.has_room(skipped + whole, consumed) {
+        if whole > RING_LEN / 2 || !self.has_space(skipped + whole, consumed) {
             return false;
         }
         let first = at;
@@ -178,7 +178,7 @@ impl Writer {
         let mut to = at + head_len;
         for piece in pieces {
             debug_assert!(to + piece.len <= at + head_len + len);
-            // SAFETY: the caller vouches for the piece; the mapping checks its own side.
+            // SAFETY: the caller guarantees the piece; `write_raw` checks the destination.
             unsafe { self.memory.write_raw(to, piece.start, piece.len) };
             to += piece.len;
         }
@@ -201,8 +201,8 @@ impl Writer {
         true
     }
 
-    /// Adds a packet, headers and payload, that fits into one line, where the line behind it is clear. Returns whether it did; if not,
-    /// [`Self::push`] adds it.
+    /// Adds a packet of headers and payload if it fits into one line and the word of the line behind it is already zero. Otherwise returns
+    /// `false`, and the caller uses [`Self::push`].
     ///
     /// # Safety
     /// The payload is readable.
@@ -221,7 +221,7 @@ impl Writer {
             self.memory.word(start + len - 4).store(0, Ordering::Relaxed);
         }
         self.memory.write(start, head);
-        // SAFETY: the caller vouches for the payload; the mapping checks its own side.
+        // SAFETY: the caller guarantees the payload; `write_raw` checks the destination.
         unsafe { self.memory.write_raw(start + head.len(), payload.start, payload.len) };
         self.memory.word(at).store(len as u32 | AS_BEFORE, Ordering::Release);
         self.position += line;
@@ -230,7 +230,7 @@ impl Writer {
         true
     }
 
-    /// Sees to it that the line behind the next one is clear, if the reader is known to be done with it.
+    /// Sets the word of the line behind the next one to zero, if the reader has released that line.
     #[inline]
     fn clear_ahead(&mut self) {
         let line = ALIGN as u64;
@@ -241,8 +241,8 @@ impl Writer {
         }
     }
 
-    /// Prefetches as many bytes as the last record took, some records ahead. The reader has copies of these lines from the lap before. Taking one
-    /// from it takes as long as sending a short packet, and every locked instruction of the sender waits for that.
+    /// Prefetches as many bytes as the last record took, some records ahead. The reader's cache has these lines from the previous lap. Fetching
+    /// one takes as long as sending a short packet, and every atomic read-modify-write instruction of the sender waits for it.
     #[inline]
     fn prefetch_ahead(&self, len: usize) {
         let from = self.position + PREFETCH_AHEAD;
@@ -251,7 +251,7 @@ impl Writer {
         }
     }
 
-    /// Where the next packet will begin.
+    /// The address of the next record.
     #[inline]
     pub(crate) fn next_line(&self) -> usize {
         self.memory.bytes_at(offset_of(self.position)).as_ptr() as usize
@@ -262,14 +262,14 @@ impl Writer {
     }
 }
 
-/// What the reader found.
+/// The state of the next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nothing yet.
+    /// There is no record yet.
     Nothing,
-    /// A packet of so many bytes behind a head of so many.
+    /// A packet of `len` bytes, behind a head of `head_len` bytes.
     Packet { len: usize, head_len: usize },
-    /// Something that no writer of ours writes.
+    /// An invalid record, which only a hostile writer writes.
     Nonsense,
 }
 
@@ -278,12 +278,12 @@ pub(crate) enum Found {
 pub(crate) struct Reader {
     memory: Mapping,
     position: u64,
-    /// What the record before said of the outer headers.
+    /// The outer headers of the previous record.
     before: Option<RxMeta>,
 }
 
 impl Reader {
-    /// Reads from `position` on. No writer of ours is near the end of the numbers, where the position would wrap.
+    /// Reads from `position` on. Limits the position, so that a hostile writer cannot make it overflow.
     pub(crate) fn new(memory: Mapping, position: u64) -> Reader {
         let position = (position % (1 << 62)).next_multiple_of(ALIGN as u64);
         Reader { memory, position, before: None }
@@ -294,7 +294,7 @@ impl Reader {
         self.position
     }
 
-    /// Looks at the next record without taking it. A packet longer than `most` is nonsense.
+    /// Examines the next record without taking it. A packet longer than `most` is [`Found::Nonsense`].
     #[inline]
     pub(crate) fn look(&mut self, most: usize) -> Found {
         let at = offset_of(self.position);
@@ -305,12 +305,12 @@ impl Reader {
                 self.look(most)
             }
             SKIP => Found::Nonsense,
-            word => self.look_at(at, word, most),
+            word => self.examine(at, word, most),
         }
     }
 
     #[inline]
-    fn look_at(&self, at: usize, word: u32, most: usize) -> Found {
+    fn examine(&self, at: usize, word: u32, most: usize) -> Found {
         let is_as_before = word & AS_BEFORE != 0;
         let len = (word & !AS_BEFORE) as usize;
         let head_len = if is_as_before { SHORT_HEAD_LEN } else { HEAD_LEN };
@@ -320,8 +320,8 @@ impl Reader {
         if is_nonsense { Found::Nonsense } else { Found::Packet { len, head_len } }
     }
 
-    /// Moves on behind the packet that [`Self::look`] found, and says what the outer headers would have said. Its bytes stay in the ring until the writer is
-    /// told of the new position.
+    /// Moves behind the packet that [`Self::look`] found. Returns its address and its outer headers. Its bytes stay in the ring until the new
+    /// position is stored for the writer.
     #[inline]
     pub(crate) fn take(&mut self, len: usize, head_len: usize) -> (NonNull<u8>, &RxMeta) {
         let at = offset_of(self.position);
@@ -334,7 +334,7 @@ impl Reader {
     }
 }
 
-/// What the outer headers of the packet in this record would have said.
+/// Reads the fields of the outer headers from a record.
 #[cold]
 fn read_meta(memory: &Mapping, at: usize) -> RxMeta {
     let mut bytes = [0; META_LEN];
@@ -368,7 +368,7 @@ mod tests {
 
     const META: RxMeta = RxMeta { sgid: Gid([1; 16]), dgid: Gid([2; 16]), sport: 3, tos: 4, ttl: 5 };
 
-    /// Flows that come in turns of five packets.
+    /// Three flows that alternate after five packets each.
     fn meta_of(number: usize) -> RxMeta {
         RxMeta { sport: (number / 5 % 3) as u16, ..META }
     }
@@ -399,7 +399,7 @@ mod tests {
                 sent += 1;
             }
             full += usize::from(sent < 3000);
-            // Reads a little at a time, so that the writer meets a full ring at every place of it.
+            // Reads few packets at a time, so that the ring becomes full at every offset.
             for _ in 0..17 {
                 let Found::Packet { len, head_len } = reader.look(10_000) else { break };
                 let (start, meta) = reader.take(len, head_len);
@@ -415,7 +415,7 @@ mod tests {
         assert!(full > 100);
     }
 
-    /// Short packets that take one line, and others between them, in a ring that is full of words that mean something.
+    /// Short packets that take one line, with longer ones in between, in a ring that initially contains valid length words.
     #[test]
     fn lines_are_records_like_all_others() {
         let (_file, [ours, theirs]) = memory();

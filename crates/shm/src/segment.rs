@@ -1,10 +1,10 @@
 //! The shared segment of a NIC: its layout, creating it, opening that of a local peer.
 //!
 //! ```text
-//! 0        head: magic, instance, process, namespace, where the instance lies in the owner's memory, closed, asleep, bits of new senders,
+//! 0        head: magic, instance, process, namespace, address of the instance in the owner's memory, closed, asleep, bits of new senders,
 //!          addresses, source ports of echoes, the slot whose segment has the tables of regions and shared receive queues
-//! 4 KiB    accesses under way: one line per slot
-//! 20 KiB   senders: per slot, two lines: the instance that sends to us and its start; how far we have read
+//! 4 KiB    accesses in progress: one line per slot
+//! 20 KiB   senders: per slot, two lines: the instance that sends to the owner and its start; the owner's read position
 //! 52 KiB   table of queue pairs
 //! …        table of regions
 //! …        table of groups
@@ -29,15 +29,15 @@ use std::time::Duration;
 /// Another process, with a mark that distinguishes it from a later process with the same ID.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
-    /// Its number.
+    /// Its process ID.
     pub process: libc::pid_t,
-    /// Where in its memory the mark lies.
+    /// The address of the mark in its memory.
     pub mark_at: usize,
-    /// The mark: a number that no other process has there.
+    /// The mark: a random number that no other process has at this address.
     pub mark: u64,
 }
 
-/// Slots of a host. Loom runs with few of all things, so that it comes to an end.
+/// Slots of a host. Loom models use small tables, so that they terminate.
 pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 256 };
 /// Bytes of one ring: what one queue pair may have in flight by default.
 pub(crate) const RING_LEN: usize = if cfg!(loom) { 256 } else { 1 << 20 };
@@ -50,20 +50,20 @@ const PROCESS_AT: usize = 16;
 const NAMESPACE_AT: usize = 24;
 const MARK_AT: usize = 32;
 const TABLES_SLOT_AT: usize = 40;
-/// Lines of their own, for they are written while others read the rest.
+/// Each in a cache line of its own, because they are written while other processes read the rest.
 const CLOSED_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
 const NEW_SENDERS_AT: usize = 384;
 
 const ADDRESSES_AT: usize = 512;
-/// Addresses at which a NIC can be reached without a wire; at those beyond it is reached by UDP.
+/// Published addresses of a NIC. At further addresses it is reached by UDP.
 pub(crate) const ADDRESSES: usize = 128;
 const ECHOES_AT: usize = ADDRESSES_AT + ADDRESSES * 16;
-/// Sockets from which packets to groups leave that also went through rings.
+/// Sockets that send multicast packets which the sender also writes into rings (echoes).
 pub(crate) const ECHOES: usize = 32;
 
 const ACCESSES_AT: usize = 4096;
-/// Accesses that one process may have under way at a time in another's memory: a line of words, less the first two.
+/// Accesses that one process may have in progress in another's memory: a line of words, less the first two.
 pub(crate) const ACCESSES_PER_SLOT: usize = if cfg!(loom) { 2 } else { 14 };
 const SENDERS_AT: usize = ACCESSES_AT + SLOTS * 64;
 const SENDER_LEN: usize = 128;
@@ -74,27 +74,27 @@ const QP_DESCRIPTORS: usize = 1 << 16;
 
 const REGIONS_AT: usize = QPS_AT + QP_DESCRIPTORS * QP_DESCRIPTOR_LEN;
 pub(crate) const REGION_DESCRIPTOR_LEN: usize = 128;
-/// Regions that can be reached directly; those beyond are reached by packets.
+/// Regions that can be accessed directly. Further regions are accessed by packets.
 pub(crate) const REGION_DESCRIPTORS: usize = 4096;
 
 const GROUPS_AT: usize = REGIONS_AT + REGION_DESCRIPTORS * REGION_DESCRIPTOR_LEN;
 const GROUP_DESCRIPTOR_LEN: usize = 32;
-/// Memberships, one per group and interface, that are published; those beyond get their packets by UDP.
+/// Published memberships, one per group and interface. Packets for further memberships arrive by UDP.
 pub(crate) const GROUP_DESCRIPTORS: usize = 256;
 
 const SRQS_AT: usize = GROUPS_AT + GROUP_DESCRIPTORS * GROUP_DESCRIPTOR_LEN;
 const SRQ_DESCRIPTOR_LEN: usize = 16;
-/// XRC shared receive queues that are published; one-sided operations that name another one go by packets.
+/// Published XRC shared receive queues. One-sided operations that name another one use packets.
 pub(crate) const SRQ_DESCRIPTORS: usize = 1024;
 
 const PORTS_AT: usize = SRQS_AT + SRQ_DESCRIPTORS * SRQ_DESCRIPTOR_LEN;
 
 const GPU_ALLOCATIONS_AT: usize = PORTS_AT + (1 << 16) / 8;
 pub(crate) const GPU_ALLOCATION_LEN: usize = 128;
-/// Allocations in the memory of GPUs that local peers can open; regions in others are reached by packets.
+/// GPU allocations that local peers can open. Regions in further ones are accessed by packets.
 pub(crate) const GPU_ALLOCATIONS: usize = 256;
 
-/// What local peers map of a segment.
+/// The part of a segment that local peers map.
 pub(crate) const TABLES_LEN: usize = GPU_ALLOCATIONS_AT + GPU_ALLOCATIONS * GPU_ALLOCATION_LEN;
 const WHOLE_LEN: usize = TABLES_LEN + SLOTS * RING_LEN;
 
@@ -108,8 +108,8 @@ pub(crate) struct ShmSegment {
 }
 
 impl ShmSegment {
-    /// Creates the segment of this slot, whose owner receives at these addresses. Its regions are published in `tables_slot` if that is another. The segment
-    /// that a dead owner of the slot left is marked as closed, for the processes that still map it, and removed.
+    /// Creates the segment of this slot, whose owner receives at these addresses. Its regions are published in the segment of `tables_slot`, if
+    /// that is another slot. The segment of a dead owner of the slot is marked as closed, for the processes that still map it, and removed.
     pub(crate) fn create(
         registry: &Registry,
         addresses: &[Gid],
@@ -139,14 +139,14 @@ impl ShmSegment {
         Ok(segment)
     }
 
-    /// Gives the file its size, and memory to all that others touch: a full file system must show here, as an error, and
-    /// not there, as a signal.
+    /// Sets the size of the file, and allocates all memory that other processes access: a full file system must be an error here, and
+    /// not a signal there.
     fn set_size(file: &File) -> io::Result<()> {
         file.set_len(WHOLE_LEN as u64)?;
         allocate(file, 0, TABLES_LEN)
     }
 
-    /// The segment of another slot, if there is one.
+    /// Opens the segment of a slot.
     pub(crate) fn open(directory: &Path, slot: u8) -> io::Result<ShmSegment> {
         let path = path_of(directory, slot);
         let file = open_file(&path)?;
@@ -161,13 +161,13 @@ impl ShmSegment {
         Ok(segment)
     }
 
-    /// The same segment, mapped once more.
+    /// A second mapping of the same segment.
     pub(crate) fn twin(&self) -> io::Result<ShmSegment> {
         let memory = Mapping::new(&self.file, 0, TABLES_LEN, true)?;
         Ok(ShmSegment { memory, file: self.file.clone(), path: self.path.clone(), is_own: false })
     }
 
-    /// Which life of the slot this is: never zero.
+    /// A random number that distinguishes the successive owners of the slot; never zero.
     pub(crate) fn instance(&self) -> u64 {
         self.memory.long(INSTANCE_AT).load(Ordering::Relaxed)
     }
@@ -177,62 +177,62 @@ impl ShmSegment {
         self.memory.word(TABLES_SLOT_AT).load(Ordering::Relaxed) as u8
     }
 
-    /// The process, if this one can name it: process numbers mean something only within their namespace.
+    /// The owner's process ID, if it is in the PID namespace of this process.
     pub(crate) fn process(&self) -> Option<libc::pid_t> {
         let same = self.memory.long(NAMESPACE_AT).load(Ordering::Relaxed) == process_namespace();
         let process = self.memory.word(PROCESS_AT).load(Ordering::Relaxed);
         same.then_some(process as libc::pid_t).filter(|&process| process > 0)
     }
 
-    /// Whose memory it is, if this process can name it. The mark is the number of this life, where the owner has it.
+    /// The owner, if it is in the PID namespace of this process. The mark is the instance number, at its address in the owner's memory.
     pub(crate) fn owner(&self) -> Option<Owner> {
         let mark_at = self.memory.long(MARK_AT).load(Ordering::Relaxed) as usize;
         Some(Owner { process: self.process()?, mark_at, mark: self.instance() })
     }
 
-    /// Whether its owner has left, as far as anybody has noticed.
+    /// Whether its owner has closed it, or another process has found the owner dead.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.memory.word(CLOSED_AT).load(Ordering::Acquire) != 0
     }
 
-    /// Non-zero while the owner's driver sleeps and wants to be woken for packets.
+    /// Non-zero while the owner sleeps and must be woken for packets.
     #[inline]
     pub(crate) fn asleep(&self) -> &AtomicU32 {
         self.memory.word(ASLEEP_AT)
     }
 
-    /// A bit for every slot that began to send to the owner and has not been noticed.
+    /// A bit for every slot that has begun to send to the owner and whose ring the owner has not opened yet.
     pub(crate) fn new_senders(&self, index: usize) -> &AtomicU64 {
         self.memory.long(NEW_SENDERS_AT + (index % SLOTS.div_ceil(64)) * 8)
     }
 
-    /// Changes with the bits, so that one read shows that there are no new ones.
+    /// A counter that changes with the bits, so that one read shows whether there are new senders.
     #[inline]
     pub(crate) fn new_sender_count(&self) -> &AtomicU32 {
         self.memory.word(NEW_SENDERS_AT + 64)
     }
 
-    /// What `slot` accesses in the owner's memory just now: [announcements](super::access::Announcement).
+    /// A word for an access of `slot` in progress in the owner's memory: an [announcement](super::access::Announcement).
     #[inline(always)]
     pub(crate) fn access(&self, slot: u8, index: usize) -> &AtomicU32 {
-        // Nearly always inside, and a division takes longer than to look.
+        // Nearly always inside, and a division takes longer than the comparison.
         let index = if index < ACCESSES_PER_SLOT { index } else { index % ACCESSES_PER_SLOT };
         self.memory.word(ACCESSES_AT + usize::from(slot) * 64 + 8 + index * 4)
     }
 
-    /// Which life of `slot` those are the words of.
+    /// The instance of `slot` that owns these words.
     pub(crate) fn accessor(&self, slot: u8) -> &AtomicU64 {
         self.memory.long(ACCESSES_AT + usize::from(slot) * 64)
     }
 
-    /// The life of `slot` that sends to the owner, and the position in its ring where it began.
+    /// The instance of `slot` that sends to the owner, and the position in its ring at which it began.
     pub(crate) fn sender(&self, slot: u8) -> (&AtomicU64, &AtomicU64) {
         let at = SENDERS_AT + usize::from(slot) * SENDER_LEN;
         (self.memory.long(at), self.memory.long(at + 8))
     }
 
-    /// How far the owner has read the ring of `slot`; zero before it began.
+    /// The position up to which the owner has released the ring of `slot`; zero before it opened the ring.
     #[inline]
     pub(crate) fn consumed(&self, slot: u8) -> &AtomicU64 {
         self.memory.long(SENDERS_AT + usize::from(slot) * SENDER_LEN + 64)
@@ -252,7 +252,7 @@ impl ShmSegment {
             .long(REGIONS_AT + (descriptor % REGION_DESCRIPTORS) * REGION_DESCRIPTOR_LEN + (field % 16) * 8)
     }
 
-    /// An address at which the owner receives; zero where there are no more. It never changes.
+    /// An address at which the owner receives; zero behind the last one. It never changes.
     pub(crate) fn address(&self, index: usize) -> Gid {
         load_gid(self.address_words(index))
     }
@@ -262,7 +262,7 @@ impl ShmSegment {
         [self.memory.long(at), self.memory.long(at + 8)]
     }
 
-    /// A socket that echoes leave by: its port, and its address in two words.
+    /// A socket that sends echoes: its port, and its address in two words.
     pub(crate) fn echo(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
         let at = ECHOES_AT + (index % ECHOES) * 24;
         (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
@@ -280,7 +280,7 @@ impl ShmSegment {
         (self.memory.long(at), self.memory.long(at + 8))
     }
 
-    /// The bits of 64 source ports, among them this one.
+    /// The word with the bits of 64 source ports, including this one.
     pub(crate) fn source_ports(&self, port: u16) -> &AtomicU64 {
         self.memory.long(PORTS_AT + usize::from(port) / 64 * 8)
     }
@@ -291,14 +291,14 @@ impl ShmSegment {
         self.memory.long(at + field * 8 % GPU_ALLOCATION_LEN)
     }
 
-    /// Memory for the ring to `slot`.
+    /// Allocates and maps the ring to `slot`, for writing.
     pub(crate) fn make_ring(&self, slot: u8) -> io::Result<Mapping> {
         let at = ring_at(slot);
         allocate(&self.file, at, RING_LEN)?;
         Mapping::new(&self.file, at as u64, RING_LEN, true)
     }
 
-    /// The owner's ring to `slot`, to read.
+    /// Maps the owner's ring to `slot`, for reading.
     pub(crate) fn ring_to(&self, slot: u8) -> io::Result<Mapping> {
         Mapping::new(&self.file, ring_at(slot) as u64, RING_LEN, false)
     }
@@ -306,7 +306,7 @@ impl ShmSegment {
 
 #[cfg(all(test, loom))]
 impl ShmSegment {
-    /// A segment that is in no file, all zero; or the same one again, as another process has it.
+    /// A segment without a file, all zero; or a second view of `twin`, as another process has it.
     pub(crate) fn model(twin: Option<&ShmSegment>) -> ShmSegment {
         let mut memory = Mapping::private(TABLES_LEN).expect("memory");
         if let Some(twin) = twin {
@@ -349,7 +349,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-/// Marks and removes the segment of a process that is dead, as the caller has checked.
+/// Marks the segment of a dead process as closed, and removes it. The caller has checked that the process is dead.
 pub(crate) fn retire(path: &Path) {
     if let Ok(file) = open_file(path)
         && file.metadata().is_ok_and(|meta| meta.size() >= 4096)
@@ -360,8 +360,8 @@ pub(crate) fn retire(path: &Path) {
     let _ = std::fs::remove_file(path);
 }
 
-/// The same for every slot that nobody holds, unless a message in one of its rings will still be read. Nobody can claim one meanwhile:
-/// claims need the roster.
+/// Retires the segment of every slot that no process holds, unless a living process has yet to open a ring in it. No process can claim such a
+/// slot meanwhile: claims need the roster.
 pub(crate) fn retire_the_dead(registry: &Registry) {
     let dead = |registry: &Registry| {
         let Ok(entries) = std::fs::read_dir(registry.directory()) else { return };
@@ -371,11 +371,11 @@ pub(crate) fn retire_the_dead(registry: &Registry) {
             retire(&path_of(registry.directory(), slot));
         }
     };
-    // Who cannot get the roster leaves it to the next.
+    // If the roster is locked for long, the next process does this.
     let _ = registry.try_update(Duration::from_millis(100), |registry, _| dead(registry));
 }
 
-/// Whether one of the living has yet to open its ring from `slot`: a process may be killed right after it sent its first message.
+/// Whether a living process has yet to open its ring from `slot`: a process may be killed right after it sent its first message.
 fn is_awaited(directory: &Path, slot: u8, living: &[u8]) -> bool {
     let Ok(sender) = ShmSegment::open(directory, slot) else { return false };
     living.iter().filter_map(|&reader| ShmSegment::open(directory, reader).ok()).any(|reader| {
@@ -390,7 +390,7 @@ fn slot_of(name: &str) -> Option<u8> {
 }
 
 pub(crate) fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
-    // SAFETY: the file is open; memory is not touched.
+    // SAFETY: the file is open, and the call accesses no memory of the process.
     let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), at as libc::off_t, len as libc::off_t) };
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }

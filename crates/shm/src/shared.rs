@@ -1,11 +1,11 @@
 //! Registered memory that the program shares itself: local peers map the same file, and nothing is moved.
 //!
-//! Only where every page is there whatever anybody does. Touching a page of a file that became shorter is a signal, and a local peer
-//! must not be ended by what the owner of the memory does. So: memfds that are sealed against shrinking (or allow that, and then
-//! get the seal), System V segments, and memory that is shared with children only. Holes may be made in all of these; who touches one
-//! gets a fresh page. Not so with huge pages, of which there may be none left.
+//! This is possible only for files that cannot become shorter. An access behind the end of a file raises a signal, and the owner of the memory
+//! must not be able to end a local peer. Such files are memfds that are sealed against shrinking (or allow the seal, and then get it), System V
+//! segments, and memory that is shared with children only. The owner may punch holes into all of these; an access to a hole gets a fresh page.
+//! Huge pages are excluded, because there may be no free one for a hole.
 //!
-//! Files with names are never mapped: anybody may make them shorter. The kernel copies instead, which fails cleanly.
+//! Files with names are never mapped: any process with access may make them shorter. The kernel copies instead, which fails cleanly.
 
 use super::address_space::{Errno, last_errno};
 use super::held_fd::{HeldFd, identity, leave_rest_to_program, stat};
@@ -45,10 +45,10 @@ pub(crate) enum WhyNot {
     /// `vm.overcommit_memory` is 2.
     #[error("this machine refuses memory when it is used (vm.overcommit_memory is 2)")]
     Strict,
-    /// Nothing leads to the file.
+    /// No open descriptor refers to the file.
     #[error("the program has closed its descriptor of the file")]
     Closed,
-    /// The kernel would not, with this `errno`.
+    /// A system call failed with this `errno`.
     #[error("the kernel refused (errno {0})")]
     Refused(Errno),
 }
@@ -63,16 +63,14 @@ pub(crate) struct Shared {
 
 #[derive(Debug)]
 enum Source {
-    /// By a descriptor of ours, since the program may close its own.
+    /// A file, held by a descriptor of ours, because the program may close its own.
     File(Arc<HeldFd>),
-    Segment {
-        id: u64,
-        namespace: u64,
-    },
+    /// A System V segment.
+    Segment { id: u64, namespace: u64 },
 }
 
 impl Shared {
-    /// What local peers need to know to map it.
+    /// The part of the region's descriptor by which local peers map it.
     pub(crate) fn descriptor(&self) -> BackingFile {
         let (source, inode, device) = match &self.source {
             Source::File(held) => (FileSource::Fd(held.raw() as u32), held.inode, held.device),
@@ -83,15 +81,15 @@ impl Shared {
     }
 }
 
-/// Descriptors of the files that registered memory lies in: one for each, however many regions there are.
+/// Descriptors of the files that contain registered memory: one per file, independent of the number of regions.
 #[derive(Debug, Default)]
 pub(crate) struct SharedFiles(Mutex<HashMap<(u64, u64), Weak<HeldFd>>>);
 
 impl SharedFiles {
-    /// Finds out how a local peer can map `[addr, addr + len)`.
+    /// Determines how a local peer can map `[addr, addr + len)`.
     pub(crate) fn find(&self, addr: usize, len: usize) -> Result<Shared, WhyNot> {
         let pages = outward(addr, len).ok_or(WhyNot::NotOnePiece)?;
-        // Private memory may be large, and in many pieces.
+        // Checks the first page alone: private memory may be large, and consist of many mappings.
         let first = mappings(&(pages.start..pages.start + 1))?;
         if !first.first().is_some_and(|first| first.shared) {
             return Err(WhyNot::NotShared);
@@ -123,7 +121,8 @@ impl SharedFiles {
         Ok(Shared { pages, offset, source: Source::File(held) })
     }
 
-    /// A descriptor of the file: one that we have, the program's, or what the kernel lets only the privileged open.
+    /// A descriptor of the file: one that we hold already, a copy of the program's, or one from `/proc/self/map_files`, which only privileged
+    /// processes may open.
     fn hold(&self, piece: &Vma, found: &[Vma]) -> Result<Arc<HeldFd>, WhyNot> {
         let (inode, device) = (piece.inode, piece.device);
         let mut files = self.0.lock();
@@ -153,7 +152,7 @@ fn outward(addr: usize, len: usize) -> Option<Range<usize>> {
     (len > 0).then_some((addr & !(page - 1))..end)
 }
 
-/// The first of the mappings, if together they show one piece of a file.
+/// The first of the mappings, if together they map one contiguous part of a file.
 fn one_piece<'a>(found: &'a [Vma], pages: &Range<usize>) -> Result<&'a Vma, WhyNot> {
     let is_shared = |mapping: &Vma| mapping.shared && mapping.origin != Origin::MemfdPages;
     let first = found.first().filter(|first| is_shared(first)).ok_or(WhyNot::NotShared)?;
@@ -169,7 +168,7 @@ fn one_piece<'a>(found: &'a [Vma], pages: &Range<usize>) -> Result<&'a Vma, WhyN
     }
 }
 
-/// All of a System V segment: it is attached as a whole. Its length never changes, and its memory is promised.
+/// The whole System V segment of a mapping: a segment is attached as a whole. Its length never changes, and its memory is reserved.
 fn segment(piece: &Vma) -> Result<Shared, WhyNot> {
     let start = piece.pages.start.checked_sub(piece.offset as usize).ok_or(WhyNot::NotOnePiece)?;
     let len = sysv_len(piece.inode).ok_or(WhyNot::Closed)?;
@@ -178,15 +177,15 @@ fn segment(piece: &Vma) -> Result<Shared, WhyNot> {
     Ok(Shared { pages: start..end, offset: 0, source })
 }
 
-/// Numbers of segments mean something only within their namespace.
+/// The inode of this process's IPC namespace. The ID of a System V segment is valid only within its namespace.
 pub(crate) fn sysv_namespace() -> u64 {
     static NAMESPACE: OnceLock<u64> = OnceLock::new();
     *NAMESPACE.get_or_init(|| fs::metadata("/proc/self/ns/ipc").map_or(0, |meta| meta.ino()))
 }
 
-/// Sees to it that the file never becomes shorter.
+/// Seals the file against shrinking.
 fn seal(fd: RawFd) -> Result<(), WhyNot> {
-    // SAFETY: adds a seal to a file, which the kernel refuses where it may not be sealed.
+    // SAFETY: adds a seal to a file; the kernel refuses it for a file that may not be sealed.
     let is_sealed =
         || is_sealed(fd) || unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } == 0;
     if is_sealed() { Ok(()) } else { Err(WhyNot::MayShrink) }
@@ -194,19 +193,19 @@ fn seal(fd: RawFd) -> Result<(), WhyNot> {
 
 /// Whether the file is sealed against shrinking.
 fn is_sealed(fd: RawFd) -> bool {
-    // SAFETY: asks for the seals of a file.
+    // SAFETY: reads the seals of a file.
     let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
     seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
 }
 
-/// Whether the file never becomes shorter. The owner checks that too, but touching a page behind the end would end the
-/// process that mapped it. Memory that is shared with children only has neither a seal nor a name.
+/// Whether the file can never become shorter. The owner checks this too, but an access behind the end would end the process that
+/// maps the file. Memory that is shared with children only has neither a seal nor a name.
 pub(crate) fn keeps_its_length(file: &File, meta: &fs::Metadata, path: &str) -> bool {
     let is_anonymous = || fs::read_link(path).is_ok_and(|name| name.as_os_str() == "/dev/zero (deleted)");
     is_sealed(file.as_raw_fd()) || Some(meta.dev()) == memory_device() && is_anonymous()
 }
 
-/// A copy of a descriptor that the program has.
+/// A copy of a descriptor of the program that refers to the file.
 fn programs_own(inode: u64, device: u64) -> Option<OwnedFd> {
     let numbers = fs::read_dir("/proc/self/fd").ok()?.flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
@@ -215,7 +214,7 @@ fn programs_own(inode: u64, device: u64) -> Option<OwnedFd> {
 }
 
 fn copy_of(fd: RawFd) -> Result<OwnedFd, Errno> {
-    // SAFETY: makes a descriptor of our own; the caller looks what it leads to.
+    // SAFETY: creates a descriptor of our own; the caller checks which file it refers to.
     own(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) }).map_err(|_| last_errno())
 }
 

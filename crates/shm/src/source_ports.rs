@@ -1,5 +1,5 @@
-//! From which UDP ports a NIC sends. Only processes of the same user can read or change the list, and the kernel gives a port to one owner.
-//! So a local peer that receives a packet of a connection from another port knows that somebody else sent it.
+//! The UDP ports that a NIC sends from. Only processes of the same user can read or change the list, and the kernel binds a port for one user
+//! only. So if a local peer receives a packet of a connection from another port, another user has sent it.
 
 use super::segment::ShmSegment;
 use ferroce_os::sync::Ordering;
@@ -16,7 +16,7 @@ impl SourcePorts {
         SourcePorts { segment }
     }
 
-    /// Adds a port, before the first packet leaves from it. It stays in the list as long as the NIC is open.
+    /// Adds a port. The caller does this before it sends the first packet from it. The port stays in the list as long as the NIC is open.
     pub fn publish(&self, port: u16) {
         self.segment.source_ports(port).fetch_or(bit(port), Ordering::Release);
     }

@@ -1,14 +1,14 @@
-//! Which XRC shared receive queues of this process local peers may name in one-sided operations, and whose memory is reached with them.
+//! The XRC shared receive queues of this process that local peers may name in one-sided operations, with their protection domains.
 //!
-//! A descriptor is two words: which queue it is, and its protection domain. The first is zero while the second changes, so a reader that
-//! finds the first unchanged afterwards has read both of one descriptor.
+//! A descriptor has two words: the number of the queue, and its protection domain. The first word is zero while the second changes. So a
+//! reader that finds the first word unchanged afterwards has read a consistent descriptor.
 
 use super::segment::{SRQ_DESCRIPTORS, ShmSegment};
 use ferroce_proto::{PdId, Srqn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Places where a descriptor may lie, from the one that the queue's number names on.
+/// Number of indices to probe for a descriptor, starting at the one that the queue's number selects.
 const PROBES: usize = 8;
 const OPEN: u64 = 1 << 63;
 
@@ -31,7 +31,7 @@ pub(crate) fn find_srq(segment: &ShmSegment, number: Srqn, domain: u32) -> Optio
     })
 }
 
-/// The owner's side of the table. Whoever changes it has a lock: one writer at a time.
+/// The owner's side of the table. Callers that change it hold a lock: there is one writer at a time.
 pub struct SrqDescriptors {
     segment: Arc<ShmSegment>,
 }
@@ -41,7 +41,7 @@ impl SrqDescriptors {
         SrqDescriptors { segment }
     }
 
-    /// Publishes a queue. Where there is no room, packets must do.
+    /// Publishes a queue. If all its indices are taken, operations that name it use packets.
     pub fn publish(&self, number: Srqn, domain: u32, pd: PdId) {
         let free = |index: &usize| self.segment.srq_descriptor(*index).0.load(Ordering::Relaxed) == 0;
         if let Some(index) = probes(number).find(free) {
@@ -75,7 +75,7 @@ mod tests {
         let segment = Arc::new(ShmSegment::create(&registry, &[], None).unwrap());
         let table = SrqDescriptors::new(segment.clone());
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
-        // All of them want the same place, and one more than there is room for.
+        // All of them select the same index, and there is one more than fits.
         let numbers: Vec<Srqn> =
             (0..=PROBES).map(|lap| Srqn::new((3 + lap * SRQ_DESCRIPTORS) as u32)).collect();
         for (pd, &number) in numbers.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! What is mapped where in this process, as the kernel tells it.
+//! The mappings of this process, as the kernel reports them.
 //!
-//! Linux 6.11 and later answer for one address at a time (`PROCMAP_QUERY`); before that the whole list must be read, which
-//! takes long in a process with many mappings. Both say the same.
+//! Linux 6.11 and later can report the mapping at one address (`PROCMAP_QUERY`). On older kernels the whole list must be read,
+//! which takes long in a process with many mappings. Both give the same result.
 
 use std::fs::File;
 use std::io::{Error, Read, Result};
@@ -16,7 +16,7 @@ pub(crate) struct Vma {
     pub(crate) writable: bool,
     pub(crate) executable: bool,
     pub(crate) shared: bool,
-    /// Where in its file the mapping begins; says nothing if there is no file.
+    /// Offset of the mapping in its file; meaningless if there is no file.
     pub(crate) offset: u64,
     /// 0 if there is no file.
     pub(crate) inode: u64,
@@ -25,22 +25,22 @@ pub(crate) struct Vma {
     pub(crate) origin: Origin,
 }
 
-/// What is mapped, as its name tells. Names of files are believed only together with their device.
+/// The kind of the mapped memory, derived from the name of the mapping. The name of a file is trusted only together with its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// Memory without a file.
     Memory,
-    /// What the kernel calls something that ordinary memory is not: `[stack]`, `[vvar]`, `[vdso]`.
+    /// Special memory of the kernel or the stack: `[stack]`, `[vvar]`, `[vdso]`.
     Special,
-    /// Huge pages without a file that the program knows of (`MAP_HUGETLB`, private).
+    /// Anonymous private huge pages (`MAP_HUGETLB`). The kernel reports a file for them.
     HugeMemory,
     /// A memfd of the program.
     Memfd,
-    /// A memfd into which registered memory was moved. It goes when the registration does.
+    /// A memfd into which registered memory was moved. It is removed with the registration.
     MemfdPages,
-    /// Shared memory without a file that the program knows of.
+    /// Anonymous shared memory. The kernel reports `/dev/zero` as its file.
     SharedMemory,
-    /// A System V segment, whose number the inode's is.
+    /// A System V segment; the inode number is its ID.
     SystemV,
     /// Any other file.
     File,
@@ -67,19 +67,19 @@ impl Origin {
         }
     }
 
-    /// Only files have a path. The first System V segment of a machine has inode 0, as memory without a file has.
+    /// Only files have a path. The first System V segment of a machine has inode 0, like memory without a file.
     fn new(inode: u64, name: &[u8]) -> Origin {
         if inode == 0 && !name.starts_with(b"/") { Origin::of_memory(name) } else { Origin::of_file(name) }
     }
 }
 
 impl Vma {
-    /// Memory that nobody but this process has: private, without a file, for data.
+    /// Memory of this process alone: private, without a file, for data.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_private_data() && self.inode == 0 && self.origin == Origin::Memory
     }
 
-    /// The same, of huge pages. These have a file, of which nobody knows.
+    /// Private huge pages for data. The kernel reports a file for them.
     pub(crate) fn is_huge(&self) -> bool {
         self.is_private_data() && self.origin == Origin::HugeMemory
     }
@@ -93,7 +93,7 @@ impl Vma {
 pub(crate) fn mappings(range: &Range<usize>) -> Result<Vec<Vma>> {
     let mut file = File::open("/proc/self/maps")?;
     match ask(&file, range) {
-        // What a file of /proc answers that knows no such question; and what a sandbox may say.
+        // Errors of a kernel without this `ioctl`, and of sandboxes.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL | libc::EPERM)) => {
             list(&mut file, range)
         }
@@ -138,7 +138,7 @@ const WRITABLE: u64 = 2;
 const EXECUTABLE: u64 = 4;
 const SHARED: u64 = 8;
 
-/// Longer than any name that says something: those of memory end at 80 characters, those of memfds at 267.
+/// Longer than any name that `Origin` recognises: names of memory have up to 80 characters, those of memfds up to 267.
 const NAME_LEN: usize = 512;
 
 fn ask(file: &File, range: &Range<usize>) -> Result<Vec<Vma>> {
@@ -158,7 +158,7 @@ fn ask(file: &File, range: &Range<usize>) -> Result<Vec<Vma>> {
 fn ask_one(file: &File, addr: usize) -> Result<Option<Vma>> {
     let mut name = [0u8; NAME_LEN];
     let answer = match send(file, addr, &mut name) {
-        // A path that long is that of a file.
+        // Only a path of a file is that long.
         Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => send(file, addr, &mut [])?,
         answer => answer?,
     };
@@ -186,7 +186,7 @@ fn send(file: &File, addr: usize, name: &mut [u8]) -> Result<Option<Query>> {
         vma_name_addr: if name.is_empty() { 0 } else { name.as_mut_ptr() as u64 },
         ..Query::default()
     };
-    // SAFETY: the structure says its own size, and the length of the name's buffer; both are written only by this call.
+    // SAFETY: the structure contains its own size and the length of the name's buffer; the call writes only to these two objects.
     match unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY, &mut query) } {
         0 => Ok(Some(query)),
         _ => match Error::last_os_error() {
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn both_ways_say_the_same() {
-        // Other tests map and unmap meanwhile, so only what this test knows to stay is compared.
+        // Other tests map and unmap meanwhile, so only mappings that certainly stay are compared.
         let stays =
             [main_code(), std::ptr::from_ref(&0u32).addr(), Box::leak(Box::new(7u64)) as *const _ as usize];
         let mut file = File::open("/proc/self/maps").expect("maps");

@@ -1,15 +1,15 @@
-//! Memory that nobody writes for a moment, so that its pages can be exchanged for others without losing a store.
+//! Holds back all stores to memory for a moment, so that its pages can be exchanged for others without losing a store.
 //!
-//! The pages are write-protected through a `userfaultfd`: a thread that writes waits, a thread that reads notices nothing, and
-//! the memory stays where it is. So whatever fails, ending the write protection is all that is needed to be as before. (Moving the
-//! pages away with `mremap` and catching what then misses them would stop readers too, and failures would have to move back.)
+//! The pages are write-protected through a `userfaultfd`: a thread that writes waits, a thread that reads continues, and the memory stays at
+//! its address. If anything fails, ending the write protection restores the previous state. (The alternative is to move the pages away with
+//! `mremap` and to handle the page faults. It would stop readers too, and a failure would require moving the pages back.)
 //!
-//! The thread that holds it must not write there itself, or it waits for itself: no allocation, no lock of the
-//! allocator, for the program may have registered the very memory that its allocator hands out; and no signal handler.
+//! The thread that holds the write protection must not write to the pages itself, or it deadlocks. So it must not allocate or take a lock of
+//! the allocator, because the program may have registered memory of its allocator. And no signal handler may run on it.
 //!
-//! Not held back: the kernel's own writes to pages it took hold of before (direct I/O, `io_uring`, a local peer's
-//! `process_vm_writev` that is on its way). They go to the old pages. Where only the unprivileged kind of userfaultfd is allowed,
-//! a system call of another thread that stores into the pages fails with EFAULT at that moment instead of waiting.
+//! Some writes of the kernel are not held back: those to pages that it has pinned (direct I/O, `io_uring`, a `process_vm_writev` of a local
+//! peer in progress). They go to the old pages. If only the unprivileged kind of userfaultfd is allowed, a system call of another thread that
+//! stores into the pages fails with EFAULT instead of waiting.
 
 use super::address_space::{Errno, last_errno, populate};
 use std::fs::OpenOptions;
@@ -17,36 +17,36 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// How stores are held back, the best first.
+/// How stores are held back, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Means {
-    /// Those of threads, and those of the kernel in system calls.
+    /// Stores of threads, and those of the kernel in system calls.
     Everyone,
-    /// Those of threads: all that an unprivileged process may ask for on most machines.
+    /// Stores of threads only: the most that an unprivileged process may request on most machines.
     Threads,
-    /// Not at all: old kernels, sandboxes. A store that meets the copy may be lost.
+    /// None: old kernels, sandboxes. A store during the copy may be lost.
     Nothing,
 }
 
-/// What the pages are.
+/// The kind of the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Anonymous,
     Memfd,
 }
 
-/// While it lives, nobody writes to the pages, unless `means` says otherwise.
+/// Write protection of pages until it is dropped, as far as `means` allows.
 pub(crate) struct WriteProtect {
     uffd: Option<Uffd>,
     pages: Range<usize>,
     protected: bool,
-    // Last, since fields are dropped in order: a handler that runs may write to the pages.
+    // The last field, because fields are dropped in order: a handler that runs afterwards may write to the pages.
     _signals: SignalsHeld,
 }
 
 impl WriteProtect {
-    /// Begins one, with `most` or less. The caller must not be inlined, see `STACK_ABOVE`. `EDEADLK`: the calling thread itself needs to write there. `EBUSY`: the program
-    /// watches this memory with a userfaultfd of its own.
+    /// Begins write protection with `most`, or with weaker means. The caller must not be inlined, see `STACK_ABOVE`. Fails with `EDEADLK` if the
+    /// calling thread itself needs to write to the pages, and with `EBUSY` if the program has registered them with a userfaultfd of its own.
     pub(crate) fn begin(pages: &Range<usize>, kind: Kind, most: Means) -> Result<WriteProtect, Errno> {
         if is_needed_by_caller(pages) {
             return Err(libc::EDEADLK);
@@ -63,12 +63,12 @@ impl WriteProtect {
         Ok(write_protect)
     }
 
-    /// Ends it after other pages took the place of these. Whoever waited writes to the new ones.
+    /// Ends write protection after other pages have replaced these. Waiting threads write to the new ones.
     pub(crate) fn end_exchanged(mut self) {
         self.protected = false;
     }
 
-    /// What it was begun with.
+    /// The means that it uses.
     pub(crate) fn means(&self) -> Means {
         self.uffd.as_ref().map_or(Means::Nothing, |uffd| uffd.means)
     }
@@ -77,7 +77,7 @@ impl WriteProtect {
 impl Drop for WriteProtect {
     fn drop(&mut self) {
         let Some(uffd) = &self.uffd else { return };
-        // Only what is ours: the kernel would as well let us end the program's own watch over these pages.
+        // Only if it is ours: the kernel would also let us end a registration of the program for these pages.
         if self.protected {
             uffd.unregister(&self.pages);
         }
@@ -85,12 +85,12 @@ impl Drop for WriteProtect {
     }
 }
 
-/// What the thread uses of its stack until the write protection ends: the frames that follow, and above them the one of whoever
-/// begins it. Not more, for a thread's stack has other memory of the program right beside it.
+/// Bytes of its stack that the thread uses until the write protection ends: below, the following frames; above, the frame of the function
+/// that begins it. They are not larger than necessary, because other memory of the program may be adjacent to a thread's stack.
 const STACK_BELOW: usize = 16 << 10;
 const STACK_ABOVE: usize = 4 << 10;
 
-/// Whether the calling thread writes there whatever it does: its stack, and where system calls leave their errors.
+/// Whether the calling thread cannot avoid writing to the pages: they contain its stack, or its `errno`.
 fn is_needed_by_caller(pages: &Range<usize>) -> bool {
     let here = std::ptr::from_ref(&pages).addr();
     // SAFETY: only the address is taken.
@@ -98,12 +98,12 @@ fn is_needed_by_caller(pages: &Range<usize>) -> bool {
     pages.start < here + STACK_ABOVE && pages.end > here - STACK_BELOW || pages.contains(&errno)
 }
 
-/// Whether part of it is the calling thread's stack, other than the first thread's, which the kernel knows by name. Shared
-/// pages must not become one: after a fork two processes would run on it.
+/// Whether the pages contain part of the calling thread's stack. Does not check the first thread, whose stack has a name in the list of
+/// mappings. A stack must not consist of shared pages: after a fork two processes would use it.
 pub(crate) fn is_own_stack(pages: &Range<usize>) -> bool {
     let mut attributes = MaybeUninit::uninit();
     let (mut start, mut len) = (std::ptr::null_mut(), 0);
-    // SAFETY: asks about the calling thread; the attributes are used and given back only if they were filled.
+    // SAFETY: reads attributes of the calling thread; they are used and destroyed only if they were filled.
     unsafe {
         if libc::gettid() == libc::getpid()
             || libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0
@@ -116,7 +116,7 @@ pub(crate) fn is_own_stack(pages: &Range<usize>) -> bool {
     pages.start < start.addr() + len && pages.end > start.addr()
 }
 
-/// Signals of this thread wait.
+/// Blocks all signals of this thread until it is dropped.
 pub(crate) struct SignalsHeld(libc::sigset_t);
 
 impl SignalsHeld {
@@ -133,7 +133,7 @@ impl SignalsHeld {
 
 impl Drop for SignalsHeld {
     fn drop(&mut self) {
-        // SAFETY: the set that was there before.
+        // SAFETY: the set that was active before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
     }
 }
@@ -143,7 +143,7 @@ const API: u64 = 0xaa;
 const FEATURE_WRITE_PROTECT: u64 = 1 << 0;
 /// Linux 5.19.
 const FEATURE_SHARED_MEMORY: u64 = 1 << 12;
-/// Linux 6.4: pages that are not there yet are protected too.
+/// Linux 6.4: unpopulated pages are protected too.
 const FEATURE_UNPOPULATED: u64 = 1 << 13;
 const MODE_WRITE_PROTECT: u64 = 1 << 1;
 const PROTECT: u64 = 1 << 0;
@@ -155,7 +155,7 @@ const IOC_UNREGISTER: libc::c_ulong = 0x8010_aa01;
 const IOC_WAKE: libc::c_ulong = 0x8010_aa02;
 const IOC_WRITE_PROTECT: libc::c_ulong = 0xc018_aa06;
 
-/// A userfaultfd that can write-protect. Opened anew each time: a forked child's would still act on its parent.
+/// A userfaultfd that can write-protect. A new one is opened each time: the copy in a forked child would still act on the parent.
 struct Uffd {
     fd: OwnedFd,
     means: Means,
@@ -163,7 +163,7 @@ struct Uffd {
 }
 
 impl Uffd {
-    /// None where there is no such thing, or it is forbidden, or cannot protect this kind of memory.
+    /// `None` if userfaultfd is missing or forbidden, or cannot protect this kind of memory.
     fn open(kind: Kind, most: Means) -> Result<Option<Uffd>, Errno> {
         let Some((fd, means)) = open_descriptor(most)? else { return Ok(None) };
         let needed = match kind {
@@ -177,7 +177,7 @@ impl Uffd {
             .ok())
     }
 
-    /// The kernel refuses all features if it lacks one.
+    /// Enables features. The kernel refuses all of them if it lacks one.
     fn agree(self, features: u64) -> Result<Uffd, Uffd> {
         match self.call(IOC_API, &mut [API, features, 0]) {
             Ok(()) => Ok(Uffd { features, ..self }),
@@ -191,18 +191,18 @@ impl Uffd {
 
     fn protect(&self, pages: &Range<usize>) -> Result<(), Errno> {
         if self.features & FEATURE_UNPOPULATED == 0 {
-            // Every page must be there, or it comes unprotected.
+            // Such a kernel protects populated pages only.
             populate(pages, libc::MADV_POPULATE_READ)?;
         }
         self.call(IOC_WRITE_PROTECT, &mut [pages.start as u64, pages.len() as u64, PROTECT])
     }
 
     fn unregister(&self, pages: &Range<usize>) {
-        // Fails only if the program unmapped the pages meanwhile, and then there is nothing to end.
+        // Fails only if the program has unmapped the pages, which ends the registration anyway.
         let _ = self.call(IOC_UNREGISTER, &mut [pages.start as u64, pages.len() as u64]);
     }
 
-    /// Closing would wake the waiting threads too, but for a child that was forked meanwhile and has the descriptor as well.
+    /// Wakes the waiting threads. Closing the descriptor would do so too, unless a child that was forked meanwhile has it as well.
     fn wake(&self, pages: &Range<usize>) {
         let _ = self.call(IOC_WAKE, &mut [pages.start as u64, pages.len() as u64]);
     }
@@ -222,7 +222,7 @@ impl Uffd {
 
 type Open = fn() -> Result<OwnedFd, Errno>;
 
-/// The best descriptor to be had, and what it holds back.
+/// Opens the userfaultfd with the best means that are allowed.
 fn open_descriptor(most: Means) -> Result<Option<(OwnedFd, Means)>, Errno> {
     let tries: [(Means, Open); 3] = [
         (Means::Everyone, || own(userfaultfd(0))),
@@ -245,7 +245,7 @@ fn userfaultfd(flags: libc::c_int) -> libc::c_int {
     unsafe { libc::syscall(libc::SYS_userfaultfd, flags | libc::O_CLOEXEC) as libc::c_int }
 }
 
-/// What an administrator may open to everybody (Linux 6.1).
+/// Opens `/dev/userfaultfd`, which an administrator may make accessible to all users (Linux 6.1).
 fn from_device() -> Result<OwnedFd, Errno> {
     let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
     let device = device.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
@@ -282,7 +282,7 @@ mod tests {
         unsafe { &*(addr as *const AtomicU64) }
     }
 
-    /// Returns once a thread waits.
+    /// Returns once a thread waits for the write protection to end.
     fn wait_for_fault(uffd: &Uffd) {
         let mut message = [0u64; 4];
         // SAFETY: reads one message, which has that length.

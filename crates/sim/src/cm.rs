@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr};
 pub const CM_LATENCY_NS: u64 = 10_000;
 /// The service that node 1 listens to.
 pub const SERVICE: ServiceId = ServiceId::of_port(PortSpace::Tcp, 7471);
-/// The one for datagrams.
+/// The datagram service of node 1.
 pub const DATAGRAM_SERVICE: ServiceId = ServiceId::of_port(PortSpace::Udp, 7471);
 /// A run with more steps than this does not terminate.
 const MAX_STEPS: usize = 1_000_000;

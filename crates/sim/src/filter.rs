@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! let lost = world.rule(Rule::on(is_ack).nth(3).drop());
-//! world.rule(Rule::on(is_request.and(psn(7))).first().hold_until(psn(9)));
+//! world.rule(Rule::on(request(7)).first().hold_until(request(9)));
 //! ...
 //! assert_eq!(lost.hits(), 1);
 //! ```
-//! A rule counts its hits, so that a test cannot pass without its fault.
+//! A rule counts its hits, so that a test can check that its fault happened.
 
 use crate::journal::NodeId;
 use ferroce_proto::wire::{NakCode, Operation, Packet, Syndrome};

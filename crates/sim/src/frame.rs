@@ -1,4 +1,4 @@
-//! A packet in flight: the very bytes that a UDP socket would carry.
+//! A packet in flight: the bytes that a UDP socket would carry.
 
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{
@@ -6,7 +6,7 @@ use ferroce_proto::wire::{
 };
 use std::rc::Rc;
 
-/// Bytes from the BTH to the ICRC, and where they go.
+/// Bytes from the BTH to the ICRC, and their route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// Outer addresses.
@@ -27,7 +27,7 @@ pub(crate) enum Unreadable {
     Malformed(Malformed),
 }
 
-/// IP identification of UDP sockets, see facts/wire.md.
+/// IP identification of packets that leave a UDP socket without GSO.
 const IP_IDENTIFICATION: u16 = 0;
 /// UDP source ports of a RoCEv2 sender start here (IBA annex A17.9.2).
 const FIRST_SOURCE_PORT: u16 = 0xc000;

@@ -77,7 +77,7 @@ impl Summary {
     }
 }
 
-/// One thing that happened.
+/// One event of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Entry {
     /// A packet was sent.
@@ -140,7 +140,7 @@ impl Journal {
         &self.entries
     }
 
-    /// The packets among it, with what became of them.
+    /// The packets in it, with their fates.
     pub fn packets(&self) -> impl Iterator<Item = (&Summary, &Fate)> {
         self.entries.iter().filter_map(|(_, entry)| match entry {
             Entry::Packet(summary, fate) => Some((summary, fate)),
@@ -172,7 +172,7 @@ impl Journal {
         text
     }
 
-    /// The first place where two runs differ, as text; `None` if they are the same.
+    /// The first difference between two runs, as text; `None` if they are equal.
     pub fn first_difference(&self, other: &Journal) -> Option<String> {
         let at = (0..self.entries.len().max(other.entries.len()))
             .find(|&i| self.entries.get(i) != other.entries.get(i))?;

@@ -1,7 +1,7 @@
 //! The registered memory of one simulated NIC.
 //!
-//! A region owns its bytes; its addresses are made up, so a test can place one at the very end of the address space
-//! and see whether a range check wraps. Every access does everything or nothing.
+//! A region owns its bytes; its addresses are arbitrary, so a test can place one at the very end of the address space
+//! and see whether a range check wraps. Every access has its full effect or none.
 
 use ferroce_proto::qp::Placement;
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
@@ -20,14 +20,14 @@ pub(crate) struct Region {
     pub(crate) pd: PdId,
     /// First address.
     pub(crate) start: u64,
-    /// What it allows.
+    /// Access rights.
     pub(crate) access: Access,
     /// The bytes.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Region {
-    /// Where `len` bytes at `addr` lie in `bytes`. The order of subtraction matters: nothing here can wrap.
+    /// Returns the range of `len` bytes at `addr` in `bytes`. The order of the comparisons prevents a wrap.
     fn span(&self, key: u32, addr: u64, len: u64) -> Result<Range<usize>, MemoryFault> {
         let region_len = self.bytes.len() as u64;
         let offset = addr.wrapping_sub(self.start);
@@ -56,7 +56,8 @@ type Placed = (LKey, Range<usize>, Vec<u8>);
 pub(crate) struct Memory {
     regions: BTreeMap<LKey, Region>,
     remote: BTreeMap<RKey, LKey>,
-    /// What queue pairs have placed, and nobody may read yet. So a completion that comes too early reports old bytes.
+    /// Bytes that queue pairs have placed and programs must not read yet. So a test that reads after a premature completion finds
+    /// the old bytes.
     deferred: BTreeMap<Qpn, Vec<Placed>>,
 }
 
@@ -165,9 +166,9 @@ impl Memory {
         if !addr.is_multiple_of(8) {
             return Err(MemoryFault::Misaligned { addr });
         }
-        let place = &mut self.regions.get_mut(&lkey).expect("found above").bytes[span];
-        let old = u64::from_ne_bytes(place.try_into().expect("eight bytes"));
-        place.copy_from_slice(&op.apply(old).to_ne_bytes());
+        let word = &mut self.regions.get_mut(&lkey).expect("found above").bytes[span];
+        let old = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+        word.copy_from_slice(&op.apply(old).to_ne_bytes());
         Ok(old)
     }
 
@@ -178,7 +179,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Where `len` bytes from `offset` on of the entries lie: pieces of regions, all checked.
+    /// Returns the pieces of regions that hold `len` bytes of the entries from `offset` on. All pieces are checked.
     fn pieces(
         &self,
         pd: PdId,
@@ -258,7 +259,7 @@ impl Memory {
         }
     }
 
-    /// Forgets what a queue pair that failed has deferred.
+    /// Discards the deferred bytes of a failed queue pair.
     pub(crate) fn forget_deferred(&mut self, qpn: Qpn) {
         self.deferred.remove(&qpn);
     }

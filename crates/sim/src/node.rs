@@ -133,7 +133,7 @@ impl Node {
         self.nic(|nic| nic.groups.entry(group).or_default().insert(qp.qpn));
     }
 
-    /// Kills the node: it neither sends nor receives from now on.
+    /// Kills the node. A dead node neither sends nor receives.
     pub fn kill(&self) {
         self.nic(|nic| nic.alive = false);
     }
@@ -148,7 +148,7 @@ impl Node {
         self.nic(|nic| nic.ack_delay_ns = ns);
     }
 
-    /// Reports this age for every packet that arrives from now on.
+    /// Sets the age that is reported for every later packet.
     pub fn report_age(&self, ns: u32) {
         self.nic(|nic| nic.rx_age_ns = ns);
     }
@@ -230,12 +230,12 @@ impl Mr {
         self.bytes(|bytes| bytes[offset..offset + data.len()].copy_from_slice(data));
     }
 
-    /// Loads bytes.
+    /// Reads bytes.
     pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
         self.bytes(|bytes| bytes[offset..offset + len].to_vec())
     }
 
-    /// Loads a number.
+    /// Reads a number.
     pub fn read_u64(&self, offset: usize) -> u64 {
         u64::from_ne_bytes(self.read(offset, 8).try_into().expect("eight bytes"))
     }

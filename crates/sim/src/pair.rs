@@ -99,7 +99,7 @@ impl PairSetup {
         self.join(&World::new(self.seed), &congestion)
     }
 
-    /// The same in a world that exists.
+    /// The same in an existing world.
     pub fn connect_in(&self, world: &World) -> Pair {
         self.join(world, &|| FixedWindow { bytes: self.window }.into())
     }
@@ -164,7 +164,7 @@ pub struct Endpoint {
     pub send_cq: Cq,
     /// Completions of receives.
     pub recv_cq: Cq,
-    /// Shared receive queue, if asked for.
+    /// Shared receive queue, if the setup has one.
     pub srq: Option<Srq>,
     /// The queue pair.
     pub qp: QueuePair,

@@ -1,8 +1,8 @@
 //! Two iWARP queue pairs and the byte streams between them.
 //!
-//! A stream keeps the order of its bytes and delivers them in pieces of any size, after any delay. It takes no more bytes than
-//! it has room for. It can stall, break, and damage bytes. The machines have no timers, so there is no clock here: a seed
-//! decides which stream moves next, and how far.
+//! A stream keeps the order of its bytes and delivers them in pieces of any size, after any delay. Its
+//! capacity is bounded. It can stall, break, and damage bytes. The machines have no timers, so there is no clock here: a seed
+//! determines which stream delivers next, and how many bytes.
 
 use crate::host::{Queues, SimHost};
 use crate::node::{Cq, Mr, Node, Srq};
@@ -30,22 +30,22 @@ pub(crate) struct Wire {
     bytes: VecDeque<u8>,
     /// Bytes that may be in flight.
     room: usize,
-    /// The sender closed it: the receiver learns that behind the last byte.
+    /// The sender closed it. The receiver is notified behind the last byte.
     is_closed: bool,
-    /// The receiver knows that it ended.
+    /// The receiver was notified of the end.
     has_ended: bool,
     /// Everything that was ever sent.
     sent: Vec<u8>,
 }
 
 impl Wire {
-    /// Takes bytes beyond what there is room for.
+    /// Takes bytes beyond the capacity.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
         self.sent.extend(bytes);
     }
 
-    /// Takes bytes as far as there is room; all or none if they must stay together. A single byte always fits an empty wire.
+    /// Takes as many bytes as the capacity allows. With `whole` it takes all or none; an empty wire takes all.
     pub(crate) fn take(&mut self, bytes: &[u8], whole: bool) -> usize {
         let room = self.room.saturating_sub(self.bytes.len());
         let fits = bytes.len() <= room || self.bytes.is_empty();
@@ -63,7 +63,7 @@ impl Wire {
 /// How a pair is made.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamSetup {
-    /// What both programs want of the connection.
+    /// The terms that both programs offer.
     pub offer: Offer,
     /// Whether the ends treat each other as ferroce, with RFC 7306.
     pub extended: bool,
@@ -73,7 +73,7 @@ pub struct StreamSetup {
     pub room: usize,
     /// Sizes of the queues.
     pub cap: QpCap,
-    /// What the peer may do.
+    /// Rights of the peer.
     pub access: Access,
     /// Whether the second end takes its receives from a shared queue.
     pub srq: bool,
@@ -155,7 +155,7 @@ impl StreamEnd {
 
 /// Two connected queue pairs.
 pub struct StreamPair {
-    /// Where their memory and queues live.
+    /// The world of their memory and queues.
     pub world: World,
     /// The ends: the first one connected.
     pub ends: [StreamEnd; 2],
@@ -163,7 +163,7 @@ pub struct StreamPair {
     wires: [Wire; 2],
     rng: StdRng,
     steps: u64,
-    /// How often a stream does not move although it could.
+    /// Probability that a step delivers nothing.
     pub stall: f64,
     /// Most bytes that arrive at a time.
     pub largest_piece: usize,
@@ -243,7 +243,7 @@ impl StreamPair {
         self.with(end, |qp, now, host| qp.post_recv(&wr, now, host)).expect("a receive that fits");
     }
 
-    /// Hands bytes to an end that its peer did not send.
+    /// Delivers bytes to an end that its peer did not send.
     pub fn inject(&mut self, end: usize, bytes: &[u8]) {
         self.with(end, |qp, now, host| qp.receive(bytes, now, host));
     }
@@ -266,7 +266,7 @@ impl StreamPair {
         }
     }
 
-    /// Flips a bit of what is in flight from `end`. Returns whether there was a byte.
+    /// Flips a bit of the bytes in flight from `end`. Returns whether there was a byte.
     pub fn damage(&mut self, end: usize) -> bool {
         let bytes = &mut self.wires[end].bytes;
         if bytes.is_empty() {
@@ -289,7 +289,7 @@ impl StreamPair {
         self.wires[end].sent.len()
     }
 
-    /// Moves something. Returns whether anything was left to move.
+    /// Makes one step. Returns whether bytes, or the end of a stream, are still in flight.
     pub fn step(&mut self) -> bool {
         self.steps += 1;
         assert!(self.steps < MAX_STEPS, "the streams do not come to rest");
@@ -302,7 +302,7 @@ impl StreamPair {
         self.wires.iter().any(|wire| !wire.bytes.is_empty() || wire.is_closed && !wire.has_ended)
     }
 
-    /// Runs until nothing moves.
+    /// Runs until nothing is in flight.
     pub fn run(&mut self) {
         while self.step() {}
     }
@@ -349,7 +349,7 @@ impl StreamPair {
         placed
     }
 
-    /// Tells an end that nothing more arrives.
+    /// Notifies an end that its stream has ended.
     fn end_stream(&mut self, to: usize, how: Lost) {
         let wire = &mut self.wires[1 - to];
         wire.is_closed = true;

@@ -61,7 +61,7 @@ fn documented_whoever_is_on_the_path_reads_and_changes_data() {
     assert_eq!(pair.b.mr.read(FAR as usize, 6), b"FORGED");
 }
 
-/// A6: neither completion nor event tells the target's program; only the counters do.
+/// A6: the target's program gets neither completion nor event; only the counters show the access.
 #[test]
 fn as_hardware_a_peer_reads_a_granted_region_unnoticed() {
     let pair = Pair::rc(Mtu::B1024);

@@ -245,7 +245,7 @@ fn a_peer_that_dies_at_each_step_is_detected_in_time() {
             assert!((after_ns..after_ns + 100_000).contains(&took), "{message}: after {took} ns");
             assert_nothing_left(&pair);
         }
-        // Who thinks it is connected finds out when it wants to end it.
+        // A node that is still connected detects the death of its peer when it disconnects.
         if *events.last().unwrap() != "unreachable" {
             let (now, id) = (pair.now, if survivor == 0 { id_of_response(&pair) } else { pair.passive_id() });
             pair.cm(survivor).disconnect(id, &[], now).unwrap();
@@ -267,7 +267,7 @@ fn id_of_response(pair: &CmPair) -> CommId {
 
 #[test]
 fn the_successor_of_a_dead_process_answers_its_messages() {
-    // The active process dies; a new one at the same address does not know the connection.
+    // The active process dies; a new one at the same address has no such connection.
     let mut pair = pair().with("RTU", None, Act::Lose);
     pair.nodes[0].policy = Policy::Sleep;
     pair.connect(100);

@@ -67,7 +67,7 @@ fn a_service_of_both_kinds_accepts_what_its_listener_selects() {
     }
 }
 
-/// Whoever listens to a service of InfiniBand looks at the private data itself, IP header or not.
+/// A listener for an InfiniBand service reads the private data itself, with or without an IP header.
 #[test]
 fn a_listener_may_have_the_private_data_whole() {
     let mut pair = pair();
@@ -245,7 +245,7 @@ fn service_timeouts_are_bounded() {
     assert!(pair.nodes[0].when("unreachable") < Time(300 * SECOND), "2.4 hours were asked for");
 }
 
-/// Questions cost an attacker one packet, and us no more than what is bounded.
+/// A request costs an attacker one packet, and the target a bounded amount.
 #[test]
 fn a_flood_of_sidr_reqs_is_bounded_and_harmless() {
     let mut pair = CmPair::new(3, Config { max_pending: 100, ..Config::default() }, 8);

@@ -32,7 +32,7 @@ fn connect_with_own_key(pair: &mut CmPair) {
     pair.run_until(Time(SECOND));
 }
 
-/// Takes the messages that node 0 wants to send.
+/// Takes the messages that a node has to send.
 fn sent(pair: &mut CmPair, node: usize) -> Vec<[u8; 256]> {
     std::iter::from_fn(|| pair.cm(node).poll_transmit()).map(|t| *t.mad).collect()
 }

@@ -16,7 +16,7 @@ const SLOTS: u64 = COUNTERS + 1024;
 const END: u64 = 256 * 1024;
 const DEPTH: usize = 16;
 
-/// What the model expects of one end.
+/// The expected results of one end.
 #[derive(Default)]
 struct Expected {
     /// Signalled sends: number, opcode, bytes.
@@ -46,7 +46,7 @@ impl Model {
         let offer =
             Offer { revision: rng.random_range(1..=2), crc, ird: depth(&mut rng), ord: 0, rtr: rng.random() };
         let setup = StreamSetup {
-            // Without negotiation, no end may ask for more than the other answers.
+            // Without negotiation, the ORD of an end must not exceed the IRD of the other.
             offer: Offer { ord: if offer.revision == 2 { depth(&mut rng) } else { offer.ird }, ..offer },
             extended: rng.random_bool(0.7),
             mulpdu: *[128, 129, 500, 1460, 8192, 65535].get(rng.random_range(0..6)).unwrap(),
@@ -326,7 +326,7 @@ fn long_writes_are_received_in_place() {
     }
 }
 
-/// The rights of the queue pair are asked before the first byte is placed, however the stream is cut.
+/// The rights of the queue pair are checked before the first byte is placed, for any division of the stream.
 #[test]
 fn nothing_is_placed_without_the_right_of_the_queue_pair() {
     const LEN: u32 = 60_000;

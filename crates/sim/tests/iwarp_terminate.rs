@@ -247,7 +247,7 @@ fn a_receive_without_usable_memory_is_a_local_error() {
     assert_eq!(pair.ends[PEER].events(), [EventKind::QpFatal]);
 }
 
-/// The request before it completes first; the peer learns that this end failed.
+/// The request before it completes first; the peer receives a Terminate with the failure of this end.
 #[test]
 fn a_send_without_usable_memory_fails_in_its_turn() {
     let mut pair = pair();
@@ -359,7 +359,7 @@ fn an_rtr_message_makes_the_responder_ready() {
     }
 }
 
-/// Both ends answer long READs through streams with no room to spare.
+/// Both ends answer long READs through streams of small capacity.
 #[test]
 fn reads_in_both_directions_do_not_block_each_other() {
     for crc in [false, true] {

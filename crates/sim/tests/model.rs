@@ -1,6 +1,6 @@
-//! Random calls, sensible and not, against a model that knows only the rules of the manual pages: which call is refused
+//! Random valid and invalid calls against a model with only the rules of the manual pages: which call is refused
 //! and why, that a refused call changes nothing, that work completes at most once and in the order of posting, and
-//! that ERR hands everything back while RESET hands back nothing.
+//! that ERR flushes all work while RESET completes none.
 
 use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::{
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 const CAP: QpCap =
     QpCap { max_send_wr: 8, max_recv_wr: 6, max_send_sge: 3, max_recv_sge: 2, max_inline_data: 64 };
 
-/// A queue pair and what the model believes of it.
+/// A queue pair and its state in the model.
 struct Modelled {
     transport: Transport,
     qp: QueuePair,
@@ -180,7 +180,7 @@ impl Model {
         self.modify(who, &attr, mask);
     }
 
-    /// Modifies, and knows beforehand whether that succeeds.
+    /// Modifies, and checks that the result is the expected one.
     fn modify(&mut self, who: usize, attr: &QpAttr, mask: AttrMask) {
         let modelled = &self.qps[who];
         let from = modelled.state;
@@ -201,7 +201,7 @@ impl Model {
         assert_eq!(modelled.qp.state(), to);
         match to {
             QpState::Reset => {
-                modelled.told();
+                modelled.apply_completions();
                 (modelled.sends, modelled.receives) = Default::default();
             }
             QpState::Err if from != QpState::Err => modelled.flushed(outstanding),
@@ -271,7 +271,7 @@ impl Model {
     fn post_recv(&mut self, who: usize) {
         self.next_id += 1;
         let modelled = &mut self.qps[who];
-        // Mostly large enough for anything, now and then too small or too many pieces.
+        // Mostly large enough for any message, sometimes too small or with too many pieces.
         let (count, len) = match self.rng.random_range(0..20) {
             0 => (0, 0),
             1 => (3, 10),
@@ -288,14 +288,14 @@ impl Model {
         } else if full && answer.is_err() {
             assert_eq!(answer, Err(PostError::QueueFull { depth: CAP.max_recv_wr as usize }));
         } else {
-            // One more than the depth may be open: the one that a message is being placed into.
+            // One more than the depth may be outstanding: the receive of a partial message.
             assert_eq!(answer, Ok(()));
             modelled.receives.push_back(self.next_id);
             assert!(modelled.receives.len() <= CAP.max_recv_wr as usize + 1);
         }
     }
 
-    /// Destroys a queue pair and makes another in its place.
+    /// Destroys a queue pair and replaces it by another.
     fn replace(&mut self, who: usize) {
         self.settle(who);
         let (node, transport) = (self.qps[who].node.clone(), self.qps[who].transport);
@@ -322,7 +322,7 @@ impl Model {
             assert!(possible, "{:?} went from {:?} to {found:?}", modelled.transport, modelled.state);
             modelled.state = found;
         }
-        modelled.told();
+        modelled.apply_completions();
         if matches!(modelled.state, QpState::Err | QpState::Sqe) {
             assert_eq!(modelled.qp.sends_outstanding(), 0);
             modelled.nothing_outstanding();
@@ -368,8 +368,8 @@ impl Request {
 }
 
 impl Modelled {
-    /// Believes what the completion queues say, where the rules allow it.
-    fn told(&mut self) {
+    /// Applies the completions to the model, and checks that the rules allow them.
+    fn apply_completions(&mut self) {
         for c in self.send_cq.drain() {
             self.send_done(&c);
         }
@@ -389,7 +389,7 @@ impl Modelled {
         }
     }
 
-    /// What is left has succeeded in silence.
+    /// Checks that the remaining sends are unsignalled ones.
     fn nothing_outstanding(&mut self) {
         assert!(self.sends.drain(..).all(|(_, signaled)| !signaled), "all sends were handed back");
     }
@@ -403,7 +403,7 @@ impl Modelled {
             self.send_done(c);
         }
         self.nothing_outstanding();
-        self.told();
+        self.apply_completions();
         assert!(self.receives.is_empty(), "ERR hands all receives back");
     }
 }

@@ -31,7 +31,7 @@ struct Heard {
     last_rtt_ns: Option<u64>,
 }
 
-/// A controller that records what it hears, with a fixed rate or none.
+/// A controller that records its events, with a fixed rate or none.
 struct Recorder {
     rate: Option<u64>,
     needs: Needs,
@@ -65,7 +65,7 @@ impl CongestionControl for Recorder {
     fn restart(&mut self) {}
 }
 
-/// A connection, and what the controllers of both ends hear.
+/// A connection, and the events of the controllers of both ends.
 fn recorded(setup: &PairSetup, rate: Option<u64>) -> (Pair, [Arc<Mutex<Heard>>; 2]) {
     recorded_with(setup, rate, Needs::default())
 }

@@ -300,7 +300,7 @@ fn a_late_copy_of_a_read_does_not_use_up_the_responders_resources() {
 
 #[test]
 fn a_late_copy_of_a_read_of_deregistered_memory_is_ignored() {
-    // The requester has its data and the application has freed its memory; only the network still knows of the READ.
+    // The requester has its data and the application has freed its memory; a copy of the READ is still in the network.
     for slow in [false, true] {
         let pair = setup().connect();
         if slow {

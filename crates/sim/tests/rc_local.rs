@@ -1,4 +1,4 @@
-//! Requests that never leave the NIC keep their place among those that do.
+//! Local requests complete in posting order with those that go to the peer.
 
 use ferroce_proto::qp::{PostError, Reason};
 use ferroce_proto::verbs::{Access, Mtu, MwBind, QpState, SendOp, Transport, WcOpcode, WcStatus};

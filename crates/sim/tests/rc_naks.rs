@@ -72,7 +72,7 @@ fn region(pair: &Pair, pd: PdId, access: Access) -> Mr {
     pair.b.node.mr(pd, 4096, access)
 }
 
-/// One-sided requests to some place of some region.
+/// One-sided requests to an offset of a region.
 fn one_sided(pair: &Pair, mr: &Mr, offset: u64, len: u32) -> Vec<(Access, Wr)> {
     let data = pair.a.sge(0, len);
     let mut all = vec![

@@ -37,7 +37,7 @@ fn sequence_numbers_wrap() {
                 let psn = Psn::new(first);
                 let setup = PairSetup { mtu: Mtu::B256, psn_a: psn, psn_b: psn, ..PairSetup::rc() };
                 let pair = run(script, &setup, len, |_| {});
-                // Once more on the same connection, which is past the wrap by now.
+                // Once more on the same connection, whose PSNs have wrapped.
                 (script.start)(&pair, len);
                 if script.name.contains("AND") || script.name == "MIX" {
                     continue; // their checks count atomics from the beginning

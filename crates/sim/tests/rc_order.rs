@@ -89,7 +89,7 @@ fn a_fenced_request_waits_for_reads_and_atomics_and_an_unfenced_one_does_not() {
             let answer = if atomic { Operation::AtomicAcknowledge } else { Operation::ReadResponseOnly };
             assert_eq!(place(Operation::WriteOnly) > place(answer), fenced, "{order:?}");
             if fenced {
-                // It carries what the READ brought, which is what a fence is for.
+                // The fenced WRITE carries the data of the READ.
                 assert_eq!(pair.b.mr.read(FAR as usize, 8), pair.a.mr.read(0, 8));
             }
         }

@@ -69,7 +69,7 @@ fn a_ping_pong_takes_one_packet_each_way() {
     let pair = connect(&setup);
     let (acks, carriers) = (pair.world.rule(Rule::on(is_ack)), pair.world.rule(Rule::on(carries)));
     ping_pong(&pair, 100, LEN);
-    // The first message of each side cannot know its peer, and nothing answers the last.
+    // The first message of each side precedes the hello of its peer, and no message answers the last one.
     println!("{} acknowledgements, {} piggybacked ACKs", acks.hits(), carriers.hits());
     assert!(acks.hits() <= 4 && carriers.hits() >= 196, "{} {}", acks.hits(), carriers.hits());
     let (a, b) = (pair.a.qp.counters(), pair.b.qp.counters());
@@ -121,7 +121,7 @@ fn reserved_bits_of_a_foreign_end_cost_no_payload() {
     }
 }
 
-/// A foreign end that sets the hello bit and never the extended bit is taken for ferroce. As requester it still receives what is specified,
+/// A foreign end that sets the hello bit and never the extended bit counts as a ferroce end. As requester it still receives specified packets,
 /// except for the hello bit of the answers, which it ignores, and the reason in NAKs that end the connection.
 #[test]
 fn the_hello_bit_alone_of_a_foreign_requester_costs_nothing() {

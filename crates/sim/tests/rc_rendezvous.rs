@@ -1,5 +1,5 @@
-//! Reliable connection: messages that name memory instead of carrying it. They are one record, or, where anything is not in order,
-//! packets; what programs see is the same.
+//! Rendezvous sends on a reliable connection. Such a message is one record that refers to memory. If the record cannot be used,
+//! packets carry the message; programs see no difference.
 
 mod support;
 
@@ -157,11 +157,11 @@ fn several_entries_on_both_sides() {
 
 #[test]
 fn lost_duplicated_or_late_it_arrives_once() {
-    let is_named = op(Operation::SendOnly);
+    let is_rendezvous = op(Operation::SendOnly);
     let rules = [
-        Rule::on(is_named).first().drop(),
-        Rule::on(is_named).copy_after(3000),
-        Rule::on(is_named).nth(2).delay(50_000),
+        Rule::on(is_rendezvous).first().drop(),
+        Rule::on(is_rendezvous).copy_after(3000),
+        Rule::on(is_rendezvous).nth(2).delay(50_000),
         Rule::on(is_sequence_nak).first().drop(),
     ];
     for (number, rule) in rules.into_iter().enumerate() {
@@ -188,9 +188,9 @@ fn lost_duplicated_or_late_it_arrives_once() {
 fn psn_counts_that_do_not_match_the_length_are_dropped() {
     let change = |packets: u32| {
         move |bytes: &mut Vec<u8>| {
-            let Some((mut head, names)) = RendezvousSend::parse(bytes) else { return };
+            let Some((mut head, source)) = RendezvousSend::parse(bytes) else { return };
             head.packets = packets;
-            let (record, len) = head.to_bytes(&names);
+            let (record, len) = head.to_bytes(&source);
             *bytes = record[..len].to_vec();
         }
     };

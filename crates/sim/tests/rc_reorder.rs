@@ -1,5 +1,5 @@
-//! Reliable connection on a network that reorders: READ responses are placed where they belong, whenever they come, and
-//! only what is missing is asked for again.
+//! Reliable connection on a network that reorders: READ responses are placed at their offset in any order, and only the
+//! missing ones are requested again.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn setup() -> PairSetup {
     }
 }
 
-/// READs with an atomic and a WRITE among them, to places of their own.
+/// READs with an atomic and a WRITE among them, each with memory of its own.
 fn post(pair: &Pair) {
     let (a, b) = (&pair.a, &pair.b);
     for id in 0..READS {

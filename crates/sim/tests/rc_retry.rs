@@ -1,7 +1,7 @@
-//! No answer: the transport timer, how often it may run out, and what happens then.
+//! A peer that does not answer: the transport timer, its retries, and the failure after them.
 //!
-//! Besides the timer of the specification the requester has probes of its own: once it knows the round-trip time, a
-//! tail that is overdue is sent again early. Probes cost no retry and do not put off the timer.
+//! The requester also has a probe timer, an extension: once the RTT is measured, it resends an overdue tail early. Probes cost no
+//! retry and do not delay the transport timer.
 
 use ferroce_proto::qp::Reason;
 use ferroce_proto::qp::state::timeout_ns;
@@ -133,7 +133,7 @@ fn probes_cost_no_retry_and_do_not_delay_the_timer() {
 fn a_slow_peer_gets_only_probes_twice() {
     let pair = PairSetup { timeout: 16, window: 16 * 256, ..setup() }.connect();
     acquaint(&pair);
-    // Later than the probes, which therefore arrive behind what they ask after.
+    // Longer than the probe timer: the probes arrive behind the packets that they repeat.
     pair.world.rule(Rule::on(is_request).delay(2_000_000));
     pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 60 * 256)));
     pair.run();
@@ -186,7 +186,7 @@ fn a_loss_after_a_slow_phase_is_repaired() {
     let pair = PairSetup { timeout: 17, ..setup() }.connect();
     acquaint(&pair);
     let lost = pair.world.rule(Rule::on(is_request).nth(70).drop());
-    // No word of the loss either: only a timer can tell.
+    // The NAK is lost too, so only a timer detects the loss.
     let silenced = pair.world.rule(Rule::on(is_sequence_nak).first().drop());
     pair.world.rule(Rule::on(is_request).delay(40_000_000));
     post_three(&pair);
@@ -217,7 +217,7 @@ fn progress_resets_the_retry_count() {
 
 #[test]
 fn retries_end_although_earlier_requests_were_answered() {
-    // Each request of the second message is lost for ever; the first message keeps nothing alive.
+    // Every packet of the second message is always lost. The completion of the first message must not prolong the retries.
     let pair = PairSetup { retry_cnt: 2, timeout: 10, ..setup() }.connect();
     pair.world.rule(Rule::on(|seen| is_request(seen) && seen.psn().value() >= 4).drop());
     pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 1000)));
@@ -228,7 +228,7 @@ fn retries_end_although_earlier_requests_were_answered() {
 
 #[test]
 fn retries_end_if_the_peer_always_sends_a_nak() {
-    // One packet in the middle never arrives, everything behind it does: the peer's NAKs must not keep us for ever.
+    // One packet in the middle never arrives, those behind it do: the peer's NAKs must not prolong the retries without limit.
     let pair = PairSetup { retry_cnt: 3, timeout: 10, ..setup() }.connect();
     pair.world.rule(Rule::on(|seen| is_request(seen) && seen.psn().value() == 2).drop());
     pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 2000)));

@@ -1,5 +1,5 @@
-//! Reliable connection on a network that loses packets: two of our ends send again only what is missing, a foreign one is
-//! served as the specification has it.
+//! Reliable connection on a network that loses packets: two ferroce ends resend only the missing packets; with a
+//! foreign end they follow the specification.
 
 mod support;
 
@@ -142,7 +142,7 @@ fn a_peer_that_ignores_the_selective_bit_gets_no_bitmap() {
     assert_eq!(reports.unwrap().hits(), 0);
 }
 
-/// One long WRITE whose packets are numbered from 0 on; the ends know each other from an earlier loss.
+/// One long WRITE whose packets are numbered from 0 on. After an earlier loss, both ends use selective repeat.
 fn acquainted() -> Pair {
     let pair = PairSetup { psn_a: Psn::new(0), rnr_retry: 7, ..setup() }.connect();
     pair.world.rule(Rule::on(request(2)).first().drop());
@@ -269,8 +269,8 @@ fn behind_a_gap_all_but_the_last_packet_is_placed() {
     assert!(next != pair.a.mr.read(SLOT as usize, 10 * 1024), "a message behind a gap waits");
 }
 
-/// Packets from the middle of a WRITE are placed when they come, also behind a gap. When the memory is deregistered before the gap is
-/// filled, the message is refused as if they had been kept.
+/// Middle packets of a WRITE are placed on arrival, also behind a gap. If the memory is deregistered before the gap is
+/// filled, the message is refused as if the packets had been kept.
 #[test]
 fn memory_deregistered_before_the_gap_is_filled_refuses_the_message() {
     let pair = setup().connect();

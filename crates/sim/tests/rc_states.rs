@@ -132,7 +132,7 @@ fn error_flushes_both_queues_in_order() {
     pair.a.qp.set_state(QpState::Err).unwrap();
     assert_eq!(pair.a.send_cq.statuses(), all(WcStatus::WrFlushErr, 0..10), "unsignalled ones too");
     assert_eq!(pair.a.recv_cq.statuses(), all(WcStatus::WrFlushErr, 100..110));
-    // What is posted now comes back at once.
+    // Requests posted in ERR are flushed immediately.
     pair.a.qp.post(Wr::send(77).unsignaled());
     pair.a.post_recv(78, 0, 10);
     assert_eq!(pair.a.send_cq.statuses(), [(77, WcStatus::WrFlushErr)]);
@@ -282,7 +282,7 @@ fn packets_to_a_destroyed_queue_pair_are_dropped() {
 
 #[test]
 fn packets_from_another_address_are_dropped() {
-    // A third node connects to b's queue pair number, with the right sequence number, and b knows nothing of it.
+    // A third node connects to b's queue pair number, with the right sequence number. b is not connected to it.
     let pair = setup().connect();
     let stranger = setup().endpoint(&pair.world.node(), Psn::new(9));
     let quick = PairSetup { timeout: 8, retry_cnt: 0, ..setup() };

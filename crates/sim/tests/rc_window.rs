@@ -153,7 +153,7 @@ fn scripts_run_under_random_faults() {
     }
 }
 
-/// A reset queue pair may be connected to another peer: what it learned about the old path must not slow it down.
+/// A reset queue pair may be connected to another peer: the state of the old path must not slow it down.
 #[test]
 fn reset_restarts_the_congestion_window() {
     let pair = PairSetup::rc().connect_with(|| HalvingWindow::new(1 << 20).into());

@@ -49,7 +49,7 @@ struct Step {
     signaled: bool,
 }
 
-/// What happens to the run beside its work.
+/// The work and the disturbances of a run.
 #[derive(Debug)]
 struct Plan {
     setup: PairSetup,
@@ -227,7 +227,7 @@ fn faulty(plan: &Plan, rng: &mut StdRng) -> [Outcome; 2] {
     [outcome(&pair.a), outcome(&pair.b)]
 }
 
-/// A packet that no genuine end would send now: with a distant PSN, or with an address, a partition or a service that is not the
+/// A packet that no genuine end would send at this time: with a distant PSN, or with an address, a partition or a service that is not the
 /// connection's. One with all of them right would be executed, as on hardware.
 fn forge(plan: &Plan, pair: &Pair, rng: &mut StdRng) {
     let (to, from) = if rng.random() { (&pair.a, &pair.b) } else { (&pair.b, &pair.a) };

@@ -1,9 +1,9 @@
-//! Many queue pairs with random work on a bad network. What each of them receives, and in which order its work
-//! completes, is what it would be on a perfect one; and the same seed gives the same run, packet by packet.
+//! Many queue pairs with random work on a network with faults. The data that each of them receives, and the order in which its
+//! work completes, equal those on a network without faults. The same seed gives the same run, packet by packet.
 //!
-//! The work is made so that its outcome does not depend on time: every queue pair writes to places of its own, reads
-//! memory that no queue pair writes meanwhile, and adds to counters of its own. One counter per node is shared by all, and
-//! there only the sum is known.
+//! The outcome of the work does not depend on time: every queue pair writes to memory of its own, reads memory that no queue
+//! pair writes meanwhile, and adds to counters of its own. All queue pairs share one counter per node, of which only the sum is
+//! checked.
 
 use ferroce_proto::verbs::{Access, Completion, Mtu, Transport, WcOpcode, WcStatus};
 use ferroce_proto::{Psn, Qpn};
@@ -66,7 +66,7 @@ fn plan(rng: &mut StdRng) -> Vec<Step> {
                 8 => Op::AddOwn { counter: 8 * rng.random_range(0..4), add: rng.random_range(0..100) },
                 _ => Op::Swap { counter: 32, compare: rng.random_range(0..3), swap: rng.random_range(0..3) },
             };
-            // A WRITE behind a READ of the same place may be seen by it, unless fenced (IBA table 79).
+            // A READ may return the data of a later WRITE to the same address, unless that WRITE is fenced (IBA table 79).
             let step = Step { op, signaled: rng.random_bool(0.7) || i + 1 == OPERATIONS, fenced };
             fenced = matches!(op, Op::ReadWritten { .. }) || (fenced && !rng.random_bool(0.2));
             step
@@ -232,7 +232,7 @@ impl Run {
 }
 
 impl Side {
-    /// Keeps enough receives posted; each has a place of its own, so the n-th message is found in the n-th slot.
+    /// Keeps enough receives posted. Each has a slot of its own, so the n-th message is in the n-th slot.
     fn post_receives(&mut self) {
         while self.receives <= OPERATIONS && self.receives < self.received.len() as u64 + 4 {
             let sge = self.mr.sge(RECEIVED + self.receives * SLOT, SLOT as u32);

@@ -301,7 +301,7 @@ fn error_flushes_in_order() {
     assert_eq!(pair.a.recv_cq.statuses(), all(WcStatus::WrFlushErr, 100..105));
 }
 
-/// Whatever is lost, what is delivered is exactly some of the messages, in order, each whole.
+/// With any loss, the delivered messages are whole and in order.
 #[test]
 fn under_loss_whole_messages_arrive_in_order() {
     for seed in 0..30 {

@@ -1,4 +1,4 @@
-//! Unreliable datagrams: one packet is one message, from anybody who knows the key.
+//! Unreliable datagrams: one packet is one message, from any sender with the Q_Key.
 
 use ferroce_proto::qp::{DropReason, PostError};
 use ferroce_proto::verbs::{

@@ -1,4 +1,4 @@
-//! Launchers that are not ours, for real: mpirun as it is, and srun with a Slurm of one node that lives as long as the tests.
+//! Foreign launchers: an unmodified mpirun, and srun with a Slurm cluster of one node that exists for the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use super::worker::SKIPPED;
 use crate::tools::which;
 
-/// The worker's own interface: Slurm does not look up names where there is nothing but loopback.
+/// The address of the worker's interface: Slurm resolves no names on a machine with only loopback.
 const ADDRESS: &str = "198.18.0.1";
-/// How long its node may take to report.
+/// Time limit for the node of the cluster to report.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn needs(programs: &[&str], packages: &str) -> Result<(), String> {
@@ -19,7 +19,7 @@ fn needs(programs: &[&str], packages: &str) -> Result<(), String> {
     }
 }
 
-/// The program that follows as so many processes of mpirun.
+/// An mpirun command with this number of processes; the caller appends the program.
 pub(super) fn mpirun(processes: u32) -> Result<Command, String> {
     needs(&["mpirun"], "openmpi-bin")?;
     let mut command = mpirun_as_root();
@@ -34,23 +34,23 @@ pub(super) fn mpirun_as_root() -> Command {
     command
 }
 
-/// A cluster of this machine. It lives as long as this value.
+/// A Slurm cluster on this machine. Dropping it ends the cluster.
 pub(super) struct Slurm {
     daemons: Vec<Child>,
     configuration: PathBuf,
 }
 
 impl Slurm {
-    /// Starts it, everything it writes going to a folder below `folder`, and waits until its node can be used.
+    /// Starts a cluster with all its files in a folder below `folder`, and waits until its node is idle.
     pub(super) fn start(folder: &Path) -> Result<Slurm, String> {
         needs(&["slurmctld", "slurmd", "srun", "sinfo"], "slurmctld slurmd slurm-client")?;
-        // Root of a user namespace of our own does not count.
+        // Slurm requires real root: root of a user namespace is not enough.
         let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         if !users.contains("4294967295") {
             return Err(format!("{SKIPPED}Slurm's daemons want to be root"));
         }
         let folder = folder.join("slurm");
-        // What an earlier cluster remembered is not wanted.
+        // Removes the state of an earlier cluster.
         let _ = std::fs::remove_dir_all(&folder);
         let wrong = |error: std::io::Error| format!("{}: {error}", folder.display());
         std::fs::create_dir_all(folder.join("state")).map_err(wrong)?;
@@ -59,8 +59,8 @@ impl Slurm {
         std::fs::write(&configuration, text(&folder)?).map_err(wrong)?;
         let mut slurm = Slurm { daemons: Vec::new(), configuration };
         for daemon in ["slurmctld", "slurmd"] {
-            // The worker has a /sys of its own without control groups, and slurmd does not start without them, although it
-            // is told to use none: so it sees the files of the worker's parent.
+            // slurmd does not start without control groups, although its configuration uses none. The worker's /sys has none,
+            // so slurmd runs in the mount namespace of the worker's parent.
             let mut command = Command::new("nsenter");
             let parent = std::os::unix::process::parent_id().to_string();
             command.args(["-t", &parent, "-m", daemon, "-D"]).env("SLURM_CONF", &slurm.configuration);
@@ -90,7 +90,7 @@ impl Slurm {
         ))
     }
 
-    /// The program that follows as so many processes of srun.
+    /// An srun command with this number of processes; the caller appends the program.
     pub(super) fn srun(&self, processes: u32) -> Command {
         let mut command = Command::new("srun");
         command.args(["-n", &processes.to_string(), "--overcommit"]).env("SLURM_CONF", &self.configuration);

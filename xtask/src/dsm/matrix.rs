@@ -11,27 +11,27 @@ use crate::programs::verdict::{self, Row, Verdict};
 use crate::selection::name_of;
 use crate::step::Report;
 
-/// Numbers of processes: alone, a pair, and more than most machines of tests have cores.
+/// Numbers of processes: one, two, and more than most test machines have cores.
 const PROCESSES: [u32; 4] = [1, 2, 4, 8];
 /// As `ferroce dsm run --transport` spells them.
 pub const TRANSPORTS: [&str; 4] = ["local", "rdma", "rdma-msg", "udp"];
-/// No transport is asked for: one-sided between hosts, and pages shared on each of them.
+/// No transport is selected: one-sided operations between hosts, and shared pages on each host.
 pub(super) const BY_ITSELF: &str = "auto";
-/// Programs that are also run under loss, over two hosts, with a small cache and with other switches, with four processes: every kind of
-/// traffic once.
+/// Programs that also run under loss, over two hosts, with a small cache and with other switches, with four processes. Together they
+/// have every kind of traffic.
 const HARDENED: [&str; 7] = ["mm", "lu", "sor", "counter", "messages", "sharing", "threads"];
 const HARDENED_PROCESSES: u32 = 4;
-/// By default every program runs with this many processes alone; one of them, of every kind of circumstance, runs with all numbers.
+/// By default every program runs with this number of processes only. [`EXAMPLE`] runs with all numbers and in all circumstances.
 const USUAL_PROCESSES: u32 = 4;
 const EXAMPLE: &str = "sor";
-/// What is also started by mpirun and by srun.
+/// Runs that mpirun and srun also start.
 const LAUNCHED: [(&str, u32, &str); 3] =
     [("counter", 2, "local"), ("sor", 4, "rdma"), ("messages", 4, "udp")];
-/// What one run may take, and all of them.
+/// Time limits of one run, and of all runs together.
 const LIMIT_S: u64 = 30;
 const LIMIT_OF_ALL: Duration = Duration::from_secs(240);
 
-/// A run that is planned.
+/// A planned run.
 pub(crate) struct Run {
     program: &'static str,
     processes: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Whether it differs from other runs in the number of processes or the program only, and `--full` is needed for it.
+    /// Whether it differs from another run only in the number of processes or the program. Such runs need `--full`.
     pub(super) fn is_variation(&self) -> bool {
         let is_usual = match self.circumstance {
             Circumstance::Plain => self.processes == USUAL_PROCESSES,
@@ -60,7 +60,7 @@ impl Run {
     }
 }
 
-/// Everything there is, as far as the filter lets it through. Program by program, so that a broken one shows early.
+/// All runs that match the filter, ordered by program.
 pub(crate) fn runs(filter: &[String]) -> Vec<Run> {
     let circumstance = Circumstance::Plain;
     let plain = programs::all().flat_map(|program| {
@@ -76,7 +76,7 @@ pub(crate) fn runs(filter: &[String]) -> Vec<Run> {
 }
 
 fn hardened() -> impl Iterator<Item = Run> {
-    // The NIC injects losses on request; plain sockets do not. One memory cannot lie on two hosts.
+    // Only the NIC injects losses, so `udp` has no such run. `local` cannot span two hosts.
     let kinds: [(&str, Circumstance); 11] = [
         ("rdma", Circumstance::Loss),
         ("rdma-msg", Circumstance::Loss),
@@ -109,8 +109,12 @@ fn hardened() -> impl Iterator<Item = Run> {
     hardened.chain(launchers)
 }
 
-/// Runs them one after the other: each has processes enough to fill the machine.
-pub(crate) fn run_all(runs: Vec<Run>, built: &Built, mut told: impl FnMut(&Row)) -> Result<Vec<Row>, String> {
+/// Runs them one after the other, because each can occupy all cores. Calls `progress` after each.
+pub(crate) fn run_all(
+    runs: Vec<Run>,
+    built: &Built,
+    mut progress: impl FnMut(&Row),
+) -> Result<Vec<Row>, String> {
     let network = network::check();
     let mut worker = network.is_ok().then(|| Worker::start(built)).transpose()?;
     let started = Instant::now();
@@ -132,7 +136,7 @@ pub(crate) fn run_all(runs: Vec<Run>, built: &Built, mut told: impl FnMut(&Row))
                 Row::of(run.name(), &worker.ask(&request))
             }
         };
-        told(&row);
+        progress(&row);
         rows.push(row);
     }
     Ok(rows)
@@ -149,7 +153,7 @@ pub(crate) fn to_json(rows: &[Row]) -> Value {
     json!({"rows": rows.iter().map(row).collect::<Vec<_>>()})
 }
 
-/// The table for people: a line per program and transport, a column per number of processes, and what went wrong.
+/// The table as text: a line per program and transport, a column per number of processes, and the failures.
 pub(crate) fn to_text(rows: &[Row]) -> String {
     let mut text = format!("\n{:12} {:9}", "program", "transport");
     PROCESSES.iter().for_each(|processes| text += &format!(" {processes:>9}"));
@@ -181,7 +185,7 @@ pub(crate) fn to_text(rows: &[Row]) -> String {
     text + &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n")
 }
 
-/// The harder ones: a line each.
+/// The hardened runs, one line each.
 fn harder_text(rows: &[Row]) -> String {
     let names: Vec<String> = hardened().map(|run| run.name()).collect();
     let harder = rows.iter().filter(|row| names.contains(&row.name));

@@ -1,13 +1,13 @@
-//! Shared-memory programs: the C programs of programs/jia over libjia, and the Rust ones of crates/dsm, with 1 to 8 processes on every
-//! transport.
+//! Shared-memory programs with 1 to 8 processes on every transport: C programs of programs/jia over libjia, and Rust programs of
+//! crates/dsm.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `programs` | the programs, how large they run in a test and in a benchmark, and how they are compiled |
 //! | `worker` | the side inside a network namespace: one line in, one run, one line out |
-//! | `second_host` | another host, made of a network namespace |
-//! | `launchers` | mpirun, and srun with a Slurm of our own |
-//! | `matrix` | who runs with how many processes over what; rows and tallies |
+//! | `second_host` | a network namespace as another host |
+//! | `launchers` | mpirun, and srun with a private Slurm cluster |
+//! | `matrix` | the runs: program, number of processes, transport; rows and tallies |
 //! | `pieces` | single operations of it, bare operations and Open MPI, for the figures of crates/bench |
 
 mod launchers;

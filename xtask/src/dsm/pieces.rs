@@ -1,7 +1,7 @@
 //! The cost of shared memory primitives, compared with bare operations on the same link and with Open MPI.
 //!
-//! The example `figures` of crates/dsm measures ours and the bare ones in one run, taking turns; `programs/mpi/barrier.c` is the peer
-//! of the barrier. Whole runs take turns, too, and medians of their medians are compared.
+//! The example `figures` of crates/dsm measures the primitives and the bare operations in one run, alternating; `programs/mpi/barrier.c`
+//! is the peer of the barrier. Whole runs alternate as well, and medians of their medians are compared.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ impl Piece {
         matches!(self, Piece::MpiShared | Piece::MpiTcp)
     }
 
-    /// Whether a machine may lack what it takes: not every kernel can make a cable narrow.
+    /// Whether it may fail for lack of a kernel feature: not every kernel has the queueing discipline `tbf`.
     pub fn may_fail(self) -> bool {
         self == Piece::TwoHostsNarrow
     }
@@ -108,7 +108,7 @@ fn mpirun(folder: &Path, options: impl IntoIterator<Item = impl AsRef<OsStr>>) -
     command
 }
 
-/// Builds both programs into `folder`; whether Open MPI is here.
+/// Builds both programs into `folder`. Returns whether Open MPI is installed.
 pub fn build(ctx: &Context, folder: &Path) -> Result<bool, String> {
     let example = ["build", "--release", "-p", "ferroce-dsm", "--example", "figures"];
     Job::cargo(example).run(ctx).checked()?;

@@ -1,4 +1,4 @@
-//! The programs, and how they are compiled: those in C by `ferroce dsm cc`, as a person would, those in Rust as examples of crates/dsm.
+//! The programs, and how they are compiled: C programs by `ferroce dsm cc`, as a user would; Rust programs are examples of crates/dsm.
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,9 @@ pub struct Program {
     pub name: &'static str,
     /// Arguments in a test: small enough for eight processes on two cores over messages.
     pub(crate) small: &'static str,
-    /// Arguments where the transports are compared, by programs that are worth it.
+    /// Arguments in the comparison of transports, if the program takes part.
     pub compared: Option<&'static str>,
-    /// Arguments of the speed-up from one process to two, and how much of it is wanted.
+    /// Arguments in the measurement of the speed-up from one process to two, and its goal.
     pub sped_up: Option<(&'static str, f64)>,
 }
 
@@ -22,7 +22,7 @@ const fn litmus(name: &'static str, small: &'static str) -> Program {
     Program { name, small, compared: None, sped_up: None }
 }
 
-/// All in C; what computes first, then what only asks whether the interface keeps its word.
+/// All programs in C: first those that compute, then those that only check the interface.
 pub const PROGRAMS: [Program; 17] = [
     Program { name: "mm", small: "-n 128", compared: Some("-n 512"), sped_up: Some(("-n 1024", 1.8)) },
     Program { name: "ep", small: "-n 16", compared: Some("-n 22"), sped_up: Some(("-n 25", 1.8)) },
@@ -53,7 +53,7 @@ pub const PROGRAMS: [Program; 17] = [
     litmus("macros", "-n 1"),
 ];
 
-/// Examples of crates/dsm; what is behind the hyphen is ours.
+/// Examples of crates/dsm. The suffix [`OF_RUST`] is not part of their names there.
 const RUST: [Program; 2] = [litmus("mm-rust", "128"), litmus("jacobi-rust", "64 62 5")];
 const OF_RUST: &str = "-rust";
 
@@ -70,7 +70,7 @@ pub fn named(name: &str) -> Option<&'static Program> {
 /// What was built.
 pub struct Built {
     pub(crate) ferroce: PathBuf,
-    /// Where the programs lie.
+    /// Folder of the programs.
     pub folder: PathBuf,
 }
 

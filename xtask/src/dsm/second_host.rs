@@ -1,29 +1,29 @@
-//! A second host for `ferroce dsm run --hosts`: a network namespace, joined to the worker's by a cable of its own, and a stand-in for
-//! ssh that starts commands there.
+//! A second host for `ferroce dsm run --hosts`: a network namespace, connected to the worker's by a veth pair, and a replacement of ssh
+//! that starts commands there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::process::succeed;
 
-/// Ends of the cable. All addresses are from a range kept for tests.
+/// Addresses of the veth pair, from a range reserved for tests.
 const HERE: &str = "198.18.7.1";
 const THERE: &str = "198.18.7.2";
-const CABLE: &str = "198.18.7.0/24";
+const NETWORK: &str = "198.18.7.0/24";
 
-/// What makes a cable narrow, in the words of `tc`.
+/// Options of `tc` that limit the rate. The burst must be longer than a segmentation batch.
 const NARROW: &str = "rate 1gbit burst 128k latency 50ms";
 
-/// It lives as long as this value.
+/// The second host. Dropping it removes the namespace.
 pub(super) struct SecondHost {
-    /// Holds the namespace open.
+    /// A process that keeps the namespace alive.
     keeper: Child,
     ssh: PathBuf,
     hosts: PathBuf,
 }
 
 impl SecondHost {
-    /// Makes it; files go to `folder`.
+    /// Creates the namespace and the veth pair; files go to `folder`.
     fn make(folder: &Path) -> Result<SecondHost, String> {
         let keeper = Command::new("unshare")
             .args(["-n", "sleep", "1000"])
@@ -35,11 +35,11 @@ impl SecondHost {
         let script =
             format!("#!/bin/sh\nfor word; do line=$word; done\nexec nsenter -t {id} -n sh -c \"$line\"\n");
         write(&host.ssh, &script)?;
-        host.lay_cable()?;
+        host.add_veth()?;
         Ok(host)
     }
 
-    /// The one in `slot`, made if there is none.
+    /// The host in `slot`, created on first use.
     pub(super) fn in_slot<'a>(slot: &'a mut Option<Self>, folder: &Path) -> Result<&'a Self, String> {
         if slot.is_none() {
             *slot = Some(SecondHost::make(folder)?);
@@ -47,8 +47,8 @@ impl SecondHost {
         slot.as_ref().ok_or_else(|| "no second host".to_owned())
     }
 
-    /// The keeper has its namespace a moment after it has started, so the first step is tried again until it has.
-    fn lay_cable(&self) -> Result<(), String> {
+    /// Connects both namespaces by a veth pair. The keeper enters its namespace a moment after its start, so the script waits for it.
+    fn add_veth(&self) -> Result<(), String> {
         let id = self.keeper.id();
         let script = format!(
             "set -e
@@ -65,7 +65,7 @@ impl SecondHost {
             .map_err(|why| format!("no second host: {why}"))
     }
 
-    /// Options of `ferroce dsm run` that start half of the processes there.
+    /// Options of `ferroce dsm run` that start half of the processes on this host.
     pub(super) fn options(&self, processes: u32) -> Result<Vec<String>, String> {
         let half = processes.div_ceil(2);
         write(&self.hosts, &format!("localhost {half}\n{THERE} {half}\n"))?;
@@ -74,16 +74,15 @@ impl SecondHost {
         Ok(vec!["--hosts".into(), hosts, "--meet".into(), HERE.into(), "--ssh".into(), ssh])
     }
 
-    /// Arguments of the example `figures` that start its second process there.
+    /// Arguments of the example `figures` that start its second process on this host.
     pub(super) fn options_of_figures(&self) -> Vec<String> {
         let id = self.keeper.id().to_string();
         [HERE, "nsenter", "-t", &id, "-n"].map(str::to_owned).into()
     }
 
-    /// A program that runs while the cable carries no more than a gigabit per second.
+    /// Runs a program while both ends of the veth pair are limited to 1 Gb/s.
     pub(super) fn narrowed(&self, program: &Path) -> Command {
         let id = self.keeper.id();
-        // What a cable may hold at once must be more than a segmentation batch.
         let script = format!(
             "there='nsenter -t {id} -n'
             trap 'tc qdisc del dev dsm0 root; $there tc qdisc del dev dsm1 root' EXIT
@@ -96,19 +95,19 @@ impl SecondHost {
         command
     }
 
-    /// Options of mpirun that start one of two processes there and keep all its traffic on the cable.
+    /// Options of mpirun that start one of two processes on this host and keep all its traffic on the veth pair.
     pub(super) fn options_of_mpirun(&self) -> Result<Vec<String>, String> {
         let agent = self.ssh.with_file_name("mpi-stand-in");
         let id = self.keeper.id();
-        // mpirun gives the words of the command one by one, behind the host's name.
+        // mpirun passes the words of the command one by one, after the name of the host.
         let script = format!("#!/bin/sh\nshift\nexec nsenter -t {id} -n sh -c \"$*\"\n");
         write(&agent, &script)?;
         let mut words = vec!["--host".to_owned(), format!("{HERE}:1,{THERE}:1")];
         let settings = [
             ("plm_rsh_agent", format!("sh {}", agent.display())),
             ("btl", "self,tcp".to_owned()),
-            ("btl_tcp_if_include", CABLE.to_owned()),
-            ("oob_tcp_if_include", CABLE.to_owned()),
+            ("btl_tcp_if_include", NETWORK.to_owned()),
+            ("oob_tcp_if_include", NETWORK.to_owned()),
         ];
         for (name, value) in settings {
             words.extend(["--mca".to_owned(), name.to_owned(), value]);
@@ -123,7 +122,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 
 impl Drop for SecondHost {
     fn drop(&mut self) {
-        // Its namespace, and with it the cable, disappears with the last process in it.
+        // The kernel removes the namespace and the veth pair with the last process in it.
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }

@@ -20,11 +20,11 @@ use crate::programs::network;
 use crate::programs::session::Program;
 use crate::selection::name_of;
 
-/// What one run of a piece may take.
+/// Time limit of one run of a piece.
 const PIECE_LIMIT: Duration = Duration::from_secs(60);
-/// Begins the reason of what this machine lacks.
+/// Prefix of a reason that names something this machine lacks.
 pub(super) const SKIPPED: &str = "SKIPPED: ";
-/// The line of `--stat` about a process that uses pages of another one in place.
+/// Part of the line of `--stat` for a process that maps pages of another process.
 const SHARES: &str = " shares ";
 /// The sentence of a transport that this build does not have.
 const NOT_THERE: &str = "is not there yet";
@@ -102,18 +102,18 @@ impl Request<'_> {
 
 /// Helper processes of the worker, started on demand.
 #[derive(Default)]
-struct Company {
+struct Helpers {
     second: Option<SecondHost>,
     slurm: Option<Slurm>,
 }
 
-/// The worker's life: until its standard input ends.
+/// Runs the worker until its standard input ends.
 pub fn run(args: &Args) -> ExitCode {
-    let mut company = Company::default();
+    let mut helpers = Helpers::default();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let answer = match (Request::of_line(&line), Piece::of_line(&line)) {
-            (_, Some(piece)) => measure(args, piece, &mut company),
-            (Some(request), None) => answer(args, &request, &mut company),
+            (_, Some(piece)) => measure(args, piece, &mut helpers),
+            (Some(request), None) => answer(args, &request, &mut helpers),
             (None, None) => json!({"verdict": "fail", "reason": format!("not understood: {line}")}),
         };
         println!("{answer}");
@@ -122,15 +122,15 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn answer(args: &Args, request: &Request<'_>, company: &mut Company) -> Value {
+fn answer(args: &Args, request: &Request<'_>, helpers: &mut Helpers) -> Value {
     let started = Instant::now();
     let Request { program, processes, transport, circumstance, .. } = request;
     let log = format!("{program} {processes} {transport} {}", name_of(*circumstance));
     let copy = match request.circumstance {
-        Circumstance::WithCopy => Some(begin(args, request, company, &format!("{log} copy"))),
+        Circumstance::WithCopy => Some(begin(args, request, helpers, &format!("{log} copy"))),
         _ => None,
     };
-    let program = begin(args, request, company, &log);
+    let program = begin(args, request, helpers, &log);
     let mut outcome = outcome(program, request);
     if let Some(copy) = copy.map(|copy| self::outcome(copy, request)) {
         let is_slower = copy["seconds"].as_f64() > outcome["seconds"].as_f64();
@@ -142,8 +142,8 @@ fn answer(args: &Args, request: &Request<'_>, company: &mut Company) -> Value {
     outcome
 }
 
-fn begin(args: &Args, request: &Request<'_>, company: &mut Company, log: &str) -> Result<Program, String> {
-    command(args, request, company).and_then(|command| Program::of(command, &args.folder, log))
+fn begin(args: &Args, request: &Request<'_>, helpers: &mut Helpers, log: &str) -> Result<Program, String> {
+    command(args, request, helpers).and_then(|command| Program::of(command, &args.folder, log))
 }
 
 fn outcome(program: Result<Program, String>, request: &Request<'_>) -> Value {
@@ -162,9 +162,9 @@ fn outcome(program: Result<Program, String>, request: &Request<'_>) -> Value {
     }
 }
 
-/// The figures of a piece, or why there are none.
-fn measure(args: &Args, piece: Piece, company: &mut Company) -> Value {
-    let command = piece.command(&args.folder, &mut company.second);
+/// The figures of a piece, or the reason why it failed.
+fn measure(args: &Args, piece: Piece, helpers: &mut Helpers) -> Value {
+    let command = piece.command(&args.folder, &mut helpers.second);
     let ran = command.and_then(|command| Program::of(command, &args.folder, &piece.to_line())).and_then(
         |mut program| {
             let ended = program.finish(PIECE_LIMIT);
@@ -178,15 +178,15 @@ fn measure(args: &Args, piece: Piece, company: &mut Company) -> Value {
 }
 
 /// A foreign launcher; the environment selects the library and the transport.
-fn launched(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<Option<Command>, String> {
+fn launched(args: &Args, request: &Request<'_>, helpers: &mut Helpers) -> Result<Option<Command>, String> {
     let mut command = match request.circumstance {
         Circumstance::Mpirun => launchers::mpirun(request.processes)?,
         Circumstance::Srun => {
-            let slurm = match company.slurm.take() {
+            let slurm = match helpers.slurm.take() {
                 Some(slurm) => slurm,
                 None => Slurm::start(&args.folder)?,
             };
-            company.slurm.insert(slurm).srun(request.processes)
+            helpers.slurm.insert(slurm).srun(request.processes)
         }
         _ => return Ok(None),
     };
@@ -197,8 +197,8 @@ fn launched(args: &Args, request: &Request<'_>, company: &mut Company) -> Result
 }
 
 /// The command line; the second host is made when it is first needed.
-fn command(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<Command, String> {
-    if let Some(command) = launched(args, request, company)? {
+fn command(args: &Args, request: &Request<'_>, helpers: &mut Helpers) -> Result<Command, String> {
+    if let Some(command) = launched(args, request, helpers)? {
         return Ok(command);
     }
     let mut command = Command::new(&args.ferroce);
@@ -219,14 +219,14 @@ fn command(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<
             command.env("FERROCE_DSM_CACHE_PAGES", "8");
         }
         Circumstance::Switched => {
-            // Not homes that move: a program whose other threads write during a barrier must not have them.
+            // Without moving homes: they are not allowed for programs whose other threads write during a barrier.
             command.env("FERROCE_DSM_SWITCHES", "tree,changed-blocks").env("FERROCE_DSM_FAULTS", "signal");
         }
         Circumstance::TwoHosts | Circumstance::TwoHostsChangedBlocks => {
             if request.circumstance == Circumstance::TwoHostsChangedBlocks {
                 command.env("FERROCE_DSM_SWITCHES", "changed-blocks");
             }
-            let host = SecondHost::in_slot(&mut company.second, &args.folder)?;
+            let host = SecondHost::in_slot(&mut helpers.second, &args.folder)?;
             command.args(host.options(request.processes)?);
         }
     }
@@ -251,7 +251,7 @@ fn seconds(output: &str) -> Option<f64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
-/// The other end: a worker in a namespace of its own.
+/// A worker process in its own namespace.
 pub struct Worker(Dialogue);
 
 impl Worker {
@@ -263,7 +263,7 @@ impl Worker {
         Dialogue::start(command).map(Worker)
     }
 
-    /// Runs it; whatever goes wrong is an answer, too.
+    /// Runs a request. Every failure is returned as an answer.
     pub fn ask(&mut self, request: &Request<'_>) -> Value {
         let answer = self.0.ask(&request.to_line());
         answer.unwrap_or_else(|reason| json!({"verdict": "fail", "reason": reason}))

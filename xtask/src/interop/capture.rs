@@ -1,6 +1,6 @@
 //! Counts packets in a capture that ferroce wrote.
 //!
-//! The capture is the one place that sees both directions the same way, and it outlives the process that is measured.
+//! The capture records both directions in the same form, and it remains after the process has ended.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -8,24 +8,24 @@ use std::path::Path;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgParser};
 
-/// BTH opcodes of RC that answer something; all others of RC are requests.
+/// BTH opcodes of RC responses and acknowledgements. All other RC opcodes are requests.
 const RC_ANSWERS: std::ops::RangeInclusive<u8> = 0x0d..=0x12;
 
 /// Protocol number in the IP header.
 const UDP: u8 = 17;
 
-/// What went over the wire, seen from ferroce.
+/// Packets on the wire, from ferroce's point of view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) received: u64,
-    /// RC requests of ours that had been sent before.
+    /// RC requests that ferroce sent again.
     pub(crate) resent: u64,
-    /// RC requests that had been received before.
+    /// RC requests that ferroce received again.
     pub(crate) received_again: u64,
 }
 
-/// Counts what is in the file; no file means no packet.
+/// Counts the packets of a capture. A missing file has none.
 pub(crate) fn count(path: &Path) -> Traffic {
     let mut traffic = Traffic::default();
     let mut seen = HashSet::new();
@@ -43,7 +43,7 @@ pub(crate) fn count(path: &Path) -> Traffic {
     traffic
 }
 
-/// Every frame of a pcapng file, and whether it was sent. The last block of a process that was killed may be cut.
+/// Every frame of a pcapng file, and whether it was sent. The last block is ignored if a killed process left it incomplete.
 pub(crate) fn packets(bytes: &[u8]) -> Vec<(Vec<u8>, bool)> {
     let Ok((mut rest, mut parser)) = PcapNgParser::new(bytes) else { return Vec::new() };
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
-//! Programs that connect by the connection manager: ferroce's librdmacm.so.1 here, the kernel's rdma_cm there.
+//! Programs that use the connection manager: ferroce's librdmacm.so.1 on the host, the kernel's rdma_cm in the guest.
 //!
-//! Nothing but RoCE goes between the two ends, except where perftest agrees on its parameters by TCP first.
+//! The two ends exchange RoCE packets only, except that perftest first exchanges its parameters over TCP.
 
 use super::matrix::{Direction, Ip};
 use super::namespace::{GUEST_V4, GUEST_V6, HOST_V4, HOST_V6};
@@ -8,13 +8,13 @@ use super::namespace::{GUEST_V4, GUEST_V6, HOST_V4, HOST_V6};
 /// The fixed port of some programs.
 const FIXED_PORT: u16 = 7174;
 
-/// What is typed at both ends. `{server}` is the server's address, `{client}` the client's, `{port}` the port.
+/// The command lines of both ends. `{server}` is the server's address, `{client}` the client's, `{port}` the port.
 pub(crate) struct Lines {
     pub(crate) server: &'static str,
     pub(crate) client: &'static str,
-    /// What the client prints on success: some programs always end with status 0.
+    /// Text that the client prints on success, because some programs always exit with status 0.
     pub(crate) says: &'static str,
-    /// The server waits for further clients and has to be stopped.
+    /// Whether the server waits for further clients and must be stopped.
     pub(crate) stays: bool,
 }
 
@@ -34,7 +34,7 @@ impl Lines {
         line.replace("{port}", &port.to_string()).split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Where the server listens.
+    /// The port of the server.
     pub(crate) fn port(&self, port: u16) -> u16 {
         if self.server.contains("{port}") { port } else { FIXED_PORT }
     }

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-/// What a file is, as in `st_mode`.
+/// Types of files, as in `st_mode`.
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
@@ -24,7 +24,7 @@ impl<W: Write> Archive<W> {
         self.entry(name, FOLDER, (0, 0), &[])
     }
 
-    /// A file that may be executed; in a guest for one test nothing needs finer rights.
+    /// A file. All files are executable: a guest for one test needs no finer permissions.
     pub(crate) fn file(&mut self, name: &str, data: &[u8]) -> io::Result<()> {
         self.entry(name, PROGRAM, (0, 0), data)
     }
@@ -33,7 +33,7 @@ impl<W: Write> Archive<W> {
         self.entry(name, LINK, (0, 0), target.as_bytes())
     }
 
-    /// The kernel opens it for the first process, before anybody could mount a file system with devices.
+    /// The kernel opens it for the first process, before a file system with devices can be mounted.
     pub(crate) fn console(&mut self) -> io::Result<()> {
         self.entry("dev/console", CONSOLE, (5, 1), &[])
     }

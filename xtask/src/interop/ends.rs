@@ -11,26 +11,26 @@ use super::namespace::{GUEST_V4, GUEST_V6, HOST_V4, HOST_V6};
 use super::wire::Wire;
 use crate::programs::{rdmacm, session};
 
-/// Commands in the guest run here, and questions about them there.
+/// Channels of the guest: for the commands of a case, and for commands that inspect them.
 pub(crate) const WORK: usize = 0;
 pub(crate) const ASIDE: usize = 1;
 
-/// Longest that one case may take.
+/// Time limit of one case.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 /// 134 ms, short enough for many losses and long enough for an emulated processor.
 const KERNEL_TIMER: [&str; 2] = ["-T", "15"];
-/// Until a server listens.
+/// Time limit for a server to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// How programs run on ferroce.
 pub(crate) struct Host {
     /// Folder with our libibverbs.so.1 and librdmacm.so.1.
     pub(crate) library: PathBuf,
-    /// Libraries of the packages, for programs that the host has not installed.
+    /// Libraries of the packages, for programs that are not installed on the host.
     pub(crate) others: PathBuf,
-    /// Where programs lie.
+    /// Folders of the programs.
     pub(crate) programs: Vec<PathBuf>,
-    /// The example that plays some programs; its first argument is the name of the program.
+    /// The example that replaces some programs; its first argument is the name of the program.
     pub(crate) peer: PathBuf,
 }
 
@@ -53,7 +53,7 @@ impl Host {
         command
             .args(["--pdeathsig", "KILL", "--", "timeout", "--foreground", "-s", "KILL"])
             .arg(LIMIT.as_secs().to_string())
-            // A server that is stopped is stopped by killing `timeout`, and must not outlive it.
+            // A server is stopped by killing `timeout`, and must end with it.
             .args(["setpriv", "--pdeathsig", "KILL", "--"])
             .arg(program)
             .args(words)
@@ -76,7 +76,7 @@ impl Host {
     }
 }
 
-/// Waits for a process on the host; at the limit it is killed.
+/// Waits for a process on the host. Kills it at the limit.
 pub(crate) fn wait(child: &mut Child, limit: Duration, log: &Path) -> Result<Ended, Failure> {
     use std::os::unix::process::ExitStatusExt;
     let started = Instant::now();
@@ -95,7 +95,7 @@ pub(crate) fn wait(child: &mut Child, limit: Duration, log: &Path) -> Result<End
     Ok(Ended { status, text })
 }
 
-/// A command in the guest, bounded there as well.
+/// Runs a command in the guest, where `timeout` limits it as well.
 pub(crate) fn in_guest(guest: &Guest, words: &[String]) -> Result<Ended, Failure> {
     let command = format!("timeout -s KILL {} {}", LIMIT.as_secs(), words.join(" "));
     guest.run(WORK, &command, LIMIT + Duration::from_secs(20))
@@ -110,7 +110,7 @@ pub(crate) fn words(
     server: Option<&str>,
 ) -> Vec<String> {
     if case.wire == Wire::Iwarp {
-        // Our own program. It finds its device by the address at which the server listens.
+        // Our own program selects its device by the address of the server.
         let address = match (direction, ip) {
             (Direction::ToKernel, Ip::V4) => GUEST_V4,
             (Direction::ToKernel, Ip::V6) => GUEST_V6,
@@ -137,27 +137,27 @@ pub(crate) fn words(
     let index = if perftest { "-x" } else { "-g" };
     words.extend(["-d".into(), device.into(), index.into(), gid.to_string(), "-p".into(), port.to_string()]);
     if perftest {
-        // No complaint about the frequency of the emulated processor.
+        // -F: no warning about the frequency of the emulated processor.
         words.push("-F".into());
     }
     words.extend(case.args.split_whitespace().map(str::to_owned));
     let disturbed = !case.netem.is_empty() || !case.faults.is_empty();
     if disturbed && end == End::Guest {
-        // The kernel has no early probe: every loss that no NAK tells of costs it a whole timer.
+        // The kernel sends no early probe: every loss without a NAK costs it a full timeout.
         words.extend(KERNEL_TIMER.map(str::to_owned));
     }
     words.extend(server.map(str::to_owned));
     words
 }
 
-/// Who.
+/// One of the two ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Host,
     Guest,
 }
 
-/// Waits for a listener at the port, up to a limit; after it, the client reports what is wrong.
+/// Waits for a listener at the port, up to a limit. If there is none, the client reports the error.
 pub(crate) fn wait_for_server(
     guest: &Guest,
     case: &Case,
@@ -190,7 +190,7 @@ pub(crate) fn wait_for_server(
     Ok(())
 }
 
-/// Asks in the guest whether a TCP port has a listener: state 0A.
+/// A shell command that checks whether a TCP port has a listener (state 0A).
 pub(crate) fn tcp_listens(port: u16) -> String {
     format!("grep -q ':{port:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6")
 }

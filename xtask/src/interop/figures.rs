@@ -1,7 +1,7 @@
 //! `cargo xtask interop --bench`: the kernel's device and ferroce in the same guest, with the same programs.
 //!
-//! rdma_rxe owns UDP port 4791 of the whole machine, and rdma_cm takes whichever device has the address, so they cannot be there at once. They
-//! take turns, several times, so that a disturbance of the host hits both.
+//! rdma_rxe owns UDP port 4791 of the whole machine, and rdma_cm uses whichever device has the address, so the devices cannot exist at the
+//! same time. They alternate several times, so that a disturbance of the host affects both.
 
 use crate::figure::{self, median};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use super::wire::Wire;
 
 const ROUNDS: usize = 3;
 const LIMIT: Duration = Duration::from_secs(240);
-/// Where the guest has our libraries; the others come from its own folders.
+/// Folder of our libraries in the guest; all other libraries are the guest's own.
 pub(crate) const LIBRARY_DIR: &str = "ferroce";
-/// perftest with -R listens twice. A client that is ahead of the second time crashes.
+/// Attempts. perftest with -R listens twice; a client that connects before the second time crashes.
 const TRIES: u32 = 3;
 
 /// A program with its arguments, and which column of its table counts.
@@ -48,7 +48,7 @@ const FIGURES: [Figure; 8] = [
     latency("iwarp send latency 64 B", Wire::Iwarp, "ib_send_lat -R -s 64 -n 500"),
 ];
 
-/// Who is measured.
+/// The measured device.
 #[derive(Clone, Copy)]
 enum Device {
     Kernel,
@@ -56,7 +56,7 @@ enum Device {
 }
 
 impl Device {
-    /// Makes it the one RDMA device of the guest.
+    /// Makes it the only RDMA device of the guest.
     fn enter(self, wire: Wire, guest: &Guest) -> Result<(), Failure> {
         let script = match (self, wire) {
             (Self::Kernel, Wire::Iwarp) => return wire.enter(guest),
@@ -101,7 +101,7 @@ impl Device {
     }
 }
 
-/// Measures and prints; everything, or the figures with one of these words in their names. `no_siw` is why there are none over iWARP.
+/// Measures and prints all figures, or those with one of these words in their names. `no_siw` is the reason why none are over iWARP.
 pub(crate) fn run(guest: &Guest, filter: &[String], no_siw: Option<&str>) -> Result<(), Failure> {
     let is_chosen =
         |f: &&Figure| filter.is_empty() || filter.iter().any(|word| f.name.contains(word.as_str()));

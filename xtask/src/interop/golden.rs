@@ -1,6 +1,6 @@
-//! The kernel's packets, kept for tests that run where no virtual machine can.
+//! Packets of the kernel, recorded for tests that run without a virtual machine.
 //!
-//! They are taken off the tap device, not out of ferroce's own capture: whatever ferroce misreads must not get in.
+//! They are captured on the tap device, not by ferroce, whose errors must not affect them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ const UDP: usize = 8;
 const ROCE_PORT: [u8; 2] = 4791u16.to_be_bytes();
 const RC_ACKNOWLEDGE: u8 = 0x11;
 const UD_SEND_ONLY: u8 = 0x64;
-/// Behind BTH and DETH.
+/// Offset of the MAD, behind BTH and DETH.
 const MAD: usize = 20;
 /// The management class of communication management.
 const CM_CLASS: u8 = 7;
@@ -35,7 +35,7 @@ impl Tap {
         }
         let file = dir.join("tap.pcapng");
         let filter = format!("udp port 4791 and (src host {GUEST_V4} or src host {GUEST_V6})");
-        // If we die without a word it must not stay.
+        // The kernel ends dumpcap even if xtask is killed.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "TERM", "--", "dumpcap", "-q", "-i", TAP, "-f", &filter, "-w"])
@@ -49,8 +49,7 @@ impl Tap {
         Ok(Self { dumpcap, file })
     }
 
-    /// Stops, and writes the shortest frame of each kind.
-    /// Without any frame the file stays.
+    /// Stops the capture and writes the shortest frame of each kind. Without frames, the file stays unchanged.
     pub(crate) fn finish(mut self, into: &Path) -> Result<usize, Failure> {
         Command::new("kill").args(["-INT", &self.dumpcap.id().to_string()]).status()?;
         self.dumpcap.wait()?;
@@ -59,9 +58,9 @@ impl Tap {
         let mut kept: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         for (frame, _) in capture::packets(&bytes) {
             let Some(kind) = kind(&frame) else { continue };
-            let place = kept.entry(kind).or_insert_with(|| frame.clone());
-            if frame.len() < place.len() {
-                *place = frame;
+            let shortest = kept.entry(kind).or_insert_with(|| frame.clone());
+            if frame.len() < shortest.len() {
+                *shortest = frame;
             }
         }
         if kept.is_empty() {
@@ -79,7 +78,7 @@ impl Tap {
     }
 }
 
-/// Writes the frames of SoftiWARP that a case printed, `golden NAME HEX`. Without any the file stays.
+/// Writes the frames of SoftiWARP that a case printed as `golden NAME HEX`. Without frames, the file stays unchanged.
 pub(crate) fn write_streams(artefacts: &Path, into: &Path) -> Result<usize, Failure> {
     let log = artefacts.join("iwarp-handmade-v4-to-kernel.log");
     let text = std::fs::read_to_string(log).unwrap_or_default();
@@ -92,8 +91,8 @@ pub(crate) fn write_streams(artefacts: &Path, into: &Path) -> Result<usize, Fail
     Ok(frames.len())
 }
 
-/// What a frame is, by a name that sorts well; acknowledgements also by what they say, messages of connection management by
-/// their attribute.
+/// The kind of a frame, as a name for sorting. It includes the syndrome of acknowledgements and the attribute of messages of
+/// connection management.
 fn kind(frame: &[u8]) -> Option<String> {
     let (version, ip) = match frame.get(12..14)? {
         [0x08, 0x00] => ("v4", 20),

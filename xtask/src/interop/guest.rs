@@ -1,6 +1,6 @@
-//! The virtual machine and the channels on which it takes commands.
+//! The virtual machine and its command channels.
 //!
-//! The channels are serial ports, not sockets of the network under test: they must work while that network loses packets.
+//! The channels are serial ports, because the network under test may lose packets.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -15,25 +15,25 @@ use super::namespace::{GUEST_MAC, MTU, TAP};
 
 /// Commands that can run at the same time.
 const CHANNELS: usize = 3;
-/// Instructions that are fast in hardware and a loop over bits or bytes in emulation are left out, so that checksums and
-/// copies of both ends use their ordinary code.
+/// Disables instructions that emulation executes as a loop over bits or bytes, so that checksums and copies of both ends use
+/// their generic code.
 const PROCESSOR: &str = "max,la57=off,pclmulqdq=off,vpclmulqdq=off,erms=off,fsrm=off";
-/// All emulated processors show the host's counter, but start at different moments, so the guest would not trust it and read
-/// an emulated clock chip instead: thousands of instructions, wherever a program or the kernel asks for the time.
+/// All emulated processors use the host's counter but start at different times. Without this option the guest would reject it
+/// and read an emulated clock chip, which takes thousands of instructions per clock read.
 const CLOCK: &str = "tsc=reliable";
-/// Software emulation on a busy machine; six seconds are usual.
+/// Time limit of the boot by software emulation. Six seconds are usual, more on a busy machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// Whatever happens, the machine is gone after this.
+/// Lifetime of the virtual machine. It ends then in any case.
 const LIFE_LIMIT_S: u32 = 30 * 60;
 
-/// A running guest; gone when dropped.
+/// A running guest. Dropping it ends the virtual machine.
 pub(crate) struct Guest {
     qemu: Child,
     channels: Vec<Mutex<Channel>>,
     dir: PathBuf,
 }
 
-/// What a command left behind, in the guest or on the host.
+/// Exit status and output of a command, in the guest or on the host.
 pub(crate) struct Ended {
     /// The exit status, 128 + n after signal n, as a shell reports it.
     pub(crate) status: i32,
@@ -46,11 +46,11 @@ struct Channel {
 }
 
 impl Guest {
-    /// Boots and waits until the first command was answered.
+    /// Boots and waits for the answer to the first command.
     pub(crate) fn boot(image: &Image, dir: &Path) -> Result<Self, Failure> {
         std::fs::create_dir_all(dir)?;
         let qemu = qemu(image, dir).spawn()?;
-        // From here on, dropping ends the machine.
+        // Dropping `guest` ends the virtual machine.
         let mut guest = Self { qemu, channels: Vec::new(), dir: dir.to_path_buf() };
         let started = Instant::now();
         for at in 0..CHANNELS {
@@ -86,7 +86,7 @@ impl Guest {
         }
     }
 
-    /// With the end of the console, where a kernel reports why it died.
+    /// A failure with the last lines of the console, where a kernel reports a panic.
     fn broken(&self, what: &str) -> Failure {
         let tail = |name: &str| {
             let text = std::fs::read(self.dir.join(name)).unwrap_or_default();
@@ -103,7 +103,7 @@ impl Drop for Guest {
         // The child is `timeout`, which passes the signal on to QEMU; killing it outright would leave QEMU behind.
         let _ = Command::new("kill").arg(self.qemu.id().to_string()).status();
         let _ = self.qemu.wait();
-        // What is worth keeping was put into an error message.
+        // Error messages already contain the useful parts.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -137,10 +137,10 @@ fn socket(dir: &Path, channel: usize) -> PathBuf {
 }
 
 fn qemu(image: &Image, dir: &Path) -> Command {
-    // If we die without a word the guest must not stay: the signal comes from the kernel.
+    // The kernel ends the guest even if xtask is killed.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--", "timeout", "--kill-after=5", &LIFE_LIMIT_S.to_string()]);
-    // KVM hangs on some machines, so it is never relied on.
+    // KVM hangs on some machines, so it is never used.
     command.args(["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", PROCESSOR, "-smp", "2"]);
     command.args(["-m", "1024", "-nodefaults", "-no-reboot", "-display", "none"]);
     command.arg("-serial").arg(format!("file:{}", dir.join("console.log").display()));

@@ -1,4 +1,4 @@
-//! The guest's file system: one archive in memory, cached by what goes into it.
+//! The guest's file system: one archive in memory, cached by its contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +11,7 @@ use super::{Failure, modules};
 use crate::process::Job;
 use crate::step::Context;
 
-/// Programs of the packages, by their place there.
+/// Programs of the packages, by their path.
 const PROGRAMS: [&str; 21] = [
     "usr/bin/busybox",
     "usr/bin/ip",
@@ -35,7 +35,7 @@ const PROGRAMS: [&str; 21] = [
     "usr/bin/udaddy",
     "usr/bin/cmtime",
 ];
-/// What programs load by name at run time, so that no list of dependencies shows it.
+/// Libraries that programs load with `dlopen`, so that no list of dependencies contains them.
 const LOADED: [&str; 1] = ["usr/lib/x86_64-linux-gnu/libgcc_s.so.1"];
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -46,7 +46,7 @@ pub(crate) struct Image {
     pub(crate) initramfs: PathBuf,
 }
 
-/// `extra`: further files, by their place in the guest; programs among them bring their libraries.
+/// `extra`: further files, by their path in the guest. The libraries of programs among them are added.
 pub(crate) fn build(
     ctx: &Context,
     cache: &Path,
@@ -62,7 +62,7 @@ pub(crate) fn build(
     }
     let initramfs = cache.join(format!("guest-{:016x}.cpio", hash.finish()));
     if !initramfs.exists() {
-        // One per content; those of older contents are of no use to anybody.
+        // Removes archives of older contents.
         for entry in std::fs::read_dir(cache)?.flatten() {
             if entry.path().extension().is_some_and(|ext| ext == "cpio") {
                 std::fs::remove_file(entry.path())?;
@@ -124,7 +124,7 @@ fn write(
         ("guest.conf", conf.as_bytes()),
         ("etc/passwd", b"root:x:0:0:root:/:/bin/sh\n".as_slice()),
         ("etc/hosts", b"127.0.0.1 localhost\n".as_slice()),
-        // The 64-bit ones of Debian; they register for the kernel's names of the devices.
+        // Names of the providers to load.
         ("etc/libibverbs.d/rxe.driver", b"driver rxe\n".as_slice()),
         ("etc/libibverbs.d/siw.driver", b"driver siw\n".as_slice()),
     ];
@@ -159,12 +159,12 @@ fn providers(sysroot: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
         .collect())
 }
 
-/// What `file` needs, as the loader of the packages resolves it, so that nothing of the host gets in.
+/// The libraries of `file`. The loader of the packages resolves them, so that none is the host's.
 fn libraries(ctx: &Context, sysroot: &Path, file: &Path) -> Vec<PathBuf> {
     let loader = sysroot.join(LOADER);
     let path = sysroot.join(LIBRARIES);
     let listed = Job::new(loader).arg("--library-path").args([&path]).arg("--list").args([file]).answer(ctx);
-    // A static program, or no program at all, needs nothing.
+    // The loader fails for a static program and for other files, which need no library.
     let listed = listed.unwrap_or_default();
     listed
         .lines()

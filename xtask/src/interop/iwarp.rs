@@ -1,6 +1,6 @@
 //! Cases over iWARP: ferroce's streams against the kernel's SoftiWARP.
 //!
-//! The programs are the same at both ends. In some cases ferroce's end is the example `iwarp_peer`, which plays them with the Rust API.
+//! The programs are the same at both ends. In some cases ferroce's end is the example `iwarp_peer`, which replaces them with the Rust API.
 
 use super::cm::Lines;
 use super::matrix::{BOTH, Case, Deviation, Direction, V4, by_cm, case, lines};
@@ -64,7 +64,7 @@ const NO_RECEIVE: &[Deviation] = &[Deviation {
     lines: &["event: none, but the specification asks for QP_REQ_ERR"],
 }];
 
-/// siw does not tell which key was invalidated. The other lines are those of a refused WRITE.
+/// siw does not report which key was invalidated. The other lines are those of a refused WRITE.
 const INVALIDATED: &[Deviation] = &[
     Deviation {
         direction: Direction::ToKernel,
@@ -96,15 +96,15 @@ macro_rules! program {
     }};
 }
 
-/// siw completes a SEND with LOC_QP_OP_ERR if the end of the connection arrives before it has returned from sending: perftest's last
-/// message, whose answer is at once followed by the end.
+/// siw completes a SEND with LOC_QP_OP_ERR if the connection ends before the call that sends it has returned. This happens to perftest's
+/// last message: its peer answers and disconnects immediately.
 const LAST_SEND: &[Deviation] = &[Deviation {
     direction: Direction::FromKernel,
     lines: &["Failed to close connection between server and client"],
 }];
 
-/// Debian's perftest resolves no IPv6 address with -R. Its server closes and listens again between two connections; a client that is
-/// refused meanwhile tries again with memory that it has freed.
+/// Debian's perftest resolves no IPv6 address with -R. Its server closes and listens again between two connections. A client that
+/// connects in between is refused, and retries with freed memory.
 macro_rules! perftest {
     ($name:literal, $program:literal, $args:literal, $says:literal) => {
         Case {
@@ -156,7 +156,7 @@ pub(crate) const CASES: &[Case] = &[
     refusal("iwarp-no-receive", "-E rnr", NO_RECEIVE),
     refusal("iwarp-killed", "-E killed", KILLED),
     refusal("iwarp-client-killed", "-E client_killed", &[]),
-    // A key that a SEND invalidated: a WRITE with it works before and is refused after.
+    // A SEND invalidates a key: a WRITE with the key succeeds before the SEND and is refused after it.
     refusal("iwarp-invalidate", "-E invalidated", INVALIDATED),
     // TCP hides these.
     trouble("iwarp-loss", "loss 3%"),

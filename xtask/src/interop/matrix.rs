@@ -1,12 +1,12 @@
-//! What is tried: a table of cases, each run in both directions.
+//! The table of cases, each run in both directions.
 //!
-//! Software emulation is slow, so counts are small; what matters is that every path is walked, not how often.
+//! Software emulation is slow, so counts are small. Every path must be executed once.
 
 use super::cm::Lines;
 use super::iwarp;
 use super::wire::Wire;
 
-/// Which side asks.
+/// Which side is the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Direction {
     /// ferroce is the client (requester), the kernel the server.
@@ -30,9 +30,9 @@ pub(crate) const V4: &[Ip] = &[Ip::V4];
 const V6: &[Ip] = &[Ip::V6];
 pub(crate) const BOTH: &[Ip] = &[Ip::V4, Ip::V6];
 
-/// What the kernel is known to do otherwise than the specification asks. Only its own output is excused.
+/// A known deviation of the kernel from the specification. Only the listed lines are accepted.
 pub(crate) struct Deviation {
-    /// When the kernel has this role.
+    /// The direction in which it occurs.
     pub(crate) direction: Direction,
     /// Lines that the kernel's end, or ferroce's because of it, prints instead.
     pub(crate) lines: &'static [&'static str],
@@ -46,12 +46,12 @@ pub(crate) struct Case {
     /// The same for both ends.
     pub(crate) args: &'static str,
     pub(crate) ips: &'static [Ip],
-    /// What the guest does to packets that leave it.
+    /// `tc netem`: faults of packets that leave the guest.
     pub(crate) netem: &'static str,
-    /// `FERROCE_FAULTS`: what our link does to packets that leave the host.
+    /// `FERROCE_FAULTS`: faults of packets that leave the host.
     pub(crate) faults: &'static str,
     pub(crate) deviations: &'static [Deviation],
-    /// How programs are called that connect by the connection manager; their `args` are empty.
+    /// Command lines of programs that use the connection manager; their `args` are empty.
     pub(crate) cm: Option<Lines>,
     /// Further variables for ferroce's end, `NAME=VALUE`.
     pub(crate) environment: &'static [&'static str],
@@ -133,7 +133,7 @@ const NO_ACCESS_EVENT: &[Deviation] = &[Deviation {
     direction: Direction::ToKernel,
     lines: &["event: none, but the specification asks for QP_ACCESS_ERR"],
 }];
-/// It answers with a remote operational error instead of an invalid request, and reports that in its own completion.
+/// The responder in the kernel answers with a remote operational error instead of an invalid request, and reports that in its completion.
 const LONG_SEND: &[Deviation] = &[Deviation {
     direction: Direction::ToKernel,
     lines: &[
@@ -142,7 +142,7 @@ const LONG_SEND: &[Deviation] = &[Deviation {
     ],
 }];
 
-/// As responder it answers rightly but raises no event; as requester its library refuses the call.
+/// As responder the kernel answers correctly but raises no event; as requester its library refuses the call.
 const MISALIGNED: &[Deviation] = &[
     Deviation {
         direction: Direction::ToKernel,
@@ -176,7 +176,7 @@ const CASES: &[Case] = &[
     case("verify-inline", "verify", "-t rc -i -s 1,2,3,32,64,65", BOTH),
     case("verify-events", "verify", "-t rc -e -s 2,1025,9000", BOTH),
     case("verify-ud-events", "verify", "-t ud -e -s 2,1024", V6),
-    // Loss, order and duplicates, on one way and on both.
+    // Loss, reordering and duplicates, in one direction and in both.
     trouble("trouble-loss-ours", "-t rc -n 3 -s 64,4096,65537", "", "loss=3%,seed=1"),
     trouble("trouble-loss-kernel", "-t rc -n 3 -s 64,4096,65537", "loss 3%", ""),
     trouble("trouble-reorder", "-t rc -n 3 -s 64,4096,20001", "delay 1ms reorder 97%", "reorder=3%,seed=2"),

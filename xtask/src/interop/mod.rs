@@ -1,4 +1,4 @@
-//! `cargo xtask interop`: ferroce and the Linux kernel's Soft-RoCE and SoftiWARP talk to each other.
+//! `cargo xtask interop`: ferroce against the Linux kernel's Soft-RoCE and SoftiWARP.
 //!
 //! | file | contents |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `runner`, `ends` | runs a case, judges it; the processes on both ends |
 //! | `capture`, `report` | counts packets; the table and the JSON |
 //! | `figures` | the kernel's devices and ferroce measured in the same guest |
-//! | `golden` | the kernel's packets, kept for the fast tests |
+//! | `golden` | packets of the kernel, recorded for the fast tests |
 //! | `packages` | Debian packages of the guest, fetched and unpacked |
 //! | `program` | our own verifying program, and the libraries for this host |
 //! | `modules`, `cpio`, `image` | which kernel modules, the archive format, the guest's file system |
@@ -102,12 +102,12 @@ impl Args {
     }
 }
 
-/// Why nothing could be tested.
+/// Why no case could run.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something is missing that another machine has.
+    /// This machine lacks something.
     Skip(String),
-    /// Something that should have worked did not.
+    /// Something failed.
     Broken(String),
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
             report.passed += 1;
         }
     }
-    // A run that broke before its first case left no rows.
+    // A run that failed before its first case has no rows.
     if report.failures.is_empty() {
         report.failures.extend(failure);
     }
@@ -172,7 +172,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     report
 }
 
-/// Parts of the names of cases that vary another one in size or number.
+/// Parts of the names of cases that differ from another case only in size or number.
 #[rustfmt::skip]
 const VARIATIONS: [&str; 13] = [
     "-mtu512", "-mtu1024", "-mtu2048", "-mtu4096", "_lat", "qps", "-4", "-any", "-crc", "iwarp-large", "iwarp-reorder", "iwarp-rust",
@@ -191,13 +191,13 @@ impl Run {
         format!("{} {} {}", self.case.name, name_of(self.ip), name_of(self.direction))
     }
 
-    /// Whether it stands for the others of its kind. Directions and IP versions take turns from case to case.
+    /// Whether the short list contains it. Directions and IP versions alternate from case to case.
     fn is_short(&self) -> bool {
-        let Some(place) = cases().position(|case| case.name == self.case.name) else { return false };
+        let Some(index) = cases().position(|case| case.name == self.case.name) else { return false };
         let is_variation = VARIATIONS.iter().any(|part| self.case.name.contains(part));
-        let ip = self.case.ips[place / 2 % self.case.ips.len()];
+        let ip = self.case.ips[index / 2 % self.case.ips.len()];
         !is_variation
-            && self.direction == self.case.directions[place % self.case.directions.len()]
+            && self.direction == self.case.directions[index % self.case.directions.len()]
             && self.ip == ip
     }
 }
@@ -258,7 +258,7 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The guest, with what this project adds to it, and why it has no SoftiWARP, if so.
+/// The guest with the programs and libraries of this project, and the reason if it has no SoftiWARP.
 fn image(ctx: &Context, cache: &Path) -> Result<(Image, Option<String>), Failure> {
     let sysroot = packages::provide(ctx, cache)?;
     let mut extra = vec![("usr/bin/verify".to_owned(), cache.join("verify"))];
@@ -295,7 +295,7 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
         outcomes.extend(run_all(&bench, &over_siw, args.repeat)?);
     }
     if let Some(tap) = tap {
-        // Only what ran is written anew.
+        // Only the packets of cases that ran are replaced.
         let kinds = tap.finish(&ctx.root.join(GOLDEN_FILE))?;
         println!("{kinds} kinds of packets in {GOLDEN_FILE}");
         let frames = golden::write_streams(&bench.artefacts, &ctx.root.join(GOLDEN_STREAMS))?;
@@ -331,7 +331,7 @@ fn run_all(bench: &Bench, runs: &[Run], repeat: Option<u16>) -> Result<Vec<Outco
         let failed = matches!(outcome.verdict, Verdict::Failed(_));
         outcomes.push(outcome);
         if failed && repeat.is_some() {
-            // The next run of this case would overwrite what it left.
+            // The next run of this case would overwrite its log and capture.
             break;
         }
     }

@@ -1,4 +1,4 @@
-//! Kernel modules: which ones, and in which order they load.
+//! Kernel modules of the guest, and the order in which they load.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use crate::source::files_below;
 
-/// What the guest needs. The checksums come first: rdma_rxe asks the crypto interface for crc32 by name, which no module
-/// dependency says.
+/// The modules to load. The checksums come first: rdma_rxe requests crc32 from the crypto interface by name, which is not a module
+/// dependency.
 const WANTED: [&str; 15] = [
     "configfs",
     "crc32_generic",
@@ -34,7 +34,7 @@ pub(crate) fn in_order(sysroot: &Path) -> Result<Vec<PathBuf>, Failure> {
     let files = modules.filter_map(|path| Some((name(&path)?, path))).collect();
     let mut order = Vec::new();
     for name in WANTED {
-        // What a kernel has built in is no file.
+        // A module that is built into the kernel has no file.
         visit(name, &files, &mut order)?;
     }
     Ok(order)
@@ -61,7 +61,7 @@ fn depends(module: &[u8]) -> Vec<String> {
     names.split(',').filter(|name| !name.is_empty()).map(file_name).collect()
 }
 
-/// Files are named with dashes or underscores as their authors liked; the kernel knows underscores only.
+/// The name that the kernel uses: file names have dashes or underscores, the kernel only underscores.
 fn file_name(name: &str) -> String {
     name.replace('-', "_")
 }

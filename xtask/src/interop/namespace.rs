@@ -1,4 +1,4 @@
-//! A network namespace of our own, with a tap device that leads to the guest and nowhere else.
+//! A private network namespace with a tap device to the guest.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,14 +15,14 @@ pub(crate) const HOST_V4: &str = "10.77.0.1";
 pub(crate) const HOST_V6: &str = "fd77::1";
 pub(crate) const GUEST_V4: &str = "10.77.0.2";
 pub(crate) const GUEST_V6: &str = "fd77::2";
-/// Known to both ends from the start: on a busy machine the emulated guest takes longer to ask for an address than its kernel
-/// waits for the answer when a queue pair is connected.
+/// Static ARP/NDP entries of both ends. On a busy machine, address resolution by the emulated guest takes longer than its kernel
+/// waits for it when a queue pair is connected.
 pub(crate) const HOST_MAC: &str = "52:54:00:77:00:01";
 pub(crate) const GUEST_MAC: &str = "52:54:00:77:00:02";
-/// Room for a path MTU of 4096 with every header.
+/// Enough for a path MTU of 4096 with all headers.
 pub(crate) const MTU: u32 = 4500;
 
-/// `program` in a new network namespace; as an ordinary user in a user namespace as well, where one is allowed.
+/// Runs `program` in a new network namespace. Without root it also enters a new user namespace, if that is allowed.
 pub(crate) fn enter(ctx: &Context, program: &Path) -> Result<Job, Failure> {
     if which("unshare").is_none() || which("ip").is_none() {
         return Err(Failure::Skip(
@@ -34,7 +34,7 @@ pub(crate) fn enter(ctx: &Context, program: &Path) -> Result<Job, Failure> {
     Job::new("unshare").args(flags).args(["sh", "-c", &probe]).answer(ctx).map_err(|error| {
         Failure::Skip(format!("no network namespace with a tap device here: {}", error.trim()))
     })?;
-    // Only the network is new, so that files and processes stay in sight.
+    // Only the network is new; files and processes stay visible.
     Ok(Job::new("unshare").args(flags).arg("--").args([program]))
 }
 

@@ -8,7 +8,7 @@ use crate::process::Job;
 use crate::step::Context;
 use crate::tools::which;
 
-/// What the guest runs, and the headers for our own program; dependencies come with them.
+/// Packages with the programs of the guest, and the headers for our own program. Their dependencies are added.
 const WANTED: [&str; 9] = [
     "perftest",
     "ibverbs-utils",
@@ -26,16 +26,16 @@ const KERNEL: &str = "linux-image-amd64";
 /// The unpacked packages.
 pub(crate) struct Sysroot {
     pub(crate) path: PathBuf,
-    /// Changes whenever another package version is inside.
+    /// Changes with every package version.
     pub(crate) fingerprint: String,
 }
 
-/// Fetches and unpacks; what is there already stays.
+/// Fetches and unpacks the packages, unless they are unpacked already.
 pub(crate) fn provide(ctx: &Context, cache: &Path) -> Result<Sysroot, Failure> {
     let apt_missing = ["apt-get", "apt-cache", "dpkg-deb"].into_iter().find(|tool| which(tool).is_none());
     let path = cache.join("sysroot");
     let stamp = cache.join("sysroot.packages");
-    // A whole sysroot is used as it is: package lists age, and a release that moved on is no reason to fetch again.
+    // A complete sysroot is used unchanged, even if the release has newer packages.
     if let Ok(fingerprint) = std::fs::read_to_string(&stamp)
         && path.is_dir()
     {
@@ -58,7 +58,7 @@ pub(crate) fn provide(ctx: &Context, cache: &Path) -> Result<Sysroot, Failure> {
     Ok(Sysroot { path, fingerprint })
 }
 
-/// Everything that [`WANTED`] and the kernel need, as `name=version`.
+/// [`WANTED`], the kernel and all their dependencies, as `name=version`.
 fn closure(ctx: &Context) -> Result<Vec<String>, String> {
     let kernel = Job::new("apt-cache").args(["depends", "--important", KERNEL]).answer(ctx)?;
     let kernel = kernel

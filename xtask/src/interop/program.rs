@@ -1,4 +1,4 @@
-//! Our own verifying program, built once for both ends: its source is the same, and so is the binary.
+//! Our own verifying program. Both ends run the same binary.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ pub(crate) fn build(ctx: &Context, cache: &Path, sysroot: &Sysroot) -> Result<Pa
     built.checked().map(|_| program).map_err(Failure::Broken)
 }
 
-/// Libraries that belong to the host's own loader and must not be mixed with those of the packages.
+/// Libraries that belong to the host's loader. Those of the packages must not be mixed with them.
 const OF_THE_LOADER: [&str; 12] = [
     "ld-linux",
     "libc.",
@@ -53,13 +53,13 @@ const OF_THE_LOADER: [&str; 12] = [
     "libthread_db",
 ];
 
-/// What ferroce puts in the place of the packages'.
+/// Libraries of the packages that ferroce replaces.
 const OURS: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 
-/// Builds our libraries and lays out two folders: ours under the names that programs ask for, and links to everything
-/// else that perftest wants, for hosts that have it not installed.
+/// Builds our libraries and creates two folders: one has our libraries under the names that programs load, the other has links to all
+/// other libraries of perftest, for hosts where it is not installed.
 pub(crate) fn provide_libraries(ctx: &Context, cache: &Path, sysroot: &Sysroot) -> Result<(), Failure> {
-    // With the command named as well, dependencies have the features that they have in every other release build.
+    // Naming the command as well gives dependencies the same features as in every other release build.
     let packages = ["-p", "ferroce-ibverbs", "-p", "ferroce-rdmacm", "-p", "ferroce-cli"];
     let built = Job::cargo(["build", "--release", "--lib"]).args(packages).run(ctx);
     built.checked().map_err(Failure::Broken)?;

@@ -1,4 +1,4 @@
-//! The table for people and the file for programs.
+//! Results as a table and as JSON.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(crate) fn heading() -> String {
     )
 }
 
-/// One line, and one more for each thing to say about it.
+/// The line of a case, and one line for each note.
 pub(crate) fn line(outcome: &Outcome) -> String {
     let (word, notes): (_, &[String]) = match &outcome.verdict {
         Verdict::Passed => ("ok", &[]),
@@ -40,7 +40,7 @@ pub(crate) fn line(outcome: &Outcome) -> String {
     text
 }
 
-/// Writes the results for the outer run and for `--json`. `skipped`: why cases were left out.
+/// Writes the results for the outer run and for `--json`. `skipped` is the reason if cases were left out.
 pub(crate) fn write(outcomes: &[Outcome], skipped: Option<&str>, file: &Path) -> Result<(), Failure> {
     let skipped = skipped.map(|why| json!({ "test": "over iWARP", "result": "skipped", "notes": why }));
     let rows: Vec<Value> = outcomes.iter().map(row).chain(skipped).collect();

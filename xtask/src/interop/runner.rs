@@ -13,12 +13,12 @@ use super::namespace::{GUEST_V4, HOST_V4};
 use super::wire::Wire;
 use crate::selection::name_of;
 
-/// Ports of consecutive cases differ: a closed connection keeps its port for a while.
+/// First port. Each case has its own, because a closed connection keeps its port for a while.
 const FIRST_PORT: u16 = 20_000;
 const QUESTION_LIMIT: Duration = Duration::from_secs(60);
-/// Ports of cases that are repeated, as far from those of the first time.
+/// Distance from the port of a case to the port of its repetition.
 const REPEATED: u16 = 10_000;
-/// Programs that were killed on purpose.
+/// Exit status of a killed program.
 const KILLED: i32 = 137;
 
 /// Everything that a case needs.
@@ -33,7 +33,7 @@ pub(crate) struct Bench {
     numbers: Cell<u16>,
 }
 
-/// What came of a case.
+/// The outcome of a case.
 pub(crate) struct Outcome {
     pub(crate) case: &'static str,
     pub(crate) direction: Direction,
@@ -41,15 +41,15 @@ pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
     pub(crate) seconds: f64,
     pub(crate) traffic: Traffic,
-    /// Packets and messages of connection management that the kernel sent again, by its own counters.
+    /// Retransmitted packets and messages of connection management, according to the kernel's counters.
     pub(crate) kernel_retries: u64,
 }
 
 pub(crate) enum Verdict {
     Passed,
-    /// As expected, except for what the kernel is known to do.
+    /// Passed with known deviations of the kernel.
     PassedWithDeviation(Vec<String>),
-    /// The explaining sentences.
+    /// The reasons.
     Failed(Vec<String>),
 }
 
@@ -63,7 +63,7 @@ impl Bench {
         self.numbers.replace(self.numbers.get() + 1)
     }
 
-    /// Runs a case; once more if the kernel or a program stood in its own way.
+    /// Runs a case. Repeats it once after a known error of the kernel or of a program.
     pub(crate) fn run(
         &self,
         case: &'static Case,
@@ -84,7 +84,7 @@ impl Bench {
         Ok(outcome)
     }
 
-    /// What came of it, and why it deserves to be run again.
+    /// The outcome, and the reason to repeat the case if there is one.
     fn run_once(
         &self,
         case: &'static Case,
@@ -107,7 +107,7 @@ impl Bench {
         let (ours, theirs) = both?;
         let traffic = capture::count(&pcap);
         let mut verdict = judge(case, direction, &ours, &theirs);
-        // These programs could also have reached another peer; a stopped one did not complete its file.
+        // A program that uses the connection manager could have reached another device. A stopped one has no complete capture.
         if case.cm.is_some() && !case.by_example && ours.status == 0 && traffic.sent == 0 {
             verdict = Verdict::Failed(vec!["ferroce: the capture has no packet".to_owned()]);
         }
@@ -123,7 +123,7 @@ impl Bench {
         Ok((outcome, reason))
     }
 
-    /// Host's end and guest's end, whichever is the server.
+    /// The outcomes of the host's end and of the guest's end, in this order.
     fn both_ends(
         &self,
         case: &Case,
@@ -158,7 +158,7 @@ impl Bench {
                 let ended = || matches!(child.try_wait(), Ok(Some(_)));
                 wait_for_server(guest, case, End::Host, port, ended)?;
                 let theirs = in_guest(guest, &guest_words)?;
-                Ok((wait(&mut child, patience(case, theirs.status), log)?, theirs))
+                Ok((wait(&mut child, server_limit(case, theirs.status), log)?, theirs))
             }
         })
     }
@@ -169,9 +169,9 @@ impl Bench {
         ours: &Ended,
         finished: impl Fn() -> bool,
     ) -> Result<(), Failure> {
-        let patience = patience(case, ours.status);
+        let limit = server_limit(case, ours.status);
         let since = Instant::now();
-        while !finished() && since.elapsed() < patience {
+        while !finished() && since.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(10));
         }
         if !finished() {
@@ -180,7 +180,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Over RoCE, only RoCE is disturbed: the connection on which the programs agree is no part of the test.
+    /// Adds the faults of the guest. Over RoCE they affect only RoCE packets, not the control connection of the programs.
     fn disturb(&self, case: &Case) -> Result<(), Failure> {
         if case.netem.is_empty() {
             return Ok(());
@@ -218,8 +218,8 @@ impl Bench {
     }
 }
 
-/// How long a server may take to end after its client: one whose client failed waits for ever.
-fn patience(case: &Case, client_status: i32) -> Duration {
+/// Time for a server to end after its client. A server whose client has failed never ends.
+fn server_limit(case: &Case, client_status: i32) -> Duration {
     let stays = case.cm.as_ref().is_some_and(|lines| lines.stays);
     Duration::from_secs(match client_status {
         _ if stays => 0,
@@ -229,7 +229,7 @@ fn patience(case: &Case, client_status: i32) -> Duration {
     })
 }
 
-/// What neither ferroce nor the wire can help; a second run shows whether it stays.
+/// The name of a known error of the kernel or of perftest that occurred. The case is then repeated.
 fn reason_to_repeat(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Option<&'static str> {
     let client = match direction {
         Direction::ToKernel => ours,
@@ -244,28 +244,27 @@ fn reason_to_repeat(case: &Case, direction: Direction, ours: &Ended, theirs: &En
     }
 }
 
-/// perftest connects twice. The second time, client and server start at the same moment: a server that is late refuses, and
-/// the client's next attempt uses the ids that it has just destroyed (4.5-0.17, `rdma_cm_client_connection`).
+/// Whether perftest's client connected before its server listened for the second time. The server then refuses, and the next
+/// attempt of the client uses ids that it has destroyed (4.5-0.17, `rdma_cm_client_connection`).
 fn is_ahead_of_server(case: &Case, client: &Ended) -> bool {
     let refused = |status| client.text.contains(&format!("Event: RDMA_CM_EVENT_REJECTED; error: {status}."));
     case.program.starts_with("ib_") && case.cm.is_some() && (refused("8") || refused("-111"))
 }
 
-/// Whether the kernel's own requests were never completed although they are unreliable: nobody answers those, so nothing that the other
-/// end does or leaves can be the reason.
+/// Whether the kernel never completed its unreliable requests. They need no answer, so the other end cannot be the reason.
 fn is_stalled(case: &Case, direction: Direction, theirs: &Ended) -> bool {
     let is_unreliable = ["-t uc", "-t ud"].iter().any(|transport| case.args.contains(transport));
     direction == Direction::FromKernel && is_unreliable && theirs.text.contains("no completion within")
 }
 
-/// Who of the two programs.
+/// One of the two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Client,
     Server,
 }
 
-/// Who is killed, on purpose.
+/// The program that the case kills.
 fn killed(case: &Case) -> Option<Role> {
     let stays = case.cm.as_ref().is_some_and(|lines| lines.stays);
     match case.args {
@@ -275,7 +274,7 @@ fn killed(case: &Case) -> Option<Role> {
     }
 }
 
-/// The last lines of a `verify` that came to its end.
+/// The last line of a `verify` that ran to its end.
 const VERDICTS: [&str; 2] = ["verify: PASSED", "verify: FAILED"];
 
 fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Verdict {
@@ -292,7 +291,7 @@ fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Ver
         Direction::FromKernel => end == "ferroce",
     };
     for (end, ended) in [("ferroce", ours), ("kernel", theirs)] {
-        // The last sentence of a program that gave up counts too: a deviation before it does not excuse it.
+        // The last sentence of a program that gave up is a complaint too, even after a known deviation.
         let gave_up = |line: &str| line.starts_with("verify: ") && !VERDICTS.contains(&line);
         let complains = |line: &&str| {
             line.contains("the specification asks for") || gave_up(line) || excused.contains(line)
@@ -319,7 +318,7 @@ fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Ver
     }
 }
 
-/// The last lines that say something; ferroce's own sentence is among them, since `FERROCE_LOG` is on.
+/// The last lines that are not empty. They include ferroce's explanation, because `FERROCE_LOG` is set.
 fn reason(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let telling =

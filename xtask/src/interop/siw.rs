@@ -1,4 +1,4 @@
-//! The kernel's SoftiWARP module (siw): Debian's kernel package does not have it, so it is built from Debian's kernel source.
+//! The kernel's SoftiWARP module (siw). Debian's kernel package does not contain it, so it is built from Debian's kernel source.
 //!
 //! Headers and source have the version of the guest's kernel. Only the folder of the driver is compiled, and the result is kept.
 
@@ -10,7 +10,7 @@ use crate::process::Job;
 use crate::step::Context;
 use crate::tools::which;
 
-/// Place of the module in the guest.
+/// Path of the module in the guest.
 pub(crate) const PLACE: &str = "modules/siw.ko";
 const SOURCE: &str = "drivers/infiniband/sw/siw";
 
@@ -29,18 +29,18 @@ pub(crate) fn provide(ctx: &Context, cache: &Path, sysroot: &Sysroot) -> Result<
 struct Kernel<'a> {
     /// `6.1.0-55-amd64`.
     release: &'a str,
-    /// That of the package.
+    /// Version of the package.
     version: &'a str,
 }
 
 impl<'a> Kernel<'a> {
-    /// The one among these `name=version` lines.
+    /// Finds the kernel package in lines of `name=version`.
     fn of(packages: &'a str) -> Option<Self> {
         let image = packages.lines().find_map(|line| line.strip_prefix("linux-image-"))?;
         image.split_once('=').map(|(release, version)| Self { release, version })
     }
 
-    /// The source package: of it, the name has the first two numbers only.
+    /// The source package. Its name contains only the first two numbers of the version.
     fn source(&self) -> String {
         let series: Vec<&str> = self.version.split('.').take(2).collect();
         format!("linux-source-{}", series.join("."))
@@ -64,12 +64,12 @@ fn build(ctx: &Context, cache: &Path, kernel: &Kernel<'_>, into: &Path) -> Resul
     let dir = cache.join("siw");
     let made = make(ctx, &dir, kernel, &files);
     let made = made.and_then(|module| std::fs::rename(module, into).map_err(|error| error.to_string()));
-    // Some hundred megabytes that nobody needs again.
+    // Several hundred MB, which are not needed again.
     let _ = std::fs::remove_dir_all(&dir);
     made
 }
 
-/// Compiles in `dir`, where nothing stays.
+/// Compiles in `dir`, which the caller removes.
 fn make(ctx: &Context, dir: &Path, kernel: &Kernel<'_>, packages: &[PathBuf]) -> Result<PathBuf, String> {
     let _ = std::fs::remove_dir_all(dir);
     std::fs::create_dir_all(dir).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Which protocol a case uses, and the kernel's device for it.
+//! The protocol of a case, and the kernel's device for it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::siw;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What carries a case.
+/// The protocol of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     /// RoCEv2: the kernel's Soft-RoCE.
@@ -34,7 +34,7 @@ impl Wire {
         }
     }
 
-    /// The protocol that carries it, by its number in the IP header.
+    /// The transport protocol below it, as the number in the IP header.
     pub(crate) fn ip_protocol(self) -> u8 {
         match self {
             Self::Roce => 17,
@@ -42,7 +42,7 @@ impl Wire {
         }
     }
 
-    /// Makes its device the only one of the guest: rdma_cm takes whichever has the address.
+    /// Makes its device the only one of the guest, because rdma_cm uses whichever has the address.
     pub(crate) fn enter(self, guest: &Guest) -> Result<(), Failure> {
         let script = match self {
             Self::Roce => "rdma link delete siw0; rdma link add rxe0 type rxe netdev eth0".to_owned(),
@@ -59,7 +59,7 @@ impl Wire {
         }
     }
 
-    /// Prints numbers whose sum is what the kernel sent again.
+    /// A command that prints the kernel's counters of retransmissions.
     pub(crate) fn retry_counters(self) -> &'static str {
         match self {
             Self::Roce => {

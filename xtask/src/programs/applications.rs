@@ -1,7 +1,7 @@
 //! Applications on ferroce: storage (iSER), DAPL, gloo, librpma and a live migration, as Debian packages them.
 //!
-//! Each compares the data that it moved. `gloo.cc` and `rpma.c` are programs of ours over the two libraries. docs/programs.md has
-//! the lines to type, and which faults are the programs' own.
+//! Each compares the transferred data. `gloo.cc` and `rpma.c` are our programs over the two libraries. docs/programs.md has the
+//! command lines, and lists faults of the programs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use super::explained::{self, LIMIT, Ports, Session, carried, contains, opened, w
 use super::session::{Launcher, Program, is_listening};
 use crate::tools::not_installed;
 
-/// One row: what is run, and the packages that it needs.
+/// One row: the programs, and the packages that they need.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     packages: &'static [&'static str],
@@ -38,7 +38,7 @@ enum Kind {
 }
 
 const TARGET: &[&str] = &["tgt", "libiscsi-bin"];
-/// All tests ran and passed: CUnit's exit status tells the same.
+/// Printed if all tests ran and passed. CUnit's exit status is 0 as well.
 const NO_FAILURE: &str = "Tests completed with return value: 0";
 
 /// Every row.
@@ -65,7 +65,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 const DAPL: &[&str] = &["dapl2-utils"];
 
-/// Debian packages, and a file that shows that each is there. MPICH is one of `middleware`'s.
+/// Debian packages, and a file of each that shows whether it is installed. MPICH belongs to `middleware`.
 pub(super) const PACKAGES: [(&str, &str); 11] = [
     ("tgt", "/usr/sbin/tgtd"),
     ("libiscsi-bin", "/usr/bin/iscsi-test-cu"),
@@ -87,7 +87,7 @@ const ADDRESS: &str = "198.18.0.1";
 /// The size of the disk.
 const DISK: usize = 8 << 20;
 
-/// Why a row cannot be run here.
+/// Why a row cannot run on this machine.
 pub(crate) fn obstacle(name: &str) -> Option<String> {
     let case = CASES.iter().find(|case| case.name == name)?;
     let is_missing =
@@ -96,7 +96,7 @@ pub(crate) fn obstacle(name: &str) -> Option<String> {
     Some(not_installed(missing, &case.packages.join(" ")))
 }
 
-/// The job of a worker.
+/// Runs a row in the worker.
 pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     explained::run(launcher, name, (CASES, |case| case.name), &PORTS, |session, case, tails| {
         match case.kind {
@@ -114,7 +114,7 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
 }
 
 impl Session<'_> {
-    /// A name of a file that no other case has, in the folder where all programs run.
+    /// A file name that is unique to this case, in the folder where all programs run.
     fn file(&self, what: &str) -> String {
         format!("{}-{what}", self.name.replace(' ', "-"))
     }
@@ -143,13 +143,13 @@ impl Session<'_> {
         Ok(program)
     }
 
-    /// Runs one program to its end: it prints `says`, and the device did the work.
+    /// Runs one program to its end. It must print `says` and have used the device.
     fn client(&self, title: &str, line: &str, says: &str, tails: &mut Vec<String>) -> Result<(), String> {
         let output = self.alone(&self.file(title), line, tails)?;
         contains(&output, &[says]).and_then(|()| carried(&output, 1))
     }
 
-    /// Runs both sides: each prints `says`, and the device did the work.
+    /// Runs both sides. Each must print `says` and have used the device.
     fn both(
         &self,
         [server, client]: [String; 2],
@@ -161,7 +161,7 @@ impl Session<'_> {
         outputs.iter().try_for_each(|output| contains(output, &[says]))
     }
 
-    /// A program of DAPL, with a registry that names our interface.
+    /// The start of a command line of DAPL, with a registry that contains our interface.
     fn dapl_line(&self) -> Result<String, String> {
         let registry = self.launcher.logs.join(self.file("dat.conf"));
         let provider = "ferroce u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"fe0 0\" \"\"\n";
@@ -169,7 +169,7 @@ impl Session<'_> {
         Ok(format!("env DAT_OVERRIDE={} stdbuf -oL {}", registry.display(), self.name))
     }
 
-    /// Its server ends when a client asks it to.
+    /// Runs dapltest. A client stops its server.
     fn dapltest(&self, tails: &mut Vec<String>) -> Result<(), String> {
         let line = self.dapl_line()?;
         let mut server = self
@@ -191,7 +191,7 @@ impl Session<'_> {
     fn dapl(&self, options: &str, says: &str, tails: &mut Vec<String>) -> Result<(), String> {
         let server = format!("{} {options} -P ferroce", self.dapl_line()?);
         let client = format!("{server} -h {ADDRESS}");
-        // This one does not exchange addresses.
+        // `dtestsrq` does not exchange addresses over this port.
         let is_ready = |server: &Program| match self.name {
             "dtestsrq" => server.output().contains("server ready"),
             _ => is_listening(DAPL_PORT),
@@ -204,7 +204,7 @@ impl Session<'_> {
         let program = self.compile("c++", "gloo.cc", include_str!("gloo.cc"), &libraries)?;
         let meeting = self.file("store");
         let folder = self.launcher.logs.join(&meeting);
-        // What an earlier run left there would be taken for the peer's address.
+        // gloo would take files of an earlier run for the peer's address.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).map_err(|error| format!("{meeting}: {error}"))?;
         let lines = [0, 1].map(|rank| format!("{program} {meeting} {rank}"));
@@ -222,7 +222,7 @@ impl Session<'_> {
 
 /// The target's name; with a port and a unit it is what initiators connect to.
 const TARGET_NAME: &str = "iqn.2026-01.ferroce:disk";
-/// tgt wants the initiators of iSER by name, too.
+/// tgt requires the names of iSER initiators too.
 const INITIATORS: [&str; 5] = [
     "iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-inq",
     "iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-readcapacity16",
@@ -261,9 +261,9 @@ impl Session<'_> {
             self.tgtadm(&format!("--mode target --op bind --tid 1 -Q {name}"))?;
         }
         work(tails)?;
-        // tgt 1.0.85 calls a null pointer if a target of iSER is deleted before its sessions are gone.
+        // tgt 1.0.85 calls a null pointer if an iSER target is deleted before its sessions have ended.
         let has_session =
-            || self.tgtadm("--mode conn --op show --tid 1").is_ok_and(|said| said.contains("Session"));
+            || self.tgtadm("--mode conn --op show --tid 1").is_ok_and(|output| output.contains("Session"));
         target.wait_until(LIMIT, "free of sessions", |_| !has_session())?;
         self.tgtadm("--mode target --op delete --tid 1")?;
         self.tgtadm("--mode sys --op delete")?;
@@ -283,7 +283,7 @@ impl Session<'_> {
     }
 
     fn initiator(&self, line: &str, says: &str, tails: &mut Vec<String>) -> Result<(), String> {
-        // libiscsi 1.19 takes memory of malloc for zeroes.
+        // libiscsi 1.19 assumes that memory of malloc is zeroed.
         let zeroes = "env GLIBC_TUNABLES=glibc.malloc.perturb=255:glibc.malloc.tcache_count=0";
         tails.clear();
         self.client(line, &format!("{zeroes} {line} iser://127.0.0.1/{TARGET_NAME}/1"), says, tails)
@@ -318,7 +318,7 @@ fn noise(length: usize) -> Vec<u8> {
     std::iter::from_fn(next).take(length / 8).flatten().collect()
 }
 
-/// Where the guest has its data.
+/// Address of the data in the guest.
 const GUEST_DATA: usize = 16 << 20;
 
 impl Session<'_> {
@@ -343,7 +343,7 @@ impl Session<'_> {
         if before != after || after[GUEST_DATA..GUEST_DATA + DISK] != self.read(&data)? {
             return Err("the memory of the guest differs after the migration".to_owned());
         }
-        // The data alone are that many pages; QEMU writes up to 1 MiB at once.
+        // QEMU writes up to 1 MiB per operation, so the data alone need this many.
         carried(&source.output(), DISK as u64 >> 20).and_then(|()| opened(&target.output()))
     }
 }
@@ -377,7 +377,7 @@ fn move_guest(
     target.quit()
 }
 
-/// QEMU's machine protocol: a line of JSON for each command, answer and event.
+/// QEMU's machine protocol (QMP): a line of JSON for each command, answer and event.
 struct Monitor(BufReader<TcpStream>);
 
 impl Monitor {
@@ -409,7 +409,7 @@ impl Monitor {
         writeln!(self.0.get_mut(), "{question}").map_err(|error| format!("{command}: {error}"))
     }
 
-    /// Whether its answer arrives before the connection is reset depends on the scheduler.
+    /// Ends QEMU. The answer is optional: QEMU may reset the connection before it arrives.
     fn quit(&mut self) -> Result<(), String> {
         self.tell("quit", &json!({}))?;
         let _ = self.0.read_to_end(&mut Vec::new());

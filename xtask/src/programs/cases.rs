@@ -1,7 +1,7 @@
-//! Which programs are run, how, and what shows that they did their work.
+//! The table of programs: command lines, and the output that shows success.
 //!
-//! A line is what a person would type; `{v4}` and `{v6}` stand for the index of a GID of that kind. The harness adds the
-//! port, the number of iterations and, for clients, the server's address.
+//! In a command line, `{v4}` and `{v6}` stand for the index of a GID of that kind. The harness adds the port, the number of
+//! iterations and, for clients, the server's address.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ pub(crate) enum Kind {
     Alone,
     /// The same program twice, the second one with the first one's address.
     Pair,
-    /// One program that waits for an event; an address of the machine is changed to raise one.
+    /// One program that waits for an event, which a change of an address of the machine raises.
     Watch,
-    /// A pair that needs no iterations added: `-D` sets the duration.
+    /// A pair whose duration `-D` sets. No iterations are added.
     TimedPair,
 }
 
-/// What a success prints.
+/// The output of a success.
 #[derive(Clone, Copy)]
 pub(crate) enum Proof {
     /// This text.
@@ -59,7 +59,7 @@ const ALL_SIZES: Proof = Rows(23);
 /// Sizes from 2 B to the smallest MTU that the test network has.
 const DATAGRAM_SIZES: Proof = Rows(10);
 
-/// Every program of the list, in the order in which a person would try them.
+/// All programs, simple ones first.
 #[rustfmt::skip]
 pub(crate) const CASES: &[Case] = &[
     // ibverbs-utils
@@ -134,7 +134,7 @@ pub(crate) const CASES: &[Case] = &[
     // shared receive queues, multicast
     pair("ib_send_bw --use-srq"), pair("ib_send_lat --use-srq"), pair("ib_send_bw --use-srq -q 8"),
     pair("ib_send_bw --use-srq -c UD"), pair("ib_send_bw --use-srq -c UC"),
-    // perftest's own group is one of IPv6, and ib_send_bw refuses to use it with a GID of IPv4: there a group must be named.
+    // perftest's default group is an IPv6 address, which ib_send_bw refuses with an IPv4 GID. These lines name an IPv4 group.
     pair("ib_send_bw -c UD -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:1:1"), pair("ib_send_lat -c UD -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:1:1"),
     pair("ib_send_lat -c UD -g"), pair("ib_send_bw -c UD -g -x {v6}"), pair("ib_send_lat -c UD -g -x {v6}"),
 
@@ -145,37 +145,36 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// What the harness adds to both sides: the port, and few iterations, since this shows that a program works and not how
-    /// fast.
+    /// Arguments that the harness adds to both sides: the port, and few iterations, because speed is not measured.
     pub(crate) fn additions(&self, port: u16) -> Vec<String> {
         let port = ["-p".to_owned(), port.to_string()];
         let many = match self.kind {
             Kind::Alone | Kind::Watch => return Vec::new(),
             Kind::TimedPair => None,
-            // Few: every one of 23 sizes is run, up to 8 MiB.
+            // Few iterations: the test runs 23 sizes up to 8 MiB.
             Kind::Pair if self.line.contains(" -a") => Some(5),
             Kind::Pair if self.line.starts_with("ibv_xsrq") => Some(20),
-            // A multiple of every list length and number of queue pairs in the table: perftest insists.
+            // perftest requires a multiple of the list length and of the number of queue pairs.
             Kind::Pair if self.line.contains(" -l ") => Some(240),
-            // A multiple of the hundred requests that share a completion. Otherwise perftest 4.5 counts too many done: of
-            // several queue pairs, if some are ahead, it stops polling before the others are done, and waits for ever.
+            // A multiple of 100, the number of requests per completion. Otherwise perftest 4.5 counts too many completions: if
+            // some of several queue pairs are ahead, it stops polling before the others are done, and never ends.
             Kind::Pair => Some(300),
         };
         let count = many.into_iter().flat_map(|many: u32| ["-n".to_owned(), many.to_string()]);
-        // Nobody wants perftest's advice about processor frequencies.
+        // -F: no warning about processor frequencies.
         let quiet = self.line.starts_with("ib_").then(|| "-F".to_owned());
         port.into_iter().chain(count).chain(quiet).collect()
     }
 
-    /// How long it may take on a machine that does ten other things: perftest's latency tests calibrate the clock for every size,
-    /// spinning, which alone is a quarter of a second on an idle core.
+    /// Time limit on a busy machine. perftest's latency tests calibrate the clock for every size, which takes a quarter of a second on
+    /// an idle core.
     pub(crate) fn limit(&self) -> Duration {
         Duration::from_secs(if self.line.contains(" -a") { 400 } else { 120 })
     }
 }
 
 impl Proof {
-    /// Fails with what is missing, unless this output shows success.
+    /// Checks that the output shows success. The error names what is missing.
     pub(crate) fn check(&self, output: &str) -> Result<(), String> {
         match *self {
             Says(text) if output.contains(text) => Ok(()),

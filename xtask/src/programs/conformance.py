@@ -13,10 +13,10 @@ from importlib.machinery import SourceFileLoader
 PATIENCE_S = 60
 folder, names = sys.argv[1], sys.argv[2:]
 sys.path.insert(0, folder)
-# The suite takes the GID of an iWARP device for an empty one, because it ends with zeros. So it is named.
+# The GID of an iWARP device ends with zeros, so the suite would ignore it as empty. The option selects it.
 is_iwarp = os.environ.get('FERROCE_WIRE') == 'iwarp'
 sys.argv[1:] = ['--dev', 'ferroce0'] + (['--gid', '0'] if is_iwarp else [])
-# Line by line and past everything that the tests print themselves.
+# Line-buffered, on a descriptor that the tests do not redirect.
 events = os.fdopen(os.dup(1), 'w', buffering=1)
 
 
@@ -78,5 +78,5 @@ result = Teller()
 unittest.TestSuite(chosen).run(result)
 events.write('FERROCE-EVENT ["done", "", ""]\n')
 events.flush()
-# Threads or objects that the suite left behind must not decide how this ends.
+# Threads or objects that the suite left behind must not affect the exit status.
 sys.stdout.flush()

@@ -1,6 +1,6 @@
-//! rdma-core's conformance suite, as Debian's python3-pyverbs ships it: run by module, each test judged by itself.
+//! rdma-core's conformance suite, as Debian's python3-pyverbs ships it. It runs by module, and each test has its own result.
 //!
-//! A test that kills the interpreter takes only itself along: the suite goes on behind it.
+//! If a test kills the interpreter, only that test fails: another round runs the remaining tests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::session::Launcher;
 use crate::process::succeed;
 
-/// Modules that ask for no vendor's hardware, with the number of their tests; the longest first, so that two workers end
-/// at about the same time.
+/// Modules that need no vendor's hardware, with the number of their tests. The longest are first, so that two workers end at
+/// about the same time.
 pub(crate) const MODULES: [(&str, usize); 20] = [
     ("test_mr", 27),
     ("test_qp", 26),
@@ -37,18 +37,18 @@ pub(crate) const MODULES: [(&str, usize); 20] = [
     ("test_cuda_dmabuf", 1),
 ];
 
-/// Where the package puts the suite.
+/// Folder of the suite in the package.
 pub(crate) const SOURCE: &str = "/usr/share/doc/rdma-core/tests";
 /// The only Python that has pyverbs.
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
-/// A module's time, in which every test may use up its own.
+/// Time limit of a module.
 const LIMIT: Duration = Duration::from_secs(240);
 const RUNNER: &str = include_str!("conformance.py");
 
 /// Outcome of one test: `pass`, `skip`, `fail` or `error`, and why.
 pub(crate) type Outcomes = BTreeMap<String, (String, String)>;
 
-/// Copies the suite to where it can be unpacked. Done by the parent, once.
+/// Copies and unpacks the suite. The parent does this once.
 pub(crate) fn unpack(into: &Path) -> Result<(), String> {
     let script = "rm -rf \"$2\" && mkdir -p \"$2\" && cp -r \"$1\" \"$2/tests\" && gunzip \"$2\"/tests/*.gz";
     succeed(Command::new("sh").args(["-c", script, "sh", SOURCE]).arg(into))
@@ -56,17 +56,17 @@ pub(crate) fn unpack(into: &Path) -> Result<(), String> {
     std::fs::write(into.join("conformance.py"), RUNNER).map_err(|error| error.to_string())
 }
 
-/// Where [`unpack`] put it, seen from a worker.
+/// The folder that [`unpack`] has filled.
 pub(crate) fn folder(logs: &Path) -> PathBuf {
     logs.join("pyverbs")
 }
 
-/// The job of a worker: all tests of one module.
+/// Runs all tests of a module in the worker.
 pub(crate) fn run_module(launcher: &Launcher, module: &str) -> Value {
     let mut outcomes = Outcomes::new();
     let mut wanted = vec![format!("tests.{module}")];
     let mut tail = Vec::new();
-    // Each round judges at least one test more, so this ends.
+    // Each round gives a result to at least one more test, so the loop ends.
     while !wanted.is_empty() {
         let (round, output) = run_round(launcher, module, &wanted);
         tail = output;
@@ -94,7 +94,7 @@ pub(crate) fn run_module(launcher: &Launcher, module: &str) -> Value {
 struct Round {
     listed: Vec<String>,
     judged: Outcomes,
-    /// The test that was running when everything ended.
+    /// The test that was running when the interpreter ended.
     open: Option<String>,
     end: String,
 }
@@ -128,7 +128,7 @@ fn read(output: &str) -> Round {
             "listed" => round.listed.push(test),
             "start" => round.open = Some(test),
             "done" => round.open = None,
-            // A class that cannot be set up is judged under a name of its own; its tests then never start.
+            // A class whose setup fails reports a result under its own name. Its tests never start.
             _ => {
                 round.open = None;
                 let worst =

@@ -1,4 +1,4 @@
-//! A server, then its clients: how programs are run that meet over a port.
+//! Runs a server, then its clients.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use super::cases::Proof;
 use super::session::{Launcher, Program};
 use super::worker::answer;
 
-/// One row: what is run, and what shows success.
+/// One row: the command lines, and the output of a success.
 pub(crate) struct Case {
-    /// The client's line; also the case's name. `{port}` stands for the port; a table may know more such words.
+    /// The client's line; also the case's name. `{port}` stands for the port. A table may define more placeholders.
     pub(crate) name: &'static str,
     pub(crate) server: &'static str,
     pub(crate) proof: Proof,
     pub(crate) end: End,
 }
 
-/// What the server does when its client has ended.
+/// Behaviour of the server when its client has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It ends, too, and prints that.
+    /// It ends as well.
     Follows,
-    /// It stays for others: a second client comes, and then it is stopped.
+    /// It waits for other clients. A second client runs, then the server is stopped.
     Stays,
-    /// It does not listen, but prints when it has joined the group; it ends with its client.
+    /// It does not listen, but prints that it has joined the group. It ends with its client.
     InGroup,
 }
 
@@ -43,30 +43,30 @@ pub(crate) struct Manner<'a> {
     pub(crate) check: &'a dyn Fn() -> Result<(), String>,
 }
 
-/// The case with this name, and its place in the table.
+/// The case with this name, and its index in the table.
 pub(crate) fn find(cases: &'static [Case], name: &str) -> Result<(usize, &'static Case), String> {
     cases.iter().enumerate().find(|(_, case)| case.name == name).ok_or_else(|| format!("no case {name}"))
 }
 
-/// Runs a case and tells how it went.
+/// Runs a case and returns its result.
 pub(crate) fn run(launcher: &Launcher, case: &Case, manner: &Manner<'_>) -> Value {
     let mut tails = Vec::new();
-    answer(converse(launcher, case, manner, &mut tails), tails)
+    answer(run_case(launcher, case, manner, &mut tails), tails)
 }
 
-fn converse(
+fn run_case(
     launcher: &Launcher,
     case: &Case,
     manner: &Manner<'_>,
     tails: &mut Vec<String>,
 ) -> Result<(), String> {
     let mut server = launcher.start(&format!("{} server", case.name), &(manner.words)(case.server))?;
-    let outcome = meet(launcher, case, manner, &mut server, tails);
+    let outcome = run_clients(launcher, case, manner, &mut server, tails);
     tails.extend(server.tail());
     outcome
 }
 
-fn meet(
+fn run_clients(
     launcher: &Launcher,
     case: &Case,
     manner: &Manner<'_>,

@@ -1,4 +1,4 @@
-//! What middleware and applications share: a case below `ferroce run --explain`, and how its report shows that ferroce did the work.
+//! Cases under `ferroce run --explain`, for middleware and applications. Its report must show that the programs used ferroce.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::session::{Launcher, Program};
 use super::worker::answer;
 
-/// Each may share two processors with whatever the other worker runs.
+/// Time limit of a program, which may share two processors with the other worker.
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
 
 /// The ports of a table of cases: the first, and how many each case has.
@@ -16,7 +16,7 @@ pub(super) struct Ports {
     pub(super) per_case: u16,
 }
 
-/// One case under way.
+/// A running case.
 pub(super) struct Session<'a> {
     pub(super) launcher: Launcher,
     pub(super) name: &'a str,
@@ -24,7 +24,7 @@ pub(super) struct Session<'a> {
     pub(super) port: u16,
 }
 
-/// The job of a worker: finds the case `name` and lets `work` run it. `work` also gets the last lines of all programs, to add to.
+/// Finds the case `name` and runs it by `work`, which appends the last lines of all programs to its third argument.
 pub(super) fn run<C>(
     launcher: &Launcher,
     name: &str,
@@ -47,7 +47,7 @@ pub(super) fn words(line: &str) -> Vec<String> {
 }
 
 impl Session<'_> {
-    /// Runs one program to its end, which must be a good one. Returns its output.
+    /// Runs one program, which must succeed. Returns its output.
     pub(super) fn alone(&self, title: &str, line: &str, tails: &mut Vec<String>) -> Result<String, String> {
         let mut program = self.launcher.start(title, &words(line))?;
         let outcome = program.finish(LIMIT);
@@ -78,7 +78,7 @@ pub(super) fn contains(output: &str, texts: &[&str]) -> Result<(), String> {
     }
 }
 
-/// `ferroce run --explain` must say that the device did so much: packets, and one-sided operations without any.
+/// Checks that the report of `ferroce run --explain` counts at least this many packets and one-sided operations without packets.
 pub(super) fn carried(output: &str, at_least: u64) -> Result<(), String> {
     match work_done(output) {
         done if done >= at_least => Ok(()),
@@ -88,8 +88,8 @@ pub(super) fn carried(output: &str, at_least: u64) -> Result<(), String> {
     }
 }
 
-/// It must say that the device was opened. What a server of one-sided operations does with it may be nothing: on one host
-/// the client does everything.
+/// Checks that the report shows an open device. A server of one-sided operations may send no packet: on one host the client does all
+/// work.
 pub(super) fn opened(output: &str) -> Result<(), String> {
     match output.contains(" packets sent, ") {
         true => Ok(()),

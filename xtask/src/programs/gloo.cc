@@ -1,4 +1,4 @@
-// Sums over gloo's ibverbs transport, with both of its algorithms. Two processes run it: FOLDER is where they meet, RANK is 0 or 1.
+// Sums over gloo's ibverbs transport, with both of its algorithms. Two processes run it: They exchange addresses in FOLDER; RANK is 0 or 1.
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,12 +17,12 @@ namespace {
 constexpr int kSize = 2;
 constexpr int kRounds = 3;
 
-// run() returns before the completion of its last notification was handled, and the destructor throws if it still is not.
+// run() may return before it has handled the completion of its last notification. The destructor throws in that case.
 class Ring : public gloo::AllreduceRing<float> {
  public:
   using gloo::AllreduceRing<float>::AllreduceRing;
 
-  // Completions of a queue pair come in order, so those of all earlier sends to this peer were handled, too.
+  // Completions of a queue pair arrive in order, so those of all earlier sends to this peer have been handled too.
   void drain() { sendNotificationBuf_->waitSend(); }
 };
 

@@ -1,6 +1,6 @@
-//! The same programs over iWARP: which of the list need something that this wire does not have.
+//! The same programs over iWARP, without those that need a feature that iWARP lacks.
 //!
-//! docs/use/iwarp-programs.md comes from here.
+//! docs/use/iwarp-programs.md is generated from this file.
 
 use super::pool::Job;
 use super::verdict::{Row, Verdict};
@@ -32,7 +32,7 @@ const TRIAL: &str = "it shows what `ferroce run` does, whatever the wire";
 const UNTRIED: &str = "it is not tried yet";
 const EXTENSIONS: &str = "it needs atomic write and flush";
 
-/// Kinds of jobs, parts of their names, and what they need; the first line that fits decides.
+/// Kinds of jobs, parts of their names, and what they need. The first matching line applies.
 #[rustfmt::skip]
 const NEEDS: &[(&str, &[&str], &str)] = &[
     ("pyverbs", &["test_cqex", "test_cq_events"], BY_HAND),
@@ -73,7 +73,7 @@ pub(super) fn obstacle(job: &Job) -> Option<&'static str> {
     NEEDS.iter().find(fits).map(|(_, _, why)| *why).filter(|why| !why.is_empty())
 }
 
-/// Tests of the modules that run, and why each may be skipped or fail.
+/// Tests that may be skipped or fail, with the reason.
 const TESTS: &[(&str, &str)] = &[
     ("test_rdmacm_async_ex_leave_multicast_traffic", "it needs multicast"),
     ("test_rdmacm_async_ex_multicast_traffic", "it needs multicast"),
@@ -88,7 +88,7 @@ const TESTS: &[(&str, &str)] = &[
     ("test_query_gid_ex_bad_flow", "it needs an empty entry of the GID table, which has one entry"),
 ];
 
-/// The row of a test that may be skipped or fail over iWARP, with the reason; any other row as it is.
+/// The row with the reason if its test may be skipped or fail over iWARP. Other rows are unchanged.
 pub(super) fn listed(row: Row) -> Row {
     let name = row.name.split(' ').next().and_then(|test| test.rsplit('.').next());
     match TESTS.iter().find(|(test, _)| Some(*test) == name) {

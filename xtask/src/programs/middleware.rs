@@ -1,7 +1,7 @@
 //! Middleware on ferroce: UCX, Open MPI, MPICH, libfabric, qperf and fio, each with both of its sides, as Debian packages them.
 //!
-//! `UCX_TLS` leaves UCX no other way than the device, and `ferroce run --explain` prints how many packets the device carried:
-//! both must agree that the data went through ferroce.
+//! `UCX_TLS` restricts UCX to the device. `ferroce run --explain` prints the number of packets, which must show that the data
+//! went through ferroce.
 
 use std::process::Command;
 
@@ -11,14 +11,14 @@ use super::explained::{self, LIMIT, Ports, Session, carried, contains};
 use super::session::{Launcher, Program, is_listening};
 use crate::tools::{not_installed, which};
 
-/// One row: what is run, and what shows success.
+/// One row: the programs, and the output of a success.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     kind: Kind,
 }
 
 enum Kind {
-    /// A program by itself, and everything that its output must name.
+    /// A single program, and the texts that its output must contain.
     Alone(&'static str, &'static [&'static str]),
     /// ucx_perftest over these transports: the test, once for each size.
     Ucx(&'static str, &'static str, &'static [u32]),
@@ -33,7 +33,7 @@ enum Kind {
     Qperf(&'static str, &'static [&'static str]),
     /// fi_pingpong over this provider, with endpoints of this kind, all sizes, every byte compared.
     Fabric(&'static str, &'static str),
-    /// fio with this verb and these options of both sides; how deep the server's queue is.
+    /// fio with this verb, these options of both sides, and this depth of the server's queue.
     Fio(&'static str, &'static str, u32),
 }
 
@@ -49,7 +49,7 @@ struct MpiLibrary {
     packages: &'static str,
 }
 
-/// Two variables for tests that run as root; more ranks than processors on purpose.
+/// Two variables allow root. More ranks than processors are intended.
 const OPEN_MPI: MpiLibrary = MpiLibrary {
     compiler: "mpicc.openmpi",
     flags: "-Wextra",
@@ -57,7 +57,7 @@ const OPEN_MPI: MpiLibrary = MpiLibrary {
             --mca pml ucx --mca osc ucx --mca btl ^openib",
     packages: "openmpi-bin libopenmpi-dev",
 };
-/// Its MPI_STATUSES_IGNORE looks like an array that is too short. `NOLOCAL` leaves out its own shared memory.
+/// The flag suppresses a warning: MPI_STATUSES_IGNORE looks like an array that is too short. `NOLOCAL` disables its shared memory.
 const MPICH: MpiLibrary = MpiLibrary {
     compiler: "mpicc.mpich",
     flags: "-Wno-stringop-overflow",
@@ -69,12 +69,12 @@ const fn case(name: &'static str, kind: Kind) -> Case {
     Case { name, kind }
 }
 
-/// UCX connects reliable connections with datagrams, whence the auxiliary transport: what its own short name `rc_v` means.
+/// UCX establishes reliable connections by datagrams, so it needs the auxiliary transport. Its alias `rc_v` means the same.
 const RC: &str = "rc_verbs,ud_verbs:aux";
 const UD: &str = "ud_verbs";
 /// Inline, one packet, and large: each is another protocol of UCX.
 const SIZES: &[u32] = &[8, 4000, 300_000];
-/// Inline, copied, in place.
+/// Inline, copied, zero-copy.
 const LAYOUTS: &[&str] = &["-D short -s 8", "-D bcopy -s 2000", "-D zcopy -s 3000"];
 /// Atomics have one size.
 const WORD: &[u32] = &[8];
@@ -133,7 +133,7 @@ pub(crate) const CASES: &[Case] = &[
     case("fi_pingpong verbs dgram", Fabric("verbs", "dgram")), case("fi_pingpong verbs;ofi_rxd rdm", Fabric("verbs;ofi_rxd", "rdm")),
 
     // fio refuses random orders for this engine; with a depth, READs and WRITEs go to the server's buffers in random order.
-    // Only who gets SENDs looks at what is in them, and must have a receive for each: fio's servers allow no RNR retries.
+    // Only the receiver of SENDs checks the data. It needs a posted receive for each: fio's servers allow no RNR retries.
     case("fio --verb=write", Fio("write", "--iodepth=1", 1)), case("fio --verb=read", Fio("read", "--iodepth=1", 1)),
     case("fio --verb=write, random buffers", Fio("write", "--iodepth=16", 16)),
     case("fio --verb=read, random buffers", Fio("read", "--iodepth=16", 16)),
@@ -159,13 +159,13 @@ impl Case {
     }
 }
 
-/// Why a row cannot be run here.
+/// Why a row cannot run on this machine.
 pub(crate) fn obstacle(name: &str) -> Option<String> {
     let (program, package) = CASES.iter().find(|case| case.name == name)?.needs();
     which(program).is_none().then(|| not_installed(program, package))
 }
 
-/// The job of a worker.
+/// Runs a row in the worker.
 pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     explained::run(launcher, name, (CASES, |case| case.name), &PORTS, |session, case, tails| {
         match case.kind {
@@ -237,14 +237,14 @@ impl Session<'_> {
         let line = format!("env UCX_TLS={tls} {start} {program}");
         let output = self.alone(self.name, &line, tails)?;
         contains(&output, &[&format!("{ranks} ranks, ")])?;
-        // 3 MiB went round the ring alone: by SENDs, in packets of 4 KiB at most, or by READs of a message or less.
+        // The ring test alone moves 3 MiB: by SENDs in packets of at most 4 KiB, or by READs of at most a message.
         carried(&output, 256 * u64::from(ranks))
     }
 
     fn qperf(&self, options: &str, tests: &[&str], tails: &mut Vec<String>) -> Result<(), String> {
         let port = self.port;
         let server = format!("qperf -lp {port}");
-        // Its option for a number of messages hangs, over TCP too; a second is the least time it takes.
+        // qperf's option for a number of messages hangs, over TCP too. One second is its shortest duration.
         let client = format!("qperf -lp {port} {options} -t 1 127.0.0.1 {} quit", tests.join(" "));
         let [_, output] = self.pair(|_| is_listening(port), [&server, &client], tails)?;
         match tests.iter().find(|test| !is_measured(&output, test)) {
@@ -270,7 +270,7 @@ impl Session<'_> {
     }
 
     fn fio(&self, verb: &str, options: &str, depth: u32, tails: &mut Vec<String>) -> Result<(), String> {
-        // Threads, because a child of fio ends without the exit handlers that write the device's report.
+        // With `--thread`, because a child process of fio runs no exit handlers, which write the device's report.
         let base = format!("fio --ioengine=rdma --thread --port={} --bs=16k --size=1m {options}", self.port);
         let server = format!("{base} --name=server --rw=read --iodepth={depth}");
         let client = format!("{base} --name=client --rw=write --hostname=127.0.0.1 --verb={verb}");
@@ -298,7 +298,7 @@ fn is_measured(output: &str, test: &str) -> bool {
         Some((_, figure)) => figure
             .split_whitespace()
             .next()
-            // It writes a thousand as 1,000.
+            // qperf prints thousands separators.
             .and_then(|word| word.replace(',', "").parse::<f64>().ok())
             .is_some_and(|value| value > 0.0),
         None => false,

@@ -1,22 +1,22 @@
-//! Foreign programs on ferroce: Debian's and PyPI's packages, untouched, below `ferroce run`, in a network of their own.
+//! Foreign programs on ferroce: unmodified packages of Debian and PyPI under `ferroce run`, in a private network.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `applications` | iSER, DAPL, gloo, librpma, migration of a guest; `gloo.cc` and `rpma.c` are what two of them run |
-//! | `iwarp` | which of all these run over iWARP |
-//! | `cases` | the table: which programs, how, and what shows success |
-//! | `conversation` | how a server and its clients are run |
-//! | `explained` | what `applications`, `middleware` and `pypi` share |
-//! | `middleware` | UCX, Open MPI, MPICH, libfabric, qperf, fio; `mpi.c` is what both MPIs run |
-//! | `pypi` | Mooncake, Open MPI, MPICH, InfiniStore, NIXL, from PyPI; programs/pypi has what they run |
-//! | `trials` | what `ferroce run` itself promises |
+//! | `applications` | iSER, DAPL, gloo, librpma, migration of a guest; `gloo.cc` and `rpma.c` are programs of two of them |
+//! | `iwarp` | the programs that run over iWARP |
+//! | `cases` | the table of verbs programs and the output of their success |
+//! | `conversation` | runs a server and its clients |
+//! | `explained` | functions that `applications`, `middleware` and `pypi` share |
+//! | `middleware` | UCX, Open MPI, MPICH, libfabric, qperf, fio; both MPIs run `mpi.c` |
+//! | `pypi` | Mooncake, Open MPI, MPICH, InfiniStore, NIXL, from PyPI; their scripts are in programs/pypi |
+//! | `trials` | tests of `ferroce run` itself |
 //! | `rdmacm` | programs that connect by librdmacm |
 //! | `rsockets` | programs over rsockets, and over librspreload |
 //! | `conformance` | rdma-core's own test suite |
-//! | `skips` | which of its tests may be skipped, and why; docs/reference/conformance.md comes from it |
-//! | `variations` | which jobs only vary others, and a short list |
+//! | `skips` | its tests that may be skipped, with reasons; docs/reference/conformance.md is generated from it |
+//! | `variations` | jobs that only vary others, and a short list |
 //! | `network` | the namespace |
-//! | `pool`, `worker`, `session` | who runs what where |
+//! | `pool`, `worker`, `session` | the queue of jobs, the worker processes, one running case |
 //! | `verdict` | rows, tables and tallies |
 
 mod applications;
@@ -80,7 +80,7 @@ pub struct Setup {
     pub logs: PathBuf,
 }
 
-/// Debian packages, and a file that shows that each is there.
+/// Debian packages, and a file of each that shows whether it is installed.
 const PACKAGES: [(&str, &str); 17] = [
     ("ibverbs-utils", "/usr/bin/ibv_devinfo"),
     ("perftest", "/usr/bin/ib_write_bw"),
@@ -144,7 +144,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     report
 }
 
-/// The step that repeats them without the same-host fabric: in a process of its own, with its own environment.
+/// The step that repeats them without the same-host fabric, in a separate process with its own environment.
 pub(crate) fn check_over_udp(ctx: &Context) -> Report {
     let ran = match std::env::current_exe() {
         Ok(this) => {
@@ -163,7 +163,7 @@ pub(crate) fn check_over_udp(ctx: &Context) -> Report {
     report
 }
 
-/// Everything there is, as far as the filter lets it through.
+/// All jobs that match the filter.
 fn jobs(filter: &[String]) -> Vec<Job> {
     let of = |kind: &'static str| move |name: &'static str| Job { kind, name: name.to_owned() };
     let modules = conformance::MODULES.iter().map(|(name, _)| *name).map(of("pyverbs"));
@@ -188,7 +188,7 @@ fn jobs(filter: &[String]) -> Vec<Job> {
     .collect()
 }
 
-/// Installs what is missing, where that is allowed. In two steps, because one package that a system lacks fails the whole step.
+/// Installs missing packages, if that is allowed. In two steps, because one unavailable package fails a whole step.
 pub fn provide(ctx: &Context, report: &mut Report) {
     for packages in [&PACKAGES[..], &applications::PACKAGES] {
         let missing: Vec<&str> =
@@ -199,7 +199,7 @@ pub fn provide(ctx: &Context, report: &mut Report) {
     }
 }
 
-/// The command and its libraries, as people build them.
+/// Builds the command and its libraries as users do.
 pub fn build(ctx: &Context) -> Result<PathBuf, String> {
     let packages = ["ferroce-cli", "ferroce-ibverbs", "ferroce-rdmacm", "ferroce-shim"];
     let build = Process::cargo(["build", "--release"]).args(packages.iter().flat_map(|name| ["-p", name]));

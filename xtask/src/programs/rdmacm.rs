@@ -1,6 +1,6 @@
 //! Programs that connect by librdmacm: rdmacm-utils, and perftest with `-R`.
 //!
-//! A server is ready when its port stands in ferroce's own table as listened to; there is no socket of the kernel to look for.
+//! A server is ready when ferroce's table of ports lists its port as listening. The kernel has no socket for it.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ pub(crate) const CASES: &[Case] = &[
     perftest!("ib_send_bw -b -e -n 300"), perftest!("ib_write_bw -q 8 -n 300"), perftest!("ib_read_bw -q 8 -n 300"), perftest!("ib_send_bw -q 4 -T 96 -n 300"),
     perftest!("ib_write_bw -a -n 5", "127.0.0.1", 23), perftest!("ib_send_lat -a -n 5", "127.0.0.1", 23),
     perftest!("ib_write_bw -D 3 -f 1"),
-    // Its IPv6 GIDs; the other side's address it looks up as IPv4 only (docs/use/rdmacm.md).
+    // With IPv6 GIDs. perftest resolves the address of the other side as IPv4 only (docs/use/rdmacm.md).
     perftest!("ib_send_bw --ipv6 -n 300"), perftest!("ib_send_lat --ipv6 -n 300"), perftest!("ib_write_bw --ipv6 -n 300"), perftest!("ib_write_lat --ipv6 -n 300"),
     perftest!("ib_read_bw --ipv6 -n 300"), perftest!("ib_read_lat --ipv6 -n 300"), perftest!("ib_atomic_bw --ipv6 -n 300"), perftest!("ib_atomic_lat --ipv6 -n 300"),
     perftest!("ib_send_bw --ipv6 -c UD -n 300"), perftest!("ib_send_lat --ipv6 -c UD -n 300"),
@@ -76,14 +76,14 @@ const FIRST_PORT: u16 = 26_000;
 /// The fixed port of some programs.
 const FIXED_PORT: u16 = 7174;
 
-/// Why a row cannot be run here.
+/// Why a row cannot run on this machine.
 pub(crate) fn obstacle(name: &str) -> Option<String> {
     let program = name.split(' ').next()?;
     let package = if program.starts_with("ib_") { "perftest" } else { "rdmacm-utils" };
     which(program).is_none().then(|| not_installed(program, package))
 }
 
-/// The job of a worker.
+/// Runs a row in the worker.
 pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     let (at, case) = match conversation::find(CASES, name) {
         Ok(found) => found,
@@ -99,7 +99,7 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     conversation::run(launcher, case, &manner)
 }
 
-/// Their output goes to files, where libc would keep lines back; so they run with lines let go.
+/// The command line, with line-buffered output: it goes to a file, which libc buffers fully.
 fn words(line: &str, port: u16) -> Vec<String> {
     let line = format!("stdbuf -oL {}", line.replace("{port}", &port.to_string()));
     line.split_whitespace().map(str::to_owned).collect()

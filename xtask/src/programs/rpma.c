@@ -37,7 +37,7 @@ static void expect(struct rpma_conn *conn, enum rpma_conn_event wanted)
     }
 }
 
-/* Waits for the one request that asks for a completion. */
+/* Waits for the only request that is signalled. */
 static void complete(struct rpma_conn *conn, const char *what)
 {
     struct rpma_cq *cq;

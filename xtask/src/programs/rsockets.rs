@@ -1,4 +1,4 @@
-//! Programs over rsockets: those of rdmacm-utils, and ordinary socket programs below Debian's librspreload.
+//! Programs over rsockets: those of rdmacm-utils, and ordinary socket programs with Debian's librspreload.
 
 use std::path::Path;
 use std::time::Duration;
@@ -29,8 +29,8 @@ macro_rules! pair {
     };
 }
 
-/// One of the sizes that `riostream -S all` runs through. All of them with its own counts, some million transfers that each
-/// wait for the other program's processor, take minutes where two cores have more to do; a few of each take a moment.
+/// One of the sizes of `riostream -S all`, with fewer transfers. Its own counts are some million transfers, which take minutes on
+/// two busy cores.
 macro_rules! every {
     ($size:literal) => {
         case(
@@ -42,13 +42,13 @@ macro_rules! every {
     };
 }
 
-/// What a run of one size prints.
+/// Output of a run of one size.
 const ONE: Proof = Says("custom");
 /// The last of all sizes.
 const ALL: Proof = Says("6m_bw");
 
-/// Every row. `{file}` stands for a file to copy, `{copy}` for the copy, `{preload}` for what turns a program's sockets
-/// into rsockets.
+/// Every row. `{file}` stands for a file to copy, `{copy}` for the copy, `{preload}` for the environment that turns sockets into
+/// rsockets.
 #[rustfmt::skip]
 pub(crate) const CASES: &[Case] = &[
     pair!("rstream", Says("1m_bw")),
@@ -59,7 +59,7 @@ pub(crate) const CASES: &[Case] = &[
     pair!("rstream -S 1000000 -C 10 -T b -T v -B 8192", ONE), pair!("rstream -S 300 -C 1000 -T v -i 0", ONE),
     pair!("rstream -S 100000 -C 100 -T b -T v", "fd18::1", ONE), pair!("rstream -S 100000 -C 100 -T v", "198.18.0.1", ONE),
     pair!("rstream -S 5000 -C 100 -k 1", Says("Keepalive: ON")),
-    // These two use sockets of the kernel; what they show is that `ferroce run` does not get in their way.
+    // These two use sockets of the kernel. They show that `ferroce run` does not affect them.
     pair!("rstream -S 5000 -C 100 -T s", ONE), pair!("rstream -S 5000 -C 100 -T f -T b", ONE),
 
     pair!("riostream", Says("1m_bw")),
@@ -85,12 +85,12 @@ pub(crate) const CASES: &[Case] = &[
     case(Follows, "{preload} iperf3 -s -1 -p {port}", "{preload} iperf3 -c 127.0.0.1 -n 20M -R -P 3 -p {port}", Says("iperf Done")),
 ];
 
-/// Sweeps are some hundred thousand round trips of programs that spin: moments on an idle machine, a minute where two cores have
-/// ten threads to run.
+/// Time limit. Sweeps are some hundred thousand round trips of spinning programs: seconds on an idle machine, a minute if two
+/// cores run ten threads.
 const LIMIT: Duration = Duration::from_secs(300);
 /// First port of these cases; each has its own.
 const FIRST_PORT: u16 = 27_000;
-/// Where Debian keeps librspreload.
+/// Paths of Debian's librspreload.
 const PRELOADS: [&str; 2] = [
     "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so",
     "/usr/lib/aarch64-linux-gnu/rsocket/librspreload.so",
@@ -100,7 +100,7 @@ fn preload() -> Option<&'static str> {
     PRELOADS.into_iter().find(|path| Path::new(path).exists())
 }
 
-/// Why a row cannot be run here.
+/// Why a row cannot run on this machine.
 pub(crate) fn obstacle(name: &str) -> Option<String> {
     let mut words = name.split(' ');
     let first = words.next()?;
@@ -112,7 +112,7 @@ pub(crate) fn obstacle(name: &str) -> Option<String> {
     which(program).is_none().then(|| not_installed(program, package))
 }
 
-/// The job of a worker.
+/// Runs a row in the worker.
 pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     let found = conversation::find(CASES, name)
         .and_then(|(at, case)| Ok((at, case, Files::new(&launcher.logs, case.name)?)));
@@ -130,7 +130,7 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     conversation::run(launcher, case, &manner)
 }
 
-/// Their output goes to files, where libc would keep lines back; so they run with lines let go.
+/// The command line, with line-buffered output: it goes to a file, which libc buffers fully.
 fn words(line: &str, port: u16, files: &Files) -> Vec<String> {
     let preload = format!("env LD_PRELOAD={}", preload().unwrap_or_default());
     let line = line.replace("{port}", &port.to_string()).replace("{preload}", &preload);

@@ -1,6 +1,6 @@
 //! One case, run inside the network namespace: start, watch, judge, clean up.
 //!
-//! Output goes to files, because a program that is killed must still show how far it came.
+//! Output goes to files, so that the output of a killed program is kept.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::process::kill_tree;
 
 const TICK: Duration = Duration::from_millis(5);
-/// How long a server may take to end once its client did.
+/// Time limit for a server to end after its client.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// A program under `ferroce run`.
@@ -42,7 +42,7 @@ impl Launcher {
         Launcher { ferroce: self.ferroce.clone(), options, logs: self.logs.clone() }
     }
 
-    /// Runs a server and, once it is ready, a client. Returns their outputs; both must end well. `tails` takes their last lines.
+    /// Runs a server and, once it is ready, a client. Both must succeed. Returns their outputs, and appends their last lines to `tails`.
     pub(crate) fn pair(
         &self,
         name: &str,
@@ -79,7 +79,7 @@ impl Program {
         Ok(Program { child, log, title })
     }
 
-    /// Its process number.
+    /// Its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -97,7 +97,7 @@ impl Program {
         std::iter::once(format!("  $ {}", self.title)).chain(shown).collect()
     }
 
-    /// Waits until `ready` returns true; fails if the program ends first.
+    /// Waits until `ready` returns `true`. Fails if the program ends first.
     pub fn wait_until(
         &mut self,
         limit: Duration,
@@ -117,7 +117,7 @@ impl Program {
         Ok(())
     }
 
-    /// Waits for its end; it must be a good one.
+    /// Waits for its end, which must be a success.
     pub fn finish(&mut self, limit: Duration) -> Result<(), String> {
         match self.status(limit)? {
             status if status.success() => Ok(()),
@@ -125,7 +125,7 @@ impl Program {
         }
     }
 
-    /// A server, whose client has ended.
+    /// Waits for the end of a server whose client has ended.
     pub fn finish_soon(&mut self) -> Result<(), String> {
         self.finish(LINGER)
     }

@@ -1,4 +1,4 @@
-//! Which tests of the conformance suite may be skipped, and why.
+//! Tests of the conformance suite that may be skipped, and the reasons.
 
 /// The list; its head describes the format of a line.
 const LIST: &str = include_str!("skips.txt");
@@ -9,7 +9,7 @@ fn entries() -> impl Iterator<Item = (&'static str, &'static str)> {
     lines.filter_map(|line| line.split_once('|')).map(|(test, reason)| (test.trim(), reason.trim()))
 }
 
-/// Why this test may be skipped; none if it may not.
+/// Why this test may be skipped; `None` if it must run.
 pub(crate) fn reason_for(test: &str) -> Option<&'static str> {
     entries().find(|(pattern, _)| matches(pattern, test)).map(|(_, reason)| reason)
 }
@@ -51,7 +51,7 @@ mod tests {
         would have to check and copy for each request that names an imported region, and outlive the owner. That needs one NIC for\n\
         both processes, a daemon, which ferroce does not have.\n";
 
-    /// What no test of the suite covers, and the manual pages leave open.
+    /// Behaviour that no test of the suite covers and that the manual pages leave open.
     const CHOICES: &str = "\n## Where the manual leaves a choice\n\n\
         No test of the suite covers these. ferroce does what Linux's drivers (mlx5, rxe) and connection manager do:\n\n\
         | case | result |\n\

@@ -1,4 +1,4 @@
-//! Trials of `ferroce run` itself: what it promises besides starting a program.
+//! Tests of `ferroce run` itself: its guarantees besides starting a program.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use super::session::{Launcher, Program};
 use super::worker::{answer, judged};
 use crate::step::is_root;
 
-/// A trial: its name, options of `ferroce run`, a shell script to run below it, and what must come of it.
+/// A trial: its name, options of `ferroce run`, a shell script to run under it, and the expected outcome.
 struct Trial {
     name: &'static str,
     options: &'static [&'static str],
@@ -36,8 +36,8 @@ macro_rules! transfer {
     };
 }
 
-/// The same with a program whose two sides agree at the end that both are done: without, a side may be gone before the
-/// other one heard that its last message arrived, and on a bad network that is an error by right.
+/// The same with a program whose two sides synchronise at the end. Otherwise a side may exit before the other one gets the last ACK,
+/// which is an error on a lossy network.
 macro_rules! bandwidth {
     ($port:literal) => {
         concat!(
@@ -90,7 +90,7 @@ pub(crate) fn names() -> Vec<&'static str> {
         .collect()
 }
 
-/// The job of a worker.
+/// Runs a trial in the worker.
 pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     match name {
         "--capture" => capture(launcher),
@@ -128,7 +128,7 @@ fn shell_status(status: std::process::ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }
 
-/// A file with packets in it, and the sentence that counts them.
+/// Checks that a capture is written, and the sentence with its packet count.
 fn capture(launcher: &Launcher) -> Value {
     let file = launcher.logs.join("trial.pcapng");
     let _ = std::fs::remove_file(&file);
@@ -143,7 +143,7 @@ fn capture(launcher: &Launcher) -> Value {
     })
 }
 
-/// A signal that reaches only the waiting parent must reach the program.
+/// Checks that `ferroce run` forwards a signal to the program.
 fn signal(launcher: &Launcher) -> Value {
     let script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
     judged(start(launcher, "signal passed on", &["--explain"], script), |program| {
@@ -157,7 +157,7 @@ fn signal(launcher: &Launcher) -> Value {
     })
 }
 
-/// "No root" is a promise: the same transfer as a user without rights.
+/// ferroce must work without root: runs the same transfer as a user without rights.
 fn nobody(launcher: &Launcher, option: &str) -> Value {
     if !is_root() {
         return serde_json::json!({"verdict": "skip", "reason": "everything ran as an ordinary user already"});
@@ -170,7 +170,7 @@ fn nobody(launcher: &Launcher, option: &str) -> Value {
         until ss -ltn | grep -q :{port}; do kill -0 $server || exit 9; done
         f ibv_rc_pingpong -g 0 -n 100 -p {port} 127.0.0.1 && wait $server"
     );
-    // Not below `ferroce run`, which the script starts itself.
+    // Not under `ferroce run`, which the script starts itself.
     let mut command = Command::new("sh");
     command.args(["-c", &format!("FERROCE='{}'; {script}", launcher.ferroce.display())]);
     judged(Program::of(command, &launcher.logs, &format!("as nobody {option}")), |program| {
@@ -181,7 +181,7 @@ fn nobody(launcher: &Launcher, option: &str) -> Value {
     })
 }
 
-/// Whether user 65534 could run the command at all: a clone below /root cannot be entered.
+/// Whether user 65534 can execute the command. A clone below /root is not accessible.
 pub(crate) fn reachable_by_nobody(ferroce: &Path) -> bool {
     let id = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
     Command::new("setpriv")

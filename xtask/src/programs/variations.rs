@@ -1,4 +1,4 @@
-//! Which jobs only vary others in a size, a depth or an address, and a short list with one program of each kind.
+//! Jobs that differ from others only in a size, a depth or an address, and a short list with one program of each kind.
 //!
 //! `cargo xtask test` leaves the variations out, and runs the short list alone over UDP; `--full` runs everything on both links.
 
@@ -34,7 +34,7 @@ const VARIATIONS: [&str; 26] = [
     "random buffers",
 ];
 
-/// Jobs that such a part names, and that prove something of their own.
+/// Jobs whose names contain such a part, but which test something different.
 #[rustfmt::skip]
 const KEPT: [&str; 18] = [
     "riostream -S 5000 -C 50 -T b -T v -p {port} -s 127.0.0.1",

@@ -6,7 +6,7 @@ use super::pool::Job;
 use super::skips;
 use crate::step::Report;
 
-/// What came of one case or test.
+/// The outcome of one case or test.
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) verdict: Verdict,
@@ -39,7 +39,7 @@ impl Verdict {
 }
 
 impl Row {
-    /// What a worker answered.
+    /// The row of a worker's answer.
     pub(crate) fn of(name: String, answer: &Value) -> Row {
         let verdict = match answer["verdict"].as_str() {
             Some("pass") => Verdict::Pass,
@@ -57,7 +57,7 @@ impl Row {
         }
     }
 
-    /// What could not run here.
+    /// The row of a job that cannot run on this machine.
     pub(crate) fn skipped(name: String, reason: &str) -> Row {
         Row::of(name, &json!({"verdict": "skip", "reason": reason}))
     }
@@ -79,14 +79,14 @@ impl Row {
     }
 }
 
-/// Tallies what [`Row::line`] wrote, of a run in another process.
+/// Tallies the lines that [`Row::line`] wrote in another process.
 pub(super) fn from_lines(lines: &[String], report: &mut Report) {
     for line in lines {
         let Some((word, rest)) = line.split_once(' ') else { continue };
         if !rest.contains(" s  ") {
             continue;
         }
-        let (known, place) = match word {
+        let (is_known, list) = match word {
             "pass" => {
                 report.passed += 1;
                 continue;
@@ -95,9 +95,9 @@ pub(super) fn from_lines(lines: &[String], report: &mut Report) {
             "SKIP" => (report.skips.contains(line), &mut report.skips),
             _ => continue,
         };
-        // The table at the end repeats them.
-        if !known {
-            place.push(line.clone());
+        // The table at the end repeats these lines.
+        if !is_known {
+            list.push(line.clone());
         }
     }
 }
@@ -134,13 +134,13 @@ pub(crate) fn count(rows: &[Row], verdict: Verdict) -> usize {
     rows.iter().filter(|row| row.verdict == verdict).count()
 }
 
-/// All rows for programs to read.
+/// All rows as JSON.
 pub(crate) fn to_json(rows: &[Row]) -> Value {
     let row = |row: &Row| json!({"name": row.name, "verdict": row.verdict.word(), "reason": row.reason, "seconds": row.wall_s});
     json!(rows.iter().map(row).collect::<Vec<_>>())
 }
 
-/// What did not pass, with the outputs, and the tally.
+/// The rows that did not pass, with their outputs, and the tally.
 pub(crate) fn to_text(rows: &[Row]) -> String {
     let mut text = String::new();
     for row in rows.iter().filter(|row| row.is_failure()) {
@@ -160,7 +160,7 @@ pub(crate) fn to_text(rows: &[Row]) -> String {
     )
 }
 
-/// For `cargo xtask test`. A listed skip is no news: the list is checked in, and every entry has its reason.
+/// Adds the rows to the report of `cargo xtask test`. A listed skip is not reported, because the list in the repository has its reason.
 pub(crate) fn into_report(rows: &[Row], report: &mut Report) {
     for row in rows {
         report.output.push(row.line());

@@ -1,4 +1,4 @@
-//! The side inside the network namespace: reads the name of a job, runs it, answers with one line of JSON.
+//! The worker process inside the network namespace: reads the name of a job, runs it, and prints one line of JSON.
 //!
 //! Each worker has its own namespace, so two of them never share a port, an address or a registry.
 
@@ -21,25 +21,25 @@ use super::session::{Launcher, Program, is_listening};
 use super::{Setup, trials};
 use crate::step::fail;
 
-/// First TCP port of the pairs; each case has its own, so that a port that the kernel still holds does not matter.
+/// First TCP port of the pairs. Each case has its own, because the kernel may still hold the port of an earlier one.
 const FIRST_PORT: u16 = 20_000;
 
-/// perftest compares two clocks before it measures, and where the machine took the processor away in between, says so and prints zeros:
-/// that says nothing about us, and it is asked again.
+/// Number of repetitions. perftest compares two clocks before it measures. If it is preempted in between, it reports that and prints
+/// zeros. This is no fault of ferroce, so the case is repeated.
 const CLOCK_RETRIES: u32 = 2;
 const CLOCKS_DISAGREE: &str = "Correlation coefficient r^2";
 
-fn could_tell_the_time(answer: &Value) -> bool {
+fn has_good_clock(answer: &Value) -> bool {
     answer["verdict"] == "pass" || !answer["tail"].to_string().contains(CLOCKS_DISAGREE)
 }
 
-/// Whether a program waits in vain for datagrams that were lost. Nothing repeats those; over UDP one that finds the socket full is lost,
-/// so such a program is given a second try, and the row says so.
+/// Whether a program may wait for lost datagrams and so never end. Over UDP a datagram is lost if the socket buffer is full, and it is not
+/// retransmitted. Such a program gets a second try, which its row mentions.
 fn may_lose_datagrams(kind: &str, name: &str) -> bool {
     is_over_udp() && kind == "case" && name.contains("-c UD")
 }
 
-/// The answer of the second try, which tells of the first.
+/// The answer of the second try, with the reason of the first failure.
 fn second_try(first: &Value, mut second: Value) -> Value {
     let reason = first["reason"].as_str().unwrap_or_default();
     if second["verdict"] == "pass" {
@@ -48,7 +48,7 @@ fn second_try(first: &Value, mut second: Value) -> Value {
     second
 }
 
-/// What a job came to, on its way through a pipe.
+/// The outcome of a job as JSON.
 pub(crate) fn answer(outcome: Result<(), String>, tails: Vec<String>) -> Value {
     match outcome {
         Ok(()) => json!({"verdict": "pass"}),
@@ -56,7 +56,7 @@ pub(crate) fn answer(outcome: Result<(), String>, tails: Vec<String>) -> Value {
     }
 }
 
-/// What a program came to, by `judge`; with its last lines.
+/// The outcome of a program according to `judge`, with its last lines.
 pub(crate) fn judged(
     program: Result<Program, String>,
     judge: impl FnOnce(&mut Program) -> Result<(), String>,
@@ -67,7 +67,7 @@ pub(crate) fn judged(
     }
 }
 
-/// The worker's life: until its standard input ends.
+/// Runs the worker until its standard input ends.
 pub(crate) fn run(args: &Setup) -> ExitCode {
     let gids = match network::gid_indices(&args.ferroce) {
         Ok(gids) => gids,
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Setup) -> ExitCode {
         };
         let mut answer = job();
         for _ in 0..CLOCK_RETRIES {
-            if could_tell_the_time(&answer) {
+            if has_good_clock(&answer) {
                 break;
             }
             answer = job();
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Setup) -> ExitCode {
             answer = second_try(&answer, job());
         }
         answer["wall_s"] = json!(started.elapsed().as_secs_f64());
-        // The reader is our parent; without it there is no receiver.
+        // A write fails if the parent, which reads the answers, has ended.
         if writeln!(std::io::stdout(), "{answer}").is_err() {
             break;
         }
@@ -136,7 +136,7 @@ fn pair(launcher: &Launcher, case: &Case, mut words: Vec<String>, port: u16) -> 
     answer(ended.and_then(|[_, client]| case.proof.check(&client)), tails)
 }
 
-/// Its output goes to a file, where libc would keep lines back; so it runs with lines let go.
+/// Runs a program that waits for an event. `stdbuf` makes its output line-buffered, because it goes to a file.
 fn watch(launcher: &Launcher, case: &Case, words: &[String]) -> Value {
     let mut line: Vec<String> = ["stdbuf", "-oL"].map(str::to_owned).into();
     line.extend_from_slice(words);
@@ -147,8 +147,8 @@ fn watch(launcher: &Launcher, case: &Case, words: &[String]) -> Value {
             Command::new("ip").args(["addr", what, network::SPARE, "dev", network::INTERFACE]).status()
         };
         let _ = change("add");
-        let told = |program: &Program| case.proof.check(&program.output()).is_ok();
-        let outcome = program.wait_until(case.limit(), "told of the event", told);
+        let has_event = |program: &Program| case.proof.check(&program.output()).is_ok();
+        let outcome = program.wait_until(case.limit(), "told of the event", has_event);
         let _ = change("del");
         outcome
     })
@@ -162,9 +162,9 @@ mod tests {
     fn only_a_failure_of_perftests_own_clock_is_tried_again() {
         let output = |line: &str| vec!["65536 5 0.00".to_owned(), line.to_owned()];
         let clock = "Correlation coefficient r^2: 0.888603 < 0.9";
-        assert!(!could_tell_the_time(&answer(Err("22 rows".into()), output(clock))));
-        assert!(could_tell_the_time(&answer(Err("22 rows".into()), output("Failed status 12"))));
-        assert!(could_tell_the_time(&answer(Ok(()), output(clock))));
+        assert!(!has_good_clock(&answer(Err("22 rows".into()), output(clock))));
+        assert!(has_good_clock(&answer(Err("22 rows".into()), output("Failed status 12"))));
+        assert!(has_good_clock(&answer(Ok(()), output(clock))));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The workload whose instructions `cargo xtask instructions` counts.
 //!
-//! Both ends of a connection live in one process on two NICs. One thread works for both, and the background threads of the
-//! NICs are parked, so that every run executes the same instructions. Callgrind collects only inside [`callgrind_collects`] and dumps its counters after each call of
-//! [`callgrind_dumps`]. A row is measured in several batches, one dump each; the reader takes the median. Standard
-//! output has one line per dump: the name of the row, a tab, the number of operations in the batch.
+//! Both ends of a connection are in one process, on two NICs. One thread serves both, and the background threads of the
+//! NICs are parked, so that every run executes the same instructions. Callgrind collects only inside [`callgrind_collects`]
+//! and dumps its counters after each call of [`callgrind_dumps`]. A row is measured in several batches, one dump each; the
+//! reader takes the median. Standard output has one line per dump: the name of the row, a tab, the number of operations in
+//! the batch.
 //!
-//! `instructions ROW` runs the rows whose name contains the word; without valgrind the program only checks itself.
+//! `instructions ROW` runs the rows whose name contains the word. Without valgrind the program only checks itself.
 
 use ferroce::{
     Completion, Config, Cq, Device, LinkChoice, Mtu, Pd, RcQp, Region, RemoteRegion, WcStatus, wr,
@@ -17,7 +18,7 @@ use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Dumps per row. A timer or an address change disturbs one now and then; the median is undisturbed.
+/// Dumps per row. A timer or an address change may disturb some of them, but not the median.
 const BATCHES: usize = 15;
 /// Operations in a batch: a multiple of every period in the engine (the clock is read each 16th time), so that batches are alike.
 const OPERATIONS: u64 = 128;
@@ -36,13 +37,13 @@ const REQUEST: u64 = 1;
 const RECEIVE: u64 = 2;
 /// The transport timer of a queue pair for short messages: 4.096 µs times two to this power.
 const TIMEOUT: u8 = 14;
-/// Polls without a completion after which something is broken.
+/// Number of polls without a completion that counts as a failure.
 const PATIENCE: u64 = 1_000_000;
 
 /// Callgrind collects inside this function and nowhere else (`--toggle-collect`).
 #[inline(never)]
 fn callgrind_collects(work: &mut dyn FnMut() -> bool) -> bool {
-    // Something is left to do after the call, or it would become a jump that never returns here.
+    // `black_box` prevents a tail call, after which callgrind would miss the return from this function.
     black_box(work())
 }
 
@@ -52,13 +53,13 @@ fn callgrind_dumps() {
     black_box(0_u8);
 }
 
-/// The pipe that parked threads read from.
+/// The pipe from which parked threads read.
 static PARKED_AT: AtomicI32 = AtomicI32::new(-1);
 /// Threads that were parked.
 static PARKED: AtomicUsize = AtomicUsize::new(0);
 
-/// Holds every other thread of the process until the end of the pipe. They would take over while valgrind keeps
-/// this thread from polling for longer than a real processor would.
+/// Parks every other thread of the process until the pipe is closed. Under valgrind this thread polls less often than on a
+/// processor, so the background threads would start to poll.
 struct Parked(#[allow(dead_code, reason = "dropping it releases the threads")] PipeWriter);
 
 impl Parked {
@@ -66,7 +67,7 @@ impl Parked {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         PARKED_AT.store(reader.into_raw_fd(), Ordering::SeqCst);
         PARKED.store(0, Ordering::SeqCst);
-        // SAFETY: the handler makes one system call and touches atomics.
+        // SAFETY: the handler makes one system call and accesses atomics.
         unsafe {
             libc::signal(libc::SIGTRAP, wait_for_the_end_of_the_pipe as *const () as libc::sighandler_t)
         };
@@ -92,7 +93,7 @@ extern "C" fn wait_for_the_end_of_the_pipe(_: libc::c_int) {
     unsafe { libc::read(PARKED_AT.load(Ordering::SeqCst), (&raw mut byte).cast(), 1) };
 }
 
-/// Whether a thread is inside a system call in which background threads wait, where they hold no lock.
+/// Whether a thread is in a system call in which background threads wait without a lock.
 fn sleeps_in_poll(thread: libc::pid_t) -> bool {
     let waits = [libc::SYS_poll, libc::SYS_ppoll, libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
     let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
@@ -117,7 +118,7 @@ enum Role {
     Responder,
 }
 
-/// Whose calls are counted.
+/// The end whose calls are counted.
 #[derive(Clone, Copy)]
 struct Meter(Option<Role>);
 
@@ -160,7 +161,7 @@ impl End {
         self.qp.send_from(REQUEST, &[sge]).is_ok()
     }
 
-    /// Polls once. Returns whether a completion with this identifier was among what it found.
+    /// Polls once. Returns whether it found a completion with this identifier.
     fn poll(&self, wr_id: u64) -> bool {
         let mut found = [Completion::default(); 4];
         let count = self.cq.poll(&mut found).expect("the queue is polled");
@@ -169,7 +170,7 @@ impl End {
         found.iter().any(|one| one.wr_id == wr_id)
     }
 
-    /// Polls, each counted, until there is a completion with this identifier.
+    /// Polls until there is a completion with this identifier. Every poll is counted.
     fn complete(&self, meter: Meter, wr_id: u64) {
         let done = (0..PATIENCE).any(|_| meter.run(self.role, || self.poll(wr_id)));
         assert!(done, "no completion; {:?}", self.device.counters());
@@ -184,7 +185,7 @@ struct Pair {
 
 impl Pair {
     fn new(link: LinkChoice, operation: Operation) -> Self {
-        // Valgrind is slow: a long message seems overdue before it is sent. Without a timer none of it is sent twice.
+        // Under valgrind the timer would expire before a long message is sent. Without it, no packet is retransmitted.
         let timeout = if operation == Operation::LongWrite { 0 } else { TIMEOUT };
         let new = |role| End::new(role, link, timeout);
         let (requester, responder) = (new(Role::Requester), new(Role::Responder));
@@ -238,7 +239,7 @@ impl Pair {
         assert!(meter.run(Role::Requester, || requester.post_recv()), "the receive was refused");
     }
 
-    /// Polls both ends by turns until the requester has a completion.
+    /// Polls both ends alternately until the requester has a completion.
     fn alternate(&self, meter: Meter) {
         let Pair { requester, responder, .. } = self;
         let done = (0..PATIENCE).any(|_| {
@@ -282,7 +283,7 @@ const ROWS: [Row; 11] = [
 ];
 
 impl Row {
-    /// On a pair of its own, so that no row depends on the ones before it.
+    /// Runs the row on a new pair of queue pairs, so that it does not depend on earlier rows.
     fn run(&self) {
         let pair = Pair::new(self.link, self.operation);
         let _parked = Parked::park();

@@ -1,5 +1,5 @@
 //! Goals for single operations, as ratios: a page fetch to a bare READ, a lock to a bare atomic, a barrier to MPI's, and loss to no
-//! loss. Besides, the effect of every switch.
+//! loss. Also measures the effect of every switch.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ const ROUNDS: usize = 5;
 /// Large enough that losses cost more than the start.
 const LOSSY: &str = "-n 256 -m 2048 -t 100";
 
-/// A figure that some piece prints.
+/// A figure in the output of a piece.
 type Source = (Piece, &'static str);
 
 struct Goal {
@@ -121,7 +121,7 @@ const SWITCHES: [Switch; 10] = [
     },
 ];
 
-/// Everything that was measured.
+/// All measurements.
 pub(super) struct Goals {
     ratios: Vec<Ratio>,
     /// Name, time with the switch off and on, in microseconds.
@@ -140,7 +140,7 @@ pub(super) struct Ratio {
 /// Every figure of every round, by piece and name.
 type Measured = HashMap<(Piece, String), Vec<f64>>;
 
-/// Runs everything; without Open MPI the barriers have no rows.
+/// Runs all measurements. Without Open MPI there are no rows for barriers.
 pub(super) fn measure(worker: &mut Worker, mpi: bool) -> Result<Goals, String> {
     let mut all = Measured::new();
     let mut sor: [Vec<f64>; 2] = Default::default();

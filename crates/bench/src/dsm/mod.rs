@@ -38,7 +38,7 @@ struct SpeedUp {
     arguments: &'static str,
     one: Times,
     two: Times,
-    /// How much faster two were, the median over the rounds. The runs of a round follow each other, at the same speed of the machine.
+    /// The speed-up by two processes: the median over the rounds. The runs of a round are consecutive, so the machine has the same speed.
     ratio: f64,
     /// The same for two unrelated copies, which share only caches and memory bandwidth: the limit of the machine.
     limit: f64,
@@ -246,7 +246,7 @@ a page costs no network time. In brackets: the multiple of `local`, by the short
 
 | program |";
 
-/// The load of the machine, for the page: figures of a busy machine do not count.
+/// The load of the machine, for the page: figures of a busy machine are invalid.
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = text.split(' ').next().unwrap_or("?").to_owned();

@@ -11,7 +11,7 @@ const HEIGHT: f64 = 380.0;
 const LEFT: f64 = 56.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 340.0;
-/// The lower end of the axis; what lies below is drawn there.
+/// The lower end of the axis. Smaller values are drawn there.
 const LEAST: f64 = 0.5;
 
 /// The picture. The axis is logarithmic and begins at half.

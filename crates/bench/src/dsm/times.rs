@@ -11,7 +11,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Summarises runs. `None` without any.
+    /// Summarises runs. `None` if there are none.
     pub(super) fn of(mut runs: Vec<f64>) -> Option<Times> {
         let best_s = runs.iter().copied().reduce(f64::min)?;
         Some(Times { best_s, median_s: median(&mut runs) })

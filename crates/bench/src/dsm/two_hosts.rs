@@ -1,4 +1,4 @@
-//! Two processes on two hosts, made of network namespaces, against one process, and single operations between them against JIAJIA's.
+//! Two processes on two hosts, which are network namespaces, against one process. Single operations between them against JIAJIA's.
 
 use serde_json::{Value, json};
 use xtask::dsm::pieces::Piece;
@@ -11,7 +11,7 @@ use super::{ratio_by_round, seconds};
 
 const ROUNDS: usize = 9;
 const TRANSPORTS: [&str; 2] = ["rdma", "udp"];
-/// What two processes should gain over `rdma`. Over `udp` none should be slower than one process.
+/// Goals: the speed-up of two processes over `rdma`. Over `udp` two processes must not be slower than one.
 const GOALS: [(&str, Circumstance, f64); 7] = [
     ("mm", Circumstance::TwoHosts, 1.7),
     ("ep", Circumstance::TwoHosts, 1.7),
@@ -30,10 +30,10 @@ const OPERATIONS: [(&str, f64); 3] = [
     ("empty barrier", 75.0),
 ];
 const OPERATION_ROUNDS: usize = 5;
-/// How many times as fast as JIAJIA's each should be.
+/// Goal: the factor by which each operation is faster than JIAJIA's.
 const GOAL_OF_OPERATIONS: f64 = 5.0;
 
-/// Everything that was measured.
+/// All measurements.
 pub(super) struct TwoHosts {
     rows: Vec<Row>,
     /// By operation: microseconds over each transport.
@@ -46,12 +46,12 @@ pub(super) struct Row {
     circumstance: Circumstance,
     arguments: &'static str,
     one: Times,
-    /// By transport: the times of two processes, and how much faster they were, the median over the rounds.
+    /// By transport: the times of two processes, and their speed-up as the median over the rounds.
     two: Vec<(Times, f64)>,
     goal: f64,
 }
 
-/// Runs all, by turns.
+/// Runs all measurements. One and two processes alternate.
 pub(super) fn measure(worker: &mut Worker) -> Result<TwoHosts, String> {
     let operations = operations(worker)?;
     let rows = GOALS.into_iter().map(|goal| row(worker, goal)).collect::<Result<_, _>>()?;

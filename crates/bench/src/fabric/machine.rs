@@ -1,11 +1,11 @@
-//! The machine that was measured, and how much others used it.
+//! The machine, and its load by other programs.
 
 use std::time::Duration;
 
 use ferroce_cli::machine::{Machine as Facts, ProcessorTime, utc_now};
 use serde_json::{Value, json};
 
-/// Above this share, other work distorts the figures.
+/// Busy share above which other work distorts the figures.
 const BUSY: f64 = 0.1;
 
 /// The machine, just before the first round.
@@ -31,7 +31,7 @@ impl Machine {
         Self { cpu, cores, kernel, date, busy: busy.unwrap_or(0.0), stolen: 0.0 }
     }
 
-    /// Runs `work` and records the CPU time stolen meanwhile.
+    /// Runs `work` and records the CPU time that was stolen during it.
     pub(crate) fn watch<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let before = ProcessorTime::now();
         let done = work();

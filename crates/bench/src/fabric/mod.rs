@@ -7,7 +7,7 @@
 //! | `run` | the rounds, inside a network namespace |
 //! | `verdict` | ratios, and regressions against the snapshot in git |
 //! | `page`, `plot` | docs/figures/fabric-figures.md and its picture |
-//! | `machine` | the machine that was measured, and how busy it was |
+//! | `machine` | the machine, and its load |
 //! | `pingpong.c` | the bare shared-memory ping-pong |
 
 mod machine;
@@ -57,7 +57,7 @@ impl Options {
     }
 }
 
-/// The benchmark. A low ratio is no failure; a program that could not run is one.
+/// The benchmark. It fails if a program could not run, not because of a low ratio.
 pub(crate) fn bench(options: &Options) -> Result<(), String> {
     if table::rows(&options.filter).is_empty() {
         return Err(format!("no row has {} in a name", options.filter.join(" or ")));
@@ -124,7 +124,7 @@ fn measure(ctx: &Context, options: &Options) -> Result<(Machine, Vec<Verdict>), 
     Ok((machine, verdict::of(table::rows(&options.filter), &answer)))
 }
 
-/// The bare ping-pong is in C and uses no code of ferroce.
+/// Compiles the bare ping-pong, which is in C and uses no code of ferroce.
 fn build_pingpong(ctx: &Context) -> Option<PathBuf> {
     let program = ctx.scratch().join("pingpong");
     let source = ctx.root.join("crates/bench/src/fabric/pingpong.c");

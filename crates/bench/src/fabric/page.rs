@@ -21,7 +21,7 @@ pub(crate) fn page(machine: &Machine, rounds: usize, verdicts: &[Verdict]) -> St
     )
 }
 
-/// The table, and where it was measured.
+/// The table, and the machine on which it was measured.
 pub(crate) fn table(machine: &Machine, rounds: usize, verdicts: &[Verdict]) -> String {
     let mut text =
         "| test | peer | ours | peer's | ratio | goal | reached |\n|---|---|---:|---:|---:|---|---|\n"

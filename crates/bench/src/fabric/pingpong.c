@@ -1,8 +1,7 @@
-/* The bare ping-pong: what two cores can do when nothing stands between them.
+/* The bare ping-pong: the lower bound for two cores without a protocol.
  *
- * Two processes, both spinning; each side keeps to the core that the measured programs use. They share a word for each direction or, with the
- * argument `tcp`, a TCP connection. Prints half a round trip in nanoseconds: the median over batches, since perftest's typical latency is a
- * median too. */
+ * Two processes spin, each on the core that the measured programs use. They share a word for each direction or, with the argument `tcp`, a TCP
+ * connection. Prints half a round trip in nanoseconds: the median over batches, because perftest's typical latency is a median too. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netinet/in.h>
@@ -23,7 +22,7 @@
 
 enum { BATCHES = 400, ROUND_TRIPS = 500, TCP_ROUND_TRIPS = 100 };
 
-/* Two lines apart: processors fetch them in pairs. */
+/* Two cache lines apart, because processors fetch lines in pairs. */
 struct words {
 	_Alignas(128) _Atomic uint64_t there;
 	_Alignas(128) _Atomic uint64_t back;

@@ -9,7 +9,7 @@ use super::verdict::Verdict;
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 560.0;
 const RIGHT: f64 = 900.0;
-/// Where the numbers end.
+/// Right end of the numbers.
 const NUMBERS: f64 = 990.0;
 const TOP: f64 = 44.0;
 const LINE: f64 = 30.0;

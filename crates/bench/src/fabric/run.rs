@@ -1,7 +1,7 @@
 //! Runs the sources of the table inside a network namespace; the answer is one JSON object.
 //!
-//! A round runs every source once. The next round runs them backwards, because the speed of a machine varies. A source that fails is
-//! reported with its reason and not repeated; the others go on.
+//! A round runs every source once. The next round runs them in reverse order, because the speed of a machine varies. A source that fails is
+//! reported with its reason and not repeated; the others continue.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use xtask::programs::{Setup, network};
 use super::table::{Link, Source, Unit, Way, rows, sources};
 use crate::sides::{converse, on_core_of};
 
-/// A run that takes longer hangs; a busy machine needs several times as long as a quiet one.
+/// Time limit of a run. A busy machine needs several times as long as a quiet one.
 const LIMIT: Duration = Duration::from_secs(30);
 const FIRST_PORT: u16 = 26_000;
 
@@ -54,7 +54,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// The median of each source, or why there is none, by name.
+    /// By name of the source: its median, or the reason for its failure.
     fn all_rounds(mut self) -> Value {
         let course = |source| Course { source, figures: Vec::new(), failure: None };
         let mut courses: Vec<Course> = sources(&rows(&self.args.filter)).into_iter().map(course).collect();
@@ -87,7 +87,7 @@ impl Runner<'_> {
     }
 
     fn measure(&mut self, source: &Source) -> Result<f64, String> {
-        // One for each client.
+        // One output for each client.
         let outputs = match source.way {
             Way::Perftest(line, link) => {
                 let port = self.take_port();
@@ -201,7 +201,7 @@ impl Runner<'_> {
     }
 }
 
-/// No variable may come from the shell that started us: the rows say what they measure.
+/// Sets the variables of a link. Those of the calling shell are removed, so that the row is what its name states.
 fn set_link(command: &mut Command, link: Link) {
     for variable in ["FERROCE_LINK", "FERROCE_FAULTS", "FERROCE_WIRE", "FERROCE_MPA_CRC"] {
         command.env_remove(variable);

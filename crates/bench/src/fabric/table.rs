@@ -20,7 +20,7 @@ impl Unit {
         }
     }
 
-    /// How many times as good as the peer.
+    /// Ratio to the peer; more than 1 is better than the peer.
     pub(crate) fn ratio(self, ours: f64, peer: f64) -> f64 {
         if self == Self::Microseconds { peer / ours } else { ours / peer }
     }
@@ -46,11 +46,11 @@ pub(crate) enum Link {
 pub(crate) enum Way {
     /// A perftest program below `ferroce run`, each side on a core of its own.
     Perftest(&'static str, Link),
-    /// The sum of the bandwidths of this many pairs at once, without pinned cores.
+    /// The sum of the bandwidths of this many concurrent pairs, without pinned cores.
     Crowd(&'static str, Link, u16),
     /// A test of ucx_perftest over UCX's own shared memory.
     Ucx(&'static str),
-    /// The same over its tcp. Tag messages: its puts are several times slower there.
+    /// The same over UCX's tcp, with tag messages: puts are several times slower there.
     UcxTcp(&'static str),
     /// Two words in a shared mapping.
     BarePingPong,
@@ -67,7 +67,7 @@ pub(crate) enum Way {
 /// One measurement of a round; several rows may use it.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Its name in tables; no two share one.
+    /// Its unique name in tables.
     pub(crate) name: &'static str,
     pub(crate) way: Way,
     pub(crate) unit: Unit,
@@ -120,7 +120,7 @@ mod sources {
     pub(super) static IWARP_CRC_1M: Source = Source { name: "ib_write_bw 1 MiB, iWARP, CRC", way: Perftest("ib_write_bw -R -s 1048576 -n 2000 -N", IwarpCrc), unit: MibPerSecond };
     pub(super) static IWARP_SEND_LAT: Source = Source { name: "ib_send_lat 8 B, iWARP", way: Perftest("ib_send_lat -R -s 8 -n 50000", Iwarp), unit: Microseconds };
     pub(super) static TCP_BARE: Source = Source { name: "bare spinning TCP ping-pong", way: BareTcp, unit: Microseconds };
-    // As programs post by default: one request per call.
+    // One request per call, the default of programs.
     pub(super) static SEND_RATE: Source = Source { name: "ib_send_bw 64 B, local", way: Perftest("ib_send_bw -s 64 -n 1000000", Local), unit: MillionPerSecond };
     pub(super) static TAG_RATE: Source = Source { name: "UCX tag rate 64 B", way: Ucx("tag_bw -s 64 -n 2000000 -w 10000"), unit: MillionPerSecond };
     pub(super) static UDP_WRITE_64: Source = Source { name: "ib_write_bw 64 B, UDP", way: Perftest("ib_write_bw -s 64 -n 500000", Udp), unit: MillionPerSecond };
@@ -132,12 +132,12 @@ mod sources {
     pub(super) static UDP_READ_64K: Source = Source { name: "ib_read_bw 64 KiB, UDP", way: Perftest("ib_read_bw -s 65536 -n 30000", Udp), unit: MibPerSecond };
     pub(super) static TCP_64K: Source = Source { name: "iperf3, writes of 64 KiB", way: Iperf3(65_536), unit: MibPerSecond };
     pub(super) static UDP_WRITE_LAT: Source = Source { name: "ib_write_lat 8 B, UDP", way: Perftest("ib_write_lat -s 8 -n 20000", Udp), unit: Microseconds };
-    // Goals of the threads are for sixteen cores; on two, eight threads must not be slower than one.
+    // The goals of threads apply to sixteen cores. On two cores, eight threads must not be slower than one.
     pub(super) static THREAD_1: Source = Source { name: "SEND 64 B, one thread, local", way: Threads("send-bw -s 64", Local, 1), unit: MillionPerSecond };
     pub(super) static THREADS_8: Source = Source { name: "SEND 64 B, 8 threads, local", way: Threads("send-bw -s 64", Local, 8), unit: MillionPerSecond };
     pub(super) static UDP_THREAD_1: Source = Source { name: "SEND 64 B, one thread, UDP", way: Threads("send-bw -s 64", Udp, 1), unit: MillionPerSecond };
     pub(super) static UDP_THREADS_8: Source = Source { name: "SEND 64 B, 8 threads, UDP", way: Threads("send-bw -s 64", Udp, 8), unit: MillionPerSecond };
-    // All run at once in the middle of their time, which is what is counted: the sum of their bandwidths is then true.
+    // perftest counts the middle of its duration, in which all pairs run concurrently. So the sum of their bandwidths is valid.
     pub(super) static ONE_LOCAL: Source = Source { name: "ib_write_bw 64 KiB, one QP, local", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1", Local, 1), unit: MibPerSecond };
     pub(super) static MANY_LOCAL: Source = Source { name: "ib_write_bw 64 KiB, 64 QPs of 8 clients, local", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1 -q 8", Local, 8), unit: MibPerSecond };
     pub(super) static ONE_UDP: Source = Source { name: "ib_write_bw 64 KiB, one QP, UDP", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1", Udp, 1), unit: MibPerSecond };
@@ -145,7 +145,7 @@ mod sources {
 }
 use sources::*;
 
-/// The goal of a latency that may be n times the peer's is 1/n.
+/// The rows. The goal 1/n allows a latency of n times the peer's.
 #[rustfmt::skip]
 static ROWS: [Row; 28] = [
     Row { id: "write-lat-8/ucx-put", ours: &WRITE_LAT, peer: &PUT_LAT, goal: Some(1.0), note: "" },

@@ -12,7 +12,7 @@ const NOISE: f64 = 0.15;
 pub(crate) struct Figures {
     pub(crate) ours: f64,
     pub(crate) peer: f64,
-    /// How many times as good as the peer ferroce is.
+    /// Ratio of ferroce to the peer; more than 1 is better than the peer.
     pub(crate) ratio: f64,
 }
 
@@ -148,8 +148,8 @@ mod tests {
         assert_eq!(kept.as_object().map(Map::len), Some(verdicts.len() - 1));
         assert!(regressions(&verdicts, &kept).is_empty());
         kept["write-lat-8/ucx-put"] = json!(1.5);
-        let told = regressions(&verdicts, &kept);
-        assert_eq!(told.len(), 1);
-        assert!(told[0].contains("1.10 ×, was 1.50 ×"), "{told:?}");
+        let sentences = regressions(&verdicts, &kept);
+        assert_eq!(sentences.len(), 1);
+        assert!(sentences[0].contains("1.10 ×, was 1.50 ×"), "{sentences:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! Speed of the fabric simulator: packet hops per second on one core, and the largest fabric.
 //!
-//! Time is that of the processor, which other work on the machine changes least.
-//! A packet hop is one packet that arrives at one node. The runs are those of the goals: light hosts and real queue pairs on
-//! the same leaf-spine fabric, a fat tree of more than 4,096 hosts, HPCC's fat tree for 10 ms, and ns-3 with the same scenarios.
+//! Times are processor time, because other work on the machine affects it least. A packet hop is one packet that arrives at one node. The
+//! runs are light hosts and queue pairs on the same leaf-spine fabric, a fat tree of more than 4,096 hosts, HPCC's fat tree for 10 ms,
+//! and ns-3 with the same scenarios.
 
 mod ns3;
 
@@ -98,7 +98,8 @@ fn cpu_s() -> Result<f64, String> {
     Ok(ns.ok_or_else(|| format!("{path} has no time: {text:?}"))? as f64 / 1e9)
 }
 
-/// Simulates a scenario `rounds` times. Returns the run, the seconds of its start, and those of the fastest simulation.
+/// Simulates a scenario `rounds` times. Returns the last run, the seconds that its preparation took, and the seconds of the fastest
+/// simulation.
 fn measure(scenario: &Scenario, rounds: u32) -> Result<(Run, f64, f64), String> {
     let mut best = f64::INFINITY;
     for round in 1.. {

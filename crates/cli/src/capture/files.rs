@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Capture files with their length and modification time, to tell the files of the run from older ones.
+/// Capture files with their length and modification time, which distinguish the files of the run from older ones.
 pub(super) type Snapshot = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
 
 /// The files that are there now.

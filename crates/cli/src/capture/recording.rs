@@ -32,7 +32,7 @@ struct RecordedFile {
 }
 
 impl Recording {
-    /// Gets ready to record to `output`.
+    /// Prepares a recording to `output`.
     pub(crate) fn begin(output: &Path) -> Result<Recording, Failure> {
         let output = output_path(output)?;
         let before = files::snapshot(&output);
@@ -78,7 +78,7 @@ pub(crate) fn output_path(output: &Path) -> Result<PathBuf, Failure> {
 }
 
 impl Summary {
-    /// In sentences; `who` speaks.
+    /// The summary in sentences. The first begins with `who`.
     pub(crate) fn to_text(&self, who: &str) -> String {
         let Some(first) = self.files.first() else {
             return format!("{who}: no packet was recorded; the program opened no ferroce device.\n");

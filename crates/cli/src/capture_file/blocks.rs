@@ -13,7 +13,7 @@ pub(super) const OLD_PACKET: u32 = 2;
 pub(super) const SIMPLE_PACKET: u32 = 3;
 /// Type of the usual packet block.
 pub(super) const ENHANCED_PACKET: u32 = 6;
-/// No writer makes longer blocks; a longer length is damage, and must not become an allocation.
+/// No writer makes longer blocks. A longer length is damage, and must not be allocated.
 const MAX_BLOCK: u32 = 16 << 20;
 /// Type and two lengths.
 const FRAME_LEN: u32 = 12;
@@ -29,7 +29,7 @@ pub(crate) struct Blocks<R> {
     order: ByteOrder,
     body: Vec<u8>,
     is_in_section: bool,
-    /// Bytes that were read before by somebody who had to know the format.
+    /// The first bytes of the file, which the caller has read to detect the format.
     first: Option<[u8; 4]>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Whether a section begins here: interfaces are counted anew.
+    /// Whether a section begins here. The numbers of interfaces start at 0 in each section.
     pub(super) fn begins_section(&self) -> bool {
         self.kind == SECTION_HEADER
     }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const BUFFER_LEN: usize = 1 << 20;
-/// Packets among which the earliest is chosen. A file has a packet where its send call returned, and the time when it began:
-/// the answer may stand before it.
+/// Size of the reorder buffer in packets. A packet is recorded when its send call returns, with the time when the call began:
+/// the answer may precede it in the files.
 const REORDERED: usize = 256;
 
-/// Bytes of a packet that are kept: the longest IP packet and what a link layer puts before it. Records may have 16 MiB, and many are held.
+/// Bytes of a packet that are kept: the longest IP packet and its link-layer header. A record may have 16 MiB, and many are held.
 const MAX_HELD_LEN: usize = (64 << 10) + 256;
 
 /// The files of a capture, which are read more than once.
@@ -24,7 +24,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Notes which files they are.
+    /// Checks that all of them are regular files, and adds up their lengths.
     pub(crate) fn new(paths: Vec<PathBuf>) -> Result<Files, (PathBuf, std::io::Error)> {
         let mut bytes = 0;
         for path in &paths {
@@ -79,7 +79,7 @@ pub(crate) struct Merged {
     sources: Vec<Source>,
     position: Arc<AtomicU64>,
     held: BinaryHeap<Reverse<Held>>,
-    /// Packets read so far: those of one time keep their order.
+    /// Packets read so far. It keeps packets with equal times in order.
     read: u64,
     /// The bytes of the packet that was returned last, and buffers to use again.
     current: Vec<u8>,
@@ -121,7 +121,7 @@ struct Source {
     damage: Option<Damage>,
 }
 
-/// The next packet of a file, copied from it, since a file is read on only when its packet is the earliest.
+/// A copy of the next packet of a file. The file is read further only once this packet was the earliest of all files.
 #[derive(Default)]
 struct Head {
     bytes: Vec<u8>,

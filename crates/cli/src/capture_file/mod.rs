@@ -1,8 +1,8 @@
 //! Reads capture files, pcapng and the older pcap, as a stream: one record of each file and a few hundred
 //! packets in memory, however long the files are.
 //!
-//! A file may come from anywhere and be damaged anywhere. Reading stops at the first block that cannot be right; what came
-//! before it counts. The crate pcap-file, with which the NIC writes captures, ignores the time resolution of an interface when it reads.
+//! A file is not trusted and may be damaged anywhere. Reading stops at the first invalid block; the packets before it
+//! count. The crate pcap-file, with which the NIC writes captures, ignores the time resolution of an interface when it reads.
 //!
 //! | file | contents |
 //! |---|---|

@@ -122,7 +122,7 @@ fn next_of_pcapng<'a, R: Read>(
     interfaces: &mut Vec<Interface>,
     last_ns: &mut u64,
 ) -> Result<Option<Frame<'a>>, Damage> {
-    // Described before the body is borrowed for the answer, since the loop borrows it anew each time.
+    // The loop only locates the packet: it borrows `blocks` mutably in each iteration, so the body is borrowed afterwards.
     let (found, order) = loop {
         let Some(block) = blocks.next()? else { return Ok(None) };
         if block.begins_section() {
@@ -148,7 +148,7 @@ fn next_of_pcapng<'a, R: Read>(
     Ok(Some(Frame { time_ns: found.time_ns, link: found.link, direction, bytes }))
 }
 
-/// Where a packet lies in the body of its block.
+/// The position of a packet in the body of its block.
 struct Located {
     time_ns: u64,
     link: LinkType,

@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// Runs until the user interrupts it or the reader of a pipe closes it.
 fn watch(args: &Args, mut report: Report, pause: Duration) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    // Home and clear: the table stays in place on a terminal. A file gets one table after another.
+    // Cursor home and clear: on a terminal each table replaces the last one. A file gets one table after another.
     let before = if stdout.is_terminal() && !args.json { "\x1b[H\x1b[2J" } else { "" };
     loop {
         let shown = match args.json {

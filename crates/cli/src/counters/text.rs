@@ -118,7 +118,7 @@ pub(crate) fn uptime(ms: u64) -> String {
     }
 }
 
-/// Another process chose its name; it must neither control the terminal nor change the direction or the width of the text around it.
+/// Replaces characters with which the name of another process could control the terminal, or change the direction or width of other text.
 pub(crate) fn printable(text: &str) -> String {
     let is_format = |c| matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     text.chars().map(|c| if c.is_control() || is_format(c) { '?' } else { c }).collect()

@@ -17,13 +17,13 @@ const RIGHTS: &str = "rights";
 const PLAIN: &str = "without ferroce run";
 /// A script may name a script as its interpreter; the kernel follows this many.
 const MAX_SCRIPTS: usize = 4;
-/// What a file contains that has rdma-core inside: a folder that libibverbs reads, and the start of its messages.
+/// Strings that show that a file contains libibverbs: a folder that libibverbs reads, and the start of its messages.
 const STATIC_MARKS: [&str; 2] = ["infiniband_verbs", "libibverbs: "];
 
 /// A library that programs use by symbol.
 struct Role {
     name: &'static str,
-    /// What its symbols begin with.
+    /// The prefix of its symbols.
     prefix: &'static str,
 }
 
@@ -130,7 +130,7 @@ fn static_program(path: &Path, file: &[u8]) -> Finding {
     }
 }
 
-/// The loader ignores the variables of `ferroce run` where a program gains rights.
+/// Reports a program that gains rights when it starts: the loader ignores the variables of `ferroce run` for it.
 fn privileges(path: &Path) -> Option<Finding> {
     let meta = path.metadata().ok()?;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -286,7 +286,7 @@ fn has_verbs_inside(file: &[u8]) -> bool {
 }
 
 fn contains(file: &[u8], text: &str) -> bool {
-    // Most bytes differ from the first one.
+    // The first byte is compared first, because most positions differ there.
     let text = text.as_bytes();
     file.windows(text.len()).any(|window| window[0] == text[0] && window == text)
 }

@@ -1,4 +1,4 @@
-//! The few facts about a program file that the loader cannot be asked for: which loader, for which processor.
+//! The facts about a program file that the loader does not report: which loader, and which processor.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,12 +15,12 @@ pub(super) struct Elf {
     machine: u16,
     /// The loader that it names.
     pub(super) loader: Option<PathBuf>,
-    /// Whether a loader has any work with it.
+    /// Whether it has a dynamic section, so that a loader must load it.
     pub(super) is_dynamic: bool,
 }
 
 impl Elf {
-    /// Parses the headers; `None` if this is no ELF file of our byte order.
+    /// Parses the headers as little-endian numbers. `None` if this is no ELF file, or if a header lies outside of it.
     pub(super) fn parse(file: &[u8]) -> Option<Elf> {
         if file.get(..4)? != b"\x7fELF" {
             return None;
@@ -28,8 +28,9 @@ impl Elf {
         let class = *file.get(4)?;
         let machine = number(file, 18, 2)? as u16;
         let mut elf = Elf { class, machine, loader: None, is_dynamic: false };
-        // Offsets of: the program headers, their size and number; in one: the place in the file, and the size there.
-        let (table, size, count, place, length, word) =
+        // Offsets in the ELF header: the table of program headers, the size and number of its entries. Offsets in an entry: where the
+        // segment begins in the file, and its size there. Then the size of such a number.
+        let (table, size, count, start, length, word) =
             if class == 2 { (32, 54, 56, 8, 32, 8) } else { (28, 42, 44, 4, 16, 4) };
         let (table, size, count) =
             (number(file, table, word)?, number(file, size, 2)?, number(file, count, 2)?);
@@ -38,7 +39,7 @@ impl Elf {
             match number(file, header, 4)? as u32 {
                 PT_DYNAMIC => elf.is_dynamic = true,
                 PT_INTERP => {
-                    let from = number(file, header.checked_add(place)?, word)? as usize;
+                    let from = number(file, header.checked_add(start)?, word)? as usize;
                     let len = number(file, header.checked_add(length)?, word)? as usize;
                     let name = file.get(from..from.checked_add(len)?)?;
                     elf.loader = Some(OsStr::from_bytes(name.strip_suffix(b"\0").unwrap_or(name)).into());

@@ -1,4 +1,4 @@
-//! What the loader would load, and which library each verb would come from: the loader is asked, as `ldd -r` does it.
+//! Which files the loader would load, and which library would provide each verb. The loader itself reports both, as for `ldd -r`.
 //!
 //! The program does not run. With `LD_DEBUG` the loader also prints where it searches and what it binds to what; these
 //! lines are those of glibc.
@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Prints the folder of our libraries, if any, then asks the loader.
+/// Prints the folder of our libraries, if any, then runs the loader in its trace mode.
 const SCRIPT: &str = "echo \"${LD_LIBRARY_PATH%%:*}\"; exec env -u LD_DEBUG_OUTPUT LD_TRACE_LOADED_OBJECTS=1 LD_WARN=yes LD_BIND_NOW=yes \
                       LD_DEBUG=libs,bindings \"$@\"";
 
@@ -19,7 +19,7 @@ pub(super) struct Binding {
     pub(super) symbol: String,
 }
 
-/// The answer of the loader.
+/// The report of the loader.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Trace {
     /// The first folder of the library path: that of our libraries below `ferroce run`.
@@ -35,7 +35,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// Asks `loader` about `program`, below `ferroce run` or as it is.
+    /// Runs `loader` in its trace mode on `program`, below `ferroce run` or without it.
     pub(super) fn of(loader: &Path, program: &Path, below_run: bool) -> io::Result<Trace> {
         let mut command = match below_run {
             true => {

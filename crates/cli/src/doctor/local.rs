@@ -105,14 +105,14 @@ pub(super) fn free_mib(base: &Path) -> Option<u64> {
     Some(there.f_bavail.saturating_mul(there.f_frsize) >> 20)
 }
 
-/// This side only owns the memory.
+/// Runs the side that owns the memory, and starts the peer.
 fn meet_local_peer() -> Tried<Ways> {
     let (mut socket, theirs) = UnixStream::pair()?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["doctor", "--as-local-peer"]).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
     let peer = Helper(command.stderr(Stdio::null()).spawn()?);
-    // Holds the other end of the pair; dropped, so that the end of the peer is detected.
+    // It holds the other end of the pair. Without it, this side detects the end of the peer.
     drop(command);
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
@@ -131,21 +131,21 @@ fn meet_local_peer() -> Tried<Ways> {
 
 /// Runs as the peer; standard input is the socket to the first process.
 pub(super) fn run_local_peer() -> Result<(), Failure> {
-    visit().map_err(|error| Failure::new(error.to_string()))
+    write_to_parent().map_err(|error| Failure::new(error.to_string()))
 }
 
-fn visit() -> Tried<()> {
+fn write_to_parent() -> Tried<()> {
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     socket.set_read_timeout(Some(PATIENCE))?;
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
-    let desk = pd.region(LEN).register()?;
-    desk.fill(7);
+    let source = pd.region(LEN).register()?;
+    source.fill(7);
     let qp = pd.rc(&cq).create()?;
     qp.connect_over(&mut socket)?;
     let mut bytes = [0; RemoteRegion::ENCODED_LEN];
     socket.read_exact(&mut bytes)?;
-    qp.write(1, &[desk.sge(..)?], RemoteRegion::from_bytes(&bytes)?)?;
+    qp.write(1, &[source.sge(..)?], RemoteRegion::from_bytes(&bytes)?)?;
     cq.wait()?.ok()?;
     let link = device.counters().link;
     let parent = format!("/proc/{}/mem", std::os::unix::process::parent_id());

@@ -1,15 +1,15 @@
 //! `ferroce doctor`: what works on this machine, what does not, why, and what to do.
 //!
-//! Each check tries the thing itself, rather than guess from versions or settings.
+//! Each check tries the function itself; it does not guess from versions or settings.
 //!
 //! | file | checks |
 //! |---|---|
 //! | `library` | the drop-in library: found, complete |
 //! | `network` | addresses, the port, offloads, steering |
 //! | `host` | shared memory, namespaces, the kernel's own RDMA |
-//! | `local` | the way between two processes of this host |
+//! | `local` | the path between two processes of this host |
 //! | `programs` | foreign programs: installed, and a transfer through the library |
-//! | `command` | one command: which libraries it would load, by asking the `loader` and reading its headers (`elf`) |
+//! | `command` | one command: which libraries it would load, from the trace of the `loader` and the headers of the file (`elf`) |
 
 mod command;
 mod elf;
@@ -132,7 +132,7 @@ fn summary(command: &[OsString]) -> String {
 
 /// All checks of this machine.
 fn machine() -> Vec<Finding> {
-    // Drawn on terminals only. It has no thread: the first check forks.
+    // Drawn on terminals only. It must not start a thread, because the first check forks.
     let progress = ProgressBar::new_spinner();
     let begin = |check: &'static str| {
         progress.set_message(check);

@@ -70,7 +70,7 @@ fn ipv6(gids: &[GidEntry]) -> Finding {
     }
 }
 
-/// `works` if the kernel can do it, else what is missing and what that costs.
+/// `works` if the kernel supports it, else what is missing and what that costs.
 fn offered(
     check: &'static str,
     tried: std::io::Result<()>,
@@ -96,7 +96,7 @@ fn coalescing() -> Finding {
     offered("receiving in batches", tried, works, "UDP_GRO", "large messages cost more time")
 }
 
-/// A program that always picks the first socket: one instruction, return 0.
+/// Attaches a BPF program that always selects the first socket: one instruction, return 0.
 fn steering() -> Finding {
     let mut code = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
     let program = libc::sock_fprog { len: 1, filter: code.as_mut_ptr() };
@@ -104,7 +104,7 @@ fn steering() -> Finding {
     let bytes = unsafe {
         std::slice::from_raw_parts((&raw const program).cast::<u8>(), size_of::<libc::sock_fprog>())
     };
-    // Only a socket that shared its port before it was bound has a group to steer in.
+    // A socket belongs to a reuseport group only if SO_REUSEPORT was set before it was bound.
     let attach = || -> std::io::Result<()> {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         rustix::net::sockopt::set_socket_reuseport(&socket, true)?;

@@ -65,11 +65,11 @@ fn own_transfer() -> Finding {
         let (alice, bob) = (pd.rc(&cq).create()?, pd.rc(&cq).create()?);
         alice.connect(&bob.endpoint()?)?;
         bob.connect(&alice.endpoint()?)?;
-        let letter = bob.recv(pd.buffer(64)?)?;
+        let receive = bob.recv(pd.buffer(64)?)?;
         let mut message = pd.buffer(64)?;
         message.set(b"ferroce")?;
         alice.send(message)?.wait()?;
-        letter.wait().map(drop)
+        receive.wait().map(drop)
     };
     match transfer() {
         Ok(()) => Finding::works("transfer", "a message went out on UDP 4791 and came back"),

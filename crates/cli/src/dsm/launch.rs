@@ -49,8 +49,8 @@ struct Process {
     group: bool,
     /// The host that ssh starts it on.
     host: Option<String>,
-    /// The last signal that we sent to end it.
-    told_to_end: Option<libc::c_int>,
+    /// The last signal that the launcher sent to end it.
+    end_signal: Option<libc::c_int>,
     ended: Option<(ExitStatus, Instant)>,
     reported: bool,
 }
@@ -96,7 +96,7 @@ struct Job {
     output: Output,
     /// When the last one was started.
     complete: Instant,
-    /// The first signal that asked us to end.
+    /// The first signal that ended the job.
     interrupted: Option<libc::c_int>,
     /// When the remaining processes get SIGTERM, and then SIGKILL.
     term_at: Option<Instant>,
@@ -155,7 +155,7 @@ impl Job {
             feed(pipe, secret(&starter.meetings[rank as usize]), rank == 0);
         }
         let host = starter.plan.hosts[rank as usize].as_ref().map(|host| host.name.clone());
-        let process = Process { rank, child, group, host, told_to_end: None, ended: None, reported: false };
+        let process = Process { rank, child, group, host, end_signal: None, ended: None, reported: false };
         self.processes.push(process);
         Ok(())
     }
@@ -213,7 +213,7 @@ impl Job {
         }
     }
 
-    /// Reports a death to the rendezvous, which passes the reason to the others.
+    /// Reports a death to the rendezvous, which forwards the reason to the other processes.
     fn report(&mut self, reporter: &Reporter) {
         let (complete, all) = (self.complete, self.waiting.is_empty());
         for process in self.processes.iter_mut().filter(|process| !process.reported) {
@@ -255,7 +255,7 @@ impl Job {
     fn end_all(&mut self, signal: libc::c_int) {
         self.signal_all(signal);
         for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
-            process.told_to_end = Some(signal);
+            process.end_signal = Some(signal);
         }
     }
 
@@ -323,7 +323,7 @@ impl Process {
                 format!("did not start on {host}, or was lost there: ssh ended with status {code}")
             }
             (Some(code), _) => format!("ended with status {code}"),
-            (None, Some(signal)) if self.told_to_end == Some(signal) => {
+            (None, Some(signal)) if self.end_signal == Some(signal) => {
                 format!(
                     "did not stop when the job ended, and was killed by the launcher with signal {signal}"
                 )
@@ -334,7 +334,7 @@ impl Process {
     }
 }
 
-/// What all processes are started with.
+/// The settings with which all processes are started.
 struct Starter<'a> {
     args: &'a Run,
     plan: &'a Plan,
@@ -369,7 +369,7 @@ impl Starter<'_> {
         started
     }
 
-    /// A remote process does not inherit our environment, so our FERROCE_ variables are passed on.
+    /// A remote process does not inherit our environment, so its command line sets our FERROCE_ variables.
     fn variables_of_ours(&self) -> Vec<(OsString, OsString)> {
         let named = |name: &OsString| name.as_encoded_bytes().starts_with(b"FERROCE_");
         let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| named(name)).collect();

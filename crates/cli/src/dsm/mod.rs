@@ -2,11 +2,11 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `options` | what may be asked for |
+//! | `options` | which options there are |
 //! | `hosts` | which machines, from a list of hosts; JIAJIA's files as well |
 //! | `plan` | which process is started where, and with which environment |
 //! | `remote` | how a process is started on another machine |
-//! | `launch` | started, watched, ended together |
+//! | `launch` | how all processes are started, watched and ended together |
 //! | `output` | the output of all processes |
 //! | `statistics`, `page` | what was counted, as a table and as an HTML page with pictures |
 //! | `compile` | `ferroce dsm cc` |

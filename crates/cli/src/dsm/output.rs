@@ -28,7 +28,7 @@ impl Output {
         Output { label, records: Arc::default(), readers: Vec::new() }
     }
 
-    /// Passes what the process of this name writes to this pipe to `write`, line by line.
+    /// Reads the pipe of the process of this name, and calls `write` for each line.
     pub(crate) fn follow(
         &mut self,
         name: impl std::fmt::Display,
@@ -60,7 +60,7 @@ fn forward(
     mut write: impl FnMut(&[u8]) -> io::Result<()>,
 ) {
     let mut line = Vec::new();
-    // A reader that left (`| head`) is no reason to stop the processes: their output is read and dropped.
+    // If the reader closes the pipe (`| head`), the processes continue. Their output is read and dropped.
     let mut reader_open = true;
     loop {
         line.clear();

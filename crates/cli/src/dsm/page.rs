@@ -186,13 +186,13 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
     let height = side * (last / COLUMNS + 1) as f64 + 4.0;
     begin_figure(page, "", (WIDTH, height), "how often each page travelled");
     for (&at, &(fetched, changed)) in cells {
-        let place = (LEFT + (at % COLUMNS) as f64 * side, (at / COLUMNS) as f64 * side);
+        let position = (LEFT + (at % COLUMNS) as f64 * side, (at / COLUMNS) as f64 * side);
         // Logarithmic, so that one hot page does not leave all others white.
         let warmth = ((fetched + changed) as f64).ln_1p() / (hottest as f64).ln_1p();
         let colour = format!("hsl({:.0} 85% {:.0}%)", 50.0 - 50.0 * warmth, 88.0 - 45.0 * warmth);
         let first = at * pages_per_cell;
         let words = format!("page {first}: fetched {fetched} times, changed {changed} times");
-        rectangle(page, &colour, place, (side - 0.6, side - 0.6), &words);
+        rectangle(page, &colour, position, (side - 0.6, side - 0.6), &words);
     }
     let of_each =
         if pages_per_cell > 1 { format!("Each cell is {pages_per_cell} pages. ") } else { String::new() };

@@ -69,7 +69,7 @@ impl Plan {
     }
 }
 
-/// Assigns processes to the hosts round-robin, and starts over at the end of the list.
+/// Assigns to each host as many consecutive ranks as its entry names, and starts over at the end of the list.
 fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Option<Host>> {
     let of_each = hosts.iter().flat_map(|host| {
         let other = (!is_here(host)).then(|| host.clone());
@@ -93,9 +93,9 @@ fn is_own_name(name: &str) -> bool {
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The first host that is really another one: a port of this host may be a container, which reaches every address of
-/// it.
-fn farthest(hosts: &[Option<Host>]) -> Option<&Host> {
+/// The first host that is not this machine. An entry with a port of this machine may be a container, which reaches every
+/// address of the machine.
+fn first_remote(hosts: &[Option<Host>]) -> Option<&Host> {
     let mut others = hosts.iter().flatten();
     others.clone().find(|host| !is_own_name(&host.name)).or_else(|| others.next())
 }
@@ -105,7 +105,7 @@ fn meeting_address(given: Option<IpAddr>, hosts: &[Option<Host>]) -> Result<IpAd
     if let Some(address) = given {
         return Ok(address);
     }
-    let Some(host) = farthest(hosts) else { return Ok(Ipv4Addr::LOCALHOST.into()) };
+    let Some(host) = first_remote(hosts) else { return Ok(Ipv4Addr::LOCALHOST.into()) };
     let found = (host.name.as_str(), 9).to_socket_addrs().and_then(|mut all| {
         let target = all.next().ok_or(std::io::ErrorKind::NotFound)?;
         let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -147,7 +147,7 @@ mod tests {
         let [port, there] = [port, far.clone()].map(Some);
         let meeting = meeting_address(None, std::slice::from_ref(&port));
         assert!(meeting.is_ok_and(|address| address.is_loopback()));
-        assert_eq!(farthest(&[port, there]), Some(&far));
+        assert_eq!(first_remote(&[port, there]), Some(&far));
     }
 
     #[test]

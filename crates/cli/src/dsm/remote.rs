@@ -37,7 +37,7 @@ fn line(folder: &Path, variables: &[(OsString, OsString)], command: &[OsString])
     line.extend(format!(" && IFS= read -r {SECRET} && export {SECRET} && exec env").bytes());
     for (name, value) in variables {
         line.push(b' ');
-        // The name too: only the shell restricts what it consists of.
+        // The name is quoted too: only shells restrict the characters of a name.
         line.extend(quoted(name));
         line.push(b'=');
         line.extend(quoted(value));

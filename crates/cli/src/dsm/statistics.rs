@@ -95,7 +95,7 @@ pub(super) mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Two processes that did this and that.
+    /// The records of two made-up processes.
     pub(in crate::dsm) fn examples() -> Vec<Value> {
         let process = |rank: u64| {
             json!({

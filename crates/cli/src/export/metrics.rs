@@ -12,7 +12,7 @@ use std::fmt::Write;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     OpenMetrics,
-    /// Version 0.0.4, for readers that do not ask for OpenMetrics.
+    /// Version 0.0.4, for readers that do not accept OpenMetrics.
     Text,
 }
 
@@ -114,12 +114,12 @@ impl Writer {
     }
 }
 
-/// As both formats want it in labels and help texts. Control characters and the like become question marks.
+/// Escapes a label or a help text for both formats. Control characters and the like become question marks.
 fn escaped(text: &str) -> String {
     printable(text).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
-/// All metrics, with at most `most_qps` queue pairs of their own.
+/// All metrics. At most `most_qps` queue pairs have metrics of their own.
 pub(super) fn render(report: &Report, totals: &Totals, most_qps: usize, format: Format) -> String {
     let mut out = Writer { text: String::new(), format };
     let port = [("device", ferroce_nic::DEVICE_NAME), ("port", "1")];

@@ -2,7 +2,7 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `totals` | how counters of the host go on when a process ends |
+//! | `totals` | how counters of the host continue when a process ends |
 //! | `metrics` | which metrics there are, and how they are written |
 //!
 //! `crate::http` answers the scrapes.
@@ -47,7 +47,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let totals = Mutex::new(Totals::default());
     let scrape = |format| {
-        // The lock covers the question, so that scrapes that overlap update the sums in the order of their answers.
+        // The lock is held while the processes answer, so that overlapping scrapes update the sums in the order of their answers.
         let mut totals = totals.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let report = Report::of(inspect::whole(None));
         totals.update(&report.devices);
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             .advise("Choose another address or port with --listen")
     })?;
     let address = listener.local_addr().map_err(|error| Failure::io("the address of the socket", error))?;
-    // What drops between two scrapes belongs to the first one, so count from now on.
+    // The first sample: the sums then contain processes that end before the first scrape.
     let _ = scrape(Format::Text);
     crate::print_text(&format!("metrics of all ferroce processes of this user: http://{address}/metrics"))?;
     let _ = std::io::stdout().flush();
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     http::serve(&listener, address.ip().is_loopback(), &content)
 }
 
-/// OpenMetrics to those who ask for it.
+/// OpenMetrics if the request accepts it.
 fn format_for(request: &Request) -> Format {
     match request.header("accept").is_some_and(|accept| accept.contains("application/openmetrics-text")) {
         true => Format::OpenMetrics,

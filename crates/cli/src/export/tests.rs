@@ -129,7 +129,7 @@ fn check_labels(text: &str) -> &str {
     }
 }
 
-/// Every metric that the dashboard asks for is exported.
+/// Every metric that the dashboard queries is exported.
 #[test]
 fn the_dashboard_asks_for_what_there_is() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dashboards/ferroce.json");

@@ -1,5 +1,5 @@
-//! Counters of the host, over all processes. A counter that falls when a process ends looks like a restart to Prometheus, which then counts what
-//! is left once more. So what ended processes last reported stays in the sum.
+//! Counters of the host, summed over all processes. Prometheus takes a counter that falls for a restart, and would count the remaining sum
+//! again. So the last report of an ended process stays in the sum.
 
 use crate::counters::{drops, meaning};
 use ferroce_nic::inspect::Snapshot;
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 /// A counter: the name of its metric, and a reason for those that have one.
 pub(super) type Key = (&'static str, &'static str);
 
-/// The reason that stands for all that this version does not know.
+/// Stands for all reasons that this version does not define.
 const OTHER: &str = "other";
 
 /// Sums over running and ended processes.
@@ -20,14 +20,14 @@ pub(super) struct Totals {
 
 /// What a device reported last.
 struct Seen {
-    /// When, by the monotonic clock of the host; 0 if the device does not tell.
+    /// Time of the report by the monotonic clock of the host; 0 if the device does not report it.
     now_ns: u64,
     uptime_ms: u64,
     counters: BTreeMap<Key, u64>,
 }
 
 impl Totals {
-    /// Takes over what the running processes report. Those that no longer answer have ended, or will be counted from what they add.
+    /// Stores the reports of the running processes. A process that no longer answers is retired once it has ended.
     pub(super) fn update(&mut self, devices: &[Snapshot]) {
         let mut before = std::mem::take(&mut self.running);
         for device in devices {
@@ -38,7 +38,7 @@ impl Totals {
                     self.running.insert(id, newer);
                     continue;
                 }
-                // Another device under the same number.
+                // Another device with the same process ID and slot.
                 Some(old) if old.uptime_ms > device.uptime_ms => self.retire(&old),
                 _ => {}
             }
@@ -46,7 +46,7 @@ impl Totals {
             self.running.insert(id, Seen { now_ns, uptime_ms, counters: counters_of(device) });
         }
         for (id, gone) in before {
-            // A stopped process does not answer and goes on later; keep it until its number is gone.
+            // A stopped process does not answer and may continue later. Its report is kept while the process exists.
             if std::fs::exists(format!("/proc/{}", id.0)).unwrap_or(false) {
                 self.running.insert(id, gone);
             } else {
@@ -101,7 +101,7 @@ fn counters_of(device: &Snapshot) -> BTreeMap<Key, u64> {
     ]
     .map(|(metric, count)| ((metric, ""), count))
     .into();
-    // Another process wrote the names. Only known ones become labels, so nobody can make more series.
+    // The names come from other processes. Only known ones become labels, so the number of series is bounded.
     for (name, count) in drops {
         add(&mut counters, ("ferroce_dropped_packets", meaning::known_drop(name).unwrap_or(OTHER)), count);
     }

@@ -116,7 +116,7 @@ pub(crate) struct SimArgs {
     only: Option<String>,
 }
 
-/// A run with what the page shows of it.
+/// The results of a run that the page shows.
 struct Outcome {
     report: Report,
     samples: Samples,
@@ -184,7 +184,7 @@ fn create(path: &Path) -> Result<std::io::BufWriter<std::fs::File>, Failure> {
     Ok(std::io::BufWriter::new(file))
 }
 
-/// Parts of simulated time between two updates of the progress bar.
+/// Parts of the simulated time. The progress bar is updated after each.
 const SLICES: u64 = 200;
 
 fn simulate_run(mut run: Run, json: Option<&mut impl Write>, flows: bool) -> Result<Outcome, Failure> {
@@ -286,7 +286,7 @@ fn table(outcomes: &[Outcome]) -> String {
     table.render()
 }
 
-/// A value as scenarios write it.
+/// A value in the notation of scenarios.
 fn written(value: Value) -> String {
     match value {
         Value::Number(number) => {

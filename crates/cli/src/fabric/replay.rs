@@ -63,17 +63,17 @@ pub(super) fn draw(page: &mut String, topology: &Topology, outcomes: &[Outcome])
 }
 
 /// Where each node is drawn: hosts in the last row, the top tier in the first.
-fn places(topology: &Topology) -> Vec<(f64, f64)> {
+fn positions(topology: &Topology) -> Vec<(f64, f64)> {
     let top = topology.tiers.iter().copied().max().unwrap_or(0);
-    let mut places = vec![(0.0, 0.0); topology.nodes() as usize];
+    let mut positions = vec![(0.0, 0.0); topology.nodes() as usize];
     for tier in 0..=top {
         let nodes: Vec<u32> = (0..topology.nodes()).filter(|node| topology.tier(*node) == tier).collect();
         for (n, node) in nodes.iter().enumerate() {
             let x = WIDTH * (n as f64 + 0.5) / nodes.len() as f64;
-            places[*node as usize] = (x, 20.0 + ROW * f64::from(top - tier));
+            positions[*node as usize] = (x, 20.0 + ROW * f64::from(top - tier));
         }
     }
-    places
+    positions
 }
 
 fn picture(page: &mut String, topology: &Topology) {
@@ -84,11 +84,11 @@ fn picture(page: &mut String, topology: &Topology) {
         (WIDTH, 40.0 + ROW * top),
         "The topology; the table of queues above has its figures",
     );
-    let places = places(topology);
+    let positions = positions(topology);
     for link in &topology.links {
-        svg::line(page, "link", places[link.a as usize], places[link.b as usize]);
+        svg::line(page, "link", positions[link.a as usize], positions[link.b as usize]);
     }
-    for (node, (x, y)) in places.iter().enumerate() {
+    for (node, (x, y)) in positions.iter().enumerate() {
         let (name, radius) = match (node as u32).checked_sub(topology.hosts) {
             None => (format!("host {node}"), 2.5),
             Some(switch) => (format!("switch {switch}"), 6.0),

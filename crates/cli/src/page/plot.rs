@@ -13,9 +13,9 @@ pub(crate) struct Series {
     pub(crate) name: String,
     /// Style class: colour and dashes.
     pub(crate) class: String,
-    /// Shape of its points, so that colour is not needed to tell lines apart; none for lines of many points.
+    /// Shape of its points, which identifies the line without its colour; none for lines of many points.
     pub(crate) marker: Option<Marker>,
-    /// Place, value, and the words shown under the pointer.
+    /// Horizontal and vertical value, and the words shown under the pointer.
     pub(crate) points: Vec<(f64, f64, String)>,
 }
 
@@ -71,7 +71,7 @@ impl Axis {
 
 /// A plot.
 pub(crate) struct Plot {
-    /// Read to those who cannot see it.
+    /// The text for screen readers.
     pub(crate) description: String,
     pub(crate) x: Axis,
     pub(crate) y: Axis,
@@ -86,7 +86,7 @@ const TOP: f64 = 34.0;
 const BOTTOM: f64 = 306.0;
 const LEGEND: f64 = RIGHT + 20.0;
 const LEGEND_LINE: f64 = 22.0;
-/// Names that the legend has room for.
+/// Most names in the legend.
 const LEGEND_LINES: usize = 12;
 /// Colours of the style sheet.
 const COLOURS: usize = 10;
@@ -145,19 +145,20 @@ impl Plot {
             values.dedup();
             values
         };
-        let (places, heights) = (values(|point| point.0), values(|point| point.1));
-        let scales = (Scale::new(&self.x, &places, LEFT, RIGHT), Scale::new(&self.y, &heights, BOTTOM, TOP));
+        let (positions, heights) = (values(|point| point.0), values(|point| point.1));
+        let scales =
+            (Scale::new(&self.x, &positions, LEFT, RIGHT), Scale::new(&self.y, &heights, BOTTOM, TOP));
         let (Some(x), Some(y)) = scales else {
             return page.push_str("<p class=\"failed\">Nothing was measured.</p>\n");
         };
         begin_figure(page, "", (WIDTH, HEIGHT), &self.description);
-        self.draw_axes(page, (&x, &y), &places);
+        self.draw_axes(page, (&x, &y), &positions);
         for series in &self.series {
             self.draw_series(page, series, (&x, &y));
         }
         self.draw_legend(page);
         end_figure(page, caption);
-        self.tabulate(page, places.len());
+        self.tabulate(page, positions.len());
     }
 
     /// The points that the axes can show.
@@ -171,7 +172,7 @@ impl Plot {
             .map(|(x, y, words)| (*x, *y, words.as_str()))
     }
 
-    fn draw_axes(&self, svg: &mut String, (x, y): (&Scale, &Scale), places: &[f64]) {
+    fn draw_axes(&self, svg: &mut String, (x, y): (&Scale, &Scale), positions: &[f64]) {
         for (value, labelled) in y.ticks() {
             let at = y.at(value);
             line(svg, if labelled { "grid" } else { "grid minor" }, (LEFT, at), (RIGHT, at));
@@ -180,7 +181,7 @@ impl Plot {
             }
         }
         let ticks = match self.x.ticks_are_points {
-            true => places.to_vec(),
+            true => positions.to_vec(),
             false => {
                 x.ticks().into_iter().filter(|(_, labelled)| *labelled).map(|(value, _)| value).collect()
             }
@@ -195,14 +196,14 @@ impl Plot {
     }
 
     fn draw_series(&self, svg: &mut String, series: &Series, (x, y): (&Scale, &Scale)) {
-        let places: Vec<(f64, f64, &str)> =
+        let positions: Vec<(f64, f64, &str)> =
             self.points(series).map(|(at, value, words)| (x.at(at), y.at(value), words)).collect();
         let _ = writeln!(svg, "<g class=\"series {}\"><title>{}</title>", series.class, escape(&series.name));
-        if places.len() > 1 {
-            let path: Vec<String> = places.iter().map(|(x, y, _)| format!("{x:.1},{y:.1}")).collect();
+        if positions.len() > 1 {
+            let path: Vec<String> = positions.iter().map(|(x, y, _)| format!("{x:.1},{y:.1}")).collect();
             let _ = writeln!(svg, "<polyline class=\"line\" points=\"{}\"/>", path.join(" "));
         }
-        for (x, y, words) in places {
+        for (x, y, words) in positions {
             let Some(marker) = series.marker else { break };
             // The invisible disc makes a point easy to hit with the pointer.
             let _ = writeln!(
@@ -232,9 +233,9 @@ impl Plot {
         }
     }
 
-    /// A row for each place on the horizontal axis, or for every n-th where they are many.
-    fn tabulate(&self, page: &mut String, places: usize) {
-        let every = (places * self.series.len()).div_ceil(MOST_CELLS).max(1);
+    /// Adds a table with a row for each value of the horizontal axis, or for every n-th if there are many.
+    fn tabulate(&self, page: &mut String, positions: usize) {
+        let every = (positions * self.series.len()).div_ceil(MOST_CELLS).max(1);
         let mut rows: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         for (column, series) in self.series.iter().enumerate() {
             for (x, y, _) in self.points(series) {

@@ -1,5 +1,5 @@
 //! Two sides that poll need two cores. The scheduler cannot see that a polling process only waits. It may put both on
-//! one core and let each use a whole time slice, which makes four milliseconds of two microseconds.
+//! one core and let each use a whole time slice: then a latency of two microseconds becomes four milliseconds.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -12,7 +12,7 @@ pub(crate) enum Side {
     Server,
 }
 
-/// Pins this thread to one core while it lives.
+/// Pins this thread to one core until it is dropped.
 pub(crate) struct Pinned {
     before: Option<CpuSet>,
 }
@@ -53,7 +53,7 @@ impl SingleCore {
         SingleCore(false)
     }
 
-    /// Called after an empty poll. Free with two cores.
+    /// Must be called after an empty poll. Does nothing if there are several cores.
     #[inline]
     pub(crate) fn yield_core(self) {
         if self.0 {

@@ -40,7 +40,7 @@ impl Control {
         Ok(Control { stream: stream.into(), is_pair: false, received: Vec::new(), local, peer })
     }
 
-    /// Over a socket pair: both sides are on this machine and meet on its loopback address.
+    /// Over a socket pair: both sides are on this machine and use its loopback address.
     pub(crate) fn over_pair(stream: UnixStream) -> io::Result<Control> {
         stream.set_write_timeout(Some(STEP_TIMEOUT))?;
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -119,7 +119,7 @@ impl Control {
     fn read_some(&mut self, left: Option<Duration>) -> Result<(), Failure> {
         let silent =
             || Failure::new("the other side did not answer in time").advise("Check that it still runs");
-        // The kernel would take less than a microsecond for no limit at all.
+        // The kernel takes a timeout of 0 microseconds for no timeout.
         if left.is_some_and(|left| left.as_micros() == 0) {
             return Err(silent());
         }

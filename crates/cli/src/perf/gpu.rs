@@ -1,4 +1,4 @@
-//! Memory of a GPU for the buffers of a test, and the bare copy to it as the peer of the figures.
+//! Memory of a GPU for the buffers of a test, and the bandwidth of a bare copy to it, with which the figures are compared.
 
 use crate::failure::Failure;
 use ferroce_os::library_functions;
@@ -33,7 +33,7 @@ const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
 #[derive(Clone, Copy)]
 struct Gpu {
     driver: &'static Driver,
-    /// A `CUcontext`, which only the driver follows.
+    /// A `CUcontext`, which only the driver dereferences.
     context: usize,
 }
 
@@ -131,7 +131,7 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if Gpu::open().is_ok() {
-            // SAFETY: ours, and nobody uses it any more.
+            // SAFETY: this value owns the allocation, and nothing uses it any more.
             unsafe { (self.gpu.driver.free)(self.start) };
         }
     }
@@ -144,7 +144,7 @@ pub(crate) fn bare_copy(len: usize) -> Result<f64, Failure> {
     let mut from = null_mut();
     // SAFETY: the driver writes the address only.
     check("pin host memory", unsafe { (driver.allocate_host)(&mut from, len, CU_MEMHOSTALLOC_PORTABLE) })?;
-    // SAFETY: both are as long, and the call returns when the copy is complete.
+    // SAFETY: both buffers have `len` bytes, and the call returns when the copy is complete.
     let copy = || check("copy", unsafe { (driver.copy_to_device)(to.start, from, len) });
     let timed = copy().and_then(|()| {
         let (start, mut copies) = (Instant::now(), 0_u32);
@@ -154,7 +154,7 @@ pub(crate) fn bare_copy(len: usize) -> Result<f64, Failure> {
         }
         Ok(f64::from(copies) * len as f64 / start.elapsed().as_secs_f64() / 1e9)
     });
-    // SAFETY: ours, and nobody uses it any more.
+    // SAFETY: this function allocated it, and nothing uses it any more.
     unsafe { (driver.free_host)(from) };
     timed
 }

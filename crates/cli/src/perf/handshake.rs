@@ -1,4 +1,4 @@
-//! What the two sides say to each other, in which order:
+//! The messages between the two sides, in their order:
 //!
 //! ```text
 //! client  Hello ──────────▶          once per connection
@@ -9,14 +9,14 @@
 //!         …… over iWARP, a TCP connection per queue pair ……
 //!               ◀────────── Started
 //!         …… traffic ……
-//!         Settle ─────────▶          unreliable traffic only: be quiet, and take what is still on its way
+//!         Settle ─────────▶          unreliable traffic only: pause, and receive what is in flight
 //!               ◀────────── Settled
 //!         …… more traffic, and perhaps another break ……
 //!         Stop ───────────▶          all of the client's messages arrived
 //!               ◀────────── Report
 //!         Bye ────────────▶
 //! ```
-//! Instead of `Welcome` or `Ready` the server may answer `Refused`; at any time it may say `Failed` and leave.
+//! Instead of `Welcome` or `Ready` the server may answer `Refused`. At any time it may send `Failed` and end.
 
 use super::control::{Control, STEP_TIMEOUT};
 use super::params::Params;
@@ -35,7 +35,7 @@ pub(crate) const VERSION: u32 = 5;
 pub(crate) enum Request {
     /// Prepare this test.
     Run {
-        /// Which, and how.
+        /// The test and its parameters.
         params: Params,
     },
     /// Connect to this, and be ready for traffic.
@@ -64,21 +64,21 @@ pub(crate) enum Reply {
     Started,
     /// The server sends nothing any more and has taken all that arrived.
     Settled,
-    /// What the server saw.
+    /// What the server counted.
     Report(Report),
-    /// Not with these parameters; another test may be asked for.
+    /// The server refuses these parameters. The client may request another test.
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Something broke; the server leaves.
     Failed {
-        /// What.
+        /// The failure.
         reason: String,
     },
 }
 
-/// Where one side can be reached.
+/// The address of one side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Offer {
@@ -97,11 +97,11 @@ pub(crate) enum Offer {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Report {
-    /// Messages received, where the server sees them.
+    /// Messages received, if the server can count them.
     pub(crate) received: u64,
     /// Messages that the server sent and that arrived.
     pub(crate) sent: u64,
-    /// How long that took.
+    /// The time that it took to send them.
     pub(crate) elapsed_ns: u64,
     /// From the first message received to the last.
     pub(crate) receiving_ns: u64,
@@ -142,13 +142,13 @@ impl Hello {
     }
 }
 
-/// Both sides greet; neither waits for the other to do it first.
+/// Exchanges greetings. Each side sends its own before it receives the other's.
 pub(crate) fn greet(control: &mut Control) -> Result<(), Failure> {
     control.send(&Hello::ours())?;
     control.receive::<Hello>(Some(STEP_TIMEOUT))?.check()
 }
 
-/// Client: asks for a test.
+/// Client: requests a test.
 pub(crate) fn ask(control: &mut Control, params: &Params) -> Result<Offer, Failure> {
     control.send(&Request::Run { params: params.clone() })?;
     match receive(control)? {
@@ -193,7 +193,7 @@ pub(crate) fn await_settled(control: &mut Control) -> Result<(), Failure> {
     }
 }
 
-/// Client: the server sent something in the middle of the traffic, or left. Why the test cannot go on.
+/// Client: the server sent a message during the traffic, or closed the channel. Returns why the test cannot continue.
 pub(crate) fn interrupted(control: &mut Control) -> Failure {
     receive(control).map_or_else(|failure| failure, |reply| unexpected(&reply))
 }
@@ -207,7 +207,7 @@ pub(crate) fn ready(control: &mut Control, offer: Offer) -> Result<Offer, Failur
     }
 }
 
-/// How the traffic goes on.
+/// What interrupts the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pause {
     /// A break.
@@ -216,7 +216,7 @@ pub(crate) enum Pause {
     End,
 }
 
-/// Server: learns why the client speaks in the middle of the traffic.
+/// Server: receives the message with which the client interrupts the traffic.
 pub(crate) fn await_pause(control: &mut Control) -> Result<Pause, Failure> {
     match control.receive(None)? {
         Request::Settle => Ok(Pause::Break),
@@ -245,7 +245,7 @@ fn unexpected(reply: &Reply) -> Failure {
     out_of_order("server", reply)
 }
 
-/// A message of this side that does not belong here.
+/// The failure for a message of `side` that is not valid at this point.
 pub(crate) fn out_of_order(side: &str, message: &impl Serialize) -> Failure {
     let message = serde_json::to_value(message).unwrap_or_default();
     Failure::new(format!("the {side} sent {} out of order", message["say"]))
@@ -266,7 +266,7 @@ mod tests {
     fn answer_with(lines: &str) -> Control {
         let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
         theirs.write_all(lines.as_bytes()).expect("room");
-        // Kept open until our side closes, so that only the words decide.
+        // The peer stays open until our side closes, so that only its messages decide.
         std::thread::spawn(move || theirs.read_to_end(&mut Vec::new()));
         Control::over_pair(ours).expect("options")
     }

@@ -26,7 +26,7 @@ pub(crate) enum Transport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Params {
-    /// Which test.
+    /// The test.
     pub(crate) test: Test,
     /// The wire of both devices. Sockets have the default.
     pub(crate) wire: WireChoice,

@@ -19,10 +19,10 @@ pub(crate) fn serve(
     mut accept: impl FnMut(&Params) -> Result<(), String>,
 ) -> Result<(), Failure> {
     let mut refusal: Option<String> = None;
-    // Of the last test, until the client has taken the report.
+    // The station of the last test. It lives until the client has received the report.
     let mut station = None;
     loop {
-        // A client that leaves after a refusal does so because of it.
+        // If the client closes the channel after a refusal, the refusal is the reason.
         let request = control.receive(idle).map_err(|failure| match refusal.take() {
             Some(reason) => Failure::new(format!("refused the client: {reason}")),
             None => failure,
@@ -35,7 +35,7 @@ pub(crate) fn serve(
                     control.send(&Reply::Refused { reason })?;
                 }
                 Ok(()) => {
-                    // Reports a failure to the client; if that fails, too, our own is still the one to return.
+                    // The client gets the failure as well. If it cannot be sent, the failure of the test is still returned.
                     let (report, served) = serve_test(control, &params, local).inspect_err(|failure| {
                         let _ = control.send(&Reply::Failed { reason: failure.what().to_owned() });
                     })?;

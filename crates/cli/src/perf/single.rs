@@ -26,7 +26,7 @@ struct Line {
     latency: Option<Latency>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bandwidth: Option<Bandwidth>,
-    /// Of copies of the same size from host memory to the GPU, without RDMA.
+    /// Bandwidth of copies of the same size from host memory to the GPU, without RDMA.
     #[serde(skip_serializing_if = "Option::is_none")]
     bare_copy_gigabytes_per_s: Option<f64>,
 }
@@ -47,7 +47,7 @@ fn run_client(test: Test, args: &TestArgs, params: &Params, host: &str) -> Resul
         local.prepare(params)?;
         let others = (1..params.threads).map(|_| local.beside()).collect::<Result<Vec<_>, _>>()?;
         let threads = std::thread::scope(|scope| {
-            // The server accepts the others once the first has said how many there are.
+            // The server accepts the other threads once the first has sent their number.
             let others: Vec<_> = others
                 .into_iter()
                 .map(|local| scope.spawn(move || measure(test, args, params, host, local)))
@@ -94,7 +94,7 @@ fn measure(
     Ok(lines)
 }
 
-/// The sums of what the threads found, for each size.
+/// The sum of the results of the threads, for each size.
 fn summed(threads: Vec<Vec<Line>>) -> Vec<Line> {
     let mut threads: Vec<_> = threads.into_iter().map(Vec::into_iter).collect();
     let mut sums = Vec::new();
@@ -201,7 +201,7 @@ fn serve_others<'scope>(
     }
 }
 
-/// Waits for a valid client, at most so long; ignores port scans.
+/// Waits for a valid client, for at most this time if any; ignores port scans.
 fn await_client(listener: &TcpListener, most: Option<Duration>) -> Result<Control, Failure> {
     let give_up = most.map(|most| Instant::now() + most);
     loop {
@@ -224,7 +224,7 @@ fn await_client(listener: &TcpListener, most: Option<Duration>) -> Result<Contro
     }
 }
 
-/// Waits until somebody connects.
+/// Waits until a client connects.
 fn await_connection(listener: &TcpListener, give_up: Instant) -> Result<(), Failure> {
     let left = give_up.saturating_duration_since(Instant::now());
     let timeout = rustix::event::Timespec::try_from(left).ok();
@@ -240,8 +240,8 @@ fn tests(n: usize) -> String {
     if n == 1 { "one test".into() } else { format!("{n} tests") }
 }
 
-/// The command for the other machine. Our host name is more likely to resolve there than any of our addresses is to
-/// be reachable.
+/// The name of this machine in the command for the other one. A host name is more likely to resolve there than any of
+/// our addresses is to be reachable.
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

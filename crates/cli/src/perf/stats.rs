@@ -137,7 +137,7 @@ pub(crate) struct Bandwidth {
     pub(crate) messages: u64,
     /// Their bytes.
     pub(crate) bytes: u64,
-    /// From the first post or write until the last was known to have arrived.
+    /// From the first post or write until the arrival of the last was confirmed.
     pub(crate) elapsed_ns: u64,
     /// 10^9 bytes per second.
     pub(crate) gigabytes_per_s: f64,
@@ -171,7 +171,7 @@ impl Bandwidth {
         Bandwidth { lost: self.lost, ..both }
     }
 
-    /// What several threads moved at the same time.
+    /// The sum of what several threads transferred at the same time.
     pub(crate) fn sum(threads: impl IntoIterator<Item = Bandwidth>) -> Option<Bandwidth> {
         threads.into_iter().reduce(|a, b| Bandwidth {
             messages: a.messages + b.messages,

@@ -1,4 +1,4 @@
-//! Which lines the two plots have.
+//! The lines of the two plots.
 
 use crate::page::{Axis, Marker, Plot, Series};
 use crate::perf::suite::{Results, microseconds, rate};

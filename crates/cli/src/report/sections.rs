@@ -6,7 +6,7 @@ use crate::sizes::format_size;
 use crate::wire::WireChoice;
 use std::fmt::Write;
 
-/// How it was measured.
+/// Writes how it was measured.
 pub(super) fn method(page: &mut String, results: &Results) {
     page.push_str("<h2>How it was measured</h2>\n<ul>\n");
     let over = if results.wire == WireChoice::Iwarp { OVER_IWARP } else { OVER_ROCE };
@@ -44,7 +44,7 @@ const METHOD: [&str; 9] = [
     "p99 is given from 100 samples on, p99.9 from 1000. GB is 10^9 bytes; KiB and MiB are powers of two.",
 ];
 
-/// Of RoCE.
+/// Further sentences for RoCE.
 const OVER_ROCE: [&str; 3] = [
     "RDMA travels as RoCEv2 packets over UDP, with the invariant CRC of every packet computed and checked. The last completion \
      of a bandwidth means that the peer acknowledged the data.",
@@ -54,7 +54,7 @@ const OVER_ROCE: [&str; 3] = [
      same test without loss.",
 ];
 
-/// Of iWARP.
+/// Further sentences for iWARP.
 const OVER_IWARP: [&str; 3] = [
     "RDMA travels as iWARP over TCP streams, one per queue pair. A completion means that TCP has taken the data, so a bandwidth \
      ends with a READ behind the last message. The sides of RC send grant each other receives, as perftest does.",
@@ -63,7 +63,7 @@ const OVER_IWARP: [&str; 3] = [
     "The CRC of FPDUs is off unless FERROCE_MPA_CRC=1.",
 ];
 
-/// On what it was measured.
+/// Writes on which machine it was measured.
 pub(super) fn machine(page: &mut String, results: &Results) {
     let machine = &results.machine;
     let virtual_note = if machine.virtualised { " (virtual machine)" } else { "" };

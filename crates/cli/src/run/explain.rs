@@ -67,7 +67,7 @@ pub(crate) struct Explain {
 }
 
 impl Explain {
-    /// What the words ask for; `None` if there are none.
+    /// The settings that the words select; `None` without words.
     pub(crate) fn of(words: &[Word]) -> Option<Explain> {
         let format = if words.contains(&Word::Json) { Format::Json } else { Format::Text };
         (!words.is_empty()).then(|| Explain { format, watches: words.contains(&Word::Strict) })

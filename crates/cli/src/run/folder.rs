@@ -1,6 +1,6 @@
 //! A temporary folder of one run, for files that a program needs where no namespace can provide them.
 //!
-//! Every user may make files beside it, so its name is random: nobody can take it first.
+//! Every user may create files in the parent folder, so the name is random: no other user can create it first.
 
 use crate::failure::Failure;
 use crate::program::CANNOT_RUN;
@@ -20,7 +20,7 @@ pub(crate) struct PrivateFolder {
 }
 
 impl PrivateFolder {
-    /// Makes it.
+    /// Makes the folder.
     pub(crate) fn make() -> Result<PrivateFolder, Failure> {
         Self::make_in(&ferroce_nic::registry::default_base())
     }
@@ -35,7 +35,7 @@ impl PrivateFolder {
         })
     }
 
-    /// Where it is.
+    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -43,7 +43,7 @@ impl PrivateFolder {
 
 fn make_at(path: PathBuf) -> io::Result<PrivateFolder> {
     DirBuilder::new().mode(0o700).create(&path)?;
-    // The lock gets its name once it is held: a run that sweeps at this moment would remove a folder whose lock is free.
+    // The file gets the name of the lock once it is locked: another run that sweeps now removes folders whose lock is free.
     let unnamed = path.join("unnamed");
     let lock = File::create_new(&unnamed)?;
     lock.lock()?;
@@ -79,7 +79,7 @@ fn sweep(base: &Path, prefix: &str) {
 mod tests {
     use super::*;
 
-    /// Somebody else makes every name that contains this process's id and a small number.
+    /// Another user creates every name that contains this process's id and a small number.
     #[test]
     fn names_that_others_take_do_not_block_a_run() {
         let base = std::env::temp_dir().join(format!("ferroce-taken-{}", std::process::id()));

@@ -3,7 +3,7 @@
 //! They are next to the command: in a source tree cargo puts both into one folder; an installation has `bin/ferroce`
 //! and `lib/ferroce/`. Cargo cannot name a file `libibverbs.so.1`, so the loader needs a link with that name.
 //!
-//! Programs ask for the libraries in three ways. Linked programs need `libibverbs.so.1`. NCCL opens `libibverbs.so`
+//! Programs find the libraries in three ways. Linked programs need `libibverbs.so.1`. NCCL opens `libibverbs.so`
 //! first. A wheel may contain its own copy with another name, which it finds by its RPATH; symbols of the preloaded
 //! library come before those of the copy.
 
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Path of another library file, or of a folder with the libraries.
 pub(crate) const VARIABLE: &str = "FERROCE_LIB";
-/// The name that programs ask the loader for.
+/// The name under which programs load libibverbs.
 pub(crate) const VERBS: &str = "libibverbs.so.1";
 /// The connection manager's library, if it is built.
 const CONNECTIONS: &str = "librdmacm.so.1";
@@ -47,7 +47,7 @@ impl Libraries {
         }
     }
 
-    /// Makes a folder in which the loader finds the libraries by every name that programs ask for.
+    /// Makes a folder in which the loader finds the libraries by every name that programs use.
     pub(crate) fn make_in(&self, folder: &Path) -> io::Result<()> {
         std::fs::create_dir(folder)?;
         for (name, file) in
@@ -80,7 +80,7 @@ pub(crate) fn own_folder() -> Result<PathBuf, Failure> {
     Ok(own.parent().unwrap_or(Path::new("/")).to_path_buf())
 }
 
-/// A library of ours that replaces none of the system's: next to this command, by name.
+/// Finds a library of ours next to this command, by its name. It replaces none of the system's.
 pub(crate) fn next_to_command(name: &str) -> Result<Option<PathBuf>, Failure> {
     Ok(candidates(&own_folder()?).iter().find_map(|folder| in_folder(folder, name)))
 }

@@ -2,10 +2,10 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `library` | where are the libraries that take the place of the system's |
-//! | `tree` | which files do programs look for outside the library |
-//! | `namespace` | how are they shown: the first way |
-//! | `folder` | where do files live while a run needs them: the second way, through the shim, and reports |
+//! | `library` | where are the libraries that replace the system's |
+//! | `tree` | which files do programs read outside the library |
+//! | `namespace` | how do programs see these files: the first way, a mount namespace |
+//! | `folder` | where are files during a run: for the second way, the shim, and for reports |
 //! | `explain` | the summary at the end |
 //! | `timeline` | the page of packets and operations at the end |
 
@@ -214,9 +214,9 @@ fn require_program(name: &OsStr) -> Result<(), Failure> {
     }
 }
 
-/// How the program is given its libraries and files.
+/// The libraries and files that the program gets.
 struct Stage {
-    /// Where the loader finds the libraries by their right names.
+    /// The folder in which the loader finds the libraries by their right names.
     folder: PathBuf,
     /// What the loader preloads.
     preload: OsString,

@@ -151,7 +151,7 @@ fn show(from: &Path, to: &Path, kind: std::fs::FileType) -> io::Result<()> {
     }
     std::fs::write(to, "")?;
     match rustix::mount::mount_bind(from, to) {
-        // Devices come and go; only the registry's folder must exist.
+        // The entry may have disappeared meanwhile, as devices do. Only the registry's folder must exist.
         Err(rustix::io::Errno::NOENT) => std::fs::remove_file(to),
         other => Ok(other?),
     }
@@ -182,7 +182,7 @@ fn rehearse(what: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
             drop(writer);
             let mut result = String::new();
             let read = reader.read_to_string(&mut result);
-            // SAFETY: waits for our own child; no status is wanted, so nothing is written.
+            // SAFETY: waits for our own child; the null pointer requests no status, so nothing is written.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             read.map_err(refused("trying a namespace"))?;
             received(result)

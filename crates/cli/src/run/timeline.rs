@@ -1,6 +1,6 @@
 //! `--timeline`: records packets and operations of the program, and writes the page of `ferroce timeline` at the end.
 //!
-//! Both stay beside the page. A file of an earlier run may lie there too, so the command that reads those of this run is printed.
+//! Both stay in the folder of the page. Files of an earlier run may be there too, so the command that reads those of this run is printed.
 
 use crate::capture::{Recording, output_path};
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// Gets ready; a page that cannot be written is reported before the program starts. Operations of an earlier run are removed.
+    /// Checks the path; a page that cannot be written is reported before the program starts. Operations of an earlier run are removed.
     pub(super) fn begin(page: &Path) -> Result<Timeline, Failure> {
         let page = output_path(page)?;
         let operations = page.with_extension("operations.jsonl");
@@ -36,7 +36,7 @@ impl Timeline {
         Recording::begin(&self.page.with_extension("pcapng"))
     }
 
-    /// Has the program and its child processes record their operations.
+    /// Makes the program and its child processes record their operations.
     pub(super) fn apply_to(&self, command: &mut Command) {
         command.env(OPERATIONS_VARIABLE, &self.operations);
     }

@@ -4,9 +4,9 @@
 //! finds the network interface there. The tree is a snapshot of the GID table at the start.
 //!
 //! As in the kernel's sysfs, the entry of the class is a link to `PARENT/infiniband/ferroce0`, and `device` there leads to
-//! `PARENT`. Programs take the place of the device from the real path of either (NCCL, UCX, libfabric, Mooncake). The folder
-//! has no `subsystem`: NCCL would then look for a PCI device below /sys/devices. It attaches a NIC that is none to the first
-//! processor.
+//! `PARENT`. Programs derive the PCI position of the device from the real path of either (NCCL, UCX, libfabric, Mooncake). The
+//! folder has no `subsystem`: with one, NCCL searches for a PCI device below /sys/devices. A NIC that is no PCI device is
+//! attached to the first processor.
 
 use crate::devices::{DEVICE, PORT};
 use ferroce_nic::{GidEntry, Wire, port_gids};
@@ -20,7 +20,7 @@ pub(crate) const CLASSES: &str = "/sys/class";
 pub(crate) const DEV: &str = "/dev";
 /// The folder of RDMA devices, in both.
 pub(crate) const INFINIBAND: &str = "infiniband";
-/// The folder of what ferroce needs besides, in both: here the device that the entry of the class leads to.
+/// The folder of ferroce's own files, in both. Below /sys/class it has the device that the entry of the class leads to.
 pub(crate) const FERROCE: &str = "ferroce";
 /// A device that every user may open; the opened file is never used.
 const NULL: &str = "/dev/null";
@@ -149,7 +149,7 @@ impl SysTree {
     }
 }
 
-/// How the kernel calls the type of a GID.
+/// The kernel's name for the type of a GID.
 fn gid_type(wire: Wire) -> &'static str {
     match wire {
         Wire::Iwarp => "IB/RoCE v1",

@@ -45,7 +45,7 @@ fn own_locks(plain: &Path, uid: u32) -> Vec<OwnedFd> {
     paths.iter().filter_map(|path| open_lock(path, OFlags::empty(), uid)).collect()
 }
 
-/// Opens a lock that belongs to this user and that nobody else can open: another user could hold any other for ever.
+/// Opens a lock if it belongs to this user and no other user can open it: another user could hold any other lock forever.
 fn open_lock(path: &Path, how: OFlags, uid: u32) -> Option<OwnedFd> {
     let flags = how | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).ok()?;

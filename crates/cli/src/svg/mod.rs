@@ -1,4 +1,4 @@
-//! Elements of SVG pictures, and the logarithmic scale that all of them use. Style sheets decide how a class looks.
+//! Elements of SVG pictures, and the logarithmic scale that all of them use. Style sheets define the look of each class.
 
 mod scale;
 
@@ -40,7 +40,7 @@ pub fn line(svg: &mut String, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64,
     );
 }
 
-/// One line of text; it begins at this baseline, unless the class says otherwise.
+/// One line of text. It begins at this point of its baseline, unless the class aligns it otherwise.
 pub fn text(svg: &mut String, class: &str, (x, y): (f64, f64), words: &str) {
     let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(words));
 }

@@ -1,4 +1,4 @@
-//! Logarithmic axes: where a value lies, and which values get a label.
+//! Logarithmic axes: the coordinate of a value, and which values get a label.
 
 /// Maps values to picture coordinates.
 pub struct LogScale {
@@ -15,7 +15,7 @@ impl LogScale {
         LogScale { low: low.log10(), high: high.log10(), from, to }
     }
 
-    /// Where a value lies.
+    /// The coordinate of a value.
     pub fn at(&self, value: f64) -> f64 {
         let share = (value.log10() - self.low) / (self.high - self.low);
         self.from + share * (self.to - self.from)

@@ -25,7 +25,7 @@ const MIN_PENDING: usize = 64;
 const MAX_SEARCHED: usize = 4096;
 const CONGESTION_EXPERIENCED: u8 = 3;
 
-/// A connection with what is known of it.
+/// A connection and what the capture shows of it.
 pub(super) struct Connection {
     pub(super) seed: Seed,
     /// Each end as requester.
@@ -91,7 +91,7 @@ impl Analysis {
         });
         let mut shares = vec![0; count];
         let shown = count.min(MAX_LADDERS);
-        // A connection needs no larger share than it has packets, with those of QP 1 that set it up; the rest goes to those that follow.
+        // A connection needs at most a share for its own packets and those of QP 1 that set it up. The rest goes to the larger connections.
         let mut by_size = order[..shown].to_vec();
         by_size.sort_by_key(|&n| plan.connections[n].packets);
         let mut left = limit;
@@ -223,7 +223,7 @@ impl Connection {
         true
     }
 
-    /// Hands answers in the packet to the requester that they are for.
+    /// Passes the answers in a packet to the requester that they answer.
     fn answer(
         &mut self,
         packet: &RocePacket<'_>,
@@ -292,7 +292,7 @@ impl Connection {
 }
 
 impl Transit {
-    /// A packet leaves. Returns the oldest one if too many are under way.
+    /// A packet leaves. Returns the oldest one if too many are in flight.
     fn send(&mut self, packet: &RocePacket<'_>, serial: u64, limit: usize) -> Option<Sent> {
         let surplus = if self.sent.len() == limit { self.sent.pop_front() } else { None };
         let bth = &packet.headers.bth;
@@ -300,10 +300,10 @@ impl Transit {
         surplus
     }
 
-    /// A packet arrives. Returns the number of the one that was sent, `None` if the network made it.
+    /// A packet arrives. Returns the serial number of the sent packet. `None` if there is none: the network duplicated it.
     fn receive(&mut self, packet: &RocePacket<'_>) -> Option<u64> {
         let bth = &packet.headers.bth;
-        // Of several copies the latest: that the earlier ones were lost is why it was sent.
+        // Of several copies the latest one: it was sent because the earlier ones were lost.
         let searched = self.sent.len().saturating_sub(MAX_SEARCHED);
         let mut recent = self.sent.iter().skip(searched);
         let at =
@@ -317,7 +317,7 @@ impl Transit {
         Some(sent.serial)
     }
 
-    /// Nothing will be received of a packet any more. It was lost if a later one arrived.
+    /// No arrival of this packet will follow. It was lost if a later one arrived.
     fn forget(&mut self, sent: &Sent, selection: &mut Selection) {
         if self.latest_received.is_some_and(|latest| latest > sent.time_ns) {
             self.lost += 1;

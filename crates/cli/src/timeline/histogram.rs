@@ -4,7 +4,7 @@ use crate::buckets::{bounds, bucket};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Bits of a value that a bucket tells apart below the highest.
+/// Bits below the highest one that select the bucket of a value.
 const PRECISION: u32 = 4;
 
 /// Counted durations.

@@ -28,7 +28,7 @@ pub(super) fn text(analysis: &Analysis, report: &Report) -> String {
 
 fn ladder(text: &mut String, connection: &Connection, report: &ConnectionReport) {
     let items = connection.selection.items();
-    // Whoever sends first is on the left.
+    // The end that sends first is on the left.
     let left = usize::from(items[0].from);
     let _ = writeln!(text, "A: {}, {}", report.ends[left].name(), report.service);
     let _ = writeln!(text, "B: {}", report.ends[1 - left].name());

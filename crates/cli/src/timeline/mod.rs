@@ -156,7 +156,7 @@ fn analyse(captures: &[PathBuf], limit: usize, shows_progress: bool) -> Result<(
     Ok((analysis, report))
 }
 
-/// Hands all frames to `take`. Returns which files are damaged, and where.
+/// Calls `take` for each frame. Returns which files are damaged, and how.
 fn each_frame(
     files: &Files,
     progress: &Progress,
@@ -202,7 +202,7 @@ impl Progress {
     }
 }
 
-/// What was read.
+/// The sentences about what was read.
 fn heading(report: &Report) -> String {
     let count = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut text = format!(
@@ -220,7 +220,7 @@ fn heading(report: &Report) -> String {
     text
 }
 
-/// What is printed beside the page.
+/// What is printed in addition to the page.
 fn summary(report: &Report, output: Option<&Path>) -> String {
     let mut text = heading(report);
     let columns: [table::Column<&ConnectionReport>; 8] = [

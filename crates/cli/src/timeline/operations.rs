@@ -15,13 +15,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::path::Path;
 
-/// The longest line that the NIC writes is a fifth of it.
+/// Most bytes of a line. The longest line that the NIC writes has a fifth of them.
 const MAX_LINE: u64 = 1024;
 /// Posts that wait for their completions.
 const MAX_POSTED: usize = 1 << 16;
 const MAX_QUEUE_PAIRS: usize = 16_384;
-/// Lines among which the earliest is chosen. A post has its line where the verb returned, and the time when it began: a completion
-/// that another thread polled may stand before it.
+/// Size of the reorder buffer in lines. A post is recorded when the verb returns, with the time when it began: a completion that
+/// another thread polled may precede it in the file.
 const REORDERED: usize = 4096;
 
 /// A line of the record.
@@ -54,7 +54,7 @@ fn always() -> bool {
 /// A post or a completion.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Operation {
-    /// Time after the start of the capture; before it, 0.
+    /// Time since the start of the capture; 0 for an earlier operation.
     pub(super) time_ns: u64,
     /// The end of the connection.
     pub(super) end: u8,
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         Reader { analysis, ends, posted: HashMap::new(), waiting: 0, limit, listed: 0 }
     }
 
-    /// Reads a file. A line that cannot be right ends nothing: a killed program may leave half of one.
+    /// Reads a file. Invalid lines are skipped: a killed program may leave half of one.
     pub(super) fn read(&mut self, path: &Path) -> Result<(), Failure> {
         let failure = |error| Failure::io(format!("cannot read {}", path.display()), error);
         let mut source = BufReader::new(File::open(path).map_err(failure)?);
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
                 break;
             }
             if let Ok(parsed) = serde_json::from_slice::<Line>(&line) {
-                // Lines of one time keep their order.
+                // Lines with equal times keep their order.
                 read += 1;
                 held.insert((parsed.t, read), parsed);
             }
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
             self.waiting += 1;
             self.posted.entry((line.qp, line.wr_id, is_receive)).or_default().push_back(line.t);
         } else if !is_post {
-            // A failed completion does not tell whether it is of a receive.
+            // A failed completion does not show whether it belongs to a receive.
             let keys = [is_receive, !is_receive].map(|is_receive| (line.qp, line.wr_id, is_receive));
             let tried = if line.name.is_empty() { &keys[..] } else { &keys[..1] };
             let posted = tried.iter().find_map(|key| self.completed(*key));
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         operations.posts += u64::from(is_post);
         operations.completions += u64::from(!is_post);
         operations.failed += u64::from(line.status != 0);
-        // A receive waits as long as the peer pleases.
+        // The latency of a receive depends on when the peer sends.
         latency_ns.filter(|_| !is_receive).into_iter().for_each(|ns| operations.histogram.add(ns));
         if self.listed == self.limit {
             operations.left_out += 1;
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(found.listed.last().and_then(|operation| operation.latency_ns), Some(50));
     }
 
-    /// The thread that polls wrote its line before the thread that posts. An older record does not tell what is signaled.
+    /// The thread that polls wrote its line before the thread that posts. An older record does not show what is signaled.
     #[test]
     fn a_post_below_its_completion_is_found() {
         let completion = r#"{"t":150,"qp":7,"op":"completion","name":"SEND","wr_id":5}"#;

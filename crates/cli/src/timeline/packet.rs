@@ -1,7 +1,7 @@
 //! From the bytes of a captured frame to RoCEv2 packets: link layer, IP, UDP, transport headers.
 //!
-//! The outer headers are read more leniently than proto reads them. A capture shows what the network card was given, so
-//! checksums may be missing, and the length of the frame may be that of a GSO run.
+//! The outer headers are read more leniently than proto reads them. A capture at the sender shows a packet before the network
+//! card completes it: checksums may be missing, and the frame may be a whole GSO run.
 
 use crate::capture_file::{Direction, Frame, LinkType};
 use ferroce_proto::Gid;
@@ -20,7 +20,7 @@ const MAX_IPV6_EXTENSIONS: usize = 8;
 /// Packet type "sent by us" of Linux cooked captures.
 const COOKED_OUTGOING: u16 = 4;
 const MAX_PACKETS_PER_RUN: usize = 64;
-/// Places where the second packet of a GSO run may begin that are tried.
+/// Most offsets that are tried as the start of the second packet of a GSO run.
 const MAX_SEGMENT_LENS: usize = 8;
 
 /// Whether the ICRC fits the bytes.
@@ -78,7 +78,7 @@ struct Datagram<'a> {
     len: usize,
 }
 
-/// Hands the RoCEv2 packets of a frame to `take`: one, or those of a GSO run that was captured before it was segmented.
+/// Calls `take` for the RoCEv2 packets of a frame: one, or those of a GSO run that was captured before it was segmented.
 pub(super) fn decode<'a>(frame: &Frame<'a>, mut take: impl FnMut(&RocePacket<'a>)) -> Result<(), NotRoce> {
     let (ethertype, outgoing, bytes) = network_layer(frame.link, frame.bytes)?;
     let datagram = datagram(ethertype, bytes)?;
@@ -139,7 +139,7 @@ fn network_layer(link: LinkType, bytes: &[u8]) -> Result<(u16, Option<bool>, &[u
             6 => Ok((ETHERTYPE_IPV6, None, bytes)),
             _ => Err(NotRoce::Other),
         },
-        // BSD loopback: an address family in either byte order; the IP version tells the same.
+        // BSD loopback: an address family in either byte order; the IP version has the same information.
         0 | 108 => network_layer(LinkType(101), bytes.get(4..).ok_or(NotRoce::Short)?),
         other => Err(NotRoce::Link(other)),
     }

@@ -17,9 +17,9 @@ use ferroce_proto::wire::{Aeth, NakCode, Opcode, Service, Syndrome};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Flows that are told apart; the packets of further ones are only counted.
+/// Most flows; the packets of further ones are only counted.
 const MAX_FLOWS: usize = 16_384;
-/// Requests whose PSN is remembered for their acknowledgement, in each of two generations.
+/// Requests whose PSN is stored for their acknowledgement, in each of two generations.
 const MAX_REMEMBERED: usize = 1 << 17;
 /// Flows with the same addresses and PSN that are considered at a time.
 const MAX_CANDIDATES: usize = 16;
@@ -27,7 +27,7 @@ const MAX_CANDIDATES: usize = 16;
 const MAX_PARTNERS: usize = 16;
 const MAX_COMM_IDS: usize = 65_536;
 
-/// The packets from one address to one queue pair; of a datagram queue pair if `src_qpn` is known.
+/// The packets from one address to one queue pair; of datagrams, those from one queue pair, `src_qpn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FlowKey {
     src: IpAddr,
@@ -257,8 +257,8 @@ impl Pairer {
             self.requests[0].clear();
         }
         let flows = self.requests[0].entry(key).or_default();
-        // The oldest is the first: answers come in the order of the requests. One that was never answered by itself, because
-        // a later ACK covered it, must not stay in the way.
+        // The oldest flow is the first: answers have the order of the requests. An older entry of this flow is removed: if a later
+        // ACK covered its request, it got no answer of its own.
         flows.retain(|&other| other != flow);
         flows.push(flow);
         let surplus = flows.len().saturating_sub(MAX_CANDIDATES);
@@ -279,7 +279,7 @@ impl Pairer {
             }
             weight /= 2.0;
         }
-        // The one that it most likely answers is answered.
+        // The most likely candidate counts as answered.
         if let Some(at) = candidates.iter().position(|&candidate| candidate != flow) {
             candidates.remove(at);
         }

@@ -125,7 +125,7 @@ pub(super) struct MessageReport {
     pub(super) has_start: bool,
 }
 
-/// What was read besides RoCEv2 packets.
+/// The files, and the frames that are no RoCEv2 packets.
 #[derive(Default)]
 pub(super) struct Reading {
     pub(super) files: Vec<String>,
@@ -227,7 +227,7 @@ impl DirectionReport {
         }
     }
 
-    /// What deserves a look.
+    /// Number of anomalies: retransmissions, gaps, reordered, lost and duplicated packets, NAKs.
     pub(super) fn anomalies(&self) -> u64 {
         let naks: u64 = self.naks.values().sum();
         let lost = self.lost.unwrap_or(0) + self.duplicated.unwrap_or(0);
@@ -236,7 +236,7 @@ impl DirectionReport {
 }
 
 impl ConnectionReport {
-    /// What deserves a look.
+    /// Number of anomalies of both directions, CNPs, marked packets and wrong ICRCs.
     pub(super) fn anomalies(&self) -> u64 {
         let requests: u64 = self.requests.iter().map(DirectionReport::anomalies).sum();
         requests + self.cnps + self.ecn_marked + self.wrong_icrc

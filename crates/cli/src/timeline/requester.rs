@@ -7,9 +7,9 @@ use ferroce_proto::Psn;
 use ferroce_proto::wire::{Aeth, NakCode, Operation, Service, Syndrome};
 use std::collections::VecDeque;
 
-/// A PSN that is further away belongs to another life of the queue pair number.
+/// A PSN that is further away belongs to another connection of a queue pair with the same number.
 const RESTART_DISTANCE: i32 = 1 << 20;
-/// Ranges of missing PSNs that are remembered.
+/// Most ranges of missing PSNs that are stored.
 const MAX_MISSING: usize = 64;
 /// Entries of a queue among which the one of a PSN is searched.
 const SEARCHED: usize = 4096;
@@ -38,7 +38,7 @@ impl Notes {
     pub(super) const RESTART: Notes = Notes(1 << 6);
     /// The file has it as sent, and does not have it as received.
     pub(super) const LOST: Notes = Notes(1 << 7);
-    /// The file has it as received once more than as sent.
+    /// The file has it more often as received than as sent.
     pub(super) const DUPLICATED: Notes = Notes(1 << 8);
     /// A NAK, an RNR NAK or a CNP.
     pub(super) const COMPLAINT: Notes = Notes(1 << 9);
@@ -53,7 +53,7 @@ impl Notes {
         self.0 & note.0 != 0
     }
 
-    /// Whether anything is there that deserves a look.
+    /// Whether it has any note except a repeated acknowledgement.
     pub(super) fn is_anomaly(self) -> bool {
         self.0 & !Notes::REPEATED_ACK.0 != 0
     }
@@ -222,7 +222,7 @@ impl Requester {
 
     fn packets_of(&self, packet: &RocePacket<'_>, mtu: u32) -> u32 {
         match (packet.headers.bth.opcode.operation, packet.headers.reth) {
-            // More than a READ may have would only be a way to hide every gap.
+            // The length is not trusted: too long a span would hide every gap.
             (Operation::ReadRequest, Some(reth)) => {
                 reth.len.div_ceil(mtu.max(1)).clamp(1, RESTART_DISTANCE as u32)
             }
@@ -230,7 +230,7 @@ impl Requester {
         }
     }
 
-    /// Whether a PSN was missing; it is not any more.
+    /// Removes a PSN from the missing ones. Returns whether it was missing.
     fn fill(&mut self, psn: Psn) -> bool {
         let holds = |(first, len): &(Psn, u32)| (0..*len as i32).contains(&psn.distance_from(*first));
         let Some(at) = self.missing.iter().position(holds) else { return false };
@@ -460,7 +460,7 @@ fn recent<T>(queue: &mut VecDeque<T>) -> impl Iterator<Item = &mut T> {
     queue.iter_mut().rev().take(SEARCHED)
 }
 
-/// A SEND has no length in front; that of a WRITE is in its first packet, if that was captured.
+/// Adds the payload of a packet to a message of unknown length: a SEND, or a WRITE whose first packet, which has the length, was not captured.
 fn add_payload(message: &mut Message, packet: &RocePacket<'_>) {
     if message.kind == Kind::Send || !message.has_start {
         message.bytes += u64::from(packet.payload_len);

@@ -96,7 +96,7 @@ impl Selection {
     }
 }
 
-/// The messages of all connections that are reported one by one: the first ones, then only those that met trouble.
+/// The messages of all connections that are reported one by one: the first ones, then only those with retransmissions, NAKs or no answer.
 #[derive(Debug)]
 pub(super) struct Messages {
     pub(super) kept: Vec<Message>,

@@ -18,7 +18,7 @@
     if (a < 1e9) return (ns / 1e6).toFixed(a < 1e7 ? 2 : 1) + ' ms';
     return (ns / 1e9).toFixed(3) + ' s';
   };
-  // Label of a tick: enough digits to tell neighbours apart.
+  // Label of a tick: enough digits to distinguish adjacent ticks.
   const tickLabel = (ns, step) => {
     const [unit, scale] = step >= 1e8 ? ['s', 1e9] : step >= 1e5 ? ['ms', 1e6] : step >= 1e2 ? ['µs', 1e3] : ['ns', 1];
     return (ns / scale).toFixed(Math.max(0, Math.ceil(-Math.log10(step / scale)))) + ' ' + unit;
@@ -36,7 +36,7 @@
       return { start: +start, end: +end, from: +from, kind, trouble: trouble === '1', row, lane: 0 };
     });
     if (!packets.length) return;
-    // A file has a packet where its send call returned, which may be behind the answer.
+    // A packet is recorded when its send call returns, which may be after the answer.
     packets.sort((a, b) => a.time - b.time);
     const isMark = packet => packet.kind === 'post' || packet.kind === 'completion';
     // Messages that overlap in time get different lanes.
@@ -232,7 +232,7 @@
       setView(at - half, at + half);
     });
     addEventListener('resize', later);
-    // The start shows up to thirty packets, and ends at a long pause: arrows that lie on top of each other tell nothing. Receives
+    // The first view has up to thirty packets, and ends at a long pause: arrows on top of each other are unreadable. Receives
     // that were posted long before do not count.
     const wire = packets.filter(packet => !isMark(packet));
     const early = wire.length ? wire : packets;

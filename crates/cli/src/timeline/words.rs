@@ -1,4 +1,4 @@
-//! Each packet in words: what it is, what it asks or answers, and what is special about it.
+//! Each packet in words: what it is, what it requests or answers, and what is special about it.
 
 use super::message::nak_reason;
 use super::requester::Notes;

@@ -1,4 +1,4 @@
-//! What the user looks at: the tab, the selected row, the order, the filter, an open queue pair; and what each key does.
+//! What the screen shows: the tab, the selected row, the order, the filter, an open queue pair; and what each key does.
 
 use super::sample::{QpId, Sample};
 use super::tables::{Order, Row, RowId, Tab};
@@ -8,16 +8,16 @@ use std::collections::HashMap;
 /// Longest filter.
 const FILTER_LEN: usize = 64;
 
-/// What a key asks of the terminal loop.
+/// What the terminal loop must do after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     None,
-    /// Another sample at once: something was opened.
+    /// Take another sample immediately: a queue pair was opened.
     Refresh,
     Quit,
 }
 
-/// A queue pair that is open, and what was last known of it.
+/// An open queue pair and its last sample.
 pub(super) struct Open {
     pub(super) id: QpId,
     /// The last sample that had it.
@@ -38,7 +38,7 @@ pub(super) struct App {
     pub(super) selected: usize,
     /// First row on the screen.
     pub(super) top: usize,
-    /// Rows that the screen had room for.
+    /// Rows that fit on the screen when it was last drawn.
     pub(super) page: usize,
     pub(super) filter: String,
     pub(super) edits_filter: bool,
@@ -111,7 +111,7 @@ impl App {
         let kept = self.anchor.and_then(|id| self.rows.iter().position(|row| row.id == id));
         self.select(kept.unwrap_or(self.selected));
         if kept.is_none() && self.top == 0 && self.selected == 0 {
-            // Nobody has moved yet: stay at the first row, whichever it is.
+            // The user has not moved yet: the first row stays selected, whichever it is.
             self.anchor = None;
         }
     }
@@ -146,8 +146,8 @@ impl App {
             KeyCode::Char('/') => (self.edits_filter, self.open) = (true, None),
             KeyCode::Char(' ') => self.is_paused = !self.is_paused,
             KeyCode::Char(digit @ '1'..='6') => self.show(Tab::ALL[digit as usize - '1' as usize]),
-            KeyCode::Tab | KeyCode::Right => self.turn(1),
-            KeyCode::BackTab | KeyCode::Left => self.turn(Tab::ALL.len() - 1),
+            KeyCode::Tab | KeyCode::Right => self.switch_tab(1),
+            KeyCode::BackTab | KeyCode::Left => self.switch_tab(Tab::ALL.len() - 1),
             KeyCode::Char('s') => self.sort_next(1),
             KeyCode::Char('S') => self.sort_next(self.tab.columns().len() - 1),
             KeyCode::Char('r') => self.reverse(),
@@ -174,7 +174,7 @@ impl App {
         self.arrange();
     }
 
-    fn turn(&mut self, by: usize) {
+    fn switch_tab(&mut self, by: usize) {
         let at = Tab::ALL.iter().position(|tab| *tab == self.tab).unwrap_or(0);
         self.show(Tab::ALL[(at + by) % Tab::ALL.len()]);
     }
@@ -230,7 +230,7 @@ impl App {
             _ => at,
         };
         match &mut self.open {
-            // Bounded when it is drawn, which knows the number of lines.
+            // `draw` bounds it, when the number of lines is known.
             Some(open) => open.scroll = step(open.scroll),
             None => self.select(step(self.selected)),
         }

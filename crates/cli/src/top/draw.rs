@@ -330,7 +330,7 @@ fn detail(open: &mut Open, colours: bool, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// What is known of a queue pair, in as many columns as fit.
+/// The facts of a queue pair, in as many columns as fit.
 fn facts(device: &Device, qp: &QpReport, rates: &QpRates, width: u16, colours: bool) -> Vec<Line<'static>> {
     let facts: Vec<(&str, String, Tone)> = tables::facts(device, qp, rates)
         .into_iter()
@@ -364,8 +364,8 @@ fn help(area: Rect, buffer: &mut Buffer) {
     let width = HELP.iter().map(|text| width_of(text)).max().unwrap_or(0).min(area.width);
     let height = (HELP.len() as u16).min(area.height);
     let (x, y) = (area.x + (area.width - width) / 2, area.y + (area.height - height) / 2);
-    let place = Rect { x, y, width, height };
-    Clear.render(place, buffer);
+    let centre = Rect { x, y, width, height };
+    Clear.render(centre, buffer);
     let style = Style::new().add_modifier(Modifier::REVERSED);
-    Paragraph::new(HELP.map(Line::raw).to_vec()).style(style).render(place, buffer);
+    Paragraph::new(HELP.map(Line::raw).to_vec()).style(style).render(centre, buffer);
 }

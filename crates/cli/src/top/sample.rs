@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv6Addr;
 
-/// What names a device: a slot is used again when its process has ended.
+/// Process and slot of a device. The slot alone does not identify it: it is used again when its process has ended.
 pub(crate) type DeviceId = (u32, u8);
 
-/// A queue pair of a device, as the history is asked for.
+/// Identifies a queue pair, for example in a request for its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QpId {
     /// The process.
@@ -71,7 +71,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Asks all processes, and for the history of one queue pair.
+    /// Queries all processes, and the history of one queue pair.
     pub(crate) fn take(&mut self, history_of: Option<QpId>) -> Sample {
         let report = Report::of(inspect::whole(history_of.map(|qp| (qp.slot, qp.qpn))));
         self.sample(crate::machine::utc_now(), report)
@@ -92,7 +92,7 @@ impl Sampler {
 
 impl Device {
     fn since(before: Option<&Snapshot>, snapshot: Snapshot) -> Device {
-        // A device that was opened anew counts from zero.
+        // The counters of a device that was opened again begin at zero.
         let before = before.filter(|before| before.uptime_ms <= snapshot.uptime_ms);
         let seconds = before.map_or(0.0, |before| seconds_between(before, &snapshot));
         let per_second = |then: u64, now: u64| match seconds > 0.0 {

@@ -182,7 +182,8 @@ impl Tab {
         Order { column, descends: is_number && title != "pid" }
     }
 
-    /// The rows of a sample that contain `filter`, in any case, and belong to `only_pid`, in order; and how many there are without these two.
+    /// The sorted rows of a sample that contain `filter`, in any case, and belong to `only_pid`. Also the number of rows without these
+    /// two conditions.
     pub(crate) fn arranged(
         self,
         sample: &Sample,
@@ -196,14 +197,14 @@ impl Tab {
         rows.retain(|row| only_pid.is_none_or(|pid| row.id.pid() == pid) && row.contains(&filter));
         rows.sort_by(|one, other| {
             let by_column = compare(one, other, order.column);
-            // Equal rows in the order of processes and queue pairs, so that they do not change places.
+            // Equal rows are ordered by process and queue pair, so that their order is stable.
             (if order.descends { by_column.reverse() } else { by_column })
                 .then_with(|| key_of(one.id).cmp(&key_of(other.id)))
         });
         (rows, all)
     }
 
-    /// What an empty table says.
+    /// The text of an empty table.
     pub(crate) fn nothing(self, sample: &Sample) -> &'static str {
         match self {
             _ if sample.devices.is_empty() => "No process of yours has a device open.",
@@ -475,7 +476,7 @@ fn connection_rows(device: &Device) -> Vec<Row> {
     counters.enumerate().map(line).collect()
 }
 
-/// What is known of a queue pair, by name.
+/// The facts of a queue pair, each with its name.
 pub(crate) fn facts(device: &Device, qp: &QpReport, rates: &QpRates) -> Vec<(&'static str, String)> {
     let fill = |id: u32| {
         let cq = device.snapshot.objects.completion_queues.iter().find(|cq| cq.id == id);

@@ -38,8 +38,8 @@ impl Drop for RawScreen {
     }
 }
 
-/// Asks the processes on a thread of its own, since one that does not answer takes a while and keys must not wait.
-struct Asker {
+/// Queries the processes on a thread of its own: a process that does not answer takes a while, and keys must not wait.
+struct SampleThread {
     wanted: Sender<Option<QpId>>,
     samples: Receiver<Sample>,
     /// A sample is on its way.
@@ -47,8 +47,8 @@ struct Asker {
     next: Instant,
 }
 
-impl Asker {
-    fn start() -> Asker {
+impl SampleThread {
+    fn start() -> SampleThread {
         let (wanted, requests) = channel();
         let (answers, samples) = channel();
         std::thread::spawn(move || {
@@ -59,10 +59,10 @@ impl Asker {
                 }
             }
         });
-        Asker { wanted, samples, is_busy: false, next: Instant::now() }
+        SampleThread { wanted, samples, is_busy: false, next: Instant::now() }
     }
 
-    /// Asks for a sample if one is due, and returns one that came.
+    /// Requests a sample if one is due, and returns one that has arrived.
     fn poll(&mut self, app: &App, interval: Duration) -> Result<Option<Sample>, Failure> {
         if !self.is_busy && !app.is_paused && Instant::now() >= self.next {
             self.is_busy = self.wanted.send(app.history_of()).is_ok();
@@ -99,10 +99,10 @@ fn watch(
     ended: &AtomicBool,
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::io("the terminal cannot be used", error);
-    let mut asker = Asker::start();
+    let mut sampling = SampleThread::start();
     let mut is_stale = true;
     while !ended.load(Ordering::Relaxed) {
-        if let Some(sample) = asker.poll(&app, interval)? {
+        if let Some(sample) = sampling.poll(&app, interval)? {
             app.update(sample);
             is_stale = true;
         }
@@ -118,7 +118,7 @@ fn watch(
         {
             match app.key(key) {
                 Action::Quit => return Ok(()),
-                Action::Refresh => asker.next = Instant::now(),
+                Action::Refresh => sampling.next = Instant::now(),
                 Action::None => {}
             }
         }

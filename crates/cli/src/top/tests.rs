@@ -1,4 +1,4 @@
-//! Frames of every view on screens of several sizes, compared with files in golden/. `FERROCE_BLESS=1` writes them anew.
+//! Frames of every view on screens of several sizes, compared with files in golden/. `FERROCE_BLESS=1` rewrites them.
 
 use super::app::{Action, App};
 use super::draw;
@@ -113,7 +113,7 @@ fn frames_look_as_they_did() {
     compare_with_golden("once", &(draw::text(&mut app, 200) + "\n"));
 }
 
-/// Also screens on which nothing fits.
+/// Screens that are too small for any row are drawn too.
 #[test]
 fn every_size_is_drawn() {
     let mut app = app();

@@ -1,4 +1,4 @@
-//! The secret of the address, and how only the user's own browser learns it.
+//! The token in the address, and how only the user's own browser gets it.
 
 use crate::page;
 use crate::signals::Blocked;

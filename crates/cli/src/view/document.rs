@@ -1,5 +1,5 @@
-//! What a page asks for, and the JSON document that it gets. Tables, their order and their texts are those of `ferroce top`; all text of other
-//! processes is made printable there. A document is bounded: the page shows a limited number of rows, and says so.
+//! The request of a page, and the JSON document that it gets. Tables, their order and their texts are those of `ferroce top`, which makes all
+//! text of other processes printable. A document is bounded: the page shows a limited number of rows, and reports that.
 
 use super::topology::topology;
 use super::watch::Seen;
@@ -15,7 +15,7 @@ const MOST_LINES: usize = 8;
 /// Longest filter.
 const FILTER_LEN: usize = 64;
 
-/// What a page asks for. What it cannot ask for is the default.
+/// The request of a page. Invalid parameters have their defaults.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Wish {
     tab: usize,

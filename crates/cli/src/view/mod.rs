@@ -3,12 +3,12 @@
 //! | file | question |
 //! |---|---|
 //! | `watch` | what the processes answered, and which of them are gone |
-//! | `document` | what the page asks for, and what it gets: tables, rates, one queue pair |
+//! | `document` | what the page requests, and what it gets: tables, rates, one queue pair |
 //! | `topology` | which processes and hosts the queue pairs connect |
-//! | `browser` | how the user's browser learns the address, and nobody else |
+//! | `browser` | how only the user's own browser gets the address |
 //! | `view.html`, `view.css`, `view.js` | the page |
 //!
-//! Processes are asked only when a page asks, so a page that is closed or hidden costs them nothing. Every user of the host can connect to a port of
+//! Processes are queried only when a page requests data, so a closed or hidden page costs them nothing. Every user of the host can connect to a port of
 //! loopback: the path holds a random token, and `crate::http` refuses other hosts' names.
 
 mod browser;
@@ -34,7 +34,7 @@ const BODY: &str = include_str!("view.html");
 const STYLE: &str = include_str!("view.css");
 const SCRIPT: &str = include_str!("view.js");
 
-/// The page may load its own script and data, and nothing from elsewhere. The path holds the token, so no address leaves.
+/// The page may load only its own script and data. The path contains the token, so the browser sends no referrer.
 const HEADERS: &str = "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; \
      frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
      Referrer-Policy: no-referrer\r\nX-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n";
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let address = listener.local_addr().map_err(|error| Failure::io("the address of the socket", error))?;
     let token = browser::token().map_err(|error| Failure::io("cannot read /dev/urandom", error))?;
     let url = format!("http://{address}/{token}/");
-    // Before the server's threads exist, so that they inherit it and this thread takes the signals.
+    // Signals are blocked before the server's threads exist: they inherit the mask, and this thread takes the signals.
     let signals = Blocked::new();
     crate::print_text(&format!("all ferroce processes of this user: {url}\nCtrl-C ends it."))?;
     let _ = std::io::stdout().flush();
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// What is served.
+/// The token and the data of the page.
 struct Site {
     token: String,
     watch: Mutex<Watch>,
@@ -147,7 +147,7 @@ impl Site {
     /// The packets that a watched process has recorded so far.
     fn timeline(&self, request: &Request) -> Answer {
         let pid = request.parameter("pid").and_then(|pid| pid.parse().ok());
-        // Only of a process that is shown, so that the page cannot name any other.
+        // Only captures of a listed process are read: a request cannot name any other.
         let files = pid.filter(|pid| self.watch().has(*pid)).map(captures_of).unwrap_or_default();
         let bytes: u64 = files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
         let body = if files.is_empty() {

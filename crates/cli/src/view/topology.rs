@@ -67,7 +67,7 @@ pub(super) fn topology(seen: &Seen) -> Value {
                 nodes[at].unconnected += 1;
                 continue;
             }
-            // Numbers are unique among the processes that are shown. One on another host may be the same, but then it has another peer.
+            // Numbers are unique among the listed processes. A queue pair of another host may have the same, but then it has another peer.
             let local = owners.get(&qp.peer_qpn).filter(|(_, peer)| peer.peer_qpn == qp.qpn);
             let other = local.map_or_else(
                 || {
@@ -80,7 +80,7 @@ pub(super) fn topology(seen: &Seen) -> Value {
                 |(other, _)| *other,
             );
             let link = links.entry((at.min(other), at.max(other))).or_default();
-            // Both ends count what they send; only a remote end is not asked.
+            // A listed end counts what it sends. A remote end is not queried: what it sends is what this end receives.
             let bytes = rates.tx_bytes + if local.is_some() { 0.0 } else { rates.rx_bytes };
             link.bytes += bytes;
             link.resent += rates.retransmitted;
@@ -103,11 +103,11 @@ fn drawn(nodes: Vec<Node>, links: BTreeMap<(usize, usize), Link>) -> Value {
     let mut order: Vec<usize> = (0..nodes.len()).collect();
     order.sort_by(|one, other| nodes[*other].bytes.total_cmp(&nodes[*one].bytes).then(one.cmp(other)));
     order.truncate(MOST_NODES);
-    // Nodes keep their places while their rates change.
+    // Nodes keep their positions while their rates change.
     order.sort_unstable();
-    let place: HashMap<usize, usize> = order.iter().enumerate().map(|(new, old)| (*old, new)).collect();
+    let position: HashMap<usize, usize> = order.iter().enumerate().map(|(new, old)| (*old, new)).collect();
     let shown = links.iter().filter_map(|((a, b), link)| {
-        let (a, b) = (place.get(a)?, place.get(b)?);
+        let (a, b) = (position.get(a)?, position.get(b)?);
         Some(json!({ "a": a, "b": b, "link": link }))
     });
     json!({

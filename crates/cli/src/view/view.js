@@ -1,4 +1,4 @@
-// Asks for the processes once a second while the page is visible, and draws the answer. Text of processes becomes text nodes only.
+// Requests the state of the processes once a second while the page is visible, and draws it. Text of processes becomes text nodes only.
 'use strict';
 (() => {
   const INTERVAL_MS = 1000, KEPT = 300, TABLE_ROWS = 60, HEIGHT = 220;
@@ -33,7 +33,7 @@
     return Number.isInteger(value) || value >= 100 ? value.toFixed(0) : value.toFixed(value >= 10 ? 1 : 2);
   };
 
-  // ---- what the user wants: kept in the address, so that reloading shows the same
+  // ---- the user's choices: kept in the address, so that reloading shows the same
   const want = changes => {
     for (const [key, value] of Object.entries(changes)) {
       if (value === null || value === '') wish.delete(key); else wish.set(key, value);
@@ -146,7 +146,7 @@
     const lanes = [...new Set(events.map(event => lane(event.what)))].slice(0, 8);
     const width = Math.max(280, figure.clientWidth), left = Math.min(190, width * .45), right = width - 12, row = 22;
     const oldest = Math.max(1e-3, ...events.map(event => event.ago_s));
-    // Logarithmic: the last second deserves as much room as the hour before.
+    // Logarithmic: the last second is as wide as the hour before.
     const x = ago => right - Math.log1p(ago * 1e3) / Math.log1p(oldest * 1e3) * (right - left);
     const y = what => 16 + row * Math.max(0, lanes.indexOf(lane(what)));
     const height = 16 + row * Math.max(1, lanes.length) + 18;
@@ -295,7 +295,7 @@
     if (paused) clearTimeout(timer);
     ask();
   });
-  // A hidden page asks nothing, so nobody is watched.
+  // A hidden page sends no requests, so no process is queried.
   document.addEventListener('visibilitychange', () => { clearTimeout(timer); if (!document.hidden && !paused) ask(); });
   ask();
 })();

@@ -5,14 +5,14 @@ use crate::top::sample::{Device, DeviceId, DeviceRates, QpId, QpRates, Sample, S
 use ferroce_nic::inspect;
 use std::time::{Duration, Instant};
 
-/// A sample of this age serves further pages too, so that rates are those of a reasonable time.
+/// A younger sample serves further pages too, so that its rates cover a reasonable time.
 const FRESH: Duration = Duration::from_millis(400);
 /// How long a process stays on the page after its last answer.
 const REMEMBERED: Duration = Duration::from_secs(30);
 /// Processes that are remembered.
 const MOST_GONE: usize = 100;
 
-/// Takes samples when a page asks.
+/// Takes samples when a page requests data.
 #[derive(Default)]
 pub(super) struct Watch {
     sampler: Sampler,
@@ -79,7 +79,7 @@ impl Watch {
     }
 }
 
-/// A process that is gone does nothing.
+/// A process that is gone has no rates.
 fn without_rates(mut device: Device) -> Device {
     device.rates = DeviceRates::default();
     device.qp_rates.fill(QpRates::default());

@@ -45,7 +45,7 @@ impl Sshd {
         make_key(&folder.join("host"));
         make_key(&folder.join("user"));
         std::fs::copy(at("user.pub"), at("authorized")).expect("a file");
-        // Free a moment ago; somebody else would have to take it within this moment.
+        // The port is free at this moment; another program may still take it before sshd does.
         let port =
             TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port").port();
         let server = format!(
@@ -62,19 +62,19 @@ impl Sshd {
         );
         std::fs::write(at("server.conf"), server).expect("a file");
         std::fs::write(at("client.conf"), client).expect("a file");
-        // As root it wants an empty folder that is made by a system's start-up.
+        // As root it needs an empty folder that the start-up of a system creates.
         let _ = std::fs::create_dir("/run/sshd");
         let mut command = Command::new("/usr/sbin/sshd");
         command.args(["-D", "-e", "-f", &at("server.conf")]).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("sshd starts");
-        let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
         let mut line = String::new();
         while !line.contains("Server listening") {
             line.clear();
-            assert!(said.read_line(&mut line).expect("a line") > 0, "sshd ended: {line}");
+            assert!(log.read_line(&mut line).expect("a line") > 0, "sshd ended: {line}");
         }
-        // It goes on talking, and must not wait for a reader.
-        std::thread::spawn(move || said.lines().map_while(Result::ok).for_each(drop));
+        // It continues to write, and must not wait for a reader.
+        std::thread::spawn(move || log.lines().map_while(Result::ok).for_each(drop));
         Some(Sshd { child, folder, port })
     }
 

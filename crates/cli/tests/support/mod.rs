@@ -53,7 +53,7 @@ pub(crate) fn has_headers() -> bool {
     found && has_compiler()
 }
 
-/// Builds a library that the command looks for next to itself: a test of a cdylib's user does not make the cdylib.
+/// Builds a library that the command searches next to itself: cargo does not build a cdylib for a test that only loads it.
 pub(crate) fn build_library(package: &str) {
     if may_build() {
         let built = Command::new(env!("CARGO")).args(["build", "--quiet", "--package", package]).status();
@@ -147,7 +147,7 @@ impl Server {
         Server { child, said, port }
     }
 
-    /// Its exit status and what else it said, once it ended by itself.
+    /// Its exit status and its remaining output, once it has ended by itself.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.said.read_to_string(&mut rest).expect("text");

@@ -36,7 +36,7 @@ impl Browser {
             return None;
         };
         let profile = scratch().join(format!("browser.{name}.{}", std::process::id()));
-        // The sandbox needs rights that root in a container and nobody lack; only pages of this test are opened.
+        // The sandbox needs rights that root in a container and the user nobody lack; only pages of this test are opened.
         let options = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking --disable-extensions \
                        --no-first-run --no-proxy-server --remote-debugging-pipe";
         // The browser reads requests from descriptor 3 and writes answers to 4.
@@ -124,7 +124,7 @@ impl Browser {
             Some("Page.loadEventFired") => self.has_loaded = true,
             Some("Runtime.exceptionThrown") => self.complaints.push(params["exceptionDetails"].to_string()),
             Some("Runtime.consoleAPICalled") => self.complaints.push(params["args"].to_string()),
-            // A page opened as a file has no icon, and is not asked for one.
+            // The browser requests no icon for a page that is opened as a file.
             Some("Log.entryAdded")
                 if !params["entry"]["url"].as_str().is_some_and(|url| url.ends_with("/favicon.ico")) =>
             {

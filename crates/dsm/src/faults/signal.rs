@@ -1,9 +1,8 @@
 //! The signal handler of the process for the addresses of the heap. An access that the mapping forbids raises
 //! SIGSEGV; one that userfaultfd intercepts raises SIGBUS.
 //!
-//! The signal is synchronous: the faulting thread runs the program's code, and holds neither the allocator's lock nor
-//! one of ours, since we never access the program's view of the heap with a lock held. The handler may therefore call
-//! any function.
+//! The signal is synchronous: the faulting thread runs the program's code. It holds neither the allocator's lock nor one of ours,
+//! because this crate never accesses the program's view of the heap with a lock held. So the handler may call any function.
 
 #![expect(unsafe_code, reason = "installs a signal handler, which reads what the kernel says")]
 
@@ -33,7 +32,7 @@ struct Range {
 }
 
 static RANGE: AtomicPtr<Range> = AtomicPtr::new(ptr::null_mut());
-/// Our signals, with the handlers that were installed before.
+/// The signals that are handled. [`BEFORE`] has their earlier handlers.
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 static BEFORE: [AtomicPtr<Earlier>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 static INSTALL: Mutex<()> = Mutex::new(());
@@ -43,7 +42,7 @@ pub(crate) struct Registration(());
 
 impl Registration {
     pub(crate) fn new(start: usize, len: usize, answer: Answer) -> Result<Self, Error> {
-        let _turn = INSTALL.lock();
+        let _installing = INSTALL.lock();
         if !RANGE.load(Ordering::Acquire).is_null() {
             return Err(Error::Transport("this process is in a job already".into()));
         }

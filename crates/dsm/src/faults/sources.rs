@@ -1,4 +1,4 @@
-//! Where the bytes of the program's view come from: our own mapping, or that of a co-located process.
+//! The mappings that the program's view shows: our own, or that of a co-located process.
 
 use crate::PAGE;
 use crate::coherence::Run;
@@ -15,18 +15,18 @@ pub(crate) struct Source {
     pub(crate) mapping: Arc<Mapping>,
 }
 
-/// The mappings that can be shown, and where each page is shown from.
+/// The mappings that can be shown, and the mapping of each page.
 pub(crate) struct Sources {
     own: u32,
-    /// Where the heap begins, in all mappings.
+    /// Offset of the heap, in all mappings.
     heap: usize,
     mappings: BTreeMap<u32, Source>,
-    /// By page; pages beyond its end are our own.
+    /// The rank of the shown mapping, by page. Pages beyond its end are our own.
     shown: Mutex<Vec<u32>>,
 }
 
 impl Sources {
-    /// `mappings` by rank, `own` among them.
+    /// `mappings` are by rank, and include `own`.
     pub(crate) fn new(own: u32, heap: usize, mappings: BTreeMap<u32, Source>) -> Self {
         Self { own, heap, mappings, shown: Mutex::default() }
     }
@@ -40,13 +40,13 @@ impl Sources {
         punch(&self.mappings[&self.own].file, self.heap + run.first * PAGE, run.count * PAGE)
     }
 
-    /// A mapping, and where the heap begins in it.
+    /// A mapping, and the offset of the heap in it.
     pub(super) fn mapping(&self, rank: u32) -> Result<(&Source, usize), Error> {
         let unknown = || Error::Transport(format!("the memory of process {rank} is not mapped here"));
         self.mappings.get(&rank).map(|source| (source, self.heap)).ok_or_else(unknown)
     }
 
-    /// Whose mapping a page is shown from.
+    /// The rank of the process whose mapping shows a page.
     pub(super) fn rank(&self, page: usize) -> u32 {
         self.shown.lock().get(page).copied().unwrap_or(self.own)
     }
@@ -55,7 +55,7 @@ impl Sources {
         (&self.mappings[&self.rank(page)].mapping, self.heap + page * PAGE)
     }
 
-    /// Copies a page as the program sees it, or would.
+    /// Copies a page from the mapping that is shown, even if the page is closed for the program.
     pub(crate) fn read(&self, page: usize, into: &mut [u8; PAGE]) {
         let (mapping, at) = self.at(page);
         mapping.read(at, into);
@@ -77,7 +77,7 @@ impl Sources {
         shown[run.pages()].fill(rank);
     }
 
-    /// The first part of a run that is of one mapping.
+    /// The first part of a run whose pages belong to one mapping.
     pub(super) fn first_piece(&self, run: Run) -> Run {
         let shown = self.shown.lock();
         let rank = |page: usize| shown.get(page).copied().unwrap_or(self.own);

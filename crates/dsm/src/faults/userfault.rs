@@ -16,7 +16,8 @@ use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Write protection; no page in the file; SIGBUS; a page in the file that is not mapped; protection of files in memory.
+/// Write protection; faults for holes in the file; SIGBUS; faults for pages of the file that are not mapped; write protection of files in
+/// memory.
 const FEATURES: u32 = general::UFFD_FEATURE_PAGEFAULT_FLAG_WP
     | general::UFFD_FEATURE_MISSING_SHMEM
     | general::UFFD_FEATURE_SIGBUS
@@ -25,7 +26,7 @@ const FEATURES: u32 = general::UFFD_FEATURE_PAGEFAULT_FLAG_WP
 const MODES: u32 = general::UFFDIO_REGISTER_MODE_MISSING
     | general::UFFDIO_REGISTER_MODE_WP
     | general::UFFDIO_REGISTER_MODE_MINOR;
-/// Of UFFDIO_CONTINUE: without the right to write.
+/// Mode of UFFDIO_CONTINUE: opens pages without the right to write.
 const CONTINUE_PROTECTED: u64 = 2;
 
 /// A registered range of a shared mapping.
@@ -50,7 +51,7 @@ impl Userfault {
     pub(super) fn new(start: usize, len: usize) -> io::Result<Self> {
         // Faults inside system calls are not handled, so no privilege is needed.
         let user_mode_only = UserfaultfdFlags::from_bits_retain(general::UFFD_USER_MODE_ONLY);
-        // SAFETY: a descriptor that changes no memory until a range is registered.
+        // SAFETY: creates a descriptor, which changes no memory until a range is registered.
         let fd =
             unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | user_mode_only)? };
         let this = Self { fd, start, len };
@@ -59,18 +60,19 @@ impl Userfault {
         Ok(this)
     }
 
-    /// Registers a part of it that was mapped anew.
+    /// Registers a part of the range that was mapped again.
     pub(super) fn register(&self, offset: usize, len: usize) -> io::Result<()> {
         self.ask(ioctl::UFFDIO_REGISTER, &mut [(self.start + offset) as u64, len as u64, MODES.into(), 0])
     }
 
     fn ask(&self, request: u32, words: &mut [u64]) -> io::Result<()> {
-        // SAFETY: every structure of this interface is so many words, which live during the call.
+        // SAFETY: every structure of this interface consists of words; the caller passes as many as the request needs, and they live
+        // during the call.
         let rc = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, words.as_mut_ptr()) };
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Makes entries for pages that have none.
+    /// Creates page-table entries for pages that have none.
     pub(super) fn open(&self, offset: usize, len: usize, access: Access) -> Result<Opened, Error> {
         let mode = if access == Access::Write { 0 } else { CONTINUE_PROTECTED };
         let (mut done, mut most) = (0, len);
@@ -81,10 +83,10 @@ impl Userfault {
                 done += piece;
                 continue;
             };
-            // The number of bytes opened before it stopped, or a negative error.
+            // The kernel stores the number of opened bytes, or a negative error.
             done += usize::try_from(words[3] as i64).unwrap_or(0);
             match error.raw_os_error() {
-                // It stopped on the way, or the mappings are changing.
+                // Only part of the range was opened, or the mappings are changing.
                 Some(libc::EAGAIN) if done < len => {}
                 // More than one mapping, although they show the same file.
                 Some(libc::ENOENT) if piece > PAGE => most = PAGE,

@@ -30,12 +30,12 @@ enum How {
 /// Entries of the page table.
 struct Entries {
     userfault: Userfault,
-    /// What each page was opened for.
+    /// The access rights that each page was opened with.
     wanted: Mutex<Vec<Access>>,
 }
 
 impl View {
-    /// Maps the heap, which is `len` bytes in our own mapping, with all pages closed.
+    /// Maps the heap, the last `len` bytes of our own mapping, with all pages closed.
     pub(crate) fn new(sources: Sources, len: usize, kind: FaultKind) -> Result<Self, Error> {
         let mut story = "SIGSEGV".to_owned();
         let (own, heap) = sources.mapping(sources.own())?;
@@ -79,7 +79,7 @@ impl View {
         self.replace(run, rank, false)
     }
 
-    /// Shows our own pages again where these are of other mappings, even at the limit of mappings.
+    /// Shows our own mapping again for those of the pages that show another one, even at the limit of mappings.
     pub(crate) fn show_own(&self, run: Run) -> Result<(), Error> {
         let (mut first, end) = (run.first, run.first + run.count);
         while first < end {
@@ -96,7 +96,7 @@ impl View {
     fn replace(&self, run: Run, rank: u32, taken: bool) -> Result<Change, Error> {
         let (offset, len) = (run.first * PAGE, run.count * PAGE);
         let (source, heap) = self.sources.mapping(rank)?;
-        // Without access rights at first: each access must fault.
+        // No access rights at first: each access must fault.
         let from = (&source.file, heap + offset);
         if self.mapping.replace((offset, len), from, taken)? == Change::TooManyMappings {
             return Ok(Change::TooManyMappings);
@@ -138,7 +138,7 @@ impl Entries {
         let refused = |source| Error::System { call: "userfaultfd", source };
         let userfault = Userfault::new(HEAP_ADDRESS, mapping.len()).map_err(refused)?;
         let this = Self { userfault, wanted: Mutex::default() };
-        // Systems before 6.4 cannot open a page for reading alone.
+        // Kernels before 6.4 cannot open a page for reading alone.
         sources.touch(0);
         match this.userfault.open(0, PAGE, Access::Read)? {
             Opened::All => mapping.unmap_entries(0, PAGE).map(|()| this),
@@ -148,7 +148,7 @@ impl Entries {
         }
     }
 
-    /// Registers pages that were mapped anew and have no rights yet.
+    /// Registers pages that were mapped again and have no rights yet.
     fn register(&self, run: Run) -> Result<(), Error> {
         self.forget(&mut self.wanted.lock(), run);
         let refused = |source| Error::System { call: "UFFDIO_REGISTER", source };
@@ -166,7 +166,7 @@ impl Entries {
         mapping.unmap_entries(run.first * PAGE, run.count * PAGE)
     }
 
-    /// Opens pages of one mapping, or changes what they are open for.
+    /// Opens pages of one mapping, or changes the access rights of open ones.
     fn open_for(&self, mapping: &Mapping, sources: &Sources, run: Run, access: Access) -> Result<(), Error> {
         let (offset, len) = (run.first * PAGE, run.count * PAGE);
         let (first, end) = (run.first, run.first + run.count);
@@ -201,7 +201,7 @@ impl Entries {
             match self.userfault.open(at, end - at, access)? {
                 Opened::All => return Ok(()),
                 Opened::Before(offset) => at = offset + PAGE,
-                // A hole is rarely alone. Its pages are opened when they are accessed.
+                // Pages after a hole are usually holes, too. They are opened when they are accessed.
                 Opened::UpToHole => return Ok(()),
             }
         }

@@ -1,4 +1,4 @@
-//! Which parts of the heap are allocated. Every process makes the same calls in the same order, so all agree without
+//! The allocated parts of the heap. Every process makes the same calls in the same order, so all have the same result without
 //! communication.
 
 use crate::PAGE;
@@ -17,14 +17,14 @@ impl Allocator {
         Self { len, taken: BTreeMap::new() }
     }
 
-    /// The first gap that is large enough.
+    /// Allocates the first gap that is large enough.
     pub(crate) fn alloc(&mut self, len: usize) -> Result<usize, Error> {
-        let room = len.max(1).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+        let rounded = len.max(1).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
         let (mut from, mut largest) = (0, 0);
         let ends = self.taken.iter().map(|(&at, &len)| (at, at + len)).chain([(self.len, self.len)]);
         for (start, end) in ends {
-            if start - from >= room {
-                self.taken.insert(from, room);
+            if start - from >= rounded {
+                self.taken.insert(from, rounded);
                 return Ok(from);
             }
             largest = largest.max(start - from);
@@ -38,10 +38,10 @@ impl Allocator {
         self.taken.get(&at).copied()
     }
 
-    /// Whether one allocation contains `len` bytes from `at` on, counting its whole pages.
+    /// Whether the whole pages of one allocation contain `len` bytes from `at` on.
     pub(crate) fn holds(&self, at: usize, len: usize) -> bool {
         let before = self.taken.range(..=at).next_back();
-        before.is_some_and(|(&start, &room)| at - start <= room && len <= room - (at - start))
+        before.is_some_and(|(&start, &whole)| at - start <= whole && len <= whole - (at - start))
     }
 
     /// Frees an allocation; the caller has zeroed its bytes.
@@ -70,7 +70,7 @@ mod tests {
             error.starts_with("an allocation of 8192 bytes exceeds the 4096 free bytes of the shared heap"),
             "{error}"
         );
-        // As much is left for what no whole number of pages holds.
+        // A length that cannot be rounded up to whole pages gives the same error.
         let error = heap.alloc(usize::MAX).unwrap_err().to_string();
         assert!(error.contains("exceeds the 4096 free bytes"), "{error}");
     }

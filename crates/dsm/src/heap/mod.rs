@@ -1,4 +1,4 @@
-//! The shared heap: which addresses are allocated, and which process is the home of each page.
+//! The shared heap: its allocations, and the home of each page.
 
 mod allocator;
 mod placement;
@@ -7,5 +7,5 @@ pub(crate) use allocator::Allocator;
 pub use placement::Placement;
 pub(crate) use placement::{Homes, PlacementState};
 
-/// Address of the heap in every process, far from where the system places mappings.
+/// Address of the heap in every process, far from the addresses that the kernel chooses for mappings.
 pub(crate) const HEAP_ADDRESS: usize = 0x2000_0000_0000;

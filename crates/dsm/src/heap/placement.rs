@@ -13,9 +13,9 @@ pub enum Placement {
         /// Process of the first block.
         first: u32,
     },
-    /// Everything at one process.
+    /// All pages at one process.
     On(u32),
-    /// As cyclic, but round `i` over the processes uses blocks of `blocks[i]`; the last size repeats.
+    /// Like `Cyclic`, but round `i` over the processes uses blocks of `blocks[i]`; the last size repeats.
     Trips {
         /// Bytes of a block, per round.
         blocks: Vec<usize>,
@@ -24,9 +24,9 @@ pub enum Placement {
     },
     /// The first `shares[0]` bytes at process 0, and so on; the rest at the last process listed.
     Shares(Vec<usize>),
-    /// Everything at one process, the next one for each allocation.
+    /// All pages at one process; each allocation uses the next process.
     Rotating,
-    /// Everything at one pseudo-random process, the same one in all processes.
+    /// All pages at one pseudo-random process, which is the same in all processes.
     Random,
 }
 

@@ -46,7 +46,7 @@ impl Layout {
         [0, LINE, LINE + 4]
     }
 
-    /// For a job of two: how often each process arrived at a barrier, and who sleeps for it.
+    /// For a job of two: the number of barriers at which a process has arrived, and the number of threads that sleep for it.
     pub(super) fn came(self, rank: u32) -> [usize; 2] {
         let at = (2 + rank as usize) * LINE;
         [at, at + 4]

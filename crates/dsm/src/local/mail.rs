@@ -18,7 +18,7 @@ pub(super) struct Mail {
     arrived: Mutex<Arrived>,
 }
 
-/// What has been taken out of the ring.
+/// Messages that were taken out of the ring.
 #[derive(Default)]
 struct Arrived {
     inbox: Inbox,
@@ -51,7 +51,7 @@ impl Mail {
         }
     }
 
-    /// Writes bytes piece by piece, as the ring has space.
+    /// Writes bytes piece by piece, when the ring has space.
     fn stream(&self, mailbox: &MailboxLayout, mut bytes: &[u8]) {
         let written = self.memory.long(mailbox.written);
         let read = self.memory.long(mailbox.read);
@@ -59,14 +59,14 @@ impl Mail {
         while !bytes.is_empty() {
             let seen = departures.load(Ordering::Acquire);
             let at = written.load(Ordering::Relaxed);
-            let room = RING - (at - read.load(Ordering::Acquire)) as usize;
-            if room == 0 {
+            let free = RING - (at - read.load(Ordering::Acquire)) as usize;
+            if free == 0 {
                 self.drain(&mut self.arrived.lock());
                 sleep(departures, seen, Duration::from_millis(1));
                 continue;
             }
             let from = at as usize % RING;
-            let piece = bytes.len().min(room).min(RING - from);
+            let piece = bytes.len().min(free).min(RING - from);
             self.memory.write(mailbox.ring + from, &bytes[..piece]);
             written.store(at + piece as u64, Ordering::Release);
             self.ring_bell(mailbox);
@@ -96,7 +96,7 @@ impl Mail {
         }
     }
 
-    /// Takes everything out of our ring.
+    /// Takes all bytes out of our ring.
     fn drain(&self, arrived: &mut Arrived) {
         let mailbox = self.layout.mailbox(self.rank);
         let read = self.memory.long(mailbox.read);

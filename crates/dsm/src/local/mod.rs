@@ -30,12 +30,12 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Bytes of the file that all share.
+    /// Length of the shared file in bytes.
     pub(crate) fn file_len(size: u32, heap_bytes: usize) -> usize {
         Layout::new(size).len() + heap_bytes
     }
 
-    /// `memory` is process 0's own, and `place` the path where the others open it.
+    /// `memory` is the shared file, which process 0 has created. `place` is the path by which the others open it.
     pub(crate) fn open(
         settings: &Settings,
         memory: Option<File>,
@@ -68,10 +68,10 @@ impl Local {
         let [came, sleepers] = self.layout.came(self.rank).map(|at| self.control.word(at));
         let [theirs, ours_sleeping] = self.layout.came(1 - self.rank).map(|at| self.control.word(at));
         let now = came.load(Ordering::Relaxed).wrapping_add(1);
-        // The other may have come to the next barrier already.
+        // The other process may have arrived at the next barrier already.
         let there = |value: u32| value.wrapping_sub(now) < u32::MAX / 2;
         came.store(now, Ordering::Release);
-        // Loaded before `announce`, which waits until our store is visible: the two cache lines travel at the same time.
+        // Loaded before `announce`, which waits until our store is visible: so both cache lines are transferred at the same time.
         let already = there(theirs.load(Ordering::Acquire));
         announce(came, sleepers);
         // Reading the clock twice would take a third of the time.

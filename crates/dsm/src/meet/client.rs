@@ -1,4 +1,4 @@
-//! The rendezvous, as used by a process.
+//! The rendezvous protocol, on the side of a process.
 
 use super::lines::{Heard, Lines};
 use super::{BEAT, GREETING};
@@ -12,23 +12,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long the launcher may take to listen.
+/// Maximum time until the launcher listens.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Exit status of a process that stops because another process died.
 const STOPPED: i32 = 70;
 
-/// Who runs the rendezvous.
+/// The process that runs the rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keeper {
     /// The launcher, at this address.
     Launcher(IpAddr),
-    /// Process 0, below a foreign launcher.
+    /// Process 0, if a foreign launcher started the job.
     First,
 }
 
 impl Keeper {
-    /// The reason when its connection is lost. On the way from another host, the network may have failed instead.
+    /// The message when the connection to it is lost. Names the address of another host, because the network may have failed instead.
     fn gone(self, why: &str) -> String {
         match self {
             Self::Launcher(at) if at.is_loopback() => {
@@ -108,7 +108,7 @@ impl Meeting {
         if let Some(connection) = &self.connection {
             connection.left.store(true, Ordering::Release);
             let mut socket = connection.socket.lock();
-            // It is no error if the launcher has already gone.
+            // It is not an error if the launcher has already ended.
             let _ = socket.write_all(b"bye\n");
             let _ = socket.shutdown(Shutdown::Write);
         }
@@ -123,7 +123,7 @@ fn connect(at: SocketAddr) -> std::io::Result<TcpStream> {
                 if error.kind() == std::io::ErrorKind::ConnectionRefused
                     && start.elapsed() < CONNECT_PATIENCE =>
             {
-                // The launcher of another host may start later than we do.
+                // The launcher on another host may start later than this process.
                 std::thread::sleep(Duration::from_millis(50));
             }
             result => return result,
@@ -154,7 +154,7 @@ impl Listener {
             }
             if last_beat.elapsed() >= BEAT {
                 last_beat = Instant::now();
-                // If this fails, reading does too.
+                // If this fails, the next read fails too.
                 let _ = socket.lock().write_all(b"alive\n");
             }
         }
@@ -177,12 +177,12 @@ impl Listener {
     }
 }
 
-/// Ends this process without running exit handlers: other threads may hold locks for ever.
+/// Ends this process without running exit handlers: they could wait for locks that other threads never release.
 #[expect(unsafe_code, reason = "ends the process without running what is registered for its exit")]
 pub(crate) fn stop(rank: u32, sentence: &str) -> ! {
     let _ =
         std::io::stderr().write_all(format!("ferroce dsm: process {rank} stops: {sentence}\n").as_bytes());
-    // SAFETY: does not return, and touches nothing.
+    // SAFETY: does not return, and accesses no memory of the process.
     unsafe { libc::_exit(STOPPED) }
 }
 

@@ -1,8 +1,8 @@
-//! Below a foreign launcher: mpirun, srun, mpiexec.
+//! Jobs that a foreign launcher starts: mpirun, srun, mpiexec.
 //!
-//! Such a launcher provides rank and size, but no rendezvous. Process 0 then runs one, and writes its address and key
-//! into a file that only this user can read. The file is named after the launcher's name for the job. All processes
-//! must see the same folder, so this works on one host; use `ferroce dsm run --hosts` for several.
+//! A foreign launcher provides rank and size, but no rendezvous. Process 0 runs one, and writes its address and key
+//! into a file that only this user can read. The launcher's name for the job is part of the file name. All processes
+//! must have the same folder, so this works on one host; use `ferroce dsm run --hosts` for several.
 
 use super::server::{Departure, Rendezvous};
 use crate::error::Error;
@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long process 0 may take to come up.
+/// Maximum time until process 0 publishes the rendezvous.
 const PATIENCE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(10);
 
-/// Variables of a launcher: rank, size, and the name of the job, if it has one. A Slurm step is recognised by a
-/// variable that batch scripts do not have; a program that runs there without srun is a job of one.
+/// Variables of each launcher: rank, size, and the name of the job, if it has one. A Slurm step is recognised by a
+/// variable that batch scripts do not have; a program that a batch script starts without srun is a job of one.
 const LAUNCHERS: [(&str, &str, &[&str]); 3] = [
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &["SLURM_JOB_ID", "SLURM_STEP_ID"]),
@@ -39,7 +39,7 @@ pub struct ForeignJob {
 }
 
 impl ForeignJob {
-    /// Reads the environment. `parent` names the job where the launcher does not: it is the same in all processes.
+    /// Reads the environment. If the launcher gives the job no name, `parent` does: it is the same in all processes.
     pub(crate) fn of(variable: impl Fn(&str) -> Option<String>, parent: u32) -> Option<Self> {
         LAUNCHERS.iter().find_map(|(rank, size, names)| {
             let rank = variable(rank)?.parse().ok()?;
@@ -67,7 +67,7 @@ fn own_user() -> u32 {
     std::fs::metadata("/proc/self").map_or(0, |entry| entry.uid())
 }
 
-/// The rendezvous that this process runs for all.
+/// The rendezvous that this process runs for the job.
 #[derive(Debug)]
 pub(crate) struct Kept {
     file: PathBuf,
@@ -75,12 +75,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// All processes have joined; removes the file.
+    /// Removes the file. All processes have joined.
     pub(crate) fn met(&self) {
         let _ = std::fs::remove_file(&self.file);
     }
 
-    /// The rendezvous stays open until the others have left.
+    /// Waits until the others have left, because the rendezvous must stay open for them.
     pub(crate) fn finish(&mut self) {
         if let Some(server) = self.server.take() {
             let _ = server.join();

@@ -1,4 +1,4 @@
-//! Which processes can share memory: those with the same host identity.
+//! Host identities: processes with the same identity can share memory.
 
 use std::fs;
 
@@ -16,10 +16,10 @@ pub(crate) fn host_id() -> String {
     format!("{}/{}/{}/{}", boot.trim(), space("net"), space("pid"), user.unwrap_or_default())
 }
 
-/// Which process is on which host; the same in all processes.
+/// The host of each process. It is the same in all processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hosts {
-    /// By rank: the first process of the same host, which stands for the host.
+    /// By rank: the first process of the same host, which identifies the host.
     pub(crate) first: Vec<u32>,
 }
 

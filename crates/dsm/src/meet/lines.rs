@@ -1,4 +1,4 @@
-//! Lines from the other side, and for how long none arrived.
+//! Reads lines from the other side, and counts missed heartbeats.
 
 use super::{BEAT, MISSED};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 /// Longest line that is read.
 const LONGEST: u64 = 4 << 20;
 
-/// What came.
+/// The result of reading.
 pub(super) enum Heard {
     Line(String),
-    /// Nothing, for one heartbeat.
+    /// No complete line arrived within one heartbeat.
     Nothing,
-    /// The other side is lost, and why.
+    /// The other side is lost, for this reason.
     Lost(&'static str),
 }
 
@@ -31,8 +31,8 @@ impl Lines {
         Ok(Self { reader: BufReader::new(socket), line: String::new(), missed: 0 })
     }
 
-    /// Waits for the first line. `None` if it is longer than `longest` bytes or not complete within `patience`: whoever
-    /// is at the other side has proven nothing yet.
+    /// Waits for the first line. `None` if it is longer than `longest` bytes or not complete within `patience`: the other
+    /// side has not proven its membership yet.
     pub(super) fn first(&mut self, longest: usize, patience: Duration) -> Option<String> {
         let until = Instant::now() + patience;
         let mut line = Vec::new();

@@ -2,9 +2,9 @@
 //!
 //! The protocol is lines of text. A process sends `ferroce-dsm 1 KEY RANK`, then `gather TEXT` as often as all
 //! processes do, and at the end `bye`. Once the texts of all processes have arrived, the rendezvous sends a line
-//! `from RANK TEXT` per process, in order. Both sides send `alive` every second, since a cut cable closes no
+//! `from RANK TEXT` per process, in order. Both sides send `alive` every second, because a broken network closes no
 //! connection. When a process is lost, the rendezvous sends `down RANK why` to all others, and they stop. A
-//! connection that closes without `bye` means a lost process, or, for a process, a lost launcher.
+//! connection that closes without `bye` means that the process is lost, or, on the side of a process, the launcher.
 
 mod client;
 mod foreign;

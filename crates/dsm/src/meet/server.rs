@@ -1,4 +1,4 @@
-//! The rendezvous, as run by the launcher.
+//! The rendezvous protocol, on the side of the launcher.
 
 use super::lines::{Heard, Lines};
 use super::{BEAT, GREETING};
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long the launcher may take to report why a connection closed.
+/// How long the rendezvous waits for the launcher's report why a connection closed.
 const REASON_PATIENCE: Duration = Duration::from_millis(300);
-/// How long processes have to stop after one was lost.
+/// How long the rendezvous waits for processes to stop after one was lost.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Connections besides those of the job that may not have shown the key yet. Each costs a thread.
+/// Maximum number of connections without the key, besides those of the job. Each takes a thread.
 const STRANGERS: u32 = 64;
-/// How long, and in how many bytes, a connection must show the key.
+/// Maximum time until a connection has sent the key, and maximum length of that line.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_GREETING: usize = 128;
 
@@ -35,7 +35,7 @@ pub struct Rendezvous {
     events: Receiver<Event>,
 }
 
-/// How a job ended, as its rendezvous saw it.
+/// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Departure {
     /// All processes left.
@@ -49,14 +49,14 @@ pub enum Departure {
     },
 }
 
-/// Reports to the rendezvous what only the launcher knows: that a process died, and why.
+/// Reports to the rendezvous that a process died, and why. Only the launcher can detect this.
 #[derive(Debug, Clone)]
 pub struct Reporter(Sender<Event>);
 
 impl Reporter {
     /// Process `rank` died: all others stop. Has no effect for a process that has left.
     pub fn down(&self, rank: u32, why: &str) {
-        // The receiver is gone when the job has ended.
+        // Sending fails if the job has ended.
         let _ = self.0.send(Event::Down(rank, why.replace('\n', " ")));
     }
 }
@@ -86,7 +86,7 @@ impl Rendezvous {
         Ok(Self { listener, address, size, key, sender, events })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -149,18 +149,18 @@ fn welcome(listener: &TcpListener, key: &str, size: u32, events: &Sender<Event>,
             return;
         }
         let Ok(mut socket) = socket else { continue };
-        let place = Unproven::new(&unproven);
+        let counted = Unproven::new(&unproven);
         if unproven.load(Ordering::Relaxed) > size + STRANGERS {
             let _ = socket.write_all(b"refused too many connections that have not shown the key\n");
             continue;
         }
         let (key, events) = (key.to_owned(), events.clone());
-        // A stranger that sends nothing must not delay the others. Without a thread the connection closes.
-        let _ = spawn("ferroce-dsm-attend", move || attend(socket, place, &key, size, &events));
+        // A connection that sends nothing must not delay the others. If no thread can be started, the connection closes.
+        let _ = spawn("ferroce-dsm-attend", move || attend(socket, counted, &key, size, &events));
     }
 }
 
-/// A connection that has not shown the key.
+/// Counts a connection that has not sent the key yet.
 struct Unproven(Arc<AtomicU32>);
 
 impl Unproven {
@@ -176,10 +176,10 @@ impl Drop for Unproven {
     }
 }
 
-/// Turns one connection into events.
+/// Reads one connection and sends its events.
 fn attend(
     mut socket: TcpStream,
-    place: Unproven,
+    counted: Unproven,
     key: &str,
     size: u32,
     events: &Sender<Event>,
@@ -195,7 +195,7 @@ fn attend(
         let _ = socket.write_all(b"refused wrong key, rank or version\n");
         return None;
     };
-    drop(place);
+    drop(counted);
     events.send(Event::Joined(rank, socket)).ok()?;
     loop {
         let line = match lines.next() {
@@ -218,7 +218,7 @@ struct Round {
     texts: Vec<Option<String>>,
     left: Vec<bool>,
     closed: Vec<bool>,
-    /// A connection that ended, the reason as far as known, and how long to wait for a better one.
+    /// A connection that ended, the reason as far as known, and the time until which a better reason may arrive.
     lost: Option<(u32, &'static str, Instant)>,
     down: Option<(u32, String)>,
     deadline: Option<Instant>,
@@ -256,7 +256,7 @@ impl Round {
             }
             let until = [self.lost.map(|(_, _, until)| until), self.deadline, Some(self.beat)];
             let until = until.into_iter().flatten().min().unwrap_or(now);
-            // The next iteration checks whether a message came or the time is up.
+            // The next iteration handles both an event and a timeout.
             if let Ok(event) = events.recv_timeout(until.saturating_duration_since(now)) {
                 self.handle(event);
             }
@@ -326,7 +326,7 @@ impl Round {
 
     fn send_to_all(&mut self, text: &str) {
         for socket in self.sockets.iter_mut().flatten() {
-            // If sending fails, the process is gone, and its connection reports that.
+            // If sending fails, the process is lost, and the thread of its connection reports that.
             let _ = socket.write_all(text.as_bytes());
         }
     }
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
     use std::io::Read;
 
-    /// The answer to a connection, or nothing while it is open.
+    /// All bytes that a connection receives until it closes.
     fn answer(socket: &mut TcpStream) -> String {
         let mut text = String::new();
         let _ = socket.read_to_string(&mut text);
@@ -351,9 +351,9 @@ mod tests {
         let job = std::thread::spawn(move || rendezvous.run());
         let connect = || TcpStream::connect(address).expect("it listens");
         let mut strangers: Vec<TcpStream> = (0..=STRANGERS).map(|_| connect()).collect();
-        // The connections are accepted in order, so all places are taken when this one is answered.
+        // The connections are accepted in order, so the limit is reached when this one is answered.
         assert!(answer(&mut connect()).starts_with("refused too many"));
-        // A stranger that says too much, or leaves, makes room.
+        // A stranger that sends too much, or disconnects, is not counted any more.
         strangers[0].write_all(&[b'x'; LONGEST_GREETING + 1]).expect("it reads");
         assert_eq!(answer(&mut strangers[0]), "");
         strangers.truncate(9);
@@ -361,7 +361,7 @@ mod tests {
         while !job.is_finished() {
             assert!(Instant::now() < until, "there is room again");
             let Ok(mut member) = TcpStream::connect(address) else { continue };
-            // It fails while there is no room yet.
+            // It fails while the limit is still reached.
             let _ = writeln!(member, "{GREETING} {key} 0\nbye");
             let _ = member.shutdown(std::net::Shutdown::Write);
             answer(&mut member);

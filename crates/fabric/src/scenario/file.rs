@@ -117,7 +117,7 @@ pub(super) struct Ecn {
     pub(super) kmin: String,
     pub(super) kmax: String,
     pub(super) pmax: f64,
-    /// The port rate that the thresholds are for; other ports scale them.
+    /// The port rate for which the thresholds are given; they scale with the rate of a port.
     pub(super) at: Option<String>,
 }
 
@@ -174,7 +174,7 @@ pub(super) enum Workload {
         size: String,
         to: Option<u32>,
         start: Option<String>,
-        /// Share of the capacity of all hosts that the incasts ask for; without it there is one incast.
+        /// Offered load of the incasts as a share of the rate of all hosts; without it there is one incast.
         load: Option<f64>,
         #[serde(default = "three")]
         priority: u8,
@@ -211,7 +211,7 @@ fn three() -> u8 {
 }
 
 impl Workload {
-    /// The priority, kept within those that carry data; [`super::traffic`] refuses others.
+    /// The priority, clamped to those that carry data; [`super::traffic`] refuses others.
     pub(super) fn priority(&self) -> u8 {
         self.stated_priority().clamp(1, 7)
     }

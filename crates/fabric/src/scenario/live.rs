@@ -33,15 +33,15 @@ pub struct HostCommand {
     pub copy: u32,
     /// A line for the shell.
     pub command: String,
-    /// Nanoseconds from the time at which all servers listen to its start; servers start at once.
+    /// Start in nanoseconds after all servers listen. Servers start immediately.
     pub start_ns: u64,
-    /// It starts first, and ends when all commands that are no servers have ended.
+    /// Whether it is a server. Servers start first and end when all other commands have ended.
     pub is_server: bool,
     /// The TCP port that it listens on when it is ready.
     pub listen: Option<u16>,
 }
 
-/// A fabric for external hosts, with what their packets need.
+/// A fabric for external hosts, with the parameters of their packets.
 #[derive(Debug)]
 pub struct Live {
     /// Name of the run.
@@ -54,7 +54,7 @@ pub struct Live {
     pub world: World,
     /// RDMA payload of a full packet.
     pub mtu: u32,
-    /// What the wire adds to each IP packet.
+    /// Bytes that the wire adds to each IP packet.
     pub overhead: u32,
     /// Priority of packets without a DSCP.
     pub data_priority: u8,

@@ -31,7 +31,7 @@ impl Mistake {
     }
 }
 
-/// A scenario whose parts all make sense.
+/// A scenario that was read and checked.
 #[derive(Debug)]
 pub struct Scenario {
     file: File,
@@ -308,7 +308,7 @@ impl Scenario {
         })
     }
 
-    /// Every switch must have memory beside its headrooms.
+    /// Checks that the buffer of every switch is larger than its headrooms and reserves together.
     fn check_buffers(&self, switch: &SwitchConfig) -> Result<(), Mistake> {
         let ports = self.topology.ports();
         for (node, ports) in ports.iter().enumerate().skip(self.topology.hosts as usize) {

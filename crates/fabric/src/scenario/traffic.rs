@@ -19,7 +19,7 @@ pub(super) struct Traffic<'a> {
     pub(super) mtu: u32,
 }
 
-/// Most workloads of a scenario: a flow keeps the number of its own in a byte.
+/// Most workloads of a scenario. A flow stores the number of its workload in a byte.
 const MAX_WORKLOADS: usize = 16;
 
 impl Traffic<'_> {
@@ -88,8 +88,8 @@ impl Traffic<'_> {
                 }
                 let bytes = self.size(size)?;
                 let every_ps = load.map(check_load).transpose()?.map(|load| {
-                    let asked = load * self.host_rate() as f64 * f64::from(hosts) / 8e12;
-                    f64::from(fan_in) * bytes as f64 / asked
+                    let bytes_per_ps = load * self.host_rate() as f64 * f64::from(hosts) / 8e12;
+                    f64::from(fan_in) * bytes as f64 / bytes_per_ps
                 });
                 let start_ps = self.start(start)?;
                 let until_ps = self.duration_ps;

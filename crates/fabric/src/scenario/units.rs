@@ -5,7 +5,7 @@ use ferroce_proto::cc::{parse_bytes, parse_rate, parse_time};
 use std::io::Read;
 use std::path::Path;
 
-/// A time, at most 1000 s: sums of such times do not overflow, in picoseconds either.
+/// A time of at most 1000 s, so that sums of such times do not overflow 64 bits in picoseconds.
 pub(super) fn time_ns(key: &str, text: &str) -> Result<f64, Mistake> {
     let ns = parse_time(text).map_err(|error| Mistake::new(format!("{key} = {text:?}: {error}")))?;
     match ns <= 1e12 {
@@ -18,7 +18,7 @@ pub(super) fn rate(key: &str, text: &str) -> Result<f64, Mistake> {
     parse_rate(text).map_err(|error| Mistake::new(format!("{key} = {text:?}: {error}")))
 }
 
-/// Bytes, at most 4 GB: what a counter of 32 bits holds.
+/// A number of bytes that fits in 32 bits.
 pub(super) fn bytes(key: &str, text: &str) -> Result<f64, Mistake> {
     let bytes = parse_bytes(text).map_err(|error| Mistake::new(format!("{key} = {text:?}: {error}")))?;
     match bytes <= f64::from(u32::MAX) {

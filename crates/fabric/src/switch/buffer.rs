@@ -1,4 +1,4 @@
-//! The memory management of a switch: who may store a packet, and when a peer must pause.
+//! Buffer management of a switch: admission of packets, and when a peer must pause.
 
 use super::config::SwitchConfig;
 use super::{DropReason, PRIORITIES};
@@ -31,7 +31,7 @@ pub(super) struct Buffer {
 
 #[derive(Debug)]
 struct Lossless {
-    /// Bytes that no reserve and no headroom takes.
+    /// Bytes of the buffer without all reserves and headrooms.
     shared_capacity: u64,
     shared_used: u64,
     reserve: u32,
@@ -82,7 +82,7 @@ impl Buffer {
         self.most_used
     }
 
-    /// Makes room for a packet; `queued` are the bytes of its egress queue.
+    /// Admits a packet or refuses it; `queued` is the length of its egress queue in bytes.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -129,7 +129,7 @@ impl Buffer {
         }
     }
 
-    /// Whether an ingress queue must pause its peer now. True once per pause.
+    /// Whether an ingress queue must pause its peer now. Returns `true` once per pause.
     #[inline]
     pub(super) fn must_pause(&mut self, ingress: u32, priority: u8) -> bool {
         let Some(lossless) = self.lossless.as_mut().filter(|lossless| lossless.has(priority)) else {
@@ -145,7 +145,7 @@ impl Buffer {
         pause
     }
 
-    /// Whether an ingress queue lets its peer resume now. True once per pause.
+    /// Whether the peer of an ingress queue may resume now. Returns `true` once per pause.
     #[inline]
     pub(super) fn must_resume(&mut self, ingress: u32, priority: u8) -> bool {
         let Some(lossless) = self.lossless.as_mut().filter(|lossless| lossless.has(priority)) else {

@@ -1,4 +1,4 @@
-//! What a switch is made of.
+//! Configuration of a switch.
 
 /// A switch.
 #[derive(Clone, Debug)]
@@ -7,7 +7,7 @@ pub struct SwitchConfig {
     pub ports: Vec<PortConfig>,
     /// Bytes of packet memory, shared by all ports.
     pub buffer: u64,
-    /// Lossless operation; none: packets are dropped.
+    /// Lossless operation. Without it, the switch drops packets.
     pub pfc: Option<Pfc>,
     /// Without PFC, a queue may hold this many times the free bytes of the buffer.
     pub egress_alpha: f64,
@@ -31,13 +31,13 @@ pub struct PortConfig {
 pub struct Pfc {
     /// An ingress queue may hold this many times the free bytes of the shared buffer before it pauses its peer.
     pub alpha: f64,
-    /// The rate that `alpha` is for; faster ports get proportionally more.
+    /// The port rate for which `alpha` is given; faster ports get proportionally more.
     pub alpha_rate: u64,
     /// Bytes that belong to each ingress queue alone.
     pub reserve: u32,
     /// A paused ingress queue resumes this many bytes below its threshold.
     pub resume_offset: u32,
-    /// Headroom of an ingress queue in bytes; none: what its link needs.
+    /// Headroom of an ingress queue in bytes; computed from its link if not set.
     pub headroom: Option<u32>,
     /// Largest packet on the wire, for the headroom.
     pub max_packet: u32,
@@ -51,8 +51,8 @@ pub const PFC_FRAME_BYTES: u32 = 84;
 impl Pfc {
     /// Bytes that can still arrive after a port has decided to pause.
     ///
-    /// The packet that made it decide counts. Then the PFC frame waits for a packet on the wire, is transmitted, and
-    /// propagates; the peer may just have begun a packet, and the link is full of bytes when it stops.
+    /// They are the packet that crossed the threshold, the packet on the wire for which the PFC frame must wait, the PFC
+    /// frame itself, a packet that the peer has just begun, and the bytes in flight during a round trip of the link.
     pub fn headroom_of(&self, port: &PortConfig) -> u32 {
         let on_wire = port.rate as u128 * u128::from(port.delay_ns) * 2 / 8_000_000_000;
         let bytes = on_wire + 3 * u128::from(self.max_packet) + u128::from(PFC_FRAME_BYTES);
@@ -63,13 +63,13 @@ impl Pfc {
 /// Random early detection on the length of the egress queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Red {
-    /// Up to this many bytes nothing is marked.
+    /// Longest queue in bytes without marks.
     pub kmin: f64,
-    /// Above this many bytes everything is marked.
+    /// Longest queue in bytes that is marked at random; above it, every packet is marked.
     pub kmax: f64,
-    /// Probability just below `kmax`.
+    /// Marking probability at `kmax`.
     pub pmax: f64,
-    /// The rate that the thresholds are for; other ports scale them. Zero: no scaling.
+    /// The port rate for which the thresholds are given; they scale with the rate of a port. Zero disables scaling.
     pub rate: u64,
 }
 
@@ -78,7 +78,7 @@ pub struct Red {
 pub enum Balance {
     /// A hash of the flow chooses.
     Ecmp,
-    /// Packets take turns.
+    /// Round robin, packet by packet.
     Spray,
     /// Each packet takes the shortest queue.
     LeastQueue,
@@ -93,7 +93,7 @@ impl SwitchConfig {
         })
     }
 
-    /// Bytes that reserves and headrooms take from the buffer.
+    /// Bytes of the buffer that are set aside for reserves and headrooms.
     pub fn set_aside(&self) -> u64 {
         self.pfc.map_or(0, |pfc| {
             let priorities = u64::from(pfc.lossless.count_ones());

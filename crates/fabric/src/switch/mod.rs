@@ -1,10 +1,10 @@
 //! A switch as a pure machine: packets, pauses and time in; packets, pauses and marks out.
 //!
-//! The caller asks [`Switch::choose_port`] for the egress port, hands a packet to [`Switch::handle_packet`], and takes
-//! it with [`Switch::poll_transmit`] when the wire of that port is free. After both calls it forwards the pauses that
-//! [`Switch::poll_pause`] returns. The switch never reads a clock and never sees the bytes: it keeps numbers that the
-//! caller gave. The model is that of the simulator published with HPCC (SIGCOMM 2019): store and forward, shared buffer
-//! with dynamic thresholds, PFC per ingress port and priority with headroom, and RED at dequeue.
+//! The caller gets the egress port from [`Switch::choose_port`], passes the packet to [`Switch::handle_packet`], and
+//! dequeues with [`Switch::poll_transmit`] when the wire of that port is free. After both calls it sends the PFC frames
+//! that [`Switch::poll_pause`] returns. The switch reads no clock and no payload: it stores only the number and the length
+//! of each packet. The model is that of the simulator published with HPCC (SIGCOMM 2019): store and forward, shared
+//! buffer with dynamic thresholds, PFC per ingress port and priority with headroom, and RED at dequeue.
 
 mod buffer;
 mod config;
@@ -89,8 +89,8 @@ impl Switch {
         let ports = config.ports.iter().enumerate();
         let ports = ports
             .map(|(at, port)| {
-                let place = u64::from(number) << 16 | at as u64;
-                Port::new(port.rate, config.red_of(port), Pcg32::stream(seed, Purpose::Marking, place))
+                let instance = u64::from(number) << 16 | at as u64;
+                Port::new(port.rate, config.red_of(port), Pcg32::stream(seed, Purpose::Marking, instance))
             })
             .collect();
         let hash_seed = mix(seed ^ mix((Purpose::Hashing as u64) << 40 | u64::from(number)));
@@ -118,9 +118,9 @@ impl Switch {
             }
             Balance::LeastQueue => {
                 self.spray = self.spray.wrapping_add(1);
-                let turned = |at: usize| ports[(at + self.spray as usize) % ports.len()];
+                let rotated = |at: usize| ports[(at + self.spray as usize) % ports.len()];
                 (0..ports.len())
-                    .map(turned)
+                    .map(rotated)
                     .min_by_key(|port| self.ports[usize::from(*port)].bytes())
                     .unwrap_or(ports[0])
             }
@@ -134,7 +134,7 @@ impl Switch {
         ports[(((hash >> 32) * ports.len() as u64) >> 32) as usize]
     }
 
-    /// Takes a packet that arrived whole.
+    /// Handles a packet that has arrived completely.
     #[inline]
     pub fn handle_packet(
         &mut self,
@@ -155,7 +155,7 @@ impl Switch {
         Admission::Queued
     }
 
-    /// Takes the next packet of a port whose wire is free.
+    /// Dequeues the next packet of a port whose wire is free.
     #[inline]
     pub fn poll_transmit(&mut self, egress: u32) -> Option<Departure> {
         let port = &mut self.ports[egress as usize];

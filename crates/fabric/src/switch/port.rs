@@ -1,4 +1,4 @@
-//! An egress port: its queues, which of them is next, and which packets RED marks.
+//! An egress port: its queues, their scheduler, and RED.
 
 use super::{Entry, PRIORITIES, Red};
 use crate::rng::Pcg32;

@@ -45,8 +45,8 @@ pub fn parse_topology(text: &str) -> Result<Topology, BadFile> {
         }
         number[*switch as usize] = hosts + at_list as u32;
     }
-    for (next, place) in number.iter_mut().filter(|place| **place == u32::MAX).enumerate() {
-        *place = next as u32;
+    for (next, node) in number.iter_mut().filter(|node| **node == u32::MAX).enumerate() {
+        *node = next as u32;
     }
     let mut links = Vec::new();
     while let Some((at, words)) = words() {

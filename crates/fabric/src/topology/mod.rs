@@ -1,4 +1,4 @@
-//! Who is connected to whom: hosts, switches, links, and the shortest paths between them.
+//! Topology of a fabric: hosts, switches, links, and the shortest paths between hosts.
 
 mod build;
 mod hpcc;
@@ -142,7 +142,7 @@ impl Topology {
         ports
     }
 
-    /// Checks that it can be simulated, apart from reachability, which [`Routes::new`] checks.
+    /// Checks that the topology can be simulated. [`Routes::new`] checks that all hosts can reach each other.
     pub fn check(&self) -> Result<(), Impossible> {
         if self.nodes() > MAX_NODES {
             return Err(Impossible::Nodes(u64::from(self.nodes())));

@@ -122,7 +122,7 @@ impl Routes {
         Ok(Routes { hosts, ports, sets, table, groups: groups as u32, access })
     }
 
-    /// The ports of a switch that lead to a host. Packets only reach switches that have one.
+    /// The ports of a switch on the shortest paths to a host. Every switch on such a path has one.
     #[inline]
     pub fn ports(&self, switch: u32, to: u32) -> &[u16] {
         let access = &self.access[to as usize];

@@ -8,7 +8,7 @@ pub struct SizeCdf {
     points: Vec<(f64, f64)>,
 }
 
-/// A table that is no distribution.
+/// Why a table is not a distribution.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct BadCdf {

@@ -1,4 +1,4 @@
-//! Flows: who sends how many bytes to whom, and when.
+//! Flows: sender, receiver, size and start time.
 
 mod cdf;
 mod patterns;
@@ -11,7 +11,7 @@ pub use trace::parse_flows;
 /// One message from one host to another, over its own queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// When the sender posts it, in picoseconds; [`NEVER`] for a flow that follows another one.
+    /// Time at which the sender posts it, in picoseconds; [`NEVER`] for a flow that follows another one.
     pub start_ps: u64,
     /// Its bytes, at least 1.
     pub bytes: u64,

@@ -9,7 +9,7 @@ use crate::rng::{Pcg32, Purpose};
 pub struct Poisson {
     /// Their sizes.
     pub sizes: SizeCdf,
-    /// Share of each host's rate that the flows ask for.
+    /// Offered load as a share of each host's rate.
     pub load: f64,
     /// Rate of a host in bits per second.
     pub host_rate: u64,
@@ -24,10 +24,10 @@ pub fn poisson(poisson: &Poisson, seed: u64, template: Flow) -> impl Iterator<It
     let bytes_per_ps = poisson.host_rate as f64 / 8e12 * poisson.load;
     let gap_ps = poisson.sizes.mean() / bytes_per_ps;
     (0..poisson.hosts).flat_map(move |from| {
-        let place = u64::from(template.group) << 32 | u64::from(from);
-        let mut arrivals = Pcg32::stream(seed, Purpose::Arrivals, place);
-        let mut sizes = Pcg32::stream(seed, Purpose::Sizes, place);
-        let mut pairs = Pcg32::stream(seed, Purpose::Pairs, place);
+        let instance = u64::from(template.group) << 32 | u64::from(from);
+        let mut arrivals = Pcg32::stream(seed, Purpose::Arrivals, instance);
+        let mut sizes = Pcg32::stream(seed, Purpose::Sizes, instance);
+        let mut pairs = Pcg32::stream(seed, Purpose::Pairs, instance);
         let mut now = 0.0;
         std::iter::from_fn(move || {
             now += arrivals.exponential(gap_ps);
@@ -54,11 +54,11 @@ pub struct Incast {
     pub fan_in: u32,
     /// Bytes of each.
     pub bytes: u64,
-    /// The receiver; none: a random one each time.
+    /// The receiver; without it, each incast has a random one.
     pub to: Option<u32>,
     /// Start of the first one, in picoseconds.
     pub start_ps: u64,
-    /// Mean time between two; none: only one.
+    /// Mean time between two incasts; without it there is one.
     pub every_ps: Option<f64>,
     /// Number of hosts.
     pub hosts: u32,
@@ -106,8 +106,8 @@ pub struct Collective {
     pub start_ps: u64,
 }
 
-/// Every host sends an equal part of its bytes to every other host. Host i begins with host i + 1, so that the order
-/// does not make an incast by itself.
+/// Every host sends an equal part of its bytes to every other host. Host i begins with host i + 1; with one order for all,
+/// the first messages would be an incast.
 pub fn all_to_all(collective: &Collective, template: Flow) -> Vec<Flow> {
     let Collective { hosts, bytes, start_ps } = *collective;
     let part = (bytes / u64::from(hosts.max(2) - 1)).max(1);

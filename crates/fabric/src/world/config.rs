@@ -1,4 +1,4 @@
-//! What a world is made of, beside its topology and flows.
+//! Configuration of a world, except topology and flows.
 
 use crate::switch::SwitchConfig;
 use crate::topology::{Routes, ShortestPath};
@@ -7,9 +7,9 @@ use ferroce_proto::cc::Choice;
 /// How lost packets are recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// The receiver drops what comes early; the sender goes back to the missing packet. RoCE NICs do so.
+    /// The receiver drops packets behind a gap; the sender goes back to the missing packet. RoCE NICs do so.
     GoBackN,
-    /// The receiver keeps what comes early; the sender repeats only what is missing. IRN and two ferroce ends do so.
+    /// The receiver keeps packets behind a gap; the sender resends only missing packets. IRN and two ferroce ends do so.
     Selective,
 }
 
@@ -19,7 +19,7 @@ pub enum HostModel {
     /// Light senders and receivers with the controllers of queue pairs.
     #[default]
     Light,
-    /// The queue pair machine itself; it needs an MTU that InfiniBand has, and no telemetry.
+    /// The queue pairs of `ferroce_proto::qp`. They need a path MTU of InfiniBand and carry no telemetry.
     QueuePairs,
 }
 
@@ -30,11 +30,11 @@ pub struct HostConfig {
     pub model: HostModel,
     /// Payload of a full packet in bytes.
     pub mtu: u32,
-    /// What the wire adds to each packet of data.
+    /// Bytes that the wire adds to each data packet.
     pub header: u32,
     /// An acknowledgement or CNP on the wire.
     pub ack: u32,
-    /// What telemetry adds to each packet of data, where a controller needs it.
+    /// Bytes that telemetry adds to each data packet, if the controller needs it.
     pub telemetry: u32,
     /// How light hosts recover lost packets.
     pub recovery: Recovery,
@@ -44,7 +44,7 @@ pub struct HostConfig {
     pub rto_ps: u64,
     /// The same with fewer than three packets in flight.
     pub rto_low_ps: u64,
-    /// A receiver that goes back reports the same gap at most once in this time.
+    /// Go-back-N: shortest time between two NAKs for the same gap.
     pub nack_interval_ps: u64,
     /// Selective repeat: a packet counts as lost when one that was sent this many packets later has arrived.
     pub reorder: u32,
@@ -61,7 +61,7 @@ pub struct WorldConfig {
     pub host: HostConfig,
     /// The congestion control of every flow.
     pub control: Choice,
-    /// The base RTT that all controllers get; none: the largest of all pairs.
+    /// The base RTT for all controllers; the default is the largest of all pairs of hosts.
     pub base_rtt_ns: Option<u64>,
     /// Probability that a link loses a packet.
     pub loss: f64,
@@ -103,11 +103,11 @@ impl HostConfig {
     }
 }
 
-/// Pairs of hosts that are looked at for the largest base RTT: all of small fabrics, those of some hosts of large ones.
-const LOOKED_AT: u32 = 32;
+/// Fewest hosts whose pairs are searched for the largest base RTT; smaller fabrics are searched completely.
+const SEARCHED_HOSTS: u32 = 32;
 
 pub(super) fn largest_base_rtt_ns(host: &HostConfig, routes: &Routes, hosts: u32) -> u64 {
-    let step = (hosts / LOOKED_AT).max(1) as usize;
+    let step = (hosts / SEARCHED_HOSTS).max(1) as usize;
     let pairs =
         (0..hosts).step_by(step).flat_map(|a| (0..hosts).filter(move |b| *b != a).map(move |b| (a, b)));
     pairs.map(|(a, b)| host.base_rtt_ns(&routes.shortest_path(a, b))).max().unwrap_or(1)

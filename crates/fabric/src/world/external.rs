@@ -1,9 +1,10 @@
-//! External hosts: the caller injects packets and takes them at the other end, instead of flows that the world makes.
+//! External hosts: the caller injects packets and receives them at the other end. The world generates no flows.
 //!
 //! The caller owns the clock. It calls [`World::advance`] with the time, [`World::inject`] for each packet that a host
-//! sends, takes what happened with [`World::poll_outcome`], and calls again at [`World::next_event_ps`] at the latest. A
-//! host sends only while [`World::has_room`]: its NIC holds few packets, and more of a paused priority, so that others
-//! still leave. Links, switches, marking, PFC, load balancing and loss are those of simulated hosts.
+//! sends, and [`World::poll_outcome`] for packets that have left the fabric. It calls `advance` again at
+//! [`World::next_event_ps`] at the latest. A host may send while [`World::has_room`] returns `true`. Its NIC queues few
+//! packets; the limit of a paused priority is higher, so that it does not block the other priorities. Links, switches,
+//! marking, PFC, load balancing and loss work as with simulated hosts.
 
 use super::{Samples, World, WorldConfig};
 use crate::packet::{Kind, NONE, Packet};
@@ -20,7 +21,7 @@ pub struct Injected {
     pub to: u32,
     /// Bytes on the wire.
     pub bytes: u32,
-    /// Those of them that count as payload.
+    /// Bytes of payload among them.
     pub payload: u32,
     /// Traffic class, 0 to 7.
     pub priority: u8,
@@ -35,9 +36,9 @@ pub struct Injected {
 /// What happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It reached its host; a switch marked it, or not.
+    /// It reached its host.
     Delivered {
-        /// Congestion experienced.
+        /// A switch marked it (congestion experienced).
         marked: bool,
     },
     /// A switch dropped it, or a link lost it.
@@ -64,11 +65,11 @@ pub struct HostTotals {
     pub sent: u64,
     /// Packets that it received.
     pub received: u64,
-    /// Packets of its that were dropped or lost.
+    /// Packets from it that were dropped or lost.
     pub dropped: u64,
-    /// Packets that it received with a mark of a switch.
+    /// Packets that it received with a mark.
     pub marked: u64,
-    /// Payload bytes of its that arrived somewhere.
+    /// Payload bytes from it that other hosts received.
     pub payload_sent: u64,
     /// Payload bytes that it received.
     pub payload_received: u64,
@@ -82,14 +83,14 @@ struct Nic {
     queues: [VecDeque<u32>; PRIORITIES],
     /// Bytes in each queue.
     bytes: [u64; PRIORITIES],
-    /// Bytes of all priorities that are not paused that it holds at most, beside one packet.
+    /// Limit in bytes of all priorities that are not paused together. The last packet may exceed it.
     limit: u64,
     /// Priority that was served last.
     last: usize,
 }
 
 impl Nic {
-    /// The next packet that may leave: priority 0 first, the others in turn.
+    /// The next packet that may leave: priority 0 first, then round robin.
     fn pop(&mut self, paused: impl Fn(u8) -> bool) -> Option<u32> {
         let others = (1..PRIORITIES).map(|step| 1 + (self.last + step - 1) % (PRIORITIES - 1));
         let at =
@@ -110,16 +111,16 @@ pub(super) struct External {
 }
 
 impl External {
-    /// Payload bytes of a host that arrived.
+    /// Payload bytes from a host that other hosts received.
     pub(super) fn payload_sent(&self, host: u32) -> Option<u64> {
         self.totals.get(host as usize).map(|totals| totals.payload_sent)
     }
 }
 
-/// Time of line rate that a NIC holds: longer than the caller usually sleeps, so that its link stays busy.
+/// Queue of a NIC in nanoseconds of line rate: longer than the caller usually sleeps, so that the link stays busy.
 const NIC_NS: u64 = 1_000_000;
-/// A paused priority may hold this many times as much. The packets of a host come in one queue, so those behind a
-/// paused packet can leave only if the NIC takes that one.
+/// A paused priority may queue this many times as much. The packets of a host arrive in one queue: those behind a packet
+/// of a paused priority can leave only after the NIC has taken that packet.
 const PAUSED_LIMITS: u64 = 8;
 
 impl World {
@@ -136,7 +137,7 @@ impl World {
             outcomes: VecDeque::new(),
         };
         let mut world = World::new(config, topology, routes, Vec::new());
-        // Whatever the scenario says of simulated hosts.
+        // External hosts replace those of the scenario's host model.
         world.pairs = None;
         world.samples = samples;
         world.external = Some(Box::new(external));
@@ -149,12 +150,12 @@ impl World {
         self.now = self.now.max(until);
     }
 
-    /// When something happens next, if nobody injects a packet.
+    /// Time of the next event, unless a packet is injected before it.
     pub fn next_event_ps(&self) -> Option<u64> {
         self.events.next_time()
     }
 
-    /// Whether the NIC of a host takes another packet.
+    /// Whether the NIC of a host accepts another packet.
     pub fn has_room(&self, host: u32) -> bool {
         self.external.as_ref().is_some_and(|external| {
             let nic = &external.nics[host as usize];
@@ -214,7 +215,7 @@ impl World {
         self.ports[self.first_port[host as usize] as usize].paused_ps(self.now)
     }
 
-    /// The base RTT that controllers get, in nanoseconds.
+    /// The base RTT of all controllers, in nanoseconds.
     pub fn base_rtt_ns(&self) -> u64 {
         self.base_rtt_ns
     }

@@ -1,4 +1,4 @@
-//! A host's NIC: one port, acknowledgements first, then the flows that may send, in turn.
+//! A host's NIC: one port that sends acknowledgements first, then the flows that may send, round robin.
 
 use super::plan::entropy;
 use super::sender::Phase;
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(super) struct Host {
     port: u32,
-    /// Acknowledgements and CNPs that wait.
+    /// Acknowledgements and CNPs to send.
     control: VecDeque<u32>,
     /// Flows that may send now.
     pub(super) ready: VecDeque<u32>,
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// A packet of the next flow in turn that may send.
+    /// A packet of the next flow that may send, round robin.
     fn next_data(&mut self, host: u32) -> Option<u32> {
         for _ in 0..self.hosts[host as usize].ready.len() {
             let nic = &mut self.hosts[host as usize];
@@ -103,7 +103,7 @@ impl World {
         None
     }
 
-    /// The next packet of a flow; none if its window has closed meanwhile.
+    /// The next packet of a flow; `None` if its window has closed since the flow became ready.
     fn build_data(&mut self, flow: u32) -> Option<u32> {
         let Flow { from, to, priority, .. } = self.flows[flow as usize];
         let config = &self.config.host;
@@ -168,7 +168,7 @@ impl World {
     pub(super) fn handle_pace(&mut self, flow: u32) {
         let Some(sender) = &mut self.senders[flow as usize] else { return };
         if sender.phase != Phase::Waiting || sender.pace_at != self.now {
-            return; // an earlier event replaced this one
+            return; // stale: the gap ends at another time
         }
         if sender.next_allowed > self.now {
             sender.pace_at = sender.next_allowed; // the rate fell

@@ -63,7 +63,7 @@ pub struct World {
     events: EventQueue<Event>,
     packets: Slab<Packet>,
     stamps: Slab<Stamps>,
-    /// Ports of all nodes; those of a node lie together.
+    /// Ports of all nodes; those of a node are contiguous.
     ports: Vec<Port>,
     first_port: Vec<u32>,
     hosts: Vec<Host>,
@@ -74,9 +74,9 @@ pub struct World {
     next_start: usize,
     senders: Vec<Option<Box<Sender>>>,
     receivers: Vec<Option<Box<Receiver>>>,
-    /// Flows over real queue pairs, instead of senders and receivers.
+    /// Flows over queue pairs, in place of senders and receivers.
     pairs: Option<Pairs>,
-    /// Largest base RTT of all pairs, which all controllers use as HPCC's simulator does.
+    /// Base RTT of all controllers; by default the largest of all pairs, as in HPCC's simulator.
     base_rtt_ns: u64,
     finished: Vec<Finish>,
     counters: Counters,
@@ -141,7 +141,7 @@ impl World {
         true
     }
 
-    /// Handles one event; false if there is none before `until`.
+    /// Handles one event. Returns `false` if no event is due by `until`.
     pub fn step(&mut self, until: u64) -> bool {
         let Some((time, event)) = self.events.pop(until) else { return false };
         self.now = time;
@@ -160,12 +160,12 @@ impl World {
         true
     }
 
-    /// Now in the controllers' unit.
+    /// The simulated time as controllers and queue pairs use it.
     fn time(&self) -> Time {
         Time(self.now / 1000)
     }
 
-    /// Now, in picoseconds.
+    /// The simulated time in picoseconds.
     pub fn now_ps(&self) -> u64 {
         self.now
     }
@@ -180,17 +180,17 @@ impl World {
         &self.flows
     }
 
-    /// What the fabric is made of.
+    /// The configuration.
     pub fn config(&self) -> &WorldConfig {
         &self.config
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What was recorded over time.
+    /// Samples of queues and rates over time.
     pub fn samples(&self) -> &Samples {
         &self.samples
     }
@@ -205,15 +205,15 @@ impl World {
         self.hash = mix(self.hash ^ mix(word) ^ self.now);
     }
 
-    /// Bytes that hosts have sent, and where they are: delivered, dropped, in queues, on wires. The first is the sum of
-    /// the others at any time.
+    /// Bytes that hosts have sent, and those that were delivered, were dropped, are in queues and are on wires. The first
+    /// is always the sum of the others.
     pub fn balance(&self) -> (u64, [u64; 4]) {
         let Counters { sent_bytes, delivered_bytes, dropped_bytes, wire_bytes, .. } = self.counters;
         let queued = self.switches.iter().map(Switch::buffered_bytes).sum();
         (sent_bytes, [delivered_bytes, dropped_bytes, queued, wire_bytes])
     }
 
-    /// Bytes that wait in a switch for the link to a host; 0 if the link leads to another host.
+    /// Bytes in the queues of the switch port that leads to a host; 0 if the host is connected to another host.
     pub fn queue_to_host(&self, host: u32) -> u32 {
         let port = self.ports[self.first_port[host as usize] as usize];
         let Some(switch) = port.peer_node.checked_sub(self.hosts.len() as u32) else { return 0 };
@@ -225,7 +225,7 @@ impl World {
         self.switches.iter().map(Switch::most_buffered_bytes).max().unwrap_or(0)
     }
 
-    /// Bytes of a flow that are acknowledged, while it runs.
+    /// Acknowledged bytes of an active flow. Over queue pairs: bytes that have arrived.
     pub fn acked_bytes(&self, flow: u32) -> u64 {
         self.progress(flow).unwrap_or(0)
     }

@@ -1,8 +1,9 @@
-//! Flows over real queue pairs: the machine of `ferroce_proto::qp`, driven by simulated time and links.
+//! Flows over the queue pairs of `ferroce_proto::qp`, driven by simulated time and links.
 //!
-//! Each flow has two connected queue pairs. Its bytes are RDMA WRITEs, posted when it starts; it is finished when the last
-//! one completes at the requester. Windows, pacing, acknowledgements, CNPs and retransmissions are those of the machine.
-//! The NIC calls the requester when its port is free and takes one packet at a time, so that flows take turns.
+//! Each flow has two connected queue pairs. Its bytes are RDMA WRITEs, posted when the flow starts. The flow is finished
+//! when the last WRITE completes at the requester. Windows, pacing, acknowledgements, CNPs and retransmissions are those of
+//! the queue pairs. The NIC calls the requester when its port is free and accepts one packet per call, so that the flows
+//! of a host share the port round robin.
 
 use super::pair_host::{Frame, PairHost, Scratch};
 use super::plan::entropy;
@@ -21,14 +22,14 @@ use ferroce_proto::{Gid, LKey, PdId, Psn, Qpn, RKey, Time};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Unused sending time that pacing makes up for: the rounding of times to nanoseconds.
+/// Unused sending time that pacing compensates: the error of rounding times to nanoseconds.
 const PACING_CREDIT_NS: u64 = 2;
-/// Packets that one call may send beside the port's turn: selective retransmissions, and answers.
+/// Most packets that one received packet may cause: selective retransmissions, or acknowledgements and CNPs.
 const MAX_REPAIRS: u32 = 1024;
-/// Times that a packet is repeated before its flow fails.
+/// `retry_cnt` and `rnr_retry` of the queue pairs.
 const RETRIES: u8 = 7;
 
-/// The flows of a world that has them, and their packets.
+/// The flows over queue pairs, and their packets.
 #[derive(Debug)]
 pub(super) struct Pairs {
     list: Vec<Option<Box<Pair>>>,
@@ -43,7 +44,7 @@ pub(super) struct Pairs {
 struct Pair {
     requester: Qp,
     responder: Qp,
-    /// Bytes that the responder has, counted from the start.
+    /// Bytes that the responder has received, up to the highest address written.
     delivered: u64,
     /// Selective retransmissions that wait for the port.
     repairs: VecDeque<Frame>,
@@ -82,7 +83,7 @@ fn gid(host: u32) -> Gid {
     Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a | 10, b, c, d])
 }
 
-/// The transport timer, as the exponent of the verbs: the first that is not shorter.
+/// The transport timer as the exponent of the verbs: the smallest whose time is at least `rto_ps`.
 fn timeout_exponent(rto_ps: u64) -> u8 {
     (1..31).find(|exponent| 4_096_000 << exponent >= rto_ps).unwrap_or(31)
 }
@@ -118,7 +119,7 @@ fn connect(qp: &mut Qp, mtu: Mtu, timeout: u8, (from, to): (u32, u32), now: Time
 }
 
 impl World {
-    /// Starts a flow over queue pairs, if the hosts of this world have them.
+    /// Starts a flow over queue pairs. Returns `false` if the hosts of this world have none.
     pub(super) fn start_pair(&mut self, flow: u32, path: &Path, ideal_ps: u64) -> bool {
         let time = self.time();
         let Some(pairs) = &mut self.pairs else { return false };
@@ -220,7 +221,7 @@ impl World {
         Some(self.insert_frame(flow, &frame, Packet { to, priority, ect, ..self.blank(flow, from) }))
     }
 
-    /// A packet of a flow without its particulars.
+    /// A template for packets of a flow.
     fn blank(&self, flow: u32, from: u32) -> Packet {
         Packet {
             sent_ps: self.now,
@@ -247,16 +248,16 @@ impl World {
         self.packets.insert(packet)
     }
 
-    /// Asks for an event at the deadline of a flow, unless an earlier one exists.
+    /// Schedules an event for the deadline of a flow, unless an earlier one exists.
     fn arm_pair(&mut self, flow: u32) {
         let Some(pair) = self.pairs.as_mut().and_then(|pairs| pairs.list[flow as usize].as_mut()) else {
             return;
         };
         let deadlines = [pair.requester.deadline(), pair.responder.deadline()];
         let Some(at) = deadlines.into_iter().flatten().min() else { return };
-        // The handler compares the time of the event, which is never in the past.
+        // The handler compares the deadline with the time of the event, which is never in the past.
         let (due, at) = (at.0.saturating_mul(1000), at.0.saturating_mul(1000).max(self.now));
-        // A pacing gap that has passed ends when the port is free.
+        // A flow in the queue of its NIC whose pacing gap has passed needs no event: it sends when the port is free.
         if at < pair.deadline_at && (due > self.now || !pair.is_ready) {
             pair.deadline_at = at;
             self.events.push(at, Event::Deadline(flow));
@@ -269,7 +270,7 @@ impl World {
         let Some(pairs) = &mut self.pairs else { return };
         let Some(pair) = &mut pairs.list[flow as usize] else { return };
         if pair.deadline_at != self.now {
-            return; // a later event replaced this one
+            return; // stale: the deadline has changed
         }
         pair.deadline_at = u64::MAX;
         let is_due = pair.requester.deadline().is_some_and(|at| at <= time);
@@ -290,7 +291,7 @@ impl World {
         let Flow { from, to, bytes, then, .. } = self.flows[packet.flow as usize];
         let Some(pairs) = &mut self.pairs else { return };
         let Some(pair) = &mut pairs.list[packet.flow as usize] else {
-            return self.free(id); // a late packet of a finished flow
+            return self.free(id); // the flow is finished
         };
         let is_data = packet.kind == Kind::Data;
         let (here, there) = if is_data { (to, from) } else { (from, to) };
@@ -315,7 +316,7 @@ impl World {
         pairs.host = std::mem::take(&mut pairs.host).with_room(MAX_REPAIRS);
         let qp = if is_data { &mut pair.responder } else { &mut pair.requester };
         let bytes_of = pairs.scratch.packet(&pairs.frames[packet.cause]);
-        let _ = qp.receive(&arrival, bytes_of, || time, &mut pairs.host); // rights do not matter here
+        let _ = qp.receive(&arrival, bytes_of, || time, &mut pairs.host); // the host grants every access
         if is_data && qp.has_replies() {
             qp.poll_replies(time, &mut pairs.host);
         }
@@ -343,7 +344,7 @@ impl World {
         }
     }
 
-    /// Sends the acknowledgements and CNPs that a responder has just made.
+    /// Sends the acknowledgements and CNPs of a responder's last call.
     fn send_answers(&mut self, flow: u32, host: u32, to: u32) {
         let priority = self.config.host.ack_priority;
         for at in 0.. {

@@ -1,7 +1,7 @@
-//! What a queue pair of a simulated host calls: a link that takes packets without payload, and memory that does not exist.
+//! The host of a simulated queue pair: a link for packets without payload, and memory without bytes.
 //!
-//! The bytes of a message are never made. A [`Frame`] has the true headers and the length of the payload; the receiver
-//! gets zeros, and its memory only counts them.
+//! The bytes of a message are never allocated. A [`Frame`] has the real headers and the length of the payload. The receiver
+//! gets zeros, and its memory only records how far they reach.
 
 use crate::packet::Kind;
 use ferroce_proto::qp::{
@@ -15,20 +15,20 @@ use ferroce_proto::wire::{Bth, Headers, NakCode, Opcode, Syndrome, pad_of};
 use ferroce_proto::{PdId, RKey, Srqn};
 use std::fmt;
 
-/// Largest payload that a frame carries as bytes: the report of a sequence NAK.
+/// Largest payload that a frame stores: the report of a sequence NAK.
 const MAX_BYTES: usize = REPORT_LEN;
 const _: () = assert!(Headers::MAX_LEN + MAX_BYTES <= u8::MAX as usize, "the length of a frame is a byte");
 
-/// The headers of a packet, and how long its payload is.
+/// The headers of a packet and the length of its payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     bytes: [u8; Headers::MAX_LEN + MAX_BYTES],
-    /// Headers and payload that is more than zeros.
+    /// Length of the headers and of the stored payload.
     len: u8,
-    /// Zeros behind them: the data of a message, and padding.
+    /// Number of zeros behind them: message data and padding.
     zeros: u16,
     pub(super) kind: Kind,
-    /// It was sent before.
+    /// It is a retransmission.
     pub(super) again: bool,
 }
 
@@ -50,13 +50,13 @@ impl Frame {
         Frame { bytes, len: len as u8, zeros: zeros as u16, kind, again }
     }
 
-    /// Bytes on the wire, where a BTH and what is around it take `header` bytes.
+    /// Bytes on the wire; `header` is the size of the BTH and of everything outside of it.
     pub(super) fn wire_bytes(&self, header: u32) -> u32 {
         header + u32::from(self.len) + u32::from(self.zeros) - Bth::LEN as u32
     }
 }
 
-/// What an answer is.
+/// The kind of a packet from the responder.
 fn answer(headers: &Headers) -> Kind {
     match headers.aeth.map(|aeth| aeth.syndrome) {
         _ if headers.bth.opcode == Opcode::CNP => Kind::Cnp,
@@ -65,7 +65,7 @@ fn answer(headers: &Headers) -> Kind {
     }
 }
 
-/// Memory in which a packet is put together: headers right before zeros.
+/// A buffer to assemble a packet: headers directly before zeros.
 #[derive(Debug)]
 pub(super) struct Scratch(Vec<u8>);
 
@@ -85,13 +85,13 @@ impl Scratch {
 /// A simulated host during one call of a queue pair.
 #[derive(Debug, Default)]
 pub(super) struct PairHost {
-    /// Packets that the host still takes.
+    /// Number of packets that the host still accepts.
     pub(super) room: u32,
-    /// The queue pair had one more.
+    /// Whether it refused a packet.
     pub(super) is_full: bool,
-    /// The packets it took.
+    /// The packets that it accepted.
     pub(super) frames: Vec<Frame>,
-    /// End of the last write, in bytes from the start of the message.
+    /// Highest end of a write, in bytes from the start of the flow.
     pub(super) written_to: u64,
     /// Status of the completion.
     pub(super) completed: Option<WcStatus>,
@@ -100,7 +100,7 @@ pub(super) struct PairHost {
 }
 
 impl PairHost {
-    /// Takes at most `room` packets.
+    /// The host for the next call of a queue pair. It accepts at most `room` packets.
     pub(super) fn with_room(mut self, room: u32) -> PairHost {
         self.frames.clear();
         PairHost { room, frames: self.frames, ..PairHost::default() }
@@ -109,7 +109,7 @@ impl PairHost {
 
 impl Egress for PairHost {
     fn send<W: WriteHeaders>(&mut self, _route: &Route, segment: &Segment<'_, W>) -> Result<u32, TxError> {
-        // A run has one packet here: the flows of a host take turns.
+        // One packet of a segment per call, so that the flows of a host share its port round robin.
         if self.room == 0 {
             self.is_full = true;
             return Err(TxError::Full);

@@ -1,4 +1,4 @@
-//! What a flow does before it gets any feedback: the paths of its packets, and its first window.
+//! The start of a flow, before any feedback: the paths of its packets, and its first window.
 
 use super::World;
 use crate::topology::ShortestPath;
@@ -16,7 +16,7 @@ pub struct Plan {
     pub window: u32,
 }
 
-/// What ECMP hashes for the data of a flow; its ACKs have the complement.
+/// Input of the ECMP hash for the data of a flow. Its ACKs use the complement.
 pub(super) fn entropy(flow: u32, from: u32) -> u32 {
     flow ^ from.rotate_left(20)
 }
@@ -27,19 +27,19 @@ impl World {
         let Flow { from, to, .. } = self.flows[flow as usize];
         let hashed = entropy(flow, from);
         Plan {
-            data: self.way_of(from, to, hashed),
-            acks: self.way_of(to, from, !hashed),
+            data: self.ecmp_path(from, to, hashed),
+            acks: self.ecmp_path(to, from, !hashed),
             window: self.config.control.build(&self.path(&self.routes.shortest_path(from, to))).window(),
         }
     }
 
-    /// What the controller of a flow on this path is built for.
+    /// The path as the controller of a flow gets it.
     pub(super) fn path(&self, path: &ShortestPath) -> Path {
         let line_rate = path.rates().first().copied().unwrap_or_default() / 8;
         Path { line_rate, base_rtt_ns: self.base_rtt_ns, mtu: self.config.host.mtu, hops: path.hops() }
     }
 
-    fn way_of(&self, from: u32, to: u32, entropy: u32) -> Vec<u32> {
+    fn ecmp_path(&self, from: u32, to: u32, entropy: u32) -> Vec<u32> {
         let adjacent = self.routes.adjacent();
         let mut nodes = vec![from];
         let mut node = from;

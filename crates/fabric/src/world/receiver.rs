@@ -14,7 +14,7 @@ pub(super) struct Receiver {
     packets: u32,
     /// The next packet in order.
     expected: u32,
-    /// Packets that came early; only with selective repeat.
+    /// Packets received behind a gap; only with selective repeat.
     early: Option<SeqSet>,
     ack_every: u32,
     /// Packets since the last acknowledgement.
@@ -40,7 +40,7 @@ impl Receiver {
         }
     }
 
-    /// Takes a data packet. Returns how to answer it.
+    /// Handles a data packet. Returns the kind of its acknowledgement, if one is due.
     fn receive(&mut self, seq: u32, now: u64, host: &HostConfig) -> Option<Kind> {
         if seq == self.expected {
             self.expected += 1;
@@ -59,7 +59,7 @@ impl Receiver {
             return due.then_some(Kind::Ack);
         }
         if seq < self.expected {
-            return Some(Kind::Ack); // sent again, although it had arrived
+            return Some(Kind::Ack); // a duplicate
         }
         match &mut self.early {
             Some(early) => {
@@ -79,7 +79,7 @@ impl Receiver {
         }
     }
 
-    /// Whether a marked packet makes a CNP now.
+    /// Whether a marked packet causes a CNP now.
     fn notifies(&mut self, now: u64) -> bool {
         let Some(interval) = self.cnp_interval_ps else { return false };
         let due = self.last_cnp.is_none_or(|last| now - last >= interval);
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// A packet back to the sender. It keeps the time, the mark and the telemetry of the data.
+    /// A packet to the sender, with the time, the mark and the telemetry of the data packet.
     fn reply(&self, data: &Packet) -> Packet {
         let host = &self.config.host;
         Packet {

@@ -17,7 +17,7 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// How many times as long as in an empty network, at least 1.
+    /// Completion time divided by that in an empty network, at least 1.
     pub fn slowdown(&self) -> f64 {
         (self.fct_ps as f64 / self.ideal_ps as f64).max(1.0)
     }
@@ -34,7 +34,7 @@ pub struct Counters {
     pub started: u64,
     /// Data packets that hosts sent.
     pub data_packets: u64,
-    /// Those of them that were sent before.
+    /// Data packets that were retransmissions.
     pub retransmissions: u64,
     /// Retransmission timers that expired.
     pub timeouts: u64,
@@ -172,12 +172,12 @@ impl Samples {
         self.interval_ps
     }
 
-    /// Whether there is room for no more samples: what happens later is not recorded.
+    /// Whether the limit of samples is reached. Later samples are not recorded.
     pub fn is_full(&self) -> bool {
         self.times.len() >= MAX_SAMPLES
     }
 
-    /// Takes a sample of all queues. Returns false when there is room for no more; rates are then left out as well.
+    /// Takes a sample of all queues. Returns `false` if the limit of samples is reached; the caller then skips the rates too.
     pub(super) fn take(&mut self, now: u64, switches: &[Switch], ports: &[Port]) -> bool {
         if self.is_full() {
             return false;
@@ -221,7 +221,7 @@ impl Samples {
         }
     }
 
-    /// The rest of a tracked flow counts for the current sample.
+    /// Adds the remaining bytes of a tracked flow to the last sample.
     pub(super) fn on_finished(&mut self, flow: u32, bytes: u64) {
         if let (Some(rates), Some(last)) =
             (self.rates.get_mut(flow as usize), self.last_acked.get_mut(flow as usize))

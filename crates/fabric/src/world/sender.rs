@@ -27,8 +27,9 @@ const FEW_PACKETS: u32 = 3;
 #[derive(Debug)]
 pub(super) struct Sender {
     controller: Controller,
-    /// What the controller answered last.
+    /// Window that the controller returned last.
     window: u64,
+    /// Rate that the controller returned last.
     rate: Option<u64>,
     pub(super) phase: Phase,
     pub(super) telemetry: bool,
@@ -39,13 +40,13 @@ pub(super) struct Sender {
     una: u32,
     /// The next packet to send; going back lowers it.
     next: u32,
-    /// One more than the last packet that was ever sent.
+    /// One more than the highest packet that was sent.
     high: u32,
     recovery: Option<Selective>,
     pub(super) next_allowed: u64,
     pub(super) pace_at: u64,
     last_progress: u64,
-    /// An event for the retransmission timer exists.
+    /// Whether an event for the retransmission timer exists.
     retransmit_armed: bool,
     /// Time of the event for the controller's deadline.
     deadline_at: u64,
@@ -60,9 +61,9 @@ struct Selective {
     held: u32,
     /// One more than the highest of them.
     highest: u32,
-    /// In recovery: the end of recovery, and the next packet that may have to be repeated.
+    /// In recovery: the end of recovery, and the next packet that may have to be resent.
     episode: Option<(u32, u32)>,
-    /// A time-out allows the first packet to be repeated without a report.
+    /// A time-out allows resending the first packet without a report.
     timed_out: bool,
 }
 
@@ -141,7 +142,7 @@ impl Sender {
     }
 
     fn may_send_new(&self, host: &HostConfig) -> bool {
-        // As queue pairs count: whole packets, and always one.
+        // Queue pairs count the same way: in full packets, and one packet is always allowed.
         let with_next = (u64::from(self.in_flight()) + 1) * u64::from(host.mtu);
         self.next < self.packets && (with_next <= self.window || self.is_idle())
     }
@@ -173,13 +174,13 @@ impl Sender {
         if was_idle {
             self.last_progress = now;
         }
-        // The gap of this packet begins before the controller counts it.
+        // The gap of this packet uses the rate from before the controller counts it.
         let gap = self.rate.map_or(0, |rate| (f64::from(bytes) * 1e12 / rate.max(1) as f64) as u64);
         self.next_allowed = now + gap;
         self.refresh(now);
     }
 
-    /// Asks the controller again. A new rate applies to the rest of a gap that has begun.
+    /// Reads window and rate from the controller. A new rate applies to the rest of a gap that has begun.
     fn refresh(&mut self, now: u64) {
         self.window = u64::from(self.controller.window());
         let last = std::mem::replace(&mut self.rate, self.controller.rate());
@@ -194,7 +195,7 @@ impl Sender {
         }
     }
 
-    /// Time of a new event for the end of the pending gap, if it ends a good deal earlier than the event that exists.
+    /// Time of a new event for the end of the pending gap, if the gap ends much earlier than the existing event.
     pub(super) fn shorten_gap(&mut self, now: u64) -> Option<u64> {
         let end = self.next_allowed.max(now);
         let left = self.pace_at.saturating_sub(now);
@@ -225,7 +226,7 @@ impl Sender {
         Some(now.max(self.last_progress) + host.rto_low_ps.min(host.rto_ps))
     }
 
-    /// Takes an ACK or NACK. Returns the newly acknowledged bytes.
+    /// Handles an ACK or NACK. Returns the newly acknowledged bytes.
     fn acknowledge(&mut self, now: u64, packet: &Packet, host: &HostConfig) -> u32 {
         let una = packet.seq.min(self.packets).max(self.una);
         let mut fresh = una - self.una;
@@ -259,7 +260,7 @@ impl Sender {
     fn recover(&mut self, now: u64, host: &HostConfig) {
         match &mut self.recovery {
             Some(recovery) => {
-                // Within the tolerated reordering nothing is lost yet.
+                // A gap within the tolerated reordering is not a loss yet.
                 let lost = recovery.highest.saturating_sub(host.reorder) > self.una;
                 if recovery.episode.is_none() && lost {
                     recovery.episode = Some((self.next, self.una));
@@ -348,7 +349,7 @@ impl World {
         let time = self.time();
         let Some(sender) = &mut self.senders[flow as usize] else { return };
         if sender.deadline_at != self.now {
-            return; // a later event replaced this one
+            return; // stale: the deadline has changed
         }
         sender.deadline_at = u64::MAX;
         if sender.controller.deadline().is_some_and(|at| at <= time) {

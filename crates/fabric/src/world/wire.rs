@@ -20,13 +20,14 @@ pub(super) struct Port {
     delay_ps: u64,
     /// Picoseconds per byte, with [`FRACTION`] fractional bits.
     byte_time: u64,
-    /// When the wire is free.
+    /// Time at which the wire is free.
     pub(super) free_at: u64,
-    /// An event for that time exists.
+    /// Whether an event for that time exists.
     woken: bool,
     loss: Pcg32,
-    /// Priorities that are paused, and since when the first of them is.
+    /// Priorities that are paused, as bits.
     paused: u8,
+    /// Time since which at least one is paused.
     paused_since: u64,
     paused_ps: u64,
 }
@@ -116,7 +117,7 @@ impl World {
         self.events.push(arrival, Event::Arrive(id));
     }
 
-    /// Asks for an event when the wire of a port is free.
+    /// Schedules an event for the time at which the wire of a port is free.
     #[inline]
     pub(super) fn wake(&mut self, port: u32) {
         let link = &mut self.ports[port as usize];
@@ -135,7 +136,7 @@ impl World {
     pub(super) fn handle_port_free(&mut self, port: u32) {
         self.ports[port as usize].woken = false;
         if self.ports[port as usize].free_at > self.now {
-            return self.wake(port); // a PFC frame went first
+            return self.wake(port); // a PFC frame was sent first
         }
         let node = self.ports[port as usize].node;
         if (node as usize) < self.hosts.len() {
@@ -145,7 +146,7 @@ impl World {
         }
     }
 
-    /// A packet waits at a port of a switch.
+    /// Transmits a packet of a switch port, or schedules that for the time at which the wire is free.
     #[inline]
     pub(super) fn kick_switch(&mut self, port: u32) {
         if self.is_free(port) {

@@ -14,7 +14,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What the peer reads and writes in our memory.
+/// Key under which the peer reads and writes our memory.
 const STAG: RKey = RKey(0x7700);
 const TO: u64 = 0x1234_5678_9abc;
 const TEXT: [u8; 64] = *b"rdma-ping-0: bytes that the server reads and writes back, 64 it\0";
@@ -86,7 +86,7 @@ impl<'a> Stream<'a> {
         let mut stream = Stream { name, socket, crc: request.crc, frames: 0 };
         let bytes = stream.frame(false)?.ok_or("closed instead of a reply")?;
         let (reply, _) = MpaFrame::parse(FrameKind::Reply, &bytes)?.ok_or("half a reply")?;
-        // siw overlooks an FPDU that is there before it looks for one.
+        // siw misses an FPDU that arrives before siw reads the stream.
         std::thread::sleep(Duration::from_millis(200));
         Ok((stream, reply))
     }
@@ -169,7 +169,7 @@ fn ping(name: &str, to: SocketAddr, revision: u8, crc: bool, rtr: Option<RdmapOp
         Some(_) => stream.send(&untagged(RdmapOpcode::ReadRequest, 1, &empty.to_bytes()))?,
         None => {}
     }
-    // It also wakes a peer that has not noticed the RTR message.
+    // It also wakes a peer that has missed the RTR message.
     stream.send(&untagged(RdmapOpcode::Send, 1, &offer()))?;
     let is_empty =
         |item: Item<'_>| matches!(item, Item::Payload(piece) if piece.segment_len == 0).then_some(());
@@ -241,7 +241,7 @@ fn errors() -> Vec<(&'static str, Vec<Vec<u8>>, TerminateCode)> {
     ]
 }
 
-/// Sends what the peer must refuse, and reads until it closes the stream.
+/// Sends frames of which the peer must refuse the last, and reads until it closes the stream.
 fn provoke(name: &str, to: SocketAddr, ulpdus: &[Vec<u8>], expected: TerminateCode) -> Fallible<String> {
     let (mut stream, _) = Stream::open(name, to, &request(2, true, None))?;
     ulpdus.iter().try_for_each(|ulpdu| stream.send(ulpdu))?;

@@ -16,13 +16,13 @@ pub(crate) fn run(device: &Device, words: &[String]) -> Fallible<()> {
     if options.has('s') { serve(device, address, size) } else { call(device, address, size, count) }
 }
 
-/// What both ends have.
+/// The state of one end.
 struct End {
     cq: Cq,
     qp: RcQp,
-    /// The message that arrives, then the one that leaves.
+    /// The received message, then the message to send.
     messages: Region,
-    /// What is offered or moved, and at the client the second buffer.
+    /// The offered buffer, and at the client the second buffer.
     buffers: [Region; 2],
 }
 
@@ -37,11 +37,11 @@ impl End {
     }
 
     fn expect_message(&self) -> Fallible<()> {
-        let place = [self.messages.sge(..OFFER as u64)?];
-        Ok(self.qp.post_recv(&[wr::recv(RECV, &place)])?)
+        let sges = [self.messages.sge(..OFFER as u64)?];
+        Ok(self.qp.post_recv(&[wr::recv(RECV, &sges)])?)
     }
 
-    /// Sends a message that offers a buffer. The server's do, too, but nobody reads them.
+    /// Sends a message that offers a buffer. The client ignores the offers of the server.
     fn offer(&self, buffer: &Region) -> Fallible<()> {
         let RemoteRegion { addr, len, rkey } = buffer.remote();
         self.messages.write(OFFER, &addr.to_be_bytes())?;
@@ -50,7 +50,7 @@ impl End {
         Ok(self.qp.send_from(SEND, &[self.messages.sge(OFFER as u64..)?])?)
     }
 
-    /// The next message. Completions of own sends before it are passed over.
+    /// The next message. Skips completions of our sends.
     fn message(&self) -> Fallible<RemoteRegion> {
         while success(&self.cq)?.wr_id != RECV {}
         let mut bytes = [0; OFFER];
@@ -108,12 +108,12 @@ fn serve(device: &Device, at: std::net::SocketAddr, size: usize) -> Fallible<()>
     let mut rounds = 0;
     // A client that is finished disconnects, which flushes the receive.
     while let Ok(offered) = end.message() {
-        let place = [buffer.sge(..offered.len)?];
-        end.qp.read(MOVE, &place, offered)?;
+        let sges = [buffer.sge(..offered.len)?];
+        end.qp.read(MOVE, &sges, offered)?;
         end.moved()?;
         end.offer(buffer)?;
         let sink = end.message()?;
-        end.qp.write(MOVE, &place, sink)?;
+        end.qp.write(MOVE, &sges, sink)?;
         end.moved()?;
         end.offer(buffer)?;
         rounds += 1;

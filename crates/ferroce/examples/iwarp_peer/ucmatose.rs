@@ -62,8 +62,8 @@ impl Node {
         let depth = messages as u32 + 1;
         let qp = pd.rc(&cqs[0]).recv_cq(&cqs[1]).depth(depth, depth).create()?;
         let node = Node { cqs, qp, memory: pd.region(size).register()?, messages };
-        let place = [node.memory.sge(..)?];
-        (0..messages).try_for_each(|_| node.qp.post_recv(&[wr::recv(RECV, &place)]))?;
+        let sges = [node.memory.sge(..)?];
+        (0..messages).try_for_each(|_| node.qp.post_recv(&[wr::recv(RECV, &sges)]))?;
         Ok(node)
     }
 

@@ -17,7 +17,7 @@ const UNTOUCHED: u8 = 0xee;
 /// The connection manager's port, behind that of the control connection.
 const PORT_OFFSET: usize = 1000;
 /// A description of an end: GID, address, key, sequence number, numbers of up to 16 queue pairs.
-const CARD: usize = 16 + 8 + 4 + 4 + 16 * 4;
+const DESCRIPTION_LEN: usize = 16 + 8 + 4 + 4 + 16 * 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
@@ -108,14 +108,14 @@ impl End {
         let recv_cq = device.create_cq(256)?;
         let stride = GUARD + GRH + longest.next_multiple_of(8);
         let memory = pd.region(2 * count * slots * stride + GUARD).remote_read().remote_write().register()?;
-        let mut card = [0; CARD];
-        card[16..24].copy_from_slice(&memory.remote().addr.to_le_bytes());
-        card[24..28].copy_from_slice(&memory.rkey().0.to_le_bytes());
-        control.write_all(&card)?;
-        control.read_exact(&mut card)?;
+        let mut description = [0; DESCRIPTION_LEN];
+        description[16..24].copy_from_slice(&memory.remote().addr.to_le_bytes());
+        description[24..28].copy_from_slice(&memory.rkey().0.to_le_bytes());
+        control.write_all(&description)?;
+        control.read_exact(&mut description)?;
         let number = |part: &[u8]| part.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte));
-        let rkey = RKey(number(&card[24..28]) as u32);
-        let theirs = RemoteRegion { addr: number(&card[16..24]), len: memory.remote().len, rkey };
+        let rkey = RKey(number(&description[24..28]) as u32);
+        let theirs = RemoteRegion { addr: number(&description[16..24]), len: memory.remote().len, rkey };
         let srq = if options.has('S') { Some(pd.srq(256, 1)?) } else { None };
         let mut end = End {
             requester: host.is_some(),
@@ -216,8 +216,8 @@ impl End {
             match job.operation {
                 Operation::Read => self.memory.write(offset, &self.data(job, slot))?,
                 Operation::Send => {
-                    let place = [self.memory.sge(offset as u64..(offset + job.size) as u64)?];
-                    let receive = [wr::recv(slot as u64, &place)];
+                    let sges = [self.memory.sge(offset as u64..(offset + job.size) as u64)?];
+                    let receive = [wr::recv(slot as u64, &sges)];
                     match &self.srq {
                         Some(srq) => srq.post_recv(&receive)?,
                         None => self.qps[slot / self.slots].post_recv(&receive)?,
@@ -240,21 +240,21 @@ impl End {
             let start = self.offset(false, slot) as u64;
             let (middle, stop) = (start + ((job.size / 2) | 1) as u64, start + job.size as u64);
             // Every other message is gathered from two pieces, the first of odd length.
-            let places = match slot % 2 == 1 && job.size > 3 {
+            let sges = match slot % 2 == 1 && job.size > 3 {
                 true => vec![self.memory.sge(start..middle)?, self.memory.sge(middle..stop)?],
                 false => vec![self.memory.sge(start..stop)?],
             };
-            let place = self.offset(true, slot) as u64;
-            let remote = self.theirs.slice(place..place + job.size as u64)?;
+            let to = self.offset(true, slot) as u64;
+            let remote = self.theirs.slice(to..to + job.size as u64)?;
             let data = self.data(job, slot);
             let inlined = self.inlined && job.size <= 64;
             let (qp, id) = (&self.qps[slot / self.slots], slot as u64);
             match job.operation {
                 Operation::Send if inlined => qp.send_inline(id, &data)?,
-                Operation::Send => qp.send_from(id, &places)?,
+                Operation::Send => qp.send_from(id, &sges)?,
                 Operation::Write if inlined => qp.write_inline(id, &data, remote)?,
-                Operation::Write => qp.write(id, &places, remote)?,
-                Operation::Read => qp.read(id, &places, remote)?,
+                Operation::Write => qp.write(id, &sges, remote)?,
+                Operation::Read => qp.read(id, &sges, remote)?,
             }
         }
         for _ in self.all_slots() {
@@ -288,7 +288,7 @@ impl End {
         }
     }
 
-    /// The requester's completion only says that TCP has the bytes.
+    /// Waits for the data of a WRITE. The completion at the requester only means that TCP has accepted the bytes.
     fn await_write(&self, job: Job, slot: usize) -> Fallible<()> {
         let start = Instant::now();
         while !self.is_right(job, true, slot, slot)? && start.elapsed() < super::PATIENCE {

@@ -1,4 +1,4 @@
-//! How tasks listen and connect: a reactor watches the event channel.
+//! Listening and connecting in tasks: a reactor watches the event channel.
 
 use super::{Connection, ConnectionEvent, Connector, Listener, Request, try_answer};
 use crate::error::Error;

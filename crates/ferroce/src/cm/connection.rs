@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub enum ConnectionEvent {
     /// One side disconnected, or the peer did not answer our disconnect.
     Disconnected,
-    /// No packet of the connection is in flight any more. The queue pair can be reused. iWARP has no such event.
+    /// The TIMEWAIT period is over: no packet of the connection is in flight. The queue pair can be reused. iWARP has no such event.
     TimewaitExit,
     /// The local address was removed or moved to another interface. The connection stays: the address may return.
     AddressChanged,
@@ -60,7 +60,7 @@ impl<T: Connected> Connection<T> {
     /// Disconnects: outstanding work requests complete with a flush error, and the peer gets a disconnect request.
     /// [`ConnectionEvent::Disconnected`] follows when the peer answers.
     pub fn disconnect(&self) -> Result<(), Error> {
-        // On iWARP the end of the stream flushes them, after what is partially sent.
+        // On iWARP the end of the stream flushes them, after the FPDU in progress has been sent.
         if self.qp.pd().device().wire() == Wire::Roce {
             self.qp.close()?;
         }
@@ -72,8 +72,8 @@ impl<T: Connected> Connection<T> {
         std::iter::from_fn(|| self.channel.try_next()).find_map(|event| event_of(&event))
     }
 
-    /// Waits for an event. The end of a connection has two: `Disconnected`, then `TimewaitExit`; on iWARP only the first. No event
-    /// follows.
+    /// Waits for an event. A connection ends with two events: `Disconnected`, then `TimewaitExit`; on iWARP only with the first. No
+    /// event follows.
     pub fn wait_event(&self) -> Result<ConnectionEvent, Error> {
         sleep::next(self.as_fd(), None, || Ok(self.try_event()))
     }

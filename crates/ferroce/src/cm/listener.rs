@@ -59,7 +59,7 @@ impl Listener {
         Ok(None)
     }
 
-    /// Other events belong to a request that its sender withdrew.
+    /// The request of an event. Every other event belongs to a withdrawn request and yields `None`.
     fn request(&self, event: CmEvent) -> Result<Option<Request>, Error> {
         if event.kind != CmEventKind::ConnectRequest {
             return Ok(None);
@@ -161,7 +161,7 @@ impl Request {
         let Request { id, channel, event } = self;
         let requested = &event.conn;
         let mut param = qp.conn_param(private_data);
-        // No more than the peer supports.
+        // Limited to what the peer supports.
         param.responder_resources = param.responder_resources.min(requested.responder_resources);
         param.initiator_depth = param.initiator_depth.min(requested.initiator_depth);
         if qp.cm_transport() == CmTransport::Uc {

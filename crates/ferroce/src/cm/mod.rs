@@ -22,11 +22,11 @@ use crate::sleep;
 use ferroce_nic::{CmChannel, CmEvent, CmEventKind, RejectReason};
 use std::os::fd::AsFd;
 
-/// Error numbers of Linux, as events of iWARP have them.
+/// Error numbers of Linux, which events of iWARP report.
 const ECONNRESET: i32 = 104;
 const ECONNREFUSED: i32 = 111;
 
-/// The next event that decides the outcome of a connection request. A change of addresses does not.
+/// The next event that decides the outcome of a connection request. Address changes are skipped.
 fn try_answer(channel: &CmChannel) -> Option<CmEvent> {
     std::iter::from_fn(|| channel.try_next()).find(|event| event.kind != CmEventKind::AddrChange)
 }

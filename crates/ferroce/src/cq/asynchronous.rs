@@ -1,4 +1,4 @@
-//! How tasks wait for completions: a reactor watches the completion channel.
+//! Waiting for completions in tasks: a reactor watches the completion channel.
 
 use super::Cq;
 use super::dispatch::Waiter;

@@ -1,7 +1,7 @@
-//! Which waiter gets which completion.
+//! Dispatch of completions to waiters.
 //!
-//! Several threads and tasks may wait on one queue for different operations, and each polls whatever completes. A completion
-//! of another waiter's operation is stored for that waiter, and the waiter is woken.
+//! Several threads and tasks may wait on one queue for different operations. Each polls every completion. A completion of
+//! another waiter's operation is stored for that waiter, and the waiter is woken.
 
 use super::Cq;
 use crate::error::Error;
@@ -26,9 +26,9 @@ pub(super) struct Dispatch {
 
 #[derive(Default)]
 struct Undelivered {
-    /// Of `post_send` and `post_recv`, polled by a waiter for an owned operation.
+    /// Completions of `post_send` and `post_recv` that a waiter for an owned operation has polled.
     plain: VecDeque<Completion>,
-    /// Of owned receives of a shared receive queue.
+    /// Completed owned receives of a shared receive queue.
     shared: VecDeque<Done>,
     wakers: Vec<Waker>,
 }
@@ -56,7 +56,7 @@ impl Cq {
         }
     }
 
-    /// The outcome of an operation, if it is done. Returns `None` only after it found the queue empty.
+    /// The outcome of an operation, if it is complete. Returns `None` only after finding the queue empty.
     pub(crate) fn poll_outcome(&self, outcome: &OutcomeCell) -> Result<Option<Done>, Error> {
         self.poll_stored(|_| outcome.take())
     }
@@ -76,7 +76,7 @@ impl Cq {
                 return Ok(Some(found));
             }
             if self.dispatch_batch()? == 0 {
-                // Another thread may have stored it since.
+                // Another thread may have stored it after the first look-up.
                 return find(&self.inner.dispatch.undelivered);
             }
         }
@@ -96,7 +96,7 @@ impl Cq {
             drop(undelivered);
             self.wake_waiters();
             if waiting > depth {
-                // The program does not poll them; a queue of this depth overflows.
+                // The program does not poll them. A hardware queue of this depth would overflow.
                 return Err(Error::in_call("poll_cq")(ferroce_nic::Error::CqOverrun { depth }));
             }
         }
@@ -130,7 +130,7 @@ impl Cq {
         plain
     }
 
-    /// Must follow every change that a waiter may wait for.
+    /// Wakes all waiters. Must follow every change that a waiter may wait for.
     pub(crate) fn wake_waiters(&self) {
         // Pairs with the fence in `Waiter::new`: either this thread sees the waiter, or the waiter sees the change.
         fence(Ordering::SeqCst);
@@ -163,7 +163,7 @@ impl<'a> Waiter<'a> {
         self.0.arm(false)
     }
 
-    /// Must follow each wake-up by the descriptor. An event concerns all waiters but only one can read it. That one arms the
+    /// Must follow each wake-up by the descriptor. An event concerns all waiters, but only one can read it. That waiter arms the
     /// queue again and wakes the others.
     pub(super) fn take_events(&self) -> Result<(), Error> {
         let others = self.0.inner.dispatch.waiters.load(Ordering::SeqCst) > 1;
@@ -181,8 +181,8 @@ impl Drop for Waiter<'_> {
         if dispatch.waiters.fetch_sub(1, Ordering::SeqCst) > 1 {
             return;
         }
-        // Wakers hold descriptors, and may never be woken. A new waiter is counted before it registers its waker, so with a
-        // count of zero all wakers are stale.
+        // Wakers own descriptors, so stale ones must be dropped. A waiter is counted before it registers its waker. If the
+        // count is zero, all wakers are stale.
         let mut undelivered = dispatch.undelivered.lock();
         if dispatch.waiters.load(Ordering::SeqCst) == 0 {
             undelivered.wakers.clear();

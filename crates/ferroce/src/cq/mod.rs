@@ -3,9 +3,9 @@
 //! | file | contents |
 //! |---|---|
 //! | here | the completion queue |
-//! | `dispatch` | which waiter gets which completion |
-//! | `wait` | how threads wait without losing a wake-up |
-//! | `asynchronous` | how tasks wait |
+//! | `dispatch` | dispatch of completions to waiters |
+//! | `wait` | waiting in threads |
+//! | `asynchronous` | waiting in tasks |
 
 mod asynchronous;
 mod dispatch;

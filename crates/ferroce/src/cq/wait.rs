@@ -1,4 +1,4 @@
-//! How threads wait: poll, arm, poll again, sleep.
+//! Waiting in threads: poll, arm, poll again, sleep. The second poll avoids a lost wake-up.
 
 use super::Cq;
 use super::dispatch::Waiter;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(50);
 
 impl Cq {
-    /// Waits until `poll` returns a value. `poll` may return `None` only after it found the queue empty.
+    /// Waits until `poll` returns a value. `poll` may return `None` only after finding the queue empty.
     pub(crate) fn wait_for<T>(
         &self,
         deadline: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Device memory: memory of the NIC itself, which the program reaches by copies only.
+//! Device memory: memory of the NIC itself. The program accesses it by copy only.
 
 use super::{RemoteRegion, resolve, sge_of};
 use crate::device::Device;

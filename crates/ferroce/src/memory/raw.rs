@@ -1,8 +1,8 @@
 //! The unsafe code of this crate: allocation, registration, and access without references.
 //!
-//! The NIC is other threads, and peers decide when it reads and writes. So shared memory is only copied and changed
-//! through raw pointers and atomics; a reference to its bytes is made in [`Exclusive`] alone, whose memory the NIC
-//! has no request for while the program holds it.
+//! The NIC runs on other threads, and peers decide when it reads and writes. So shared memory is accessed only through raw
+//! pointers and atomics. Only [`Exclusive`] creates references to bytes: while the program holds it, no work request of the
+//! NIC refers to its memory.
 
 use super::region::{PAGE, Region, RegionBuilder};
 use super::{RemoteRegion, sge_of};
@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Zeroed memory of this crate, or memory of another owner. The NIC holds a share of it while it is registered.
+/// Zeroed memory of this crate, or memory of another owner. The NIC holds a reference to it while it is registered.
 pub(super) struct Memory {
     start: NonNull<u8>,
     len: usize,
@@ -46,7 +46,7 @@ impl Memory {
         Ok(Arc::new(Memory { start: NonNull::new(start).ok_or_else(refused)?, len, layout, keeper: None }))
     }
 
-    /// `len` zeroed bytes (at least one) whose pages come with the first access; an allocator would touch all of them.
+    /// `len` zeroed bytes (at least one) without pages; the kernel adds each page on first access. An allocator may touch all of them.
     pub(super) fn without_pages(len: usize) -> Result<Arc<Memory>, Error> {
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -72,8 +72,8 @@ impl Memory {
     pub(super) fn register(self: &Arc<Self>, pd: &Arc<Pd>, access: Access) -> Result<MemoryRegion, Error> {
         let (addr, len, room) = (self.start.as_ptr() as usize, self.len, self.layout.size());
         let region = match self.keeper {
-            // SAFETY: the memory lives until the last share of it is gone, and the NIC gets one. Rust references to it
-            // exist in `Exclusive` only, see there.
+            // SAFETY: the memory lives until the last `Arc` of it is dropped, and the NIC gets one. Only `Exclusive` creates
+            // Rust references to it; see there.
             None => unsafe { pd.register_with_capacity(addr, len, room, access, Some(self.clone())) },
             // SAFETY: as above; the caller of `register_at` promised the rest.
             Some(_) => unsafe { pd.register_sparse(addr, len, access, Some(self.clone())) },
@@ -88,7 +88,7 @@ impl Memory {
         unsafe { self.start.as_ptr().add(offset) }
     }
 
-    /// Copies out. What a peer writes meanwhile may arrive half.
+    /// Copies out. If a peer writes concurrently, the copy may mix old and new bytes.
     pub(super) fn read(&self, offset: usize, out: &mut [u8]) {
         let from = self.at(offset, out.len());
         fence(Ordering::Acquire);
@@ -171,8 +171,8 @@ impl crate::pd::Pd {
     /// Registers the whole address space of the process. [`Access::ON_DEMAND`] is implied.
     ///
     /// # Safety
-    /// The keys of the region open every byte of the process. While a clone of the region exists, no work request of this
-    /// program and no peer may use them on bytes that Rust code holds a reference to or owns without synchronisation.
+    /// The keys of the region grant access to every byte of the process. While a clone of the region exists, no work request of
+    /// this program and no peer may use them on bytes that Rust code holds a reference to or owns without synchronisation.
     pub unsafe fn register_address_space(&self, access: Access) -> Result<ImplicitRegion, Error> {
         let access = access | Access::ON_DEMAND;
         // SAFETY: on-demand regions need no mapped pages; the caller promises the rest.
@@ -236,7 +236,7 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `Memory::without_pages`; its last user is gone. Fails for no such mapping.
+        // SAFETY: the mapping of `Memory::without_pages`; its last user has dropped it. `munmap` cannot fail for it.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -246,12 +246,12 @@ impl Drop for Memory {
         if self.keeper.is_some() {
             return;
         }
-        // SAFETY: allocated in `zeroed` with this very layout, and this was the last share.
+        // SAFETY: allocated in `zeroed` with this very layout, and this was the last `Arc`.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
 
-/// Registered memory that the NIC touches only between a post and its completion.
+/// Registered memory that the NIC accesses only between a post and its completion.
 pub(super) struct Exclusive {
     // Dropped first: waits for the NIC's accesses in flight and refuses later ones.
     region: MemoryRegion,
@@ -261,7 +261,7 @@ pub(super) struct Exclusive {
 impl Exclusive {
     pub(super) fn new(pd: &Arc<Pd>, len: usize) -> Result<Self, Error> {
         let memory = Memory::zeroed(len, 64)?;
-        // No remote rights: the NIC touches this memory for local work requests only.
+        // No remote rights: the NIC accesses this memory for local work requests only.
         let region = memory.register(pd, Access::LOCAL_WRITE)?;
         Ok(Exclusive { region, memory })
     }

@@ -175,7 +175,7 @@ impl Region {
         Ok(())
     }
 
-    /// For changes that other clones would not notice.
+    /// Exclusive access, for changes that must not affect other clones.
     fn alone(&mut self) -> Result<&mut Inner, Error> {
         Arc::get_mut(&mut self.inner)
             .ok_or_else(|| Error::invalid("reregister", "region", "has other clones"))

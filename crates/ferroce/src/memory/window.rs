@@ -51,7 +51,7 @@ pub struct MemoryWindow<K: WindowKind> {
 
 struct Inner {
     nic: ferroce_nic::MemoryWindow,
-    /// Key of the last posted bind. The window itself has it when the bind completes.
+    /// Key of the last posted bind. It becomes the key of the window when the bind completes.
     posted: Mutex<RKey>,
     pd: Pd,
 }
@@ -77,7 +77,7 @@ impl<K: WindowKind> MemoryWindow<K> {
         &self.inner.pd
     }
 
-    /// Posts a bind of `range` of `region`, or of nothing. Returns what peers need to access it.
+    /// Posts a bind to `target`, or an unbind if there is none. Returns the description of the window for peers.
     pub(crate) fn post_bind(
         &self,
         qp: &ferroce_nic::Qp,

@@ -1,4 +1,4 @@
-//! Making queue pairs.
+//! Creating queue pairs.
 
 use super::connect::Settings;
 use super::{Cleanup, Core, Qp, Receives, Reliable, SendHalf, Service};
@@ -171,7 +171,7 @@ impl QpBuilder<super::Ud> {
 }
 
 impl<T: Service> Qp<T> {
-    /// Moves to the last state that needs no peer.
+    /// Moves to the last state that requires no peer: INIT, or RTS for datagrams.
     fn start(&self) -> Result<(), Error> {
         let Settings { qkey, access, psn, .. } = self.core().settings;
         let to = |state| QpAttr { state, port: 1, qkey, access, sq_psn: psn, ..QpAttr::default() };

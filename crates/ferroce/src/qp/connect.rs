@@ -43,7 +43,7 @@ pub enum ConnectError {
     },
 }
 
-/// What each side sends when it can receive.
+/// The message that each side sends when it can receive.
 const READY: u8 = b'R';
 
 /// Attributes that are set when the queue pair is connected.
@@ -105,8 +105,8 @@ impl Settings {
 }
 
 impl<T: HasPeer> Qp<T> {
-    /// Connects to the peer with this endpoint. The peer connects to our [`endpoint`](Qp::endpoint). How the endpoints get to
-    /// the other side is up to the program. Send the first message after the peer has connected too.
+    /// Connects to the peer with this endpoint. The peer connects to our [`endpoint`](Qp::endpoint). The program exchanges the
+    /// endpoints. Send the first message after the peer has connected too.
     pub fn connect(&self, peer: &Endpoint) -> Result<(), Error> {
         let settings = &self.core().settings;
         to_peer(settings, &self.endpoint()?, peer, |attr, mask| self.modify(attr, mask))
@@ -210,7 +210,7 @@ fn ready_to_send(settings: &Settings, ours: &Endpoint, peer: &Endpoint) -> (QpAt
         timeout: settings.timeout,
         retry_cnt: settings.retry_cnt,
         rnr_retry: settings.rnr_retry,
-        // No more than the peer has resources for: it would refuse them.
+        // Limited to the responder resources of the peer, which would refuse more.
         max_rd_atomic: settings.rd_atomic.min(peer.rd_atomic),
         ..QpAttr::default()
     };

@@ -178,8 +178,8 @@ impl<T: Service> Qp<T> {
         Ok(())
     }
 
-    /// Moves to the error state: outstanding work requests complete with a flush error, and the queue pair sends and receives
-    /// no more.
+    /// Moves to the error state: outstanding work requests complete with a flush error, and the queue pair stops sending and
+    /// receiving.
     pub fn close(&self) -> Result<(), Error> {
         self.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE)
     }

@@ -60,7 +60,7 @@ impl Driver {
         bytes
     }
 
-    /// Copies that the NIC has issued, and how often it waited for some.
+    /// Number of copies that the NIC has issued, and of its waits for copies.
     pub(crate) fn counts(&self) -> [i64; 2] {
         [c"fake_copies", c"fake_waits"].map(|name| {
             // SAFETY: as above.

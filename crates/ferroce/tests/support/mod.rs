@@ -1,4 +1,4 @@
-//! What the tests share: a watchdog, pairs of connected queue pairs, and waits that say what they waited for.
+//! Support of the tests: a watchdog, pairs of connected queue pairs, and waits that report what they waited for.
 #![allow(dead_code, unreachable_pub)] // every test file is a crate that uses some of it
 
 pub mod process;
@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Long enough for any machine; what takes longer hangs.
+/// Time limit of a test on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Both IP versions, over loopback.
@@ -149,7 +149,7 @@ pub fn success(cq: &Cq) -> Completion {
     completion
 }
 
-/// The next event of this kind; others before it are passed over.
+/// The next event of this kind; other events are skipped.
 #[track_caller]
 pub fn event(device: &Device, kind: EventKind) -> AsyncEvent {
     loop {
@@ -161,7 +161,7 @@ pub fn event(device: &Device, kind: EventKind) -> AsyncEvent {
     }
 }
 
-/// Looks until something is true. The thing itself must be under way without our help.
+/// Polls a condition until it is true. It must become true without action of the caller.
 #[track_caller]
 pub fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -171,7 +171,7 @@ pub fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Bytes that depend on the offset and the seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -205,7 +205,7 @@ pub fn moments(usual: u64) -> impl Iterator<Item = Duration> {
     })
 }
 
-/// What an environment variable says, if it is set.
+/// The value of an environment variable, if it is set.
 pub fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|n| n.parse().expect("a number"))
 }

@@ -47,7 +47,7 @@ impl Peer {
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for its end, which must be a success.
     #[track_caller]
     pub fn finish(mut self) {
         let status = wait(&mut self.child);
@@ -62,7 +62,7 @@ impl Drop for Peer {
     }
 }
 
-/// Waits for a process, but not for ever.
+/// Waits for a process, with a time limit.
 #[track_caller]
 pub fn wait(child: &mut Child) -> ExitStatus {
     let start = Instant::now();

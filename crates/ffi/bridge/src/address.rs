@@ -4,7 +4,7 @@ use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_stor
 use socket2::{SockAddr, SockAddrStorage};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// An address and a port. All zeros: none.
+/// An address and a port. All zeros mean none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Address {
@@ -14,7 +14,7 @@ pub struct Address {
     pub port: u16,
     /// Interface of a link-local address.
     pub scope: u32,
-    /// The first four for version 4.
+    /// The address in network byte order. Version 4 uses the first four bytes.
     pub bytes: [u8; 16],
 }
 
@@ -49,7 +49,7 @@ impl Address {
     /// Reads a program's pointer: `None` for NULL and for families other than IPv4 and IPv6.
     ///
     /// # Safety
-    /// The pointer is NULL, or leads to an address as long as its family says.
+    /// The pointer is NULL, or leads to an address with the length of its family.
     pub unsafe fn read(from: *const sockaddr) -> Option<Address> {
         // SAFETY: as the caller promises.
         let length = match i32::from(unsafe { from.as_ref()? }.sa_family) {
@@ -66,12 +66,12 @@ impl Address {
         address.as_socket().map(Address::from)
     }
 
-    /// Writes it for a program: the address and its length; zeros for none.
+    /// Converts it for a program: the address and its length, or zeros for none.
     pub fn write(self) -> (sockaddr_storage, socklen_t) {
         let address = self.to_socket().map(SockAddr::from);
         let length = address.as_ref().map_or(0, SockAddr::len);
         let mut storage = address.map_or_else(SockAddrStorage::zeroed, SockAddr::as_storage);
-        // SAFETY: it is one.
+        // SAFETY: `SockAddrStorage` is a `sockaddr_storage`.
         (*unsafe { storage.view_as() }, length)
     }
 }

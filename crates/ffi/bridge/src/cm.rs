@@ -1,8 +1,8 @@
 //! The table through which librdmacm reaches the connection manager inside libibverbs.
 //!
-//! All state of the NIC lives in libibverbs. It stores a pointer to its table in the `priv` field of a
-//! `verbs_context`, which no program reads, so it needs no symbol that the real library lacks. All types here are
-//! plain C. The two libraries may come from different builds; the version detects that.
+//! All state of the NIC is in libibverbs. It stores a pointer to its table in the `priv` field of a `verbs_context`, which no
+//! program reads. So it exports no symbol that rdma-core lacks. All types here are plain C types. If the two libraries come
+//! from incompatible builds, their versions differ.
 //!
 //! Functions return 0 or an error number, and log the reason (`FERROCE_LOG`). They do not panic.
 
@@ -10,11 +10,11 @@ use crate::address::Address;
 use crate::verbs::{ibv_ah_attr, ibv_context, ibv_qp_attr, verbs_context, zeroed};
 use std::ffi::{c_int, c_void};
 
-/// The first word of the table. A real library has a pointer there, which has zeros at one end. Its last byte is the version: it grows when a
-/// structure of this file changes.
+/// The first word of the table. In rdma-core this word is a pointer, which has zeros at one end. The last byte is the version, which grows
+/// when a structure of this file changes.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"ferroce\x02");
 
-/// Maximum length of private data that librdmacm can express: its length is one byte.
+/// The maximum length of private data in librdmacm, which stores the length in one byte.
 pub const PRIVATE_DATA: usize = 255;
 
 /// An event channel inside libibverbs.
@@ -48,7 +48,7 @@ pub struct Parameters {
     pub private: [u8; PRIVATE_DATA],
 }
 
-/// No message has room for so much private data.
+/// The error for private data that exceeds every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrivateDataTooLong;
 
@@ -58,7 +58,7 @@ impl Parameters {
         &self.private[..PRIVATE_DATA.min(self.private_len as usize)]
     }
 
-    /// Sets the private data that a peer sent. iWARP has room for more than librdmacm: then the rest is cut off.
+    /// Sets the private data of a peer. iWARP allows more than [`PRIVATE_DATA`] bytes; the rest is cut off.
     pub fn set_received(&mut self, data: &[u8]) {
         let len = data.len().min(PRIVATE_DATA);
         self.private[..len].copy_from_slice(&data[..len]);
@@ -77,7 +77,7 @@ impl Parameters {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Event {
-    /// As <rdma/rdma_cma.h> numbers them.
+    /// The type, as numbered in <rdma/rdma_cma.h>.
     pub kind: u32,
     /// 0, a negative error number, or the reason of a reject.
     pub status: i32,
@@ -89,11 +89,11 @@ pub struct Event {
     pub parameters: Parameters,
     /// Whether the following fields are valid: the address of a datagram service or a group.
     pub is_datagram: u32,
-    /// To which queue pair.
+    /// Destination queue pair.
     pub qpn: u32,
-    /// With which key.
+    /// Destination Q_Key.
     pub qkey: u32,
-    /// Where to.
+    /// Destination address.
     pub ah_attr: ibv_ah_attr,
 }
 
@@ -107,15 +107,15 @@ const _: () =
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Standing {
-    /// Address and port here.
+    /// Local address and port.
     pub local: Address,
-    /// Those of the peer.
+    /// Address and port of the peer.
     pub peer: Address,
     /// Whether the following fields are valid: the route to the peer.
     pub has_path: u32,
-    /// Our address as a GID.
+    /// Local GID.
     pub sgid: [u8; 16],
-    /// The peer's.
+    /// GID of the peer.
     pub dgid: [u8; 16],
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -139,7 +139,7 @@ pub enum Setting {
     Tos = 0,
     /// Whether a port may be shared.
     ReuseAddress = 1,
-    /// Whether all IPv6 addresses leave IPv4 alone.
+    /// Whether the IPv6 wildcard address excludes IPv4.
     AfOnly = 2,
     /// Transport timer exponent.
     AckTimeout = 3,
@@ -151,7 +151,7 @@ pub enum Setting {
     PortSpace = 6,
 }
 
-/// Transports that connections can be of, as queue pairs number them.
+/// The transport of a connection, as a type of queue pair (`IBV_QPT_*`).
 pub type Transport = u32;
 
 /// The table.
@@ -178,22 +178,22 @@ pub struct Table {
     /// Makes an id in a port space.
     pub create_id:
         unsafe extern "C" fn(*mut ibv_context, *mut Channel, space: u32, cookie: u64, *mut *mut Id) -> c_int,
-    /// Ends an id for the program. Returns how many of its events were delivered; no more follow.
+    /// Closes an id. Returns the number of its events that were delivered; no further events follow.
     pub close_id: unsafe extern "C" fn(*mut Id) -> u32,
-    /// Frees it.
+    /// Frees an id.
     pub free_id: unsafe extern "C" fn(*mut Id),
-    /// Moves its events to another channel. Returns how many were delivered before.
+    /// Moves the events of an id to another channel. Returns the number that was delivered before.
     pub migrate_id: unsafe extern "C" fn(*mut Id, *mut Channel) -> u32,
-    /// Reads its state.
+    /// Reads the state of an id.
     pub query_id: unsafe extern "C" fn(*mut Id, *mut Standing),
     /// Sets an option.
     pub set: unsafe extern "C" fn(*mut Id, setting: u32, value: u32) -> c_int,
 
-    /// Binds it.
+    /// Binds an id.
     pub bind: unsafe extern "C" fn(*mut Id, *const Address) -> c_int,
     /// Listens.
     pub listen: unsafe extern "C" fn(*mut Id, backlog: c_int) -> c_int,
-    /// Resolves the local address for a destination; the source may be none.
+    /// Resolves the local address for a destination; the source may be NULL.
     pub resolve_addr: unsafe extern "C" fn(*mut Id, source: *const Address, to: *const Address) -> c_int,
     /// Resolves the route.
     pub resolve_route: unsafe extern "C" fn(*mut Id) -> c_int,
@@ -202,13 +202,13 @@ pub struct Table {
 
     /// Sends a connection request.
     pub connect: unsafe extern "C" fn(*mut Id, Transport, *const Parameters) -> c_int,
-    /// Accepts one.
+    /// Accepts a connection request.
     pub accept: unsafe extern "C" fn(*mut Id, *const Parameters) -> c_int,
-    /// Rejects one.
+    /// Rejects a connection request.
     pub reject: unsafe extern "C" fn(*mut Id, reason: u32, *const Parameters) -> c_int,
     /// Confirms to the peer that the queue pair is ready.
     pub establish: unsafe extern "C" fn(*mut Id) -> c_int,
-    /// Reports that data arrived before the peer's last message.
+    /// Reports that data arrived before the peer's RTU.
     pub notify_established: unsafe extern "C" fn(*mut Id) -> c_int,
     /// Disconnects.
     pub disconnect: unsafe extern "C" fn(*mut Id) -> c_int,
@@ -219,15 +219,16 @@ pub struct Table {
 /// The table of a context; `None` if it is not one of ours.
 ///
 /// # Safety
-/// An open context of whatever libibverbs is loaded.
+/// An open context of the loaded libibverbs.
 pub unsafe fn table_of(context: *mut ibv_context) -> Option<&'static Table> {
-    // SAFETY: every context of the last ten years is the tail of a `verbs_context` and says so; the table is static.
+    // SAFETY: in every libibverbs of the last ten years, a context with this value of `abi_compat` is the tail of a
+    // `verbs_context`; the table is static.
     unsafe {
         if (*context).abi_compat.addr() != usize::MAX {
             return None;
         }
         let table = (*verbs_context::around(context)).r#priv.cast::<Table>();
-        // Of a foreign library only the first word is read.
+        // In a foreign library only the first word is read.
         if table.is_null() || (*table).magic != MAGIC || (*table).size < size_of::<Table>() {
             return None;
         }

@@ -20,8 +20,8 @@ macro_rules! jump {
     };
 }
 
-/// Exports functions under the names of the C library. Each name is a jump to its function: a symbol that Rust
-/// exports itself would silently lack its version. Functions without a name have that of the C library already.
+/// Exports functions under the names of the C library. Each name is a jump to its function: a symbol that Rust exports
+/// itself would lack its symbol version. A function without a given name has the name of the C library already.
 #[macro_export]
 macro_rules! export {
     ($($function:ident,)*) => {

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `verbs` | the structures and numbers of <infiniband/verbs.h>, their layout asserted |
 //! | `cm` | the table through which librdmacm reaches the connection manager inside libibverbs |
-//! | `export` | how a function gets the name that programs link with |
-//! | `address` | addresses and ports as they cross that table, and as sockets have them |
+//! | `export` | exports functions under the names that programs link with |
+//! | `address` | addresses and ports, in that table and in sockets |
 
 pub mod address;
 pub mod cm;

@@ -1,5 +1,5 @@
-//! Events that a program received but did not acknowledge yet. Destroying their object waits for the acknowledgement,
-//! as the manual requires: another thread may be about to use the pointer in the event.
+//! Events that a program has received and not acknowledged. Destroying their object waits for the acknowledgement, as the
+//! manual requires: another thread may still use the pointer in the event.
 
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Acks {
         *self.outstanding.lock() += 1;
     }
 
-    /// Counts acknowledged events. A surplus is an error of the program, and harmless.
+    /// Counts acknowledged events. Too many are an error of the program, but harmless.
     pub(crate) fn acknowledge(&self, count: u64) {
         let mut outstanding = self.outstanding.lock();
         *outstanding = outstanding.saturating_sub(count);

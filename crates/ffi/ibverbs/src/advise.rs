@@ -37,8 +37,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// The manual page and Linux's mlx5 driver define an error for each kind of invalid memory. A region without on-demand paging is none that
-/// could be advised on, so it counts as unknown.
+/// The manual page and Linux's mlx5 driver define an error for each kind of invalid memory. A region without on-demand paging
+/// gets the same error as an unknown key.
 fn refusal(error: Error) -> Refused {
     match error {
         Error::Memory(MemoryFault::WrongPd { .. }) => {

@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
     })
 }
 
-/// The path back to the sender of a datagram, from its completion and the 40 bytes in front of it.
+/// The path back to the sender of a datagram, from its completion and the 40 bytes in front of its payload.
 unsafe fn answer_to(
     context: *mut ibv_context,
     port: u8,
@@ -53,7 +53,7 @@ unsafe fn answer_to(
     }
     let (here, there, flow_label, traffic_class) = outer(grh)?;
     let table = context.gids();
-    // A datagram to a group is answered from any address of the same family.
+    // A reply to a multicast datagram leaves from any address of the same family.
     let same_kind = |gid: Gid| gid.to_ipv4().is_some() == here.to_ipv4().is_some();
     let exact = table.iter().position(|entry| entry.gid == here);
     let index = exact.or_else(|| table.iter().position(|entry| same_kind(entry.gid)));

@@ -8,7 +8,7 @@ use crate::{errno, guard};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{c_int, c_void};
 
-/// Programs see a pointer to it only.
+/// Opaque to programs, which hold a pointer to it.
 #[repr(C)]
 pub(crate) struct ibv_buf {
     pd: *mut ibv_pd,
@@ -24,11 +24,11 @@ pub(crate) struct BufObject {
 
 object!(BufObject, ibv_buf, "ibv_free_buf", "memory regions");
 
-/// Where buffers begin: at a page, as the manual demands.
+/// The alignment of buffers, which begin at a page as the manual demands.
 const PAGE: usize = 4096;
 
 impl BufObject {
-    /// The buffer behind a pointer, if it was allocated in this domain and has these bytes.
+    /// The buffer behind a pointer. It must belong to this domain and contain these bytes.
     ///
     /// # Safety
     /// NULL, or a buffer of ours.
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn alloc_buf(
     guard::pointer("ibv_alloc_buf", || {
         // SAFETY: a domain of ours.
         let (domain, _) = unsafe { PdObject::of(pd)? };
-        // SAFETY: the program gives room for the handle.
+        // SAFETY: the program provides memory for the handle.
         let out = unsafe { out.as_mut() }.ok_or(invalid("buf is NULL"))?;
         let layout = Layout::from_size_align(size, PAGE).ok().filter(|_| size > 0);
         let layout = layout.ok_or(invalid("a buffer has at least one byte, and fits the address space"))?;

@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -
     })
 }
 
-/// Reads the descriptor itself, so a program that made it non-blocking gets EAGAIN.
+/// Reads the descriptor, so a program that made it non-blocking gets EAGAIN.
 pub(crate) unsafe extern "C" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn get_cq_event(
             let targets = context.targets.lock();
             // A queue that was destroyed meanwhile has no events.
             let Some(Target::Cq(found)) = targets.get(&EventSource::Cq(id)).copied() else { continue };
-            // SAFETY: in the table, so alive while its lock is held.
+            // SAFETY: a queue in the table is alive while the table is locked.
             unsafe {
                 CqObject::of(found)?.comp_acks.reported();
                 (*cq, *cq_context) = (found, (*found).cq_context);

@@ -1,4 +1,4 @@
-//! The device's clock, which counts nanoseconds of the system's monotonic one.
+//! The device's clock: the nanoseconds of the system's monotonic clock.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -6,16 +6,16 @@ use crate::errno::{invalid, unsupported};
 use crate::guard;
 use std::ffi::c_int;
 
-/// Ticks per millisecond, as `hca_core_clock` counts.
+/// Ticks per millisecond, the unit of `hca_core_clock`.
 pub(crate) const CORE_CLOCK_KHZ: u64 = 1_000_000;
 
-/// The raw clock is a number of ticks, all of it in `tv_nsec`, as for hardware.
+/// The raw clock is a number of ticks. As for hardware, all of it is in `tv_nsec`.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
     guard::number("ibv_query_rt_values_ex", || {
-        // SAFETY: a context of ours, and room for the answer.
+        // SAFETY: a context of ours, and NULL or memory for the result.
         let (context, out) =
             unsafe { (Context::of(context)?, values.as_mut().ok_or(invalid("values is NULL"))?) };
         if out.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {

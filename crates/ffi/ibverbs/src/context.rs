@@ -1,4 +1,4 @@
-//! An open device: what programs call a context.
+//! An open device, which programs call a context.
 
 use crate::abi::*;
 use crate::device::device;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-/// An object that events are about, as the program knows it.
+/// The program's pointer to an object that events name.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
     Qp(*mut ibv_qp),
@@ -21,24 +21,24 @@ pub(crate) enum Target {
     Srq(*mut ibv_srq),
 }
 
-// SAFETY: only an address; whoever follows it holds the lock of the table, under which it is removed before it dies.
+// SAFETY: only an address. It is dereferenced under the lock of the table, and removed under that lock before the object is freed.
 unsafe impl Send for Target {}
 
 /// A context.
 pub(crate) struct Context {
     pub(crate) nic: Nic,
     pub(crate) uses: Uses,
-    /// Who gets events: entered when an object is made, removed before it goes.
+    /// The objects that receive events: added when an object is made, removed before it is freed.
     pub(crate) targets: Mutex<HashMap<EventSource, Target>>,
-    /// What can be imported, shared with the contexts that were imported from this one or it from.
+    /// The objects that can be imported. An imported context shares them with the original.
     pub(crate) exports: Arc<Exports>,
     _cmd_fd: CmdFd,
 }
 
-/// Nothing is ever written there. It is a descriptor that names this context and can be passed around.
+/// An empty file whose descriptor identifies this context and can be passed to `ibv_import_device`.
 struct CmdFd(OwnedFd);
 
-/// Descriptors that contexts hold: what an imported context must not take as its own.
+/// Descriptors that contexts own. An imported context must duplicate such a descriptor instead of owning it.
 static HELD: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 impl CmdFd {
@@ -58,7 +58,7 @@ impl Drop for CmdFd {
 object!(Context, verbs_context);
 
 impl Context {
-    /// Opens the device: all contexts of a process share one NIC.
+    /// Opens the device. All contexts of a process share one NIC.
     pub(crate) fn open() -> Result<*mut ibv_context, Refused> {
         let nic = Nic::shared(|| Ok(Config::from_env()?))?;
         let cmd_fd = memfd_create("ferroce", MemfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
@@ -71,7 +71,7 @@ impl Context {
         HELD.lock().contains(&fd)
     }
 
-    /// Hands a context to the program.
+    /// Publishes a context to the program.
     pub(crate) fn publish(
         nic: Nic,
         cmd_fd: OwnedFd,
@@ -110,7 +110,7 @@ impl Context {
         self.nic.wire() == Wire::Iwarp
     }
 
-    /// The GID table of its port.
+    /// The GID table of the port.
     pub(crate) fn gids(&self) -> Vec<GidEntry> {
         port_gids(self.nic.wire(), self.nic.gids())
     }
@@ -118,7 +118,7 @@ impl Context {
     /// Closes it.
     ///
     /// # Safety
-    /// As for [`Context::of`]; the pointer is not used any more.
+    /// As for [`Context::of`]; the pointer is not used afterwards.
     pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Refused> {
         if context.is_null() {
             return Err(invalid("the context is NULL"));
@@ -127,8 +127,8 @@ impl Context {
         live::leave(verbs_context::around(context).addr());
         // SAFETY: as the caller promises.
         let open = unsafe { Context::of(context)? };
-        // The manual allows a program to close the context and never destroy its objects. They point here, so the
-        // memory stays.
+        // The manual allows a program to close a context without destroying its objects. They point to the context, so
+        // its memory stays.
         if !open.uses.any() {
             // SAFETY: as the caller promises, and no object of ours points here.
             drop(unsafe { Handle::<Context>::take(verbs_context::around(context)) });
@@ -137,7 +137,7 @@ impl Context {
     }
 }
 
-/// As many as there are processors, as for hardware. All are equivalent.
+/// One per processor, at most 64, as for hardware. All are equivalent.
 fn comp_vectors() -> i32 {
     std::thread::available_parallelism().map_or(1, |n| n.get().min(64) as i32)
 }

@@ -29,7 +29,7 @@ pub(crate) struct CountersObject {
 object!(CountersObject, ibv_counters, "ibv_destroy_counters", "flows still count there");
 
 impl CountersObject {
-    /// For a flow that is to count there.
+    /// The counters for a new flow that uses them.
     ///
     /// # Safety
     /// NULL, or counters of ours.
@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C" fn create_counters(
     })
 }
 
-/// Only before a flow uses them: counters cannot be added to an existing flow.
+/// Defines a counter. Refused once a flow uses the set: counters cannot be added to an existing flow.
 pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     counters: *mut ibv_counters,
     attr: *mut ibv_counter_attach_attr,
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn read_counters(
     count: u32,
     flags: u32,
 ) -> c_int {
-    /// Cached values are allowed; ours are always current.
+    /// Allows cached values; ours are always current.
     const PREFER_CACHED: u32 = 1;
     guard::number("ibv_read_counters", || {
         // SAFETY: counters of ours.
@@ -105,12 +105,12 @@ pub(crate) unsafe extern "C" fn read_counters(
         if values.is_null() || flags & !PREFER_CACHED != 0 {
             return Err(invalid("no room for the values, or unknown flags"));
         }
-        // SAFETY: the program gives room for `count` values.
+        // SAFETY: the program provides memory for `count` values.
         let out = unsafe { std::slice::from_raw_parts_mut(values, count as usize) };
         out.fill(0);
         for point in object.points.lock().iter() {
-            let place = out.get_mut(point.index as usize).ok_or(invalid("ncounters is too small"))?;
-            *place += if point.is_bytes { object.counts.bytes() } else { object.counts.packets() };
+            let value = out.get_mut(point.index as usize).ok_or(invalid("ncounters is too small"))?;
+            *value += if point.is_bytes { object.counts.bytes() } else { object.counts.packets() };
         }
         Ok(())
     })

@@ -33,7 +33,7 @@ pub(crate) struct CqInit {
     pub(crate) cookie: *mut c_void,
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) comp_vector: u32,
-    /// A parent domain that it belongs to, or NULL.
+    /// The parent domain that provides its memory, or NULL.
     pub(crate) domain: *mut ibv_pd,
     /// Whether completions have timestamps.
     pub(crate) is_stamped: bool,
@@ -63,7 +63,7 @@ impl CqObject {
         Ok(())
     }
 
-    /// Creates a queue, with the structure that `shape` completes.
+    /// Creates a queue. `shape` fills in the rest of its structure.
     ///
     /// # Safety
     /// Context and channel are of ours, or NULL where that is allowed.
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     })
 }
 
-/// Moderation of events: accepted as a hint. Our events are never later than requested.
+/// Moderation of events is accepted as a hint. Events are never later than requested.
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     guard::number("ibv_modify_cq", || {
         // SAFETY: a queue of ours, and the program's attributes.
@@ -182,11 +182,11 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 }
 
 /// Returns the number of completions written, or a negative number.
-pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     let verb = "ibv_poll_cq";
     let polled = guard::hot(verb, || {
         // SAFETY: what the verb demands of the program.
-        match unsafe { poll(cq, room, wc) } {
+        match unsafe { poll(cq, num_entries, wc) } {
             Ok(written) => written,
             Err(refused) => -guard::refuse(verb, *refused),
         }
@@ -195,20 +195,20 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
 }
 
 /// # Safety
-/// A queue of ours or NULL, and room for so many completions.
+/// A queue of ours or NULL, and memory for `num_entries` completions.
 #[inline(always)]
-unsafe fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> Result<c_int, Box<Refused>> {
+unsafe fn poll(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> Result<c_int, Box<Refused>> {
     // SAFETY: as the caller promises.
     let object = unsafe { CqObject::of(cq)? };
-    let room = usize::try_from(room).map_err(|_| invalid("num_entries is negative"))?;
-    let polled = object.cq.poll_each(room, |n, completion| {
-        // SAFETY: the program gives room for `room` completions.
+    let num_entries = usize::try_from(num_entries).map_err(|_| invalid("num_entries is negative"))?;
+    let polled = object.cq.poll_each(num_entries, |n, completion| {
+        // SAFETY: the program provides memory for `num_entries` completions.
         unsafe { wc.add(n).write(describe(&completion)) };
     });
     Ok(polled? as c_int)
 }
 
-/// Immediate data in network order, or the invalidated key: they share a field.
+/// Immediate data in network byte order, or the invalidated key, which share a field.
 pub(crate) fn imm_or_key(completion: &Completion) -> u32 {
     if completion.flags.contains(WcFlags::WITH_INV) {
         completion.invalidated.0

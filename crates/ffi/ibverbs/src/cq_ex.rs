@@ -63,7 +63,7 @@ fn fill(cq: &mut ibv_cq_ex, wc_flags: u64) {
     }
 }
 
-/// The queue is being destroyed: if it has calls of its own, replaces them by those that report it and read nothing.
+/// Prepares the destruction of an extended queue: replaces its functions by ones that report the misuse, or return 0.
 pub(crate) fn refuse(cq: &mut ibv_cq_ex) {
     unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) -> c_int {
         refuse_destroyed::<CqObject>("ibv_start_poll", cq.addr())

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 struct Device(verbs_device);
 
-// SAFETY: never written after it was made.
+// SAFETY: never written after its creation.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut 
     guard::pointer("ibv_get_device_list", || {
         let list = Box::new([device(), std::ptr::null_mut()]);
         if !count.is_null() {
-            // SAFETY: the caller gave a place for the count.
+            // SAFETY: not NULL, so the program provides memory for the count.
             unsafe { *count = 1 };
         }
         Ok(Box::into_raw(list).cast())
@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn get_device_index(_device: *mut ibv_device) -> c_
     0
 }
 
-/// In network order, as the bytes lie.
+/// In network byte order, as the bytes lie in memory.
 pub(crate) unsafe extern "C" fn get_device_guid(_device: *mut ibv_device) -> u64 {
     u64::from_ne_bytes(identity::node_guid())
 }
@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn open_device(wanted: *mut ibv_device) -> *mut ibv
             return Err(Refused::Errno(libc::ENODEV, "not a device of this library"));
         }
         Context::open().inspect_err(|refused| {
-            // The program only gets NULL, so the reason is printed.
+            // The program only receives NULL, so the reason is printed.
             if let Refused::Nic(error) = refused {
                 eprintln!("ferroce: {}: {error}", identity::NAME);
             }
@@ -87,6 +87,6 @@ pub(crate) unsafe extern "C" fn open_device(wanted: *mut ibv_device) -> *mut ibv
 }
 
 pub(crate) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the program hands in its context, and uses it no more.
+    // SAFETY: the program passes its context, and does not use it afterwards.
     guard::minus_one("ibv_close_device", || unsafe { Context::close(context) })
 }

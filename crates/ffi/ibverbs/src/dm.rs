@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
-/// Runs a copy between device memory and the program's, if there is something to copy.
+/// Runs a copy between device memory and the program's memory, unless `length` is 0.
 unsafe fn copy(
     verb: &'static str,
     dm: *mut ibv_dm,
@@ -116,8 +116,8 @@ unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_v
 }
 
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
-    // SAFETY: room that the program gives.
-    let room = || unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
+    // SAFETY: the program provides memory for `length` bytes.
+    let bytes = || unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
     // SAFETY: what the verb demands of the program.
-    unsafe { copy("ibv_memcpy_from_dm", dm, to, length, |memory| memory.copy_from(offset, room())) }
+    unsafe { copy("ibv_memcpy_from_dm", dm, to, length, |memory| memory.copy_from(offset, bytes())) }
 }

@@ -1,8 +1,8 @@
 //! Thread domains, and parent domains: a protection domain with a thread domain, an allocator, or both.
 //!
-//! Our locks are cheap without contention, so a thread domain only affects the order of destruction. The allocator of
-//! a parent domain provides the memory of the structures of queue pairs, completion queues and shared receive queues.
-//! The NIC allocates its own memory itself.
+//! An uncontended lock is cheap, so a thread domain only affects the order of destruction. The allocator of a parent domain
+//! provides memory for the structures of queue pairs, completion queues and shared receive queues. The NIC allocates its own
+//! memory itself.
 
 use crate::abi::*;
 use crate::context::Context;

@@ -8,7 +8,7 @@ use ferroce_proto::qp::PostError;
 use std::ffi::c_int;
 use std::fmt;
 
-/// A refusal: an error number, or the NIC's own error, which is translated at the very end.
+/// A refusal: an error number, or an error of the NIC, which [`Refused::errno`] translates.
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// A number, with the reason.
@@ -17,9 +17,9 @@ pub(crate) enum Refused {
     Nic(Error),
     /// A refusal that is about a queue pair.
     Qp(Qpn, Box<Refused>),
-    /// With `--explain=strict`: this object does not live.
+    /// With `--explain=strict`: the object does not live; the reason.
     Destroyed(String),
-    /// The object is still in use, with who uses it and how many.
+    /// The object is still in use: the kind of its dependents, and their number.
     InUse(&'static str, usize),
 }
 
@@ -135,7 +135,7 @@ fn of_nic(error: &Error) -> c_int {
     }
 }
 
-/// What the kernel's connection manager returns in the same case.
+/// The number that the kernel's connection manager returns in the same case.
 fn of_cm(refusal: &CmRefusal) -> c_int {
     match refusal {
         CmRefusal::AddressInUse(holder) if holder.is_wildcard => libc::EADDRNOTAVAIL,
@@ -149,7 +149,7 @@ fn of_cm(refusal: &CmRefusal) -> c_int {
     }
 }
 
-/// The system's number at the bottom of a chain of causes.
+/// The system's error number in a chain of causes.
 fn source_errno(error: &dyn std::error::Error) -> Option<c_int> {
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -163,7 +163,7 @@ fn source_errno(error: &dyn std::error::Error) -> Option<c_int> {
 
 /// Sets the calling thread's `errno`.
 pub(crate) fn set(errno: c_int) {
-    // SAFETY: the C library gives every thread a place for it.
+    // SAFETY: the C library has an `errno` for every thread.
     unsafe { *libc::__errno_location() = errno };
 }
 

@@ -24,9 +24,9 @@ pub(crate) unsafe extern "C" fn get_async_event(
         }
         loop {
             let AsyncEvent { kind, source, .. } = context.nic.wait_event()?;
-            // SAFETY: objects in the table are alive while its lock is held, which `element` does.
+            // SAFETY: objects in the table are alive while it is locked, and `element` locks it.
             if let Some(element) = unsafe { element(context, source)? } {
-                // SAFETY: the program gives room for an event.
+                // SAFETY: the program provides memory for an event.
                 unsafe { event.write(ibv_async_event { element, event_type: kind as u32 }) };
                 return Ok(());
             }
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn get_async_event(
     })
 }
 
-/// The object of the event, with the event counted as delivered; `None` if the object was destroyed.
+/// The object of the event. Counts the event as delivered. Returns `None` if the object was destroyed.
 unsafe fn element(context: &Context, source: EventSource) -> Result<Option<ibv_async_element>, Refused> {
     if let EventSource::Device | EventSource::Port(_) = source {
         let port_num = if let EventSource::Port(port) = source { port.into() } else { 0 };
@@ -44,7 +44,7 @@ unsafe fn element(context: &Context, source: EventSource) -> Result<Option<ibv_a
     }
     let targets = context.targets.lock();
     let Some(target) = targets.get(&source).copied() else { return Ok(None) };
-    // SAFETY: in the table, so alive.
+    // SAFETY: an object in the locked table is alive.
     unsafe {
         Ok(Some(match target {
             Target::Qp(qp) => {
@@ -65,7 +65,7 @@ unsafe fn element(context: &Context, source: EventSource) -> Result<Option<ibv_a
 
 pub(crate) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     guard::quiet("ibv_ack_async_event", || {
-        // SAFETY: the event that the program got, as it got it.
+        // SAFETY: the event that the program received, unchanged.
         let event = unsafe { event.as_ref() }.ok_or(invalid("event is NULL"))?;
         const CQ_ERR: u32 = EventKind::CqErr as u32;
         const QP_FIRST: u32 = EventKind::QpFatal as u32;
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
         const LAST_WQE: u32 = EventKind::QpLastWqeReached as u32;
         const SRQ_ERR: u32 = EventKind::SrqErr as u32;
         const SRQ_LIMIT: u32 = EventKind::SrqLimitReached as u32;
-        // SAFETY: the kind of event says which member it has.
+        // SAFETY: the type of the event determines which member is valid.
         unsafe {
             match event.event_type {
                 CQ_ERR => CqObject::of(event.element.cq)?.async_acks.acknowledge(1),

@@ -17,7 +17,7 @@ pub(crate) struct FlowObject {
 
 object!(FlowObject, ibv_flow, "ibv_destroy_flow");
 
-/// Offsets of value and mask in a specification, and the bytes of their fields.
+/// The offsets of value and mask in a specification, and the length of their fields.
 struct Shape {
     layer: FlowLayer,
     value: usize,
@@ -83,14 +83,14 @@ impl Spec<'_> {
 /// The specifications behind the attributes.
 ///
 /// # Safety
-/// `count` of them lie there.
+/// `count` specifications follow the attributes.
 unsafe fn specs<'a>(attr: *const ibv_flow_attr, count: u8) -> Result<Vec<Spec<'a>>, Refused> {
     /// Type and length.
     const HEAD: usize = 6;
     let mut at = attr.wrapping_add(1).cast::<u8>();
     let mut found = Vec::with_capacity(count.into());
     for _ in 0..count {
-        // SAFETY: as the caller promises, a specification is there, and as long as it says.
+        // SAFETY: as the caller promises, a specification of the length in its header is at `at`.
         unsafe {
             let kind = at.cast::<u32>().read_unaligned();
             let len = usize::from(at.add(4).cast::<u16>().read_unaligned());
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
         if attr.is_null() {
             return Err(invalid("flow_attr is NULL"));
         }
-        // SAFETY: the program's attributes. Programs pack them with what follows, so they may lie anywhere.
+        // SAFETY: the program's attributes. Programs pack them with the specifications, so they may be unaligned.
         let head = unsafe { attr.read_unaligned() };
         let kind = kind(&head)?;
         let dont_trap = head.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0;

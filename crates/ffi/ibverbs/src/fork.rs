@@ -1,5 +1,5 @@
-//! `fork()`: for hardware, pages must be kept from the child. Software reads the parent's pages as the parent does,
-//! so copy-on-write in a child has no effect, and no preparation is needed.
+//! `fork()`. Hardware accesses physical pages, so the child must not share them. Software accesses memory through the parent's
+//! page tables, so copy-on-write does no harm, and `ibv_fork_init` has nothing to do.
 
 use std::ffi::{c_int, c_void};
 

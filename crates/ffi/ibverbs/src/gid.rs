@@ -7,10 +7,10 @@ use crate::guard;
 use ferroce_nic::GidEntry;
 use std::ffi::c_int;
 
-/// The table entry is empty.
+/// The refusal for an empty entry of the table.
 const EMPTY: Refused = Refused::Errno(libc::ENODATA, "this entry of the GID table is empty");
 
-/// An entry of the table; `None` for an empty one.
+/// An entry of the table, or `None` if it is empty.
 fn entry_at(context: &Context, port: u32, index: usize) -> Result<Option<GidEntry>, Refused> {
     if port != 1 || index >= context.nic.attributes().gid_tbl_len {
         return Err(invalid("no such port or entry of the GID table"));
@@ -31,7 +31,7 @@ fn describe(context: &Context, index: usize, entry: &GidEntry) -> ibv_gid_entry 
     }
 }
 
-/// An empty entry reads as zeros: programs walk the whole table and stop at an error.
+/// Returns zeros for an empty entry: programs read the whole table and stop at an error.
 pub(crate) unsafe extern "C" fn query_gid(
     context: *mut ibv_context,
     port: u8,
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn query_gid(
     gid: *mut ibv_gid,
 ) -> c_int {
     guard::minus_one("ibv_query_gid", || {
-        // SAFETY: a context of ours, and room for a GID.
+        // SAFETY: a context of ours, and NULL or memory for the result.
         let (context, out) = unsafe { (Context::of(context)?, gid.as_mut().ok_or(invalid("gid is NULL"))?) };
         let index = usize::try_from(index).map_err(|_| invalid("a negative index"))?;
         out.raw = entry_at(context, port.into(), index)?.map_or([0; 16], |entry| entry.gid.0);
@@ -58,22 +58,22 @@ pub(crate) unsafe extern "C" fn query_gid_ex(
     guard::number("ibv_query_gid_ex", || {
         // SAFETY: a context of ours.
         let context = unsafe { Context::of(context)? };
-        check_room(entry, flags, entry_len)?;
+        check_entry(entry, flags, entry_len)?;
         let found = entry_at(context, port, index as usize)?.ok_or(EMPTY)?;
-        // SAFETY: room for `entry_len` bytes, which are at least as many.
+        // SAFETY: the program provides memory for `entry_len` bytes, at least the size of an entry.
         unsafe { entry.write(describe(context, index as usize, &found)) };
         Ok(())
     })
 }
 
-fn check_room(entry: *mut ibv_gid_entry, flags: u32, entry_len: usize) -> Result<(), Refused> {
+fn check_entry(entry: *mut ibv_gid_entry, flags: u32, entry_len: usize) -> Result<(), Refused> {
     if flags != 0 || entry_len < size_of::<ibv_gid_entry>() || entry.is_null() {
         return Err(invalid("flags, or an entry of unknown size"));
     }
     Ok(())
 }
 
-/// All non-empty entries, and their number; a buffer that is too short is refused.
+/// Writes all non-empty entries, and returns their number. Refuses a buffer that is too short.
 pub(crate) unsafe extern "C" fn query_gid_table(
     context: *mut ibv_context,
     entries: *mut ibv_gid_entry,
@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn query_gid_table(
         // SAFETY: a context of ours.
         let context = unsafe { Context::of(context)? };
         let table = context.gids();
-        check_room(entries, flags, entry_len)?;
+        check_entry(entries, flags, entry_len)?;
         if table.len() > max_entries {
             return Err(invalid("more entries than there is room for"));
         }
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn query_gid_type(
 ) -> c_int {
     const ROCE_V2_IN_SYSFS: u32 = 1;
     guard::minus_one("ibv_query_gid_type", || {
-        // SAFETY: a context of ours, and room for the answer.
+        // SAFETY: a context of ours, and NULL or memory for the result.
         let (context, out) =
             unsafe { (Context::of(context)?, kind.as_mut().ok_or(invalid("type is NULL"))?) };
         *out = entry_at(context, port.into(), index as usize)?

@@ -9,9 +9,9 @@ use std::ptr;
 #[cfg(debug_assertions)]
 use std::sync::OnceLock;
 
-/// The device enters its fatal state, since its state is unknown.
+/// Moves the device to its fatal state: after an internal error, its state is unknown.
 pub(crate) fn raise_fatal() {
-    // Finding the NIC could panic, even again.
+    // The lookup of the NIC may panic, too.
     let _ = catch_unwind(|| ferroce_nic::Nic::current().iter().for_each(ferroce_nic::Nic::raise_fatal));
 }
 
@@ -23,8 +23,8 @@ fn after_panic(verb: &str) -> Refused {
     Refused::Errno(libc::EIO, "an error inside ferroce")
 }
 
-/// Panics where `FERROCE_TEST_PANIC` names this point, as a bug would: a verb, or a point within one. Only in a
-/// library that is built for tests.
+/// Panics if `FERROCE_TEST_PANIC` names this point: a verb, or a point within one. Tests use it to simulate a bug.
+/// Release builds ignore the variable.
 #[cfg(debug_assertions)]
 pub(crate) fn provoke(place: &str) {
     static WANTED: OnceLock<Option<OsString>> = OnceLock::new();
@@ -38,7 +38,7 @@ pub(crate) fn provoke(_: &str) {}
 
 /// Runs a verb.
 pub(crate) fn run<T>(verb: &'static str, call: impl FnOnce() -> Result<T, Refused>) -> Result<T, c_int> {
-    // A panic may leave the NIC inconsistent, so it is declared dead; the program's own memory is intact.
+    // A panic may leave the NIC inconsistent, so `after_panic` makes it fatal. The program's own memory is intact.
     let guarded = || {
         provoke(verb);
         call()
@@ -51,8 +51,8 @@ pub(crate) fn run<T>(verb: &'static str, call: impl FnOnce() -> Result<T, Refuse
     Err(refuse(verb, refused))
 }
 
-/// The wrapper of data path verbs. It returns only a number, so that a successful call never moves a refusal around,
-/// not even an empty one.
+/// The wrapper of data path verbs. `call` returns a plain number: a `Result<_, Refused>` would be copied on success,
+/// too.
 #[inline(always)]
 pub(crate) fn hot(verb: &'static str, call: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
     let guarded = || {
@@ -65,10 +65,10 @@ pub(crate) fn hot(verb: &'static str, call: impl FnOnce() -> c_int) -> Result<c_
     }
 }
 
-/// Walks the list with `take`, and reports the request at which it stopped to the program.
+/// Runs `take`, which posts the list. If it refuses a request, stores that request in `bad`.
 ///
 /// # Safety
-/// The program's list, and room for a pointer or NULL.
+/// `list` is the program's list; `bad` is NULL or writable.
 #[inline(always)]
 pub(crate) unsafe fn post_with<W>(
     verb: &'static str,
@@ -80,7 +80,7 @@ pub(crate) unsafe fn post_with<W>(
     let posted = hot(verb, || {
         let Err(refused) = take(&mut at) else { return 0 };
         if !bad.is_null() {
-            // SAFETY: the program gives room for the pointer.
+            // SAFETY: not NULL, so the program provides memory for the pointer.
             unsafe { *bad = at };
         }
         refuse(verb, *refused)

@@ -16,7 +16,8 @@ pub(crate) trait Object: Sized {
     type Abi: Numbered;
 }
 
-/// A C structure that may have a handle. A kernel would find the object by it, so a program that overwrites it loses the object.
+/// A C structure that may have a handle. With a kernel driver the handle identifies the object, so a program that
+/// overwrites it loses the object.
 pub(crate) trait Numbered {
     /// The handle; 0 if the structure has none.
     fn handle(&self) -> u32 {
@@ -55,7 +56,7 @@ impl Numbered for ibv_td {}
 impl Numbered for ibv_xrcd {}
 impl Numbered for verbs_context {}
 
-/// An object that the program gives back with a verb.
+/// An object that the program destroys with a verb.
 pub(crate) trait Destroyed: Object {
     /// The verb.
     const VERB: &'static str;
@@ -70,8 +71,8 @@ pub(crate) trait Destroyed: Object {
     unsafe fn release(&self, abi: *mut Self::Abi) -> Result<(), Refused>;
 }
 
-/// Declares the C structure of an object, the verb that destroys it, why that is refused while `uses` counts others,
-/// and what to do before it goes.
+/// Declares the C structure of an object, the verb that destroys it, the reason for EBUSY while `uses` counts
+/// dependents, and the function that runs before it is freed.
 macro_rules! object {
     ($object:ty, $abi:ty) => {
         impl $crate::handle::Object for $object {
@@ -110,7 +111,7 @@ pub(crate) struct Handle<T: Object> {
     handle: u32,
 }
 
-/// Memory from the program: the allocator of a parent domain.
+/// The allocator of a parent domain, which provides memory from the program.
 #[derive(Clone, Copy)]
 pub(crate) struct Lender {
     pub(crate) pd: *mut ibv_pd,
@@ -119,7 +120,7 @@ pub(crate) struct Lender {
     pub(crate) free: PdFree,
 }
 
-/// The resource type that an allocator receives. Ours to choose; no driver has number 0.
+/// The resource type that an allocator receives. Each driver chooses its numbers; no driver uses 0.
 const RESOURCE_OBJECT: u64 = 1;
 
 impl<T: Object + 'static> Handle<T> {
@@ -132,30 +133,30 @@ impl<T: Object + 'static> Handle<T> {
         made
     }
 
-    /// The same, in memory from the program.
+    /// The same, in memory that the program's allocator provides.
     pub(crate) fn publish_in(lender: Option<Lender>, abi: T::Abi, object: T) -> Result<*mut T::Abi, Refused> {
         let Some(given) = lender else { return Ok(Self::publish(abi, object)) };
         let (size, align) = (size_of::<Self>(), align_of::<Self>().max(align_of::<*mut c_void>()));
         // SAFETY: the program's function, called as its type says.
-        let place = unsafe { (given.alloc)(given.pd, given.context, size, align, RESOURCE_OBJECT) };
-        if place == IBV_ALLOCATOR_USE_DEFAULT {
+        let memory = unsafe { (given.alloc)(given.pd, given.context, size, align, RESOURCE_OBJECT) };
+        if memory == IBV_ALLOCATOR_USE_DEFAULT {
             return Ok(Self::publish(abi, object));
         }
-        if place.is_null() || !place.addr().is_multiple_of(align) {
+        if memory.is_null() || !memory.addr().is_multiple_of(align) {
             return Err(Refused::Errno(libc::ENOMEM, "the parent domain's allocator gave no memory"));
         }
-        let (place, handle) = (place.cast::<Self>(), abi.handle());
-        // SAFETY: memory of the size and alignment that was asked for, and ours until it is given back.
-        unsafe { place.write(Handle { abi: UnsafeCell::new(abi), object, lender, handle }) };
-        live::enter::<T>(place.cast());
-        Ok(place.cast())
+        let (memory, handle) = (memory.cast::<Self>(), abi.handle());
+        // SAFETY: memory of the requested size and alignment, which belongs to the library until `free` is called.
+        unsafe { memory.write(Handle { abi: UnsafeCell::new(abi), object, lender, handle }) };
+        live::enter::<T>(memory.cast());
+        Ok(memory.cast())
     }
 
     /// The object behind a pointer; NULL is refused.
     ///
     /// # Safety
-    /// The pointer is NULL or came from [`Handle::publish`] for the same object type, and was not taken back yet, nor
-    /// will be while the result is used: what the verbs demand of a program.
+    /// The pointer is NULL, or came from [`Handle::publish`] for the same object type. It was not taken back, and is not
+    /// taken back while the result is used. The verbs demand this of a program.
     pub(crate) unsafe fn of<'a>(abi: *mut T::Abi) -> Result<&'a T, Refused> {
         // SAFETY: as the caller promises; the structure is the first member of the allocation.
         let handle = unsafe { abi.cast::<Handle<T>>().as_ref() };
@@ -180,38 +181,39 @@ impl<T: Object + 'static> Handle<T> {
     /// Takes structure and object back from the program. The caller has ended the life of the pointer ([`live::leave`]).
     ///
     /// # Safety
-    /// As for [`Handle::of`], and nobody uses the pointer any more.
+    /// As for [`Handle::of`]; the pointer is not used afterwards.
     pub(crate) unsafe fn take(abi: *mut T::Abi) -> T {
-        let place = abi.cast::<Handle<T>>();
+        let memory = abi.cast::<Handle<T>>();
         // SAFETY: as the caller promises.
-        let Some(lender) = (unsafe { (*place).lender }) else {
-            // SAFETY: as the caller promises; nobody lent it, so it is a box.
-            return unsafe { Box::from_raw(place) }.object;
+        let Some(lender) = (unsafe { (*memory).lender }) else {
+            // SAFETY: as the caller promises; without a lender, the allocation is a box.
+            return unsafe { Box::from_raw(memory) }.object;
         };
-        // SAFETY: as the caller promises; the memory is not read again, and goes back to where it came from.
+        // SAFETY: as the caller promises; the memory is not read again, and returns to the allocator that provided it.
         unsafe {
-            let handle = place.read();
-            (lender.free)(lender.pd, lender.context, place.cast(), RESOURCE_OBJECT);
+            let handle = memory.read();
+            (lender.free)(lender.pd, lender.context, memory.cast(), RESOURCE_OBJECT);
             handle.object
         }
     }
 
-    /// The same, and the structure stays readable for a while: a program that uses it by mistake can be told so.
+    /// The same, but the structure stays readable for a while. A program that still uses it gets an error instead of reading
+    /// freed memory.
     ///
     /// # Safety
     /// As for [`Handle::take`].
     unsafe fn take_keeping(abi: *mut T::Abi, verb: &'static str) -> T {
-        let place = abi.cast::<Handle<T>>();
+        let memory = abi.cast::<Handle<T>>();
         // SAFETY: as the caller promises.
-        let is_box = unsafe { (*place).lender.is_none() };
+        let is_box = unsafe { (*memory).lender.is_none() };
         let by = watched::caller(verb, abi.addr());
         if let Some((oldest, layout)) = live::remember(by, is_box.then(Layout::new::<Handle<T>>)) {
-            // SAFETY: the memory of a box that was kept here, with its layout; nobody else frees it.
+            // SAFETY: the memory of a box that `live::remember` kept, with its layout; only this line frees it.
             unsafe { std::alloc::dealloc(oldest as *mut u8, layout) };
         }
         match is_box {
             // SAFETY: as the caller promises; only the structure is read again.
-            true => unsafe { (&raw const (*place).object).read() },
+            true => unsafe { (&raw const (*memory).object).read() },
             // SAFETY: as the caller promises.
             false => unsafe { Self::take(abi) },
         }
@@ -222,7 +224,7 @@ impl<T: Object + 'static> Handle<T> {
 pub(crate) unsafe extern "C" fn destroy<T: Destroyed + 'static>(abi: *mut T::Abi) -> c_int {
     guard::number(T::VERB, || {
         live::begin_destroy::<T>(abi)?;
-        // SAFETY: an object of ours that lives, which the program gives back.
+        // SAFETY: an object of ours that lives; the program destroys it.
         let checked = unsafe { Handle::<T>::check_number(abi) }
             .and_then(|object| object.check_unused().map(|()| object))
             .inspect_err(|_| live::enter::<T>(abi));
@@ -230,7 +232,7 @@ pub(crate) unsafe extern "C" fn destroy<T: Destroyed + 'static>(abi: *mut T::Abi
         live::leave(abi.addr());
         if watched::is_on() {
             watched::destroying(T::VERB, abi.addr());
-            // A verb that it waited for may have begun to use the object.
+            // A verb that `destroying` waited for may have made a dependent.
             object.check_unused().inspect_err(|_| live::enter::<T>(abi))?;
         }
         // SAFETY: as above; its own structure.
@@ -243,14 +245,14 @@ pub(crate) unsafe extern "C" fn destroy<T: Destroyed + 'static>(abi: *mut T::Abi
     })
 }
 
-/// Writes a word of a structure that the program holds. Several threads may call on one object, and each writes what
-/// it found, so the write is atomic.
+/// Writes a word of a structure that the program holds. Several threads may do so at the same time, so the write is
+/// atomic.
 ///
 /// # Safety
 /// The word of a structure of ours.
-pub(crate) unsafe fn store_word(place: *mut u32, value: u32) {
-    // SAFETY: as the caller promises; such words are aligned as C has it.
-    unsafe { AtomicU32::from_ptr(place) }.store(value, Ordering::Relaxed);
+pub(crate) unsafe fn store_word(word: *mut u32, value: u32) {
+    // SAFETY: as the caller promises; C aligns such words.
+    unsafe { AtomicU32::from_ptr(word) }.store(value, Ordering::Relaxed);
 }
 
 /// Counts the dependents of an object, so that destroying it can return EBUSY.
@@ -283,7 +285,7 @@ mod tests {
     use std::sync::Mutex;
     use std::thread::JoinHandle;
 
-    /// An object that is always in use. While it is asked, another thread begins a verb on it.
+    /// An object that is always in use. During `check_unused`, another thread begins a verb on it.
     struct Busy(Mutex<Option<JoinHandle<Result<(), String>>>>);
 
     object!(Busy, ibv_pd);
@@ -295,7 +297,7 @@ mod tests {
             let address = std::ptr::from_ref(self).addr() - std::mem::offset_of!(Handle<Busy>, object);
             let caller = live::Caller { address, verb: "ibv_post_send", thread: 3 };
             let other = std::thread::spawn(move || live::begin::<Busy>(caller));
-            // Time for the other thread to be wrong.
+            // Gives the other thread time to fail.
             std::thread::sleep(std::time::Duration::from_millis(20));
             *self.0.lock().expect("no panic") = Some(other);
             Err(Refused::InUse("a test", 1))

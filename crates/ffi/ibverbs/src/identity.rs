@@ -11,22 +11,22 @@ pub(crate) const DEV_NAME: &str = "uverbs0";
 pub(crate) const IBDEV_PATH: &str = "/sys/class/infiniband/ferroce0";
 /// Path of its character device in sysfs.
 pub(crate) const DEV_PATH: &str = "/sys/class/infiniband_verbs/uverbs0";
-/// Locally administered, so no vendor's OUI. Programs enable special cases for the numbers of known vendors.
+/// A locally administered number, so it is the OUI of no vendor. Programs enable special cases for known vendors.
 pub(crate) const VENDOR_ID: u32 = 0x00fe_70ce;
-/// The one kind of device there is.
+/// The only kind of device.
 pub(crate) const VENDOR_PART_ID: u32 = 1;
 /// The firmware version.
 pub(crate) const FW_VER: &str = env!("CARGO_PKG_VERSION");
 /// The board ID.
 pub(crate) const BOARD_ID: &str = "FERROCE0000000001";
 
-/// The wire that the device is opened with. Settings that cannot be understood are reported when it is opened.
+/// The wire that the device uses. Invalid settings are reported when it is opened.
 pub(crate) fn wire() -> Wire {
     static WIRE: OnceLock<Wire> = OnceLock::new();
     *WIRE.get_or_init(|| Config::from_env().map(|config| config.wire).unwrap_or_default())
 }
 
-/// GUID of the node: the same for a user on a host at every start, different for others.
+/// GUID of the node. It depends on the user and the host, and is the same at every start.
 pub(crate) fn node_guid() -> [u8; 8] {
     static GUID: OnceLock<[u8; 8]> = OnceLock::new();
     *GUID.get_or_init(|| {
@@ -42,12 +42,12 @@ pub(crate) fn node_guid() -> [u8; 8] {
     })
 }
 
-/// FNV-1a: short, and the same in every version of every compiler.
+/// FNV-1a. The standard library's hash may change between versions of Rust.
 fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Text into a C array, with a zero behind it.
+/// Copies a text into a C array, and fills the rest with zeros.
 pub(crate) fn copy_text<const N: usize>(into: &mut [u8; N], text: &str) {
     let len = text.len().min(N - 1);
     into[..len].copy_from_slice(&text.as_bytes()[..len]);

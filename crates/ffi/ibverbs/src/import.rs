@@ -20,10 +20,10 @@ use std::sync::{Arc, Weak};
 
 type ByHandle<T> = Mutex<HashMap<u32, T>>;
 
-/// What contexts of one family share: the objects that can be imported, by handle.
+/// The objects that can be imported, by handle. A context shares them with all contexts that were imported from it.
 pub(crate) struct Exports {
     nic: Nic,
-    /// The file that their descriptors lead to.
+    /// Inode of the file behind the descriptors of these contexts.
     inode: u64,
     pub(crate) pds: ByHandle<(Weak<Pd>, Weak<Uses>)>,
     pub(crate) regions: ByHandle<Weak<Mutex<MemoryRegion>>>,
@@ -35,9 +35,9 @@ static FAMILIES: Mutex<Vec<Weak<Exports>>> = Mutex::new(Vec::new());
 
 /// Device and inode of the file that a descriptor leads to.
 pub(crate) fn file_of(fd: RawFd) -> std::io::Result<(u64, u64)> {
-    // SAFETY: all zero is a valid answer.
+    // SAFETY: plain numbers, which may be zero.
     let mut about: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: room for the answer; a descriptor that is none is refused.
+    // SAFETY: writes to a structure of ours; an invalid descriptor is refused.
     match unsafe { libc::fstat(fd, &mut about) } {
         0 => Ok((about.st_dev, about.st_ino)),
         _ => Err(std::io::Error::last_os_error()),
@@ -45,7 +45,7 @@ pub(crate) fn file_of(fd: RawFd) -> std::io::Result<(u64, u64)> {
 }
 
 impl Exports {
-    /// For a context that was opened, whose descriptor this is.
+    /// Creates the objects of a newly opened context with this descriptor.
     pub(crate) fn found(nic: Nic, cmd_fd: RawFd) -> Result<Arc<Exports>, Refused> {
         let (_, inode) = file_of(cmd_fd)?;
         let family = Arc::new(Exports {
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context
         let fd = match Context::owns(cmd_fd) {
             // SAFETY: the other context has it open.
             true => unsafe { BorrowedFd::borrow_raw(cmd_fd) }.try_clone_to_owned()?,
-            // SAFETY: the program gave it away.
+            // SAFETY: the program passes its ownership.
             false => unsafe { OwnedFd::from_raw_fd(cmd_fd) },
         };
         Context::publish(nic, fd, family)
@@ -139,14 +139,14 @@ pub(crate) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
     })
 }
 
-/// Declares the verbs that give back an imported pointer. The object itself stays, and so does what was made in it.
+/// Declares the verbs that release an imported pointer. The object and its dependents stay.
 macro_rules! unimport {
     ($($name:ident($object:ty) = $verb:literal;)*) => {
         $(pub(crate) unsafe extern "C" fn $name(given: *mut <$object as Object>::Abi) {
             guard::quiet($verb, || {
                 live::begin_destroy::<$object>(given)?;
                 live::leave(given.addr());
-                // SAFETY: a pointer of ours that lives, which the program gives back.
+                // SAFETY: a pointer of ours that lives; the program releases it.
                 drop(unsafe { Handle::<$object>::take(given) });
                 Ok(())
             });

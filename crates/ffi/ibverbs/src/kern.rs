@@ -1,10 +1,10 @@
-//! Conversions between the kernel's structures and the program's: same fields, other order. Some programs link with
-//! them.
+//! Conversions between structures of the kernel and of programs, which have the same fields in another order. Some programs
+//! link with them.
 
 use crate::abi::*;
 use crate::guard;
 
-/// As the kernel's connection manager hands it over.
+/// The attributes as the kernel's connection manager returns them.
 #[repr(C)]
 pub(crate) struct ib_uverbs_qp_attr {
     qp_attr_mask: u32,
@@ -17,7 +17,7 @@ pub(crate) struct ib_uverbs_qp_attr {
     sq_psn: u32,
     dest_qp_num: u32,
     qp_access_flags: u32,
-    /// Laid out as the program's.
+    /// Has the layout of the program's structure.
     ah_attr: ibv_ah_attr,
     alt_ah_attr: ibv_ah_attr,
     cap: ibv_qp_cap,
@@ -38,7 +38,7 @@ pub(crate) struct ib_uverbs_qp_attr {
 }
 layout!(ib_uverbs_qp_attr, 144, ah_attr = 40, cap = 104, pkey_index = 124, alt_timeout = 138);
 
-/// A path, as the kernel has it.
+/// The kernel's path record.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ib_user_path_rec {
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn copy_ah_attr_from_kern(user: *mut ibv_ah_attr, k
     unsafe { translate("ibv_copy_ah_attr_from_kern", kern, user, |kern, user| *user = *kern) }
 }
 
-/// Copies all attributes except `qp_state`, as the real library does.
+/// Copies all attributes except `qp_state`, as rdma-core does.
 pub(crate) unsafe extern "C" fn copy_qp_attr_from_kern(
     user: *mut ibv_qp_attr,
     kern: *const ib_uverbs_qp_attr,

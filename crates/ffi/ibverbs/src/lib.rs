@@ -9,15 +9,15 @@
 //! | `query`, `clock`, `gid`, `sysfs`, `names`, `rates` | queries |
 //! | `pd`, `domain`, `mr`, `buf`, `mw`, `dm`, `advise`, `ah`, `mcast`, `srq`, `xrcd` | the objects |
 //! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
-//! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
+//! | `qp`, `send`, `recv` | queue pairs, and posting to them |
 //! | `cm` | the connection manager, for librdmacm.so.1 |
 //! | `flow`, `counters`, `wq` | raw packets |
 //! | `recorded` | posting and polling with a record, for `ferroce run --timeline` |
 //! | `watched` | posting and polling with a check of their object, for `ferroce run --explain=strict` |
 //! | `fork`, `import`, `ece`, `kern`, `neighbour`, `private` | symbols that some programs link with |
 //!
-//! Every pointer is the program's. The verbs say which of them must be good, and that is what each `SAFETY` comment
-//! leans on; NULL is refused wherever the manual does not give it a meaning.
+//! Every pointer comes from the program. The manual pages define which pointers must be valid, and each `SAFETY` comment
+//! relies on that. NULL is refused unless the manual page gives it a meaning.
 
 mod acks;
 mod advise;
@@ -66,5 +66,5 @@ mod watched;
 mod wq;
 mod xrcd;
 
-/// The structures and numbers of <infiniband/verbs.h>; both C libraries have them from one place.
+/// The structures and numbers of <infiniband/verbs.h>; both C libraries share them.
 use ferroce_bridge::verbs as abi;

@@ -1,7 +1,7 @@
-//! Which pointers lead to objects that live, so that a destroyed or foreign one is refused without reading what it points to.
+//! The addresses of all live objects. A pointer to a destroyed or foreign object is refused without reading its memory.
 //!
-//! Only verbs that end an object ask, and those of `watched`: the others are too frequent, or must find the object of whoever else uses it. An
-//! address may be given to another object of the same kind later; then the old pointer is that object's.
+//! Only verbs that destroy an object, and the verbs of `watched`, check it: the others are too frequent. A later object of the same
+//! kind may get the same address; then the old pointer is valid for the new object.
 
 use crate::errno::{Refused, invalid};
 use crate::handle::Object;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// How often a thread checks whether another one's verb on the same object has ended.
 pub(crate) const RETRY_EVERY: Duration = Duration::from_micros(100);
-/// Destroyed objects that are remembered, and whose memory is kept.
+/// The maximum number of destroyed objects whose memory is kept.
 const MOST_DESTROYED: usize = 1024;
 
 static LIVE: Mutex<Live> =
@@ -32,7 +32,7 @@ struct Live {
 /// An object that lives.
 struct Entry {
     kind: TypeId,
-    /// A thread is inside the verb that destroys it, which may still be refused.
+    /// A thread is inside the verb that destroys it. The verb may still be refused.
     is_destroying: bool,
 }
 
@@ -53,7 +53,8 @@ pub(crate) struct Caller {
     pub(crate) thread: i32,
 }
 
-/// Remembers who destroyed an object, and keeps its memory, if that is a box. Returns memory to free in return.
+/// Records which thread destroyed an object, and keeps its memory if that is a box. If too many are kept, returns the
+/// oldest one for the caller to free.
 pub(crate) fn remember(by: Caller, memory: Option<Layout>) -> Option<(usize, Layout)> {
     let Caller { address, verb, thread } = by;
     let mut live = LIVE.lock();
@@ -62,8 +63,8 @@ pub(crate) fn remember(by: Caller, memory: Option<Layout>) -> Option<(usize, Lay
     oldest.memory.map(|layout| (oldest.address, layout))
 }
 
-/// A thread begins a verb on an object of this kind; if there is none, returns the reason. Waits while another thread is in the verb that destroys
-/// the object: with EBUSY the object lives on.
+/// Begins a verb on an object of this kind. Returns the reason if the address has no such object. Waits while another thread is inside the
+/// verb that destroys the object: if that fails with EBUSY, the object lives on.
 pub(crate) fn begin<T: Object + 'static>(caller: Caller) -> Result<(), String> {
     let mut live = LIVE.lock();
     let address = caller.address;
@@ -90,7 +91,7 @@ pub(crate) fn begin<T: Object + 'static>(caller: Caller) -> Result<(), String> {
     })
 }
 
-/// The verb is over.
+/// Ends the verb.
 pub(crate) fn end(caller: Caller) {
     let inside = &mut LIVE.lock().inside;
     if let Some(at) = inside.iter().position(|other| *other == caller) {
@@ -98,23 +99,23 @@ pub(crate) fn end(caller: Caller) {
     }
 }
 
-/// A thread that is inside a verb on this object.
+/// Returns a thread that is inside a verb on this object.
 pub(crate) fn inside(address: usize) -> Option<Caller> {
     LIVE.lock().inside.iter().find(|caller| caller.address == address).copied()
 }
 
-/// A child that is forked while another thread holds the lock would wait for ever.
+/// Registers handlers that hold the lock during a fork. Otherwise a child could inherit a lock that a thread of the parent holds.
 fn survive_forks() {
     extern "C" fn before() {
         std::mem::forget(LIVE.lock());
     }
     extern "C" fn after() {
-        // SAFETY: `before` took it, in this thread or its parent's, and has forgotten it.
+        // SAFETY: `before` locked it in this thread, or in the thread that this one is a copy of, and forgot the guard.
         unsafe { LIVE.force_unlock() };
     }
     extern "C" fn in_child() {
         after();
-        // The threads that were inside a verb are the parent's.
+        // The threads inside verbs exist only in the parent.
         let mut live = LIVE.lock();
         live.inside.clear();
         live.objects.values_mut().for_each(|object| object.is_destroying = false);
@@ -126,13 +127,13 @@ fn survive_forks() {
     });
 }
 
-/// Notes an object that the program gets, or keeps because it cannot be destroyed.
+/// Records an object that the program receives, or keeps because destroying it failed.
 pub(crate) fn enter<T: Object + 'static>(abi: *mut T::Abi) {
     survive_forks();
     LIVE.lock().objects.insert(abi.addr(), Entry { kind: TypeId::of::<T>(), is_destroying: false });
 }
 
-/// A thread begins to destroy an object: no other one can do so. Ends with [`enter`] or [`leave`]. Refuses a pointer that leads to none of this
+/// Begins to destroy an object; until [`enter`] or [`leave`], no other thread can. Refuses a pointer that leads to no object of this
 /// kind.
 pub(crate) fn begin_destroy<T: Object + 'static>(abi: *mut T::Abi) -> Result<(), Refused> {
     match LIVE.lock().objects.get_mut(&abi.addr()) {
@@ -145,7 +146,7 @@ pub(crate) fn begin_destroy<T: Object + 'static>(abi: *mut T::Abi) -> Result<(),
     }
 }
 
-/// The object that a thread destroys does not live any more.
+/// Removes the object that a thread destroys.
 pub(crate) fn leave(address: usize) {
     LIVE.lock().objects.remove(&address);
 }
@@ -161,7 +162,7 @@ mod tests {
         enter::<PdObject>(abi);
         begin_destroy::<PdObject>(abi).expect("it lives");
         let caller = Caller { address: 0x4560, verb: "ibv_dealloc_pd", thread: 1 };
-        // SAFETY: the child takes a lock that survives forks, and ends; a signal ends it if it waits for ever.
+        // SAFETY: the child takes a lock that survives forks, and ends; SIGALRM ends it if it waits too long.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: as above.
@@ -171,7 +172,7 @@ mod tests {
             }
         }
         let mut status = 0;
-        // SAFETY: a child of this process, and room for its status.
+        // SAFETY: a child of this process, and a variable for its status.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "it waited, or found nothing");
         leave(0x4560);

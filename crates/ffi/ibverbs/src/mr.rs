@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) struct MrObject {
     pub(crate) region: Arc<Mutex<MemoryRegion>>,
     pd: Mutex<Use>,
-    /// The object that it lies on, if any.
+    /// The buffer or device memory that it covers, if any.
     _on: Option<Use>,
 }
 
@@ -103,7 +103,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
     guard::pointer("ibv_reg_mr", || unsafe { register(pd, addr, length, addr as u64, flags as u32, None) })
 }
 
-/// Also exported as `ibv_reg_mr_iova`: the two differ only in the type of the flags, which a register does not show.
+/// Also exported as `ibv_reg_mr_iova`. The two differ only in the C type of the flags, which arrive in the same register.
 pub(crate) unsafe extern "C" fn reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn reg_mr_iova2(
     guard::pointer("ibv_reg_mr_iova2", || unsafe { register(pd, addr, length, iova, flags, None) })
 }
 
-/// What a registration asks for. Only fields that `comp_mask` names count; newer programs have a buffer behind them.
+/// The attributes of `ibv_reg_mr_ex`. Only the fields that `comp_mask` names are read. Newer headers append the field `buf`.
 #[repr(C)]
 pub(crate) struct ibv_mr_init_attr {
     length: usize,
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_ini
         }
         let on = match given.comp_mask & MASK_BUF {
             0 => None,
-            // SAFETY: the buffer is behind the other fields, as `comp_mask` says, and it is one of ours.
+            // SAFETY: `comp_mask` promises that the field `buf` follows the others; it is a buffer of ours.
             _ => Some(unsafe {
                 let buf = attr.add(1).cast::<*mut ibv_buf>().read();
                 BufObject::holding(buf, pd, given.addr as usize, given.length)?.uses.hold()
@@ -219,10 +219,10 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     }
 }
 
-/// What a re-registration asks for, checked.
+/// The checked changes of a re-registration.
 struct Change<'a> {
     object: LiveObject<'a, MrObject>,
-    place: Option<(*mut c_void, usize)>,
+    translation: Option<(*mut c_void, usize)>,
     pd: Option<(*mut ibv_pd, &'a PdObject)>,
     access: Option<Access>,
 }
@@ -244,21 +244,21 @@ impl Change<'_> {
         }
         let has = |flag| flags & flag != 0;
         let access = if has(IBV_REREG_MR_CHANGE_ACCESS) { Some(access(new_access as u32)?) } else { None };
-        let place = has(IBV_REREG_MR_CHANGE_TRANSLATION).then_some((addr, length));
-        if place.is_some_and(|(addr, length)| addr.is_null() || length == 0) {
+        let translation = has(IBV_REREG_MR_CHANGE_TRANSLATION).then_some((addr, length));
+        if translation.is_some_and(|(addr, length)| addr.is_null() || length == 0) {
             return Err(invalid("the new place has no address or no length"));
         }
         // SAFETY: a domain of ours, if one is named.
         let pd = if has(IBV_REREG_MR_CHANGE_PD) { Some((pd, unsafe { PdObject::of(pd)? }.0)) } else { None };
-        Ok(Change { object, place, pd, access })
+        Ok(Change { object, translation, pd, access })
     }
 
     unsafe fn apply(self, mr: *mut ibv_mr) -> Result<(), Refused> {
         let mut region = self.object.region.lock();
-        let place = self.place.map(|(addr, length)| (addr as usize, length, addr as u64));
-        // SAFETY: the program promises that the new place stays.
-        unsafe { region.modify(self.pd.map(|(_, pd)| &pd.pd), self.access, place)? };
-        if let Some((addr, length)) = self.place {
+        let translation = self.translation.map(|(addr, length)| (addr as usize, length, addr as u64));
+        // SAFETY: the program promises that the new memory stays until it deregisters.
+        unsafe { region.modify(self.pd.map(|(_, pd)| &pd.pd), self.access, translation)? };
+        if let Some((addr, length)) = self.translation {
             // SAFETY: the region's own structure.
             unsafe { ((*mr).addr, (*mr).length) = (addr, length) };
         }

@@ -13,7 +13,7 @@ use ferroce_proto::verbs::{MwBind, SendFlags};
 use ferroce_proto::{LKey, RKey};
 use std::ffi::c_int;
 
-/// A memory window. Dropping it invalidates it, if it is bound.
+/// A memory window. Dropping it invalidates a bound window.
 pub(crate) struct MwObject {
     pub(crate) window: MemoryWindow,
     _pd: Use,
@@ -37,10 +37,10 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
     })
 }
 
-/// The verb that binds a window of type 1. A work request that binds one of type 2 counts as the same.
+/// The verb that binds a window of type 1. Work requests that bind a window of type 2 are reported under this name, too.
 const BIND: &str = "ibv_bind_mw";
 
-/// The region of a bind; none is valid for unbinding a window.
+/// The region of a bind; `None` unbinds the window.
 unsafe fn region<'a>(info: &ibv_mw_bind_info) -> Result<Option<LiveObject<'a, MrObject>>, Refused> {
     if info.mr.is_null() {
         return match (info.addr, info.length) {
@@ -52,7 +52,7 @@ unsafe fn region<'a>(info: &ibv_mw_bind_info) -> Result<Option<LiveObject<'a, Mr
     unsafe { LiveObject::of(BIND, info.mr) }.map(Some)
 }
 
-/// Binds a window of type 1. The program reads the new key from the window.
+/// Binds a window of type 1, and stores the new rkey in its structure.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     guard::number(BIND, || {
         // SAFETY: objects of ours, and the program's attributes.
@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     })
 }
 
-/// The bind of a work request, with the new key from the program.
+/// The bind of a work request; the program chooses the new rkey.
 ///
 /// # Safety
 /// The pointers are NULL or of ours.

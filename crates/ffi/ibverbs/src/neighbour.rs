@@ -1,4 +1,4 @@
-//! The Ethernet address of a GID: our own, a group's, or that of the kernel's neighbour table.
+//! The Ethernet address of a GID: the device's own, that of a multicast group, or the one in the kernel's neighbour table.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -16,8 +16,8 @@ const NO_VLAN: u16 = 0xffff;
 const UNREACHABLE: Refused =
     Refused::Errno(libc::EHOSTUNREACH, "the kernel's neighbour table does not have the address");
 
-/// Returns negative numbers on failure, as the real one. It sends no packets, so an address that was never used may
-/// be unknown.
+/// Returns negative numbers on failure, as rdma-core does. It sends no packets, so an address without a neighbour entry is
+/// unknown.
 pub(crate) unsafe extern "C" fn resolve_eth_l2_from_gid(
     context: *mut ibv_context,
     attr: *mut ibv_ah_attr,
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn resolve_eth_l2_from_gid(
     vlan: *mut u16,
 ) -> c_int {
     let found = guard::run("ibv_resolve_eth_l2_from_gid", || {
-        // SAFETY: a context of ours, the program's address, and room for the answers.
+        // SAFETY: a context of ours, the program's address, and NULL or memory for the result.
         let (context, attr, mac, vlan) =
             unsafe { (Context::of(context)?, attr.as_ref(), mac.as_mut(), vlan.as_mut()) };
         let (Some(attr), Some(mac)) = (attr, mac) else { return Err(invalid("attr or eth_mac is NULL")) };
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn resolve_eth_l2_from_gid(
     found.map_or_else(|errno| -errno, |()| 0)
 }
 
-/// RFC 1112 and RFC 2464.
+/// The Ethernet address of a multicast group (RFC 1112, RFC 2464).
 fn group(address: IpAddr) -> Mac {
     match address {
         IpAddr::V4(v4) => {

@@ -30,7 +30,7 @@ impl PdObject {
         PdObject { pd, uses: Arc::default(), _context: owner.uses.hold(), parent }
     }
 
-    /// Another pointer to a domain, whose users count for both.
+    /// Another pointer to a domain. Both pointers share the count of dependents.
     pub(crate) fn shared(pd: Arc<Pd>, owner: &Context, uses: Arc<Uses>) -> PdObject {
         PdObject { uses, ..Self::new(pd, owner, None) }
     }
@@ -59,7 +59,7 @@ impl PdObject {
     /// # Safety
     /// NULL, or a domain of ours.
     pub(crate) unsafe fn of<'a>(pd: *mut ibv_pd) -> Result<(&'a PdObject, *mut ibv_context), Refused> {
-        // SAFETY: as the caller promises; the pointer is not NULL once `of` answered.
+        // SAFETY: as the caller promises; the pointer is not NULL after `of` has succeeded.
         unsafe { Handle::<PdObject>::of(pd).map(|object| (object, (*pd).context)) }
     }
 

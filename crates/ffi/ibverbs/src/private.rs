@@ -1,5 +1,5 @@
-//! Private functions of the real library that libmlx5, libmlx4 and libefa need. Many programs link with them although
-//! the hardware is absent. They must load, and find no hardware.
+//! Private functions of rdma-core that libmlx5, libmlx4 and libefa need. Many programs link with these libraries although
+//! the hardware is absent. The libraries must load, and find no hardware.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,13 +11,13 @@ pub(crate) extern "C" fn no_driver() -> c_int {
 /// Calls that set something up for a driver.
 pub(crate) extern "C" fn nothing() {}
 
-/// Calls that would return something of a driver's.
+/// Calls that would return an object of a driver.
 pub(crate) extern "C" fn no_object() -> *mut c_void {
     crate::errno::set(libc::EOPNOTSUPP);
     std::ptr::null_mut()
 }
 
-/// A descriptor of memory that the hardware has.
+/// A descriptor of the hardware's memory.
 pub(crate) extern "C" fn no_descriptor() -> c_int {
     crate::errno::set(libc::EOPNOTSUPP);
     -1

@@ -12,13 +12,14 @@ use std::ffi::c_int;
 /// The only partition.
 const PKEY: u16 = PKey::DEFAULT.0;
 
-/// Attributes of the device; iWARP lacks what [`without_roce`] takes away.
+/// Attributes of the device; for iWARP without the features that [`without_roce`] removes.
 fn device_attr(context: &Context) -> ibv_device_attr {
     let all = roce_attr(&context.nic.attributes(), context.nic.limits());
     if context.is_iwarp() { without_roce(all) } else { all }
 }
 
-/// Atomics exist between two ferroce ends, but programs read `atomic_cap` as a promise for every peer.
+/// Removes the features that iWARP lacks. Atomics work between two ferroce ends, but programs take `atomic_cap` as valid for
+/// every peer.
 fn without_roce(all: ibv_device_attr) -> ibv_device_attr {
     let missing = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_XRC | IBV_DEVICE_MANAGED_FLOW_STEERING;
     ibv_device_attr {
@@ -89,7 +90,7 @@ pub(crate) unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *m
     guard::number("ibv_query_device", || {
         // SAFETY: a context of ours.
         let context = unsafe { Context::of(context)? };
-        // SAFETY: the program gives room for the answer.
+        // SAFETY: the program provides memory for the answer.
         let out = unsafe { attr.as_mut() }.ok_or(invalid("device_attr is NULL"))?;
         *out = device_attr(context);
         Ok(())
@@ -123,13 +124,13 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         (out.max_cq_count, out.max_cq_period) = (u16::MAX, u16::MAX);
         out.completion_timestamp_mask = u64::MAX;
         out.hca_core_clock = crate::clock::CORE_CLOCK_KHZ;
-        // SAFETY: the program gives room for `attr_len` bytes; no more than the structure has are read.
+        // SAFETY: the program provides memory for `attr_len` bytes; at most the size of the structure is read.
         unsafe { copy_head(&out, attr, attr_len) };
         Ok(())
     })
 }
 
-/// Operations and queues that only RoCE has.
+/// Operations and queues that exist on RoCE only.
 fn roce_extensions(out: &mut ibv_device_attr_ex) {
     out.device_cap_flags_ex |= IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_ATOMIC_WRITE;
     out.rss_caps = ibv_rss_caps {
@@ -142,7 +143,7 @@ fn roce_extensions(out: &mut ibv_device_attr_ex) {
     out.max_wq_type_rq = MAX_OBJECTS;
 }
 
-/// Software faults as any program does, so every operation of every transport supports on-demand paging.
+/// Software takes page faults like any program, so every operation of every transport supports on-demand paging.
 fn on_demand(out: &mut ibv_device_attr_ex, is_iwarp: bool) {
     let datagram = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let reliable = datagram | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
@@ -161,18 +162,18 @@ fn on_demand(out: &mut ibv_device_attr_ex, is_iwarp: bool) {
     out.xrc_odp_caps = reliable;
 }
 
-/// Copies as much of a structure as the program has space for, and zeroes the rest. A newer program reads zeros as
-/// "unsupported".
-unsafe fn copy_head<T>(from: &T, to: *mut T, room: usize) {
-    let known = room.min(size_of::<T>());
-    // SAFETY: `room` bytes are the program's to fill, and `known` of ours can be read.
+/// Copies as much of a structure as fits into the `capacity` bytes of the program's structure, and zeroes the rest. A newer
+/// program reads zeros as "unsupported".
+unsafe fn copy_head<T>(from: &T, to: *mut T, capacity: usize) {
+    let known = capacity.min(size_of::<T>());
+    // SAFETY: the program provides `capacity` bytes to fill, and `known` bytes of ours can be read.
     unsafe {
         std::ptr::copy_nonoverlapping((&raw const *from).cast::<u8>(), to.cast::<u8>(), known);
-        std::ptr::write_bytes(to.cast::<u8>().add(known), 0, room - known);
+        std::ptr::write_bytes(to.cast::<u8>().add(known), 0, capacity - known);
     }
 }
 
-/// The rate of the port, in units of 100 Mb/s: typical for this software between two hosts, and a value that programs know.
+/// The rate of the port in units of 100 Mb/s. 25 Gb/s is typical for ferroce between two hosts, and programs have a name for it.
 const PORT_SPEED: u64 = 250;
 
 pub(crate) unsafe extern "C" fn query_port_speed(
@@ -183,7 +184,7 @@ pub(crate) unsafe extern "C" fn query_port_speed(
     guard::number("ibv_query_port_speed", || {
         // SAFETY: a context of ours.
         port_attr(unsafe { Context::of(context)? }, u8::try_from(port).unwrap_or(0))?;
-        // SAFETY: the program gives room for the answer.
+        // SAFETY: the program provides memory for the answer.
         *unsafe { port_speed.as_mut() }.ok_or(invalid("port_speed is NULL"))? = PORT_SPEED;
         Ok(())
     })
@@ -210,7 +211,7 @@ fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Refused> {
     out.link_layer = IBV_LINK_LAYER_ETHERNET;
     out.port_cap_flags = IBV_PORT_CM_SUP;
     if context.is_iwarp() {
-        // As siw: no partitions, no LID, and no address of a packet that a program could fill in.
+        // As siw: no partitions, no LID, and no GRH that a program could fill in.
         out.port_cap_flags |= IBV_PORT_DEVICE_MGMT_SUP;
         return Ok(out);
     }
@@ -222,7 +223,7 @@ fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Refused> {
     Ok(out)
 }
 
-/// The operation: the program passes the length of its structure.
+/// The operation in the table of the context. The program passes the length of its structure.
 pub(crate) unsafe extern "C" fn query_port_len(
     context: *mut ibv_context,
     port: u8,
@@ -235,23 +236,23 @@ pub(crate) unsafe extern "C" fn query_port_len(
         if attr.is_null() || attr_len < COMPAT_PORT_ATTR_LEN {
             return Err(invalid("no room for the attributes"));
         }
-        // SAFETY: the program gives room for `attr_len` bytes.
+        // SAFETY: the program provides memory for `attr_len` bytes.
         unsafe { copy_head(&out, attr, attr_len) };
         Ok(())
     })
 }
 
-/// The symbol, which has the older, shorter structure.
+/// The exported symbol, which takes the older, shorter structure.
 pub(crate) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: as the operation demands; every program has room for the short form.
+    // SAFETY: as the operation demands; every program provides memory for the short form.
     unsafe { query_port_len(context, port, attr, COMPAT_PORT_ATTR_LEN) }
 }
 
-/// iWARP has no partitions, and its port no table of them.
+/// Refuses iWARP, which has no partitions and no P_Key table.
 fn has_partitions(context: &Context) -> Result<(), Refused> {
     if context.is_iwarp() { Err(invalid("iWARP has no P_Keys")) } else { Ok(()) }
 }
@@ -263,7 +264,7 @@ pub(crate) unsafe extern "C" fn query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     guard::minus_one("ibv_query_pkey", || {
-        // SAFETY: a context of ours, and room for a key.
+        // SAFETY: a context of ours, and NULL or memory for the result.
         let (context, out) =
             unsafe { (Context::of(context)?, pkey.as_mut().ok_or(invalid("pkey is NULL"))?) };
         has_partitions(context)?;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-/// Code, multiple of 2.5 Gb/s where there is one, Mb/s.
+/// Code of `enum ibv_rate`, multiple of 2.5 Gb/s if rdma-core defines one, rate in Mb/s.
 const RATES: [(c_int, Option<c_int>, c_int); 23] = [
     (2, Some(1), 2_500),
     (5, Some(2), 5_000),
@@ -29,7 +29,7 @@ const RATES: [(c_int, Option<c_int>, c_int); 23] = [
     (24, Some(480), 1_275_000),
 ];
 
-/// The code that sets no limit.
+/// The code for "no limit".
 const RATE_MAX: c_int = 0;
 
 pub(crate) extern "C" fn rate_to_mult(rate: c_int) -> c_int {

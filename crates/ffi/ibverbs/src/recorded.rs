@@ -1,7 +1,7 @@
 //! The posting and polling verbs with a record of what they did, for `ferroce run --timeline`.
 //!
-//! They stand in the tables instead of the usual ones if the process has an [`OperationLog`]. Without one, no instruction of
-//! theirs is executed.
+//! If the process has an [`OperationLog`], they replace the usual verbs in the tables. Without one, the data path executes no
+//! instruction of this file.
 
 use crate::abi::*;
 use crate::qp::QpObject;
@@ -26,7 +26,7 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, list: *mut ibv_send_wr, bad: *mu
     // SAFETY: what the verb demands of the program.
     let result = unsafe { send::post_send(qp, list, &raw mut refused) };
     if result != 0 && !bad.is_null() {
-        // SAFETY: the program's room.
+        // SAFETY: not NULL, so the program provides memory for the pointer.
         unsafe { bad.write(refused) };
     }
     // SAFETY: NULL, or a queue pair of ours.
@@ -48,7 +48,7 @@ unsafe extern "C" fn post_recv(qp: *mut ibv_qp, list: *mut ibv_recv_wr, bad: *mu
     // SAFETY: what the verb demands of the program.
     let result = unsafe { recv::post_recv(qp, list, &raw mut refused) };
     if result != 0 && !bad.is_null() {
-        // SAFETY: the program's room.
+        // SAFETY: not NULL, so the program provides memory for the pointer.
         unsafe { bad.write(refused) };
     }
     let end = end_of(result, list, refused);
@@ -61,7 +61,7 @@ unsafe extern "C" fn post_recv(qp: *mut ibv_qp, list: *mut ibv_recv_wr, bad: *mu
     result
 }
 
-/// Where the posted part of a list ends: at the refused request. A call that failed without naming one has posted nothing.
+/// The first request of a list that was not posted. A call that failed without naming a request has posted none.
 fn end_of<T>(result: c_int, list: *mut T, refused: *mut T) -> *mut T {
     match result {
         0 => std::ptr::null_mut(),
@@ -93,11 +93,11 @@ fn record(qp: *mut ibv_qp, time_ns: u64, operations: impl Iterator<Item = Logged
     }
 }
 
-unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
+unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: what the verb demands of the program.
-    let polled = unsafe { cq::poll_cq(queue, room, wc) };
+    let polled = unsafe { cq::poll_cq(queue, num_entries, wc) };
     if let (Ok(count @ 1..), Some(log)) = (usize::try_from(polled), OperationLog::of_process()) {
-        // SAFETY: the verb has just written so many.
+        // SAFETY: the verb has just written `count` completions.
         let found = unsafe { std::slice::from_raw_parts(wc, count) };
         let operations = found.iter().map(|wc| {
             let (name, wr_id, status) = (name_of_completion(wc.opcode), wc.wr_id, wc.status);
@@ -110,7 +110,7 @@ unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -
     polled
 }
 
-/// A queue pair has got its peer.
+/// Records the peer of a queue pair, if `ibv_modify_qp` set one.
 pub(crate) fn modified(object: &QpObject, nic: &Nic, mask: AttrMask) {
     if let Some(log) = OperationLog::of_process().filter(|_| mask.contains(AttrMask::DEST_QPN)) {
         let attr = object.qp.query();
@@ -138,7 +138,7 @@ fn name_of_opcode(opcode: u32) -> &'static str {
     }
 }
 
-/// The name of a request that was built call by call.
+/// The name of a request of `ibv_wr_*`.
 pub(crate) fn name_of(op: &SendOp) -> &'static str {
     match op {
         SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => "SEND",

@@ -11,7 +11,7 @@ use ferroce_proto::qp::PostError;
 use ferroce_proto::verbs::RecvWr;
 use std::ffi::c_int;
 
-/// How one request is posted.
+/// Posts one request.
 type Post<'a> = dyn FnMut(&RecvWr<'_>) -> Result<(), PostError> + 'a;
 
 /// Posts the list from `at` on, up to the first refused request.

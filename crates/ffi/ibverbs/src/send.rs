@@ -47,7 +47,7 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
     posted.map_err(|refused: Box<Refused>| Box::new(refused.by_qp(object.qp.qpn())))
 }
 
-/// Posts one request. The common ones name no object that must be looked up, and the NIC finds all their errors.
+/// Posts one request. Common requests name no further object, and the NIC checks all their fields, so they skip [`post_one`].
 #[inline(always)]
 unsafe fn post_next(
     wr: &ibv_send_wr,
@@ -63,13 +63,13 @@ unsafe fn post_next(
     };
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
     let is_inline = flags.contains(SendFlags::INLINE);
-    // SAFETY: bytes that the program wants sent; inline means they are read now.
+    // SAFETY: the program's bytes; inline data is read before the verb returns.
     let (entry, inline) = (Payload::Sges(from_ref(sge)), || Payload::Inline(unsafe { bytes(sge) }));
-    // SAFETY: the opcode says which member counts.
+    // SAFETY: the opcode determines which member is valid; each is plain numbers.
     let rdma = unsafe { wr.wr.rdma };
     let (addr, rkey) = (rdma.remote_addr, RKey(rdma.rkey));
     let request = |op, payload| SendWr { wr_id: wr.wr_id, op, flags, payload, ud: None, srq: None };
-    // Each kind by itself, without the checks of the others.
+    // One case per operation, so that each is compiled without the checks of the others.
     match (wr.opcode, is_inline) {
         (IBV_WR_SEND, false) => posting.post(|| request(SendOp::Send, entry))?,
         (IBV_WR_SEND, true) => posting.post(|| request(SendOp::Send, inline()))?,
@@ -97,9 +97,9 @@ unsafe fn post_one(
     let srq = (qp_type == IBV_QPT_XRC_SEND).then(|| Srqn::new(wr.remote_srqn));
     // SAFETY: the program's list.
     let sges = unsafe { entries(wr.sg_list, wr.num_sge)? };
-    // Created once and changed in place: moving it would cost more than the rest of this function.
+    // Changed in place: moving it costs more than the rest of this function.
     let mut request = SendWr { wr_id: wr.wr_id, op, flags, payload: Payload::Sges(sges), ud, srq };
-    // Some entries are read before the NIC counts them.
+    // For requests whose entries are read before the NIC checks their number.
     let check_count = |posting: &Posting<'_>| match (sges.len(), posting.cap().max_send_sge as usize) {
         (given, max) if given > max => Err(PostError::TooManySges { given, max }),
         _ => Ok(()),
@@ -113,7 +113,7 @@ unsafe fn post_one(
     } else if flags.contains(SendFlags::INLINE) {
         request.payload = match sges {
             [] => Payload::Inline(&[]),
-            // SAFETY: bytes that the program wants sent; inline means they are read now.
+            // SAFETY: the program's bytes; inline data is read before the verb returns.
             [one] => Payload::Inline(unsafe { bytes(one) }),
             many => {
                 check_count(posting)?;
@@ -152,7 +152,7 @@ unsafe fn atomic_write_value(sges: &[Sge], flags: SendFlags, pd: &Pd) -> Result<
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Refused> {
     let imm = u32::from_be(wr.imm_or_key);
     let key = RKey(wr.imm_or_key);
-    // SAFETY: the opcode says which member counts.
+    // SAFETY: the opcode determines which member is valid.
     unsafe {
         let (rdma, atomic) = (wr.wr.rdma, wr.wr.atomic);
         let (addr, rkey) = (rdma.remote_addr, RKey(rdma.rkey));
@@ -179,7 +179,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Refused> {
 }
 
 unsafe fn target(wr: &ibv_send_wr) -> Result<UdTarget, Refused> {
-    // SAFETY: a datagram queue pair, so this member counts; its handle is one of ours.
+    // SAFETY: on a datagram queue pair this member is valid; its handle is one of ours.
     unsafe {
         let ud = wr.wr.ud;
         if ud.ah.is_null() {
@@ -214,8 +214,8 @@ unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.len as usize) }
 }
 
-/// Several pieces of inline data as one.
-#[inline(never)] // so that only those who need the space pay for it
+/// Gathers several pieces of inline data into one.
+#[inline(never)] // keeps the array out of the frames of other callers
 unsafe fn with_gathered(
     sges: &[Sge],
     work: impl FnOnce(&[u8]) -> Result<(), Refused>,
@@ -225,9 +225,9 @@ unsafe fn with_gathered(
     for sge in sges {
         // SAFETY: as the caller promises.
         let piece = unsafe { bytes(sge) };
-        let place =
+        let free =
             all.get_mut(len..len + piece.len()).ok_or(invalid("more inline data than the device takes"))?;
-        place.copy_from_slice(piece);
+        free.copy_from_slice(piece);
         len += piece.len();
     }
     work(&all[..len])

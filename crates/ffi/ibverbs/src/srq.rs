@@ -36,7 +36,7 @@ impl SrqObject {
 
 pub(crate) unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     guard::pointer("ibv_create_srq", || {
-        // SAFETY: the program's attributes, into which the real sizes go.
+        // SAFETY: the program's attributes, which the call updates with the actual sizes.
         let init = unsafe { init.as_mut().ok_or(invalid("srq_init_attr is NULL"))? };
         // SAFETY: what the verb demands of the program.
         unsafe { create(pd, init.srq_context, &mut init.attr, None) }
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     guard::pointer("ibv_create_srq_ex", || {
-        // SAFETY: the program's attributes, into which the real sizes go.
+        // SAFETY: the program's attributes, which the call updates with the actual sizes.
         let init = unsafe { init.as_mut().ok_or(invalid("srq_init_attr_ex is NULL"))? };
         let known =
             IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
@@ -107,10 +107,10 @@ unsafe fn create(
     Ok(made)
 }
 
-/// The number that peers name an XRC queue by.
+/// The number by which peers address an XRC queue.
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     guard::number("ibv_get_srq_num", || {
-        // SAFETY: a queue of ours, and room for the number.
+        // SAFETY: a queue of ours, and NULL or memory for the result.
         let (object, out) =
             unsafe { (Handle::<SrqObject>::of(srq)?, number.as_mut().ok_or(invalid("srq_num is NULL"))?) };
         *out = object.srq.number().ok_or(invalid("only XRC queues have a number"))?.value();
@@ -147,7 +147,7 @@ pub(crate) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq
 
 pub(crate) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     guard::number("ibv_query_srq", || {
-        // SAFETY: a queue of ours, and room for the answer.
+        // SAFETY: a queue of ours, and NULL or memory for the result.
         let (object, out) = unsafe {
             (
                 LiveObject::<SrqObject>::of("ibv_query_srq", srq)?,

@@ -1,4 +1,4 @@
-//! Files that a kernel driver would provide in sysfs. Those of our device are generated here; others are read.
+//! Files that a kernel driver provides in sysfs. A file that exists is read; otherwise the files of our device are generated here.
 
 use crate::identity;
 use std::ffi::{CStr, OsStr, c_char, c_int};
@@ -9,7 +9,7 @@ pub(crate) extern "C" fn get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// Reads `dir/file` into the buffer without the newline at its end, and returns the length, or -1.
+/// Reads `dir/file` into the buffer without the final newline. Returns the length, or -1.
 pub(crate) unsafe extern "C" fn read_sysfs_file(
     dir: *const c_char,
     file: *const c_char,
@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn read_sysfs_file(
     }
     text.truncate(size - 1);
     text.push(0);
-    // SAFETY: the program gives room for `size` bytes, and these are no more.
+    // SAFETY: the program provides memory for `size` bytes, and the text has no more.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buf, text.len()) };
     text.len() as c_int - 1
 }

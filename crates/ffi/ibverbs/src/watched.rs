@@ -1,10 +1,11 @@
-//! The verbs with a check of their object, for `ferroce run --explain=strict`: it must live, and no other thread may destroy
-//! it meanwhile.
+//! The verbs with a check of their object, for `ferroce run --explain=strict`. The object must live, and no other thread may
+//! destroy it during the verb.
 //!
-//! Those for posting and polling stand in the tables instead of the usual ones if the device watches its program; others ask for a [`LiveObject`]. Then the memory of a destroyed object is kept for a
-//! while, since inline verbs read the object before they call anything here. Without it, no instruction of theirs is executed.
+//! The checking verbs for posting and polling replace the usual ones in the tables; other verbs use a [`LiveObject`]. The memory of
+//! a destroyed object is kept for a while, since inline verbs read the object before they call this library. Without the option,
+//! the data path executes no instruction of this file.
 //!
-//! The calls of an `ibv_cq_ex` or `ibv_qp_ex` go through its own pointers, which its destruction replaces.
+//! The calls of an `ibv_cq_ex` or `ibv_qp_ex` go through its own function pointers, which its destruction replaces.
 
 use crate::abi::*;
 use crate::cq::CqObject;
@@ -17,7 +18,7 @@ use std::ffi::c_int;
 use std::ops::Deref;
 use std::sync::OnceLock;
 
-/// The verbs that are called in turn.
+/// The usual verbs, which the checking verbs call.
 static INNER: OnceLock<ibv_context_ops> = OnceLock::new();
 
 /// Puts the checking verbs into a context's table.
@@ -40,7 +41,7 @@ pub(crate) fn is_on() -> bool {
 
 /// This thread, which calls a verb on the object at an address.
 pub(crate) fn caller(verb: &'static str, address: usize) -> Caller {
-    // SAFETY: asks for the number of this thread.
+    // SAFETY: returns the number of this thread; cannot fail.
     Caller { address, verb, thread: unsafe { libc::gettid() } }
 }
 
@@ -95,13 +96,14 @@ impl<T: Object> Drop for LiveObject<'_, T> {
     }
 }
 
-/// A call through a pointer of a destroyed structure: reports it.
+/// Reports a call through a function pointer of a destroyed structure.
 pub(crate) fn refuse_destroyed<T: Object + 'static>(verb: &'static str, address: usize) -> c_int {
     inside::<T, _>(verb, address, |_| ());
     libc::EINVAL
 }
 
-/// A thread destroys an object, which no longer counts as living. Waits for threads that are inside a verb on it, and reports them.
+/// Waits for threads that are inside a verb on an object that this thread destroys, and reports one of them. The object was removed
+/// with [`live::leave`], so no further verb begins.
 pub(crate) fn destroying(verb: &'static str, address: usize) {
     let Some(other) = live::inside(address) else { return };
     ferroce_nic::log_misuse(format_args!(
@@ -156,10 +158,10 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_
     inside::<CqObject, _>("ibv_req_notify_cq", cq.addr(), call).unwrap_or(libc::EINVAL)
 }
 
-/// The first request of a list is the bad one.
+/// Refuses a list: its first request is the bad one.
 fn refuse<W>(list: *mut W, bad: *mut *mut W) -> c_int {
     if !bad.is_null() {
-        // SAFETY: the program gives room for the pointer.
+        // SAFETY: not NULL, so the program provides memory for the pointer.
         unsafe { *bad = list };
     }
     libc::EINVAL

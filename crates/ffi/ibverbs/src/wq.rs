@@ -1,4 +1,4 @@
-//! Work queues, and tables of them that a queue pair spreads raw packets over.
+//! Work queues, and tables of work queues over which a queue pair spreads raw packets (RSS).
 
 use crate::abi::*;
 use crate::context::Context;
@@ -92,7 +92,7 @@ unsafe extern "C" fn post_wq_recv(
 /// A table of work queues.
 pub(crate) struct TableObject {
     pub(crate) queues: Vec<Arc<WorkQueue>>,
-    /// A completion queue of one of them, for the queue pair, which needs one.
+    /// The completion queue of the first one. The queue pair needs one, too.
     pub(crate) cq: *mut ibv_cq,
     pub(crate) uses: Uses,
     _held: Vec<Use>,
@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         if init.comp_mask != 0 || init.ind_tbl.is_null() {
             return Err(invalid("unknown bits of comp_mask, or no table"));
         }
-        // SAFETY: the program's table has as many entries as it says.
+        // SAFETY: the program's table has 2^`log_ind_tbl_size` entries.
         let entries = unsafe { std::slice::from_raw_parts(init.ind_tbl, size) };
         let (mut queues, mut held) = (Vec::with_capacity(size), vec![owner.uses.hold()]);
         for wq in entries {

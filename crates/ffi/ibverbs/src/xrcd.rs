@@ -1,4 +1,4 @@
-//! XRC domains. A file's inode can identify one, so that processes that share the file share the domain.
+//! XRC domains. The inode of a file can identify a domain: processes that open the same file then share it.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -25,7 +25,7 @@ object!(
 );
 
 impl XrcdObject {
-    /// The domain behind a pointer, which must have been opened in this context.
+    /// The domain behind a pointer. Refuses a domain of another context.
     ///
     /// # Safety
     /// NULL, or a domain of ours.
@@ -35,7 +35,7 @@ impl XrcdObject {
     ) -> Result<&'a XrcdObject, Refused> {
         // SAFETY: as the caller promises.
         let object = unsafe { Handle::<XrcdObject>::of(xrcd)? };
-        // SAFETY: not NULL, once `of` answered.
+        // SAFETY: not NULL after `of` has succeeded.
         if unsafe { (*xrcd).context } != context {
             return Err(invalid("the XRC domain belongs to another context"));
         }
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             return Err(invalid("comp_mask must name fd and oflags"));
         }
         let domain = match attr.fd {
-            // Always a new one, with or without O_CREAT, as in the kernel.
+            // Without a file the domain is always new, with or without O_CREAT, as in the kernel.
             -1 => owner.nic.alloc_xrc_domain()?,
             fd => of_file(owner, fd, attr.oflags)?,
         };
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     })
 }
 
-/// The kernel's number for it; it means "create it".
+/// The kernel returns EAGAIN, too. The program may then create the domain with O_CREAT.
 const NO_DOMAIN: Refused = Refused::Errno(libc::EAGAIN, "no process has a domain of this file open");
 
 /// The domain of a file: an existing or a new one, depending on the flags.

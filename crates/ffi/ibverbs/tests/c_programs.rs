@@ -1,4 +1,4 @@
-//! Small C programs, compiled against the real headers and run on our library: what no foreign program shows.
+//! Small C programs, compiled against the headers of rdma-core and run on our library. They test what no foreign program tests.
 
 #[path = "support/fake_cuda.rs"]
 mod fake_cuda;
@@ -14,8 +14,7 @@ fn compile(name: &str) -> Option<PathBuf> {
         return None;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
-    // Two tests may want the same program at the same time, and one must not overwrite what the other runs. A thread has the
-    // name of its test.
+    // Two tests may use the same program at the same time, so each compiles its own file. A thread has the name of its test.
     let thread = std::thread::current();
     let program = support::scratch().join(format!("{name}.{}", thread.name().unwrap_or("main")));
     let mut cc = Command::new("cc");
@@ -30,7 +29,7 @@ fn compile(name: &str) -> Option<PathBuf> {
         "-o",
     ]);
     cc.arg(&program).arg(&source);
-    // One of them is about loading the library later.
+    // This program loads the library at run time.
     if name != "loaded" {
         cc.arg("-libverbs");
     }
@@ -42,7 +41,7 @@ fn compile(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs a command line on the library. `timeout` ends a hang, which is a failure like any other.
+/// Runs a command line on the library. `timeout` ends a program that hangs, and the test fails.
 fn succeed(argv: &[&str]) {
     let out = Command::new("timeout")
         .arg("300")
@@ -165,7 +164,7 @@ fn random_sequences_of_calls() {
     }
 }
 
-/// The same under valgrind: nothing is read that was freed, nothing is lost.
+/// The same under valgrind: no read of freed memory, no leak.
 #[test]
 fn random_sequences_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -188,7 +187,7 @@ fn random_sequences_under_valgrind() {
     }
 }
 
-/// Whatever panics inside, the program gets EIO and a fatal event, and lives on.
+/// After a panic inside the library, the program receives EIO and a fatal event, and continues.
 #[test]
 fn a_panic_inside_is_a_number_and_a_fatal_event() {
     let Some(program) = compile("panic") else { return };

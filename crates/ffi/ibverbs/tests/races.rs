@@ -1,27 +1,26 @@
-//! The C programs that use threads, and random sequences of calls, under ThreadSanitizer: no two threads touch the same
-//! memory without an order between them.
+//! The C programs with threads, and random sequences of calls, under ThreadSanitizer: there are no data races.
 //!
-//! valgrind's detectors do not know atomic instructions, of which every lock here is made. So the library is built once
-//! more, with the detector in it. That needs a compiler switch which is not stable yet, hence RUSTC_BOOTSTRAP; and the
-//! standard library stays as it is, hence `tests/c/tsan.supp`.
+//! valgrind's detectors do not support atomic instructions, which implement every lock here. So this test builds the library
+//! with the sanitizer. That needs an unstable compiler switch, hence RUSTC_BOOTSTRAP. The standard library is built without the
+//! sanitizer, hence `tests/c/tsan.supp`.
 
 mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What a program that the detector complains about exits with.
+/// The exit status of a program with a reported race.
 const RACE: i32 = 66;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// The library and what programs are linked with, both with the detector.
+/// The library and the runtime of programs, both with the sanitizer.
 struct Detector {
     folder: PathBuf,
     runtime: PathBuf,
 }
 
 impl Detector {
-    /// Builds it, or finds what somebody with more rights built; `None`, with the reason printed, if this machine cannot.
+    /// Builds both, or uses those that an earlier run with more rights built. Prints the reason and returns `None` if that is not possible.
     fn prepare() -> Option<Detector> {
         let target = support::target_folder().join("tsan");
         let library = target.join(TARGET).join("debug/libibverbs.so");
@@ -52,7 +51,7 @@ impl Detector {
             support::scratch().join(format!("{name}.tsan.o")),
             support::scratch().join(format!("{name}.tsan")),
         );
-        // gcc has a runtime of its own, which is another version than the compiler's of the library: so by hand.
+        // Linked by hand: gcc's own runtime has another version than the one of the Rust compiler.
         let mut compile = Command::new("cc");
         compile.args(["-Wall", "-Werror", "-g", "-O1", "-pthread", "-fsanitize=thread", "-c", "-o"]);
         finish(compile.arg(&object).arg(&source));

@@ -1,5 +1,5 @@
-//! The names and versions that the library exports. A wrong one breaks programs without a word: the linker does not
-//! complain, and a program that asks for the version finds nothing.
+//! The names and versions that the library exports. A wrong version causes no error of the linker, but programs that need the
+//! right one do not find the symbol.
 
 #[path = "support/elf.rs"]
 mod elf;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use support::library;
 
-/// How the names of versions begin.
+/// The prefix of the names of versions.
 const VERSIONS: &str = "IBVERBS_";
 const LIST: &str = include_str!("../symbols.txt");
 
@@ -24,8 +24,8 @@ fn the_library_exports_exactly_the_list() {
     assert_exports(&library(), VERSIONS, LIST);
 }
 
-/// The list is what Debian 12 ships (rdma-core 44) and the versions since then, up to rdma-core 65. A real library has all of these but
-/// for versions that are newer than it, and private ones, whose version is another in each.
+/// The list has the symbols of Debian 12 (rdma-core 44) and of later versions up to rdma-core 65. An rdma-core library has all of
+/// them, except newer versions and private symbols, whose version differs in each release.
 #[test]
 fn the_list_is_that_of_the_real_library() {
     let places = ["/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "/usr/lib/aarch64-linux-gnu/libibverbs.so.1"];
@@ -50,7 +50,7 @@ fn the_list_is_that_of_the_real_library() {
     );
 }
 
-/// Programs find the library by this name, and it must stay while the NIC's thread runs in it.
+/// Programs find the library by its SONAME, and it must stay loaded while the threads of the NIC run in it.
 #[test]
 fn the_library_is_named_and_stays_loaded() {
     let Ok(out) = Command::new("readelf").args(["-W", "-d"]).arg(library()).output() else {

@@ -1,11 +1,11 @@
 /*
  * jia.h: shared memory over several processes, for programs in C.
  *
- * Every process runs the same main(). Memory from jia_alloc has one address in all of them; what one process writes
- * inside jia_lock(n) ... jia_unlock(n) is seen by the next holder of n, and jia_barrier shows everything to everybody.
- * docs/use/jia.md explains it, and how to start a program: ferroce dsm run -n 4 ./program
+ * Every process runs the same main(). Memory from jia_alloc has the same address in all processes. The next holder of lock n
+ * sees what a process wrote between jia_lock(n) and jia_unlock(n). jia_barrier makes all writes visible to all processes.
+ * docs/use/jia.md explains this, and how to start a program: ferroce dsm run -n 4 ./program
  *
- * A call that cannot be done prints one sentence and ends the whole job, since programs do not look at answers here.
+ * A call that fails prints one sentence and ends the whole job, since most calls have no result.
  */
 #ifndef FERROCE_JIA_H
 #define FERROCE_JIA_H
@@ -19,58 +19,58 @@
 extern "C" {
 #endif
 
-/* Number of this process, and how many there are. Right after jia_init. */
+/* Number of this process, and number of processes. Valid after jia_init. */
 extern int jiapid;
 extern int jiahosts;
 
-/* Joins the job that the launcher started; a program that was started alone is a job of one process. */
+/* Joins the job of the launcher. A program without a launcher is a job of one process. */
 void jia_init(int argc, char **argv);
-/* Waits for the others and leaves; then returns, and jiapid stays what it was. Shared memory is gone. */
+/* Waits for the other processes, leaves the job and returns. jiapid keeps its value. */
 void jia_exit(void);
 
 /*
- * Memory: zero, at the same address everywhere. All processes make the same calls in the same order.
- * A home is the process where a page lives; pages of a home cost its owner least.
+ * Memory: zeroed, at the same address in all processes. All processes make the same calls in the same order.
+ * The home of a page is the process that stores it; it accesses the page at the lowest cost.
  */
 unsigned long jia_alloc(unsigned long bytes);                                    /* pages round-robin over homes */
 unsigned long jia_alloc1(unsigned long bytes);                                   /* all on process 0 */
 unsigned long jia_alloc2(unsigned long bytes, unsigned long block);              /* blocks round-robin, from process 0 */
 unsigned long jia_alloc2p(unsigned long bytes, int home);                        /* all on one process */
 unsigned long jia_alloc3(unsigned long bytes, unsigned long block, int first);   /* blocks round-robin, from `first` */
-unsigned long jia_alloc4(unsigned long bytes, int *blocks, int count, int first); /* block size changes each trip */
+unsigned long jia_alloc4(unsigned long bytes, int *blocks, int count, int first); /* another block size in each round */
 unsigned long jia_alloc_array(unsigned long bytes, int *shares, int count);      /* shares[i] bytes on process i */
-unsigned long jia_alloc_random(unsigned long bytes);                             /* all on one process, any */
+unsigned long jia_alloc_random(unsigned long bytes);                             /* all on one random process */
 void jia_free(void *memory);
 
-/* Placements of jia_falloc, with what follows the flag. */
+/* Flags of jia_falloc, each with the arguments that follow it. */
 #define JIA_CYCLIC 0   /* unsigned long block, int first */
 #define JIA_ON_HOME 1  /* int home */
-#define JIA_ROTATING 2 /* nothing: each call takes the next process */
-#define JIA_RANDOM 3   /* nothing */
+#define JIA_ROTATING 2 /* none: each call uses the next process */
+#define JIA_RANDOM 3   /* none */
 #define JIA_TRIPS 4    /* int *blocks, int count, int first */
 #define JIA_SHARES 5   /* int *shares, int count */
 
-/* Copies between private and shared memory in one go: no page faults, no page kept. Both return their first argument's
- * counterpart as C's memcpy does: jia_get the private buffer. */
+/* Copies between private and shared memory, without page faults and without keeping pages. jia_get returns its first
+ * argument, as memcpy does. */
 unsigned char *jia_get(void *into, const void *shared, unsigned long bytes);
 void jia_put(const void *from, void *shared, unsigned long bytes);
 
-/* Locks 0 to 4095. They nest; the last one taken is given back first. */
+/* Locks 0 to 4095. A process may hold several; it releases the last one first. */
 void jia_lock(int lock);
 void jia_unlock(int lock);
-/* Everybody waits for everybody. The first makes all writes visible and may not be called with a lock held. */
+/* Both wait for all processes. jia_barrier also makes all writes visible; the caller must not hold a lock. */
 void jia_barrier(void);
 void jia_wait(void);
-/* Flags that stay up until they are taken down. They say nothing about shared memory. */
+/* Flags, which stay set until they are reset. They do not make writes visible. */
 void jia_setcv(int flag);
 void jia_resetcv(int flag);
 void jia_waitcv(int flag);
 
-/* Messages. -1 for `from` or `tag` takes any. jia_recv waits, and answers how many bytes came. */
+/* Messages. -1 for `from` or `tag` means any. jia_recv waits, and returns the number of bytes received, at most `length`. */
 void jia_send(const void *bytes, int length, int to, int tag);
 int jia_recv(void *bytes, int length, int from, int tag);
 void jia_bcast(void *bytes, int length, int root);
-/* `count` numbers of each process become `count` numbers at the root; operations below. */
+/* Combines `count` numbers of each process into `count` numbers at the root, with an operation from below. */
 void jia_reduce(const void *numbers, void *result, int count, int operation, int root);
 
 #define JIA_SUM_INT 0
@@ -83,7 +83,7 @@ void jia_reduce(const void *numbers, void *result, int count, int operation, int
 #define JIA_MAX_DOUBLE 21
 #define JIA_MIN_DOUBLE 22
 
-/* Ways of working that a program may turn on and off; results never depend on them. */
+/* Optimisations that a program may turn on and off. They do not change results. */
 void jia_config(int option, int on);
 
 #ifndef ON
@@ -96,28 +96,28 @@ void jia_config(int option, int on);
 #define LOADBAL 3   /* jia_divtask goes by measured speed */
 #define WVEC 4      /* only the changed blocks of a page are fetched */
 
-/* In: a loop's first and last index. Out: the part of it that this process should do. */
+/* In: the first and the last index of a loop. Out: the part of this process. */
 void jia_divtask(int *begin, int *end);
-/* Measures how fast each process was since the last call; with LOADBAL on, jia_divtask then splits accordingly. */
+/* With LOADBAL on, measures the speed of each process since the last call; jia_divtask then splits accordingly. */
 void jia_loadcheck(void);
 
-/* Seconds since shortly before the first call of this process; before jia_init, too. */
+/* Seconds since the first call in this process. May be called before jia_init. */
 double jia_clock(void);
-/* Begin and end of the part that counts in `ferroce dsm run --stat`; microseconds since the program began. */
+/* Begin and end of the section that `ferroce dsm run --stat` counts. Both return the time of jia_clock in microseconds. */
 unsigned int jia_startstat(void);
 unsigned int jia_stopstat(void);
 
-/* What the calls with `...` below are made of. */
+/* Internal functions of the inline calls and macros below. */
 unsigned long ferroce_jia_place(unsigned long bytes, int flag, unsigned long block, int *blocks, int count, int home);
 void ferroce_jia_fail(const char *sentence);
 void ferroce_jia_subscript(int *scheduler, int *index, int last, int processes);
 
-/* Programs of the time may be compiled as C90, which has no such function; the C library does. */
+/* C90 does not declare vsnprintf, but the C library has it. */
 #if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
 extern int vsnprintf(char *text, size_t size, const char *format, va_list values);
 #endif
 
-/* Prints a sentence and ends the job, everywhere. */
+/* Prints a sentence and ends the whole job. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2), unused))
 #endif
@@ -132,7 +132,7 @@ static void jia_error(const char *format, ...)
 }
 #define jia_errexit jia_error
 
-/* jia_alloc with a placement as its flag says. */
+/* Allocates with the placement of the flag. */
 #if defined(__GNUC__)
 __attribute__((unused))
 #endif
@@ -155,14 +155,14 @@ static unsigned long jia_falloc(unsigned long bytes, int flag, ...)
     return ferroce_jia_place(bytes, flag, block, blocks, count, home);
 }
 
-/* Hints of older versions; nothing to do. */
+/* Hints of older versions, without effect. */
 #define jia_wtnt(a, b)
 #define jia_wtntw(a)
 #define jia_wtntd(a)
 
 /*
- * The macros of Argonne's parallel programs. They are whole statements, as the macros always were: programs write them
- * with and without a semicolon. Numbers are handed out in the order of the calls, so every process makes the same ones.
+ * The macros of Argonne's parallel programs. They are complete statements, as in the original: programs write them with and
+ * without a semicolon. Numbers are assigned in the order of the calls, so all processes make the same calls.
  */
 extern int jia_lock_index;
 extern int jia_pause_index;
@@ -198,10 +198,10 @@ extern int jia_pause_index;
 #define PAUSE_POLL(pause) jia_waitcv(pause);
 #define PAUSE_ACCEPT(pause) jia_waitcv(pause);
 
-/* Self-scheduled loops. The declaration belongs into shared memory: { lock, next index, how many saw the end }. */
+/* Self-scheduled loops. The array must be in shared memory: { lock, next index, number of processes at the end }. */
 #define GSDEC(scheduler) int scheduler[3];
 #define GSINIT(scheduler) { LOCKINIT((scheduler)[0]) (scheduler)[1] = 0; (scheduler)[2] = 0; }
-/* `index` becomes the next number from 0 to `last`, or -1 at the end; after all processes saw the end it starts anew. */
+/* Sets `index` to the next number from 0 to `last`, or to -1 at the end. The loop restarts once all processes received -1. */
 #define GETSUB(scheduler, index, last, processes) ferroce_jia_subscript((scheduler), &(index), (last), (processes));
 
 #define G_MALLOC(bytes) jia_alloc(bytes);

@@ -1,5 +1,5 @@
 /*
- * tools.h: the clock that programs take from here.
+ * tools.h: clocks, for programs that include this file.
  */
 #ifndef FERROCE_JIA_TOOLS_H
 #define FERROCE_JIA_TOOLS_H
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Nanoseconds of a clock that only goes forward. */
+/* Nanoseconds of the monotonic clock. */
 unsigned long jia_current_time(void);
 double jia_clock(void);
 

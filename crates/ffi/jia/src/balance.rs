@@ -17,7 +17,7 @@ static SPEED: Mutex<Speed> = Mutex::new(Speed { shares: Vec::new(), since: None 
 struct Speed {
     /// Share of the work of each process; empty means equal shares.
     shares: Vec<f64>,
-    /// When the current section began, and how long this process had waited by then.
+    /// The start of the current section, and the waiting time of this process until then, in nanoseconds.
     since: Option<(Instant, u64)>,
 }
 
@@ -30,7 +30,7 @@ fn waited_ns(statistics: &Statistics) -> u64 {
     statistics.lock_wait_ns + statistics.barrier_wait_ns + statistics.fault_ns
 }
 
-/// Where the share of each process begins, out of `count`; one more entry than processes.
+/// The first index of each process' share of `count`, followed by `count`.
 fn bounds(shares: &[f64], count: i64) -> Vec<i64> {
     let mut sum = 0.0;
     let inner = shares.iter().map(|share| {
@@ -42,7 +42,7 @@ fn bounds(shares: &[f64], count: i64) -> Vec<i64> {
     bounds
 }
 
-/// New shares from the old ones and the time that each process took.
+/// The new shares, from the old ones and the time that each process needed.
 fn renewed(shares: &[f64], busy: &[f64]) -> Vec<f64> {
     let (least, most) = busy.iter().fold((f64::MAX, 0.0_f64), |(a, b), &t| (a.min(t), b.max(t)));
     if least <= 0.0 || most - least <= TOLERANCE * most {
@@ -53,7 +53,7 @@ fn renewed(shares: &[f64], busy: &[f64]) -> Vec<f64> {
     speeds.into_iter().map(|speed| speed / all).collect()
 }
 
-/// Sends the time of each process to all.
+/// Exchanges the times of all processes.
 fn exchange(job: &Job, busy: f64) -> Result<Vec<f64>, Error> {
     let others = (0..job.size()).filter(|&rank| rank != job.rank());
     others.clone().try_for_each(|rank| job.send(rank, TAG, &busy.to_ne_bytes()))?;
@@ -66,10 +66,10 @@ fn exchange(job: &Job, busy: f64) -> Result<Vec<f64>, Error> {
     Ok(all)
 }
 
-/// The part of a loop that is this process'.
+/// Computes this process' part of a loop.
 ///
 /// # Safety
-/// Both lead to numbers: the first index and the last.
+/// Both point to numbers: the first and the last index.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn jia_divtask(begin: *mut c_int, end: *mut c_int) {
     // SAFETY: the caller's promise.
@@ -87,11 +87,11 @@ pub(crate) unsafe extern "C" fn jia_divtask(begin: *mut c_int, end: *mut c_int) 
         let rank = job.rank() as usize;
         Ok((first + bounds[rank], first + bounds[rank + 1] - 1))
     });
-    // SAFETY: the caller's promise. Both lie between numbers that fitted, or just before the first.
+    // SAFETY: the caller's promise. Both results lie between `first - 1` and `last`, which fit.
     unsafe { (*begin, *end) = (from as c_int, to as c_int) };
 }
 
-/// Measures and, with LOADBAL on, splits the next loops anew. All processes call it.
+/// With LOADBAL on, measures the processes and computes the shares for the next loops. All processes call it.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_loadcheck() {
     if !BY_SPEED.load(Ordering::Relaxed) {

@@ -4,7 +4,8 @@ use std::ffi::{c_double, c_ulong};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// The time of the first call. Programs keep seconds in a `float`, which is exact only for small numbers.
+/// The time of the first call, from which clocks count: programs store seconds in a `float`, which is exact only for small
+/// numbers.
 pub(crate) fn start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)

@@ -1,11 +1,11 @@
 //! `libjia`: the C interface of include/jia.h, over `ferroce-dsm`.
 //!
-//! It only translates: numbers and pointers of C become those of Rust. A refusal prints one sentence and ends the
-//! job, since most calls of this interface have no result.
+//! It only translates numbers and pointers. A refused call prints one sentence and ends the job, since most calls of this
+//! interface have no result.
 //!
 //! | file | calls |
 //! |---|---|
-//! | `process` | `jia_init`, `jia_exit`, `jia_error`; the gate that every call goes through |
+//! | `process` | `jia_init`, `jia_exit`, `jia_error`; the wrapper of every call |
 //! | `memory` | `jia_alloc*`, `jia_free`, `jia_get`, `jia_put` |
 //! | `order` | locks, barriers, flags, `jia_config`, self-scheduled loops |
 //! | `messages` | `jia_send`, `jia_recv` |

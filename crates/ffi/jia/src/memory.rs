@@ -5,7 +5,7 @@ use crate::process::{fail, named, run};
 use ferroce_dsm::{Job, PAGE, Placement};
 use std::ffi::{c_int, c_uchar, c_ulong, c_void};
 
-/// What `jia_falloc` is given; the numbers of include/jia.h.
+/// The flags of `jia_falloc`, as numbered in include/jia.h.
 const CYCLIC: c_int = 0;
 const ON_HOME: c_int = 1;
 const ROTATING: c_int = 2;
@@ -17,15 +17,15 @@ fn alloc(call: &'static str, bytes: c_ulong, placement: &Placement) -> c_ulong {
     run(call, |job: &Job| Ok(job.alloc(bytes as usize, placement)? as usize as c_ulong))
 }
 
-/// Blocks round-robin. Programs divide sizes by the number of processes; 0 means a page.
+/// Blocks round-robin. Block size 0 means one page: programs divide sizes by the number of processes.
 fn cyclic(block: c_ulong, first: c_int) -> Placement {
     Placement::Cyclic { block: (block as usize).max(1), first: named("process", first) }
 }
 
-/// A list of sizes, as C hands it over.
+/// Reads a list of sizes from C.
 ///
 /// # Safety
-/// `sizes` leads to `count` numbers.
+/// `sizes` points to `count` numbers.
 unsafe fn sizes(call: &str, sizes: *const c_int, count: c_int) -> Vec<usize> {
     if sizes.is_null() || count <= 0 {
         fail(&format!("{call}: a list of sizes is missing"));
@@ -70,7 +70,7 @@ pub(crate) extern "C" fn jia_alloc3(bytes: c_ulong, block: c_ulong, first: c_int
 /// Blocks round-robin, with another size in each round.
 ///
 /// # Safety
-/// `blocks` leads to `count` numbers.
+/// `blocks` points to `count` numbers.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn jia_alloc4(
     bytes: c_ulong,
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn jia_alloc4(
 /// `shares[i]` bytes on process i.
 ///
 /// # Safety
-/// `shares` leads to `count` numbers.
+/// `shares` points to `count` numbers.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn jia_alloc_array(
     bytes: c_ulong,
@@ -98,16 +98,16 @@ pub(crate) unsafe extern "C" fn jia_alloc_array(
     alloc("jia_alloc_array", bytes, &Placement::Shares(shares))
 }
 
-/// All on one process, whichever.
+/// All on one process, chosen at random.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_alloc_random(bytes: c_ulong) -> c_ulong {
     alloc("jia_alloc_random", bytes, &Placement::Random)
 }
 
-/// What `jia_falloc` of the header calls.
+/// The implementation of `jia_falloc` in the header.
 ///
 /// # Safety
-/// `blocks` leads to `count` numbers where the flag asks for them.
+/// `blocks` points to `count` numbers if the flag requires them.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ferroce_jia_place(
     bytes: c_ulong,
@@ -146,7 +146,7 @@ pub(crate) extern "C" fn jia_free(memory: *mut c_void) {
 /// Copies out of shared memory.
 ///
 /// # Safety
-/// `into` leads to `bytes` bytes of private memory that nobody else touches.
+/// `into` points to `bytes` bytes of private memory that no other thread accesses.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn jia_get(
     into: *mut c_void,
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn jia_get(
     bytes: c_ulong,
 ) -> *mut c_uchar {
     if bytes > 0 {
-        // SAFETY: the caller's promise; a C programmer's buffer may hold anything, so its bytes are only written.
+        // SAFETY: the caller's promise. The buffer may be uninitialised, so its bytes are only written.
         run("jia_get", |job| job.get(unsafe { writable(into, bytes as usize) }, shared.cast()));
     }
     into.cast()
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn jia_get(
 /// Copies into shared memory.
 ///
 /// # Safety
-/// `from` leads to `bytes` bytes of private memory.
+/// `from` points to `bytes` bytes of private memory.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn jia_put(from: *const c_void, shared: *mut c_void, bytes: c_ulong) {
     if bytes > 0 {

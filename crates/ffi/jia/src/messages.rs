@@ -3,10 +3,10 @@
 use crate::process::{fail, named, run};
 use std::ffi::{c_int, c_void};
 
-/// -1 of C: any source, any tag.
+/// -1 in C: any source, any tag.
 const ANY: c_int = -1;
 
-/// A length of C.
+/// Converts a length from C; a negative one is refused.
 pub(crate) fn length(call: &str, length: c_int) -> usize {
     usize::try_from(length).unwrap_or_else(|_| fail(&format!("{call}: length {length}")))
 }
@@ -14,7 +14,7 @@ pub(crate) fn length(call: &str, length: c_int) -> usize {
 /// The caller's bytes, to read.
 ///
 /// # Safety
-/// `bytes` leads to `length` bytes, unless that is 0.
+/// `bytes` points to `length` bytes, unless that is 0.
 pub(crate) unsafe fn readable<'a>(bytes: *const c_void, length: usize) -> &'a [u8] {
     if length == 0 {
         return &[];
@@ -26,7 +26,7 @@ pub(crate) unsafe fn readable<'a>(bytes: *const c_void, length: usize) -> &'a [u
 /// The caller's bytes, to write.
 ///
 /// # Safety
-/// `bytes` leads to `length` bytes that nobody else touches, unless that is 0.
+/// `bytes` points to `length` bytes that no other thread accesses, unless that is 0.
 pub(crate) unsafe fn writable<'a>(bytes: *mut c_void, length: usize) -> &'a mut [u8] {
     if length == 0 {
         return &mut [];
@@ -38,7 +38,7 @@ pub(crate) unsafe fn writable<'a>(bytes: *mut c_void, length: usize) -> &'a mut 
 /// Sends.
 ///
 /// # Safety
-/// `bytes` leads to `len` bytes.
+/// `bytes` points to `len` bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn jia_send(bytes: *const c_void, len: c_int, to: c_int, tag: c_int) {
     if tag < 0 {
@@ -49,10 +49,10 @@ pub(crate) unsafe extern "C" fn jia_send(bytes: *const c_void, len: c_int, to: c
     run("jia_send", |job| job.send(named("process", to), tag, bytes));
 }
 
-/// Waits for a message; returns its length, as far as it fits.
+/// Waits for a message. Returns the number of bytes received, at most `len`.
 ///
 /// # Safety
-/// `bytes` leads to `len` bytes that nobody else touches.
+/// `bytes` points to `len` bytes that no other thread accesses.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn jia_recv(bytes: *mut c_void, len: c_int, from: c_int, tag: c_int) -> c_int {
     // SAFETY: the caller's promise.

@@ -5,11 +5,11 @@ use crate::{balance, tree};
 use ferroce_dsm::Tuning;
 use std::ffi::c_int;
 
-/// The lock that the next `LOCKINIT` hands out; the macros of jia.h count it up.
+/// The lock that the next `LOCKINIT` assigns. The macros of jia.h increment it.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name that C programs know")]
 pub(crate) static mut jia_lock_index: c_int = 0;
-/// The flag that the next `PAUSEINIT` hands out.
+/// The flag that the next `PAUSEINIT` assigns.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name that the header knows")]
 pub(crate) static mut jia_pause_index: c_int = 0;
@@ -82,11 +82,11 @@ pub(crate) extern "C" fn jia_config(option: c_int, on: c_int) {
     });
 }
 
-/// The next index of a self-scheduled loop (`GETSUB`): 0 to `last`, then -1. Once all processes have seen the end,
-/// the loop can run again.
+/// The next index of a self-scheduled loop (`GETSUB`): 0 to `last`, then -1. Once all processes have received -1, the loop
+/// starts again.
 ///
 /// # Safety
-/// `scheduler` leads to what `GSINIT` filled, and `index` to a number.
+/// `scheduler` points to the numbers that `GSINIT` initialised, and `index` to a number.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ferroce_jia_subscript(
     scheduler: *mut c_int,
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn ferroce_jia_subscript(
     // SAFETY: the caller's promise: three numbers in shared memory, of which `GSINIT` wrote the first before a barrier.
     let lock = unsafe { *scheduler };
     jia_lock(lock);
-    // SAFETY: the lock keeps everybody else away from the two others; `index` is the caller's own.
+    // SAFETY: the lock protects the two other numbers; `index` belongs to the caller.
     unsafe {
         let (next, ended) = (scheduler.add(1), scheduler.add(2));
         if *next <= last {

@@ -21,7 +21,7 @@ pub(crate) static mut jiahosts: c_int = 1;
 /// Exit status of a process whose call was refused.
 const REFUSED: c_int = 71;
 
-/// Kept after the end, too: programs print from shared memory after they have left.
+/// The job. It is kept after `jia_exit`: programs print from shared memory afterwards.
 static JOB: OnceLock<Job> = OnceLock::new();
 static LEFT: AtomicBool = AtomicBool::new(false);
 
@@ -55,14 +55,14 @@ pub(crate) fn named(what: &str, number: c_int) -> u32 {
     u32::try_from(number).unwrap_or_else(|_| fail(&format!("{what} {number}: numbers begin with 0")))
 }
 
-/// Ends this process with a sentence; the launcher notices, and ends the others.
+/// Prints a sentence and ends this process. The launcher then ends the others.
 pub(crate) fn fail(sentence: &str) -> ! {
-    // Before it has joined, `jiapid` is not valid.
+    // `jiapid` is valid only after the process has joined.
     let rank = JOB.get().map(Job::rank).or_else(Settings::rank_from_env);
     let who = rank.map_or_else(|| "this process".to_owned(), |rank| format!("process {rank}"));
     flush();
     let _ = std::io::stderr().write_all(format!("ferroce dsm: {who} ends: {sentence}\n").as_bytes());
-    // SAFETY: does not return. What is registered for the exit is left out, since other threads may hold locks for ever.
+    // SAFETY: does not return. Exit handlers are skipped: they could wait for locks of other threads.
     unsafe { libc::_exit(REFUSED) }
 }
 
@@ -83,7 +83,7 @@ pub(crate) extern "C" fn jia_init(_count: c_int, _arguments: *mut *mut c_char) {
             fail("jia_init: called twice");
         }
         let job = Job::join(Settings::from_env()?)?;
-        // SAFETY: the program has no business with these numbers before this call returns.
+        // SAFETY: a program may access these numbers only after this call has returned.
         unsafe {
             jiapid = job.rank() as c_int;
             jiahosts = job.size() as c_int;
@@ -96,7 +96,7 @@ pub(crate) extern "C" fn jia_init(_count: c_int, _arguments: *mut *mut c_char) {
     });
 }
 
-/// Waits for the others, and leaves.
+/// Waits for the other processes, and leaves the job.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_exit() {
     if JOB.get().is_none() || LEFT.load(Ordering::Acquire) {
@@ -114,13 +114,13 @@ pub(crate) extern "C" fn jia_exit() {
 /// `sentence` is a C string.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ferroce_jia_fail(sentence: *const c_char) {
-    // SAFETY: the caller's promise; header jia.h makes it for every program.
+    // SAFETY: the caller's promise; only jia.h calls this.
     let sentence = unsafe { CStr::from_ptr(sentence) };
     guarded("jia_error", || fail(sentence.to_string_lossy().trim_end()))
 }
 
-/// A program may end without `jia_exit`, by mistake or after an error. The others cannot continue without it: the
-/// launcher sees the connection close, and ends them. This prints the reason.
+/// Registers a message for programs that end without `jia_exit`, by mistake or after an error. The launcher then ends the
+/// other processes, which cannot continue.
 #[cfg(target_env = "gnu")]
 fn complain_at_exit() {
     unsafe extern "C" {
@@ -135,7 +135,7 @@ fn complain_at_exit() {
             let _ = std::io::stderr().write_all(sentence.as_bytes());
         }
     }
-    // SAFETY: the function stays, as the library is never unloaded, and ignores its argument.
+    // SAFETY: the library is never unloaded, and the function ignores its argument.
     unsafe { on_exit(end, std::ptr::null_mut()) };
 }
 

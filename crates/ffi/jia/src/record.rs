@@ -5,7 +5,7 @@ use crate::process::run;
 use std::ffi::c_uint;
 
 fn since_start_us() -> c_uint {
-    // Wraps after 71 minutes, as a C program expects of this type.
+    // Wraps after 71 minutes, the range of the type.
     clock::start().elapsed().as_micros() as c_uint
 }
 

@@ -1,7 +1,7 @@
 //! Broadcasts and reductions over a tree of messages.
 //!
-//! Numbered from the root, the parent of process r is r without its lowest bit: a message takes at most log2(n) hops.
-//! The tags of both are negative, so they never match a program's own messages. Messages of one sender and tag keep
+//! Processes are numbered from the root. The parent of process r is r without its lowest set bit, so a message takes at most
+//! log2(n) hops. The tags of both are negative, so they never match a program's own messages. Messages of one sender and tag keep
 //! their order, so two broadcasts cannot be confused.
 
 use crate::messages::{length, readable, writable};
@@ -27,7 +27,7 @@ fn parent(relative: u32) -> Option<u32> {
     (relative != 0).then(|| relative & (relative - 1))
 }
 
-/// The children of this process, the largest subtree first: it has the longest path.
+/// The children of this process. The one with the largest subtree comes first, since its path is the longest.
 fn children(relative: u32, size: u32) -> impl Iterator<Item = u32> {
     let lowest = if relative == 0 { size.next_power_of_two() } else { relative & relative.wrapping_neg() };
     let bits = std::iter::successors(Some(lowest / 2), |bit| Some(bit / 2)).take_while(|&bit| bit > 0);
@@ -57,7 +57,7 @@ fn same_length(call: &str, arrived: usize, wanted: usize) {
     }
 }
 
-/// How two numbers become one.
+/// Combines the second list of numbers into the first.
 type Combine = fn(&mut [u8], &[u8]);
 
 fn fold<const N: usize, T>(
@@ -73,7 +73,7 @@ fn fold<const N: usize, T>(
     }
 }
 
-/// Bytes of a number, and how two become one, for the operations of jia.h.
+/// The size of a number, and the function that combines two, for an operation of jia.h.
 fn operation(number: c_int) -> Option<(usize, Combine)> {
     macro_rules! of {
         ($type:ty, $combine:expr) => {
@@ -113,7 +113,7 @@ fn reduce(job: &Job, own: &mut [u8], combine: Combine, root: u32) -> Result<(), 
 /// Sends the root's bytes to all processes.
 ///
 /// # Safety
-/// `bytes` leads to `len` bytes that nobody else touches.
+/// `bytes` points to `len` bytes that no other thread accesses.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn jia_bcast(bytes: *mut c_void, len: c_int, root: c_int) {
     // SAFETY: the caller's promise.
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn jia_bcast(bytes: *mut c_void, len: c_int, root: 
 /// Combines the numbers of all processes into one list at the root.
 ///
 /// # Safety
-/// `numbers` leads to `count` numbers of the operation's kind, and so does `result` at the root.
+/// `numbers` points to `count` numbers of the operation's kind, and so does `result` at the root.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn jia_reduce(
     numbers: *const c_void,

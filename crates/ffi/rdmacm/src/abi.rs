@@ -1,6 +1,6 @@
 //! The structures of <rdma/rdma_cma.h>, byte for byte as rdma-core 44 lays them out, and its numbers.
 //!
-//! Programs read and write these fields themselves, compiled in, as they do with those of the verbs.
+//! Compiled programs access these fields directly, as they do with those of the verbs.
 #![allow(non_camel_case_types, dead_code, reason = "the names are the header's, and all of them are there")]
 
 pub(crate) use ferroce_bridge::verbs::*;
@@ -29,7 +29,7 @@ pub(crate) const RDMA_PS_TCP: u32 = 0x0106;
 pub(crate) const RDMA_PS_UDP: u32 = 0x0111;
 pub(crate) const RDMA_PS_IB: u32 = 0x013f;
 
-/// Depths that a program may ask for to get as much as the device has.
+/// Depths that request the maximum of the device.
 pub(crate) const RDMA_MAX_RESP_RES: u8 = 0xff;
 pub(crate) const RDMA_MAX_INIT_DEPTH: u8 = 0xff;
 

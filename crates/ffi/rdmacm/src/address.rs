@@ -14,7 +14,7 @@ use std::ptr;
 /// Reads an address from a program's pointer, where only IPv4 and IPv6 are valid.
 ///
 /// # Safety
-/// NULL, or an address as long as its family says.
+/// NULL, or an address with the length of its family.
 pub(crate) unsafe fn read(address: *const sockaddr) -> Result<Address, Refused> {
     // SAFETY: as the caller promises.
     unsafe { Address::read(address) }.ok_or(invalid("neither an IPv4 nor an IPv6 address"))
@@ -36,7 +36,7 @@ pub(crate) unsafe fn read_name(address: *const sockaddr) -> Result<Name, Refused
     }
 }
 
-/// The same where NULL means that the program specifies none.
+/// The same where the address is optional: NULL means none.
 ///
 /// # Safety
 /// As for [`read`].
@@ -48,7 +48,7 @@ pub(crate) unsafe fn read_optional(address: *const sockaddr) -> Result<Option<Na
     unsafe { read_name(address).map(Some) }
 }
 
-/// An address as RoCE names it: IPv4 inside IPv6.
+/// The GID of an address on RoCE: an IPv4 address is mapped into IPv6.
 pub(crate) fn gid_of(address: IpAddr) -> ibv_gid {
     let raw = match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -94,9 +94,9 @@ pub(crate) unsafe extern "C" fn resolve_addr(
     })
 }
 
-/// The port of a program's address, in network order; 0 if it has none.
+/// The port of a program's address in network byte order, or 0 if it has none.
 fn port(address: &libc::sockaddr_storage) -> u16 {
-    // SAFETY: a whole storage, as long as every address.
+    // SAFETY: a `sockaddr_storage` is as long as every address.
     match unsafe { read_name(ptr::from_ref(address).cast()) } {
         Ok(Name::Ip(address)) => address.port.to_be(),
         Ok(Name::Ib(address)) => address.shown_port().to_be(),

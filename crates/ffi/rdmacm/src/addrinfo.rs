@@ -9,7 +9,7 @@ use libc::{addrinfo, sockaddr, socklen_t};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-/// Resolution by ibacm or by subnet administration, of newer libraries; neither exists here.
+/// A flag of newer headers: resolution by ibacm or subnet administration, which do not exist here.
 const RAI_SA: c_int = 1 << 4;
 
 /// The system's hints, from the program's hints.
@@ -40,23 +40,23 @@ fn system_hints(hints: &rdma_addrinfo) -> addrinfo {
     out
 }
 
-/// A copy that [`free`] will free.
+/// A copy for [`free`] to free.
 ///
 /// # Safety
-/// As many readable bytes.
+/// `from` has `len` readable bytes.
 unsafe fn copy(from: *const sockaddr, len: socklen_t) -> Result<*mut sockaddr, Refused> {
     // SAFETY: plain memory of that length, filled from the caller's.
     unsafe {
-        let place = libc::malloc(len as usize);
-        if place.is_null() {
+        let memory = libc::malloc(len as usize);
+        if memory.is_null() {
             return Err(refused(libc::ENOMEM, "no memory for an address"));
         }
-        ptr::copy_nonoverlapping(from.cast::<u8>(), place.cast::<u8>(), len as usize);
-        Ok(place.cast())
+        ptr::copy_nonoverlapping(from.cast::<u8>(), memory.cast::<u8>(), len as usize);
+        Ok(memory.cast())
     }
 }
 
-/// The first result of the system.
+/// Stores the first result of the system's resolver in `out`.
 ///
 /// # Safety
 /// Names that end in a zero, or NULL.
@@ -67,7 +67,7 @@ unsafe fn resolve(
     out: &mut rdma_addrinfo,
 ) -> Result<(), Failure> {
     let (wanted, mut list) = (system_hints(hints), ptr::null_mut());
-    // SAFETY: as the caller promises, and a place for the list.
+    // SAFETY: as the caller promises, and a variable for the list.
     let code = unsafe { libc::getaddrinfo(node, service, &wanted, &mut list) };
     if code != 0 {
         return Err(Failure::Name(code));
@@ -81,7 +81,7 @@ unsafe fn resolve(
     }
 }
 
-/// The result as a GID, if the program asks for one and gives its number.
+/// The result as an AF_IB address, if the program requests that family with a numeric address.
 ///
 /// # Safety
 /// An entry of the system's list.
@@ -123,7 +123,7 @@ unsafe fn fill(first: &addrinfo, hints: &rdma_addrinfo, out: &mut rdma_addrinfo)
     Ok(())
 }
 
-/// Either the resolver's own code, which the call returns unchanged, or a refusal.
+/// Why a lookup failed: a code of the resolver, which the call returns unchanged, or a refusal.
 enum Failure {
     Name(c_int),
     Call(Refused),
@@ -136,7 +136,7 @@ impl From<Refused> for Failure {
 }
 
 /// # Safety
-/// Names that end in a zero, or NULL; hints with addresses as long as they say.
+/// Names that end in a zero, or NULL; the addresses in the hints have the lengths given there.
 unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,
@@ -192,7 +192,7 @@ pub(crate) unsafe extern "C" fn get_addrinfo(
 ) -> c_int {
     let mut code = -1;
     let done = guard::run("rdma_getaddrinfo", || {
-        // SAFETY: the program's hints, and its place for the answer.
+        // SAFETY: the program's hints, and NULL or memory for the result.
         let (hints, place) = unsafe { (hints.as_ref(), res.as_mut().ok_or(invalid("res is NULL"))?) };
         let mut found = Box::new(rdma_addrinfo::zeroed());
         // SAFETY: what the call demands of the program.

@@ -20,14 +20,14 @@ struct Channel {
 /// Creates one.
 pub(crate) fn create(device: &'static Device) -> Result<*mut rdma_event_channel, Refused> {
     let (mut nic, mut fd) = (ptr::null_mut(), -1);
-    // SAFETY: the open device, and places for the answers.
+    // SAFETY: the open device, and variables for the results.
     check(unsafe { (device.table.create_channel)(device.context, &mut nic, &mut fd) })?;
     Ok(Box::into_raw(Box::new(Channel { abi: rdma_event_channel { fd }, nic, device })).cast())
 }
 
 /// The NIC's half of a channel.
 pub(crate) fn nic(channel: *mut rdma_event_channel) -> *mut cm::Channel {
-    // SAFETY: callers have a program's channel, which is ours, or NULL.
+    // SAFETY: callers pass the program's channel, which is ours, or NULL.
     unsafe { channel.cast::<Channel>().as_ref() }.map_or(ptr::null_mut(), |channel| channel.nic)
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn device_of(channel: *mut rdma_event_channel) -> Result<&'static Dev
 /// Destroys one.
 ///
 /// # Safety
-/// A channel of ours that nobody uses any more.
+/// A channel of ours that is not used afterwards.
 pub(crate) unsafe fn destroy(channel: *mut rdma_event_channel) {
     // SAFETY: as the caller promises.
     let channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
@@ -63,8 +63,8 @@ pub(crate) unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_c
     });
 }
 
-/// Moves an id to another channel, or to one of its own. Pending events move along. Returns when the program has
-/// acknowledged those of the old channel.
+/// Moves an id with its pending events to another channel; NULL stands for a channel of its own. Returns when the program
+/// has acknowledged the events that the old channel delivered.
 pub(crate) fn migrate(id: &Id, channel: *mut rdma_event_channel) -> Result<(), Refused> {
     let was_sync = id.state.lock().is_sync;
     let is_sync = channel.is_null();
@@ -76,7 +76,7 @@ pub(crate) fn migrate(id: &Id, channel: *mut rdma_event_channel) -> Result<(), R
     // SAFETY: the id's own structure.
     let old = unsafe { std::mem::replace(&mut (*id.abi()).channel, channel) };
     if was_sync {
-        // SAFETY: the event that a call waited for, and the channel that nobody else has.
+        // SAFETY: the event that a call waited for, and a channel that only this id uses.
         unsafe {
             event::acknowledge_own(id);
             destroy(old);

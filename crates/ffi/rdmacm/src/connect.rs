@@ -18,7 +18,7 @@ const RETRIES: u8 = 7;
 /// The private data of a program.
 ///
 /// # Safety
-/// NULL, or as many readable bytes.
+/// `data` is NULL, or has `len` readable bytes.
 unsafe fn private_data<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     if data.is_null() {
         return &[];
@@ -62,7 +62,7 @@ fn parameters(id: &Id, param: Option<&rdma_conn_param>, in_front: &[u8]) -> Resu
     if let Some(param) = param {
         (out.flow_control, out.retry_count) = (param.flow_control, param.retry_count);
         (out.rnr_retry, out.srq, out.qpn) = (param.rnr_retry_count, param.srq, param.qp_num);
-        // SAFETY: the program's bytes, as long as it says.
+        // SAFETY: the program's bytes, `private_data_len` of them.
         data.extend_from_slice(unsafe { private_data(param.private_data, param.private_data_len) });
     }
     // SAFETY: NULL, or the id's queue pair, which the program keeps.
@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_con
             return event::complete(id);
         }
         if id.state.lock().is_sync {
-            // SAFETY: nothing follows the answer to a question about datagrams, so the question's event goes now.
+            // SAFETY: no event follows the reply to a datagram service request, so the program has finished with the event of the request.
             unsafe { event::acknowledge_own(id) };
         }
         Ok(())
@@ -206,12 +206,12 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
         if unsafe { (*id.abi()).verbs.is_null() } {
             return Err(invalid("it has no device yet, so no connection"));
         }
-        // On iWARP the end of the stream flushes it, after the message that is partially sent.
+        // On iWARP the end of the stream flushes the queue pair, after the current message was sent completely.
         if !id.device.is_iwarp {
             qp::to_error(id);
         }
         if id.is_datagram() {
-            // There was no connection, so there is nothing to end, and no event follows.
+            // Datagrams have no connection to end, and no event follows.
             return Ok(());
         }
         check(ask!(id, disconnect()))?;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
     pub(crate) table: &'static Table,
-    /// Its wire is iWARP: the connection itself sets the queue pair up.
+    /// The wire is iWARP: the connection itself sets up the queue pair.
     pub(crate) is_iwarp: bool,
     /// The default protection domain of queue pairs.
     pub(crate) pd: *mut ibv_pd,
@@ -27,24 +27,24 @@ pub(crate) struct Device {
 /// An object of libibverbs that all ids share.
 struct Shared<T>(*mut T);
 
-// SAFETY: objects of libibverbs may be used by all threads; so the verbs promise.
+// SAFETY: the verbs allow all threads to use an object of libibverbs.
 unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
 
-/// The device of this process, or of its parent before a fork. Without a lock, since a child could find it locked for
-/// ever.
+/// The device of this process; after a fork, until the child opens its own, that of the parent. There is no lock, since a
+/// child could inherit it locked.
 static CURRENT: AtomicPtr<Device> = AtomicPtr::new(ptr::null_mut());
 
 /// The device if this process has opened it.
 fn current() -> Option<&'static Device> {
-    // SAFETY: whatever stands there was leaked on purpose.
+    // SAFETY: the pointer is NULL or leads to a box that is never freed.
     let device = unsafe { CURRENT.load(Ordering::Acquire).as_ref()? };
     // SAFETY: a plain system call.
     (device.process == unsafe { libc::getpid() }).then_some(device)
 }
 
-/// The device, opened if necessary. A child after `fork` gets its own.
+/// The device, opened if necessary. A forked child opens its own.
 pub(crate) fn device() -> Result<&'static Device, Refused> {
     if let Some(device) = current() {
         return Ok(device);
@@ -56,9 +56,9 @@ pub(crate) fn device() -> Result<&'static Device, Refused> {
         Ok(_) => Ok(unsafe { &*fresh }),
         Err(_) => {
             // Another thread was faster.
-            // SAFETY: nobody else has seen it.
+            // SAFETY: the pointer was not published.
             let unused = unsafe { Box::from_raw(fresh) };
-            // SAFETY: made by `open` a moment ago, and nothing else was made in it.
+            // SAFETY: `open` has just made them, and no other object depends on them.
             unsafe {
                 ibv_dealloc_pd(unused.pd);
                 ibv_close_device(unused.context);
@@ -72,7 +72,7 @@ fn open() -> Result<Device, Refused> {
     let context = open_first()?;
     // SAFETY: just opened.
     let Some(table) = (unsafe { table_of(context) }) else {
-        // SAFETY: just opened, and not used any more.
+        // SAFETY: just opened, and not used afterwards.
         unsafe { ibv_close_device(context) };
         return Err(refused(
             libc::ENODEV,
@@ -80,7 +80,7 @@ fn open() -> Result<Device, Refused> {
         ));
     };
     let mut attr = ibv_device_attr::zeroed();
-    // SAFETY: an open context, and room for the attributes.
+    // SAFETY: an open context, and a variable for the attributes.
     check(unsafe { ibv_query_device(context, &mut attr) })?;
     // SAFETY: an open context.
     let pd = made(unsafe { ibv_alloc_pd(context) })?;
@@ -115,7 +115,7 @@ impl Device {
     /// The first GID of its port; zeros if it has none.
     pub(crate) fn gid(&self) -> ibv_gid {
         let mut gid = ibv_gid { raw: [0; 16] };
-        // SAFETY: an open context, and a place for the answer, which a failed call leaves alone.
+        // SAFETY: an open context, and a variable for the result, which a failed call does not change.
         unsafe { ibv_query_gid(self.context, 1, 0, &mut gid) };
         gid
     }
@@ -134,7 +134,7 @@ impl Device {
         let fresh = made(unsafe { open_xrcd(self.context, &mut attr) })?;
         let kept = self.xrcd.get_or_init(|| Shared(fresh)).0;
         if kept != fresh {
-            // SAFETY: nobody else has seen it.
+            // SAFETY: the pointer was not published.
             unsafe { close_xrcd(fresh) };
         }
         Ok(kept)
@@ -147,7 +147,7 @@ pub(crate) fn say(name: &str, why: &str) {
     match current() {
         // SAFETY: a text and its length.
         Some(device) => unsafe { (device.table.say)(text.as_ptr(), text.len()) },
-        // There is no NIC to ask for the log level; if the variable is set, the reason is printed.
+        // Without a NIC the log level is unknown. The reason is printed if the variable is set.
         None if ferroce_os::env::var_os("FERROCE_LOG").is_some_and(|value| !value.is_empty()) => {
             eprintln!("ferroce[{}] refused: {text}", std::process::id());
         }
@@ -155,7 +155,7 @@ pub(crate) fn say(name: &str, why: &str) {
     }
 }
 
-/// Declares the device dead.
+/// Moves the device to its fatal state.
 pub(crate) fn fail() {
     if let Some(device) = current() {
         // SAFETY: a function of the table.

@@ -13,7 +13,7 @@ pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> *mut *mut ibv_cont
     guard::pointer("rdma_get_devices", || {
         let list: Box<List> = Box::new([device()?.context, ptr::null_mut()]);
         if !count.is_null() {
-            // SAFETY: the program's place for the count.
+            // SAFETY: not NULL, so the program provides memory for the count.
             unsafe { *count = 1 };
         }
         Ok(Box::into_raw(list).cast())

@@ -1,6 +1,6 @@
-//! Enhanced connection establishment: vendor options that programs with their own queue pairs negotiate.
+//! Enhanced connection establishment (ECE): vendor options that programs with their own queue pairs negotiate.
 //!
-//! A queue pair of ferroce has no such options, so an id with one has none.
+//! A queue pair of ferroce has no vendor options, and neither has an id with such a queue pair.
 
 use crate::abi::*;
 use crate::guard::{self, invalid};
@@ -21,7 +21,7 @@ pub(crate) unsafe extern "C" fn set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv
 
 pub(crate) unsafe extern "C" fn remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     guard::minus_one("rdma_get_remote_ece", || {
-        // SAFETY: an id of ours, and a place for the options.
+        // SAFETY: an id of ours, and NULL or memory for the options.
         let (id, ece) = unsafe { (Id::of(id)?, ece.as_mut().ok_or(invalid("ece is NULL"))?) };
         if !id.qp().is_null() {
             return Err(invalid("the id has a queue pair, so the options are not the program's"));

@@ -6,7 +6,7 @@ use crate::id::{self, Id, QpAttr};
 use crate::{address, event, options, qp, route, srq};
 use std::ffi::c_int;
 
-/// The passive end: bound, with the attributes of the queue pairs of its connections.
+/// Prepares the passive end: binds it, and stores the attributes for the queue pairs of its connections.
 fn passive(
     id: &Id,
     res: &rdma_addrinfo,
@@ -24,7 +24,7 @@ fn passive(
     Ok(())
 }
 
-/// The active end: with a route to its destination, and a queue pair.
+/// Prepares the active end: resolves the route to its destination, and creates its queue pair.
 fn active(
     id: &Id,
     res: &rdma_addrinfo,
@@ -37,7 +37,7 @@ fn active(
     to.resolve(id, source)?;
     match res.ai_route_len {
         0 => route::resolve(id)?,
-        // SAFETY: as long as the program says.
+        // SAFETY: the route has `ai_route_len` bytes.
         len => unsafe {
             options::set_path(id, res.ai_route, len)?;
             event::complete(id)?;
@@ -48,7 +48,7 @@ fn active(
         qp::create_plain(id, pd, attr)?;
     }
     if res.ai_connect_len != 0 && !res.ai_connect.is_null() {
-        // SAFETY: as long as the program says.
+        // SAFETY: the data has `ai_connect_len` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(res.ai_connect.cast::<u8>(), res.ai_connect_len) };
         id.state.lock().connect = bytes.to_vec();
     }
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn create_ep(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     guard::minus_one("rdma_create_ep", || {
-        // SAFETY: the program's place for the id, its addresses, and attributes or NULL.
+        // SAFETY: each is NULL, or memory for the id, the program's addresses and its attributes.
         let (place, res, attr) = unsafe { (id.as_mut(), res.as_ref(), attr.as_mut()) };
         let (Some(place), Some(res)) = (place, res) else { return Err(invalid("id or res is NULL")) };
         let made = id::create(
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn create_ep(
             _ => passive(own, res, pd, attr.as_deref()),
         };
         if let Err(refused) = built {
-            // SAFETY: nobody else has seen it.
+            // SAFETY: just made and not published.
             let _ = unsafe { destroy(made) };
             return Err(refused);
         }

@@ -1,4 +1,4 @@
-//! Events: translates those of the NIC for programs, and does the library's part of each.
+//! Events: translates events of the NIC for programs, and does the library's part of each.
 
 use crate::abi::*;
 use crate::channel;
@@ -14,7 +14,7 @@ use std::ptr;
 #[repr(C)]
 struct Event {
     abi: rdma_cm_event,
-    /// The id whose count it is in: for a connection request, the listener's.
+    /// The id that counts it; for a connection request, the listener.
     owner: *const Id,
     private_data: [u8; PRIVATE_DATA],
 }
@@ -31,13 +31,13 @@ enum Outcome {
 pub(crate) fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Refused> {
     let device = channel::device_of(channel)?;
     loop {
-        // The id of a connection request must be complete before other threads receive its events.
+        // Made in advance: the id of a connection request must exist before other threads receive its events.
         let spare = Id::new(device, ptr::null_mut(), ptr::null_mut(), 0, 0);
         let cookie = ptr::from_ref::<Id>(&spare).expose_provenance() as u64;
         let mut event = cm::Event::zeroed();
-        // SAFETY: the channel's other half, and a place for the event.
+        // SAFETY: the NIC's half of the channel, and a variable for the event.
         check(unsafe { (device.table.next_event)(channel::nic(channel), cookie, &mut event) })?;
-        // SAFETY: ids give their own address as cookie, and stay until their events are acknowledged.
+        // SAFETY: the cookie is the address of an id, which lives until its events are acknowledged.
         let owner = unsafe { &*ptr::with_exposed_provenance::<Id>(event.cookie as usize) };
         owner.wait_ready();
         let mut out =
@@ -123,7 +123,7 @@ impl Event {
     fn connect_request(&mut self, listener: &Id, spare: Box<Id>, event: &cm::Event) -> Outcome {
         let id = Box::leak(spare);
         id.set_nic(event.request_id);
-        // SAFETY: both structures are ours; nobody has seen the new one.
+        // SAFETY: both structures are ours; the new one is not published.
         unsafe {
             let (from, to) = (&*listener.abi(), &mut *id.abi());
             (to.channel, to.context) = (from.channel, from.context);
@@ -142,10 +142,10 @@ impl Event {
         }
         id.show_addresses();
         id.show_path();
-        // Before it moves: moving waits for events of it that other threads may already have.
+        // Ready before `migrate`, which waits for events that other threads may have received: they wait until the id is ready.
         id.set_ready();
         if is_sync && channel::migrate(id, ptr::null_mut()).is_err() {
-            // SAFETY: nobody has seen it. Destroying it rejects the request.
+            // SAFETY: the id is not published. Destroying it rejects the request.
             let _ = unsafe { crate::id::destroy(id.abi()) };
             return Outcome::Swallow;
         }
@@ -154,8 +154,8 @@ impl Event {
     }
 }
 
-/// Our request was accepted. With its own queue pair, the id completes the connection here; otherwise the program
-/// does.
+/// Handles the acceptance of our request. With its own queue pair, the id completes the connection here; otherwise the
+/// program does.
 fn response(id: &Id, event: &cm::Event) -> Outcome {
     id.state.lock().remote_ece = event.parameters.ece;
     if id.qp().is_null() {
@@ -173,7 +173,7 @@ fn response(id: &Id, event: &cm::Event) -> Outcome {
 /// Acknowledges an event.
 ///
 /// # Safety
-/// An event of ours that the program does not use any more.
+/// An event of ours that the program does not use afterwards.
 pub(crate) unsafe fn acknowledge(event: *mut rdma_cm_event) {
     // SAFETY: as the caller promises.
     let event = unsafe { Box::from_raw(event.cast::<Event>()) };
@@ -184,7 +184,7 @@ pub(crate) unsafe fn acknowledge(event: *mut rdma_cm_event) {
 /// Acknowledges the event that a call of the id waited for, if there is one.
 ///
 /// # Safety
-/// The program does not use it any more.
+/// The program does not use the event afterwards.
 pub(crate) unsafe fn acknowledge_own(id: &Id) {
     // SAFETY: the id's own structure, and as the caller promises.
     unsafe {
@@ -197,11 +197,11 @@ pub(crate) unsafe fn acknowledge_own(id: &Id) {
 
 /// Waits for the next event of a synchronous id.
 pub(crate) fn next_own(id: &Id) -> Result<*mut rdma_cm_event, Refused> {
-    // SAFETY: the manual lets the event go with the next call; the structure is ours.
+    // SAFETY: the manual ends the event with the next call; the structure is ours.
     unsafe {
         acknowledge_own(id);
         let mut event = next((*id.abi()).channel)?;
-        // It belongs to no call, and no other reader exists.
+        // No call waits for this event, and no other thread reads the channel.
         while (*event).event == RDMA_CM_EVENT_ADDR_CHANGE {
             acknowledge(event);
             event = next((*id.abi()).channel)?;
@@ -210,7 +210,7 @@ pub(crate) fn next_own(id: &Id) -> Result<*mut rdma_cm_event, Refused> {
     }
 }
 
-/// What an event says about the call that waited for it.
+/// The result of the call that waited for this event.
 pub(crate) fn outcome(event: &rdma_cm_event) -> Result<(), Refused> {
     match (event.event, event.status) {
         (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => Err(reported(libc::ENODEV)),
@@ -220,13 +220,13 @@ pub(crate) fn outcome(event: &rdma_cm_event) -> Result<(), Refused> {
     }
 }
 
-/// For a synchronous id: waits for the event of this call, which the program finds in the id.
+/// For a synchronous id: waits for the event of this call, and stores it in the id for the program.
 pub(crate) fn complete(id: &Id) -> Result<(), Refused> {
     if !id.state.lock().is_sync {
         return Ok(());
     }
     let event = next_own(id)?;
-    // SAFETY: the id's own structure, and an event of ours that the program has not seen.
+    // SAFETY: the id's own structure, and an event of ours that is not published.
     unsafe {
         (*id.abi()).event = event;
         outcome(&*event)
@@ -238,7 +238,7 @@ pub(crate) unsafe extern "C" fn get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     guard::minus_one("rdma_get_cm_event", || {
-        // SAFETY: the program's place for it.
+        // SAFETY: NULL, or memory for the event.
         let place = unsafe { event.as_mut() }.ok_or(invalid("event is NULL"))?;
         *place = next(channel)?;
         Ok(())

@@ -43,13 +43,13 @@ fn errno() -> c_int {
 
 /// Sets the calling thread's `errno`.
 pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: the C library gives every thread a place for it.
+    // SAFETY: the C library has an `errno` for every thread.
     unsafe { *libc::__errno_location() = errno };
 }
 
 /// Runs a call.
 pub(crate) fn run<T>(name: &'static str, call: impl FnOnce() -> Result<T, Refused>) -> Result<T, c_int> {
-    // A panic may leave an id of this program inconsistent; the NIC is declared dead, since its state is unknown.
+    // A panic may leave an id inconsistent. The state of the NIC is unknown, so the device becomes fatal.
     let refused = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(refused)) => refused,
@@ -65,7 +65,7 @@ pub(crate) fn run<T>(name: &'static str, call: impl FnOnce() -> Result<T, Refuse
     Err(refused.errno)
 }
 
-/// Calls that need a service of the kernel's connection manager: asynchronous resolution of names, events of the program's own.
+/// Refuses calls that need the kernel's connection manager: asynchronous name resolution, events that the program writes.
 pub(crate) extern "C" fn unsupported() -> c_int {
     set_errno(libc::EOPNOTSUPP);
     -1

@@ -1,7 +1,7 @@
 //! Addresses of the family AF_IB: a GID and a service ID instead of an IP address and a port.
 //!
-//! They belong to InfiniBand. On a RoCE device Linux accepts only the wildcard addresses, so that a program can
-//! listen to a service on all devices, and finds no device for any other GID. This library does the same.
+//! They belong to InfiniBand. On a RoCE device Linux accepts only the wildcard addresses, with which a program listens to a
+//! service on all devices. It finds no device for any other GID. This library does the same.
 
 use crate::abi::*;
 use crate::address;
@@ -77,7 +77,7 @@ impl sockaddr_ib {
         u64::from_be(self.sib_sid) as u16
     }
 
-    /// Whether it stands for every device: the unspecified GID, or the loopback GID.
+    /// Whether the GID is a wildcard for every device: the unspecified or the loopback GID.
     fn is_any(&self) -> bool {
         let gid = Ipv6Addr::from(self.sib_addr);
         gid.is_unspecified() || gid.is_loopback()
@@ -92,13 +92,13 @@ impl sockaddr_ib {
         [RDMA_PS_IB, RDMA_PS_TCP, RDMA_PS_UDP].into_iter().find(is_it)
     }
 
-    /// The same with the whole service ID, once its port is known.
+    /// The same address with the complete service ID.
     fn bound(self, space: u32, port: u16) -> sockaddr_ib {
         let sid = u64::from(space) << 16 | u64::from(port);
         sockaddr_ib { sib_sid: sid.to_be(), sib_sid_mask: u64::MAX, ..self }
     }
 
-    /// For a program to read.
+    /// Converts it for a program.
     pub(crate) fn write(self) -> sockaddr_storage {
         // SAFETY: numbers, all of which may be zero.
         let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -116,7 +116,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Those of the id of a connection request: from the request's path, or from the listener if it has none.
+    /// The addresses of the id of a connection request: from the path of the request, or from the listener without a path.
     pub(crate) fn of_request(listener: &Names, id: &Id) -> Names {
         let none = sockaddr_ib { sib_pkey: 0, ..sockaddr_ib::of([0; 16]) };
         let standing = id.standing();
@@ -159,7 +159,7 @@ pub(crate) fn bind(id: &Id, to: sockaddr_ib) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Resolves a destination: only this host itself.
+/// Resolves a destination, which can only be this host.
 pub(crate) fn resolve(id: &Id, source: Option<sockaddr_ib>, to: sockaddr_ib) -> Result<(), Refused> {
     if id.standing().local.version == 0 {
         let pkey = to.sib_pkey;
@@ -179,10 +179,10 @@ pub(crate) fn resolve(id: &Id, source: Option<sockaddr_ib>, to: sockaddr_ib) -> 
     event::complete(id)
 }
 
-/// The address of the device that stands for this host.
+/// The address of entry 0 of the GID table, which represents this host.
 fn first_address(device: &Device) -> Result<Address, Refused> {
     let mut gid = ibv_gid { raw: [0; 16] };
-    // SAFETY: an open context, and a place for the answer.
+    // SAFETY: an open context, and a variable for the result.
     if unsafe { ibv_query_gid(device.context, 1, 0, &mut gid) } != 0 {
         return Err(refused(libc::ENODEV, "the device has no address"));
     }
@@ -190,8 +190,7 @@ fn first_address(device: &Device) -> Result<Address, Refused> {
     Ok(Address::from(SocketAddr::new(ip, 0)))
 }
 
-/// Paths between GIDs belong to InfiniBand's subnet administration, which does not exist on RoCE; Linux has none
-/// either.
+/// Refuses AF_IB: paths between GIDs belong to InfiniBand's subnet administration. RoCE has none, on Linux, too.
 pub(crate) fn check_route(id: &Id) -> Result<(), Refused> {
     if id.state.lock().ib.is_some() { Err(NO_DEVICE) } else { Ok(()) }
 }

@@ -35,20 +35,20 @@ pub(crate) struct Id {
 pub(crate) struct State {
     /// Events that the program has acknowledged.
     acknowledged: u32,
-    /// The id of a connection request is being built, while other threads may receive its events.
+    /// The id is complete. Another thread may receive events of a connection request's id before that.
     is_ready: bool,
-    /// Synchronous: calls wait for their event themselves.
+    /// Whether the id is synchronous: each call waits for its event.
     pub(crate) is_sync: bool,
-    /// The queue pair could not be set up: later messages of the peer about it are ignored.
+    /// The queue pair could not be set up. Later messages of the peer about the connection are ignored.
     pub(crate) has_failed: bool,
-    /// The program knows that there is no connection any more, or that there was none: no event about it follows.
+    /// The program was informed that the connection has ended or failed. No event about it follows.
     pub(crate) has_ended: bool,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
     pub(crate) local_ece: [u32; 2],
     pub(crate) remote_ece: [u32; 2],
     pub(crate) groups: Vec<Group>,
-    /// Its AF_IB addresses, if it is bound to a service instead of an IP address.
+    /// The AF_IB addresses, if it is bound to a service instead of an IP address.
     pub(crate) ib: Option<Names>,
     /// The attributes of the queue pairs of a listener's connections.
     pub(crate) qp_attr: Option<QpAttr>,
@@ -57,7 +57,7 @@ pub(crate) struct State {
     path: Option<Box<ibv_sa_path_rec>>,
 }
 
-/// Attributes for future connections. Their pointers are the program's, which keeps them valid.
+/// Attributes for future connections. The program keeps the objects that they point to.
 pub(crate) struct QpAttr(pub(crate) ibv_qp_init_attr);
 
 // SAFETY: only addresses; objects of libibverbs may be used by all threads.
@@ -66,7 +66,7 @@ unsafe impl Send for QpAttr {}
 /// Calls a function of the CM table for an id.
 macro_rules! ask {
     ($id:expr, $function:ident($($argument:expr),*)) => {
-        // SAFETY: the NIC's half of the id, numbers, and pointers to what lives during the call.
+        // SAFETY: the NIC's half of the id, numbers, and pointers that are valid during the call.
         unsafe { ($id.device.table.$function)($id.nic() $(, $argument)*) }
     };
 }
@@ -95,7 +95,7 @@ impl Id {
     /// The id behind a program's pointer; NULL is refused.
     ///
     /// # Safety
-    /// NULL, or an id that was made here and not destroyed, nor will be while the result is used.
+    /// NULL, or an id that was made here, and that is not destroyed while the result is used.
     pub(crate) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a Id, Refused> {
         // SAFETY: as the caller promises; the structure is the first member of the allocation.
         unsafe { id.cast::<Id>().as_ref() }.ok_or(invalid("the id is NULL"))
@@ -108,7 +108,7 @@ impl Id {
 
     /// The program's queue pair, or NULL.
     pub(crate) fn qp(&self) -> *mut ibv_qp {
-        // SAFETY: ours and the program's to read; the manual forbids it to change while a call runs.
+        // SAFETY: a field of our structure; the manual forbids a program to change it while a call runs.
         unsafe { (*self.abi()).qp }
     }
 
@@ -133,21 +133,21 @@ impl Id {
         self.nic.store(nic, Ordering::Release);
     }
 
-    /// It is complete: other threads may deliver its events.
+    /// Marks it as complete: other threads may deliver its events.
     pub(crate) fn set_ready(&self) {
         self.state.lock().is_ready = true;
         self.changed.notify_all();
     }
 
-    /// Waits until it is.
+    /// Waits until it is complete.
     pub(crate) fn wait_ready(&self) {
         let mut state = self.state.lock();
         self.changed.wait_while(&mut state, |state| !state.is_ready);
     }
 
-    /// The program acknowledged an event.
+    /// Counts an event that the program has acknowledged.
     pub(crate) fn acknowledge(&self) {
-        // Notified under the lock: the waiter frees the id.
+        // The lock is held while notifying: the waiter frees the id.
         let mut state = self.state.lock();
         state.acknowledged += 1;
         self.changed.notify_all();
@@ -180,7 +180,7 @@ impl Id {
         check(ask!(self, set(setting as u32, value)))
     }
 
-    /// Publishes addresses to the program and, once one of them is the device's, the device.
+    /// Publishes the addresses to the program. Once the local address is one of the device, publishes the device, too.
     pub(crate) fn show_addresses(&self) {
         let standing = self.standing();
         let is_bound = standing.local.to_socket().is_some_and(|local| !local.ip().is_unspecified());
@@ -207,7 +207,7 @@ impl Id {
             }
         }
         if self.device.is_iwarp {
-            // As in the kernel: the GID of the port, and no partition.
+            // As in the kernel, the GID is that of the port, and there is no partition.
             if is_bound {
                 addr.ibaddr.sgid = self.device.gid();
             }
@@ -237,7 +237,7 @@ impl Id {
     }
 }
 
-/// Creates an id; without a channel it gets one of its own, and its calls are synchronous.
+/// Creates an id. Without a channel it gets a channel of its own, and its calls are synchronous.
 pub(crate) fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
@@ -251,13 +251,13 @@ pub(crate) fn create(
     id.state.lock().is_sync = is_sync;
     let mut nic = ptr::null_mut();
     let cookie = ptr::from_ref::<Id>(&id).expose_provenance() as u64;
-    // SAFETY: the open device, a channel, and a place for the id.
+    // SAFETY: the open device, a channel, and a variable for the id.
     let made = check(unsafe {
         (device.table.create_id)(device.context, channel::nic(channel), ps, cookie, &mut nic)
     });
     if let Err(refused) = made {
         if is_sync {
-            // SAFETY: made above, and nobody else has seen it.
+            // SAFETY: made above and not published.
             unsafe { channel::destroy(channel) };
         }
         return Err(refused);
@@ -268,18 +268,18 @@ pub(crate) fn create(
     Ok(Box::into_raw(id).cast())
 }
 
-/// Destroys an id: first the connection in the NIC, then everything that waits for the program's acknowledgements.
+/// Destroys an id: closes the connection in the NIC, waits for the program's acknowledgements, and frees the id.
 ///
 /// # Safety
-/// As for [`Id::of`]; the program uses it no more.
+/// As for [`Id::of`]; the program does not use it afterwards.
 pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Refused> {
     // SAFETY: as the caller promises.
     let own = unsafe { Id::of(id)? };
     let handed_out = ask!(own, close_id());
-    // SAFETY: the event that a call waited for, if any, belongs to the id.
+    // SAFETY: the event that a call waited for, if any, belongs to this id, which the program destroys.
     unsafe { event::acknowledge_own(own) };
     own.wait_acknowledged(handed_out);
-    // SAFETY: nobody uses it any more: no event leads to it, and the program gave it back.
+    // SAFETY: no event leads to it, and the program destroys it, so this is the last use.
     let own = unsafe { Box::from_raw(id.cast::<Id>()) };
     ask!(own, free_id());
     if own.state.lock().is_sync {
@@ -296,7 +296,7 @@ pub(crate) unsafe extern "C" fn create_id(
     ps: u32,
 ) -> c_int {
     guard::minus_one("rdma_create_id", || {
-        // SAFETY: the program's place for the id.
+        // SAFETY: NULL, or memory for the id.
         let place = unsafe { id.as_mut() }.ok_or(invalid("id is NULL"))?;
         let qp_type = if matches!(ps, RDMA_PS_UDP | RDMA_PS_IPOIB) { IBV_QPT_UD } else { IBV_QPT_RC };
         *place = create(channel, context, ps, qp_type)?;

@@ -1,7 +1,7 @@
 //! `librdmacm.so.1`: connections for C programs, translated to ferroce's NIC.
 //!
-//! All state of the NIC lives in libibverbs.so.1. This library reaches the functions that are not verbs through the
-//! table of `ferroce_bridge`.
+//! All state of the NIC is in libibverbs.so.1. This library calls its functions that are not verbs through the table of
+//! `ferroce_bridge`.
 //!
 //! | module | content |
 //! |---|---|
@@ -10,18 +10,18 @@
 //! | `guard` | the wrapper of every call: panics and refusals become error numbers |
 //! | `verbs` | libibverbs.so.1, as this library calls it |
 //! | `device`, `devices` | the one device, opened on first use |
-//! | `channel`, `event` | event channels, events, and what is done for the program when it gets one |
+//! | `channel`, `event` | event channels, events, and the library's part of each event |
 //! | `id`, `options` | ids and their options |
 //! | `address`, `route`, `addrinfo` | names, binding, routes |
-//! | `ib` | names of the family AF_IB |
+//! | `ib` | addresses of the family AF_IB |
 //! | `listen`, `connect`, `ece` | connecting, accepting, rejecting and disconnecting |
 //! | `qp`, `srq` | the id's own queues |
-//! | `endpoint` | all of it in one call |
+//! | `endpoint` | an id with all its objects in one call |
 //! | `multicast` | groups |
 //! | `rsocket` | sockets over connections |
 //!
-//! Every pointer is the program's. The manual says which of them must be good, and that is what each `SAFETY` comment
-//! leans on; NULL is refused wherever the manual does not give it a meaning.
+//! Every pointer comes from the program. The manual pages define which pointers must be valid, and each `SAFETY` comment
+//! relies on that. NULL is refused unless the manual page gives it a meaning.
 
 mod abi;
 mod address;

@@ -32,7 +32,7 @@ fn request(listener: &Id) -> Result<*mut rdma_cm_id, Refused> {
     let event = event::next_own(listener)?;
     match requested_id(listener, event) {
         Ok(id) => {
-            // SAFETY: the new id is ours to write until the program has it.
+            // SAFETY: the new id is not published.
             unsafe { (*id).event = event };
             Ok(id)
         }
@@ -46,7 +46,7 @@ fn request(listener: &Id) -> Result<*mut rdma_cm_id, Refused> {
 
 /// The id of a connection request, with a queue pair if the listener has attributes for one.
 fn requested_id(listener: &Id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id, Refused> {
-    // SAFETY: an event of ours that nobody else has.
+    // SAFETY: an event of ours that is not published.
     let event = unsafe { &*event };
     event::outcome(event)?;
     if event.event != RDMA_CM_EVENT_CONNECT_REQUEST {
@@ -65,7 +65,7 @@ fn requested_id(listener: &Id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm
 
 pub(crate) unsafe extern "C" fn get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     guard::minus_one("rdma_get_request", || {
-        // SAFETY: an id of ours, and the program's place for the new one.
+        // SAFETY: an id of ours, and NULL or memory for the new one.
         let (listener, place) = unsafe { (Id::of(listener)?, id.as_mut()) };
         *place.ok_or(invalid("id is NULL"))? = request(listener)?;
         Ok(())

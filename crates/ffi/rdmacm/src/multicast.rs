@@ -1,4 +1,4 @@
-//! Multicast groups that ids are in.
+//! Multicast groups of ids.
 
 use crate::abi::*;
 use crate::guard::{self, Refused, check, invalid, refused};
@@ -13,16 +13,16 @@ use std::ffi::{c_int, c_void};
 pub(crate) struct Group {
     address: Address,
     mgid: ibv_gid,
-    /// A send-only member, so its queue pair is not attached.
+    /// Whether it is a send-only member, whose queue pair is not attached.
     is_sender: bool,
-    /// Its event was delivered.
+    /// Whether its event was delivered.
     is_joined: bool,
     is_attached: bool,
     /// The program's context, which the event carries.
     context: *mut c_void,
 }
 
-// SAFETY: the context is a number of the program's, which nobody here follows.
+// SAFETY: the context is a value of the program that this library never dereferences.
 unsafe impl Send for Group {}
 
 fn join(id: &Id, address: Address, is_sender: bool, context: *mut c_void) -> Result<(), Refused> {
@@ -47,8 +47,8 @@ fn join(id: &Id, address: Address, is_sender: bool, context: *mut c_void) -> Res
     event::complete(id)
 }
 
-/// Handles the event of a join: attaches the queue pair, and returns the program's context. `None` if it has left the
-/// group meanwhile.
+/// Handles the event of a join: attaches the queue pair, and returns the program's context. Returns `None` if the id has
+/// left the group in the meantime.
 pub(crate) fn joined(id: &Id, mgid: &ibv_gid) -> Option<(*mut c_void, Result<(), Refused>)> {
     let mut state = id.state.lock();
     let group = state.groups.iter_mut().find(|group| group.mgid == *mgid && !group.is_joined)?;

@@ -21,13 +21,13 @@ struct PathData {
 }
 layout!(PathData, 72, gids = 16, traffic_class = 56);
 
-/// The first of the paths in both directions, which a program must give.
+/// The flags of the path that a program must set: the primary path of both directions.
 const PATH_NEEDED: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
 
-/// A value of the size that the option has.
+/// Reads a value, which must have the size of the option.
 ///
 /// # Safety
-/// NULL, or as many readable bytes.
+/// `value` is NULL, or has `len` readable bytes.
 unsafe fn value<T: Copy>(value: *const c_void, len: usize) -> Result<T, Refused> {
     if value.is_null() || len != size_of::<T>() {
         return Err(invalid("the value has not the size of the option"));
@@ -36,17 +36,17 @@ unsafe fn value<T: Copy>(value: *const c_void, len: usize) -> Result<T, Refused>
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
-/// Sets a route that the program found itself; the event of the resolution follows.
+/// Sets a route from the program. The event of a route resolution follows.
 ///
 /// # Safety
-/// As many readable bytes.
+/// `paths` is NULL, or has `len` readable bytes.
 pub(crate) unsafe fn set_path(id: &Id, paths: *const c_void, len: usize) -> Result<(), Refused> {
     let size = size_of::<PathData>();
     if paths.is_null() || len == 0 || !len.is_multiple_of(size) {
         return Err(invalid("the value is not a list of paths"));
     }
     let all = (0..len / size).map(|at| {
-        // SAFETY: inside the bytes, by the count; they need not be aligned.
+        // SAFETY: `at` is below the number of paths in `len` bytes; they need not be aligned.
         unsafe { paths.cast::<PathData>().add(at).read_unaligned() }
     });
     let path = all.into_iter().find(|path| path.flags & PATH_NEEDED == PATH_NEEDED);
@@ -57,14 +57,14 @@ pub(crate) unsafe fn set_path(id: &Id, paths: *const c_void, len: usize) -> Resu
     check(ask!(id, resolve_route()))
 }
 
-unsafe fn set_own(id: &Id, option: c_int, place: *const c_void, len: usize) -> Result<(), Refused> {
+unsafe fn set_own(id: &Id, option: c_int, value_ptr: *const c_void, len: usize) -> Result<(), Refused> {
     let is_bound = id.standing().local.version != 0;
-    // SAFETY: as many bytes as the program says.
+    // SAFETY: the caller passes `len` bytes of the program.
     unsafe {
         match option {
-            RDMA_OPTION_ID_TOS => id.set(Setting::Tos, value::<u8>(place, len)?.into()),
+            RDMA_OPTION_ID_TOS => id.set(Setting::Tos, value::<u8>(value_ptr, len)?.into()),
             RDMA_OPTION_ID_REUSEADDR | RDMA_OPTION_ID_AFONLY => {
-                let truth = u32::from(value::<c_int>(place, len)? != 0);
+                let truth = u32::from(value::<c_int>(value_ptr, len)? != 0);
                 if is_bound {
                     return Err(invalid("the id is bound, so this comes too late"));
                 }
@@ -72,7 +72,7 @@ unsafe fn set_own(id: &Id, option: c_int, place: *const c_void, len: usize) -> R
                 id.set(if is_reuse { Setting::ReuseAddress } else { Setting::AfOnly }, truth)
             }
             RDMA_OPTION_ID_ACK_TIMEOUT => {
-                let exponent = value::<u8>(place, len)?;
+                let exponent = value::<u8>(value_ptr, len)?;
                 if !matches!(id.qp_type(), IBV_QPT_RC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) || exponent > 31
                 {
                     return Err(invalid("no such timer, or no acknowledgements to wait for"));
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn set_option(
     len: usize,
 ) -> c_int {
     guard::minus_one("rdma_set_option", || {
-        // SAFETY: an id of ours, and as many bytes as the program says.
+        // SAFETY: an id of ours, and `len` bytes of the program.
         unsafe {
             let id = Id::of(id)?;
             match (level, option) {

@@ -11,7 +11,7 @@ const RTR: u32 = 2;
 const RTS: u32 = 3;
 const ERROR: u32 = 6;
 const IBV_QP_STATE: c_int = 1;
-/// Inline bytes instead of a scatter/gather entry.
+/// Inline bytes per scatter/gather entry that every queue pair supports.
 const INLINE_PER_SGE: u32 = 16;
 
 /// The NIC's attributes for a state.
@@ -26,13 +26,14 @@ fn modify(qp: *mut ibv_qp, mut attr: ibv_qp_attr, mask: c_int) -> Result<(), Ref
     check(unsafe { ibv_modify_qp(qp, &mut attr, mask) })
 }
 
-/// Moves the queue pair, if there is one, to RTR and RTS; on iWARP the connection does that. Missing depths are the negotiated ones.
+/// Moves the queue pair, if there is one, to RTR and RTS; on iWARP the connection does that. Without given depths, the negotiated
+/// ones apply.
 pub(crate) fn to_ready(id: &Id, responds: Option<u8>, depth: Option<u8>) -> Result<(), Refused> {
     let qp = id.qp();
     if qp.is_null() || id.device.is_iwarp {
         return Ok(());
     }
-    // Its access rights are known only now.
+    // INIT again: the access rights depend on the connection.
     let (attr, mask) = attributes(id, INIT)?;
     modify(qp, attr, mask)?;
     let (mut attr, mask) = attributes(id, RTR)?;
@@ -43,7 +44,7 @@ pub(crate) fn to_ready(id: &Id, responds: Option<u8>, depth: Option<u8>) -> Resu
     modify(qp, attr, mask)
 }
 
-/// Our request was accepted: sets the queue pair up and confirms it to the peer.
+/// Handles the acceptance of our request: sets up the queue pair, and confirms that to the peer.
 pub(crate) fn establish(id: &Id) -> Result<(), Refused> {
     to_ready(id, None, None).and_then(|()| check(ask!(id, establish()))).inspect_err(|_| to_error(id))
 }
@@ -119,7 +120,7 @@ pub(crate) fn extended(attr: &ibv_qp_init_attr) -> ibv_qp_init_attr_ex {
     }
 }
 
-/// Fills in the defaults of the id, and refuses contradictions.
+/// Fills in the defaults of the id, and refuses attributes that contradict it.
 fn complete(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Refused> {
     // SAFETY: the id's own structure, and a domain that the program gave.
     let (abi, foreign) = unsafe {
@@ -179,12 +180,12 @@ pub(crate) fn create(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Refu
     // SAFETY: an open context, and attributes.
     let qp = made(unsafe { create_qp_of(abi.verbs, attr) }).inspect_err(|_| destroy_cqs(id))?;
     if let Err(refused) = initialise(id, qp) {
-        // SAFETY: nobody else has seen it.
+        // SAFETY: just made and not published.
         unsafe { ibv_destroy_qp(qp) };
         destroy_cqs(id);
         return Err(refused);
     }
-    // SAFETY: just made. The receiving end of an extended connection has no domain of its own.
+    // SAFETY: just made. An XRC target queue pair has no protection domain.
     let pd = unsafe { (*qp).pd };
     if !pd.is_null() {
         abi.pd = pd;
@@ -213,7 +214,7 @@ pub(crate) unsafe extern "C" fn create_qp(
     })
 }
 
-/// The same with plain attributes, in which the program finds the actual sizes.
+/// The same with plain attributes, which the call updates with the actual sizes.
 pub(crate) fn create_plain(id: &Id, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<(), Refused> {
     let mut wanted = extended(attr);
     wanted.pd = pd;
@@ -249,7 +250,7 @@ pub(crate) unsafe extern "C" fn init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     guard::minus_one("rdma_init_qp_attr", || {
-        // SAFETY: an id of ours, and places for the answers.
+        // SAFETY: an id of ours; the others are NULL, or memory for the results.
         let (id, attr, mask) = unsafe { (Id::of(id)?, attr.as_mut(), mask.as_mut()) };
         let (Some(attr), Some(mask)) = (attr, mask) else { return Err(invalid("qp_attr or mask is NULL")) };
         (*attr, *mask) = attributes(id, attr.qp_state)?;

@@ -8,9 +8,9 @@ use crate::id::{Id, ask};
 use ferroce_bridge::cm::Standing;
 use std::ffi::c_int;
 
-/// "Exactly", where a record can also say "more than" and "less than".
+/// The selector "exactly"; the others are "more than" and "less than".
 const EXACTLY: u8 = 2;
-/// 100 Gb/s, which the port reports, as the verbs number rates.
+/// 100 Gb/s as a code of `enum ibv_rate`.
 const RATE: u8 = 16;
 
 /// The path record of a route. There are no LIDs on RoCE, and both directions are the same.

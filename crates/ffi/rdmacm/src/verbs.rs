@@ -67,7 +67,7 @@ operation!(create_srq_of, create_srq_ex, ibv_srq_init_attr_ex, ibv_srq);
 operation!(open_xrcd, open_xrcd, ibv_xrcd_init_attr, ibv_xrcd);
 
 /// # Safety
-/// A domain of ours that nobody uses any more.
+/// A domain of ours that is not used afterwards.
 pub(crate) unsafe fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     // SAFETY: as the caller promises.
     match unsafe { tables((*xrcd).context) }.close_xrcd {

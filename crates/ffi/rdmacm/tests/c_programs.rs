@@ -1,4 +1,4 @@
-//! Small C programs, compiled against the real headers and run on our libraries: what no foreign program shows.
+//! Small C programs, compiled against the headers of rdma-core and run on our libraries. They test what no foreign program tests.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn compile(name: &str) -> Option<PathBuf> {
         return None;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
-    // Two tests may want the same program at the same time, and one must not overwrite what the other runs.
+    // Two tests may use the same program at the same time, so each compiles its own file.
     static COMPILED: AtomicU32 = AtomicU32::new(0);
     let count = COMPILED.fetch_add(1, Ordering::Relaxed);
     let program = support::scratch().join(format!("cm-{name}.{}.{count}", std::process::id()));
@@ -36,7 +36,7 @@ fn compile(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs it with the libraries of a folder. `timeout` ends a hang, which is a failure like any other.
+/// Runs it with the libraries of a folder. `timeout` ends a program that hangs, and the test fails.
 fn execute(words: &[&str], program: &Path, libraries: &Path) -> Output {
     Command::new("timeout")
         .arg("300")
@@ -52,7 +52,7 @@ fn run(name: &str) {
     run_below(&[], name);
 }
 
-/// The same below another command.
+/// The same as an argument of another command.
 fn run_below(words: &[&str], name: &str) {
     let Some(program) = compile(name) else { return };
     let out = execute(words, &program, &support::library_folder());
@@ -105,7 +105,7 @@ fn a_child_has_a_device_of_its_own() {
     run("fork");
 }
 
-/// Nothing is read that was freed, nothing is lost.
+/// No read of freed memory, no leak.
 #[test]
 fn connections_live_and_end_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -129,7 +129,7 @@ fn sockets_over_connections() {
     run("rsockets");
 }
 
-/// The words in front of a program whose device is an iWARP one.
+/// The command that runs a program with an iWARP device.
 const IWARP: [&str; 2] = ["env", "FERROCE_WIRE=iwarp"];
 
 #[test]
@@ -149,7 +149,7 @@ fn a_hostile_peer_of_a_socket_hurts_only_its_own_connection() {
     run("hostile");
 }
 
-/// Beside the system's libibverbs ours has nothing to work with, and says so instead of crashing.
+/// With the libibverbs of the system our library finds no device, and returns an error.
 #[test]
 fn another_libibverbs_is_no_device() {
     let Some(program) = compile("foreign") else { return };

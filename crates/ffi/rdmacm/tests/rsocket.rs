@@ -1,5 +1,5 @@
-//! The parts of rsockets that need no NIC, with the unit tests that lie in them. A test of the library itself would be
-//! linked with whatever libibverbs the system has, so they are taken into a program of their own.
+//! The modules of rsockets that need no NIC, with their unit tests. A test of the library itself would be linked with the
+//! libibverbs of the system, so this program includes the modules.
 #![allow(dead_code, unused_imports, reason = "what the rest of the library uses is not here")]
 
 mod guard {

@@ -1,5 +1,5 @@
-//! The names and versions that the library exports. A wrong one breaks programs without a word: the linker does not
-//! complain, and a program that asks for the version finds nothing.
+//! The names and versions that the library exports. A wrong version causes no error of the linker, but programs that need the
+//! right one do not find the symbol.
 
 #[path = "../../ibverbs/tests/support/elf.rs"]
 mod elf;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use support::library;
 
-/// How the names of versions begin.
+/// The prefix of the names of versions.
 const VERSIONS: &str = "RDMACM_";
 const LIST: &str = include_str!("../symbols.txt");
 
@@ -25,7 +25,7 @@ fn the_library_exports_exactly_the_list() {
     assert_exports(&library(), VERSIONS, LIST);
 }
 
-/// The list is what Debian 12 ships (rdma-core 44) and the versions since then, up to rdma-core 65.
+/// The list has the symbols of Debian 12 (rdma-core 44) and of later versions up to rdma-core 65.
 #[test]
 fn the_list_is_that_of_the_real_library() {
     let places = ["/usr/lib/x86_64-linux-gnu/librdmacm.so.1", "/usr/lib/aarch64-linux-gnu/librdmacm.so.1"];
@@ -42,8 +42,8 @@ fn the_list_is_that_of_the_real_library() {
     assert!(missing.is_empty(), "the real library has no {missing:?}");
 }
 
-/// Programs find the library by this name, and it must stay while calls of other threads are in it. It finds the verbs as
-/// the real one does.
+/// Programs find the library by its SONAME, and it must stay loaded while other threads are inside its calls. It needs libibverbs,
+/// as that of rdma-core does.
 #[test]
 fn the_library_is_named_stays_loaded_and_needs_the_verbs() {
     let Ok(out) = Command::new("readelf").args(["-W", "-d"]).arg(library()).output() else {

@@ -1,9 +1,9 @@
-//! The functions that are wrapped, as the loader finds them behind us.
+//! The lookup of the wrapped functions, which follow this library in the loader's search order.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function that is looked for once.
+/// A function that is looked up once.
 pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -20,7 +20,7 @@ impl Next {
         if !found.is_null() {
             return found;
         }
-        // SAFETY: the name is a terminated string; the answer is a function of a library that stays loaded.
+        // SAFETY: the name is a terminated string; the result is a function of a library that stays loaded.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.found.store(found, Ordering::Relaxed);
         found
@@ -29,6 +29,6 @@ impl Next {
 
 /// Sets `errno`.
 pub(crate) fn set_errno(code: i32) {
-    // SAFETY: libc gives each thread a valid place for it.
+    // SAFETY: libc has an `errno` for every thread.
     unsafe { *libc::__errno_location() = code };
 }

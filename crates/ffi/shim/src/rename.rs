@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The redirected folders; entries of the first are links into the second.
 const FOLDERS: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/class/ferroce", b"/dev/infiniband"];
 const VARIABLE: &CStr = c"FERROCE_SHIM";
-const ROOM: usize = libc::PATH_MAX as usize;
+const CAPACITY: usize = libc::PATH_MAX as usize;
 
-/// A name, changed or not. Lives on the stack of the wrapper.
+/// A name, changed or not. It is on the stack of the wrapper.
 pub(crate) struct Name {
     given: *const c_char,
-    changed: Option<[u8; ROOM]>,
+    changed: Option<[u8; CAPACITY]>,
 }
 
 impl Name {
-    /// The name that `given` stands for.
+    /// The name to use in place of `given`.
     ///
     /// # Safety
     /// `given` is null or a terminated string that lives as long as this value.
     pub(crate) unsafe fn of(given: *const c_char) -> Name {
         // SAFETY: the caller's promise.
-        let is_ours = unsafe { is_shown(given) };
+        let is_ours = unsafe { is_redirected(given) };
         let root = if is_ours { root() } else { None };
         // SAFETY: `given` passed the check above, so it is a terminated string.
         let changed =
@@ -40,22 +40,22 @@ impl Name {
     }
 }
 
-/// Length of the folder's name that is prepended.
+/// The length of the folder name that [`Name::of`] prepends.
 pub(crate) fn root_len() -> usize {
     root().map_or(0, |root| root.to_bytes().len())
 }
 
-/// Most names are rejected at their second byte, before their length is known.
+/// Whether a name is redirected. Most names are rejected at their second byte, before their length is known.
 ///
 /// # Safety
 /// `given` is null or a terminated string.
-unsafe fn is_shown(given: *const c_char) -> bool {
+unsafe fn is_redirected(given: *const c_char) -> bool {
     if given.is_null() {
         return false;
     }
     FOLDERS.iter().any(|folder| {
         for (at, &expected) in folder.iter().enumerate() {
-            // SAFETY: the bytes before `at` were equal to the folder's and so none of them ended the string.
+            // SAFETY: the bytes before `at` equal those of the folder, so none of them is the terminator.
             if unsafe { *given.add(at) } as u8 != expected {
                 return false;
             }
@@ -65,10 +65,10 @@ unsafe fn is_shown(given: *const c_char) -> bool {
     })
 }
 
-fn join(root: &[u8], name: &[u8]) -> Option<[u8; ROOM]> {
-    let mut bytes = [0; ROOM];
+fn join(root: &[u8], name: &[u8]) -> Option<[u8; CAPACITY]> {
+    let mut bytes = [0; CAPACITY];
     let end = root.len() + name.len();
-    if end >= ROOM {
+    if end >= CAPACITY {
         return None;
     }
     bytes[..root.len()].copy_from_slice(root);
@@ -77,13 +77,13 @@ fn join(root: &[u8], name: &[u8]) -> Option<[u8; ROOM]> {
 }
 
 /// The folder with our files. The environment is read once, since a program may change it. The pointer stays valid:
-/// libc never frees the original environment. A setuid program reads nothing: its caller chose the environment.
+/// libc never frees the original environment. In a setuid program the variable is ignored: its caller chose the environment.
 fn root() -> Option<&'static CStr> {
     static ROOT: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
     static ABSENT: c_char = 0;
     let mut root = ROOT.load(Ordering::Relaxed);
     if root.is_null() {
-        // SAFETY: it reads a number that the kernel passed at the start of the process.
+        // SAFETY: reads a number that the kernel passed at the start of the process.
         let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
         if !has_more_rights {
             // SAFETY: the name is a terminated string. The variable was there when the process started, so its text lies
@@ -95,7 +95,7 @@ fn root() -> Option<&'static CStr> {
         }
         ROOT.store(root, Ordering::Relaxed);
     }
-    // SAFETY: either the environment's text or the empty string above.
+    // SAFETY: either the text in the environment or the empty string above.
     let root = unsafe { CStr::from_ptr(root) };
     (root.to_bytes().first() == Some(&b'/')).then_some(root)
 }

@@ -1,4 +1,4 @@
-//! The functions that return a name: it must be the program's name, not the redirected one.
+//! The functions that return a name. The result must be the program's name, not the redirected one.
 
 use crate::next::{Next, set_errno};
 use crate::rename::{Name, root_len};
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn realpath(path: *const c_char, answer: *mut c_cha
         let name = Name::of(path);
         let found = function(name.as_ptr(), answer);
         if name.is_changed() {
-            uncover(name.as_ptr(), found);
+            strip_root(name.as_ptr(), found);
         }
         found
     }
@@ -55,12 +55,11 @@ pub(crate) unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *
     unsafe { realpath(path, std::ptr::null_mut()) }
 }
 
-/// Removes our folder from the front of a result that is inside it; a link to elsewhere, such as /dev/null, stays
-/// unchanged.
+/// Removes our folder from the front of a result that is inside it. A result outside it, such as /dev/null, stays unchanged.
 ///
 /// # Safety
-/// `within` is a name that we made; `answer` is null or a terminated string that may be written.
-unsafe fn uncover(within: *const c_char, answer: *mut c_char) {
+/// `within` is a changed name; `answer` is null or a terminated string that is writable.
+unsafe fn strip_root(within: *const c_char, answer: *mut c_char) {
     if answer.is_null() {
         return;
     }

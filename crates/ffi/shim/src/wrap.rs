@@ -1,15 +1,15 @@
 //! The wrappers: each is the function of libc with the same name and arguments, with the file name changed.
 //!
 //! `open` and similar functions take a mode only with some flags, as a variadic argument in C. The calling
-//! conventions of Linux pass that argument in the same register either way, so a missing third argument is passed on
-//! unread.
+//! conventions of Linux pass that argument in the same register either way, so the wrapper passes a missing argument
+//! without reading it.
 
 use crate::next::{Next, set_errno};
 use crate::rename::Name;
 use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, mode_t, size_t, ssize_t};
 use std::ffi::c_void;
 
-/// Declares wrappers. `name` is the file name argument; the others are passed on.
+/// Declares wrappers. `name` is the file name argument; the others are passed unchanged.
 macro_rules! wrap {
     ($($symbol:ident($($before:ident: $before_type:ty),*; $name:ident $(, $after:ident: $after_type:ty)*)
         -> $answer:ty, else $failed:expr;)+) => { $(

@@ -12,12 +12,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
-/// Transport timer exponent of a path: 0.5 seconds. Long enough for a peer whose machine is busy.
+/// Transport timer exponent of a path: 0.5 seconds, which also suffices for a peer on a busy machine.
 const ACK_TIMEOUT: u8 = 17;
 const HOP_LIMIT: u8 = 64;
 
 impl CmId {
-    /// Binds to an address and port; port 0 for any that is free.
+    /// Binds to an address and port; port 0 selects a free one.
     pub fn bind(&self, address: SocketAddr) -> Result<(), Error> {
         self.usable()?;
         let mut state = self.state.lock();
@@ -88,7 +88,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Finds the local address from which `destination` is reached, and binds to it unless the program has.
+    /// Finds the local address from which `destination` is reached, and binds to it unless the id is bound.
     /// [`CmEventKind::AddrResolved`] or [`CmEventKind::AddrError`] follows.
     pub fn resolve_addr(
         self: &Arc<Self>,
@@ -133,7 +133,7 @@ impl CmId {
         let Some(path) = state.path.as_mut() else {
             return Err(CmRefusal::WrongState { why: "the address is not resolved" }.into());
         };
-        // Options may have been set since the address was resolved.
+        // The program may have set options after the address was resolved.
         path.traffic_class = options.tos;
         path.ack_timeout = options.ack_timeout.unwrap_or(ACK_TIMEOUT);
         state.is_routed = true;
@@ -163,7 +163,7 @@ impl CmId {
         Ok(())
     }
 
-    /// The path between two addresses, as far as it has one.
+    /// The path between two addresses, if there is one.
     pub(super) fn path_between(&self, from: IpAddr, to: IpAddr) -> Option<Path> {
         self.find_path(&IdState::default(), Some(from), to, 0).ok()
     }
@@ -202,7 +202,7 @@ impl CmId {
     }
 }
 
-/// Backlog of a listener that asks for 0.
+/// Backlog of a listener that requests 0.
 const DEFAULT_BACKLOG: u32 = 1024;
 
 fn loopback(like: IpAddr) -> IpAddr {
@@ -236,8 +236,8 @@ fn scope_of(address: IpAddr, af_only: bool) -> Scope {
     }
 }
 
-/// The address from which the system would send; if the device does not have that one, another of the same kind. A device
-/// that has only 127.0.0.5 reaches 127.0.0.6 from there, although the system would choose 127.0.0.1.
+/// The source address that the kernel would choose, or another one of the same kind if the device does not have it. For example, a device
+/// that has only 127.0.0.5 reaches 127.0.0.6 from there, although the kernel would choose 127.0.0.1.
 fn source_for(entries: &[GidEntry], to: IpAddr, scope_id: u32) -> Result<IpAddr, CmRefusal> {
     let unreachable = |source| CmRefusal::Unreachable { destination: to, source };
     let chosen = source_towards(None, to, scope_id).map_err(unreachable)?;

@@ -30,11 +30,11 @@ impl CmId {
         let managed = self.service.managed.lock();
         let (mut attr, mask) = managed.cm.qp_attributes(comm, state).map_err(CmRefusal::from)?;
         attr.min_rnr_timer = options.min_rnr_timer.unwrap_or(attr.min_rnr_timer);
-        // Also for the end that accepted, whose path the other end chose.
+        // Also at the accepting end, whose path the peer chose.
         attr.timeout = options.ack_timeout.unwrap_or(attr.timeout);
         drop(managed);
         if let Some(path) = path.filter(|_| mask.contains(AttrMask::AV)) {
-            // Since the path was found, other addresses may have appeared or left, and moved ours in the table.
+            // Added or removed addresses may have moved the source address in the GID table.
             let found = self.service.addresses.find(path.sgid);
             let gone = || CmRefusal::AddressNotAvailable { address: path.sgid.to_ip() };
             attr.av.sgid_index = found.ok_or_else(gone)?.0;
@@ -43,7 +43,8 @@ impl CmId {
     }
 }
 
-/// iWARP: the connection itself moves the queue pair to RTS. A program that sets its own queue pair up state by state changes nothing.
+/// iWARP: connecting moves the queue pair to RTS. A program may still set up its queue pair state by state: except for INIT before the
+/// connection, the attributes contain only the access rights.
 fn stream_attributes(state: QpState, is_connected: bool) -> Result<(QpAttr, AttrMask), Error> {
     let rights = AttrMask::ACCESS_FLAGS;
     let mask = match state {

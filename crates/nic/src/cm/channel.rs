@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Numbers events, so that each id can store the numbers of its own: a program that ends ten thousand connections has ten
-/// thousand events waiting, and must not search all of them for each id.
+/// The number of the next event. Each id stores the numbers of its events. Otherwise a program that ends ten thousand connections would
+/// search ten thousand waiting events for each id.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Events by their numbers, the first one first.
@@ -24,7 +24,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds an event. Returns it if nobody will ever read it; the caller then drops it where that is allowed.
+    /// Adds an event. Returns it if the channel was dropped; the caller then drops the event where this is allowed.
     pub(super) fn push(&self, event: CmEvent) -> Option<CmEvent> {
         let mut waiting = self.waiting.lock();
         let Some(queue) = waiting.as_mut() else { return Some(event) };
@@ -58,7 +58,7 @@ impl Queue {
         Some(event)
     }
 
-    /// The next event. It counts as handed out, and `seen` gets it, before another thread can get the next one.
+    /// The next event. Counts it as handed out and passes it to `seen` before another thread can get the next one.
     fn pop(&self, seen: impl FnOnce(&CmEvent)) -> Option<CmEvent> {
         let mut waiting = self.waiting.lock();
         let (number, event) = waiting.as_mut()?.pop_first()?;
@@ -67,7 +67,7 @@ impl Queue {
         listener.as_deref().unwrap_or(&event.id).count_handed_out();
         seen(&event);
         drop(waiting);
-        // It may be the last handle, and dropping that needs other locks.
+        // May be the last handle, whose drop takes other locks.
         drop(listener);
         Some(event)
     }
@@ -89,7 +89,7 @@ impl CmChannel {
         self.wait_seeing(|_| {})
     }
 
-    /// The same; `seen` gets the event before another thread can get the next one. Of the channel and of ids, it may call only
+    /// The same, but passes the event to `seen` before another thread can get the next one. `seen` must not call the channel or ids, except
     /// [`CmId::set_cookie`].
     pub fn wait_seeing(&self, mut seen: impl FnMut(&CmEvent)) -> std::io::Result<CmEvent> {
         loop {

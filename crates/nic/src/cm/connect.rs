@@ -21,7 +21,7 @@ impl CmId {
         let (Some(mut path), true) = (state.path, state.is_routed) else {
             return Err(CmRefusal::WrongState { why: "the route is not resolved" }.into());
         };
-        // Since then, the source address may have moved in the table, or left.
+        // After the resolution, the source address may have moved in the GID table, or been removed.
         let still = self.service.addresses.find(path.sgid);
         let gone = || CmRefusal::AddressNotAvailable { address: path.sgid.to_ip() };
         path.sgid_index = still.ok_or_else(gone)?.0;
@@ -100,7 +100,7 @@ impl CmId {
                 private_data,
             };
             let accepted = managed.accept(comm, &accept, found.as_ref().map(|(_, qp)| qp.clone()));
-            // Before the answer leaves: otherwise a peer on this host could write to memory that its packets may not reach yet.
+            // Before the answer leaves: otherwise a peer on this host could write directly to memory while its packets are still dropped.
             found.inspect(|(engine, qp)| engine.withdraw_if_shut(qp));
             accepted
         })
@@ -120,7 +120,7 @@ impl CmId {
         })
     }
 
-    /// Tells the peer, after `ConnectResponse`, that the queue pair is ready (RTU).
+    /// Sends the RTU after `ConnectResponse`: the queue pair is ready.
     pub fn establish(&self) -> Result<(), Error> {
         if self.streams()?.is_some() {
             return Err(CmRefusal::WrongState { why: "iWARP has no `ConnectResponse`" }.into());
@@ -128,7 +128,7 @@ impl CmId {
         self.with_comm(|managed, comm| managed.cm.establish(comm, &[]))
     }
 
-    /// Reports that data arrived although the peer's RTU did not: `Established` follows. No error if the RTU came meanwhile.
+    /// Reports that data arrived before the peer's RTU: `Established` follows. Not an error if the RTU has arrived meanwhile.
     pub fn notify_established(&self) -> Result<(), Error> {
         // iWARP reports `Established` with the first FPDU.
         if self.streams()?.is_some() {

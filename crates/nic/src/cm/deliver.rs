@@ -77,7 +77,7 @@ impl Managed {
         }
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     fn forget(&mut self, id: CommId) {
         self.ids.remove(&id);
         self.forget_shut(id);

@@ -6,7 +6,7 @@ use ferroce_proto::verbs::AddressVector;
 use ferroce_proto::{Qkey, Qpn};
 use std::sync::{Arc, Weak};
 
-/// Key of datagram queue pairs in the UDP port space, unless the program chose one.
+/// Q_Key of datagram queue pairs in the UDP port space, unless the program chose one.
 pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 
 /// Kinds of events; the numbers are those of librdmacm.
@@ -16,11 +16,11 @@ pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 pub enum CmEventKind {
     /// The local address for the destination was found.
     AddrResolved = 0,
-    /// There is no such address; the status is a negative error number.
+    /// No local address was found; the status is a negative error number.
     AddrError = 1,
-    /// The path to the destination is fixed.
+    /// The path to the destination was found.
     RouteResolved = 2,
-    /// There is no path.
+    /// No path was found.
     RouteError = 3,
     /// A peer requests a connection: the event has a new id, and the listener that received the request.
     ConnectRequest = 4,
@@ -42,7 +42,7 @@ pub enum CmEventKind {
     MulticastJoin = 12,
     /// The group could not be joined.
     MulticastError = 13,
-    /// The address moved to another interface, or left.
+    /// The address moved to another interface, or was removed.
     AddrChange = 14,
     /// The queue pair may be used again.
     TimewaitExit = 15,
@@ -53,9 +53,9 @@ pub enum CmEventKind {
 pub struct ConnParam {
     /// Bytes from program to program. In events, the whole private data field of the message.
     pub private_data: Vec<u8>,
-    /// READs and atomics that it answers concurrently, at most.
+    /// Most READs and atomics that it answers concurrently.
     pub responder_resources: u8,
-    /// READs and atomics that it has outstanding, at most.
+    /// Most READs and atomics that it has outstanding.
     pub initiator_depth: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
@@ -67,7 +67,7 @@ pub struct ConnParam {
     pub srq: bool,
     /// The queue pair: the local one in calls, the peer's in events.
     pub qpn: Qpn,
-    /// Key of a datagram queue pair, if it is not [`UDP_QKEY`].
+    /// Q_Key of a datagram queue pair, if it is not [`UDP_QKEY`].
     pub qkey: Option<Qkey>,
     /// Vendor options.
     pub ece: Ece,

@@ -1,8 +1,8 @@
-//! Ids whose address leaves the host, and ids whose device is removed.
+//! Ids whose address is removed from the host, and ids whose device is removed.
 //!
-//! Linux reports `ADDR_CHANGE` when a bond changes its link, as a hint: the id stays usable. Here an address can leave by itself,
-//! and the same event reports it. When the device is removed, its ids become unusable: their connections are released, and the
-//! program can only destroy them.
+//! Linux reports `ADDR_CHANGE` when a bond changes its link, as a hint: the id stays usable. Here the same event also reports the removal of
+//! an address. When the device is removed, its ids become unusable: their connections are released, and the program can only destroy
+//! them.
 
 use super::event::{CmEvent, CmEventKind};
 use super::id::IdState;
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// All ids of a NIC, by their addresses in memory. Its lock is taken last, and no other work is done while it is held.
+/// All ids of a NIC, by their addresses in memory. No other lock is taken while its lock is held.
 #[derive(Default)]
 pub(super) struct LiveIds(Mutex<HashMap<usize, Weak<CmId>>>);
 
@@ -36,7 +36,7 @@ impl LiveIds {
 }
 
 impl CmService {
-    /// The GID table changed: raises an event for the ids whose address moved or left.
+    /// The GID table changed: raises an event for the ids whose address moved or was removed.
     pub(crate) fn follow_addresses(&self, old: &[GidEntry], new: &[GidEntry]) {
         let stays = |e: &&GidEntry| new.iter().any(|n| (n.gid, n.if_index) == (e.gid, e.if_index));
         let left: Vec<Gid> = old.iter().filter(|e| !stays(e)).map(|e| e.gid).collect();
@@ -69,7 +69,7 @@ impl CmId {
         if kind == CmEventKind::DeviceRemoval {
             self.is_removed.store(true, Ordering::Release);
         }
-        // Under the lock: an event that is pushed after `close` would never be read. `self` is not the last handle.
+        // Under the lock of the state: an event pushed after `close` would never be read. `self` is not the last handle.
         drop(self.queue().push(CmEvent::new(kind, 0, self.clone())));
         true
     }
@@ -87,7 +87,7 @@ impl CmId {
 }
 
 impl IdState {
-    /// The address that ties it to the device; `None` if it is unbound or bound to the wildcard address.
+    /// The address of the device to which it is bound; `None` if it is unbound or bound to the wildcard address.
     fn device_gid(&self) -> Option<Gid> {
         self.local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified()).map(Gid::from_ip)
     }

@@ -28,9 +28,9 @@ pub struct CmOptions {
     pub af_only: bool,
     /// The port space of its port, where it differs from the id's own: service ids of AF_IB addresses contain it.
     pub port_space: Option<PortSpace>,
-    /// Whether a listener gets the whole private data of connection requests, which then need no IP header in it.
+    /// Whether a listener gets the whole private data of connection requests, which then need not contain an IP header.
     pub full_private_data: bool,
-    /// How long the peer may take to answer: 4.096 us * 2^n; 20 by default.
+    /// Exponent of the time in which the peer must answer: 4.096 us * 2^n; 20 by default.
     pub response_timeout: Option<u8>,
     /// How often a message is retried; 15 by default.
     pub max_retries: Option<u8>,
@@ -42,9 +42,9 @@ pub(super) struct Bound {
     pub(super) space: PortSpace,
     pub(super) port: u16,
     pub(super) scope: Scope,
-    /// It comes from this process's block of ephemeral ports.
+    /// Whether the port comes from this process's block of ephemeral ports.
     pub(super) is_ephemeral: bool,
-    /// The registry's table of ports lists it.
+    /// Whether the registry's table of ports lists it.
     pub(super) is_listed: bool,
 }
 
@@ -58,11 +58,11 @@ pub(super) struct IdState {
     pub(super) comm: Option<CommId>,
     pub(super) listener: Option<ListenerId>,
     pub(super) is_closed: bool,
-    /// iWARP: a socket that is bound and not used yet.
+    /// iWARP: the bound socket, until it connects or listens.
     pub(super) socket: Option<StreamSocket>,
     /// iWARP: the number of its connection or listener.
     pub(super) stream: Option<u64>,
-    /// A key of its own.
+    /// Its own key, which replaces that of the device.
     pub(super) secret: Option<Secret>,
 }
 
@@ -80,13 +80,13 @@ pub struct CmId {
     /// Numbers of the events of this id that wait in the queue, in order.
     pub(super) events: Mutex<SmallVec<[u64; 4]>>,
     pub(super) state: Mutex<IdState>,
-    /// Not in the state: its lock is held by those who wait for the connection manager, which reports failures with this.
+    /// Not in the state, whose lock may be held by a thread that waits for the manager: the manager reports failures with this address.
     pub(super) peer: Mutex<Option<SocketAddr>>,
     pub(super) is_removed: AtomicBool,
 }
 
 impl CmId {
-    /// Makes an id whose events go to `channel`. It keeps `device` open, whose service this is.
+    /// Creates an id whose events go to `channel`. It keeps `device` open, the device of `service`.
     pub(crate) fn new(
         service: Arc<CmService>,
         device: Arc<dyn Any + Send + Sync>,
@@ -119,8 +119,8 @@ impl CmId {
 
     /// The id of a new connection request.
     pub(super) fn from_request(listener: &CmId, request: &Request) -> Arc<CmId> {
-        // The addresses are those of the packets. The request contains addresses too, but a sender can forge them, and programs
-        // may use addresses for access control.
+        // Use the addresses of the packets. A sender can forge the addresses in the request, and programs may use addresses for access
+        // control.
         let (local, peer) = (request.path.sgid.to_ip(), request.path.dgid.to_ip());
         let state = IdState {
             local: Some(SocketAddr::new(local, request.service.port())),
@@ -168,7 +168,7 @@ impl CmId {
         .listed()
     }
 
-    /// The program's number.
+    /// The number that the program assigned.
     pub fn cookie(&self) -> u64 {
         self.cookie.load(Ordering::Relaxed)
     }
@@ -192,7 +192,7 @@ impl CmId {
     pub fn is_datagram(&self) -> bool {
         self.is_datagram.load(Ordering::Relaxed)
     }
-    /// Sets that for a new id of [`PortSpace::Ib`], which has both; the other spaces imply it.
+    /// Sets this for a new id of [`PortSpace::Ib`]. The other port spaces imply it.
     pub fn set_datagram(&self, is_datagram: bool) {
         if self.space == PortSpace::Ib {
             self.is_datagram.store(is_datagram, Ordering::Relaxed);
@@ -264,9 +264,9 @@ impl CmId {
         let listened = self.release();
         drop(self.queue().take_of(self));
         if listened {
-            let asked =
+            let is_request =
                 |event: &CmEvent| event.listener.as_ref().is_some_and(|l| std::ptr::eq(l.as_ptr(), self));
-            drop(self.queue().take_out(asked));
+            drop(self.queue().take_out(is_request));
         }
     }
 

@@ -1,9 +1,9 @@
-//! Peers on this host that are killed.
+//! Detection of killed peers on this host.
 //!
-//! A kernel ends the connections of a process that is killed, and notifies their peers. In user space nobody is left to do that, so the
-//! peers check: once a second, they test whether the processes they are connected with still hold their slots in the registry. A process is
-//! watched only if the registry listed it as alive at the peer's address when the connection was made. Processes of another machine, user or
-//! network namespace are not in the registry, so they are never declared dead.
+//! A kernel ends the connections of a killed process and notifies their peers. A user-space NIC dies with its process, so its peers check:
+//! once a second they test whether the processes of their connections still hold their slots in the registry. A process is watched only if
+//! the registry listed it as alive at the peer's address when the connection was made. Processes of another machine, user or network
+//! namespace are not in the registry, so they are never declared dead.
 
 use super::CmService;
 use super::service::Managed;
@@ -12,7 +12,7 @@ use ferroce_proto::{Gid, Time};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Interval of the checks. The background thread never sleeps longer anyway.
+/// Interval of the checks. The background thread never sleeps longer than this.
 const EVERY_NS: u64 = 1_000_000_000;
 /// The time of the next check while no peer is watched.
 const NEVER: u64 = u64::MAX;
@@ -30,7 +30,7 @@ impl Default for Watched {
 }
 
 impl CmService {
-    /// Watches a process that a connection is being made with. The address is one of this host.
+    /// Watches the peer process of a new connection. The address is one of this host.
     pub(super) fn watch_peer(&self, peer: (Gid, u8), now: Time) {
         let (address, slot) = peer;
         let Some(ports) = self.ports.as_ref().filter(|_| slot != 0 && slot != self.slot) else { return };
@@ -59,7 +59,7 @@ impl CmService {
         }
         let known: BTreeSet<(Gid, u8)> = managed.cm.peers().into_iter().collect();
         let mut peers = self.watched.peers.lock();
-        // A dead peer stays as long as there are connections with it: one that was answered but not yet confirmed ends later.
+        // A dead peer stays in the list while it has connections: one that was answered but not yet confirmed ends later.
         peers.retain(|peer| known.contains(peer));
         for peer in peers.iter() {
             self.lives(*peer, managed, now);

@@ -25,8 +25,8 @@ impl CmService {
         self.manage_locked(self.managed.lock(), work)
     }
 
-    /// Messages leave before the program gets the event that they answer, and in the order of the state machine, so under its lock. A
-    /// program may exit as soon as it gets `Disconnected`; the peer would then wait for its answer in vain.
+    /// Sends messages under the lock, so that they keep the order of the state machine and leave before their events reach the program. A
+    /// program may exit as soon as it gets `Disconnected`; an answer that is still queued would be lost.
     fn manage_locked<R>(
         &self,
         mut managed: MutexGuard<'_, Managed>,
@@ -77,8 +77,8 @@ impl CmService {
             if !tx.has_room(len) {
                 send(tx);
             }
-            // Processes that share an address share QP1, and the kernel picks one of them by flow. A new flow per message gives a
-            // retry another path if the first was lost while a process forwarded it.
+            // Processes that share an address share QP1, and the kernel picks one of them by flow. A new flow per message lets a retry
+            // reach another process if the first message was lost while a process forwarded it.
             let route = Route { entropy: fresh_entropy(), ..message.route };
             let packet = tx.reserve(&route, len);
             headers.write(packet);
@@ -106,7 +106,7 @@ impl CmService {
 }
 
 impl ManagementAgent for CmService {
-    /// Handles a packet to QP1, or forwards it to the process that it is for.
+    /// Handles a packet to QP1, or forwards it to the process that must handle it.
     fn receive(&self, rx: &RxPacket<'_>, packet: &Packet<'_>, now: Time) {
         match check_gsi(&packet.headers) {
             Ok(()) => {}
@@ -128,7 +128,7 @@ impl ManagementAgent for CmService {
             }
         };
         if let Destination::Slot(slot) = self.destination(&mad, rx.arrival.dgid) {
-            // That process is alive, so at worst it is slow. This one must not answer for it; the peer will retry.
+            // That process is alive, so this one must not answer for it. If the packet is lost, the peer retries.
             self.engine.shared_port.forward(slot, rx);
             return;
         }

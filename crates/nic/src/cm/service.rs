@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long to wait for the manager's lock at exit. Its holders keep it for as long as a few messages take to leave.
+/// How long to wait for the manager's lock at exit. Its holders release it once a few messages are sent.
 pub(super) const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The state machine and the ids that own its connections.
@@ -75,7 +75,7 @@ impl Managed {
         }
     }
 
-    /// No proof will come: the queue pair stays shut until it is reset or connected anew.
+    /// The peer will not prove its key: the queue pair stays shut until it is reset or connected again.
     pub(super) fn forget_shut(&mut self, comm: CommId) -> Option<Arc<QpCore>> {
         self.shut.remove(&comm)?.upgrade()
     }
@@ -102,11 +102,11 @@ pub(crate) struct CmService {
     pub(super) streams: Option<StreamCm>,
 }
 
-/// What to do with a message that arrived.
+/// The process that must handle a received message.
 pub(super) enum Destination {
-    /// It is for this process.
+    /// This process.
     Here,
-    /// It is for another.
+    /// The process in this slot.
     Slot(u8),
 }
 
@@ -165,7 +165,7 @@ impl CmService {
     }
 
     /// The process that must handle this message. Packets to QP1 may reach any process of the host. A message that no living process
-    /// can claim is answered here, so that the peer does not wait for a time-out.
+    /// can claim is answered here, so that the peer does not wait for a timeout.
     pub(super) fn destination(&self, mad: &CmMad, at: Gid) -> Destination {
         let slot = match mad.message.target() {
             MadTarget::Service(service) => {

@@ -1,4 +1,4 @@
-//! Keys for secure set-up come from files that nobody else can read.
+//! Reads keys for secure setup from files that other users cannot read.
 
 use ferroce_proto::cm::Secret;
 use ferroce_shm::registry::effective_uid;
@@ -26,31 +26,31 @@ pub enum KeyError {
         /// Its permissions.
         mode: u32,
     },
-    /// It belongs to somebody else, who can change it.
+    /// It belongs to another user, who can change it.
     #[error("the key file belongs to user {owner}, not to user {user} or root")]
     Foreign {
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Who we are.
+        /// The user of this process.
         user: u32,
     },
     /// Too short or too long.
     #[error("the key file holds {len} bytes without the newline at its end; a key has {min} to {max}")]
     Length {
-        /// How many it holds.
+        /// Its number of bytes.
         len: u64,
-        /// The least.
+        /// The smallest length.
         min: usize,
-        /// The most.
+        /// The largest length.
         max: u64,
     },
 }
 
-/// Reads a key from a file: 16 bytes or more, of which a newline at the end is no part. Only its owner, who is this user
-/// or root, may have any right to it.
+/// Reads a key of at least 16 bytes from a file. A newline at its end is not part of the key. The file must belong to this user or root,
+/// and its mode must grant no right to the group or to others.
 pub fn read_key(path: &Path) -> Result<Secret, KeyError> {
     let file = File::open(path)?;
-    // Of the opened file: a name may lead elsewhere a moment later.
+    // Of the opened file: the path may be replaced at any time.
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(KeyError::NotAFile);

@@ -22,42 +22,41 @@ use std::path::PathBuf;
 pub struct Config {
     /// Addresses to use, each a GID. `None`: every address of the machine. `FERROCE_ADDR`, comma separated.
     pub addresses: Option<Vec<IpAddr>>,
-    /// Bytes that one queue pair may have in flight; `None`: what a receive buffer of this machine's size holds.
-    /// `FERROCE_WINDOW`.
+    /// Most bytes in flight per queue pair; `None`: the size of a receive buffer on this machine. `FERROCE_WINDOW`.
     pub window_bytes: Option<u32>,
     /// Congestion control of queue pairs; `None`: a window that losses halve. `FERROCE_CC`, for example
     /// `dcqcn-paper,line_rate=10Gb/s`.
     pub congestion: Option<Choice>,
-    /// Whether packets are ECN-capable and marks of switches are read, also if `congestion` does not need it: for queue pairs with
-    /// congestion control of their own.
+    /// Whether packets are ECN-capable and marks of switches are read, even if `congestion` does not need it. For programs that set the
+    /// congestion control per queue pair.
     pub ecn: bool,
-    /// Largest path MTU to offer; `None`: what the interfaces carry. `FERROCE_MTU`.
+    /// Largest path MTU to offer; `None`: the largest that the interfaces support. `FERROCE_MTU`.
     pub mtu: Option<Mtu>,
     /// Faults to inject into outgoing packets. `FERROCE_FAULTS`.
     pub faults: Option<FaultConfig>,
     /// File to write every packet to. `FERROCE_CAPTURE`.
     pub capture: Option<PathBuf>,
-    /// Key that both ends of every connection must prove to have; `None`: connections are made with anybody. The variable
-    /// names a file, see [`crate::read_key`]. `FERROCE_CM_KEY`.
+    /// Key that both ends of every connection must prove to have; `None`: peers are not authenticated. The variable contains the path of a
+    /// file, see [`crate::read_key`]. `FERROCE_CM_KEY`.
     pub cm_secret: Option<Secret>,
-    /// Whether processes of this host are reached through shared memory. `FERROCE_LINK`: `auto` or `udp`.
+    /// Whether packets to processes of this host take shared memory. `FERROCE_LINK`: `auto` or `udp`.
     pub link: LinkChoice,
-    /// Whether registered memory becomes memory that processes of this host can map. `FERROCE_MEMFD=0` turns it off.
+    /// Whether registered memory is moved into a memfd, which processes of this host can map. `FERROCE_MEMFD=0` turns it off.
     pub memfd: bool,
     /// The wire: RoCEv2 over UDP, or iWARP over TCP. `FERROCE_WIRE`: `roce` or `iwarp`.
     pub wire: Wire,
-    /// iWARP: whether to ask for a CRC in every FPDU. It is used if either end asks. `FERROCE_MPA_CRC=1` turns it on.
+    /// iWARP: whether to request a CRC in every FPDU. It is used if either end requests it. `FERROCE_MPA_CRC=1` turns it on.
     pub mpa_crc: bool,
     /// Segmentation offload, sending and receiving. `FERROCE_OFFLOAD=0` turns both off.
     pub offload: bool,
     /// Largest number of progress contexts, 1 to 16: threads that poll completion queues of different contexts share no lock. `None`: two per
     /// processor. `FERROCE_PROGRESS_CONTEXTS`.
     pub progress_contexts: Option<u8>,
-    /// Refuse what hardware would refuse, also through shared memory: see docs/use/strict.md. `FERROCE_STRICT`: `1`, or the name of a
-    /// device whose limits apply too, such as `connectx-6`.
+    /// Strict mode: refuse operations that hardware would refuse, even through shared memory (docs/use/strict.md). `FERROCE_STRICT`: `1`, or
+    /// the name of a device whose limits apply too, such as `connectx-6`.
     pub strict: Option<Strict>,
-    /// Report buffers that the program changes, or gives to a second request, before it has polled the completion of the first: see
-    /// docs/use/strict.md. Implies strict mode. `FERROCE_WATCH=1` turns it on.
+    /// Report buffers that the program changes, or passes to a second request, before it has polled the completion of the first
+    /// (docs/use/strict.md). Implies strict mode. `FERROCE_WATCH=1` turns it on.
     pub watch: bool,
 }
 
@@ -84,19 +83,19 @@ impl Default for Config {
     }
 }
 
-/// Which ways packets may take.
+/// The transports that packets may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkChoice {
-    /// Through shared memory to processes of this user on this host, UDP to all others. With faults to inject or packets to
-    /// capture, UDP to all: that is where they are injected and captured.
+    /// Shared memory to processes of this user on this host, UDP to all others. With fault injection or a capture, UDP to all, because the
+    /// UDP link injects and captures.
     #[default]
     Auto,
     /// UDP to all.
     Udp,
 }
 
-/// Which protocol the device speaks.
+/// The wire protocol of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Wire {
@@ -108,7 +107,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// How the kernel's `node_type` file calls a device of this wire.
+    /// The content of the kernel's `node_type` file for a device with this wire.
     pub fn node_type(self) -> &'static str {
         match self {
             Wire::Roce => "1: CA",
@@ -117,16 +116,16 @@ impl Wire {
     }
 }
 
-/// A variable that cannot be understood.
+/// An environment variable with an invalid value.
 #[derive(Debug, thiserror::Error)]
 #[error("{variable}={value}: {why}")]
 #[non_exhaustive]
 pub struct ConfigError {
-    /// Which variable.
+    /// The name of the variable.
     pub variable: &'static str,
-    /// What it holds.
+    /// Its value.
     pub value: String,
-    /// What is wrong with it.
+    /// Why the value is invalid.
     pub why: String,
 }
 
@@ -178,7 +177,7 @@ impl Config {
             })?);
         }
         config.capture = raw("FERROCE_CAPTURE").map(|(_, path)| path.into());
-        // Even an empty name: whoever sets the variable wants a key.
+        // Not ignored if empty: setting the variable requests a key.
         if let Some(path) = lookup("FERROCE_CM_KEY") {
             let wrong = |e: KeyError| ConfigError::new("FERROCE_CM_KEY", &path, e.to_string());
             config.cm_secret = Some(read_key(path.as_ref()).map_err(wrong)?);

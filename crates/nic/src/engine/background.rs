@@ -3,15 +3,17 @@
 //! One-sided operations must progress while the target's program does nothing, and a program that sleeps on a
 //! completion channel must be woken. The thread starts with the device, since packets for a local peer may arrive
 //! immediately. While an application thread polls, the background thread does not drive; it only checks every few
-//! milliseconds whether the polling goes on. Some programs poll for their own completion and then watch their memory for
-//! the peer's data; they leave gaps in which nobody would drive. When the thread finds unhandled packets in such a gap, it
-//! wakes for packets for a while although somebody polls, until the poller is always first. It leaves the acknowledgement of a
-//! WRITE to the program's answer, so that both reach a peer that still polls for the acknowledgement. A program can announce that it
-//! polls irregularly ([`Cq::set_interrupt_driven`](crate::Cq::set_interrupt_driven)). A program that sleeps for packets
-//! itself ([`Cq::sleep`](crate::Cq::sleep)) is woken first.
+//! milliseconds whether the polling continues.
+//!
+//! Some programs poll for their own completion, and after that watch their memory for the peer's data. They leave gaps in
+//! which no thread drives. When the background thread finds unhandled packets in such a gap, it wakes for packets for a while
+//! although an application thread polls, until that thread always handles them first. It delays the ACK of a WRITE until the
+//! program answers, so that both reach a peer that still polls for the ACK. A program can announce that it polls irregularly
+//! ([`Cq::set_interrupt_driven`](crate::Cq::set_interrupt_driven)). A program that sleeps for packets itself
+//! ([`Cq::sleep`](crate::Cq::sleep)) is woken first.
 //!
 //! The thread also does the chores of the device, which are independent of packets: it follows address changes and answers
-//! requests for counters. Chores never touch the threads of the application.
+//! requests for counters. Chores never affect the threads of the application.
 
 use super::Engine;
 use super::drive::Found;
@@ -26,41 +28,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// How long the thread stands off from a poller before it checks again, at first and at most.
+/// How long the thread leaves the work to a poller before it checks again: at first, and at most.
 const STAND_OFF_MS: std::ops::RangeInclusive<i32> = 1..=4;
-/// How long it goes on polling after work was found, at first (a wake-up costs more than this) and at most, where packets kept
-/// arriving soon after it slept.
+/// How long it lingers, which means that it continues polling after it found work: at first (a wake-up costs more than this), and at
+/// most, if packets keep arriving soon after it sleeps.
 const LINGER_NS: std::ops::RangeInclusive<u64> = 50_000..=200_000;
-/// How many sleeps it does without lingering after lingering lost it the processor. A thread that spins on that processor would get
-/// a whole time slice each time, and packets wake a sleeping thread but not one that waits for the processor.
+/// How often it sleeps without lingering, after another thread took the processor from it while it lingered. A thread that spins on that
+/// processor would get a whole time slice each time. Packets wake a sleeping thread, but not one that waits for the processor.
 const CROWDED_SLEEPS: u32 = 256;
-/// How often lingering may find nothing before the thread stops lingering, where a program sleeps for packets itself. Such a
-/// program finds the next packet just as well when it wakes up.
+/// How often lingering may find nothing before the thread stops lingering, if a program sleeps for packets itself. Such a
+/// program handles the next packet when it wakes.
 const VAIN_LINGERS: u32 = 16;
-/// The credit for work found in a gap, at most, and what each wake-up that finds work despite a poller adds to it. A wake-up
-/// that finds nothing subtracts one, so a third must be useful: such a program polls for one packet and misses another.
+/// The largest credit for work found in gaps, and the amount that each wake-up adds that finds work in a gap. A wake-up that finds
+/// nothing subtracts one, so a third of them must be useful: a program that leaves gaps polls for one packet and misses another.
 const GAP_CREDIT: u32 = 16;
 const GAP_GAIN: u32 = 2;
 /// How long the acknowledgement of a WRITE waits for the answer of a program that watches its memory.
 const ANSWER_NS: u64 = 10_000;
-/// How many arrivals are acknowledged immediately after no answer came: at first, and if none comes again and again.
+/// How many arrivals are acknowledged immediately after a missing answer: at first, and at most, if answers are missing repeatedly.
 const UNANSWERED: std::ops::RangeInclusive<u32> = 4..=256;
-/// Stand-offs that stay short after a program was seen to watch its memory: it may stop polling at any time.
+/// How many checks keep the shortest interval after a program was found to watch its memory: it may stop polling at any time.
 const SHORT_STAND_OFFS: u32 = 1024;
-/// The longest sleep, so that a lost wake-up is a hiccup and not a hang.
+/// The longest sleep. It limits the delay that a lost wake-up causes.
 const LONGEST_SLEEP_MS: u64 = 1_000;
 const NS_PER_MS: u64 = 1_000_000;
 /// How often it checks for chores while packets keep it from sleeping.
 const CHORES_EVERY_NS: u64 = 20_000_000;
-/// How long chores wait after one was done, so that chores cannot keep the thread from the packets.
+/// How long chores wait after one was done. Otherwise chores could keep the thread from the packets.
 const CHORES_REST_NS: u64 = 5_000_000;
 
-/// Something that the thread does besides packets.
+/// Work that the thread does besides packets.
 pub(crate) trait Chore: Send {
     /// Descriptor that is readable while there is something to do.
     fn descriptor(&self) -> RawFd;
 
-    /// Does it. Must not block, and must be short: packets wait meanwhile.
+    /// Does the work. Must be short and must not block, since packets wait meanwhile.
     fn attend(&mut self);
 }
 
@@ -72,7 +74,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Calls `on_panic` when the thread ends by a panic: nobody else would notice that the device has died.
+    /// Calls `on_panic` if the thread panics. Otherwise the program would not notice that the device has failed.
     pub(crate) fn start(
         engine: Arc<Engine>,
         chores: Vec<Box<dyn Chore>>,
@@ -82,7 +84,7 @@ impl Background {
         let activity = engine.activity.clone();
         let flag = stop.clone();
         let run = move || {
-            // A kernel that refuses them gives this thread the usual ones.
+            // If the kernel refuses, the thread keeps the default time slices.
             let _ = shorten_slices();
             report_panic(|| Sleeper::new(engine, chores).run(&flag), on_panic);
         };
@@ -110,40 +112,41 @@ impl Drop for Background {
 
 /// Runs `work`; if that panics, `on_panic` as well.
 fn report_panic(work: impl FnOnce(), on_panic: impl FnOnce()) {
-    // Whatever it left half done belongs to the device, which `on_panic` declares dead.
+    // Any inconsistent state belongs to the device, which `on_panic` reports as failed.
     if catch_unwind(AssertUnwindSafe(work)).is_err() {
         on_panic();
     }
 }
 
 struct Sleeper {
-    // Before the engine, so that they are gone when its slot is given back.
+    // Dropped before the engine, which releases the slot.
     chores: Vec<Box<dyn Chore>>,
     engine: Arc<Engine>,
-    /// The bell, then the chores, then the links. Once somebody sleeps in front of this thread, one descriptor replaces the links.
+    /// The wake-up eventfd, then the chores, then the links. Once an application thread sleeps in front of this thread, one descriptor
+    /// replaces the links.
     fds: Vec<libc::pollfd>,
     /// The links, once that descriptor replaced them.
     links: Vec<libc::pollfd>,
     is_behind: bool,
     seen_polls: u64,
     stand_off_ms: i32,
-    /// Evidence that pollers leave gaps; 0 = sleep through packets while somebody polls.
+    /// Evidence that pollers leave gaps. At 0 the thread does not wake for packets while an application thread polls.
     gap_credit: u32,
-    /// Arrivals left to acknowledge without waiting for an answer.
+    /// Arrivals that are still acknowledged without waiting for an answer.
     unanswered: u32,
-    /// How many they will be the next time that no answer comes.
+    /// The next value of `unanswered` when no answer comes.
     next_unanswered: u32,
-    /// Stand-offs left that stay short.
+    /// Checks for which the interval stays short.
     short_stand_offs: u32,
-    /// Sleeps left to do without lingering.
+    /// Remaining sleeps without lingering.
     crowded: u32,
     /// Evidence that lingering finds nothing.
     vain: u32,
     /// How long it lingers.
     linger_ns: u64,
-    /// Whether the last step was to stand off from a poller.
+    /// Whether the last step left the work to a poller.
     stood_off: bool,
-    looked_for_chores: Time,
+    checked_for_chores: Time,
     chores_rest_until: Time,
 }
 
@@ -167,7 +170,7 @@ impl Sleeper {
             crowded: 0,
             vain: 0,
             linger_ns: *LINGER_NS.start(),
-            looked_for_chores: now(),
+            checked_for_chores: now(),
             chores_rest_until: Time(0),
         }
     }
@@ -198,7 +201,7 @@ impl Sleeper {
         }
     }
 
-    /// Somebody polls: check again later, whatever arrives.
+    /// An application thread polls: checks again later, whatever arrives.
     fn stand_off(&mut self) {
         let until = now() + u64::from(self.stand_off_ms.unsigned_abs()) * 1_000_000;
         self.engine.activity.going_to_sleep(until.0);
@@ -211,15 +214,15 @@ impl Sleeper {
         self.stood_off = true;
     }
 
-    /// Somebody polls, but leaves gaps: a program that watches its memory, for example. Poll too while the processor is free, else
-    /// wake for packets, and find out who is first.
+    /// An application thread polls but leaves gaps, for example because it watches its memory. Polls too while the processor is free,
+    /// otherwise wakes for packets, and rates which of the two threads was first.
     fn watch_gaps(&mut self) {
         let start = now();
         let mut polls = self.engine.activity.polls();
         while self.crowded == 0 && now().since_ns(start) < *LINGER_NS.end() {
             self.yield_processor();
             let seen = std::mem::replace(&mut polls, self.engine.activity.polls());
-            // Packets that arrive while the poller is there are its own, and so is the progress lock.
+            // While the application thread polls, it handles the packets and needs the progress lock.
             let found = if polls == seen { self.drive_for_watcher() } else { Found::Nothing };
             if found != Found::Nothing {
                 self.rate(found);
@@ -236,8 +239,8 @@ impl Sleeper {
         self.rate(found);
     }
 
-    /// Drives, and leaves the acknowledgement to the answer of the program, if one comes. Both then arrive together, while the peer still polls for
-    /// the acknowledgement, and so no background thread has to find the answer there.
+    /// Drives, and delays the ACK until the program answers, for at most [`ANSWER_NS`]. ACK and answer then arrive together while the peer still
+    /// polls for the ACK, so that no background thread has to handle the answer there.
     fn drive_for_watcher(&mut self) -> Found {
         if self.unanswered > 0 {
             let found = self.engine.drive_in_background(true);
@@ -271,8 +274,8 @@ impl Sleeper {
         };
     }
 
-    /// Whether packets wait. Sleeping would not report them: the thread that the kernel woke for them may have found this thread
-    /// driving, and left them to it.
+    /// Whether packets wait. A sleep would not report them: the application thread that the kernel woke for them may have left them to
+    /// this thread, because this thread was driving.
     fn any_packets(&mut self) -> bool {
         for link in &mut self.links {
             link.revents = 0;
@@ -281,28 +284,28 @@ impl Sleeper {
         unsafe { libc::poll(self.links.as_mut_ptr(), self.links.len() as libc::nfds_t, 0) > 0 }
     }
 
-    /// Whether to go on polling after work was found. Not where that keeps a core from others. Where a thread of the application
-    /// sleeps for packets itself, not while it sleeps, since it is woken first, nor if lingering found nothing lately: packets for
-    /// such a program come one by one, with its own work in between.
+    /// Whether to continue polling after work was found. Returns `false` if other threads need the core. If an application thread sleeps
+    /// for packets itself, returns `false` while it sleeps, since it is woken first. Also returns `false` there if lingering found nothing
+    /// lately: packets for such a program come one by one, with its own work in between.
     fn may_linger(&self) -> bool {
         let is_useful = || !self.engine.activity.anybody_in_front() && self.vain < VAIN_LINGERS;
         self.crowded == 0 && (!self.is_behind || is_useful())
     }
 
-    /// Lets others run who wait for this processor.
+    /// Lets other threads run that wait for this processor.
     fn yield_processor(&mut self) {
         let before = now();
         std::thread::yield_now();
-        // So long it takes only if another thread ran: the processor is not this thread's alone.
+        // It takes this long only if another thread ran: this thread shares the processor.
         if now().since_ns(before) > *LINGER_NS.start() {
             self.crowded = CROWDED_SLEEPS;
         }
     }
 
-    /// Nobody polls: drive until no work is left, then sleep until there is some.
+    /// No application thread polls: drives until no work is left, then sleeps until there is some.
     fn take_over(&mut self, stop: &AtomicBool) {
         let mut last_work = now();
-        // Packets that wait already arrived while the thread stood off from a poller that was gone.
+        // Packets that already wait arrived while the thread left the work to a poller that had stopped.
         if std::mem::take(&mut self.stood_off) {
             if self.engine.polling.any_ready() {
                 self.engine.polling.stop_coalescing();
@@ -325,14 +328,14 @@ impl Sleeper {
                     break;
                 }
             } else if !is_thorough {
-                // Most packets come where the last ones came, but not all.
+                // Most packets come from the same source as the last ones, but not all.
                 is_thorough = true;
             } else if !self.may_linger() || now().since_ns(last_work) > self.linger_ns {
                 self.crowded = self.crowded.saturating_sub(1);
                 self.vain = VAIN_LINGERS.min(self.vain + u32::from(lingers));
                 break;
             } else {
-                // Lingering must not keep a core from whoever has work on it.
+                // Lingering must not keep a core from threads that need it.
                 lingers = true;
                 self.yield_processor();
             }
@@ -344,9 +347,9 @@ impl Sleeper {
         }
         let deadline = self.engine.next_deadline_ns();
         self.engine.activity.going_to_sleep(deadline);
-        // After announcing the sleep, check once more: a deadline or work that came before it rang no bell.
+        // After announcing the sleep, check once more: a deadline or work that came before it sent no wake-up.
         let wait_ns = self.engine.next_deadline_ns().min(deadline).saturating_sub(now().0);
-        // A poller that left acknowledgements to its next poll did not wake this thread either, and it may never poll again.
+        // A poller that delayed ACKs until its next poll sent no wake-up either, and it may never poll again.
         let stay = stop.load(Ordering::SeqCst) || self.engine.owes_acks();
         let mut slept_ns = u64::MAX;
         if !stay && wait_ns > 0 {
@@ -366,7 +369,8 @@ impl Sleeper {
         }
         self.woke_up();
         self.attend_chores();
-        // A poller since then is a reason to stand off, but it may be gone, and these packets are here.
+        // If an application thread polled meanwhile, the next step leaves the work to it. But it may have stopped, and these packets
+        // already wait.
         if any_packets && !self.engine.activity.any_armed() {
             let _ = self.engine.drive_in_background(true);
         }
@@ -379,11 +383,11 @@ impl Sleeper {
 
     /// Sleeps on the first `count` descriptors. The time is exact to some tens of microseconds: a paced packet may wait for it.
     fn sleep_on(&mut self, count: usize, timeout_ns: u64) {
-        self.looked_for_chores = now();
-        let rest_ns = self.chores_rest_until.since_ns(self.looked_for_chores);
+        self.checked_for_chores = now();
+        let rest_ns = self.chores_rest_until.since_ns(self.checked_for_chores);
         let timeout_ns = match rest_ns {
             0 => timeout_ns,
-            // Chores may appear meanwhile; so do not sleep longer than they rest.
+            // New chores may arrive during their pause, so the sleep must not exceed it.
             _ => timeout_ns.min(rest_ns),
         };
         for (fd, chore) in self.fds[1..].iter_mut().zip(&self.chores) {
@@ -408,9 +412,9 @@ impl Sleeper {
         }
     }
 
-    /// Checks for chores now and then although packets keep the thread from sleeping.
+    /// Checks for chores every [`CHORES_EVERY_NS`] although packets keep the thread from sleeping.
     fn attend_overdue_chores(&mut self) {
-        if now().since_ns(self.looked_for_chores) > CHORES_EVERY_NS {
+        if now().since_ns(self.checked_for_chores) > CHORES_EVERY_NS {
             self.sleep_on(1 + self.chores.len(), 0);
             self.attend_chores();
         }
@@ -438,7 +442,7 @@ mod tests {
     use super::{report_panic, timeout_of};
     use std::cell::Cell;
 
-    /// A paced packet waits for less than a millisecond; rounded up, it would be the only one of that millisecond.
+    /// A paced packet waits for less than a millisecond. With rounding up, only one packet would leave per millisecond.
     #[test]
     fn a_sleep_is_neither_rounded_nor_endless() {
         let parts = |ns| (timeout_of(ns).tv_sec, timeout_of(ns).tv_nsec);

@@ -1,4 +1,4 @@
-//! What verbs do to a queue pair, on the caller's own thread: a post leaves for the wire before the call returns.
+//! What verbs do to a queue pair on the caller's own thread. A posted request is normally sent before the call returns.
 
 use super::host::NicHost;
 use super::strict::SendQueueDepth;
@@ -15,13 +15,13 @@ use ferroce_proto::{Gid, Time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A queue pair that is being posted to. Its lock is held meanwhile.
+/// A queue pair that is being posted to. Holds its lock.
 pub struct Posting<'a> {
-    // Dropped before the lock is.
+    // Dropped before the lock is released.
     host: NicHost<'a, 'a>,
     machine: MutexGuard<'a, qp::Qp>,
-    /// The time, once it was read: a packet that was sent started a timer, or an RTT sample.
-    asked: Option<Time>,
+    /// The time, once a packet that was sent has armed a timer or started an RTT sample.
+    read_time: Option<Time>,
     /// Every request so far took a fast path: none is queued.
     is_plain: bool,
     slow_path: Option<&'a SlowPath>,
@@ -38,18 +38,18 @@ pub(crate) enum SlowPath {
 }
 
 impl Posting<'_> {
-    /// Posts the request that `wr` returns. It may be called several times and must return the same request, so that what the caller holds is read in
-    /// place instead of being copied first.
-    #[inline(always)] // the caller often knows the operation
+    /// Posts the request that `wr` returns. `wr` may be called several times and must return the same request each time. So the caller's
+    /// request is read in place instead of being copied first.
+    #[inline(always)] // the operation is often a constant in the caller
     pub fn post<'a>(&mut self, wr: impl Fn() -> SendWr<'a>) -> Result<(), PostError> {
         if let Some(slow_path) = self.slow_path {
             return self.post_slow(slow_path, &wr());
         }
-        let Posting { host, machine, asked, .. } = self;
+        let Posting { host, machine, read_time, .. } = self;
         if let SendOp::Send = wr().op {
             host.prefetch_ring();
         }
-        if machine.post_send(wr, || *asked.get_or_insert_with(now), host)? == Posted::Queued {
+        if machine.post_send(wr, || *read_time.get_or_insert_with(now), host)? == Posted::Queued {
             self.is_plain = false;
         }
         Ok(())
@@ -62,14 +62,14 @@ impl Posting<'_> {
             SlowPath::Stream => return self.host.post_stream(wr),
             SlowPath::Strict(depth, in_flight) => (depth, in_flight.as_ref()),
         };
-        let Posting { host, machine, asked, .. } = self;
+        let Posting { host, machine, read_time, .. } = self;
         let mut depth = depth.lock();
         depth.check(host.qp, machine)?;
         let is_signaled = machine.signals(wr.flags);
         // Before it is posted: another thread may poll its completion before the post returns.
         in_flight.iter().for_each(|in_flight| in_flight.send(&host.engine.device.regions, wr, is_signaled));
         let posted =
-            machine.post_send(|| *wr, || *asked.get_or_insert_with(now), host).inspect_err(|_| {
+            machine.post_send(|| *wr, || *read_time.get_or_insert_with(now), host).inspect_err(|_| {
                 in_flight.iter().for_each(|in_flight| in_flight.cancel_send());
             })?;
         if posted == Posted::Queued {
@@ -79,12 +79,12 @@ impl Posting<'_> {
         Ok(())
     }
 
-    /// Executes a request while it is posted, or does nothing. Only [`Self::post`] queues it, or reports what is wrong with it.
+    /// Executes a request immediately, or does nothing. Only [`Self::post`] queues requests and reports errors.
     pub fn try_post(&mut self, wr: &SendWr<'_>) -> Attempt {
-        let Posting { host, machine, asked, slow_path, .. } = self;
+        let Posting { host, machine, read_time, slow_path, .. } = self;
         match slow_path {
             Some(_) => Attempt::Declined,
-            None => machine.try_post(|| *wr, || *asked.get_or_insert_with(now), host),
+            None => machine.try_post(|| *wr, || *read_time.get_or_insert_with(now), host),
         }
     }
 
@@ -104,7 +104,7 @@ impl Posting<'_> {
         }
     }
 
-    /// Sets whether the next request is the last one of the list: then it need not wait for others.
+    /// Sets whether the next request is the last one of the list. The last one need not wait for others.
     #[inline(always)]
     pub fn is_last(&mut self, is_last: bool) {
         self.host.is_last = is_last;
@@ -112,7 +112,7 @@ impl Posting<'_> {
 }
 
 impl Engine {
-    /// Posts what `fill` hands over, then rings one doorbell.
+    /// Posts the requests that `fill` passes, then rings one doorbell.
     #[inline(always)] // both callers have one kind of list each
     pub(crate) fn post_send_each<R>(
         &self,
@@ -122,9 +122,9 @@ impl Engine {
     ) -> R {
         let machine = qp.machine.lock();
         let mut posting =
-            Posting { host: NicHost::alone(self, qp), machine, asked: None, is_plain: true, slow_path };
+            Posting { host: NicHost::alone(self, qp), machine, read_time: None, is_plain: true, slow_path };
         let outcome = fill(&mut posting);
-        // A raw or stream one has no unsent packets.
+        // The machine of a raw or stream queue pair is always quiet.
         if !posting.machine.is_quiet() || qp.overrun.load(Ordering::Relaxed) {
             self.ring(qp, &mut posting);
         }
@@ -134,21 +134,21 @@ impl Engine {
     /// The doorbell: sends the posted requests.
     #[inline(never)]
     fn ring(&self, qp: &Arc<QpCore>, posting: &mut Posting<'_>) {
-        let Posting { host, machine, asked, is_plain, .. } = posting;
-        let is_queued = !*is_plain && asked.is_none() && !qp.overrun.load(Ordering::Relaxed);
+        let Posting { host, machine, read_time, is_plain, .. } = posting;
+        let is_queued = !*is_plain && read_time.is_none() && !qp.overrun.load(Ordering::Relaxed);
         if is_queued && machine.may_coalesce(host) {
             self.polling.push_ready(qp);
             return;
         }
-        // Requests that took a fast path leave only a timer to arm, unless it runs already: then none of them asked for the time.
+        // After the fast path at most a timer must be armed. If no request has read the time, that timer runs already.
         if *is_plain && !machine.has_unsent() && !machine.has_replies() && self.is_settled(qp) {
             host.flush();
-            if asked.is_some() {
+            if read_time.is_some() {
                 self.arm(qp, machine);
             }
             return;
         }
-        let now = asked.unwrap_or_else(now);
+        let now = read_time.unwrap_or_else(now);
         // Queued requests leave as one batch.
         host.is_last = false;
         if machine.has_unsent() {
@@ -162,7 +162,7 @@ impl Engine {
         self.after(qp, machine, host.has_more);
     }
 
-    /// Sends the requests of a queue pair that wait for more: it is about to change or to go.
+    /// Sends the coalesced requests of a queue pair that is about to be modified or destroyed.
     fn send_coalesced_of(&self, qp: &QpCore, machine: &mut qp::Qp, host: &mut NicHost<'_, '_>) {
         if qp.ready.load(Ordering::Relaxed) && machine.has_unsent() {
             machine.poll_requests(now(), host);
@@ -232,7 +232,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys a queue pair. Replies that the peer still waits for are sent first: it cannot know that this end is gone.
+    /// Destroys a queue pair. Replies that the peer still waits for are sent first: nothing else notifies it that this end is gone.
     pub(crate) fn destroy(&self, qp: &Arc<QpCore>) {
         if let Some(stream) = qp.stream() {
             return self.destroy_stream(qp, stream);

@@ -19,7 +19,7 @@ pub(crate) struct DeviceState {
     /// Memory for out-of-order packets of all queue pairs.
     pub(crate) reorder: Arc<ReorderBudget>,
     pub(crate) armed: Arc<ArmedCqs>,
-    /// Strict mode: packets to local peers are those of a wire, and nobody accesses the other's memory directly.
+    /// Strict mode: packets to local peers are the same as on the wire, and no process accesses a peer's memory directly.
     pub(super) is_strict: bool,
     /// The agent that serves QP1.
     pub(super) agent: OnceLock<Weak<dyn ManagementAgent>>,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Queue pairs that go on sending in one poll.
+/// Ready queue pairs that one poll serves.
 const READY_PER_POLL: usize = 16;
 
 /// Deadlines served in one poll: each may send a packet, and arrivals must not wait for thousands of them.
@@ -28,11 +28,11 @@ const IDLE_POLLS_PER_CLOCK: u32 = 16;
 /// Polls with arrivals, none of which needs the time, between two reads of the clock.
 const POLLS_PER_CLOCK: u32 = 16;
 
-/// Polls without arrivals (about a millisecond) after which a poller yields now and then. Where there are more spinning threads
-/// than processors, it may be waiting for one of them.
+/// Polls without arrivals (about a millisecond) after which a poller sometimes yields the processor. With more spinning threads than
+/// processors, it may be waiting for one of them.
 pub(super) const YIELDS_AFTER: u32 = 1024;
 const POLLS_PER_YIELD: u32 = 4;
-/// The same where the last yield let another thread run. Otherwise two threads that wait for each other on one processor would spend a
+/// The same if the last yield let another thread run. Otherwise two threads that wait for each other on one processor would spend a
 /// millisecond per message.
 const YIELDS_AFTER_IN_CROWD: u32 = 4;
 /// A yield that takes longer than this let another thread run.
@@ -50,24 +50,24 @@ const CONTENTIONS_PER_YIELD: u32 = 64;
 /// Polls of an application thread after a sleep before it leaves the rest to the background thread.
 const POLLS_PER_SLEEP: u32 = 64;
 
-/// Most polls before a queue pair stops: packets for others may keep arriving.
+/// Limit of the polls before a queue pair stops: packets for others may keep arriving.
 const POLLS_PER_STOP: u32 = 64;
 
-/// How long the end of a process waits for the thread that drives, and how often it looks. The thread that ends may have been driving
+/// How long the exit of a process waits for the progress lock, and the interval of its attempts. The exiting thread may hold the lock
 /// itself.
 pub(super) const SETTLE_NS: u64 = 100_000_000;
 pub(super) const SETTLE_PAUSE: Duration = Duration::from_micros(50);
-/// How long the end of a device waits for peers that do not read what TCP has taken.
+/// How long closing a device waits for peers that do not read the data that TCP has accepted.
 const CLOSE_NS: u64 = 2_000_000_000;
 
-/// Who polls. It decides which acknowledgements may wait for a request that carries them.
+/// The kind of thread that polls. It decides which ACKs may wait for a request that carries them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Driver {
     /// A thread of the application, which may answer the message whose completion it finds.
     Poller,
     /// The background thread, for a program that watches its memory and may answer a WRITE that makes no completion.
     Watcher,
-    /// The background thread, or one that slept: nothing waits.
+    /// The background thread, or an application thread that slept: no ACK waits.
     Other,
 }
 
@@ -81,7 +81,7 @@ impl Driver {
     }
 }
 
-/// What the background thread found to do.
+/// What a poll by the background thread handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Found {
@@ -120,8 +120,8 @@ impl Engine {
         self.drive_behind(Driver::Other, thorough)
     }
 
-    /// The same for a program that watches its memory. Acknowledgements may be left to its answer; the caller sees to
-    /// [those that are](Self::owes_acks).
+    /// The same for a program that watches its memory. ACKs may wait for the program's answer. The caller checks
+    /// [for these](Self::owes_acks) and sends them if no answer comes.
     pub(super) fn drive_for_watcher(&self) -> Found {
         self.drive_behind(Driver::Watcher, true)
     }
@@ -137,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// Whether acknowledgements wait for an answer that carries them. Not if another thread drives: it sends them.
+    /// Whether ACKs wait for an answer that carries them. `false` while another thread drives, since that thread sends them.
     pub(super) fn owes_acks(&self) -> bool {
         let progress = self.polling.lock.try_lock();
         progress.is_some_and(|progress| {
@@ -145,14 +145,14 @@ impl Engine {
         })
     }
 
-    /// Handles what arrived before a queue pair stops. Hardware has acknowledged it by then, whether or not the program polled; a peer
-    /// whose last message stays unacknowledged waits until its retries are used up.
+    /// Handles the packets that arrived before a queue pair stops. Hardware would have acknowledged them by now, even if the program has
+    /// not polled. Without the ACK of its last message, a peer waits until its retries are exhausted.
     pub(super) fn drive_before_stop(&self) {
         let mut polls = (0..POLLS_PER_STOP).map(|_| self.drive_in_background(true));
         let _ = polls.any(|found| found == Found::Nothing);
     }
 
-    /// Polls on an application thread that slept for packets and was woken, as long as there are packets: no other thread was woken. Calls
+    /// Polls on an application thread that packets have woken, as long as there are packets: the kernel woke no other thread. Calls
     /// `before` first. Declines if another thread holds the progress lock.
     pub(crate) fn drive_for_sleeper(
         &self,
@@ -176,7 +176,7 @@ impl Engine {
         Attempt::Done
     }
 
-    /// Drops the cached references to a queue pair that was destroyed. A thread that holds the progress lock does so itself.
+    /// Drops the cached references to a queue pair that was destroyed. If another thread holds the progress lock, that thread drops them.
     pub(super) fn forget_recent(&self) {
         if let Some(mut progress) = self.polling.lock.try_lock() {
             progress.recent.refresh(self.qps.removals());
@@ -184,7 +184,7 @@ impl Engine {
         }
     }
 
-    /// What [`Self::settle`] does at the end of a device. Streams get longer: nothing reads them once their sockets are closed.
+    /// The same as [`Self::settle`], for the end of a device. Streams get more time: nothing reads them once their sockets are closed.
     pub(crate) fn settle_closed(&self) {
         self.settle_for(CLOSE_NS);
     }
@@ -197,7 +197,7 @@ impl Engine {
     fn settle_for(&self, streams_ns: u64) {
         let give_up = now() + SETTLE_NS;
         let mut progress = self.polling.lock.try_lock();
-        // Whoever drives now may be about to send some of them.
+        // The thread that drives now may be about to send some of them.
         while progress.is_none() && now() < give_up {
             std::thread::sleep(SETTLE_PAUSE);
             progress = self.polling.lock.try_lock();
@@ -213,10 +213,10 @@ impl Engine {
         }
     }
 
-    /// Sends the requests that wait for more: their program is about to sleep or to end.
+    /// Sends the coalesced requests: the program is about to sleep or to end.
     pub(crate) fn send_coalesced(&self) {
         if self.polling.any_ready() {
-            // All of them: nobody polls behind this.
+            // All of them: no further poll may follow.
             self.serve_ready(self.polling.count_ready(), None, now());
         }
     }
@@ -234,23 +234,23 @@ impl Engine {
             }
             served = self.serve_ready(READY_PER_POLL, Some(&mut progress.tx), now());
         }
-        // A program that polls once and finds its completion may be about to answer; after two polls it is not.
+        // A program that has polled once and found its completion may be about to answer. After two polls it is not.
         progress.is_overdue = !progress.delayed_acks.waiting.is_empty();
         let effort = if thorough { Effort::Thorough } else { Effort::Quick };
         let arrived = polling.source.receive(&mut progress.rx, effort);
         progress.idle = if arrived > 0 { 0 } else { progress.idle.wrapping_add(1) };
         progress.recent.refresh(self.qps.removals());
         progress.delayed_acks.refresh(self.qps.removals());
-        // Reading the clock takes a tenth of an idle poll, and timers are in milliseconds: read it now and then.
+        // Reading the clock takes a tenth of an idle poll, and timers are in milliseconds: only some polls read it.
         if for_poller && !progress.idle.is_multiple_of(IDLE_POLLS_PER_CLOCK) && !polling.any_ready() {
             return served;
         }
         let mut clock = Clock::default();
         if arrived > 0 {
-            // Read before the arrivals disarm a CQ. A program that sleeps on a channel expects, as of every device, that the
-            // acknowledgement of a message arrives before the answer to it; perftest's events rely on it.
+            // Checked before the arrivals disarm a CQ. A program that sleeps on a channel expects, as with any device, that the
+            // ACK of a message arrives before the answer to it. perftest's events rely on that.
             let driver = if self.activity.any_armed() { Driver::Other } else { driver };
-            // Compared with the system call that received a packet, reading the clock costs nothing.
+            // Reading the clock takes far less time than the system call that received the packet.
             if progress.rx.packet(0).arrival.ring.is_none() {
                 clock.now();
             }
@@ -268,7 +268,7 @@ impl Engine {
         }
         progress.clockless = 0;
         let now = clock.now();
-        // While packets wait unread, a passed deadline proves nothing: the answer may be among them.
+        // While unread packets wait, an expired deadline may be false: the answer may be among them.
         let due_ns = polling.timers.next_ns();
         if due_ns <= now.0 && (arrived == 0 || now.0 - due_ns > OVERDUE_NS) {
             self.run_timers(progress, now);
@@ -281,7 +281,7 @@ impl Engine {
         let Progress { tx, delayed_acks, .. } = progress;
         for qp in &delayed_acks.waiting {
             let mut machine = qp.machine.lock();
-            // None left: they were piggybacked on a request, and its sender did the rest.
+            // If none is left, a request carried them, and the thread that sent it has taken the last steps.
             if machine.has_replies() {
                 let mut host = NicHost::new(self, qp, tx);
                 machine.poll_replies(now, &mut host);
@@ -293,7 +293,7 @@ impl Engine {
         delayed_acks.waiting.clear();
     }
 
-    /// Hands every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
+    /// Passes every packet to its queue pair. Returns how many completions that made. Queue pairs that are not finished
     /// yet stay in `touched`.
     #[inline(always)] // one caller, and small messages spend most of their time here
     fn dispatch(&self, progress: &mut Progress, clock: &mut Clock, driver: Driver) -> u32 {
@@ -343,7 +343,7 @@ impl Engine {
             }
             completions += host.completions;
             if touched.is_empty() && next == rx.len() {
-                // The only one with packets: it need not be locked again.
+                // Only this queue pair got packets: it is finished without locking it again.
                 let delayed_acks = driver.may_get_answer(completions).then_some(delayed_acks);
                 self.finish(qp, &mut machine, &mut host, clock, delayed_acks, true);
                 break;
@@ -361,7 +361,7 @@ impl Engine {
         rx.has_more() && self.link.receive(rx, Effort::Quick) > 0
     }
 
-    /// Handles a packet whose destination is not exactly one queue pair of this NIC. Returns how many completions that made.
+    /// Handles a packet to QP1, to a multicast group or to an unknown queue pair. Returns how many completions that made.
     fn dispatch_elsewhere(
         &self,
         rx: &RxPacket<'_>,
@@ -421,7 +421,7 @@ impl Engine {
         for qp in members {
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
-            // It is finished with the other queue pairs that were touched, which publishes its terms.
+            // `finish_touched` publishes its terms.
             let _ = machine.receive(rx.arrival, rx.bytes, || now, &mut host);
             completions += host.completions;
             drop(host);
@@ -431,7 +431,7 @@ impl Engine {
         completions
     }
 
-    /// Sends what the arrivals require, once per queue pair however many packets it got, and the replies of all of them together.
+    /// Sends what the arrivals require: once per queue pair, however many packets it got, and the replies of all queue pairs together.
     fn finish_touched(&self, progress: &mut Progress, clock: &mut Clock, may_delay_acks: bool) {
         let Progress { tx, touched, delayed_acks, .. } = progress;
         let mut left = touched.len();
@@ -446,9 +446,9 @@ impl Engine {
         }
     }
 
-    /// Sends what the arrivals at one queue pair require. Acknowledgements may wait in `delayed_acks`, if that is given. Unless it is the last
-    /// queue pair, replies wait in the batch for those of the others.
-    #[inline(always)] // then the fields of the host are known
+    /// Sends what the arrivals at one queue pair require. If `delayed_acks` is given, ACKs may wait there. Replies of all but the last queue
+    /// pair wait in the batch for those of the others.
+    #[inline(always)] // the compiler then tracks the fields of the host
     fn finish(
         &self,
         qp: &Arc<QpCore>,
@@ -476,7 +476,7 @@ impl Engine {
         self.after_packets(qp, machine, host);
     }
 
-    /// What [`Self::after`] does, after packets: mostly only the timer has changed.
+    /// The same as [`Self::after`], for received packets: mostly only the timer has changed.
     #[inline(always)]
     fn after_packets(&self, qp: &Arc<QpCore>, machine: &mut qp::Qp, host: &NicHost<'_, '_>) {
         if !host.terms_changed && !host.has_more && self.is_settled(qp) {
@@ -486,7 +486,7 @@ impl Engine {
         }
     }
 
-    /// Lets queue pairs go on sending, at most so many. Returns whether there were any.
+    /// Lets at most `most` ready queue pairs continue sending. Returns whether there were any.
     fn serve_ready(&self, most: usize, mut tx: Option<&mut TxBatch>, now: Time) -> bool {
         let mut served = false;
         for _ in 0..most {
@@ -501,7 +501,7 @@ impl Engine {
         for _ in 0..TIMERS_PER_POLL {
             let Some((qpn, at)) = self.polling.timers.pop_due(now) else { break };
             let Some(qp) = self.qps.get(qpn) else { continue };
-            // Only if the queue pair relies on this entry of the heap; an older one is a leftover.
+            // Only if this is the entry that the queue pair has armed; an older one in the heap is stale.
             let _ = qp.timer_at.compare_exchange(at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
             self.poll_qp(&qp, Some(&mut progress.tx), now, true);
         }

@@ -1,6 +1,6 @@
-//! The last events of a queue pair, for a person who asks what happened to it.
+//! The last events of a queue pair, for diagnosis.
 //!
-//! Only rare events are kept (state changes, retries, NAKs, drops, failures), so an undisturbed transfer never comes here.
+//! Only rare events are kept (state changes, retries, NAKs, drops, failures), so a transfer without faults records nothing.
 
 use ferroce_os::clock::now;
 use ferroce_os::lock::Mutex;
@@ -8,9 +8,9 @@ use ferroce_proto::qp::HistoryEvent;
 use ferroce_proto::verbs::WcStatus;
 use std::collections::VecDeque;
 
-/// Events that are kept, and those before anybody asks for them.
+/// Most events that are kept, and the most before the first query.
 pub(crate) const HISTORY_LEN: usize = 100;
-const UNWATCHED_LEN: usize = 16;
+const INITIAL_LEN: usize = 16;
 
 /// An event, and how often it happened in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,18 +21,18 @@ pub(crate) struct Entry {
     pub(crate) count: u32,
 }
 
-/// The last [`HISTORY_LEN`] events. Posting and polling allocate nothing, whatever the peer does: there is room for a few events
-/// from the start, and for all of them from the first question on.
+/// The last [`HISTORY_LEN`] events. Posting and polling allocate nothing, whatever the peer does: the buffer holds a few events from
+/// the start, and all of them from the first query on.
 pub(crate) struct History(Mutex<VecDeque<Entry>>);
 
 impl Default for History {
     fn default() -> History {
-        History(Mutex::new(VecDeque::with_capacity(UNWATCHED_LEN)))
+        History(Mutex::new(VecDeque::with_capacity(INITIAL_LEN)))
     }
 }
 
 impl History {
-    /// Adds an event. The same event again only counts.
+    /// Adds an event. A repetition of the last event only increments its count.
     #[cold]
     #[inline(never)]
     pub(crate) fn record(&self, event: HistoryEvent, count: u32) {
@@ -78,7 +78,7 @@ mod tests {
         for wr_id in 0..50 {
             history.record(HistoryEvent::Failed { status: WcStatus::GeneralErr, wr_id, vendor_err: 0 }, 1);
         }
-        assert_eq!(history.entries().len(), UNWATCHED_LEN);
+        assert_eq!(history.entries().len(), INITIAL_LEN);
         history.0.lock().clear();
         history.record(HistoryEvent::Retransmitted, 3);
         history.record(HistoryEvent::Retransmitted, 4);

@@ -25,10 +25,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Packets one queue pair may send before others may.
+/// Packets that one queue pair may send before others continue.
 const BURST: u32 = 256;
 
-/// Lengths of messages that leave as rendezvous sends to a local peer; longer ones would keep all others waiting.
+/// Lengths of messages that are sent to a local peer by rendezvous. Longer ones would delay all others.
 const RENDEZVOUS_BYTES: RangeInclusive<usize> = MIN_RENDEZVOUS..=64 << 20;
 
 /// What one queue pair can use while its lock is held: memory, links and completion queues.
@@ -41,7 +41,7 @@ pub(super) struct NicHost<'a, 'q> {
     shared: Option<&'a mut TxBatch>,
     /// The packets it sends, created with the first one: many operations need no packet, and then this costs nothing.
     out: ManuallyDrop<Option<Outgoing<'a>>>,
-    /// Holds no region whenever `out` may have to wait for one.
+    /// Holds no region while `out` may wait for one.
     guard: RegionGuard<'a>,
     /// The path to the peer's memory, from its first use until something is sent.
     reaching: Option<Reaching<'q>>,
@@ -58,10 +58,10 @@ pub(super) struct NicHost<'a, 'q> {
 }
 
 impl Drop for NicHost<'_, '_> {
-    #[inline(always)] // else every operation calls a function to find out that there is nothing to drop
+    #[inline(always)] // otherwise every operation calls a function that mostly has nothing to drop
     fn drop(&mut self) {
         if self.out.is_some() {
-            // SAFETY: the host is being dropped, so nobody uses the field again.
+            // SAFETY: the host is being dropped, so the field is not used again.
             unsafe { ManuallyDrop::drop(&mut self.out) };
         }
     }
@@ -115,10 +115,10 @@ impl<'a, 'q> NicHost<'a, 'q> {
         self.engine.device.srqs.get(srq, self.qp.xrc_domain?)
     }
 
-    /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
-    #[inline(always)] // mostly there is nothing to hand over
+    /// Sends everything by the link. Called with the queue pair's lock held, so that its packets keep their order.
+    #[inline(always)] // mostly there is nothing to send
     pub(super) fn flush(&mut self) {
-        // Packets that others left in the shared batch leave too.
+        // Packets of other queue pairs in the shared batch are sent too.
         let any = self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty());
         if any || self.used_ring { self.flush_some() } else { self.let_go() }
     }
@@ -200,7 +200,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
         Attempt::Done
     }
 
-    /// Sends a long message to a local peer by rendezvous: its ring gets a record of where the bytes are, and the peer copies them.
+    /// Sends a long message to a local peer by rendezvous: the ring carries a record with the address of the bytes, and the peer copies them.
     /// Returns `None` if nothing was sent.
     fn send_rendezvous(
         &mut self,
@@ -238,7 +238,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
         attempt
     }
 
-    /// Sends a short packet that nothing waits before or behind.
+    /// Sends a short packet without a batch, if no other packet waits and no further request of the list follows.
     #[inline]
     fn try_single<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Attempt {
         // A list leaves as one batch, and a packet must not overtake those that wait in a batch. Only the route to the peer of
@@ -319,7 +319,7 @@ fn overrun(qp: &QpCore, cq: &CqCore, wr_id: u64) {
     qp.overrun.store(true, Ordering::Relaxed);
 }
 
-/// The path to the peer's memory, which is in use from now on.
+/// The path to the peer's memory, in use until the host releases it.
 #[inline]
 fn reach<'r, 'q>(reaching: &'r mut Option<Reaching<'q>>, qp: &'q QpCore) -> &'r mut Reaching<'q> {
     // SAFETY: a host exists only while the lock of its queue pair is held, and only one at a time has not released the path.
@@ -364,8 +364,8 @@ impl Egress for NicHost<'_, '_> {
     }
 
     fn coalesces(&mut self) -> bool {
-        // A request behind one that already waits for its system call, a program that is about to sleep, or a local peer's ring saves
-        // nothing by waiting.
+        // Waiting saves nothing if packets already wait in the batch, if the program is about to sleep, or if the packets take the ring
+        // of a local peer.
         self.out.is_none()
             && self.path().is_none()
             && !self.engine.activity.any_armed()
@@ -460,7 +460,7 @@ impl Memory for NicHost<'_, '_> {
     }
 
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
-        // It waits for all who hold the region, and this host may be one of them.
+        // Invalidation waits for all holders of the region, and this host may be one of them.
         self.flush();
         self.engine.device.regions.invalidate(self.peer(pd), rkey)
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl Engine {
-    /// Finds out whether the peer's memory can be accessed directly, and clears the TX cache. Called with the queue pair's lock held, after
+    /// Determines whether the peer's memory can be accessed directly, and clears the TX cache. Called with the queue pair's lock held, after
     /// it was modified.
     pub(super) fn choose_path(&self, qp: &Arc<QpCore>, machine: &Qp) {
         // SAFETY: the caller holds the lock; the host uses the packet only while something is posted.
@@ -38,8 +38,8 @@ impl Engine {
         *unsafe { qp.path.get() } = path;
     }
 
-    /// Whether another process than that of the local peer sent a packet to a queue pair by UDP: any user of the host can send from the
-    /// peer's address. Reports it.
+    /// Whether a process other than the local peer's sent this UDP packet: any user of the host can send from the peer's address. Counts and
+    /// logs such a packet.
     #[cold]
     pub(super) fn is_from_stranger(&self, path: &Path, qpn: Qpn, packet: &RxPacket<'_>) -> bool {
         let (from, sport) = (packet.arrival.sgid.to_ip(), packet.sport);
@@ -54,7 +54,7 @@ impl Engine {
         is_stranger
     }
 
-    /// Whether nothing about a queue pair changes after a plain message: local peers have its descriptor, and no completion was lost.
+    /// Whether a plain message needs no further steps: local peers have the queue pair's descriptor, and no completion was lost.
     #[inline]
     pub(super) fn is_settled(&self, qp: &QpCore) -> bool {
         let is_published =

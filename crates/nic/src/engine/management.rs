@@ -15,7 +15,7 @@ pub(crate) trait ManagementAgent: Send + Sync {
     fn receive(&self, rx: &RxPacket<'_>, packet: &Packet<'_>, now: Time);
     /// Handles a socket of its own that is ready (iWARP).
     fn socket_ready(&self, number: u64, now: Time);
-    /// Handles what happened to connections, by their numbers (iWARP).
+    /// Handles events of connections, which are identified by their numbers (iWARP).
     fn stream_events(&self, events: &[(u64, StreamEvent)], now: Time);
     /// Called when the deadline that it [set](Engine::set_agent_deadline) has passed.
     fn handle_timeout(&self, now: Time);

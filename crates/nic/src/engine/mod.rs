@@ -12,7 +12,7 @@
 //! | `management` | which agent handles packets to QP1 |
 //! | `outgoing` | which payloads are copied into a packet and which are pointed to |
 //! | `qp` | a queue pair as the engine sees it: its state machine and what belongs to it |
-//! | `history` | what happened to a queue pair beside moving data |
+//! | `history` | which rare events a queue pair has had |
 //! | `guarded` | which of its fields only the lock of the queue pair guards |
 //! | `qps` | which queue pair has this number |
 //! | `srqs` | which XRC shared receive queue has this number |
@@ -22,7 +22,7 @@
 //! | `background` | which thread drives when no application thread polls |
 //! | `report` | what the device counted |
 //!
-//! Locks, in the order they may be taken: the progress lock, a queue pair, then any of {region, CQ, SRQ, timers, ready list,
+//! Locks, in the order in which they may be taken: the progress lock, a queue pair, then any of {region, CQ, SRQ, timers, ready list,
 //! history}.
 //! No lock is shared by unrelated queue pairs on the data path, except the progress lock, which is only ever tried.
 

@@ -64,13 +64,13 @@ impl Drop for Batch<'_> {
         if let Batch::Own(kept) = self
             && !std::thread::panicking()
         {
-            // A thread that ends has no thread-locals any more; then the batch is dropped.
+            // At the end of a thread its thread-locals are gone. The batch is dropped then.
             let _ = KEPT.try_with(|slot| slot.set(kept.take()));
         }
     }
 }
 
-/// A batch and the pins of the regions it points to. Neither outlives the other.
+/// A batch and the pins of the regions that it points to. The pins are released after the batch is cleared.
 pub(super) struct Outgoing<'a> {
     engine: &'a Engine,
     tx: Batch<'a>,
@@ -88,7 +88,7 @@ impl<'a> Outgoing<'a> {
         self.tx.is_empty()
     }
 
-    /// Hands everything to the link.
+    /// Sends everything by the link.
     pub(super) fn flush(&mut self) {
         if !self.tx.is_empty() {
             self.engine.link.send(&mut self.tx);
@@ -97,7 +97,7 @@ impl<'a> Outgoing<'a> {
         self.pins.release();
     }
 
-    /// Adds packets of a segment, at most `most`, and flushes the batch first if it has no room. Returns how many.
+    /// Adds at most `most` packets of a segment. Flushes the batch first if they do not fit. Returns how many were added.
     pub(super) fn push<W: WriteHeaders>(
         &mut self,
         route: &Route,
@@ -240,7 +240,7 @@ fn fill(out: &mut [u8], payload: TxPayload<'_>, engine: &Engine, qp: &QpCore) ->
             engine.device.regions.gather(pd, sges, offset, out, qp.address())
         }
         TxPayload::Remote { pd, rkey, addr, rest, is_first, is_repeated, .. } => {
-            // The responses of a queue pair are read beside its requests.
+            // Read-ahead of responses is separate from that of requests.
             let ahead = (answers_of(qp.address()), rest, is_first);
             let peer = Peer { pd, qp: qp.qpn };
             engine.device.regions.read_remote(peer, rkey, addr, out, ahead, is_repeated)

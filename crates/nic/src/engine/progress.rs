@@ -1,5 +1,5 @@
-//! What a thread needs to poll for a progress context ([`Engine`](super::Engine)): the source of packets, the timers, the queue pairs that wait to
-//! send, and behind a lock that is only ever tried the batches.
+//! What a thread needs to poll for a progress context ([`Engine`](super::Engine)): the source of packets, the timers, the queue pairs that wait
+//! to send, and the batches, which the progress lock guards. That lock is only ever tried.
 
 use super::QpCore;
 use super::drive::YIELDS_AFTER;
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Requests that leave one by one after a poller left some behind, and they waited for the background thread.
+/// Requests that leave one by one after coalesced requests had to wait for the background thread because nobody polled.
 const UNCOALESCED: u32 = 1024;
 
 /// What the threads that poll for one progress context share.
@@ -22,10 +22,10 @@ pub(super) struct Polling {
     /// The progress lock, and what its holder works with.
     pub(super) lock: Mutex<Progress>,
     pub(super) timers: Timers,
-    /// Queue pairs that stopped sending only to let others send.
+    /// Queue pairs that wait to continue sending: they let others send, or their requests are coalesced.
     ready: Mutex<VecDeque<Arc<QpCore>>>,
     any_ready: AtomicBool,
-    /// Something is always ready: the context has streams, which every poll asks. So a poll of RoCE does not ask what the wire is.
+    /// The context has streams, which every poll serves. `any_ready` is then always true, so a poll of RoCE need not check the wire.
     has_streams: bool,
     /// How often a poller found the progress lock taken. A lost count does not matter.
     pub(super) contentions: AtomicU32,
@@ -60,13 +60,13 @@ impl Polling {
         self
     }
 
-    /// Whether a queue pair waits to go on sending, or the context has streams.
+    /// Whether a queue pair waits to continue sending, or the context has streams.
     #[inline]
     pub(super) fn any_ready(&self) -> bool {
         self.any_ready.load(Ordering::Relaxed)
     }
 
-    /// How many queue pairs wait to go on sending.
+    /// How many queue pairs wait to continue sending.
     pub(super) fn count_ready(&self) -> usize {
         self.ready.lock().len()
     }
@@ -80,12 +80,12 @@ impl Polling {
         left == 0
     }
 
-    /// The background thread found requests waiting that a poller left behind.
+    /// Called when the background thread has found coalesced requests that nobody polled for.
     pub(super) fn stop_coalescing(&self) {
         self.uncoalesced.store(UNCOALESCED, Ordering::Relaxed);
     }
 
-    /// Lets a queue pair go on sending later. Returns whether this call put it on the list.
+    /// Lets a queue pair continue sending later. Returns whether this call added it to the list.
     pub(super) fn push_ready(&self, qp: &Arc<QpCore>) -> bool {
         let is_new = !qp.ready.load(Ordering::Relaxed) && !qp.ready.swap(true, Ordering::Relaxed);
         if is_new {
@@ -95,7 +95,7 @@ impl Polling {
         is_new
     }
 
-    /// The next queue pair that waits to go on sending.
+    /// The next queue pair that waits to continue sending.
     pub(super) fn pop_ready(&self) -> Option<Arc<QpCore>> {
         let mut ready = self.ready.lock();
         let next = ready.pop_front();
@@ -119,7 +119,7 @@ pub(super) struct Progress {
     pub(super) completions: u32,
     /// Polls since the last arrival.
     pub(super) idle: u32,
-    /// Polls since the clock was read.
+    /// Polls with arrivals since the clock was read.
     pub(super) clockless: u32,
     pub(super) recent: Recent,
 }

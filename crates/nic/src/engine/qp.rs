@@ -25,7 +25,7 @@ pub(crate) struct QpCore {
     pub(crate) srq: Option<Arc<SrqCore>>,
     /// The XRC domain, if this is the receiving end of an extended reliable connection.
     pub(crate) xrc_domain: Option<u32>,
-    /// The live handles, where there can be several. An empty list means that the queue pair is being destroyed or was.
+    /// The live handles of a queue pair that can have several. The list is empty once the queue pair is being destroyed.
     handles: Option<Mutex<Vec<Handle>>>,
     /// The state machine of RoCE. Where there is a `stream`, it stays in RESET and keeps the number.
     pub(crate) machine: Mutex<qp::Qp>,
@@ -78,7 +78,7 @@ impl CacheOwner for QpCore {
     }
 }
 
-/// What a queue pair takes receives from and completes to.
+/// The queues that a queue pair takes receives from and adds completions to.
 pub(crate) struct QpQueues {
     pub(crate) send_cq: Arc<CqCore>,
     pub(crate) recv_cq: Arc<CqCore>,
@@ -147,7 +147,7 @@ impl QpCore {
         }
     }
 
-    /// Adds a handle, where there can be several. Returns whether it did: not if the last one was closed.
+    /// Adds a handle. Returns `false` if the queue pair has only one, or if its last handle was closed.
     pub(crate) fn open_handle(&self, number: u32, events: Arc<EventQueue>) -> bool {
         let Some(handles) = &self.handles else { return false };
         let mut handles = handles.lock();

@@ -1,8 +1,8 @@
 //! Which queue pair has this number.
 //!
 //! A number has the process slot in the high eight bits, so that the host's processes can steer packets to each other, and
-//! sixteen random bits, so that nobody can guess it. A freed number rests as long as others are free: peers remember it
-//! while their end of a connection is in TIMEWAIT, and reject a connection request with it as stale.
+//! sixteen random bits, so that it cannot be guessed. A freed number stays in quarantine as long as others are free: peers remember
+//! it while their end of a connection is in TIMEWAIT, and reject a connection request with it as stale.
 
 use super::QpCore;
 use crate::limits::MAX_QP;
@@ -16,47 +16,49 @@ use std::sync::{Arc, OnceLock};
 const CHUNK: usize = 256;
 const CHUNKS: usize = 256;
 
-/// Most numbers that are used or rest: an eighth is left to choose from. Beyond that, those that rested longest are used again.
+/// Most numbers that are in use or in quarantine: an eighth is left to choose from. Beyond that, the oldest leave the quarantine.
 const NOT_FREE: usize = 57_344;
 
 type Slot = RwLock<Option<Arc<QpCore>>>;
 
 pub(crate) struct QpTable {
     base: u32,
-    /// Changes with every queue pair that is destroyed.
+    /// Incremented with every queue pair that is destroyed.
     removals: AtomicU64,
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
-    stock: Mutex<Stock>,
+    numbers: Mutex<NumberPool>,
 }
 
 /// Which numbers are free.
-struct Stock {
+struct NumberPool {
+    /// How many are in use.
     count: u64,
-    resting: VecDeque<u16>,
+    /// The freed numbers that are not used again yet, the oldest first.
+    quarantine: VecDeque<u16>,
     /// The same as a set, one bit each.
-    rests: Box<[u64]>,
+    quarantined: Box<[u64]>,
 }
 
-impl Stock {
-    fn is_resting(&self, low: u16) -> bool {
-        self.rests[usize::from(low) / 64] >> (low % 64) & 1 != 0
+impl NumberPool {
+    fn is_quarantined(&self, low: u16) -> bool {
+        self.quarantined[usize::from(low) / 64] >> (low % 64) & 1 != 0
     }
 
     fn toggle(&mut self, low: u16) {
-        self.rests[usize::from(low) / 64] ^= 1 << (low % 64);
+        self.quarantined[usize::from(low) / 64] ^= 1 << (low % 64);
     }
 
-    fn give_back(&mut self, low: u16) {
+    fn release(&mut self, low: u16) {
         self.count -= 1;
-        self.resting.push_back(low);
+        self.quarantine.push_back(low);
         self.toggle(low);
     }
 
-    fn wake_rested(&mut self) {
-        while self.count as usize + self.resting.len() > NOT_FREE
-            && let Some(rested) = self.resting.pop_front()
+    fn reuse_oldest(&mut self) {
+        while self.count as usize + self.quarantine.len() > NOT_FREE
+            && let Some(oldest) = self.quarantine.pop_front()
         {
-            self.toggle(rested);
+            self.toggle(oldest);
         }
     }
 }
@@ -67,10 +69,10 @@ impl QpTable {
             base: u32::from(slot) << 16,
             removals: AtomicU64::new(0),
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
-            stock: Mutex::new(Stock {
+            numbers: Mutex::new(NumberPool {
                 count: 0,
-                resting: VecDeque::new(),
-                rests: vec![0; 0x1_0000 / 64].into(),
+                quarantine: VecDeque::new(),
+                quarantined: vec![0; 0x1_0000 / 64].into(),
             }),
         }
     }
@@ -95,22 +97,22 @@ impl QpTable {
 
     /// Adds a queue pair under a fresh random number.
     pub(crate) fn insert(&self, make: impl FnOnce(Qpn) -> Arc<QpCore>) -> Option<Arc<QpCore>> {
-        let mut stock = self.stock.lock();
-        if stock.count >= MAX_QP {
+        let mut numbers = self.numbers.lock();
+        if numbers.count >= MAX_QP {
             return None;
         }
-        stock.wake_rested();
+        numbers.reuse_oldest();
         let mut rng = ferroce_os::random::generator();
         loop {
             let low = rng.random_range(2..0xffff_u32);
-            if stock.is_resting(low as u16) {
+            if numbers.is_quarantined(low as u16) {
                 continue;
             }
             let chunk = self.chunks[low as usize / CHUNK]
                 .get_or_init(|| (0..CHUNK).map(|_| RwLock::new(None)).collect());
             let mut slot = chunk[low as usize % CHUNK].write();
             if slot.is_none() {
-                stock.count += 1;
+                numbers.count += 1;
                 return Some(slot.insert(make(Qpn::new(self.base | low))).clone());
             }
         }
@@ -121,7 +123,7 @@ impl QpTable {
             && slot.write().take().is_some()
         {
             self.removals.fetch_add(1, Ordering::Release);
-            self.stock.lock().give_back((qpn.value() & 0xffff) as u16);
+            self.numbers.lock().release((qpn.value() & 0xffff) as u16);
         }
     }
 
@@ -139,17 +141,18 @@ mod tests {
     #[test]
     fn a_number_rests_as_long_as_there_are_others() {
         const LIVE: usize = 9_000;
-        let rests = vec![0; 0x1_0000 / 64].into();
-        let mut stock = Stock { count: (NOT_FREE - 1) as u64, resting: VecDeque::new(), rests };
-        stock.give_back(5);
+        let quarantined = vec![0; 0x1_0000 / 64].into();
+        let mut numbers =
+            NumberPool { count: (NOT_FREE - 1) as u64, quarantine: VecDeque::new(), quarantined };
+        numbers.release(5);
         for low in 100..100 + (NOT_FREE - LIVE) as u16 {
-            stock.give_back(low);
-            stock.wake_rested();
-            assert!(stock.is_resting(5) && stock.is_resting(low));
+            numbers.release(low);
+            numbers.reuse_oldest();
+            assert!(numbers.is_quarantined(5) && numbers.is_quarantined(low));
         }
-        stock.count += 3;
-        stock.wake_rested();
-        assert!(!stock.is_resting(5) && !stock.is_resting(100) && stock.is_resting(101));
+        numbers.count += 3;
+        numbers.reuse_oldest();
+        assert!(!numbers.is_quarantined(5) && !numbers.is_quarantined(100) && numbers.is_quarantined(101));
         const { assert!(MAX_QP < NOT_FREE as u64) };
     }
 }

@@ -1,4 +1,4 @@
-//! The counters of the device, summed up over its parts, and what a person sees of its objects.
+//! The counters of the device, summed up over its parts, and the reports about its objects.
 
 use super::{Engine, QpCore};
 use crate::counters::{Counters, CqReport, HistoryReport, ObjectReport, QpReport, RegionReport, Tally};
@@ -9,7 +9,7 @@ use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most regions that are listed, and most slots of the table that are read: both bound the time it takes.
+/// Most regions that are listed, and most slots of the table that are read. Both bound the time of a report.
 pub(crate) const MOST_REGIONS: usize = 48;
 const MOST_SLOTS: usize = 16_384;
 
@@ -18,7 +18,7 @@ const MOST_SLOTS: usize = 16_384;
 pub(crate) struct QpPage {
     /// Only those with a larger number.
     pub(crate) after: u32,
-    /// At most so many.
+    /// At most this many.
     pub(crate) most: usize,
 }
 
@@ -110,7 +110,7 @@ impl Engine {
     }
 }
 
-/// What is copied of a region under its lock. Only those that are listed become text.
+/// What is copied of a region under its lock. Only listed regions are converted to text.
 struct RegionFacts {
     base: usize,
     len: u64,

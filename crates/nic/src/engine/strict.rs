@@ -13,7 +13,7 @@ pub(crate) struct SendQueueDepth {
     posted: u64,
     /// Those of them whose entries are free again.
     freed: u64,
-    /// For each request whose completion nobody has polled as far as we know: how many requests it frees, counted from RESET.
+    /// For each request whose completion is not yet counted as polled: how many requests it frees, counted from RESET.
     signaled: VecDeque<u64>,
 }
 
@@ -24,7 +24,7 @@ impl SendQueueDepth {
         if self.posted - self.freed < depth {
             return Ok(());
         }
-        // After an error every request completes, so a completion does not tell which requests it frees.
+        // After an error every request completes, so completions do not show which requests are freed.
         if !matches!(machine.state(), QpState::Rts | QpState::Sqd) {
             *self = SendQueueDepth::default();
             return Ok(());
@@ -52,7 +52,7 @@ impl SendQueueDepth {
     }
 }
 
-/// Receives that can be posted before the queue of a NIC would be full, or why there are none.
+/// The state of a receive queue as a NIC counts it: an entry is freed when its completion is polled.
 pub(crate) struct RecvQueueDepth {
     depth: usize,
     max_sge: usize,
@@ -64,14 +64,14 @@ impl RecvQueueDepth {
     pub(crate) fn of(qp: &QpCore) -> RecvQueueDepth {
         let machine = qp.machine.lock();
         let QpCap { max_recv_wr, max_recv_sge, .. } = *machine.cap();
-        // In RESET nothing may be posted, and the queue pair says so.
+        // In RESET nothing may be posted. The queue pair itself reports that.
         let unpolled = if machine.state() == QpState::Reset { 0 } else { qp.recv_cq.unpolled_of(qp.qpn).1 };
         let posted = machine.recvs_waiting();
         RecvQueueDepth { depth: max_recv_wr as usize, max_sge: max_recv_sge as usize, posted, unpolled }
     }
 
-    /// Checks that one more fits. All else the queue pair checks: a queue without waiting completions, a queue pair without a queue of
-    /// its own, and a request that is not valid.
+    /// Checks that one more fits. The queue pair itself checks the other cases: a queue without unpolled completions, a queue pair without a
+    /// queue of its own, and an invalid request.
     pub(crate) fn check(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let RecvQueueDepth { depth, max_sge, posted, unpolled } = *self;
         let has_queue = unpolled > 0 && depth > 0;

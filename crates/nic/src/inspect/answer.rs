@@ -1,7 +1,7 @@
-//! The answering side, on the background thread.
+//! The server side, on the background thread.
 //!
-//! Nothing here may wait: a document is made no longer than the socket's buffer takes at once, and whoever cannot take
-//! it gets nothing. The background thread lets some time pass between two calls, so a flood of questions costs it little.
+//! Nothing here may block. A document is never longer than the free buffer of a new socket, so one write suffices. The background thread
+//! pauses between two calls, so a flood of requests costs little.
 
 use super::question::Question;
 use super::snapshot::Document;
@@ -19,35 +19,35 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most that are answered at a time. Those who ask the same get the same document.
+/// Most requests answered per call. Equal requests get the same document.
 const MOST_ANSWERS: usize = 16;
-/// Buffer to ask for; the kernel grants what its limits allow.
+/// Requested socket buffer; the kernel grants what its limits allow.
 const WANTED_BUFFER: usize = 1 << 19;
-/// More than the document has without its queue pairs.
+/// Upper bound of the document's length without its queue pairs.
 const FIXED_BYTES: usize = 12 * 1024 + MOST_REGIONS * REGION_BYTES;
-/// More than a region takes.
+/// Upper bound of a region's length.
 const REGION_BYTES: usize = 384;
-/// More than a history takes.
+/// Upper bound of a history's length.
 const HISTORY_BYTES: usize = HISTORY_LEN * 320;
-/// More than a queue pair takes, with two completion queues.
+/// Upper bound of a queue pair's length, with two completion queues.
 const QP_BYTES: usize = 1100;
 /// Making this many entries takes well under a millisecond. All documents of one call together have no more, and then each a
 /// few.
 const MOST_QPS: usize = 512;
 const FEWEST_QPS: usize = 32;
 
-/// What the document describes.
+/// The subject of the document.
 pub(crate) struct Subject {
     /// The engine whose counters are reported.
     pub(crate) engine: Arc<Engine>,
-    /// What the device can do just now.
+    /// Returns the current attributes of the device.
     pub(crate) attributes: Box<dyn Fn() -> DeviceAttr + Send>,
-    /// Since when it counts.
+    /// When the device was opened.
     pub(crate) since: Instant,
 }
 
 impl Subject {
-    /// The document, with so many queue pairs, and how many it has.
+    /// The document with at most `most` queue pairs, and how many it lists.
     fn document(&self, question: Question, most: usize) -> (Vec<u8>, usize) {
         let report = self.engine.report(QpPage { after: question.after, most });
         let history_of = (question.history_of != 0).then(|| Qpn::new(question.history_of));
@@ -56,12 +56,12 @@ impl Subject {
         let listed = report.counters.queue_pairs.len();
         let document =
             Document::new(uptime_ms, (self.attributes)(), report.counters, report.left_out, objects);
-        // All keys are strings and no number is infinite, which is all that JSON asks.
+        // Cannot fail: all keys are strings, and all numbers are finite.
         (serde_json::to_vec(&document).unwrap_or_default(), listed)
     }
 }
 
-/// Listens for questions as long as it lives.
+/// Listens for requests while it exists.
 pub(crate) struct Answerer {
     listener: UnixListener,
     path: PathBuf,
@@ -70,7 +70,7 @@ pub(crate) struct Answerer {
 }
 
 impl Answerer {
-    /// Starts listening. The slot is ours, so a socket file in the way is a dead owner's.
+    /// Starts listening. This process owns the slot, so an existing socket file is left over from a dead owner.
     pub(crate) fn open(directory: &Path, subject: Subject, born: Generation) -> io::Result<Answerer> {
         let path = socket_path(directory, subject.engine.shared_port.slot());
         match std::fs::remove_file(&path) {
@@ -89,8 +89,8 @@ impl Chore for Answerer {
     }
 
     fn attend(&mut self) {
-        // No room for another descriptor, or nobody there after all: the next call tries again. All are accepted before the first
-        // document is made, so that none is older than a question that it answers.
+        // An error (no free descriptor, or the client has left) ends the loop; the next call tries again. All clients are accepted before
+        // the first document is made, so no document is older than a request that it answers.
         let accept = || self.listener.accept().ok();
         let askers: Vec<_> = std::iter::from_fn(accept).take(MOST_ANSWERS).collect();
         let mut answered: Vec<((Question, usize), Vec<u8>)> = Vec::new();
@@ -119,8 +119,7 @@ impl Drop for Answerer {
     }
 }
 
-/// Asks for a larger buffer and returns how much surely fits: the kernel counts its own overhead too, which is less than
-/// the data.
+/// Requests a larger buffer and returns how many bytes certainly fit. The kernel also counts its overhead, which is less than the data.
 fn enlarge_buffer(asker: &UnixStream) -> usize {
     let socket = SockRef::from(asker);
     let _ = socket.set_send_buffer_size(WANTED_BUFFER);
@@ -132,8 +131,8 @@ fn most_qps(buffer_bytes: usize, question: Question) -> usize {
     (buffer_bytes.saturating_sub(fixed) / QP_BYTES).min(MOST_QPS)
 }
 
-/// Sends what the socket takes now; if that is not all, the reader sees a document that ends too early. The application
-/// may not expect signals, so a reader that left must not raise one.
+/// Sends as much as the socket takes. If that is not all, the client reads a truncated document. A client that has left must not raise
+/// SIGPIPE, because the application may not expect signals.
 fn send_nonblocking(asker: &UnixStream, mut document: &[u8]) {
     let socket = SockRef::from(asker);
     while !document.is_empty() {

@@ -1,4 +1,4 @@
-//! The asking side: finds all NICs of this user and asks them all at once.
+//! The client side: finds all NICs of this user and queries them concurrently.
 
 use super::process::{Activity, Process};
 use super::question::Question;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 /// How long an answer may take. A process that runs answers within milliseconds, on a busy machine in tens of them.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// What each still gets when others have used up the patience: enough to read an answer that is there.
+/// The time that each NIC still gets when others have used up the patience: enough to read an answer that has arrived.
 const GRACE: Duration = Duration::from_millis(20);
 /// How long the pages of one NIC with many queue pairs may take together.
 const PAGES_PATIENCE: Duration = Duration::from_secs(3);
-/// Far longer than any document.
+/// Longest accepted answer: far longer than any document.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Why a NIC could not be asked.
+/// Why a NIC could not be queried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
@@ -48,10 +48,10 @@ pub enum InspectError {
         slot: u8,
         /// The process, in words.
         process: String,
-        /// How long we waited.
+        /// How long the client waited.
         patience_ms: u128,
     },
-    /// The answer makes no sense.
+    /// The answer cannot be parsed.
     #[error("{process} in slot {slot} gave an answer that this program cannot read: {why}")]
     Garbled {
         /// The slot.
@@ -61,20 +61,20 @@ pub enum InspectError {
         /// What is wrong with it.
         why: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("asking slot {slot}: {source}")]
     System {
         /// The slot.
         slot: u8,
-        /// Its answer.
+        /// The error.
         source: io::Error,
     },
-    /// The directory where the processes meet is unusable.
+    /// The registry directory is unusable.
     #[error(transparent)]
     Registry(#[from] RegistryError),
 }
 
-/// Asks every running NIC of this user and network namespace, in the order of their slots.
+/// Queries every running NIC of this user and network namespace, in the order of their slots.
 pub fn all() -> Vec<Result<Snapshot, InspectError>> {
     all_within(PATIENCE)
 }
@@ -87,8 +87,8 @@ pub fn all_within(patience: Duration) -> Vec<Result<Snapshot, InspectError>> {
     }
 }
 
-/// Like [`all`], with every queue pair also of NICs whose first answer has no room for all, as far as they answer within a few seconds, and
-/// with the history of the queue pair that `history_of` names by its NIC's slot and its number.
+/// Like [`all`], but lists every queue pair, even of NICs whose first answer is too short for all, as far as they answer within a few
+/// seconds. Includes the history of the queue pair `history_of`, given by the slot of its NIC and its number.
 pub fn whole(history_of: Option<(u8, u32)>) -> Vec<Result<Snapshot, InspectError>> {
     match registry::own_directory() {
         Ok(directory) => whole_in(&directory, PATIENCE, history_of),
@@ -110,7 +110,7 @@ fn whole_in(
     answers
 }
 
-/// Asks for the queue pairs that a snapshot lacks, page by page.
+/// Requests the queue pairs that a snapshot lacks, page by page.
 fn add_pages(directory: &Path, patience: Duration, snapshot: &mut Snapshot) {
     let end = Instant::now() + PAGES_PATIENCE;
     while snapshot.queue_pairs_left_out > 0
@@ -121,7 +121,7 @@ fn add_pages(directory: &Path, patience: Duration, snapshot: &mut Snapshot) {
         let page = ask(directory, snapshot.slot, Question { after, history_of: 0 });
         let answer =
             page.and_then(Result::ok).and_then(|asked| asked.answer(directory, Instant::now(), patience));
-        // An older version gives the first page again, and a lie gives what was there before.
+        // A NIC of an older version returns the first page again, and a faulty one may repeat an earlier page.
         let Some(Ok(page)) = answer else { return };
         if page.queue_pairs.is_empty() || page.queue_pairs.iter().any(|qp| qp.qpn <= after) {
             return;
@@ -145,7 +145,7 @@ fn asked_in(
     question: impl Fn(u8) -> Question,
 ) -> Vec<Result<Snapshot, InspectError>> {
     let start = Instant::now();
-    // All are asked before the first is listened to, so they answer while we read, and share one patience.
+    // Send all requests before reading the first answer: the NICs then answer concurrently, within one patience.
     let questions: Vec<_> =
         slots(directory).into_iter().filter_map(|slot| ask(directory, slot, question(slot))).collect();
     let answer = |asked: Result<Asked, _>| match asked {
@@ -162,15 +162,15 @@ fn slots(directory: &Path) -> Vec<u8> {
     slots
 }
 
-/// A NIC that was asked.
+/// A NIC with a pending request.
 struct Asked {
     slot: u8,
-    /// `None` if so many have asked already that the kernel keeps no more of them.
+    /// `None` if the listen queue of the NIC is full.
     stream: Option<UnixStream>,
     process: Option<Process>,
 }
 
-/// Asks one NIC; `None` if the socket is a dead process's.
+/// Sends the request to one NIC. `None` if the socket belongs to a dead process.
 fn ask(directory: &Path, slot: u8, question: Question) -> Option<Result<Asked, InspectError>> {
     match connect(&socket_path(directory, slot), question) {
         Ok(stream) => {
@@ -185,7 +185,7 @@ fn ask(directory: &Path, slot: u8, question: Question) -> Option<Result<Asked, I
     }
 }
 
-/// Without waiting for room in the queue of a listener that does not accept.
+/// Connects without waiting for a listener whose queue is full.
 fn connect(path: &Path, question: Question) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -242,7 +242,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Reads to the end of the stream, for so long and so much.
+/// Reads to the end of the stream, until `deadline` and at most [`MOST_BYTES`].
 fn read_until_end(mut stream: UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut piece = [0; 16 << 10];

@@ -1,16 +1,16 @@
-//! Looking into running processes: every NIC answers whoever of its user asks for its counters.
+//! Inspection of running processes: every NIC reports its counters to other processes of its user.
 //!
-//! There is no daemon, so each NIC listens itself, on a socket in the registry directory that only its user may enter.
-//! The background thread answers; threads of the application, and so the data path, never notice. Asking is connecting:
-//! whoever connects gets one JSON document and the end of the stream. The name of the connecting socket may ask for more.
+//! There is no daemon. Each NIC listens on a Unix socket in the registry directory, which only its user may enter. The background thread
+//! answers, so the threads of the application are not disturbed. A client connects and gets one JSON document, then the end of the
+//! stream. The name of the client's socket may request more than the default document.
 //!
 //! | file | question |
 //! |---|---|
-//! | `answer` | how a NIC answers without ever waiting for whoever asked |
-//! | `ask` | how all NICs of a user are found and asked, and why one did not answer |
-//! | `process` | which process is behind a socket, and what it is doing |
-//! | `question` | what may be asked, and how |
-//! | `snapshot` | what the document says |
+//! | `answer` | how a NIC answers without waiting for its clients |
+//! | `ask` | how a client finds and queries all NICs of a user, and why one did not answer |
+//! | `process` | which process listens on a socket, and its state |
+//! | `question` | the possible requests and their encoding |
+//! | `snapshot` | the document |
 
 mod answer;
 mod ask;
@@ -24,7 +24,7 @@ pub use snapshot::Snapshot;
 
 use std::path::{Path, PathBuf};
 
-/// Where the NIC in `slot` listens.
+/// The socket on which the NIC in `slot` listens.
 fn socket_path(directory: &Path, slot: u8) -> PathBuf {
     directory.join(format!("nic-{slot}.sock"))
 }

@@ -1,10 +1,10 @@
-//! Which process is behind a socket, and what it is doing.
+//! Which process listens on a socket, and its state.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
-/// A process, as far as we can see it.
+/// A process, as far as this process may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -12,14 +12,14 @@ pub(super) struct Process {
     pub(super) activity: Activity,
 }
 
-/// What a process is doing.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Activity {
     /// Running or sleeping.
     Normal,
     /// Stopped by a signal or a debugger.
     Stopped,
-    /// It ended; what it opened may live on in a child.
+    /// It has ended; a child may still have its descriptors.
     Gone,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for Process {
 }
 
 impl Process {
-    /// The process that listens at the other end; `None` if it lives in a container that we cannot look into.
+    /// The process that listens at the other end; `None` if it is in another PID namespace that is not visible here.
     pub(super) fn behind(stream: &UnixStream) -> Option<Process> {
         let pid = peer_pid(stream)?;
         let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -43,7 +43,7 @@ impl Process {
     }
 }
 
-/// SourcePiece and state in `/proc/PID/stat`. The name may hold spaces and parentheses, so the last one counts.
+/// Name and state in `/proc/PID/stat`. The name may contain spaces and parentheses, so the last parenthesis ends it.
 fn parse_stat(stat: &str) -> Option<(String, Activity)> {
     let (front, rest) = stat.rsplit_once(") ")?;
     let (_pid, command) = front.split_once(" (")?;

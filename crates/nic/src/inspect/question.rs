@@ -1,24 +1,24 @@
-//! What is asked of a NIC beside its counters: a page of its queue pairs, the history of one.
+//! Requests to a NIC: a page of its queue pairs, and optionally the history of one queue pair.
 //!
-//! The NIC answers as soon as it accepts, so the question must be there by then. It is the abstract name that the asking socket is bound to
-//! before it connects. A NIC of an older version ignores the name, and an unnamed socket asks for the first page.
+//! The NIC answers as soon as it accepts a connection, so the request must already be readable then. It is the abstract name to which the
+//! client binds its socket before it connects. An unnamed socket requests the first page. NICs of older versions ignore the name.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How the names of asking sockets begin.
+/// The prefix of the names of client sockets.
 const PREFIX: &str = "ferroce-ask";
 
-/// A question to one NIC.
+/// A request to one NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Question {
     /// Only queue pairs with a larger number are listed.
     pub(super) after: u32,
-    /// The queue pair whose history is wanted; zero for none.
+    /// The queue pair whose history is requested; zero for none.
     pub(super) history_of: u32,
 }
 
 impl Question {
-    /// The abstract name of a socket that asks it; `None` for the default question, which needs none.
+    /// The abstract name of a socket with this request; `None` for the default request, which needs no name.
     pub(super) fn name(self) -> Option<String> {
         static ASKED: AtomicU32 = AtomicU32::new(0);
         let Question { after, history_of } = self;
@@ -27,7 +27,7 @@ impl Question {
         (self != Question::default()).then(|| format!("{PREFIX}/{pid}/{count}/{after:x}/{history_of:x}"))
     }
 
-    /// The question of a socket with this name; the default question if it is none of ours.
+    /// The request of a socket with this name; the default request if the name has another format.
     pub(super) fn of_name(name: &[u8]) -> Question {
         let read = || {
             let mut parts = std::str::from_utf8(name).ok()?.split('/');

@@ -50,27 +50,27 @@ impl Document {
     }
 }
 
-/// The document as it is read: one NIC of a running process. Counters have names here instead of fields, because the
-/// other process may be of a version that counts more, or less.
+/// The document as it is read: one NIC of a running process. Counters are maps by name here, because the other process may have a version
+/// with more or fewer counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Version of the document.
     format: u32,
-    /// SourcePiece of the device.
+    /// Name of the device.
     pub device: String,
     /// Process that has it open.
     pub pid: u32,
-    /// What runs there, as the kernel shortens it.
+    /// Name of its program, as the kernel shortens it.
     pub command: String,
     /// Slot among the processes of this user: the high eight bits of the queue pair numbers of its first progress context.
     pub slot: u8,
-    /// How long it has been counting.
+    /// Time since the device was opened.
     pub uptime_ms: u64,
-    /// What the device can do.
+    /// Attributes of the device.
     pub attributes: DeviceAttr,
-    /// Completions made.
+    /// Number of completions.
     pub completions: u64,
-    /// Those with an error of their own; older versions count flushed ones among them.
+    /// Completions with an error other than a flush; older versions include flushed ones.
     pub failed_completions: u64,
     /// Completions of requests that were still queued when their queue pair stopped; zero from older versions.
     #[serde(default)]
@@ -83,7 +83,7 @@ pub struct Snapshot {
     /// Counters of the connection manager; empty from older versions.
     #[serde(default)]
     pub cm: BTreeMap<String, u64>,
-    /// What the link did.
+    /// Counters of the link.
     pub link: BTreeMap<String, u64>,
     /// Queue pairs, as many as fit.
     pub queue_pairs: Vec<QpReport>,

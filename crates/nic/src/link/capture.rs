@@ -1,8 +1,8 @@
 //! A pcapng file of everything that crossed a link, for Wireshark.
 //!
-//! A UDP socket shows no Ethernet, IP and UDP headers, so they are written anew from what is known. Ethernet addresses
-//! are zero, as on the loopback interface; all else is what the wire had, so Wireshark can check the ICRC. A TCP socket shows
-//! no segments either: those in the file are made up, with sequence numbers that fit.
+//! A UDP socket does not provide the Ethernet, IP and UDP headers, so the capture reconstructs them. Ethernet addresses are
+//! zero, as on the loopback interface. All other fields equal those on the wire, so Wireshark can check the ICRC. A TCP socket
+//! does not provide segments either; the capture synthesises segments with matching sequence numbers.
 
 use ferroce_os::fork::Generation;
 use ferroce_proto::Gid;
@@ -25,16 +25,16 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A packet is in the file at most this long after it crossed the link, also if nothing follows it.
+/// A packet is written to the file at most this long after it crossed the link, even if no other packet follows.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
-/// At the exit of the process the holder of a lock may be a thread that is gone.
+/// At the exit of the process, a lock may be held by a thread that no longer runs.
 const LOCK_PATIENCE: Duration = Duration::from_millis(100);
 /// Captures of this process, for [`flush_all`].
 static OPEN: Mutex<Vec<(Generation, Weak<Shared>)>> = Mutex::new(Vec::new());
 const BUFFER_LEN: usize = 256 * 1024;
 const ETHERNET_LEN: usize = 14;
 
-/// Which way a packet went.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Into this process.
@@ -90,7 +90,7 @@ impl TcpSegment {
 
 /// Writes packets to a pcapng file. Any number of links and threads may share one.
 ///
-/// A file that cannot be written any more (disk full) ends the capture, never the traffic; see [`Capture::errors`].
+/// A write error (disk full) ends the capture, but not the traffic; see [`Capture::errors`].
 pub struct Capture {
     path: PathBuf,
     shared: Arc<Shared>,
@@ -138,12 +138,12 @@ impl Capture {
         self.shared.errors.load(Relaxed)
     }
 
-    /// Adds a packet of this time; `packet` is what follows the UDP header, with its ICRC.
+    /// Adds a packet with this time; `packet` is the UDP payload, with the ICRC.
     pub(crate) fn record(&self, direction: Direction, time_ns: u64, outer: &Outer, packet: &[u8]) {
         self.write(direction, time_ns, |frame| build_udp(frame, outer, packet));
     }
 
-    /// Adds a segment of this time and at most [`TcpSegment::MOST`] bytes.
+    /// Adds a segment with this time and at most [`TcpSegment::MOST`] bytes.
     pub(crate) fn record_segment(
         &self,
         direction: Direction,
@@ -178,8 +178,8 @@ fn remember(shared: &Arc<Shared>) {
     open.push((Generation::current(), Arc::downgrade(shared)));
 }
 
-/// Completes the files of a process that exits without closing its devices, as programs of librdmacm do. What a forked
-/// child has of its parent's captures is not the child's to write.
+/// Completes the files of a process that exits without closing its devices, as programs of librdmacm do. A forked child does
+/// not write the buffers that it inherited from its parent.
 pub(crate) fn flush_all() {
     let Some(open) = OPEN.try_lock_for(LOCK_PATIENCE) else { return };
     for (_, shared) in open.iter().filter(|(born, _)| born.is_current()) {
@@ -343,8 +343,8 @@ fn build_tcp(frame: &mut Vec<u8>, segment: &TcpSegment, payload: &[u8]) {
     frame.extend_from_slice(payload);
 }
 
-/// Checksum over pseudo header, header and data (RFC 768, RFC 9293); IPv6 does not allow to leave it out. The zero bytes in front
-/// of an IPv4-mapped address add nothing; its two bytes of ones are skipped.
+/// Checksum over pseudo header, header and data (RFC 768, RFC 9293), mandatory over IPv6. The 12 bytes in front of the address in
+/// an IPv4-mapped GID are not part of the pseudo header.
 fn checksum(flow: &FlowAddrs, protocol: u8, header: &[u8], packet: &[u8]) -> u16 {
     let skip = if flow.is_ipv4() { 12 } else { 0 };
     let parts: [&[u8]; 4] = [&flow.sgid.0[skip..], &flow.dgid.0[skip..], header, packet];

@@ -1,11 +1,11 @@
-//! What a link did, counted.
+//! The counters of a link.
 
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)+) => {
-        /// What a link did since it was opened.
+        /// The counters of a link since it was opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         #[non_exhaustive]
         pub struct LinkCounters {
@@ -16,7 +16,7 @@ macro_rules! counters {
             pub rcvbuf_bytes: u64,
         }
 
-        /// The same while they run. Relaxed: nobody draws conclusions from two of them together.
+        /// The running counters. Relaxed: readers do not rely on the order of two counters.
         #[derive(Debug, Default)]
         pub(crate) struct RunningCounters {
             $(pub(crate) $name: AtomicU64,)+
@@ -66,13 +66,13 @@ counters! {
     rx_calls,
     /// Packets whose ICRC was wrong.
     bad_icrc,
-    /// Datagrams too short to be a packet, or with headers that make no sense.
+    /// Datagrams too short to be a packet, or with invalid headers.
     malformed,
     /// Packets for another process of this host that arrived here.
     misdelivered,
-    /// Of those, how many were handed to their process.
+    /// Misdelivered packets that were forwarded to their process.
     forwarded_out,
-    /// Packets that another process received and handed to this one.
+    /// Packets that another process received and forwarded to this one.
     forwarded_in,
     /// Packets for a process that is gone, or whose queue was full.
     forward_errors,
@@ -84,13 +84,13 @@ counters! {
     injected_duplicates,
     /// Packets, or reads of streams, that fault injection damaged.
     injected_corruptions,
-    /// Packets that fault injection held back so that others overtake them.
+    /// Packets that fault injection reordered.
     injected_reorders,
-    /// Packets that fault injection marked as a congested switch would.
+    /// Packets to which fault injection added an ECN mark.
     injected_marks,
     /// Reads and writes of streams that fault injection cut short.
     injected_shorts,
-    /// Reads and writes of streams that fault injection made repeat.
+    /// Reads and writes of streams that fault injection stalled.
     injected_stalls,
     /// Streams that fault injection reset.
     injected_resets,
@@ -104,23 +104,23 @@ counters! {
     local_rx_packets,
     /// Their bytes, from the BTH to the padding.
     local_rx_bytes,
-    /// Those that found a ring full and waited.
+    /// Packets that found a ring full and waited.
     local_waited,
-    /// Those that were lost: their process is gone, or has not read for long.
+    /// Packets for local peers that were lost: their process is gone, or has not read for a long time.
     local_lost,
-    /// Packets to multicast groups that came by UDP and were dropped, since they came through shared memory as well.
+    /// Packets to multicast groups received over UDP and dropped, because shared memory delivered them too.
     local_echoes,
     /// How often a sleeping process was woken.
     local_bells,
-    /// One-sided operations done in memory of other processes that is mapped here.
+    /// One-sided operations on memory of other processes that is mapped here.
     direct_mapped,
-    /// Those that the kernel did, copying between the processes.
+    /// One-sided operations whose bytes the kernel copied between the processes.
     direct_copied,
     /// Rendezvous sends: messages that a process of this host copies from this one's memory.
     rendezvous_sends,
-    /// Messages of a local peer that were copied here from its memory, mapped.
+    /// Messages copied from memory of a local peer that is mapped here.
     messages_fetched,
-    /// One-sided operations, and messages of a local peer, that a GPU copied without a detour through host memory; of all devices of the process.
+    /// One-sided operations, and messages of a local peer, that a GPU copied directly, not through host memory; of all devices of the process.
     direct_gpu,
     /// Copies between the memory of a GPU and packets, several to a long message; of all devices of the process.
     staged_gpu,

@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// Somebody else has the port.
+    /// Another program has the port.
     #[error(
         "{addr} is taken by {owner}: end that program, or have it name its addresses (FERROCE_ADDR=127.0.0.1), since \
          one that names none has all of them; then any other is yours (FERROCE_ADDR=127.0.0.2)"
     )]
     PortTaken {
-        /// The address we wanted.
+        /// The requested address.
         addr: SocketAddr,
         /// Description of the process that has it.
         owner: String,
@@ -22,13 +22,13 @@ pub enum LinkError {
     /// The machine does not have this address.
     #[error("{addr} is not an address of this machine (FERROCE_ADDR must name local addresses)")]
     NoSuchAddress {
-        /// The address we wanted.
+        /// The requested address.
         addr: SocketAddr,
     },
     /// A socket call failed.
     #[error("{what}: {source}")]
     Socket {
-        /// What was tried.
+        /// The failed operation.
         what: String,
         /// The error of the kernel.
         source: io::Error,

@@ -2,7 +2,7 @@
 //!
 //! A link carries RoCE packets from the BTH to the padding. It adds and removes the outer headers and the ICRC.
 //!
-//! | file | what lives there |
+//! | file | contents |
 //! |---|---|
 //! | `batch` | packets in bulk, in reused memory |
 //! | `single_packet` | one small packet of a queue pair, sent without a batch |
@@ -10,7 +10,7 @@
 //! | `shared_port` | how the processes that share a port reach each other |
 //! | `stream` | TCP streams, the wire of iWARP |
 //! | `udp` | RoCEv2 on UDP port 4791, shared by the processes of one user |
-//! | `faulty` | a wrapper that loses, reorders, duplicates, delays and damages packets by seed |
+//! | `faulty` | a wrapper that loses, reorders, duplicates, delays and corrupts packets, repeatably by seed |
 //! | `capture` | a pcapng file of everything that crossed a link |
 
 mod batch;
@@ -56,7 +56,7 @@ pub(crate) const SLOT_HINT_AT: usize = 18;
 /// silently, as wires do: the transport recovers. Every loss that the link notices is counted.
 pub trait Link: Send + Sync {
     /// Sends all packets and clears the batch. Packets with equal routes keep their order. Packets that the kernel refuses
-    /// are counted and dropped. Any number of threads may send at a time, each with its own batch.
+    /// are counted and dropped. Several threads may send concurrently, each with its own batch.
     fn send(&self, batch: &mut TxBatch);
 
     /// Sends one packet without a batch. Returns [`Attempt::Declined`] if the packet needs a control message or the
@@ -68,7 +68,7 @@ pub trait Link: Send + Sync {
 
     /// Receives without blocking and returns the number of packets added to `rx`.
     ///
-    /// A long GRO batch is verified in chunks, so that its bytes are still in the nearest cache when they are used. While
+    /// A long GRO batch is verified in chunks, so that its bytes are still in the L1 cache when they are used. While
     /// [`RxBatch::has_more`], a call appends the next chunk. Otherwise it replaces the contents of `rx` with new arrivals.
     ///
     /// One thread at a time: a concurrent call returns 0.
@@ -89,7 +89,7 @@ pub trait Link: Send + Sync {
     /// Receives packets to this group from now on. Calls are counted: each needs its `leave_multicast`.
     fn join_multicast(&self, group: Gid) -> io::Result<()>;
 
-    /// Takes back one `join_multicast`.
+    /// Undoes one `join_multicast`.
     fn leave_multicast(&self, group: Gid) -> io::Result<()>;
 
     /// What the link supports. Constant for the life of the link.
@@ -109,7 +109,7 @@ pub trait Link: Send + Sync {
 /// How much a call to [`Link::receive`] polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// The sources with recent traffic, and the others now and then: one system call. For spinning callers.
+    /// The sources with recent traffic, and the others occasionally: usually one system call. For spinning callers.
     Quick,
     /// Every source. For callers that slept on [`Link::wait_fds`] or are about to.
     Thorough,

@@ -1,9 +1,9 @@
-//! The port that the processes of one user share: whose a queue pair number is, and how one process reaches another.
+//! The UDP port that the processes of one user share: the owner of a queue pair number, and messages between the processes.
 //!
-//! Each process has a slot, and the high eight bits of a queue pair number name the slot of its owner. A link steers packets
-//! to their owner as well as it can, but its knowledge is stale for a moment after every join, leave and death. A process that
-//! receives a misrouted packet forwards it over a Unix datagram socket per slot. The sockets live in a directory that only
-//! this user may enter, so forwarded packets were verified by another process of the same user.
+//! Each process has a slot, and the high eight bits of a queue pair number are the slot of its owner. The link steers packets
+//! to their owner, but its steering program is outdated for a moment after every join, leave and death. A process that receives
+//! a misrouted packet forwards it over a Unix datagram socket per slot. Only this user may enter the directory of the sockets,
+//! so forwarded packets were verified by another process of the same user.
 
 use super::RxPacket;
 use super::batch::{RX_BUFFER_LEN, RxMeta};
@@ -30,7 +30,7 @@ const KIND_REATTACH: u8 = 2;
 const NEVER: u64 = u64::MAX;
 /// Time until a message to a full socket is sent again.
 const RETRY_NS: u64 = 200_000;
-/// Most bytes queued for other processes; packets beyond that are lost, as on any wire.
+/// Most bytes queued for other processes. Further packets are dropped, and the transport recovers.
 const MAX_WAITING_BYTES: usize = 8 << 20;
 /// How long a closing link waits for other processes to read their packets.
 const LAST_PATIENCE: Duration = Duration::from_millis(200);
@@ -120,12 +120,12 @@ pub struct SharedPort {
     /// When the messages of the outbox are sent again; [`NEVER`] while it is empty.
     retry_at_ns: AtomicU64,
     counters: Arc<RunningCounters>,
-    /// Last: the slot is freed when the socket is gone.
+    /// The last field, so that the slot is freed after the socket is closed.
     registry: Arc<Registry>,
 }
 
-/// Messages that found a full socket. The kernel queues ten datagrams per Unix socket; a process that does not run for a
-/// moment gets more than that.
+/// Messages for full sockets. The kernel queues only ten datagrams per Unix socket; a process that is descheduled for a moment
+/// can receive more than that.
 #[derive(Debug, Default)]
 struct Outbox {
     scratch: Vec<u8>,
@@ -144,7 +144,7 @@ impl SharedPort {
         let socket = UnixDatagram::bind(&path)?;
         socket.set_nonblocking(true)?;
         let peers: Box<[OnceLock<SocketAddr>]> = (0..=u8::MAX).map(|_| OnceLock::new()).collect();
-        // Cached now: a poller may wake its own process, and polling must not allocate.
+        // Cache this address in advance: a poller may wake its own process, and polling must not allocate.
         let _ = peers[usize::from(registry.slot())].set(SocketAddr::from_pathname(&path)?);
         let (outbox, retry_at_ns) = (Mutex::default(), AtomicU64::new(NEVER));
         Ok(SharedPort { socket, peers, outbox, retry_at_ns, counters, registry })
@@ -186,7 +186,7 @@ impl SharedPort {
         add(counter, packets.len().div_ceil(segment_len) as u64);
     }
 
-    /// Asks the process in `slot` to steer the packets of an address that this process left.
+    /// Requests that the process in `slot` attaches a new steering program for an address that this process left.
     pub(super) fn request_reattach(&self, slot: u8, addr: IpAddr) {
         // A lost request does no harm: the next misrouted packet has the same effect.
         let _ = self.send(slot, Forwarded::Reattach(addr), &[]);

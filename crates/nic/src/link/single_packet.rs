@@ -1,13 +1,13 @@
 //! One small packet of a queue pair, sent without a batch.
 //!
-//! Most small messages are posted one at a time, and each has the route of the last one. Each queue pair therefore keeps a
-//! buffer for one packet, its TX socket, and the ICRC prefix: nothing is looked up, and no batch is needed.
+//! Most small messages are posted one at a time, with the same route as the previous one. Each queue pair therefore caches its
+//! TX socket and ICRC prefix, and has a buffer for one packet. Such a message needs neither a lookup nor a batch.
 
 use super::batch::SocketChoice;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{FlowAddrs, FlowIcrc, ICRC_LEN, IcrcPrefix};
 
-/// The longest packet, with its ICRC: some 256 bytes of a message. Longer ones gain nothing.
+/// The longest packet, with its ICRC: about 256 bytes of payload. Longer packets are not faster this way.
 const CAPACITY: usize = 288;
 
 /// A buffer for one small packet, and the cached TX socket and ICRC prefix of its queue pair.
@@ -47,7 +47,7 @@ impl SinglePacket {
             return None;
         }
         self.len = len;
-        // Zeros, as far as the payload does not cover them, are the padding.
+        // The payload overwrites these zeros, except for the padding.
         self.bytes[len - 4..len].fill(0);
         self.bytes[..head.len()].copy_from_slice(head);
         Some(&mut self.bytes[head.len()..end])

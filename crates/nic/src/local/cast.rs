@@ -1,7 +1,7 @@
 //! Packets to multicast groups, delivered once to every member.
 //!
 //! Members that have a ring from the sender get their copy there. Other members (of another user, network namespace or host, or with
-//! `FERROCE_LINK=udp`) can only be reached by UDP, and the sender cannot know whether there are any. So the packet leaves by UDP as well,
+//! `FERROCE_LINK=udp`) can only be reached by UDP, and the sender cannot detect whether there are any. So the packet leaves by UDP as well,
 //! and the kernel delivers a copy to every socket of the host that has joined. For members with a ring that is a duplicate, which they
 //! must recognise reliably:
 //!
@@ -30,16 +30,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How long the interface of an address is cached.
 const INTERFACES_FOR_NS: u64 = 1_000_000_000;
 /// Groups whose members are cached.
-const MOST_AUDIENCES: usize = 64;
-/// How often the members are looked up again because they changed meanwhile, before the packet goes by UDP alone.
-const LOOKS: usize = 4;
+const MOST_CACHED: usize = 64;
+/// Most lookups of the members, if they change during each lookup. After that the packet goes by UDP alone.
+const LOOKUPS: usize = 4;
 
 /// Members of a group that receive what is sent from an address.
 #[derive(Clone, Debug)]
-struct Audience {
+struct CachedMembers {
     group: Gid,
     sgid: Gid,
-    /// The table's count of changes at the look-up.
+    /// The table's count of changes at the lookup.
     changes: u64,
     until_ns: u64,
     /// `None` if rings cannot be used.
@@ -50,21 +50,21 @@ struct Audience {
 #[derive(Debug)]
 pub(super) struct Cast {
     pub(super) table: GroupDescriptors,
-    audiences: Mutex<Vec<Audience>>,
+    cached: Mutex<Vec<CachedMembers>>,
     pub(super) echoes: AtomicU64,
 }
 
 impl Cast {
     pub(super) fn open(local_peers: &LocalPeers) -> io::Result<Cast> {
         let table = local_peers.group_descriptors()?;
-        Ok(Cast { table, audiences: Mutex::default(), echoes: AtomicU64::new(0) })
+        Ok(Cast { table, cached: Mutex::default(), echoes: AtomicU64::new(0) })
     }
 
     /// The local peers that receive what is sent to `group` from `sgid`; `None` if rings cannot be used.
     fn members(&self, local_peers: &LocalPeers, group: Gid, sgid: Gid) -> Option<Arc<[Arc<LocalPeer>]>> {
-        let mut audiences = self.audiences.lock();
-        let known = audiences.iter().position(|a| (a.group, a.sgid) == (group, sgid));
-        if let Some(known) = known.map(|index| &audiences[index])
+        let mut cached = self.cached.lock();
+        let known = cached.iter().position(|a| (a.group, a.sgid) == (group, sgid));
+        if let Some(known) = known.map(|index| &cached[index])
             && known.changes == self.table.changes()
             && now().0 < known.until_ns
         {
@@ -73,29 +73,29 @@ impl Cast {
         let fresh = self.look_up(local_peers, group, sgid);
         let members = fresh.members.clone();
         match known {
-            Some(index) => audiences[index] = fresh,
+            Some(index) => cached[index] = fresh,
             None => {
-                audiences.truncate(MOST_AUDIENCES - 1);
-                audiences.insert(0, fresh);
+                cached.truncate(MOST_CACHED - 1);
+                cached.insert(0, fresh);
             }
         }
         members
     }
 
-    fn look_up(&self, local_peers: &LocalPeers, group: Gid, sgid: Gid) -> Audience {
-        let mut audience = Audience { group, sgid, changes: 0, until_ns: 0, members: None };
+    fn look_up(&self, local_peers: &LocalPeers, group: Gid, sgid: Gid) -> CachedMembers {
+        let mut entry = CachedMembers { group, sgid, changes: 0, until_ns: 0, members: None };
         let interface = interface_of(sgid);
-        for _ in 0..LOOKS {
-            audience.changes = self.table.changes();
-            audience.members = interface.and_then(|interface| self.listeners(local_peers, group, interface));
-            if audience.changes == self.table.changes() {
+        for _ in 0..LOOKUPS {
+            entry.changes = self.table.changes();
+            entry.members = interface.and_then(|interface| self.listeners(local_peers, group, interface));
+            if entry.changes == self.table.changes() {
                 break;
             }
-            audience.members = None;
+            entry.members = None;
         }
-        let good_for_ns = if audience.members.is_some() { INTERFACES_FOR_NS } else { NOBODY_FOR_NS };
-        audience.until_ns = now().0 + good_for_ns;
-        audience
+        let good_for_ns = if entry.members.is_some() { INTERFACES_FOR_NS } else { NOBODY_FOR_NS };
+        entry.until_ns = now().0 + good_for_ns;
+        entry
     }
 
     /// All local peers that are members; `None` if a possible member has no ring.
@@ -124,7 +124,7 @@ fn interface_of(sgid: Gid) -> Option<u32> {
     let mut has_it = all.iter().filter(|local| local.addr == ip).map(|local| local.index);
     match (has_it.next(), has_it.next()) {
         (Some(index), None) => Some(index),
-        // The host has all of 127.0.0.0/8, although the kernel lists one address.
+        // All of 127.0.0.0/8 is local, although the kernel lists one address.
         (None, _) if ip.is_ipv4() && ip.is_loopback() => {
             all.iter().find(|local| local.addr.is_ipv4() && local.addr.is_loopback()).map(|local| local.index)
         }

@@ -11,7 +11,7 @@ use ferroce_proto::qp::Attempt;
 use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
 use smallvec::SmallVec;
 
-/// Packets of a batch.
+/// Packets of a batch whose paths need no allocation.
 const MANY: usize = 256;
 
 /// The path of a packet.
@@ -46,7 +46,7 @@ impl LocalLink {
         }
     }
 
-    /// Puts a message of connection management into the ring of the process that it is for, or declines.
+    /// Puts a message of connection management into the ring of its receiver, or declines.
     fn push_management(&self, batch: &TxBatch, index: usize) -> Attempt {
         let (bytes, route) = (batch.wire_bytes(index), &batch.entries()[index].route);
         let packet = &bytes[..bytes.len() - ICRC_LEN];

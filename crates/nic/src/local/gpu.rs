@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(super) struct GpuRegion {
     published: PublishedRegion,
     region: Region,
-    /// `None` if it cannot be opened: then it is not tried again.
+    /// `None` if it cannot be opened. It is not tried again.
     allocation: Option<Arc<OpenedAllocation>>,
 }
 
@@ -39,8 +39,8 @@ pub(super) fn open(local_peer: &LocalPeer, published: &PublishedRegion) -> Optio
 }
 
 impl Path {
-    /// As [`reaches`](Self::reaches), for a region in the memory of a GPU. Opens it if necessary: requests that wait in vain for those before them
-    /// would each take a round trip.
+    /// As [`reaches`](Self::reaches), for a region in the memory of a GPU. Opens it if necessary: a request that first waits for those before it
+    /// and is then declined takes an extra round trip.
     #[cold]
     pub(super) fn reaches_on_gpu(&mut self, rkey: RKey, need: Access) -> bool {
         need != Access::REMOTE_ATOMIC && self.select_gpu(rkey).is_some_and(|known| known.allocation.is_some())

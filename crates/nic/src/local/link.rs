@@ -21,11 +21,11 @@ use std::time::Duration;
 const POLLS_PER_CALL: u32 = 256;
 /// Polls without a packet after which packets are no longer expected from rings.
 const RINGS_QUIET_AFTER: u32 = 20_000;
-/// Polls of the sockets without a packet after which they are polled less often, and how many polls of the rings lie between two of them
-/// then: together they take less time than the system call that they replace.
+/// Polls of the sockets without a packet after which they are polled less often, and the polls of the rings between two polls of such
+/// sockets. These polls of the rings together take less time than the system call that they replace.
 const SOCKETS_QUIET_AFTER: u32 = 1024;
 const POLLS_PER_QUIET_CALL: u32 = 8;
-/// Time until packets that found a full ring are retried although nothing arrives.
+/// Delay until packets that found a full ring are retried if nothing arrives.
 const RETRY_NS: u64 = 50_000;
 /// Interval of the liveness checks of the writers of quiet rings.
 const LIVENESS_CHECK_NS: u64 = 1_000_000_000;
@@ -39,7 +39,7 @@ pub(crate) struct LocalLink {
     local_peers: Arc<LocalPeers>,
     pub(super) cast: Cast,
     receiver: Mutex<RingReceiver>,
-    /// Packets wait for room in some ring.
+    /// Packets wait for space in a ring.
     any_waiting: AtomicBool,
     /// The driver sleeps, or is about to.
     sleeps: AtomicBool,
@@ -83,7 +83,7 @@ impl Directory<'_> {
 }
 
 impl LocalLink {
-    /// Opens the same-host fabric on top of an open UDP link. `first` is what the first context of the NIC has of it, if this is another.
+    /// Opens the same-host fabric on top of an open UDP link. `first` is the fabric of the NIC's first context, if this is a further context.
     pub(crate) fn open(
         udp: Arc<UdpLink>,
         uses_memfd: bool,
@@ -116,7 +116,7 @@ impl LocalLink {
         })
     }
 
-    /// The fabric that it is part of.
+    /// The fabric that the link belongs to.
     pub(crate) fn local_peers(&self) -> &Arc<LocalPeers> {
         &self.local_peers
     }
@@ -210,7 +210,7 @@ impl LocalLink {
         self.any_waiting.store(any, Ordering::Relaxed);
     }
 
-    /// Waits a moment until the peers have opened the rings to them: a ring that is not open when its writer ends is never read.
+    /// Waits a limited time until the peers have opened their rings: a ring that is not open when its writer ends is never read.
     fn settle(&self) {
         let start = now();
         let unsettled = |n: &Arc<LocalPeer>| !n.is_self() && !n.is_settled();
@@ -242,8 +242,8 @@ impl LocalLink {
         found
     }
 
-    /// Asks again to be woken. A wake-up is a datagram, and a thread that polls the socket may read it before the sleeping driver wakes.
-    /// The driver would sleep on, and no peer would send another one.
+    /// Requests a wake-up again. A wake-up is a datagram, and a thread that polls the socket may read it before the sleeping driver wakes.
+    /// Without a new request the driver would continue to sleep, and no peer would send another wake-up.
     fn rearm_wake_up(&self, receiver: &mut RingReceiver) {
         if self.local_peers.set_asleep(true) {
             return;
@@ -438,7 +438,7 @@ mod tests {
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) > 0 }
     }
 
-    /// A process that has no room for a ring sends to a local peer by UDP.
+    /// A process that cannot open a ring to a local peer sends to it by UDP.
     #[test]
     fn a_local_peer_knows_the_ports_that_a_link_sends_from_and_nobody_else_has_them() {
         let [from, to] = ["127.43.91.1", "127.43.91.2"].map(|address| Gid::from_ip(address.parse().unwrap()));

@@ -1,4 +1,4 @@
-//! The same-host fabric: what two processes of one user do without a wire.
+//! The same-host fabric: how two processes of one user communicate without a wire.
 //!
 //! `ferroce-shm` owns what processes share. This module uses it: packets go through rings, one-sided operations directly into the memory of
 //! other processes. Packets are those of the wire, so a local peer is handled as any peer. Only one-sided operations that pass every check

@@ -18,11 +18,11 @@ use ferroce_shm::{
 };
 use std::sync::Arc;
 
-/// Operations of one list between two checks whether the local peer lives.
+/// Operations of one list between two liveness checks of the local peer.
 const CHECK_EVERY: u64 = 32;
 
-/// Bytes that are worth a copy of their own beside that of the kernel: for 16 KiB the two take longer than one by the kernel, for 64 KiB
-/// three quarters, for 256 KiB less than two thirds.
+/// Fewest mapped bytes that this process copies itself while the kernel copies the rest. With 16 KiB the two copies take longer than one
+/// copy by the kernel; with 64 KiB they take three quarters of its time, with 256 KiB less than two thirds.
 const MIN_MAPPED: usize = 24 << 10;
 
 /// How a queue pair reaches the memory of its peer.
@@ -48,7 +48,7 @@ pub(crate) struct Path {
     pub(super) source: Option<SourceRegion>,
     /// The region of the last operation in the memory of a GPU.
     pub(super) gpu: Option<Box<GpuRegion>>,
-    /// Address of the next packet in the ring, unless another queue pair is faster.
+    /// Address of the next packet in the ring, unless another queue pair writes there first.
     next_line: usize,
     /// Operations that were not counted yet: through a mapping, and by the kernel.
     mapped: u64,
@@ -133,7 +133,7 @@ impl Path {
         }
     }
 
-    /// Executes the whole operation, or declines: then packets must carry it.
+    /// Executes the whole operation, or declines. Declined operations travel as packets.
     #[inline]
     pub(crate) fn perform(
         &mut self,
@@ -155,7 +155,7 @@ impl Path {
         if !self.announce() {
             return Attempt::Declined;
         }
-        // By reference: a copy in larger pieces would have to wait for the recent stores of the smaller ones.
+        // By reference: copying the request with wide loads would wait for its recent narrower stores.
         let attempt = match &request.kind {
             OneSidedKind::Write { data } => guard.send_direct(&mut self.cache, pd, data, &there),
             OneSidedKind::Read { sges, .. } => guard.fetch_direct(&mut self.cache, pd, sges, &there),
@@ -197,7 +197,7 @@ impl Path {
     }
 
     /// Writes bytes of this end that stay mapped.
-    #[inline(never)] // so few values that all stay in registers, which they would not among those of the callers
+    #[inline(never)] // its few values all stay in registers, which is not so when it is inlined into its callers
     fn put(&mut self, start: usize, len: usize, rkey: RKey, addr: u64) -> Attempt {
         let checked = self.check(None, rkey, addr, len as u64, Access::REMOTE_WRITE);
         let Some(there) = checked.and_then(|there| self.here(there)) else { return Attempt::Declined };
@@ -290,8 +290,8 @@ impl Path {
         self.local_peer.must_be_woken().then(|| self.local_peer.slot())
     }
 
-    /// The local peer's bytes, in its own address space, if every check that the local peer would make passes. Valid only once an access to
-    /// them is [announced](Self::announce).
+    /// The local peer's bytes, as addresses of that process, if every check passes that the local peer itself would make. Valid only once an
+    /// access to them is [announced](Self::announce).
     #[inline(always)]
     fn check(&mut self, srq: Option<Srqn>, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
         let pd = self.check_qp(srq, len, need)?;
@@ -308,7 +308,7 @@ impl Path {
     /// The protection domain of the memory that a request reaches through the peer's queue pair, if that grants the access.
     #[inline(always)]
     pub(super) fn check_qp(&mut self, srq: Option<Srqn>, len: u64, need: Access) -> Option<PdId> {
-        // Within a list only now and then: reading the clock takes as long as a short copy.
+        // Within a list only every `CHECK_EVERY` operations: reading the clock takes as long as a short copy.
         let is_due = self.access.is_none() || self.mapped.is_multiple_of(CHECK_EVERY);
         if is_due && !self.local_peer.lives() {
             return None;
@@ -352,7 +352,7 @@ impl Path {
         Some(())
     }
 
-    /// Forgets the region of the last operation if it is no longer published.
+    /// Drops the cached region of the last operation if it was withdrawn.
     #[inline(never)]
     fn refresh(&mut self) {
         if self.last.as_ref().is_some_and(|known| !self.local_peer.still_publishes(&known.published)) {
@@ -361,7 +361,7 @@ impl Path {
         }
     }
 
-    /// Forgets the region of the last operation.
+    /// Drops the cached region of the last operation.
     fn forget(&mut self) {
         self.let_go();
         self.last = None;

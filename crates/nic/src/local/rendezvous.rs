@@ -1,9 +1,9 @@
 //! Rendezvous sends: the receiver copies a SEND, or a WRITE with immediate data, from the sender's memory.
 //!
-//! A message through the ring is copied twice, a rendezvous send once, on the receiver's processor: from a mapping of its region where that
-//! can be mapped, else by the kernel. The receiver's descriptor tells whether it can read the sender's memory; it has tried. The sender's memory
-//! is in use until the acknowledgement arrives. If the sender gives the message up before, it withdraws its descriptor before it reports that to
-//! its program. So a receiver that still finds the descriptor after the copy has copied what was sent.
+//! A message through the ring is copied twice. A rendezvous send is copied once, on the receiver's processor: from a mapping of its region if
+//! that can be mapped, otherwise by the kernel. The receiver's descriptor contains whether the receiver can read the sender's memory, which it
+//! has tested. The sender's memory is in use until the acknowledgement arrives. A sender that gives up a message earlier withdraws its
+//! descriptor before it reports that to its program. So a receiver that still finds the descriptor after the copy has copied what was sent.
 
 use super::gpu;
 use super::link::meta_of;
@@ -34,8 +34,8 @@ impl Path {
         head: &RendezvousSend,
         payload: TxPayload<'_>,
     ) -> Option<usize> {
-        // The data of a WRITE in host memory takes less time through the ring, where both processors copy: NCCL's all_reduce of 64 MiB had 10 ms so,
-        // and 18 ms by rendezvous.
+        // The data of a WRITE in host memory takes less time through the ring, where both processors copy: NCCL's all_reduce of 64 MiB took 10 ms
+        // through the ring and 18 ms by rendezvous.
         let may_send = if guard.is_on_gpu(payload) {
             self.local_peer.find_qp(self.peer)?.descriptor.fetches_gpu
         } else {
@@ -74,7 +74,7 @@ impl Path {
             let owner = self.local_peer.owner();
             owner.map_or(Attempt::Declined, |owner| guard.fetch(to, &owner, source))
         });
-        // The bytes were read before the descriptor is.
+        // The descriptor must be read after the bytes.
         fence(Ordering::Acquire);
         let is_published =
             || self.local_peer.find_qp(self.peer).is_some_and(|found| found.descriptor.partner == self.own);
@@ -92,7 +92,7 @@ impl Path {
         let local_peer = &self.local_peer;
         if self.source.as_ref().is_none_or(|source| !source.is_of(local_peer, rkey)) {
             let old = self.source.take().map(|source| source.published);
-            // The memory of a region that is gone is not kept open.
+            // Closes the memory of a region that was withdrawn.
             if old.is_some_and(|old| !local_peer.still_publishes(&old)) {
                 local_peer.unmap_stale();
             }
@@ -112,7 +112,7 @@ impl Path {
             }
             Source::Partly(there) => guard.fetch_partly_mapped(to, &local_peer.owner()?, &there),
         };
-        // A region that is still published has had these pages all the time: they are the program's as long as it is published.
+        // A region that is still published has had these pages during the whole copy: they belong to it as long as it is published.
         fence(Ordering::Acquire);
         let is_good = is_copied.is_done() && local_peer.still_publishes(&source.published);
         self.fetched += u64::from(is_good && matches!(there, Source::Mapped(_)));
@@ -143,8 +143,8 @@ enum SourceMapping {
 }
 
 impl SourceRegion {
-    /// A mapping outlives its region, so it needs no announced access. Bytes of this very process would not, so the kernel copies
-    /// what a process sends to itself. CUDA does not guarantee it of memory that was opened, so a copy from that is announced.
+    /// A mapping outlives its region, so it needs no announced access. Memory of this process itself does not outlive its region, so the
+    /// kernel copies messages that a process sends to itself. CUDA does not guarantee it for opened memory, so a copy from there is announced.
     fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<SourceRegion> {
         let published = local_peer.find_region(rkey)?;
         let mapping = match published.is_of_gpu() {
@@ -159,7 +159,8 @@ impl SourceRegion {
         self.published.descriptor.rkey == rkey && local_peer.still_publishes(&self.published)
     }
 
-    /// How bytes of the peer are reached, if all of them are in the region and enough of them are mapped. The sender may be wrong, but not beyond its own memory.
+    /// How bytes of the peer are reached, if all of them are in the region and enough of them are mapped. A wrong record can select only other
+    /// memory of the sender.
     fn find_bytes(&self, piece: &SourcePiece) -> Option<Source> {
         let descriptor = &self.published.descriptor;
         let offset = piece.addr.checked_sub(descriptor.base)?;

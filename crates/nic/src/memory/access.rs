@@ -1,4 +1,4 @@
-//! What work requests and peers do with keys.
+//! The memory accesses of work requests and of peers, by key.
 
 use super::copy;
 use super::gpu::{MessagePart, ReadAhead};
@@ -15,7 +15,7 @@ pub(super) fn region<'a>(held: &'a Held<'_>) -> &'a Region {
 }
 
 impl RegionTable {
-    /// Copies `out.len()` bytes from `offset` on of the concatenated entries. They are a message of `reader`, or of nobody if that is 0.
+    /// Copies `out.len()` bytes of the concatenated entries, from `offset` on. They belong to a message of `reader`; 0 means to none.
     #[inline]
     pub(crate) fn gather(
         &self,
@@ -46,7 +46,7 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Copies `data` to the concatenated entries from `offset` on, all of it or nothing.
+    /// Copies `data` to the concatenated entries from `offset` on. Checks all entries before it writes.
     pub(crate) fn scatter(
         &self,
         pd: PdId,
@@ -87,9 +87,9 @@ impl RegionTable {
         region(&held).remote(peer, addr, len, need).map(|_| ())
     }
 
-    /// The peer's READ, of which `rest` bytes are left. `reader` answers it. If the answer `is_repeated`, the peer may have its
-    /// data, and the program may know that and have unmapped the memory, as UCX does before it deregisters. So the kernel copies: its
-    /// copy fails where a plain one would end the process.
+    /// The peer's READ, of which `rest` bytes are left. `reader` answers it. If the response `is_repeated`, the peer may already have
+    /// the data, and the program may have unmapped the memory, as UCX does before it deregisters. The kernel then copies, because its
+    /// copy returns an error where a plain one would raise SIGSEGV.
     pub(crate) fn read_remote(
         &self,
         peer: Peer,
@@ -111,7 +111,7 @@ impl RegionTable {
         let held = self.by_rkey(rkey)?;
         let span = region(&held).remote(peer, addr, 8, Access::REMOTE_ATOMIC)?;
         if !span.start.is_multiple_of(8) {
-            // A chosen iova can make an aligned remote address of an unaligned local one.
+            // With a chosen iova, an aligned remote address may belong to an unaligned local one.
             return Err(MemoryFault::Misaligned { addr });
         }
         copy::atomic(span, op)
@@ -133,8 +133,8 @@ impl RegionTable {
         copy::store(span, u64::from_ne_bytes(value))
     }
 
-    /// The peer's flush. Stores of this NIC are stores of a processor, which all others see in order; so once the
-    /// peer may ask, there is nothing left to do but to keep later ones behind.
+    /// The peer's flush. This NIC stores with processor instructions, which other processors see in order. So after the check of the
+    /// access rights a fence suffices: it keeps later stores behind.
     pub(crate) fn flush_remote(
         &self,
         peer: Peer,
@@ -149,14 +149,13 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Brings pages of on-demand regions in, as the program advises. A page that cannot be brought in is an error only if the
-    /// program waits for it.
+    /// Prefetches pages of on-demand regions. A page that cannot be faulted in is an error only if `wait` is set.
     pub(crate) fn prefetch(
         &self,
         pd: PdId,
         sges: &[Sge],
         how: Prefetch,
-        tell: bool,
+        wait: bool,
     ) -> Result<(), MemoryFault> {
         let mut spans = Vec::with_capacity(sges.len());
         for sge in sges {
@@ -169,9 +168,9 @@ impl RegionTable {
             spans.push(span);
         }
         for span in spans {
-            let brought = on_demand::prefetch(span, how);
-            if tell {
-                brought?;
+            let outcome = on_demand::prefetch(span, how);
+            if wait {
+                outcome?;
             }
         }
         Ok(())

@@ -11,8 +11,8 @@ pub(crate) fn is_readable(owner: &Owner) -> bool {
     fetch(owner, &[], &[]).is_done()
 }
 
-/// Copies pieces of another process to spans of this one of the same total length. Declines if the kernel copied less than everything, or
-/// if the process is another one than the owner. The kernel looks up the process once per call, so the mark proves whose bytes were read.
+/// Copies pieces of another process to spans of this one of the same total length. Declines if the kernel copied only a part, or if the
+/// process is not the owner. The kernel looks up the process once per call, so the mark proves which process was read.
 pub(super) fn fetch(owner: &Owner, from: &[SourcePiece], near: &[Span]) -> Attempt {
     let mut found = 0_u64;
     let size = size_of_val(&found);
@@ -38,9 +38,9 @@ fn iovec(start: usize, len: usize) -> libc::iovec {
     libc::iovec { iov_base: start as *mut libc::c_void, iov_len: len }
 }
 
-/// Copies spans of this process to pieces of another one of the same total length. Declines if the kernel copied less than everything, or
-/// if the process is another one than the owner. A write cannot prove whose bytes it changes, so the mark is read just before: the owner
-/// would have to die, and its number be given to another process of this user, between two system calls.
+/// Copies spans of this process to pieces of another one of the same total length. Declines if the kernel copied only a part, or if the
+/// process is not the owner. A write cannot prove whose bytes it changes, so the mark is read just before. The wrong process is written
+/// only if the owner dies and its PID is reused by a process of this user between the two system calls.
 pub(super) fn store(owner: &Owner, to: &[SourcePiece], near: &[Span]) -> Attempt {
     if !is_readable(owner) {
         return Attempt::Declined;

@@ -1,9 +1,9 @@
-//! Cached regions: how a queue pair uses a region again and again without taking its lock each time.
+//! Cached regions: how a queue pair uses the same region repeatedly without taking its lock each time.
 //!
-//! Taking and releasing the lock of a region are two locked instructions. A short WRITE waits longer for them than for its copy. So a queue pair
-//! keeps a copy of the region that it used twice in a row, and uses that under its own lock, which it holds anyway. Before a region is
-//! changed or removed, its cached copies are invalidated: no new one is granted, those that exist are revoked, and then the lock of every
-//! owner is taken once. A thread that held that lock may have been using the region; one that takes it later sees that the copy is gone.
+//! Taking and releasing the lock of a region are two locked instructions. A short WRITE waits longer for them than for its copy. So a queue
+//! pair keeps a copy of the `Region` entry that it used twice in a row, and uses this copy under its own lock, which it holds anyway.
+//! Changing or removing a region first invalidates its cached copies: no new copy is granted, existing ones are revoked, and the lock of
+//! every owner is taken once. A thread that held that lock may have been using the copy; one that takes it later sees the revocation.
 
 use super::region::Region;
 use super::table::RegionTable;
@@ -11,7 +11,7 @@ use ferroce_os::sync::{AtomicBool, AtomicU32, Mutex, Ordering, fence};
 use ferroce_proto::LKey;
 use std::sync::{Arc, Weak};
 
-/// The owner of a cached region: it has a lock, under which the copy is used.
+/// The owner of a cached region. Its lock protects each use of the copy.
 pub(crate) trait CacheOwner: Send + Sync {
     /// Waits until the present holder of the lock has released it.
     fn wait_for_holder(&self);
@@ -24,12 +24,12 @@ struct Grant {
     owner: Weak<dyn CacheOwner>,
 }
 
-/// The copy of the one region that its owner uses again and again.
+/// The cached copy of the one region that its owner uses repeatedly.
 pub(crate) struct CachedRegion {
     grant: Arc<Grant>,
-    /// The region, as far as local checks need it. Only good while the grant is there.
+    /// The fields of the region that local checks need. Valid only while the grant is not revoked.
     region: Region,
-    /// What was used last without a cache: the second time in a row it gets one.
+    /// The region used last without the cache. The second use in a row caches it.
     last: LKey,
 }
 
@@ -59,15 +59,15 @@ impl CachedRegions {
         grants.push(Arc::downgrade(grant));
     }
 
-    /// Invalidates the cached copies of a region and waits for those who use one.
+    /// Invalidates the cached copies of a region and waits for threads that use one.
     fn end(&self, number: u32) {
-        // Owners of caches take the lock of the list under their own; so they are waited for without it.
+        // Release the list before waiting: owners take the lock of the list under their own.
         let mut ended = Vec::new();
         ended.extend(self.0.lock().iter().filter_map(Weak::upgrade).filter(|grant| grant.end(number)));
         for owner in ended.iter().filter_map(|grant| grant.owner.upgrade()) {
             owner.wait_for_holder();
         }
-        // An owner that is gone released its last reference after its last access.
+        // A dropped owner released its last reference after its last access; the fence orders this thread behind it.
         fence(Ordering::Acquire);
     }
 }
@@ -89,7 +89,7 @@ impl CachedRegion {
         Some(&self.region)
     }
 
-    /// Takes the cache on a region whose lock is held for reading, if it is used for the second time and may be cached.
+    /// Caches a region whose lock is held for reading, if this is its second use in a row and it may be cached.
     pub(super) fn renew(&mut self, number: u32, region: &Region) {
         if self.last != region.lkey {
             self.last = region.lkey;
@@ -163,7 +163,7 @@ mod tests {
         (number, Sge { addr: 0, len: 8, lkey })
     }
 
-    /// Uses an entry as any request does; false if it may not.
+    /// Uses an entry as a request does. Returns whether the access was granted.
     fn uses(table: &RegionTable, cache: &mut CachedRegion, sge: Sge) -> bool {
         let payload = TxPayload::Local { pd: PD, sges: &[sge], offset: 0, len: sge.len };
         RegionGuard::new(table).readable(cache, payload).is_some()
@@ -184,7 +184,7 @@ mod tests {
         assert!(cache.near(PdId(2), &first.1).is_none(), "another domain");
         assert!(cache.near(PD, &Sge { addr: 57, ..first.1 }).is_none(), "beyond the end");
         drop(changing);
-        // By turns: the cache does not go back and forth.
+        // Alternating use: the cache keeps the first region.
         for _ in 0..3 {
             assert!(uses(&table, &mut cache, second.1) && uses(&table, &mut cache, first.1));
             assert!(cache.near(PD, &first.1).is_some() && cache.near(PD, &second.1).is_none());

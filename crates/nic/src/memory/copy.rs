@@ -1,11 +1,11 @@
 //! The only place where bytes of registered memory move.
 //!
-//! Applications read and write this memory while the NIC does, as under hardware; races on it are theirs to order
-//! (with completions). So no reference is ever made to it, only raw copies and atomics.
+//! Applications read and write this memory concurrently with the NIC, as with hardware, and order their accesses by completions.
+//! So this module never creates references to the memory; it uses raw copies and atomics.
 //!
-//! A program that unmaps ordinary registered memory breaks its promise and gets the signal that any access there gives, with a sentence
-//! (`freed`): hardware would have pinned the pages, which an ordinary user cannot. Memory that is meant to come and go is
-//! registered for on-demand paging, and goes through the kernel instead (`on_demand`). Memory of a GPU goes through its driver (`gpu`).
+//! A program must not unmap ordinary registered memory. If it does, the next access raises SIGSEGV, and `freed` reports the reason:
+//! hardware would have pinned the pages, which an ordinary user cannot. Memory that the program unmaps at will is registered for on-demand
+//! paging, and the kernel copies it (`on_demand`). The CUDA driver copies memory of a GPU (`gpu`).
 
 use super::gpu::{MessagePart, ReadAhead};
 use super::region::{Backing, Span};
@@ -13,7 +13,7 @@ use super::{gpu, in_flight, on_demand};
 use ferroce_proto::verbs::{AtomicOp, MemoryFault};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Copies out of registered memory; `out` is as long as the span. `ahead` is how it lies in its message.
+/// Copies out of registered memory; `out` is as long as the span. `ahead` returns the position of the span in its message.
 #[inline]
 pub(crate) fn read(span: Span, out: &mut [u8], ahead: impl FnOnce() -> ReadAhead) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, out.len());
@@ -43,8 +43,7 @@ pub(crate) fn read(span: Span, out: &mut [u8], ahead: impl FnOnce() -> ReadAhead
     }
 }
 
-/// Copies into registered memory. The last bytes become visible last: programs poll on them (and hardware keeps
-/// that order), while `memcpy` promises none.
+/// Copies into registered memory. The last byte becomes visible last, as with hardware: programs poll it. `memcpy` guarantees no order.
 #[inline]
 pub(crate) fn write(span: Span, data: &[u8], part: MessagePart) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, data.len());
@@ -64,11 +63,11 @@ pub(crate) fn write(span: Span, data: &[u8], part: MessagePart) -> Result<(), Me
     }
 }
 
-/// Copies out of memory whose buffers are watched. Not inlined: [`read`] is to stay small.
+/// Copies out of memory whose buffers are watched. Not inlined, to keep [`read`] small.
 #[cold]
 #[inline(never)]
 fn read_watched(span: Span, out: &mut [u8]) {
-    // SAFETY: as in `read`; nobody takes the right to read away.
+    // SAFETY: as in `read`; the watch never removes the right to read.
     unsafe {
         std::ptr::copy_nonoverlapping(span.start as *const u8, out.as_mut_ptr(), span.len.min(out.len()))
     }
@@ -83,10 +82,10 @@ fn write_watched(span: Span, data: &[u8]) {
     unsafe { put(data.as_ptr(), span.start as *mut u8, data.len().min(span.len)) };
 }
 
-/// Copies so that the last byte becomes visible last. Eight aligned bytes become visible at once.
+/// Copies so that the last byte becomes visible last. Eight aligned bytes become visible together.
 ///
 /// # Safety
-/// `from` is readable and `to` writable for `len` bytes. They may be the same memory, and others may change it meanwhile.
+/// `from` is readable and `to` writable for `len` bytes. They may overlap, and other threads may change them concurrently.
 #[inline]
 unsafe fn put(from: *const u8, to: *mut u8, len: usize) {
     if len == 0 {
@@ -97,7 +96,7 @@ unsafe fn put(from: *const u8, to: *mut u8, len: usize) {
         unsafe { to.cast::<u64>().write_volatile(from.cast::<u64>().read_unaligned()) };
         return;
     }
-    // SAFETY: inside what the caller vouches for.
+    // SAFETY: within the bytes that the caller guarantees.
     unsafe {
         let last = from.add(len - 1).read_volatile();
         std::ptr::copy(from, to, len - 1);
@@ -106,8 +105,8 @@ unsafe fn put(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies between several spans of this process, one behind the other, and one span that is as long as all of them:
-/// towards that one, or from it.
+/// Copies between the concatenated `near` spans of this process and the `far` span, which is as long as all of them: towards `far`, or
+/// from it.
 #[inline]
 pub(super) fn spread(near: &[Span], far: Span, towards_far: bool) {
     debug_assert_eq!(near.iter().map(|span| span.len).sum::<usize>(), far.len);
@@ -145,7 +144,7 @@ fn word<'a>(span: Span) -> Result<Word<'a>, MemoryFault> {
     Ok(Word::Mapped(unsafe { AtomicU64::from_ptr(span.start as *mut u64) }))
 }
 
-/// Stores eight aligned bytes at once.
+/// Stores eight aligned bytes atomically.
 pub(super) fn store(span: Span, value: u64) -> Result<(), MemoryFault> {
     match word(span)? {
         Word::Mapped(cell) => cell.store(value, Ordering::SeqCst),

@@ -1,7 +1,7 @@
 //! Operations between registered memory and bytes of a local peer.
 //!
-//! All checks on this end are made before a byte moves. The caller has made those of the other end, and keeps the bytes there
-//! mapped. Whatever cannot be done in one step is left to packets, which report faults.
+//! This module makes all checks of this end before it copies. The caller has made those of the other end, and keeps the bytes there
+//! mapped. Operations that cannot be done in one step are declined and go as packets, which report faults.
 
 use super::access::{pieces, region};
 use super::across::{fetch, store};
@@ -20,30 +20,30 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
-/// Bytes of a local peer, and how to get at them.
+/// Bytes of a local peer, and how to access them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Far {
-    /// They are in our memory too.
+    /// They are mapped in this process.
     Mapped(Span),
-    /// The kernel of this host can copy those that are not mapped: those of this process.
+    /// The kernel copies the bytes that are not mapped here, from or to the memory of this process.
     Copied(Owner, PartlyMapped),
 }
 
-/// Bytes of a local peer of which some, or none, are in our memory too.
+/// Bytes of a local peer, of which some or none are mapped in this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartlyMapped {
-    /// Where they are there.
+    /// Their address in the local peer.
     pub(crate) at: usize,
-    /// How many there are.
+    /// Number of bytes.
     pub(crate) len: usize,
-    /// How many come before the mapped ones.
+    /// Number of bytes before the mapped ones.
     pub(crate) head: usize,
     /// The mapped ones.
     pub(crate) mapped: Span,
 }
 
 impl PartlyMapped {
-    /// Copies from them or to them. `copy_rest` copies those that are not mapped. The last byte of what is written becomes visible last.
+    /// Copies towards these bytes or from them. `copy_rest` copies those that are not mapped. The last written byte becomes visible last.
     pub(super) fn copy(
         &self,
         near: &[Span],
@@ -75,7 +75,7 @@ impl PartlyMapped {
     }
 }
 
-/// Some of the bytes of these spans, one behind the other.
+/// The part `range` of the concatenated spans.
 fn part(near: &[Span], range: Range<usize>) -> impl Iterator<Item = Span> {
     let mut before = 0;
     near.iter().filter_map(move |span| {
@@ -85,10 +85,10 @@ fn part(near: &[Span], range: Range<usize>) -> impl Iterator<Item = Span> {
     })
 }
 
-/// Local memory of one operation, checked and held.
+/// Local memory of one operation, checked and locked.
 pub(super) struct Near<'a> {
     pub(super) spans: SmallVec<[Span; 4]>,
-    /// Kept until the bytes have moved.
+    /// Held until the copy is done.
     _held: SmallVec<[Held<'a>; 4]>,
 }
 
@@ -157,8 +157,8 @@ impl RegionGuard<'_> {
         near.moves(value(&original.to_ne_bytes()), false)
     }
 
-    /// The payload of a packet, if it is in one piece, readable and always mapped. Valid until the region is released, or the lock
-    /// under which the cache is used.
+    /// The payload of a packet, if it is in one piece, readable and always mapped. Valid until the region is released, or until the lock
+    /// that protects the cache is released.
     #[inline]
     pub(crate) fn readable(&mut self, cache: &mut CachedRegion, payload: TxPayload<'_>) -> Option<Span> {
         match payload {
@@ -205,7 +205,7 @@ impl RegionGuard<'_> {
         copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data, part)
     }
 
-    /// The bytes of an entry, if all of them may be used and are there to stay.
+    /// The bytes of an entry, if the access is granted and they are always mapped.
     #[inline(always)]
     pub(super) fn near(&mut self, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
         usable(self.local(sge.lkey).ok()?, pd, sge, need)
@@ -230,7 +230,7 @@ impl RegionGuard<'_> {
     }
 }
 
-/// The bytes of an entry in its region, if all of them may be used and are there to stay.
+/// The bytes of an entry in its region, if the access is granted and they are always mapped.
 #[inline(always)]
 fn usable(region: &Region, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
     let span = region.local(pd, sge.addr, u64::from(sge.len), need).ok()?;
@@ -246,13 +246,13 @@ impl CachedRegion {
 }
 
 impl Span {
-    /// Bytes of ours.
+    /// Bytes of this process.
     #[inline(always)]
     pub(crate) fn of(bytes: &[u8]) -> Span {
         Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped }
     }
 
-    /// Copies the bytes into a span of a local peer, as many and mapped here. Both are held, or cached.
+    /// Copies the bytes into a span of a local peer that has the same length and is mapped here. Both regions are held, or cached.
     #[inline(always)]
     pub(crate) fn put_into(self, there: Span) {
         copy::spread(std::slice::from_ref(&self), there, true);
@@ -266,12 +266,12 @@ impl Span {
     }
 }
 
-/// Eight bytes of ours as a span.
+/// Eight bytes of this process as a span.
 fn value(bytes: &[u8; 8]) -> Span {
     Span::of(bytes)
 }
 
-/// What a GPU copies: one end of it or both are in its memory.
+/// Operations copied by a GPU, with one end or both in its memory.
 impl RegionGuard<'_> {
     /// WRITE.
     #[cold]
@@ -287,7 +287,7 @@ impl RegionGuard<'_> {
     }
 }
 
-/// What needs more than one entry, or the kernel.
+/// Operations with several entries, or copied by the kernel.
 impl RegionTable {
     fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> Attempt {
         match (data, far) {
@@ -334,7 +334,7 @@ impl RegionTable {
         Attempt::Done
     }
 
-    /// The local memory of an operation on `len` bytes, if all of it may be used and is there to stay.
+    /// The local memory of an operation on `len` bytes, if the access is granted and the memory is always mapped.
     pub(super) fn near(&self, pd: PdId, sges: &[Sge], len: usize, need: Access) -> Option<Near<'_>> {
         self.near_if(pd, sges, len, need, |backing| backing == Backing::Mapped)
     }
@@ -344,7 +344,7 @@ impl RegionTable {
         self.near_if(pd, sges, len, need, |backing| matches!(backing, Backing::Mapped | Backing::Gpu(_)))
     }
 
-    /// The same for memory that is where the caller needs it.
+    /// The same for memory with a backing that the caller can use.
     #[inline(always)]
     fn near_if(
         &self,
@@ -375,8 +375,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU8;
 
-    /// Copies the far bytes `0..32`, of which `mapped` are mapped, to three near spans or from them. Returns whether the mapped ones had been
-    /// copied when the others were.
+    /// Copies the far bytes `0..32`, of which `mapped` are mapped, to three near spans or from them. Returns whether the mapped ones were
+    /// copied before the others.
     fn copies(mapped: Range<usize>, towards: bool) -> bool {
         let (far, near): (Vec<_>, Vec<_>) =
             ((100..132).map(AtomicU8::new).collect(), (1..=32).map(AtomicU8::new).collect());

@@ -1,7 +1,7 @@
-//! Registered memory that goes to the wire from where it is.
+//! Zero-copy payloads in registered memory.
 //!
-//! A large payload is not copied into the packet: the packet points to it, and the kernel copies it out of the region.
-//! So the region must stay registered a little longer than a copy takes, until the system call is done: [`Pins`].
+//! A large payload is not copied into the packet: the packet points to it, and the kernel copies it out of the region. [`Pins`] keep the
+//! region registered until the system call returns.
 //!
 //! A payload in the memory of a GPU is copied first, and the packets point to the copy.
 
@@ -13,10 +13,10 @@ use ferroce_proto::verbs::{Access, MemoryFault, Sge};
 use ferroce_proto::{PdId, RKey};
 use smallvec::SmallVec;
 
-/// Regions that one batch of packets may point into. More are rare, and then their bytes are copied.
+/// Most regions that one batch of packets may point into. Payloads in further regions are copied.
 const MOST_PINS: usize = 8;
 
-/// Bytes of a region, or a copy of them, that a packet points to. Only good while the [`Pins`] that gave it hold the region.
+/// Bytes of a region, or a copy of them, that a packet points to. Valid only while the [`Pins`] that returned it hold the region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct External(Span);
 
@@ -25,12 +25,12 @@ impl External {
     pub(crate) fn len(self) -> usize {
         self.0.len
     }
-    /// Some of them. They must be among those that it has.
+    /// The `len` bytes from `from` on. The range must lie inside.
     pub(crate) fn part(self, from: usize, len: usize) -> External {
         debug_assert!(from + len <= self.0.len);
         External(Span { start: self.0.start + from, len, ..self.0 })
     }
-    /// The first of them. The kernel may read from here, or write with the right to; nobody may make a reference of it.
+    /// A pointer to the first byte. The kernel may read from it, or write if write access was checked. It must not become a reference.
     pub(crate) fn as_ptr(self) -> *const u8 {
         self.0.start as *const u8
     }
@@ -43,10 +43,10 @@ impl External {
         // SAFETY: as in `summed`; `out` is as long.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), out.as_mut_ptr(), out.len()) };
     }
-    /// What `sum` computes from the bytes.
+    /// Returns the result of `sum` over the bytes.
     ///
-    /// The application may change them between this and the system call that copies them. Then the ICRC is wrong, the
-    /// receiver drops the packet, and it is sent again.
+    /// The application may change them before the system call that copies them. Then the ICRC is wrong, the receiver drops the packet,
+    /// and the requester sends it again.
     ///
     /// # Safety
     /// The region is still held, and `sum` computes a checksum and nothing else.
@@ -66,7 +66,7 @@ struct Copies(Vec<Fetched>);
 pub(crate) struct Pins<'a> {
     table: &'a RegionTable,
     held: SmallVec<[Held<'a>; 1]>,
-    /// Copies of bytes in the memory of a GPU. Few batches have any, and all are dropped.
+    /// Copies of bytes in the memory of a GPU. Boxed, because few batches have any and every batch drops this field.
     copies: Option<Box<Copies>>,
 }
 
@@ -79,14 +79,14 @@ impl<'a> Pins<'a> {
         self.held.is_empty()
     }
 
-    /// Lets go of all regions. No packet may point into them any more.
+    /// Releases all regions. No packet may point into them.
     pub(crate) fn release(&mut self) {
         self.held.clear();
         self.copies = None;
     }
 
-    /// `len` bytes from `offset` on of the concatenated entries, if they lie in one piece; `None` if they must be copied. They are a message
-    /// of `reader`.
+    /// The `len` bytes from `offset` on of the concatenated entries, if they lie in one piece; `None` if they must be copied. They belong to
+    /// a message of `reader`.
     pub(crate) fn local(
         &mut self,
         pd: PdId,
@@ -123,12 +123,13 @@ impl<'a> Pins<'a> {
                 self.copies.get_or_insert_default().0.push(fetched);
                 Ok(Some(External(copied)))
             }
-            // On-demand pages may be missing, and a null region has none: the caller copies, and that copy can fail.
+            // On-demand pages may be missing, and a null region has none. The caller copies, which can report a fault.
             Backing::Watched | Backing::OnDemand | Backing::Null => Ok(None),
         }
     }
 
-    /// `len` bytes that the peer has the rights `need` on, if the kernel can read or write them in place; `None` if they must be copied.
+    /// The `len` bytes for an access of the peer with the rights `need`, if the kernel can read or write them in place; `None` if they must
+    /// be copied.
     pub(crate) fn remote(
         &mut self,
         peer: Peer,

@@ -1,8 +1,8 @@
-//! Memory that a program unmaps while it is registered. Hardware has pinned it and goes on; here the next access raises SIGSEGV, and a
-//! sentence says why. The handler also gets the writes to pages that `in_flight` protects.
+//! Reports memory that a program unmaps while it is registered. Hardware has pinned such memory and continues; here the next access raises
+//! SIGSEGV, and the log explains the reason. The same handler handles writes to pages that `in_flight` protects.
 //!
-//! Only where somebody asked for explanations: with `FERROCE_LOG`, and in strict mode. Other programs get no signal handler of ours. The
-//! handler does not allocate; it does not change what other faults do, also for programs that handle SIGSEGV themselves.
+//! The handler is installed only with `FERROCE_LOG`, in strict mode, and with `Config::watch`. It does not allocate. It passes all other
+//! faults to the previous handler, so programs that handle SIGSEGV themselves still do.
 
 #![expect(unsafe_code, reason = "a signal handler, which reads what the kernel says")]
 
@@ -22,10 +22,10 @@ const SEGV_MAPERR: c_int = 1;
 /// `si_code` of an access that the pages do not allow.
 const SEGV_ACCERR: c_int = 2;
 
-/// How long the handler waits while another thread registers memory.
+/// How long the handler waits for the list of regions while another thread registers memory.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The regions, by first byte and a number: they may overlap.
+/// The regions, by first byte and a serial number, because they may overlap.
 struct Regions {
     /// Length and lkey of each.
     known: BTreeMap<(usize, u64), (usize, u32)>,
@@ -45,7 +45,7 @@ impl Regions {
         key
     }
 
-    /// The region of this address, if there is one: first byte, length, lkey.
+    /// The region that contains this address, if any: first byte, length, lkey.
     fn find(&self, address: usize) -> Option<(usize, usize, u32)> {
         let mut before = self.known.range(..=(address, u64::MAX));
         before
@@ -57,11 +57,11 @@ impl Regions {
 static REGIONS: Mutex<Regions> = Mutex::new(Regions::new());
 static EARLIER: OnceLock<Earlier> = OnceLock::new();
 
-/// A region whose memory the program owns; known until this is dropped.
+/// The entry of a region whose memory the program owns. Dropping this removes it.
 pub(crate) struct Unpinned((usize, u64));
 
 impl Unpinned {
-    /// From the first one on, the process has a handler for SIGSEGV. `None` if nobody asked for explanations.
+    /// Installs the handler for SIGSEGV with the first entry. `None` if neither the log nor strict mode is on.
     pub(crate) fn new(base: usize, len: usize, lkey: u32, is_strict: bool) -> Option<Unpinned> {
         if !is_strict && !log::is_on() {
             return None;
@@ -90,7 +90,7 @@ pub(super) fn install() {
     INSTALLED.call_once(install_handler);
 }
 
-/// Whether the handler still gets the signal: a program may have installed one of its own since.
+/// Whether the handler still gets the signal. A program may have installed its own handler later.
 pub(super) fn is_installed() -> bool {
     Earlier::is_handled_by(libc::SIGSEGV, handler)
 }
@@ -101,24 +101,24 @@ fn install_handler() {
         in_flight::before_fork();
     }
     extern "C" fn in_parent() {
-        // SAFETY: `before_fork` took both in this thread, and has forgotten them.
+        // SAFETY: `before_fork` locked both in this thread and forgot the guards.
         unsafe {
             in_flight::after_fork(false);
             REGIONS.force_unlock();
         }
     }
     extern "C" fn in_child() {
-        // SAFETY: the parent's `before_fork` took both for this thread.
+        // SAFETY: the parent's `before_fork` locked both in the thread of which this one is the copy.
         unsafe {
             in_flight::after_fork(true);
             REGIONS.force_unlock();
         }
-        // The regions are the parent's. Not freed: the allocator may not be ready yet.
+        // The regions belong to the parent. Leak the map: the allocator may not be usable yet.
         std::mem::forget(std::mem::take(&mut REGIONS.lock().known));
     }
-    // SAFETY: handlers that take and release a lock. Without them a child that is forked while another thread holds it would wait for ever.
+    // SAFETY: the handlers lock and unlock both locks. Otherwise a child that is forked while another thread holds one would deadlock.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
-    // Without a handler the program ends as it would without us.
+    // If the installation fails, a fault ends the program as it does without ferroce.
     if let Ok(earlier) = Earlier::extend(libc::SIGSEGV, handler) {
         let _ = EARLIER.set(earlier);
     }
@@ -126,8 +126,8 @@ fn install_handler() {
 
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     keep_errno(|| {
-        // SAFETY: the kernel passes a structure that lives as long as the handler runs. A signal that a process sent has no address, and a
-        // code that is not positive; then what is read is not used.
+        // SAFETY: the kernel passes a structure that lives as long as the handler runs. A signal that a process sent has no address; its
+        // code is not positive, so the address is not used.
         let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
         if code == SEGV_MAPERR
             && let Some((base, len, lkey)) =
@@ -149,8 +149,8 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     });
 }
 
-/// Whether a forbidden access is to be tried again: the page was protected by `in_flight`. Another thread may have removed the
-/// protection since the fault, so an access that is not known is tried again once after each removal.
+/// Whether to retry a forbidden access, because `in_flight` protected the page. Another thread may have removed the protection after the
+/// fault, so an access to any other page is retried once after each removal.
 fn is_allowed_now(address: usize) -> bool {
     thread_local! {
         static TRIED_AGAIN: Cell<(usize, u64)> = const { Cell::new((0, 0)) };

@@ -1,8 +1,7 @@
-//! Placing arriving packets, with the region held between them.
+//! Places the packets of a batch and holds the region's lock between them.
 //!
-//! The packets of a message go to the same region. Giving it up after each means an atomic instruction behind each copy,
-//! which waits until the last byte of the copy is in the cache; so it is held until the last packet of the batch. All checks
-//! are made for each packet nevertheless.
+//! The packets of a message go to the same region. Releasing its lock after each packet costs an atomic instruction, which waits until
+//! the copy has reached the cache. So the lock is held until the last packet of the batch. Each packet still passes all checks.
 
 use super::access::region;
 use super::copy;
@@ -12,8 +11,8 @@ use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, MemoryFault, Sge};
 use ferroce_proto::{LKey, PdId, RKey};
 
-/// The region that the last packet was placed in. Whoever holds it must not wait for a region in any way but
-/// [`RegionTable::by_lkey`]'s: a `dereg` may be waiting for this one.
+/// The region of the last packet, locked for reading. Its holder may take other regions only with recursive read locks, as
+/// [`RegionTable::by_lkey`] does: a `dereg` may be waiting for this one.
 pub(crate) struct RegionGuard<'a> {
     table: &'a RegionTable,
     held: Option<Held<'a>>,
@@ -24,7 +23,7 @@ impl<'a> RegionGuard<'a> {
         RegionGuard { table, held: None }
     }
 
-    /// Lets go of the region.
+    /// Releases the region.
     #[inline]
     pub(crate) fn release(&mut self) {
         self.held = None;
@@ -81,8 +80,8 @@ impl<'a> RegionGuard<'a> {
         copy::write(region.local(pd, addr, data.len() as u64, Access::LOCAL_WRITE)?, data, part)
     }
 
-    /// The region in hand if it is the right one, else the one that `find` finds.
-    #[inline(always)] // the region in hand is the right one nearly always, and that is two comparisons
+    /// The held region if `is_right` accepts it, else the one that `find` returns.
+    #[inline(always)] // the held region is nearly always the right one, which takes two comparisons
     fn hold(
         &mut self,
         is_right: impl FnOnce(&Region) -> bool,

@@ -1,11 +1,12 @@
-//! Buffers of requests whose completions the program has not polled: it must not change those that are sent, nor give one to two requests that fill it.
+//! Detects misuse of buffers in flight, which belong to requests whose completions the program has not polled. The program must not change
+//! buffers that are sent, and must not give the same memory to two requests that fill it.
 //!
-//! Only with `Config::watch`. Pages that lie wholly inside a sent buffer are protected against writing. The first write raises SIGSEGV; the
-//! handler (`freed`) reports it, makes the pages writable and returns, so the program goes on as on hardware. The bytes around these
-//! pages may share a page with other data: their checksums are compared when the completion is polled. So are those of memory that
-//! cannot be protected, up to `MOST_SUMMED` bytes per entry.
+//! Only with `Config::watch`. Pages that lie wholly inside a sent buffer are write-protected. The first write raises SIGSEGV; the handler
+//! (`freed`) reports it, makes the pages writable and returns, so the program continues as on hardware. The bytes around these pages
+//! may share a page with other data: their checksums are compared when the completion is polled. The same holds for memory that cannot be
+//! protected, up to `MOST_SUMMED` bytes per entry.
 //!
-//! What the NIC itself writes into a watched buffer is no mistake of the program. All its writes call [`before_nic_write`] first.
+//! Writes of the NIC itself into a watched buffer are not misuse. Every such write calls [`before_nic_write`] first.
 
 #![expect(
     unsafe_code,
@@ -28,9 +29,9 @@ use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Checksums of all requests together, 4 bytes each. Requests beyond them are not summed.
+/// Most checksums of all requests together, 4 bytes each. Further requests are not summed.
 const MOST_SUMS: usize = 1 << 22;
-/// Sentences of the signal handler; requests beyond them are not reported.
+/// Most reports of the signal handler; it does not report further requests.
 const MOST_FAULTS_REPORTED: u32 = 5;
 
 /// A NIC whose requests are watched.
@@ -45,12 +46,12 @@ impl WatchedNic {
         WatchedNic(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A completion that nobody polls any more: its queue pair is gone, or starts anew.
+    /// A completion that will not be polled: its queue pair was destroyed or reset.
     pub(crate) fn discarded(self, completion: &Completion) {
         TABLE.lock().complete(self, completion);
     }
 
-    /// The program polls a completion: its request, and all sends before it, are done.
+    /// The program polls a completion: its request and all sends before it are complete.
     pub(crate) fn polled(self, completion: &Completion) {
         let done = TABLE.lock().complete(self, completion);
         // Without the lock: this reads memory of the program.
@@ -58,7 +59,7 @@ impl WatchedNic {
     }
 }
 
-/// Where requests are posted.
+/// The queue of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PostedTo {
     Qp(Qpn),
@@ -74,7 +75,7 @@ impl fmt::Display for PostedTo {
     }
 }
 
-/// The requests of one queue pair, or of one shared receive queue; they are forgotten when this is dropped.
+/// The requests of one queue pair, or of one shared receive queue. Dropping this removes them.
 pub(crate) struct InFlight {
     watch: WatchedNic,
     queue: PostedTo,
@@ -82,7 +83,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Those of a queue pair, which may take its receives from a shared queue.
+    /// The requests of a queue pair, which may take its receives from a shared queue.
     pub(crate) fn of_qp(watch: WatchedNic, qpn: Qpn, pd: PdId, srq: Option<u32>) -> InFlight {
         let list = InFlight { watch, queue: PostedTo::Qp(qpn), pd };
         if srq.is_some() {
@@ -109,7 +110,7 @@ impl InFlight {
             Payload::Inline(_) => &[],
         };
         let mut request = Request { name, wr_id: wr.wr_id, is_signaled, ..Request::default() };
-        // The regions are held until the request is in the table: they may be deregistered, and their memory mapped anew.
+        // Hold the regions until the request is in the table. Otherwise they could be deregistered, and their memory mapped again.
         let (held, parts): (HeldRegions<'_>, _) = regions.watched(self.pd, sges).unzip();
         request.parts = parts;
         if !is_sent {
@@ -123,15 +124,15 @@ impl InFlight {
             .filter(|_| protects)
             .for_each(|part| part.protect(self.queue, name, wr.wr_id));
         let queue = table.queues.entry(self.key()).or_default();
-        // The bytes that must be summed are read without the lock. Nobody completes the request meanwhile: it is posted afterwards.
+        // Read the bytes for the checksums without the lock. The request cannot complete meanwhile: it is posted afterwards.
         let parts: SmallVec<[WatchedSge; 1]> = request.parts.iter().map(WatchedSge::without_sums).collect();
         queue.sends.push_back(request);
-        let mut room = MOST_SUMS.saturating_sub(table.sums);
+        let mut sums_left = MOST_SUMS.saturating_sub(table.sums);
         drop((table, held));
         let mut sum = |part: &WatchedSge| {
             let count: usize = part.summed().map(|range| range.len().div_ceil(SUMMED_TOGETHER)).sum();
-            let sums = if count <= room { part.sums_now() } else { None }.unwrap_or_default();
-            room -= sums.len();
+            let sums = if count <= sums_left { part.sums_now() } else { None }.unwrap_or_default();
+            sums_left -= sums.len();
             sums
         };
         let sums: SmallVec<[Vec<u32>; 1]> = parts.iter().map(&mut sum).collect();
@@ -144,7 +145,7 @@ impl InFlight {
             .for_each(|(part, sums)| part.sums = sums);
     }
 
-    /// Takes back the last [`Self::send`]: the request was refused.
+    /// Undoes the last [`Self::send`]: the post failed.
     pub(crate) fn cancel_send(&self) {
         let mut table = TABLE.lock();
         if let Some(request) = table.queues.get_mut(&self.key()).and_then(|queue| queue.sends.pop_back()) {
@@ -152,7 +153,7 @@ impl InFlight {
         }
     }
 
-    /// Notes a receive that was posted.
+    /// Records a posted receive.
     pub(crate) fn receive(&self, regions: &RegionTable, wr_id: u64, sges: &[Sge]) {
         let (_held, parts): (HeldRegions<'_>, _) = regions.watched(self.pd, sges).unzip();
         let request = Request { name: "receive", wr_id, is_signaled: true, parts, ..Request::default() };
@@ -178,7 +179,7 @@ impl InFlight {
         }
     }
 
-    /// Forgets all requests: the queue pair starts anew, or ends.
+    /// Removes all requests: the queue pair is reset or destroyed.
     pub(crate) fn forget(&self) {
         let mut table = TABLE.lock();
         let Some(queue) = table.queues.get_mut(&self.key()) else { return };
@@ -205,12 +206,12 @@ struct Request {
     wr_id: u64,
     is_signaled: bool,
     parts: SmallVec<[WatchedSge; 1]>,
-    /// The NIC wrote to its buffers, or they belong to the program again.
+    /// The NIC wrote to its buffers, or the watch on its memory ended.
     is_exempt: bool,
 }
 
 impl Request {
-    /// Whether its buffers need not be compared, also because a change was reported.
+    /// Whether to skip the comparison of its buffers, for example because a change was already reported.
     fn is_exempt(&self) -> bool {
         self.is_exempt || self.parts.iter().filter_map(|part| part.pages.as_ref()).any(Protected::is_exempt)
     }
@@ -236,9 +237,9 @@ impl Request {
 struct Queue {
     sends: VecDeque<Request>,
     receives: VecDeque<Request>,
-    /// The shared queue that its receives come from.
+    /// The shared receive queue of the queue pair.
     srq: Option<u32>,
-    /// Two requests that fill the same memory were reported.
+    /// A receive or READ that shares memory with another request was reported.
     has_shared: bool,
 }
 
@@ -254,9 +255,9 @@ struct ScatterTarget {
 #[derive(Debug)]
 struct Table {
     queues: BTreeMap<(WatchedNic, PostedTo), Queue>,
-    /// Memory that outstanding requests fill, by first byte, without overlaps.
+    /// Memory that outstanding requests fill, by first byte. The entries do not overlap.
     scatter_targets: BTreeMap<usize, ScatterTarget>,
-    /// Checksums that are kept.
+    /// Number of stored checksums.
     sums: usize,
 }
 
@@ -267,7 +268,7 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// What of `range` none of `others` covers.
+/// The parts of `range` that none of `others` covers.
 fn uncovered(range: Range<usize>, others: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
     let mut left = vec![range];
     for other in others {
@@ -302,7 +303,7 @@ impl Table {
         shared
     }
 
-    /// Ends the watch on a request that is in no queue any more.
+    /// Ends the watch on a request that was removed from its queue.
     fn release(&mut self, request: &Request) {
         for part in &request.parts {
             if part.is_listed {
@@ -325,7 +326,7 @@ impl Table {
         protected.end(uncovered(pages.clone(), others));
     }
 
-    /// Gives the memory of a region back to the program, which may do with it what it wants.
+    /// Ends the watch on the memory of a region: the program may change it freely.
     fn forget_region(&mut self, lkey: u32, bytes: &Range<usize>) {
         let is_inside = |part: &WatchedSge| {
             part.lkey == lkey && bytes.start <= part.bytes.start && part.bytes.end <= bytes.end
@@ -353,7 +354,7 @@ impl Table {
         let wr_id = completion.wr_id;
         let is_receive = completion.opcode as u32 & WcOpcode::Recv as u32 != 0;
         let done: Vec<Request> = if is_receive {
-            // A message of the peer may be the answer to requests without a completion: the program may know that they are done.
+            // A message of the peer may answer unsignaled sends, so the program may treat them as complete.
             let unsignaled = queue.sends.iter().take_while(|request| !request.is_signaled).count();
             let mut done: Vec<Request> = queue.sends.drain(..unsignaled).collect();
             let from = queue.srq.map_or(key, |id| (watch, PostedTo::Srq(id)));
@@ -361,7 +362,7 @@ impl Table {
             done.extend(receives.and_then(|list| list.remove(list.iter().position(|r| r.wr_id == wr_id)?)));
             done
         } else {
-            // After an error requests without a flag complete, too.
+            // After an error, unsignaled requests make completions too.
             let ends =
                 |r: &Request| r.wr_id == wr_id && (r.is_signaled || completion.status != WcStatus::Success);
             let count = queue.sends.iter().position(ends).map_or(0, |at| at + 1);
@@ -376,7 +377,7 @@ impl Table {
             .collect()
     }
 
-    /// Makes the buffers writable that contain some of these bytes.
+    /// Makes all buffers writable that contain some of these bytes.
     fn unprotect(&mut self, bytes: &Range<usize>) {
         for request in self.queues.values_mut().flat_map(|queue| &mut queue.sends) {
             if request.parts.iter().any(|part| overlap(&part.bytes, bytes)) {
@@ -393,7 +394,7 @@ impl Table {
 /// Whether any NIC of this process is watched.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// The NIC is about to write these bytes, or to find out whether they can be written: a receive, a READ, an operation of a peer, a
+/// The NIC is about to write these bytes, or to check whether they are writable: for a receive, a READ, an operation of a peer, or a
 /// registration.
 #[inline(never)]
 pub(super) fn before_nic_write(span: Span) {
@@ -403,20 +404,20 @@ pub(super) fn before_nic_write(span: Span) {
     TABLE.lock().unprotect(&(span.start..span.start + span.len));
 }
 
-/// The region with this key is deregistered, or gets other bytes or rights. The caller has waited for those who hold it.
+/// The region with this key is deregistered, or gets other bytes or rights. The caller has waited for accesses in flight.
 pub(super) fn forget_region(lkey: LKey, bytes: &Range<usize>) {
     TABLE.lock().forget_region(lkey.0, bytes);
 }
 
-/// What a fault was.
+/// The cause of a fault.
 pub(super) enum Fault {
     /// A write into a watched buffer. Its pages are writable now.
     InFlight,
-    /// No buffer is watched there, or not any more.
+    /// No buffer is watched at this address.
     Other,
 }
 
-/// The program wrote to a page without the right to. Called by the signal handler: it takes no lock, and does not allocate.
+/// The program wrote to a write-protected page. Called by the signal handler, so it takes no lock and does not allocate.
 pub(super) fn on_fault(address: usize) -> Fault {
     static REPORTED: AtomicU32 = AtomicU32::new(0);
     let Owner { queue, name, wr_id, bytes } = match protected::on_write(address) {
@@ -427,7 +428,7 @@ pub(super) fn on_fault(address: usize) -> Fault {
     let number = REPORTED.fetch_add(1, Ordering::Relaxed);
     if number < MOST_FAULTS_REPORTED {
         let (start, len, offset) = (bytes.start, bytes.len(), address - bytes.start);
-        // SAFETY: asks for the number of this thread.
+        // SAFETY: returns the ID of this thread; no pointers.
         let thread = unsafe { libc::gettid() };
         let last = if number + 1 == MOST_FAULTS_REPORTED { ". Further changes are not reported" } else { "" };
         log::misuse_in_handler(format_args!(
@@ -444,7 +445,7 @@ pub(super) fn before_fork() {
     mem::forget(TABLE.lock());
 }
 
-/// After `fork`, in both processes. A child writes to copies of its own, so nothing there is a mistake.
+/// After `fork`, in both processes. A child writes to its own copies of the pages, so its writes are not reported.
 ///
 /// # Safety
 /// The thread has called [`before_fork`], or is the copy of one that has.
@@ -502,7 +503,7 @@ mod tests {
         assert_eq!(long.summed().map(|range| range.len()).sum::<usize>(), MOST_SUMMED);
     }
 
-    /// Memory of its own.
+    /// A private mapping.
     struct Pages(usize);
 
     impl Pages {
@@ -517,7 +518,7 @@ mod tests {
         }
     }
 
-    /// Without a lock in the handler this takes no time; with one it would wait for itself.
+    /// The handler takes no lock. If it took the lock of the table, this test would deadlock.
     #[test]
     fn a_write_while_the_table_is_locked_is_handled() {
         freed::install();

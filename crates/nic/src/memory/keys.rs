@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bits of a key that number the slot; the rest is the tag that distinguishes generations.
 pub(super) const SLOT_BITS: u32 = MAX_MR.ilog2();
 const ROUNDS: usize = 6;
-/// Keys whose slot is remembered.
-const REMEMBERED: usize = 256;
+/// Keys in the cache of key-to-slot translations.
+const CACHED_KEYS: usize = 256;
 
 /// A secret permutation of the 32-bit numbers: a balanced Feistel network with a multiplying round function.
 #[derive(Debug)]
 pub(super) struct KeyCipher {
     round_keys: [u64; ROUNDS],
-    /// Key and slot of those asked for last: most programs use a few keys again and again, and six multiplications that wait for
-    /// each other take longer than a short copy. 0 where there is none, or the key 0 with slot 0, which is then not believed.
-    remembered: Box<[AtomicU64; REMEMBERED]>,
+    /// The keys looked up last, each with its slot. Most programs use a few keys repeatedly, and six dependent multiplications take
+    /// longer than a short copy. An empty entry is 0, so the pair of key 0 and slot 0 is never taken from the cache.
+    cached: Box<[AtomicU64; CACHED_KEYS]>,
 }
 
 impl KeyCipher {
@@ -27,7 +27,7 @@ impl KeyCipher {
         let mut rng = ferroce_os::random::generator();
         KeyCipher {
             round_keys: std::array::from_fn(|_| rng.random::<u64>() | 1),
-            remembered: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
+            cached: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
         }
     }
 
@@ -48,10 +48,10 @@ impl KeyCipher {
         left << 16 | right
     }
 
-    /// The slot that a key names; any number names some slot, so the caller compares the whole key there.
+    /// The slot of a key. Every number leads to some slot, so the caller compares the whole key there.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> u32 {
-        let entry = &self.remembered[key as usize % REMEMBERED];
+        let entry = &self.cached[key as usize % CACHED_KEYS];
         let known = entry.load(Ordering::Relaxed);
         if (known >> 32) as u32 == key && known != 0 {
             return known as u32;

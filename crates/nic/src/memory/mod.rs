@@ -1,21 +1,21 @@
-//! Registered memory: who may touch which bytes, and the few lines that really do.
+//! Registered memory: who may access which bytes, and the few lines that copy them.
 //!
 //! | file | question |
 //! |---|---|
-//! | `keys` | how a key names a region without telling anything about it |
+//! | `keys` | how a key leads to a region and reveals nothing about other keys |
 //! | `region` | whether an access is inside a region and allowed |
-//! | `table` | which region a key names; how deregistration waits for accesses |
-//! | `windows` | memory windows: how part of a region gets a key of its own, and loses it |
+//! | `table` | the region of a key; how deregistration waits for accesses |
+//! | `windows` | memory windows: how part of a region gets its own key, and how the key becomes invalid |
 //! | `access` | the operations of work requests on keys, built from the three above |
-//! | `on_demand` | memory that may come and go |
+//! | `on_demand` | memory that the program may unmap at any time (on-demand paging) |
 //! | `gpu` | memory of a GPU, which the CUDA driver copies |
-//! | `external` | how packets point into regions instead of copying |
+//! | `external` | how packets point to payload in regions instead of copying it |
 //! | `direct` | operations in the memory of a local peer |
 //! | `across` | copies between processes, by the kernel |
-//! | `guard` | how a batch of packets is placed |
-//! | `cached_region` | how a region is used again and again without its lock |
+//! | `guard` | how the packets of a batch are placed under one region lock |
+//! | `cached_region` | how a queue pair uses the same region repeatedly without its lock |
 //! | `freed` | memory that the program unmaps while it is registered |
-//! | `in_flight` | buffers that the program changes before their requests are done |
+//! | `in_flight` | buffers that the program changes before their requests complete |
 //! | `protected`, `watched_sge` | pages of such buffers, protected against writing; one entry of such a request |
 //! | `copy` | the only place where bytes move |
 

@@ -1,8 +1,8 @@
-//! Loom runs accesses to a region against its deregistration. When that returns, the program uses the memory again, and loom reports the
-//! race with whoever still accesses it: with a [`RegionGuard`] that holds the region's lock, or with a [`CachedRegion`] without it.
+//! Loom models: accesses to a region concurrent with its deregistration. After `dereg` returns, the program uses the memory again, and loom
+//! reports a race with any remaining access: through a [`RegionGuard`], which holds the region's lock, or through a [`CachedRegion`].
 //!
-//! The locks here are loom's, as the lock has models of its own. A waiting writer does not keep readers out in them, so how long a
-//! deregistration may have to wait is not covered. Nor is a queue pair that is destroyed meanwhile: loom has no `Weak`.
+//! The models use loom's locks, because the project's lock has its own models. In loom's locks a waiting writer does not block readers, so the
+//! models do not cover how long a deregistration waits. They also do not cover the destruction of a queue pair: loom has no `Weak`.
 
 use super::gpu::MessagePart;
 use super::{CacheOwner, CachedRegion, Peer, Region, RegionGuard, RegionTable};
@@ -19,7 +19,7 @@ const PD: PdId = PdId(1);
 const PEER: Peer = Peer { pd: PD, qp: Qpn::GSI };
 const LEN: usize = 16;
 
-/// Bytes that are registered. Each access of the NIC is a look at the cell; the program changes it when it has the memory back.
+/// Registered bytes. Each access of the NIC reads the cell; the program writes it once the memory is deregistered.
 struct Memory {
     bytes: Box<[u8; LEN]>,
     cell: UnsafeCell<()>,
@@ -40,7 +40,7 @@ impl Memory {
     }
 }
 
-/// A queue pair: what it caches is used under its lock.
+/// A queue pair, which uses its cached region under its lock.
 #[derive(Default)]
 struct Owner(Mutex<Option<CachedRegion>>);
 
@@ -58,14 +58,14 @@ impl Owner {
         owner
     }
 
-    /// Uses an entry as any request does. Returns whether it may.
+    /// Uses an entry as a request does. Returns whether the access was granted.
     fn uses(&self, table: &RegionTable, sge: Sge, memory: &Memory) -> bool {
         let mut held = self.0.lock();
         let cache = held.as_mut().expect("made with one");
         let payload = TxPayload::Local { pd: PD, sges: &[sge], offset: 0, len: sge.len };
         let mut guard = RegionGuard::new(table);
         let Some(span) = guard.readable(cache, payload) else { return false };
-        // Elsewhere once it was registered anew.
+        // The span lies in other memory once the region was changed.
         if span.start() == memory.bytes.as_ptr().addr() {
             memory.access();
         }

@@ -1,8 +1,8 @@
-//! Memory that may come and go: copies that fail where a plain one would end the process.
+//! On-demand paging: copies that return an error where a plain copy would raise SIGSEGV.
 //!
-//! The kernel copies within our own process (`process_vm_readv` and `process_vm_writev`, always allowed on oneself). It
-//! faults pages in as any access does, and returns an error where there is none. That costs a system call per packet, so only
-//! regions registered for on-demand paging pay it.
+//! The kernel copies within this process (`process_vm_readv` and `process_vm_writev`, which a process may always use on itself). It faults
+//! pages in as any access does, and returns an error for unmapped pages. This costs a system call per packet, so only regions registered
+//! for on-demand paging use it.
 
 use super::in_flight;
 use super::region::{Backing, Span};
@@ -10,7 +10,7 @@ use ferroce_os::memory::page_len;
 use ferroce_proto::verbs::{Access, MemoryFault};
 use std::io::{Error, ErrorKind};
 
-/// What a prefetch asks for.
+/// The pages that a prefetch requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Prefetch {
@@ -18,7 +18,7 @@ pub enum Prefetch {
     Read,
     /// Pages that can be written.
     Write,
-    /// Only those that are there anyway: nothing for a NIC that has no page tables of its own.
+    /// Only pages that are present already. This NIC has no page tables of its own, so nothing is to be done.
     NoFault,
 }
 
@@ -30,8 +30,8 @@ fn iovec(start: usize, len: usize) -> libc::iovec {
     libc::iovec { iov_base: start as *mut libc::c_void, iov_len: len }
 }
 
-/// Where the kernel lacks the two calls, or a sandbox forbids them. Then pages are asked for first, and a page that
-/// goes between the two is not noticed in time.
+/// Whether the kernel lacks the two calls, or a sandbox forbids them. The fallback prefetches the pages and copies them. It cannot handle a
+/// page that is unmapped between these two steps.
 fn is_missing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied)
         || error.raw_os_error() == Some(libc::ENOSYS)
@@ -48,7 +48,7 @@ pub(super) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
         return Err(fault(span));
     }
     prefetch(span, Prefetch::Read)?;
-    // SAFETY: the pages were just there, which is all that can be known here.
+    // SAFETY: the pages were present just before. This fallback cannot exclude that the program unmaps them in between.
     unsafe { std::ptr::copy_nonoverlapping(span.start as *const u8, out.as_mut_ptr(), span.len) };
     Ok(())
 }
@@ -65,12 +65,12 @@ pub(super) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
         return Err(fault(span));
     }
     prefetch(span, Prefetch::Write)?;
-    // SAFETY: the pages were just there and writable, which is all that can be known here.
+    // SAFETY: the pages were present and writable just before. This fallback cannot exclude that the program unmaps them in between.
     unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), span.start as *mut u8, span.len) };
     Ok(())
 }
 
-/// Brings pages in; an error where there are none, or none that allow it.
+/// Faults pages in. An error if some are not mapped, or do not allow the access.
 pub(super) fn prefetch(span: Span, how: Prefetch) -> Result<(), MemoryFault> {
     let advice = match how {
         _ if span.len == 0 => return Ok(()),
@@ -93,8 +93,8 @@ pub(super) fn prefetch(span: Span, how: Prefetch) -> Result<(), MemoryFault> {
     };
     let is_there = match populate(advice) {
         None => true,
-        // Pages that can be read but not written; or mappings of a device, or Linux before 5.14, where neither
-        // advice is known. Then what can be known is whether anything is mapped.
+        // The pages are readable but not writable; or they map a device; or the kernel is older than Linux 5.14, which knows neither
+        // advice. In the last two cases, check only whether the range is mapped.
         Some(libc::EINVAL) => {
             let only_readable = how == Prefetch::Write && populate(libc::MADV_POPULATE_READ).is_none();
             !only_readable && is_mapped(span.start, span.len)
@@ -104,8 +104,8 @@ pub(super) fn prefetch(span: Span, how: Prefetch) -> Result<(), MemoryFault> {
     if is_there { Ok(()) } else { Err(fault(span)) }
 }
 
-/// What registration finds out. Hardware pins the pages at this point and so learns that there are none, or none that
-/// can be written; bringing them in costs about the same, and spares the data path its page faults.
+/// The check at registration that all pages are mapped, and writable if the access requires it. Hardware pins the pages at this point.
+/// Faulting them in costs about the same, and avoids page faults on the data path.
 pub(crate) fn check_mapped(
     addr: usize,
     len: usize,
@@ -119,14 +119,14 @@ pub(crate) fn check_mapped(
     prefetch(Span { start: addr, len, backing }, how)
 }
 
-/// Whether every page of the range belongs to some mapping. Looks at mappings, not pages, so it is cheap.
+/// Whether every page of the range belongs to a mapping. Checks mappings instead of pages, so it is cheap.
 fn is_mapped(start: usize, len: usize) -> bool {
     let (start, len) = pages(start, len);
-    // SAFETY: an asynchronous `msync` does nothing but look for holes in the range.
+    // SAFETY: an asynchronous `msync` only checks the range for unmapped pages.
     unsafe { libc::msync(start as *mut libc::c_void, len, libc::MS_ASYNC) == 0 }
 }
 
-/// The range from the beginning of its first page on: where the kernel wants ranges to begin.
+/// The range extended to the beginning of its first page, as the kernel requires.
 fn pages(start: usize, len: usize) -> (usize, usize) {
     let first = start & !(page_len() - 1);
     (first, len + (start - first))

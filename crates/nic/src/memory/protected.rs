@@ -1,7 +1,7 @@
-//! Pages that are protected against writing, in a table that a signal handler reads without a lock: the thread that wrote to them may hold any
-//! lock, such as one of malloc, and so may a thread that waits for it.
+//! Write-protected pages, in a table that a signal handler reads without a lock. The faulting thread may hold any lock, such as one of
+//! malloc, so a handler that took a lock could deadlock.
 //!
-//! The caller of all but [`on_write`] and [`removals`] holds the lock of `in_flight`.
+//! Callers hold the lock of `in_flight`, except for [`on_write`] and [`removals`].
 
 #![expect(unsafe_code, reason = "protects pages, and shares a table with a signal handler")]
 
@@ -12,14 +12,14 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-/// Ranges of pages that are protected at a time. Each may split a mapping in three, and Linux allows a process 65530 mappings.
+/// Most ranges protected at a time. Each may split a mapping in three, and Linux allows a process 65530 mappings by default.
 const MOST_PROTECTED: usize = 8192;
 
-/// No range.
+/// The entry has no range.
 const FREE: u8 = 0;
-/// Nobody has written to the range.
+/// The program has not written to the range.
 const CLEAN: u8 = 1;
-/// Somebody has, or may: no further write is reported.
+/// The program has written to the range, or may: no further write is reported.
 const EXEMPT: u8 = 2;
 
 /// The request whose buffer is protected.
@@ -34,7 +34,7 @@ pub(super) struct Owner {
 
 struct Entry {
     state: AtomicU8,
-    /// Handlers that use the range. It is not changed while there are any, unless it is free.
+    /// Handlers that may be reading the range. A used range does not change while this is not 0.
     handlers: AtomicU32,
     range: UnsafeCell<Option<(Range<usize>, Owner)>>,
 }
@@ -45,20 +45,20 @@ unsafe impl Sync for Entry {}
 static ENTRIES: [Entry; MOST_PROTECTED] = [const {
     Entry { state: AtomicU8::new(FREE), handlers: AtomicU32::new(0), range: UnsafeCell::new(None) }
 }; MOST_PROTECTED];
-/// Entries from here on were never used.
+/// All entries from this index on are unused.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// No entry before this one is free.
 static FIRST_FREE: AtomicUsize = AtomicUsize::new(0);
 static REMOVALS: AtomicU64 = AtomicU64::new(0);
 
-/// How often a protection was removed.
+/// The number of protections removed so far.
 pub(super) fn removals() -> u64 {
     REMOVALS.load(SeqCst)
 }
 
 fn set_protection(pages: &Range<usize>, protection: libc::c_int) -> bool {
-    // SAFETY: pages inside a registration whose owner may read and write them. Without the right to write, an access of the program
-    // raises a signal, whose handler restores it; the NIC restores it before it writes.
+    // SAFETY: pages inside a registration whose owner may read and write them. While they are protected, a write of the program raises a
+    // signal, whose handler restores the right to write; the NIC restores it before it writes.
     unsafe { libc::mprotect(pages.start as *mut libc::c_void, pages.len(), protection) == 0 }
 }
 
@@ -82,9 +82,9 @@ impl Protected {
         let entry = (FIRST_FREE.load(SeqCst)..MOST_PROTECTED).find(free).unwrap_or(MOST_PROTECTED);
         FIRST_FREE.store(entry, SeqCst);
         let Entry { state, range, .. } = ENTRIES.get(entry)?;
-        // SAFETY: the entry is free, and `end` has waited for the handlers that used it; one that comes now sees that it is free.
+        // SAFETY: the entry is free, and `end` has waited for the handlers that used it; a handler that starts now finds it free.
         unsafe { *range.get() = Some((pages.clone(), owner)) };
-        // Before the pages are: from then on the handler must find them.
+        // Before the pages are protected: from then on the handler must find the entry.
         state.store(CLEAN, SeqCst);
         USED.fetch_max(entry + 1, SeqCst);
         let is_protected = set_protection(&pages, libc::PROT_READ);
@@ -92,32 +92,32 @@ impl Protected {
         if is_protected {
             return Some(protected);
         }
-        // Those of the first mappings may be.
+        // A failed `mprotect` may have protected some of the pages.
         let pages = protected.pages.clone();
         protected.end([pages]);
         None
     }
 
-    /// Whether somebody wrote to the pages, or may.
+    /// Whether the program wrote to the pages, or may.
     pub(super) fn is_exempt(&self) -> bool {
         ENTRIES[self.entry].state.load(SeqCst) == EXEMPT
     }
 
-    /// No write to the pages is reported any more.
+    /// Stops reporting writes to the pages.
     pub(super) fn exempt(&self) {
         ENTRIES[self.entry].state.store(EXEMPT, SeqCst);
     }
 
-    /// Makes the pages writable that no other range contains.
+    /// Ends the protection and makes `pages` writable: those that no other range contains.
     pub(super) fn end(self, pages: impl IntoIterator<Item = Range<usize>>) {
-        // It fails if they are unmapped by now.
+        // Fails if the program has unmapped them.
         pages.into_iter().for_each(|pages| {
             let _ = set_writable(&pages);
         });
-        // Only now: a handler that does not find them tries the write again, which must succeed.
+        // After the pages are writable: a handler that does not find the entry retries the write, which must succeed.
         let Entry { state, handlers, .. } = &ENTRIES[self.entry];
         state.store(FREE, SeqCst);
-        // The program may map other memory there as soon as this returns. A handler waits for nobody.
+        // The program may map other memory there once this returns. Handlers never block, so this wait is short.
         while handlers.load(SeqCst) > 0 {
             std::thread::yield_now();
         }
@@ -125,17 +125,17 @@ impl Protected {
     }
 }
 
-/// What a write to a page without the right to was.
+/// A write to a write-protected page.
 pub(super) enum Write {
     /// The first one to a range. Its pages are writable now.
     First(Owner),
-    /// Another one.
+    /// A later one.
     Again,
-    /// No range contains the page, or not any more.
+    /// No range contains the page.
     Other,
 }
 
-/// Makes the ranges writable that contain this address. For the signal handler: it takes no lock, and allocates nothing.
+/// Makes all ranges writable that contain this address. Called by the signal handler, so it takes no lock and does not allocate.
 pub(super) fn on_write(address: usize) -> Write {
     let mut found = Write::Other;
     for Entry { state, handlers, range } in &ENTRIES[..USED.load(SeqCst)] {
@@ -148,7 +148,7 @@ pub(super) fn on_write(address: usize) -> Write {
             && let Some((pages, owner)) = unsafe { &*range.get() }
             && pages.contains(&address)
         {
-            // If part of the range is unmapped, only that page is.
+            // If part of the range is unmapped, make only this page writable.
             let page = address & !(page_len() - 1);
             let is_writable = set_writable(pages) || set_writable(&(page..page + page_len()));
             let is_first = state.compare_exchange(CLEAN, EXEMPT, SeqCst, SeqCst).is_ok();
@@ -163,7 +163,7 @@ pub(super) fn on_write(address: usize) -> Write {
     found
 }
 
-/// In a child after `fork`: handlers of other threads are the parent's.
+/// In a child after `fork`: handlers of other threads exist only in the parent.
 pub(super) fn forget_handlers() {
     ENTRIES[..USED.load(SeqCst)].iter().for_each(|entry| entry.handlers.store(0, SeqCst));
 }

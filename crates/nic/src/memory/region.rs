@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 /// acknowledgement.
 pub(crate) const MIN_RENDEZVOUS: usize = 32 * 1024;
 
-/// On whose behalf remote memory is accessed: the domain that counts for the request, and the queue pair it came to.
+/// The origin of a remote access: the queue pair that received the request, and the protection domain that applies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) pd: PdId,
@@ -27,13 +27,13 @@ pub(crate) enum Backing {
     /// In memory that the program promised to keep mapped.
     #[default]
     Mapped,
-    /// The same, where the buffers of requests are watched: see `in_flight`.
+    /// The same, but changes of buffers in flight are detected: see `in_flight`.
     Watched,
-    /// In memory that may come and go.
+    /// In memory that the program may unmap and map at any time (on-demand paging).
     OnDemand,
     /// In the memory of the GPU with this number, where only the CUDA driver can copy.
     Gpu(u8),
-    /// Nowhere: reads give zeros, writes vanish.
+    /// No memory: reads return zeros, writes are discarded.
     Null,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Region {
     /// First byte in this process.
     pub(crate) base: usize,
     pub(crate) len: u64,
-    /// First byte as work requests name it: the address itself, zero, or what the caller chose.
+    /// The address of the first byte in work requests: its virtual address, zero, or an address chosen by the caller.
     pub(crate) iova: u64,
     pub(crate) pd: PdId,
     pub(crate) access: Access,
@@ -68,24 +68,24 @@ pub(crate) struct Region {
     pub(crate) rkey: RKey,
     /// False once the rkey was invalidated.
     pub(crate) remote_open: bool,
-    /// The only queue pair that peers may come through, for windows of type 2.
+    /// The only queue pair through which peers may access it, for windows of type 2.
     pub(crate) only_qp: Option<Qpn>,
     pub(crate) kind: Kind,
     pub(crate) backing: Backing,
-    /// Bytes from `base` on that are nobody else's: what of it may be moved into a memfd.
+    /// Bytes from `base` on that belong to this memory alone, and may therefore be moved into a memfd.
     pub(crate) capacity: usize,
-    /// Its descriptor on the table that local peers read.
+    /// Its entry in the descriptor table that local peers read.
     pub(crate) descriptor: Option<usize>,
     /// Its pages, or of a window those of its region, if local peers can map them.
     pub(crate) pages: Option<Pages>,
     pub(crate) cache_use: CacheUse,
-    /// Messages were sent from it that local peers could fetch from its pages.
+    /// Whether rendezvous sends have offered its pages to local peers.
     pub(crate) lent: AtomicBool,
-    /// What keeps the memory alive, if the NIC was given that.
+    /// Keeps the memory alive, if the caller of the registration passed an owner.
     pub(crate) _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// Bytes of a region that an access was granted on. Only good while the region's lock is held.
+/// Bytes of a region for which an access was granted. Valid only while the region's lock is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(super) start: usize,
@@ -94,7 +94,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The same bytes, copied by the kernel, which finds out whether they are still mapped.
+    /// The same bytes, copied by the kernel, which returns an error if they are no longer mapped.
     pub(super) fn checked_by_kernel(self) -> Span {
         let is_mapped = matches!(self.backing, Backing::Mapped | Backing::Watched);
         let backing = if is_mapped { Backing::OnDemand } else { self.backing };
@@ -109,18 +109,18 @@ impl Span {
     pub(crate) fn start(self) -> usize {
         self.start
     }
-    /// How many there are.
+    /// Number of bytes.
     pub(crate) fn len(self) -> usize {
         self.len
     }
-    /// The same bytes, seen at another address.
+    /// A span of the same length and backing at another address.
     pub(crate) fn moved_to(self, start: usize) -> Span {
         Span { start, ..self }
     }
 }
 
 impl Region {
-    /// A registration of memory that stays mapped, named from zero on, open to peers.
+    /// A registration of memory that stays mapped, zero-based and open to peers.
     pub(crate) fn plain(base: usize, len: u64, pd: PdId, access: Access, lkey: LKey, rkey: RKey) -> Region {
         Region {
             base,
@@ -143,12 +143,12 @@ impl Region {
         }
     }
 
-    /// What grants nothing.
+    /// An empty region, which grants no access.
     pub(super) fn nowhere() -> Region {
         Region::plain(0, 0, PdId(0), Access::empty(), LKey(0), RKey(0))
     }
 
-    /// The part that [`Region::local`] needs.
+    /// A copy with the fields that [`Region::local`] needs.
     pub(super) fn for_local_use(&self) -> Region {
         let plain = Region::plain(self.base, self.len, self.pd, self.access, self.lkey, self.rkey);
         Region { iova: self.iova, backing: self.backing, ..plain }
@@ -159,22 +159,22 @@ impl Region {
         matches!(self.kind, Kind::Window { .. })
     }
 
-    /// Whether local peers may reach it one day: by its own key, or by that of a window, or because it has room for a message that
-    /// they fetch.
+    /// Whether local peers may access it later: by its own key, by that of a window, or because it is long enough for a message that
+    /// they fetch by rendezvous.
     pub(crate) fn may_be_reached(&self) -> bool {
         let min = if self.is_for_messages() { MIN_RENDEZVOUS as u64 } else { 1 };
         matches!(self.backing, Backing::Mapped | Backing::Gpu(_)) && self.len >= min
     }
 
-    /// Whether all that local peers may ever do is fetch the messages that they are sent from it.
+    /// Whether local peers may only fetch messages sent from it (rendezvous sends), because it has no remote rights.
     pub(crate) fn is_for_messages(&self) -> bool {
         !self.access.intersects(Access::REMOTE | Access::MW_BIND)
     }
 
-    /// Its descriptor for local peers, if they may access it. The descriptor has the access rights: without remote rights, all they may do is
-    /// fetch the messages that they are sent from it.
+    /// Its descriptor for local peers, if they may access it. The descriptor contains the access rights: without remote rights, local peers
+    /// may only fetch messages sent from it.
     pub(crate) fn descriptor(&self) -> Option<RegionDescriptor> {
-        // Only what local peers can open of a GPU: no processor can access it.
+        // Memory of a GPU counts only if local peers can open it: no processor can access it.
         let is_memory = match self.backing {
             Backing::Mapped => self.len > 0,
             Backing::Gpu(_) => self.pages.is_some(),
@@ -193,8 +193,8 @@ impl Region {
         })
     }
 
-    /// Bytes `[addr, addr + len)` as work requests name them, or why not. Cannot wrap: lengths are compared, never
-    /// end addresses.
+    /// The bytes `[addr, addr + len)` of a work request, or the fault. The check cannot overflow: it compares lengths, never end
+    /// addresses.
     #[inline(always)] // so are the checks below: a caller that ignores the reason of a fault does not pay for it
     pub(super) fn span(&self, key: u32, addr: u64, len: u64) -> Result<Span, MemoryFault> {
         let outside = MemoryFault::OutOfRange { key, addr, len, start: self.iova, region_len: self.len };
@@ -205,20 +205,20 @@ impl Region {
         Ok(Span { start: self.base + offset as usize, len: len as usize, backing: self.backing })
     }
 
-    /// How the bytes of a span lie in a message of `reader`, of which `rest` bytes are left.
+    /// The position of a span in a message of `reader`, of which `rest` bytes are left.
     pub(super) fn ahead(&self, span: Span, reader: usize, rest: u64, is_first: bool) -> ReadAhead {
         let in_region = self.len - (span.start - self.base) as u64;
         ReadAhead { reader, behind: (rest.min(in_region) as usize).saturating_sub(span.len), is_first }
     }
 
-    /// Waits for copies of the GPU that it is on: from now on, its memory belongs to the program.
+    /// Waits for copies of its GPU, if it is on one. Afterwards the memory belongs to the program.
     pub(super) fn settle(&self) {
         if let Backing::Gpu(gpu) = self.backing {
             gpu::settle(gpu);
         }
     }
 
-    /// It is deregistered or changed: requests that are still in flight do not count for its memory any more.
+    /// Ends the watch on its memory, because the region is deregistered or changed: see `in_flight`.
     pub(super) fn end_watch(&self) {
         if self.backing == Backing::Watched {
             in_flight::forget_region(self.lkey, &(self.base..self.base + self.len as usize));

@@ -1,7 +1,7 @@
 //! Rendezvous sends: which memory a record may refer to, and where the receiver copies the bytes.
 //!
-//! All checks on this end are made before a byte moves, and the target regions are held during the copy. Whatever cannot be done in one
-//! step is left to packets, which report faults.
+//! This module makes all checks of this end before it copies, and holds the target regions during the copy. Messages that cannot be copied
+//! in one step are declined and go as packets, which report faults.
 
 use super::across;
 use super::copy;
@@ -16,12 +16,12 @@ use ferroce_proto::{PdId, RKey};
 use ferroce_shm::{GpuAllocation, Owner, Pages};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FetchTarget<'a> {
     /// To the entries of a receive, or of a READ.
     Sges { pd: PdId, sges: &'a [Sge] },
-    /// To where a WRITE of the peer goes.
+    /// To the target of the peer's WRITE.
     Remote { peer: Peer, rkey: RKey, addr: u64 },
 }
 
@@ -38,7 +38,7 @@ impl RegionGuard<'_> {
                 let span = region.local(pd, sge.addr, u64::from(len), Access::empty()).ok()?;
                 let is_reached = match span.backing {
                     Backing::Mapped => true,
-                    // Only the driver can read it, and only if it opens it.
+                    // Only the CUDA driver can read it, and only if the peer can open the allocation.
                     Backing::Gpu(_) => {
                         let allocation = region.pages.as_ref().and_then(Pages::gpu_allocation);
                         let is_inside = |allocation: &GpuAllocation| {
@@ -71,7 +71,7 @@ impl RegionGuard<'_> {
         self.local(sge.lkey).is_ok_and(|region| matches!(region.backing, Backing::Gpu(_)))
     }
 
-    /// Copies a message from its sender's memory. After [`Attempt::Declined`] the bytes it goes to are undefined.
+    /// Copies a message from its sender's memory. After [`Attempt::Declined`] the target bytes are undefined.
     pub(crate) fn fetch(&mut self, to: FetchTarget<'_>, owner: &Owner, source: &SourceRef) -> Attempt {
         self.fill(to, source.message_len(), |near| across::fetch(owner, source.pieces(), near))
     }
@@ -97,7 +97,7 @@ impl RegionGuard<'_> {
         })
     }
 
-    /// Fills the first `len` bytes of the target with `copy`, if it has as many and all are writable.
+    /// Calls `copy` with the first `len` bytes of the target, if it is long enough and all of them are writable.
     fn fill(&mut self, to: FetchTarget<'_>, len: u32, copy: impl FnOnce(&[Span]) -> Attempt) -> Attempt {
         match to {
             FetchTarget::Sges { pd, sges: [sge] } => {
@@ -117,12 +117,12 @@ impl RegionGuard<'_> {
         }
     }
 
-    /// The bytes that a WRITE of the peer goes to, if it may write them. Valid as long as this holds their region.
+    /// The target bytes of the peer's WRITE, if it may write them. Valid while `self` holds their region.
     fn written(&mut self, peer: Peer, rkey: RKey, addr: u64, len: usize) -> Option<Span> {
         self.remote(rkey).ok()?.remote(peer, addr, len as u64, Access::REMOTE_WRITE).ok()
     }
 
-    /// As [`Self::fetch_mapped`], if a GPU must copy: the sender's bytes or those of the target are in its memory.
+    /// As [`Self::fetch_mapped`], for a source or target in the memory of a GPU, which copies.
     #[cold]
     pub(crate) fn fetch_by_gpu(&mut self, to: FetchTarget<'_>, far: Span) -> Attempt {
         match to {

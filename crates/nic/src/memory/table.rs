@@ -1,7 +1,7 @@
-//! Which region a key names.
+//! The table of regions: which region a key belongs to.
 //!
-//! A slot's lock is held for reading while bytes are copied; deregistration takes it for writing. So an access in
-//! flight finishes before `dereg` returns, and regions do not wait for each other.
+//! A copy holds the lock of its slot for reading; deregistration takes it for writing. So an access in flight finishes before
+//! `dereg` returns, and accesses to different regions do not wait for each other.
 
 use super::cached_region::{CacheUse, CachedRegions};
 use super::gpu;
@@ -30,16 +30,16 @@ pub(crate) struct RegionTable {
     rkeys: KeyCipher,
     pub(super) windows: WindowKeys,
     pub(super) cached_regions: CachedRegions,
-    /// Where local peers see what they may reach.
+    /// The descriptors that local peers read.
     table: Option<RegionDescriptors>,
-    /// Regions for messages whose pages nobody ever fetched one from.
+    /// Deregistered regions for messages, from whose pages no message was ever offered to a local peer.
     in_vain: AtomicU32,
 }
 
-/// After so many of them no more pages are moved into a memfd for messages: to register and deregister takes many times as long with it, which
-/// a program that does so for every message, or only receives, pays for nothing.
+/// After this many unused regions, pages are no longer moved into a memfd for messages. The move makes registration and deregistration
+/// many times slower, without a benefit for programs that register memory for every message, or only receive.
 const PATIENCE: u32 = 16;
-/// A region counts once more for every so many bytes, since the time grows with them.
+/// A region counts once more per this many bytes, because the cost of the move grows with the length.
 const IN_VAIN_LEN: u64 = 64 << 20;
 
 #[derive(Default)]
@@ -70,7 +70,7 @@ impl RegionTable {
         }
     }
 
-    /// The pages of a registration, if local peers may reach it and can map it. This may take half a second per GiB.
+    /// The pages of a registration, if local peers may access it and can map it. This may take half a second per GiB.
     fn pages_of(&self, region: &Region) -> Option<Pages> {
         let is_of_use = !is_moved_for_messages(region) || self.in_vain.load(Relaxed) < PATIENCE;
         let table = self.table.as_ref().filter(|_| region.may_be_reached() && is_of_use)?;
@@ -89,7 +89,7 @@ impl RegionTable {
         let gpu_allocation = region.pages.as_ref().and_then(Pages::gpu_allocation);
         region.descriptor =
             region.descriptor().and_then(|descriptor| table.publish(&descriptor, gpu_allocation));
-        // Nobody will open it, so its descriptor is not kept.
+        // Without a published descriptor no local peer can open the pages.
         if region.descriptor.is_none() && matches!(region.backing, Backing::Gpu(_)) {
             region.pages = None;
         }
@@ -98,7 +98,7 @@ impl RegionTable {
     /// Withdraws a region from local peers and waits until their accesses end. Called before its lock is taken for writing: an access
     /// from this very process may need it for reading.
     pub(super) fn withdraw(&self, number: u32) {
-        // Remove it under the lock, so that it is not withdrawn twice: the descriptor may belong to another region by then.
+        // Remove it under the lock, so that it is withdrawn once: a second withdrawal could hit another region with the same descriptor.
         let take = |region: &mut Region| {
             let descriptor = region.descriptor.take()?;
             if is_moved_for_messages(region) && !*region.lent.get_mut() {
@@ -117,10 +117,10 @@ impl RegionTable {
         chunk.get(number as usize % CHUNK)
     }
 
-    /// Registers, with fresh keys. `None` when a million regions exist.
+    /// Registers a region with fresh keys. `None` if a million regions exist.
     pub(crate) fn insert(&self, mut region: Region) -> Option<(u32, LKey, RKey)> {
         let number = self.free_number()?;
-        // Before the lock that keeps windows from being made.
+        // Before taking the lock that blocks the allocation of windows: this can take long.
         region.pages = self.pages_of(&region);
         self.windows.with_taken_keys(|taken| {
             let (lkey, rkey) = self.fresh_keys(number, taken);
@@ -129,25 +129,25 @@ impl RegionTable {
         })
     }
 
-    /// Regions and memory windows there are. `None` while one is being made: the caller may have interrupted that.
+    /// The number of regions and memory windows. `None` while one is being allocated: the caller may have interrupted that.
     pub(crate) fn count(&self) -> Option<usize> {
         let free = self.free.try_lock()?;
         Some(free.fresh as usize - free.returned.len())
     }
 
-    /// Calls `see` with the regions and windows of the first `most` slots. Skips those that are being changed, and never waits.
-    pub(crate) fn each(&self, most: usize, mut see: impl FnMut(&Region)) {
+    /// Calls `visit` with the regions and windows of the first `most` slots. Skips those that are being changed; never waits.
+    pub(crate) fn each(&self, most: usize, mut visit: impl FnMut(&Region)) {
         let fresh = self.free.try_lock().map_or(0, |free| free.fresh);
         for number in 0..fresh.min(most as u32) {
             if let Some(slot) = self.slot(number).and_then(|slot| slot.try_read())
                 && let Some(region) = &*slot
             {
-                see(region);
+                visit(region);
             }
         }
     }
 
-    /// A number that nobody has.
+    /// An unused slot number.
     pub(super) fn free_number(&self) -> Option<u32> {
         let mut free = self.free.lock();
         if let Some(number) = free.returned.pop() {
@@ -176,7 +176,7 @@ impl RegionTable {
         }
     }
 
-    /// An lkey that leads to another slot, so that nothing at `number` can be reached by it.
+    /// An lkey that leads to another slot, so it cannot be used to access the entry at `number`.
     pub(super) fn useless_lkey(&self, number: u32) -> LKey {
         LKey(self.lkeys.key_for(number ^ 1))
     }
@@ -199,7 +199,7 @@ impl RegionTable {
         gone
     }
 
-    /// Changes a region under its write lock, with new keys: the old ones may be in the hands of a peer.
+    /// Changes a region under its write lock and gives it new keys: a peer may still have the old ones.
     pub(crate) fn change(&self, number: u32, change: impl FnOnce(&mut Region)) -> Option<(LKey, RKey)> {
         let keys = self.windows.with_taken_keys(|taken| self.fresh_keys(number, taken));
         self.invalidate_caches(number);
@@ -251,8 +251,8 @@ impl RegionTable {
         self.lkeys.slot_of(key.0)
     }
 
-    // Recursive read locks: source and destination of one operation may be the same region, and a waiting `dereg`
-    // must not come between the two.
+    // Recursive read locks: source and destination of one operation may be in the same region. A `dereg` that waits for the lock
+    // must not block the second read lock of an operation that holds the first.
 
     #[inline(always)] // each small message needs it
     pub(super) fn by_lkey(&self, key: LKey) -> Result<Held<'_>, MemoryFault> {
@@ -266,8 +266,8 @@ impl RegionTable {
         Ok((self.lkeys.slot_of(key.0), self.by_lkey(key)?))
     }
 
-    /// As [`Self::by_lkey`], to be held for as long as a system call takes. Whoever holds no region yet queues up behind
-    /// a waiting `dereg`; else threads that send all the time could keep it waiting for ever.
+    /// As [`Self::by_lkey`], for a region that is held during a system call. A caller that holds no region yet waits behind a waiting
+    /// `dereg`. Otherwise threads that send continuously could starve the `dereg`.
     pub(super) fn pin_by_lkey(&self, key: LKey, is_first: bool) -> Result<Held<'_>, MemoryFault> {
         if !is_first {
             return self.by_lkey(key);
@@ -286,12 +286,12 @@ impl RegionTable {
         let Some(slot) = self.windows.find(key).and_then(|number| self.slot(number)) else {
             return Err(self.unknown(key.0, number));
         };
-        // A window whose key has changed since.
+        // The key of a window may have changed after the lookup.
         Some(slot.read_recursive()).filter(matches).ok_or(MemoryFault::StaleKey { key: key.0 })
     }
 
-    /// Why no region has a key. Keys are enciphered slots. If the slot was ever in use, the key was most likely that of a region there: a wrong
-    /// key names any of the million slots.
+    /// The fault for a key that no region has. A key is an enciphered slot. If the slot was ever in use, the key most likely belonged to a
+    /// region there, because a wrong key leads to any of the million slots.
     #[cold]
     fn unknown(&self, key: u32, number: u32) -> MemoryFault {
         let was_used = number < self.free.lock().fresh;

@@ -13,15 +13,15 @@ use smallvec::SmallVec;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 
-/// Bytes of one scatter/gather entry that are summed if its pages cannot be protected.
+/// Most bytes of one scatter/gather entry that are checksummed if its pages cannot be protected.
 pub(super) const MOST_SUMMED: usize = 1 << 20;
-/// Bytes of one checksum: how exactly a change is located.
+/// Bytes per checksum: the precision with which a change is located.
 pub(super) const SUMMED_TOGETHER: usize = 256;
 
 pub(super) type HeldRegions<'a> = SmallVec<[Held<'a>; 1]>;
 
 impl RegionTable {
-    /// The bytes of those entries that may be watched, with their regions. What is wrong with the others, the post reports.
+    /// The bytes of those entries that can be watched, with their regions. The post reports errors of the other entries.
     pub(super) fn watched<'a>(
         &'a self,
         pd: PdId,
@@ -44,11 +44,11 @@ pub(super) struct WatchedSge {
     pub(super) bytes: Range<usize>,
     /// The key of its region.
     pub(super) lkey: u32,
-    /// The registration has shown that its pages can be written.
+    /// The registration has checked that its pages are writable.
     pub(super) is_writable: bool,
     /// The pages that are protected.
     pub(super) pages: Option<Protected>,
-    /// Checksums of the other bytes.
+    /// Checksums of the bytes outside these pages.
     pub(super) sums: Vec<u32>,
     /// It is in the list of scatter targets.
     pub(super) is_listed: bool,
@@ -83,14 +83,14 @@ impl WatchedSge {
         .into_iter()
     }
 
-    /// The checksums of the bytes as they are now; `None` if they are not mapped any more.
+    /// The checksums of the current bytes; `None` if the program has unmapped them.
     pub(super) fn sums_now(&self) -> Option<Vec<u32>> {
         let mut block = [0; 64 * SUMMED_TOGETHER];
         let mut sums = Vec::new();
         for range in self.summed() {
             for start in range.clone().step_by(block.len()) {
                 let len = block.len().min(range.end - start);
-                // The kernel copies: the program may have unmapped them.
+                // The kernel copies, because the program may have unmapped them.
                 let span = Span { start, len, backing: Backing::OnDemand };
                 on_demand::read(span, &mut block[..len]).ok()?;
                 sums.extend(block[..len].chunks(SUMMED_TOGETHER).map(|bytes| {

@@ -1,11 +1,10 @@
-//! Memory windows: part of a region under a key of its own.
+//! Memory windows: part of a region with its own key.
 //!
-//! A window is an entry of the region table, so an access through it costs what any access costs. Its keys are apart
-//! from those of regions, because the low eight bits of a window's key belong to the program: the other 24 are random
-//! and lead to the window, and no region gets a key that begins with them.
+//! A window is an entry of the region table, so an access through it costs the same as any other. The low eight bits of its key belong to
+//! the program. The other 24 bits are random and lead to the window; no region gets a key that begins with them.
 //!
-//! Binding, unbinding and deregistration take one lock, then the lock of one entry at a time. An access takes the lock
-//! of the entry it goes through and no other; so a region waits for accesses through its windows by unbinding them.
+//! Binding, unbinding and deregistration take one common lock, then the lock of one entry at a time. An access takes only the lock of the
+//! entry whose key it uses. So the deregistration of a region unbinds its windows to wait for accesses through them.
 
 use super::region::{Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
@@ -18,10 +17,10 @@ use std::collections::HashMap;
 
 const PROGRAM_BITS: u32 = 8;
 
-/// Most memory windows of a device.
+/// The largest number of memory windows of a device.
 pub const MAX_MW: usize = 1 << 16;
 
-/// Which windows there are, by the 24 bits of their keys that never change.
+/// The slot numbers of all windows, by the 24 bits of their keys that never change.
 #[derive(Default)]
 pub(super) struct WindowKeys {
     numbers: RwLock<HashMap<u32, u32>>,
@@ -29,7 +28,7 @@ pub(super) struct WindowKeys {
 }
 
 impl WindowKeys {
-    /// Runs `choose` while no window can be made, with a way to ask whether a key could be a window's.
+    /// Runs `choose` while no window can be allocated. Its argument returns whether a key could be that of a window.
     pub(super) fn with_taken_keys<R>(&self, choose: impl FnOnce(&dyn Fn(RKey) -> bool) -> R) -> R {
         let numbers = self.numbers.read();
         choose(&|key| numbers.contains_key(&(key.0 >> PROGRAM_BITS)))
@@ -41,7 +40,7 @@ impl WindowKeys {
 }
 
 impl RegionTable {
-    /// Makes a window that is bound to nothing; `None` when there are too many.
+    /// Allocates an unbound window. `None` if there are too many.
     pub(crate) fn add_window(&self, pd: PdId, kind: WindowType) -> Option<(u32, RKey)> {
         let mut numbers = self.windows.numbers.write();
         if numbers.len() >= MAX_MW {
@@ -67,7 +66,7 @@ impl RegionTable {
         Some((number, rkey))
     }
 
-    /// Takes a window away, bound or not.
+    /// Deallocates a window, bound or not.
     pub(crate) fn remove_window(&self, number: u32) {
         let binding = self.windows.binding.lock();
         self.unbind(number, &binding);
@@ -78,12 +77,12 @@ impl RegionTable {
         drop(self.take_out(number));
     }
 
-    /// The key a window has now.
+    /// The current key of a window.
     pub(crate) fn window_key(&self, number: u32) -> Option<RKey> {
         self.slot(number)?.read().as_ref().map(|window| window.rkey)
     }
 
-    /// Deregisters, after waiting for accesses in flight. Windows that are still bound end up bound to nothing.
+    /// Deregisters after waiting for accesses in flight. Unbinds the windows of the region.
     pub(crate) fn remove(&self, number: u32) {
         self.invalidate_caches(number);
         let binding = self.windows.binding.lock();
@@ -91,7 +90,7 @@ impl RegionTable {
         drop((binding, gone));
     }
 
-    /// Deregisters unless windows are bound; how many, if so.
+    /// Deregisters unless windows are bound; then returns their number.
     pub(crate) fn remove_unless_bound(&self, number: u32) -> Result<(), usize> {
         // Before the lock, which owners of caches may wait for.
         self.invalidate_caches(number);
@@ -129,7 +128,7 @@ impl RegionTable {
         }
     }
 
-    /// Closes the window with this key. The caller has checked that it may.
+    /// Unbinds the window with this key. The caller has checked that the peer may invalidate it.
     pub(super) fn unbind_key(&self, key: RKey) {
         let binding = self.windows.binding.lock();
         if let Some(number) = self.windows.find(key)
@@ -139,7 +138,7 @@ impl RegionTable {
         }
     }
 
-    /// Closes a window; accesses through it have finished when this returns.
+    /// Unbinds a window. When this returns, all accesses through it have finished.
     fn unbind(&self, number: u32, _binding: &MutexGuard<'_, ()>) {
         // Before the lock, as for a region: an access of a local peer that is this very process may need it.
         self.withdraw(number);
@@ -164,7 +163,7 @@ impl RegionTable {
         }
     }
 
-    /// Binds a window as a work request of `by` asks (IBA 10.6.7.2).
+    /// Binds a window for a work request of `by` (IBA 10.6.7.2).
     pub(crate) fn bind(&self, by: Peer, bind: &MwBind) -> Result<(), MemoryFault> {
         let binding = self.windows.binding.lock();
         let kind = self.check_window(by, bind)?;
@@ -207,14 +206,14 @@ impl RegionTable {
         if kind == WindowType::Two && region.is_some() {
             return Err(MemoryFault::StillBound { key });
         }
-        // Only another bind closes a window of type 1, only an invalidation one of type 2 (IBA o10-37.2.40).
+        // A bind of length 0 is for type 1 only: a window of type 2 is closed by invalidation (IBA o10-37.2.40).
         if kind == WindowType::Two && bind.len == 0 {
             return Err(MemoryFault::NothingToBind { key });
         }
         Ok(kind)
     }
 
-    /// The region's number, which bytes of this process the window opens, and how local peers map them.
+    /// The region's number, the bytes that the window opens, and their pages, with which local peers map them.
     fn check_target(&self, pd: PdId, bind: &MwBind) -> Result<(u32, Span, Option<Pages>), MemoryFault> {
         let LKey(key) = bind.lkey;
         let (number, held) = self.numbered_by_lkey(bind.lkey)?;

@@ -1,4 +1,4 @@
-//! Address handles: where a datagram goes, looked up once.
+//! Address handles: the resolved destination of datagrams.
 
 use super::pd::Pd;
 use crate::error::Error;
@@ -27,11 +27,11 @@ impl Pd {
 }
 
 impl AddressHandle {
-    /// What it was made from.
+    /// The address vector it was created from.
     pub fn vector(&self) -> &AddressVector {
         &self.vector
     }
-    /// What it resolved to.
+    /// The route it resolved to.
     pub fn route(&self) -> &Route {
         &self.route
     }

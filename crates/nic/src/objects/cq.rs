@@ -12,14 +12,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Successful polls, with no other between them, after which one drives the engine.
+/// Consecutive successful polls after which a poll drives the engine.
 const HITS_PER_DRIVE: u64 = 8;
 
-/// How long a thread that slept for packets leaves them to another that it found driving.
+/// How long a thread that was woken for packets waits while another thread drives the engine.
 const LEFT_TO_OTHERS: Duration = Duration::from_micros(100);
 
 impl Nic {
-    /// Makes a completion queue of `depth` entries; `cookie` comes back with its channel events.
+    /// Creates a completion queue of `depth` entries; its channel events contain `cookie`.
     pub fn create_cq(
         &self,
         depth: u32,
@@ -46,7 +46,7 @@ impl Nic {
 pub struct Cq {
     pub(crate) core: Arc<CqCore>,
     nic: Arc<NicInner>,
-    /// What [`Cq::sleep`] sleeps on, from the first time on.
+    /// The descriptors on which [`Cq::sleep`] sleeps. Created by its first call.
     front: OnceLock<WaitSet>,
     _permit: Permit,
 }
@@ -60,37 +60,36 @@ impl Cq {
         Arc::ptr_eq(&self.nic, nic)
     }
 
-    /// Number of this CQ within the device: what events and channels name it by.
+    /// Number of this CQ within the device. Events and channels identify it by this number.
     pub fn id(&self) -> u32 {
         self.core.id
     }
 
-    /// Entries it holds.
+    /// Its number of entries.
     pub fn depth(&self) -> usize {
         self.core.depth()
     }
 
-    /// Takes completions, oldest first, and returns how many. If none waits, the calling thread drives the device
-    /// for a moment: whoever polls is the NIC.
+    /// Takes completions, oldest first, and returns their number. If none waits, the calling thread drives the engine: polling threads do
+    /// the work of the NIC.
     #[inline] // as `poll_into`
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
         self.poll_stamped(out, &mut [])
     }
 
-    /// The same, and when each completion was made: see [`Cq::stamp_completions`]. Fills as many stamps as there is room
-    /// for.
+    /// The same, with the time of each completion: see [`Cq::stamp_completions`]. Fills at most `stamps.len()` stamps.
     #[inline] // as `poll_into`
     pub fn poll_stamped(&self, out: &mut [Completion], stamps: &mut [Stamp]) -> Result<usize, Error> {
         self.poll_into(out.len(), stamps, |i, completion| out[i] = completion)
     }
 
-    /// The same for those who want completions in another form: each is handed over with its number, while the queue is
-    /// locked.
+    /// The same, but passes each completion with its index to `each`, for callers with their own completion type. The queue is locked
+    /// meanwhile.
     pub fn poll_each(&self, most: usize, each: impl FnMut(usize, Completion)) -> Result<usize, Error> {
         self.poll_into(most, &mut [], each)
     }
 
-    #[inline(always)] // a poll that finds completions costs little more than they do
+    #[inline(always)] // a poll that finds completions should cost little more than copying them
     fn poll_into(
         &self,
         most: usize,
@@ -103,7 +102,7 @@ impl Cq {
         }
         self.each_context(|engine| {
             engine.activity.polled();
-            // A program that always finds completions of its own sends would otherwise never receive.
+            // Otherwise a program whose every poll finds completions of its own sends would never receive.
             if engine.activity.polls_since_drive() >= HITS_PER_DRIVE && self.nic.alive().is_ok() {
                 engine.drive_for_poller(true);
             }
@@ -111,7 +110,7 @@ impl Cq {
         Ok(n)
     }
 
-    /// Does something with each progress context of its queue pairs; nearly always there is one.
+    /// Calls `work` with each progress context of its queue pairs; nearly always there is one.
     #[inline(always)]
     fn each_context(&self, work: impl Fn(&Engine)) {
         match self.core.contexts() {
@@ -128,7 +127,7 @@ impl Cq {
         }
     }
 
-    /// A poll that found nothing.
+    /// Drives the engine for a poll that found nothing, and polls again.
     #[inline(never)]
     fn drive_and_take(
         &self,
@@ -145,29 +144,29 @@ impl Cq {
         Ok(n)
     }
 
-    /// Stamps every completion from now on with its time. This reads two clocks per completion, so it is off by default. Completions
-    /// that wait already are stamped with the present time.
+    /// Stamps every later completion with its time. This reads two clocks per completion, so it is off by default. Completions that already
+    /// wait get the current time.
     pub fn stamp_completions(&self) {
         self.core.stamp();
     }
 
-    /// Loses the oldest completion from now on when there is no room, instead of breaking the queue.
+    /// From now on, a completion that finds the queue full replaces the oldest one. By default it breaks the queue.
     pub fn ignore_overrun(&self) {
         self.core.ignore_overrun();
     }
 
-    /// Wishes for fewer events; kept, and of no consequence: see [`Moderation`].
+    /// Sets the moderation of events. It is stored, but has no effect: see [`Moderation`].
     pub fn moderate(&self, moderation: Moderation) {
         self.core.moderate(moderation);
     }
 
-    /// The wish that was made.
+    /// The moderation that was set.
     pub fn moderation(&self) -> Moderation {
         self.core.moderation()
     }
 
-    /// Arms the channel for the next completion (or the next solicited one) that is added from now on. Poll once
-    /// more after arming, before waiting: what was added before does not fire.
+    /// Arms the channel for the next completion (or the next solicited one) that is added from now on. Poll once more between arming and
+    /// waiting: completions that were added earlier raise no event.
     pub fn request_notify(&self, solicited_only: bool) -> Result<(), Error> {
         self.nic.alive()?;
         self.each_context(Engine::send_coalesced);
@@ -177,9 +176,9 @@ impl Cq {
         Ok(())
     }
 
-    /// Sleeps until packets arrive or the armed CQ gets a completion, at most so long. Who sleeps here is woken for packets
-    /// before the background thread, and drives: a wake-up less than by the channel. Arm the queue and poll once more before.
-    /// Arming does not outlast the sleep; returns whether it was used up: then the channel has an event.
+    /// Sleeps until packets arrive or the armed CQ gets a completion, at most for `most`. Packets wake this thread before the background
+    /// thread, and it drives the engine itself. This saves one wake-up compared with the channel. Arm the queue and poll once more before
+    /// the call. The sleep disarms the queue. Returns `true` if the queue fired before that: then the channel has an event.
     pub fn sleep(&self, most: Duration) -> Result<bool, Error> {
         self.nic.alive()?;
         let front = match self.front.get() {
@@ -188,8 +187,8 @@ impl Cq {
         };
         let (core, engine) = (&self.core, self.nic.context(self.core.contexts().trailing_zeros()));
         let is_empty = || core.is_empty();
-        // A local peer sends one wake-up each time a NIC announces that it sleeps. The background thread announced it; an application
-        // thread that takes the wake-up instead announces it again, before and after, on behalf of both.
+        // A local peer sends one wake-up for each announcement that a NIC sleeps. The background thread has made one. An application thread
+        // that takes its wake-up announces again, before and after the sleep, on behalf of both.
         let rings_are_empty = || engine.link.prepare_sleep() != Sleep::Pending;
         let any_packets = is_empty() && (!rings_are_empty() || engine.activity.sleep_in_front(front, most));
         let mut is_used = None;
@@ -197,15 +196,15 @@ impl Cq {
         let mut disarm = || is_used = Some(core.disarm());
         let any_left = || front.sleep(Duration::ZERO) || !rings_are_empty();
         if any_packets && !engine.drive_for_sleeper(&mut disarm, any_left).is_done() && is_empty() {
-            // The thread that drives goes on until no packet is left, and then the channel reports completions.
-            // If it reports none, the packets are still there.
+            // The driving thread continues until no packet is left, and the channel reports the completions it makes.
+            // If the channel reports none, packets may still wait.
             core.channel.iter().for_each(|channel| channel.sleep(most.min(LEFT_TO_OTHERS)));
         }
         Ok(is_used.unwrap_or_else(|| core.disarm()))
     }
 
     fn make_front(&self) -> Result<&WaitSet, Error> {
-        // Packets of other contexts are left to their background threads, and completions of theirs to the channel.
+        // The background threads of other contexts handle their packets, and the channel reports their completions.
         let engine = self.nic.context(self.core.contexts().trailing_zeros());
         let made = engine.activity.front(&engine.link.wait_fds()).and_then(|front| {
             let channel = self.core.channel.as_ref().map(|channel| channel.as_fd().as_raw_fd());
@@ -215,9 +214,9 @@ impl Cq {
         Ok(self.front.get_or_init(|| front))
     }
 
-    /// Sets interrupt-driven mode: the program polls a little, sleeps ([`Cq::sleep`]), and does other work without announcing
-    /// it. From now on, as long as this CQ lives, the background thread wakes for packets whenever nobody sleeps
-    /// for them, however much is polled. A program that polls for long should not use it: the background thread would take part of its packets.
+    /// Sets interrupt-driven mode, for programs that poll briefly, sleep ([`Cq::sleep`]) and do other work. While this CQ lives, the
+    /// background thread wakes for packets whenever no application thread sleeps for them, even if threads poll. A program that polls
+    /// continuously should not use it: the background thread would take part of its packets.
     pub fn set_interrupt_driven(&self) -> Result<(), Error> {
         self.nic.alive()?;
         if self.core.begin_interrupts() {
@@ -226,7 +225,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Changes the depth; refused if more completions wait than would fit.
+    /// Changes the depth. Returns an error if more completions wait than fit.
     pub fn resize(&self, depth: u32) -> Result<(), Error> {
         self.core.resize(depth, &self.nic.limits)
     }

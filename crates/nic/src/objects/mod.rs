@@ -1,4 +1,4 @@
-//! The objects that programs hold: each keeps what it needs alive, and takes itself down when dropped.
+//! The objects that programs hold. Each keeps the objects it depends on alive, and is destroyed when dropped.
 
 mod address;
 mod cq;

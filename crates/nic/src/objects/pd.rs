@@ -1,4 +1,4 @@
-//! Protection domains: what may work together.
+//! Protection domains.
 
 use super::region::MemoryRegion;
 use crate::device_memory::DeviceMemory;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 pub struct Pd {
     pub(crate) id: PdId,
     pub(crate) nic: Arc<NicInner>,
-    /// Where events of its queue pairs and shared receive queues go.
+    /// Receives the events of its queue pairs and shared receive queues.
     pub(crate) events: Arc<EventQueue>,
-    /// None for one that no program sees.
+    /// `None` for an internal one, which does not count against the limit.
     pub(super) permit: Option<Arc<Permit>>,
 }
 
@@ -67,8 +67,8 @@ impl Pd {
         self.register_range(range, access, Memory::Present, owner)
     }
 
-    /// As [`Pd::register`], where the `capacity` bytes from `addr` on, of which the region has the first `len`, are nobody
-    /// else's. So its last page can be shared with processes of this host too, though the region does not fill it.
+    /// As [`Pd::register`]. The caller guarantees that the `capacity` bytes from `addr` on contain no other data; the region is the first
+    /// `len` of them. So even a last page that the region does not fill can be shared with processes of this host.
     ///
     /// # Safety
     /// As for [`Pd::register`]; and all of the capacity stays mapped, readable and writable.
@@ -84,11 +84,11 @@ impl Pd {
         self.register_range(range, access, Memory::Present, owner)
     }
 
-    /// As [`Pd::register`], but neither brings pages in nor checks them: for ranges most of which are never used, such as
-    /// the shared heap of a job.
+    /// As [`Pd::register`], but neither faults pages in nor checks them. For ranges that are mostly unused, such as the shared heap of a
+    /// job.
     ///
     /// # Safety
-    /// As for [`Pd::register`]; nobody checks that the bytes are mapped.
+    /// As for [`Pd::register`]; this call does not check that the bytes are mapped.
     pub unsafe fn register_sparse(
         self: &Arc<Self>,
         addr: usize,
@@ -118,13 +118,13 @@ impl Pd {
             return Err(Error::Invalid { attribute: "addr", why: "is not a CUDA device pointer" });
         }
         let locked = self.lock_pages(addr, len, backing)?;
-        // Whoever passes no owner must keep the memory; C programs sometimes do not.
+        // Without an owner, the caller must keep the memory mapped; C programs sometimes do not.
         let may_be_unmapped =
             owner.is_none() && memory == Memory::Present && backing == Backing::Mapped && len > 0;
         let stored = if memory == Memory::Present { self.watched(backing) } else { backing };
         let mut region = self.insert_region(range, stored, access, owner)?;
         region.locked = locked;
-        // Nobody has the keys yet. Afterwards, since pages that were never touched need not be copied to move into a memfd.
+        // After the insertion: moving untouched pages into a memfd needs no copy. Nobody has the keys of the region yet.
         if memory == Memory::Present {
             check_mapped(addr, len, access, backing).map_err(Error::Memory)?;
         }
@@ -160,8 +160,8 @@ impl Pd {
         self.register_range(range, access, Memory::OfGpu, owner)
     }
 
-    /// Registers part of the device's own memory; peers and work requests count from its first byte. The access must
-    /// contain [`Access::ZERO_BASED`].
+    /// Registers part of the device's own memory. Addresses of peers and work requests start at zero, so the access must contain
+    /// [`Access::ZERO_BASED`].
     pub fn register_device_memory(
         self: &Arc<Self>,
         memory: &Arc<DeviceMemory>,
@@ -185,21 +185,21 @@ impl Pd {
         self.insert_region(range, Backing::Mapped, access, Some(memory.clone()))
     }
 
-    /// Makes a region that is nowhere: whatever is written there vanishes, and zeros are read. Only its lkey works.
+    /// Allocates a null region: it discards writes, and reads return zeros. Only its lkey is valid.
     pub fn alloc_null_region(self: &Arc<Self>) -> Result<MemoryRegion, Error> {
         self.nic.alive()?;
         let range = Range { addr: 0, len: usize::MAX, capacity: usize::MAX, iova: 0 };
         self.insert_region(range, Backing::Null, Access::LOCAL_WRITE, None)
     }
 
-    /// Copies the bytes that scatter/gather entries name, as the NIC does when it makes a packet of them.
+    /// Copies the bytes of scatter/gather entries, as the NIC does for a packet.
     pub fn gather(&self, sges: &[Sge], out: &mut [u8]) -> Result<(), Error> {
         self.nic.alive()?;
         self.nic.engine.device.regions.gather(self.id, sges, 0, out, 0).map_err(Error::Memory)
     }
 
-    /// Brings pages of on-demand regions in. With `wait`, pages that cannot be brought in are an error; keys, ranges and
-    /// rights that are wrong always are.
+    /// Prefetches pages of on-demand regions. Wrong keys, ranges and rights are errors. Pages that cannot be faulted in are errors only with
+    /// `wait`.
     pub fn prefetch(&self, sges: &[Sge], how: Prefetch, wait: bool) -> Result<(), Error> {
         self.nic.alive()?;
         self.nic.engine.device.regions.prefetch(self.id, sges, how, wait).map_err(Error::Memory)
@@ -216,7 +216,7 @@ impl Pd {
         pins.then(|| LockedPages::take(addr, len)).transpose()
     }
 
-    /// How the bytes of a program are stored in the table: they may be watched.
+    /// The backing in the table for memory of the program: with `Config::watch`, its buffers are watched.
     pub(super) fn watched(&self, backing: Backing) -> Backing {
         if self.nic.watch.is_some() && backing == Backing::Mapped { Backing::Watched } else { backing }
     }
@@ -231,7 +231,7 @@ impl Pd {
         let Range { addr, len, capacity, iova } = range;
         let region = Region {
             iova,
-            // A null region is not for peers.
+            // Peers cannot access a null region.
             remote_open: backing != Backing::Null,
             backing,
             capacity,
@@ -249,12 +249,12 @@ impl Pd {
     }
 }
 
-/// What the memory of a registration must be.
+/// The kind of memory that a registration expects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Memory {
-    /// Mapped, unless it is on demand or of a GPU: registration brings the pages in, and so finds out.
+    /// Mapped, unless it is on demand or of a GPU. Registration checks this by faulting the pages in.
     Present,
-    /// Nobody checks it.
+    /// Not checked.
     Sparse,
     /// Of a GPU.
     OfGpu,
@@ -264,7 +264,7 @@ enum Memory {
 struct Range {
     addr: usize,
     len: usize,
-    /// Bytes from `addr` on that are nobody else's.
+    /// Bytes from `addr` on that contain no other data.
     capacity: usize,
     iova: u64,
 }
@@ -289,7 +289,7 @@ pub(super) fn check_access(access: Access) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks a range, and finds out where its bytes are.
+/// Checks a range and returns its backing.
 pub(super) fn check_range(addr: usize, len: usize, iova: u64, access: Access) -> Result<Backing, Error> {
     // The last byte, if any, must have an address, in this process and in the remote view.
     let last = len.saturating_sub(1);

@@ -21,15 +21,15 @@ use ferroce_proto::{Gid, PdId, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a queue pair is made with.
+/// The parameters of a new queue pair.
 pub struct QpInit<'a> {
     /// Transport service.
     pub transport: Transport,
-    /// Where completions of sends go.
+    /// Receives the completions of sends.
     pub send_cq: &'a Cq,
-    /// Where completions of receives go; of no interest to [`Transport::XrcIni`], which has none.
+    /// Receives the completions of receives. Unused for [`Transport::XrcIni`], which has no receives.
     pub recv_cq: &'a Cq,
-    /// Where receives come from, if not from a queue of its own.
+    /// The shared receive queue; `None` for a receive queue of its own.
     pub srq: Option<&'a Srq>,
     /// Queue sizes.
     pub cap: QpCap,
@@ -47,12 +47,12 @@ pub struct Qp {
     groups: Mutex<Vec<(Gid, Permit)>>,
     handle: u32,
     domain: Option<Arc<XrcDomain>>,
-    /// There if it is not one of RoCE: then this does the work, and the machine only keeps the number. Or in strict mode.
+    /// `Some` for raw packets and iWARP, where this does the work and the RoCE machine only reserves the number; and in strict mode.
     pub(crate) slow_path: Option<SlowPath>,
 }
 
 impl Pd {
-    /// Makes a queue pair in RESET.
+    /// Creates a queue pair in RESET.
     pub fn create_qp(self: &Arc<Self>, init: &QpInit<'_>) -> Result<Qp, Error> {
         let nic = &self.nic;
         nic.alive()?;
@@ -123,7 +123,7 @@ impl Pd {
             false => nic.context_for(&parts.queues),
         };
         if transport == Transport::Ud {
-            // The GRH in front of a datagram tells its traffic class and hop limit.
+            // The GRH in front of a datagram contains its traffic class and hop limit.
             engine.link.report_outer_fields();
         }
         let make = |qpn| {
@@ -141,7 +141,7 @@ impl Pd {
             };
             let stream = is_stream.then(|| StreamEnd::new(StreamQp::new(&config)));
             if is_stream {
-                // It keeps the number and nothing else.
+                // The RoCE machine only reserves the number.
                 (config.transport, config.cap) = (Transport::Ud, QpCap::default());
             }
             let domain = domain.as_ref().map(|domain| domain.id());
@@ -170,7 +170,7 @@ impl Pd {
     }
 }
 
-/// [`QpInit`] once it is checked.
+/// A checked [`QpInit`].
 pub(super) struct Parts {
     pub(super) transport: Transport,
     pub(super) queues: QpQueues,
@@ -223,7 +223,7 @@ impl Qp {
     pub fn transport(&self) -> Transport {
         self.transport
     }
-    /// Replaces its congestion control, before it leaves RESET.
+    /// Replaces its congestion control. Only in RESET.
     pub fn set_congestion(&self, choice: &Choice) -> Result<(), Error> {
         let invalid = |why| Err(Error::Invalid { attribute: "congestion", why });
         let is_roce = matches!(self.slow_path, None | Some(SlowPath::Strict(..)));
@@ -242,7 +242,7 @@ impl Qp {
         }
         Ok(())
     }
-    /// Which of its handles this is, where there can be several: what its events name. 0 for the one that made it.
+    /// The number of this handle, for queue pairs with several: its events contain it. 0 for the handle that created the queue pair.
     pub fn handle(&self) -> u32 {
         self.handle
     }
@@ -250,11 +250,11 @@ impl Qp {
     pub fn xrc_domain(&self) -> Option<&Arc<XrcDomain>> {
         self.domain.as_ref()
     }
-    /// Its protection domain; a receiving end of an extended reliable connection has one of its own, of no use.
+    /// Its protection domain. The receiving end of an extended reliable connection has an internal one, which grants no access.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
-    /// Which protection domain it belongs to.
+    /// The number of its protection domain.
     pub fn pd_id(&self) -> PdId {
         self.pd.id
     }
@@ -280,7 +280,7 @@ impl Qp {
         };
         (depth as usize).saturating_sub(outstanding)
     }
-    /// What it counted.
+    /// Its counters.
     pub fn counters(&self) -> QpCounters {
         match self.core.stream() {
             Some(stream) => *stream.machine.lock().counters(),
@@ -317,7 +317,7 @@ impl Qp {
         let Some(SlowPath::Strict(depth, in_flight)) = &self.slow_path else {
             return self.engine.modify(&self.core, attr, mask, route, &limits);
         };
-        // From SQE the queue starts anew: every request has completed.
+        // A transition from SQE empties the send queue: every request has completed.
         let was_stopped = self.core.machine.lock().state() == QpState::Sqe;
         self.engine.modify(&self.core, attr, mask, route, &limits)?;
         if mask.contains(AttrMask::STATE) && (was_stopped || attr.state == QpState::Reset) {
@@ -327,7 +327,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts sends, in order, and rings one doorbell for all of them. On error the first `n` were taken.
+    /// Posts sends, in order, and rings one doorbell for all of them. On error the first `n` were posted.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
         let posted = self.post_send_each(|posting| {
             wrs.iter().enumerate().try_for_each(|(n, wr)| {
@@ -341,16 +341,16 @@ impl Qp {
         }
     }
 
-    /// Posts what `fill` hands over, in order, and rings one doorbell for all of it. For requests that do not lie in a
-    /// slice. The queue pair is locked meanwhile: `fill` must not call it.
+    /// Posts the requests that `fill` passes, in order, and rings one doorbell for all of them. For requests that do not lie in a slice.
+    /// The queue pair is locked meanwhile: `fill` must not call it.
     #[inline(always)] // both callers have one kind of list each
     pub fn post_send_each<R>(&self, fill: impl FnOnce(&mut Posting<'_>) -> R) -> Result<R, Error> {
         self.pd.nic.alive()?;
         Ok(self.engine.post_send_each(&self.core, self.slow_path.as_ref(), fill))
     }
 
-    /// Posts the receives that `fill` hands over, in order, under one lock.
-    #[inline(always)] // then what `fill` is handed is no call through a pointer
+    /// Posts the receives that `fill` passes, in order, under one lock.
+    #[inline(always)] // then the argument of `fill` is not called through a pointer
     pub fn post_recv_each<R>(
         &self,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
@@ -362,7 +362,7 @@ impl Qp {
         }
     }
 
-    /// Posts receives, in order. On error the first `n` were taken.
+    /// Posts receives, in order. On error the first `n` were posted.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
         if let Some(slow_path) = &self.slow_path {
@@ -389,7 +389,7 @@ impl Qp {
                         depth.check(wr)?;
                         post(wr)?;
                         depth.count();
-                        // The queue pair is locked, so nobody has polled its completion yet.
+                        // The queue pair is locked, so the receive cannot have completed yet.
                         let regions = &self.engine.device.regions;
                         in_flight.iter().for_each(|list| list.receive(regions, wr.wr_id, wr.sges));
                         Ok(())
@@ -406,7 +406,7 @@ impl Qp {
         }
     }
 
-    /// Frames that the rule matches come to this queue pair, which is one for raw packets, until the flow is dropped.
+    /// Steers frames that match the rule to this queue pair, which must be one for raw packets, until the flow is dropped.
     pub fn create_flow(&self, rule: FlowRule) -> Result<Flow, Error> {
         self.pd.nic.alive()?;
         let raw = self.raw();
@@ -435,7 +435,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes back one `attach_multicast`.
+    /// Undoes one `attach_multicast`.
     pub fn detach_multicast(&self, group: Gid) -> Result<(), Error> {
         self.pd.nic.alive()?;
         let mut groups = self.groups.lock();

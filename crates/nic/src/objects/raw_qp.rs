@@ -1,4 +1,4 @@
-//! Making queue pairs for raw packets.
+//! Creation of queue pairs for raw packets.
 
 use super::pd::Pd;
 use super::qp::{Qp, QpInit};
@@ -10,7 +10,7 @@ use ferroce_proto::verbs::{QpCap, Transport};
 use std::sync::Arc;
 
 impl Pd {
-    /// Makes a queue pair for raw packets, in RESET; needs CAP_NET_RAW. It receives the frames that its flow rules match.
+    /// Creates a queue pair for raw packets, in RESET. Requires CAP_NET_RAW. It receives the frames that its flow rules match.
     pub fn create_raw_qp(self: &Arc<Self>, init: &QpInit<'_>) -> Result<Qp, Error> {
         let (raw, mut qp, cap) = self.raw_parts(init)?;
         let queue = RawQueue::new(QueueInit {
@@ -26,8 +26,8 @@ impl Pd {
         Ok(qp)
     }
 
-    /// Makes a queue pair that receives raw packets into the queues of a table. It cannot send; `init` is there for its
-    /// completion queues, which are not used.
+    /// Creates a queue pair that receives raw packets into the queues of a table. It cannot send, and the completion queues of `init` get no
+    /// completions.
     pub fn create_spread_qp(
         self: &Arc<Self>,
         init: &QpInit<'_>,
@@ -42,12 +42,12 @@ impl Pd {
         Ok(qp)
     }
 
-    /// What it is made with, its number, and the sizes checked.
+    /// Its parameters, a queue pair that reserves its number, and the checked sizes.
     fn raw_parts(self: &Arc<Self>, init: &QpInit<'_>) -> Result<(RawInit, Qp, QpCap), Error> {
         self.nic.alive()?;
         let port = self.nic.raw_port()?;
         let none = QpInit { transport: Transport::Ud, ..*init };
-        // A datagram queue pair that never leaves RESET keeps the number, and checks what every queue pair must be.
+        // A datagram queue pair that never leaves RESET reserves the number. Its creation makes the common checks.
         let qp = self.create_qp(&none)?;
         let cap = qp.core.machine.lock().query().cap;
         let raw = RawInit {

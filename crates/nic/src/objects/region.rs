@@ -20,9 +20,9 @@ pub struct MemoryRegion {
     rkey: RKey,
     /// Deregistered already.
     gone: bool,
-    /// There if the program may free the bytes, and the log is to say so.
+    /// `Some` if the program may unmap the bytes and the log is to report it.
     unpinned: Option<Unpinned>,
-    /// Strict mode: what it would pin.
+    /// Strict mode: the pages that a NIC would pin.
     pub(super) locked: Option<LockedPages>,
 }
 
@@ -65,11 +65,11 @@ impl MemoryRegion {
     pub fn addr(&self) -> usize {
         self.addr
     }
-    /// First byte as work requests and peers name it.
+    /// The address of the first byte in work requests and for peers.
     pub fn iova(&self) -> u64 {
         self.iova
     }
-    /// Bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -77,7 +77,7 @@ impl MemoryRegion {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// What it allows.
+    /// Its access rights.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -95,7 +95,7 @@ impl MemoryRegion {
         self.pd.nic.engine.device.regions.bound_windows(self.slot)
     }
 
-    /// Deregisters, unless memory windows are bound to it: then it stays as it was. (Dropping it closes the windows.)
+    /// Deregisters, unless memory windows are bound to it: then this returns an error. (Dropping the region unbinds the windows.)
     pub fn deregister(&mut self) -> Result<(), Error> {
         if self.gone || self.pd.nic.alive().is_err() {
             return Ok(());
@@ -109,7 +109,7 @@ impl MemoryRegion {
         }
     }
 
-    /// A region that windows are bound to keeps its place and keys; and a null region is what it is.
+    /// An error for a region with bound windows, and for a null region: they cannot be changed.
     fn check_unbound(&self) -> Result<(), Error> {
         if self.len == usize::MAX && !self.access.contains(Access::ON_DEMAND) {
             return Err(Error::Invalid { attribute: "mr", why: "a null region cannot be changed" });
@@ -120,8 +120,7 @@ impl MemoryRegion {
         }
     }
 
-    /// Registers anew with other rights or in another domain. Both keys change, so that whoever holds the old ones
-    /// is out.
+    /// Registers again with other rights or in another domain. Both keys change, so the old keys become invalid.
     pub fn reregister(&mut self, pd: Option<&Arc<Pd>>, access: Option<Access>) -> Result<(), Error> {
         self.pd.nic.alive()?;
         self.check_unbound()?;
@@ -131,7 +130,7 @@ impl MemoryRegion {
         if !Arc::ptr_eq(&new_pd.nic, &self.pd.nic) {
             return Err(Error::Invalid { attribute: "pd", why: "belongs to another device" });
         }
-        // Whether addresses count from zero, and whether pages come and go, is part of the region, not of its rights.
+        // Zero-based addressing and on-demand paging are properties of the region, not access rights.
         let fixed = Access::ZERO_BASED | Access::ON_DEMAND;
         let new_access = (new_access - fixed) | (self.access & fixed);
         let keys = self.pd.nic.engine.device.regions.change(self.slot, |region| {
@@ -145,8 +144,8 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Registers anew, as the verb does: another domain, other rights, other bytes (address, length, and what the first
-    /// byte is called), or several of these. The keys stay, so a peer that holds them meets the new region.
+    /// Registers again as the verb `rereg_mr` does: another domain, other rights, other bytes (address, length and iova), or several of
+    /// these. The keys stay valid and refer to the new bytes.
     ///
     /// # Safety
     /// As for [`Pd::register`].
@@ -168,7 +167,7 @@ impl MemoryRegion {
         let iova = if new_access.contains(Access::ZERO_BASED) { 0 } else { iova };
         let backing = check_range(addr, len, iova, new_access)?;
         check_mapped(addr, len, new_access, backing).map_err(Error::Memory)?;
-        // Other rights do not pin the pages again; device memory is never pinned.
+        // A change of the rights does not pin the pages again; device memory is never pinned.
         if place.is_some() || (self.access ^ new_access).contains(Access::ON_DEMAND) {
             self.locked = self.pd.lock_pages(addr, len, backing)?;
         }
@@ -178,18 +177,18 @@ impl MemoryRegion {
         });
         (self.pd, self.access) = (new_pd, new_access);
         (self.addr, self.len, self.iova) = (addr, len, iova);
-        self.renote_unpinned(backing);
+        self.update_unpinned(backing);
         Ok(())
     }
 
-    /// Notes that the program may free the bytes.
+    /// Records that the program may unmap the bytes.
     pub(super) fn note_unpinned(&mut self) {
         let is_strict = self.pd.nic.config.strict.is_some();
         self.unpinned = Unpinned::new(self.addr, self.len, self.lkey.0, is_strict);
     }
 
-    /// The same for the bytes that it has now, if it was noted of the earlier ones.
-    fn renote_unpinned(&mut self, backing: Backing) {
+    /// The same for the new bytes, if it was recorded for the previous ones.
+    fn update_unpinned(&mut self, backing: Backing) {
         if self.unpinned.take().is_some() && backing == Backing::Mapped {
             self.note_unpinned();
         }
@@ -214,7 +213,7 @@ impl MemoryRegion {
             (self.lkey, self.rkey) = (lkey, rkey);
         }
         (self.addr, self.len, self.iova) = (addr, len, iova);
-        self.renote_unpinned(backing);
+        self.update_unpinned(backing);
         Ok(())
     }
 }

@@ -18,13 +18,13 @@ pub struct Srq {
     pub(crate) core: Arc<SrqCore>,
     pd: Arc<Pd>,
     domain: Option<Arc<XrcDomain>>,
-    /// There with `Config::watch`.
+    /// `Some` with `Config::watch`, except for an XRC one.
     in_flight: Option<InFlight>,
     _permit: Permit,
 }
 
 impl Pd {
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     pub fn create_srq(self: &Arc<Self>, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         self.nic.alive()?;
         check_sizes(max_wr, max_sge, &self.nic.limits)?;
@@ -34,8 +34,8 @@ impl Pd {
         Ok(Srq { core, pd: self.clone(), domain: None, in_flight, _permit })
     }
 
-    /// Makes an XRC shared receive queue: peers name it by its number, through any receiving end of the domain, and
-    /// its completions go to `cq`.
+    /// Creates an XRC shared receive queue. Requests that arrive at any receiving end of the domain select it by its number, and its
+    /// completions go to `cq`.
     pub fn create_xrc_srq(
         self: &Arc<Self>,
         max_wr: u32,
@@ -89,12 +89,12 @@ fn check_sizes(max_wr: u32, max_sge: u32, limits: &DeviceLimits) -> Result<(), E
 }
 
 impl Srq {
-    /// Number within the device: what events name it by.
+    /// Number within the device. Events identify it by this number.
     pub fn id(&self) -> u32 {
         self.core.id
     }
 
-    /// The number that peers name it by, if it is an XRC one.
+    /// The number by which peers select it, if it is an XRC one.
     pub fn number(&self) -> Option<Srqn> {
         self.core.xrc.as_ref().map(|xrc| xrc.number)
     }
@@ -109,7 +109,7 @@ impl Srq {
         &self.pd
     }
 
-    /// Adds receives, oldest first. On error the first `n` were taken.
+    /// Adds receives, oldest first. On error the first `n` were added.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
         self.post_each(|post| {
@@ -117,7 +117,7 @@ impl Srq {
         })
     }
 
-    /// Adds the receives that `fill` hands over, in order, under one lock.
+    /// Adds the receives that `fill` passes, in order, under one lock.
     pub fn post_recv_each<R>(
         &self,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
@@ -135,7 +135,7 @@ impl Srq {
         self.core.post_each(|post| {
             fill(&mut |wr| {
                 post(wr)?;
-                // The queue is locked, so no message has taken it yet.
+                // The queue is locked, so no message has consumed the receive yet.
                 in_flight.receive(&self.pd.nic.engine.device.regions, wr.wr_id, wr.sges);
                 Ok(())
             })
@@ -158,7 +158,7 @@ impl Srq {
         Ok(())
     }
 
-    /// What it is made of.
+    /// Its attributes.
     pub fn query(&self) -> SrqAttr {
         self.core.query()
     }

@@ -9,7 +9,7 @@ use ferroce_proto::RKey;
 use ferroce_proto::verbs::{Access, MwBind, Payload, SendFlags, SendOp, SendWr};
 use std::sync::Arc;
 
-/// A memory window: part of a region under a key of its own. Dropping it closes it.
+/// A memory window: part of a region with its own key. Dropping it deallocates it.
 pub struct MemoryWindow {
     pd: Arc<Pd>,
     number: u32,
@@ -17,7 +17,7 @@ pub struct MemoryWindow {
 }
 
 impl Pd {
-    /// Makes a memory window that is bound to nothing.
+    /// Allocates an unbound memory window.
     pub fn alloc_window(self: &Arc<Self>, kind: WindowType) -> Result<MemoryWindow, Error> {
         self.nic.alive()?;
         let (number, _) = self
@@ -32,7 +32,7 @@ impl Pd {
 }
 
 impl MemoryWindow {
-    /// Its number within the device: what [`MwBind::window`] names it by.
+    /// Its number within the device, as in [`MwBind::window`].
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -44,26 +44,26 @@ impl MemoryWindow {
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
-    /// The key it has now; a bind that is posted and not done has not changed it yet.
+    /// Its current key. A bind changes the key when it completes, not when it is posted.
     pub fn rkey(&self) -> RKey {
         self.pd.nic.engine.device.regions.window_key(self.number).unwrap_or_default()
     }
 
-    /// What a work request needs in order to bind it: `len` bytes of `region` from `addr` on, as the region counts.
-    /// The low eight bits of `rkey` become those of the window's key.
+    /// The bind parameters of a work request: `len` bytes of `region` from `addr` on, an address of the region. The low eight bits of `rkey`
+    /// become those of the window's key.
     pub fn bind(&self, rkey: RKey, region: &MemoryRegion, addr: u64, len: u64, access: Access) -> MwBind {
         MwBind { window: self.number, rkey, lkey: region.lkey(), addr, len, access }
     }
 }
 
-/// The key after this one, in the eight bits that belong to the program.
+/// The next key: increments the low eight bits, which belong to the program.
 pub fn next_rkey(RKey(key): RKey) -> RKey {
     RKey(key & !0xff | key.wrapping_add(1) & 0xff)
 }
 
 impl Qp {
-    /// Binds a window of type 1: posts the request, and returns the key that the window has once it is done. `old` is
-    /// the key that the program has; a length of 0 closes the window and needs no region.
+    /// Binds a window of type 1: posts the request, and returns the key that the window has once the request completes. `old` is its
+    /// current key. A length of 0 unbinds the window and needs no region.
     #[allow(clippy::too_many_arguments)] // the fields of the verb
     pub fn bind_window(
         &self,
@@ -92,7 +92,7 @@ impl Qp {
     }
 }
 
-/// What is wrong at once, before anything is posted.
+/// The checks of a bind that are made before it is posted.
 fn check_bind(
     window: &Arc<Pd>,
     qp: &Arc<Pd>,
@@ -108,7 +108,7 @@ fn check_bind(
             why: "window, region and queue pair are not in one protection domain",
         });
     }
-    // LOCAL_WRITE means nothing for a window, but programs pass what they pass for a region.
+    // LOCAL_WRITE has no effect for a window, but programs often pass the flags of their region.
     let granted = Access::REMOTE | Access::ZERO_BASED | Access::LOCAL_WRITE;
     if !granted.contains(access) {
         return Err(Error::Invalid {

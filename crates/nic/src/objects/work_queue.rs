@@ -14,15 +14,15 @@ use std::sync::Arc;
 /// State of a work queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WqState {
-    /// Nothing may be posted.
+    /// Receives cannot be posted.
     Reset,
-    /// It works.
+    /// Receives can be posted, and frames consume them.
     Ready,
-    /// Everything posted is flushed.
+    /// All posted receives are flushed.
     Error,
 }
 
-/// A receive queue on its own: several of them stand behind one queue pair, which spreads frames over them.
+/// A separate receive queue. A queue pair spreads frames over several of them (RSS).
 pub struct WorkQueue {
     pub(super) queue: Arc<RawQueue>,
     pd: Arc<Pd>,
@@ -32,7 +32,7 @@ pub struct WorkQueue {
 }
 
 impl Pd {
-    /// Makes a work queue in RESET. Its completions go to `cq`.
+    /// Creates a work queue in RESET. Its completions go to `cq`.
     pub fn create_wq(self: &Arc<Self>, max_wr: u32, max_sge: u32, cq: &Cq) -> Result<WorkQueue, Error> {
         self.nic.alive()?;
         if max_wr == 0 {
@@ -59,7 +59,7 @@ impl Pd {
 }
 
 impl WorkQueue {
-    /// Its number, which completions name.
+    /// Its number, which its completions contain.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -69,7 +69,7 @@ impl WorkQueue {
         *self.state.lock()
     }
 
-    /// Changes its state: from RESET only to ready, from anywhere to RESET or error.
+    /// Changes its state: from every state to RESET or error, and from RESET to ready.
     pub fn modify(&self, to: WqState) -> Result<(), Error> {
         self.pd.nic.alive()?;
         let mut state = self.state.lock();
@@ -88,7 +88,7 @@ impl WorkQueue {
         Ok(())
     }
 
-    /// Adds the receives that `fill` hands over, in order, under one lock.
+    /// Adds the receives that `fill` passes, in order, under one lock.
     pub fn post_recv_each<R>(
         &self,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,

@@ -1,4 +1,4 @@
-//! Making XRC domains, and their receiving ends.
+//! Creation of XRC domains and of their receiving ends.
 
 use super::pd::Pd;
 use super::qp::{Parts, Qp};
@@ -12,18 +12,18 @@ use ferroce_proto::{PdId, Qpn};
 use std::sync::{Arc, Weak};
 
 impl Nic {
-    /// Makes an XRC domain that nobody else can open.
+    /// Creates a private XRC domain, which cannot be opened by a key.
     pub fn alloc_xrc_domain(&self) -> Result<Arc<XrcDomain>, Error> {
         self.inner().only_on_roce("XRC domains")?;
         Ok(self.new_xrc_domain())
     }
 
-    /// The XRC domain of this key, if somebody holds one.
+    /// The XRC domain of this key, if it is open.
     pub fn find_xrc_domain(&self, key: XrcKey) -> Option<Arc<XrcDomain>> {
         self.inner().xrc_domains.by_key.lock().get(&key)?.upgrade()
     }
 
-    /// The XRC domain of this key, made if nobody holds one; and whether it was made.
+    /// The XRC domain of this key, created if it is not open; and whether it was created.
     pub fn open_xrc_domain(&self, key: XrcKey) -> Result<(Arc<XrcDomain>, bool), Error> {
         self.inner().only_on_roce("XRC domains")?;
         let mut by_key = self.inner().xrc_domains.by_key.lock();
@@ -44,8 +44,8 @@ impl Nic {
 }
 
 impl XrcDomain {
-    /// Makes the receiving end of an extended reliable connection, in RESET; its events go to `device`. It has no protection domain and no
-    /// completion queue: each request carries the number of a shared receive queue of this domain, which has both.
+    /// Creates the receiving end of an extended reliable connection, in RESET; its events go to `device`. It has no protection domain and no
+    /// completion queue: each request contains the number of a shared receive queue of this domain, which has both.
     pub fn create_target(self: &Arc<Self>, device: &Nic) -> Result<Qp, Error> {
         let nic = device.inner();
         nic.alive()?;
@@ -87,7 +87,7 @@ impl XrcDomain {
     }
 }
 
-/// A receiving end has no protection domain; where one stands, this one does.
+/// An internal protection domain for a receiving end, which belongs to none.
 fn domain_of_its_own(device: &Nic) -> Arc<Pd> {
     let nic = device.inner();
     Arc::new(Pd {

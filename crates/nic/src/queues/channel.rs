@@ -26,9 +26,8 @@ impl CompletionChannel {
         self.fd.add();
     }
 
-    /// Waits for an event and returns the number of the CQ it is for ([`crate::Cq::id`]) with the cookie it was made
-    /// with. Blocks, unless the descriptor was set to non-blocking: then it returns `WouldBlock` if there is none. A
-    /// signal ends the wait with `Interrupted`.
+    /// Waits for an event and returns the number of its CQ ([`crate::Cq::id`]) and the cookie of that CQ. If the descriptor
+    /// was set to non-blocking and there is no event, returns `WouldBlock`. A signal ends the wait with `Interrupted`.
     pub fn wait(&self) -> std::io::Result<(u32, u64)> {
         loop {
             self.fd.take()?;
@@ -48,7 +47,7 @@ impl CompletionChannel {
         None
     }
 
-    /// Sleeps until there is an event, at most so long.
+    /// Sleeps until there is an event, for at most `most`.
     pub(crate) fn sleep(&self, most: Duration) {
         self.fd.sleep(most);
     }

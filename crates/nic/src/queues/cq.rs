@@ -31,7 +31,7 @@ pub struct Stamp {
     pub wall_ns: u64,
 }
 
-/// What a program wishes about how often it is woken. Events come at once, which is never later than it wishes.
+/// How often a program requests to be woken. Events come immediately, so never later than requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Moderation {
     /// Completions per event.
@@ -56,7 +56,7 @@ struct State {
     interrupts_in: u32,
     /// A full ring loses its oldest completion instead of breaking.
     ignores_overrun: bool,
-    /// What a poll takes from it concerns others: stamps, or the watch.
+    /// A poll must also handle stamps or the watch.
     has_extras: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct CqCore {
     /// The progress contexts of its queue pairs, a bit each.
     contexts: AtomicU32,
     events: Arc<EventQueue>,
-    /// What learns of each polled completion.
+    /// Is notified of each polled completion.
     watch: Option<WatchedNic>,
 }
 
@@ -91,15 +91,15 @@ pub(crate) struct Unpolled {
     notice: Notice,
 }
 
-/// How a thread that waits for the channel learns of them.
+/// How a thread that waits for the channel is notified of them.
 #[derive(Clone, Copy, Debug)]
 enum Notice {
     None,
-    /// Its event was not read yet.
+    /// Its event waits to be read.
     Fired,
     NotArmed,
     SolicitedOnly,
-    /// It was armed when they were there already.
+    /// It was armed after they had arrived.
     ArmedLate,
 }
 
@@ -192,7 +192,7 @@ impl CqCore {
         for counted in [&mut state.armed_in, &mut state.interrupts_in] {
             if *counted != 0 && *counted >> index & 1 == 0 {
                 *counted |= 1 << index;
-                // Its queue pair is not connected yet, and the background thread looks within milliseconds.
+                // No wake-up: the queue pair is not connected yet, and the background thread checks within milliseconds.
                 let _ = self.armed.armed(1 << index);
             }
         }
@@ -207,11 +207,11 @@ impl CqCore {
         }
     }
 
-    /// Adds a completion. If there is no room, the CQ has overrun and is unusable, and so is the queue pair (IBA 11.6.3.1).
-    #[inline(always)] // then a completion is built in its final location
+    /// Adds a completion. If the ring is full, the CQ has overrun and is unusable, and so is the queue pair (IBA 11.6.3.1).
+    #[inline(always)] // a completion is then built in its final location
     pub(crate) fn push(&self, completion: Completion) -> Result<(), CqOverrun> {
         let mut state = self.state.lock();
-        if state.ring.len() >= state.depth && !self.make_room(&mut state) {
+        if state.ring.len() >= state.depth && !self.handle_full(&mut state) {
             return Err(CqOverrun);
         }
         state.ring.push_back(completion);
@@ -223,10 +223,10 @@ impl CqCore {
         Ok(())
     }
 
-    /// Handles a completion that finds the ring full. Returns whether there is room for it now.
+    /// Handles a completion that finds the ring full. Returns whether it fits now.
     #[cold]
     #[inline(never)]
-    fn make_room(&self, state: &mut State) -> bool {
+    fn handle_full(&self, state: &mut State) -> bool {
         if state.ignores_overrun {
             state.ring.pop_front();
             state.stamps.pop_front();
@@ -255,7 +255,7 @@ impl CqCore {
         }
     }
 
-    /// Forgets the completions of a queue pair that is gone.
+    /// Removes the completions of a queue pair that was reset or destroyed.
     pub(crate) fn purge(&self, qpn: Qpn) {
         let mut state = self.state.lock();
         let State { ring, stamps, .. } = &mut *state;
@@ -268,8 +268,8 @@ impl CqCore {
         self.waiting.store(state.ring.len(), Ordering::Release);
     }
 
-    /// Takes at most so many completions, and their stamps if the queue makes any and there is room for them.
-    #[inline(always)] // nearly all polls find nothing, and that is one look
+    /// Takes at most `most` completions. If the queue makes stamps, writes as many of theirs as `stamps` holds.
+    #[inline(always)] // nearly all polls find nothing, which takes one load
     pub(crate) fn take(
         &self,
         most: usize,
@@ -293,7 +293,7 @@ impl CqCore {
         }
         // One by one: nearly always there is one.
         for i in 0..n {
-            // By reference, for it is large.
+            // By reference, because it is large.
             let Some(&completion) = state.ring.front() else { break };
             each(i, completion);
             state.ring.pop_front();
@@ -303,7 +303,7 @@ impl CqCore {
         n
     }
 
-    /// What is to be done about the first `n` completions besides handing them over.
+    /// Handles stamps and the watch for the first `n` completions.
     #[cold]
     #[inline(never)]
     fn take_extras(&self, state: &mut State, n: usize, stamps: &mut [Stamp]) {
@@ -373,7 +373,7 @@ impl CqCore {
         self.waiting() == 0
     }
 
-    /// Stamps completions from now on; those that wait already with now.
+    /// Stamps all further completions. Completions that already wait get the current time.
     pub(crate) fn stamp(&self) {
         let mut state = self.state.lock();
         if !state.stamping {
@@ -385,7 +385,7 @@ impl CqCore {
         }
     }
 
-    /// Loses the oldest completion from now on when there is no room.
+    /// From now on a completion that finds the ring full replaces the oldest one.
     pub(crate) fn ignore_overrun(&self) {
         self.state.lock().ignores_overrun = true;
     }
@@ -405,7 +405,7 @@ impl CqCore {
             state.armed_in = self.contexts_to_wake();
             self.armed.armed(state.armed_in)
         };
-        // Asking for solicited ones does not take back asking for all (IBA 11.4.2.2).
+        // A request for solicited completions does not replace one for all completions (IBA 11.4.2.2).
         if state.armed != Armed::Any {
             state.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         }
@@ -436,7 +436,7 @@ impl CqCore {
         }
     }
 
-    /// Ends arming and interrupt-driven mode: it is destroyed.
+    /// Ends arming and interrupt-driven mode of a queue that is destroyed.
     pub(crate) fn close(&self) {
         self.disarm();
         self.armed.disarmed(std::mem::take(&mut self.state.lock().interrupts_in));
@@ -456,7 +456,7 @@ impl CqCore {
     }
 }
 
-/// Whether a completion queue can have so many entries.
+/// Checks whether a completion queue can have this many entries.
 pub(crate) fn check_depth(depth: u32, limits: &DeviceLimits) -> Result<(), Error> {
     if depth == 0 {
         return Err(Error::Invalid { attribute: "cqe", why: "a completion queue needs at least one entry" });
@@ -470,7 +470,7 @@ mod tests {
     use crate::poller_activity::PollerActivity;
     use crate::queues::EventHub;
 
-    /// The background thread of another context keeps out of the way of its pollers.
+    /// The background thread of another context leaves the work to its pollers.
     #[test]
     fn an_armed_queue_counts_in_the_contexts_of_its_queue_pairs() {
         let armed = Arc::new(ArmedCqs::default());

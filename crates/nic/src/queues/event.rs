@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
-/// Most events that wait; beyond that the oldest are lost, as no program reads them.
+/// Most events that wait. Beyond that the oldest are dropped: the program does not read them.
 const MAX_WAITING: usize = 4096;
 
 /// What an event is about.
@@ -36,7 +36,7 @@ pub enum EventSource {
 pub struct AsyncEvent {
     /// What happened.
     pub kind: EventKind,
-    /// To what.
+    /// The object that it happened to.
     pub source: EventSource,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct EventHub {
 }
 
 impl EventHub {
-    /// A new listener.
+    /// Adds a queue that gets these events.
     pub(crate) fn subscribe(&self) -> Result<Arc<EventQueue>, Error> {
         let queue = Arc::new(EventQueue::new()?);
         let mut queues = self.queues.lock();
@@ -102,7 +102,7 @@ impl EventHub {
         Ok(queue)
     }
 
-    /// Tells all of them.
+    /// Adds an event to all of them.
     pub(crate) fn raise(&self, kind: EventKind, source: EventSource) {
         for queue in self.queues.lock().iter().filter_map(Weak::upgrade) {
             queue.raise(kind, source);

@@ -1,6 +1,6 @@
-//! Where work and its results wait: the inner side of completion queues, shared receive queues, completion channels and events.
+//! The internal state of completion queues, shared receive queues, completion channels and events.
 //!
-//! The engine fills and empties them; what programs hold of them is in `objects`.
+//! The engine fills and empties them. The handles that programs hold are in `objects`.
 
 mod channel;
 mod cq;

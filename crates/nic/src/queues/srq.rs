@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 struct State {
     queue: RecvQueue,
-    /// An event is due when fewer than this many wait; 0 = not asked for.
+    /// An event is due when fewer than this many receives wait. 0 if it is not armed.
     limit: u32,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct XrcSide {
     pub(crate) number: Srqn,
     pub(crate) domain: u32,
     pub(crate) pd: PdId,
-    /// Completions of receives taken from here go there, whichever queue pair took them.
+    /// The queue for completions of receives from here, whichever queue pair took them.
     pub(crate) cq: Arc<CqCore>,
 }
 
@@ -77,8 +77,8 @@ impl SrqCore {
         taken
     }
 
-    /// Adds the receives that `fill` hands over, in order, under one lock.
-    #[inline(always)] // then what `fill` is handed is no call through a pointer
+    /// Adds the receives that `fill` passes, in order, under one lock.
+    #[inline(always)] // `fill` then posts without a call through a pointer
     pub(crate) fn post_each<R>(
         &self,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
@@ -93,7 +93,7 @@ impl SrqCore {
         self.users.iter().for_each(|users| users.lock().push((qpn, Arc::downgrade(cq))));
     }
 
-    /// The queue pair is gone, and its completions with it.
+    /// Removes a queue pair that was destroyed. Its completions were purged.
     pub(crate) fn remove_user(&self, qpn: Qpn) {
         self.users.iter().for_each(|users| users.lock().retain(|(user, _)| *user != qpn));
     }
@@ -106,12 +106,12 @@ impl SrqCore {
         Ok(())
     }
 
-    /// Changes how many receives may wait. Returns whether it did: not if more are waiting.
+    /// Changes how many receives may wait. Returns `false` if more are waiting.
     pub(crate) fn resize(&self, max_wr: u32) -> bool {
         self.state.lock().queue.resize(max_wr)
     }
 
-    /// What it is made of.
+    /// Its attributes.
     pub(crate) fn query(&self) -> SrqAttr {
         let state = self.state.lock();
         SrqAttr {

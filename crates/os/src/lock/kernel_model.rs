@@ -1,8 +1,8 @@
-//! The kernel's part of the lock as loom sees it.
+//! A loom model of the system calls of the lock.
 //!
-//! A sleep has no limit and ends only by a wake-up, so a lost one is a deadlock, which loom reports. Of `membarrier` only the promise is
-//! modelled: it and the light barriers are `SeqCst` fences. Two light barriers order each other here, which the real ones do not. Not
-//! covered: kernels without `membarrier`, where sleepers look for themselves.
+//! A sleep has no limit and ends only by a wake-up, so a lost wake-up is a deadlock, which loom reports. `membarrier` and the light barriers
+//! are modelled as `SeqCst` fences. Two light barriers order each other here, which the real ones do not. The model does not cover kernels
+//! without `membarrier`, where sleepers retry periodically.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 use loom::sync::{Condvar, Mutex};

@@ -1,11 +1,11 @@
-//! Locks that ask the system for no memory, not even when somebody has to wait.
+//! Locks that never allocate, even when a thread has to wait.
 //!
 //! Posting and polling must not allocate: a program's signal handler may interrupt them and allocate itself. The mutex of parking_lot
-//! keeps a table of those who wait, which is made at the first wait and grows with the threads; this one sleeps on the lock itself.
-//! What is read far more often than changed stays behind parking_lot's [`RwLock`]: there only those wait who meet the maker of what
-//! they look for, or its destroyer. (The standard library's allocates nothing either, but its slow path is compiled without
-//! ThreadSanitizer, which then sees races where there are none.) A lock whose holder panicked stays usable: the state behind it is whole,
-//! or belongs to a device that is then reported as broken.
+//! keeps a table of waiting threads, which it allocates at the first wait and grows with the number of threads. This mutex sleeps on the lock
+//! word itself. State that is read far more often than changed uses parking_lot's [`RwLock`]: a reader waits there only while an object is
+//! created or destroyed. (The standard library's mutex does not allocate either. But its slow path is compiled without ThreadSanitizer,
+//! which then reports false races.) A lock whose holder panicked stays usable: its state is consistent, or belongs to a device that is
+//! reported as broken.
 
 #[cfg(not(loom))]
 mod kernel;
@@ -21,21 +21,21 @@ pub use kernel::announce;
 pub use parking_lot::RwLock;
 pub use raw::RawLock;
 
-/// How often a lock is tried that may be waited for only so long.
+/// The time between two attempts of [`lock_within`].
 const RETRY_EVERY: Duration = Duration::from_micros(200);
 
-/// Where loom runs [`RawLock`], everything else keeps away from it: loom's atomics exist only inside of a model.
+/// Under loom, [`Mutex`] does not use [`RawLock`]: loom's atomics exist only inside a model.
 #[cfg(loom)]
 type Raw = parking_lot::RawMutex;
 #[cfg(not(loom))]
 type Raw = RawLock;
 
-/// For one holder at a time.
+/// A mutex that never allocates.
 pub type Mutex<T> = lock_api::Mutex<Raw, T>;
-/// Who holds a [`Mutex`].
+/// Proof that the calling thread holds a [`Mutex`].
 pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, Raw, T>;
 
-/// Takes a lock, but waits no longer than this: for the exit of a process, where the holder may be a thread that is gone.
+/// Takes a lock, but waits at most `patience`. While a process exits, the holder may be a thread that no longer runs.
 pub fn lock_within<T>(mutex: &Mutex<T>, patience: Duration) -> Option<MutexGuard<'_, T>> {
     let start = Instant::now();
     loop {

@@ -1,10 +1,9 @@
-//! A lock that is given back with a plain store.
+//! A lock that is released with a plain store.
 //!
-//! Sending and receiving a small message takes nine locks, nearly always free ones. Each costs a locked instruction to take; an
-//! ordinary mutex needs a second one to give it back, since it must find out in the same moment whether somebody sleeps. Here
-//! whoever sleeps pays for that instead: it has the kernel run a memory barrier on all threads of the process (`membarrier`), after
-//! which every thread that gives the lock back is certain to see that somebody sleeps. Where the kernel does not do that,
-//! sleepers look for themselves now and then.
+//! Sending and receiving a small message takes nine locks, and nearly always they are free. Taking a lock costs one atomic read-modify-write
+//! instruction. An ordinary mutex needs a second one for the release, because it must check for sleepers in the same step. Here the sleeper
+//! pays instead: the kernel executes a memory barrier on all threads of the process (`membarrier`). After it, every thread that releases the
+//! lock sees that another thread sleeps. Where the kernel does not support this, sleepers retry periodically.
 
 use super::kernel;
 use crate::sync::{AtomicU32, Ordering, spin_loop, yield_now};
@@ -13,23 +12,24 @@ use parking_lot::lock_api::{GuardNoSend, RawMutex};
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 
-/// Rounds of waiting without sleeping: first short ones, then with the processor given to others.
+/// Rounds of waiting without sleeping: first with spinning, then with `yield`.
 const SPINS: u32 = 6;
 const YIELDS: u32 = 4;
-/// All of them. One is enough for loom, which tries every order anyway.
+/// Rounds in total. One is enough for loom, which tries every order anyway.
 const ROUNDS: u32 = if cfg!(loom) { 1 } else { SPINS + YIELDS };
-/// How long a sleeper sleeps at most: where it is certain to be woken (a lost wake-up shall be a hiccup and not a hang), and where not.
+/// The longest sleep with `membarrier`, where every sleeper is woken. The limit bounds the effect of a lost wake-up.
 const LONGEST_SLEEP_NS: i64 = 100_000_000;
+/// The longest sleep without `membarrier`, where a wake-up can be missed.
 const UNSURE_SLEEP_NS: i64 = 1_000_000;
 
-/// The lock without what it guards.
+/// The lock, without the data that it guards.
 pub struct RawLock {
     state: AtomicU32,
     /// Threads that sleep or are about to.
     sleepers: AtomicU32,
 }
 
-// SAFETY: `state` goes from free to held in one atomic step, and only whoever took that step gives it back.
+// SAFETY: `state` changes from free to held in one atomic step, and only the thread that made this step releases it.
 unsafe impl RawMutex for RawLock {
     #[cfg(not(loom))]
     const INIT: RawLock = RawLock { state: AtomicU32::new(FREE), sleepers: AtomicU32::new(0) };
@@ -52,7 +52,7 @@ unsafe impl RawMutex for RawLock {
     #[inline]
     unsafe fn unlock(&self) {
         self.state.store(FREE, Ordering::Release);
-        // The processor may look at the sleepers before others see the store; the sleepers' barrier is what orders the two.
+        // The processor may load `sleepers` before other threads see the store. The barrier of the sleeper orders the two.
         kernel::light_barrier();
         if self.sleepers.load(Ordering::Relaxed) != 0 {
             kernel::wake_one(&self.state);
@@ -73,7 +73,7 @@ impl RawLock {
             }
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        // From here on: who gave the lock back before the barrier has its store seen below, who does so after it sees the count.
+        // If a thread released the lock before the barrier, `try_lock` below sees its store. A thread that releases it later sees the count.
         let sleep_ns = if kernel::barrier_everywhere() { LONGEST_SLEEP_NS } else { UNSURE_SLEEP_NS };
         while !self.try_lock() {
             kernel::sleep_while(&self.state, HELD, sleep_ns);
@@ -128,7 +128,7 @@ mod tests {
         let mut held = lock.lock();
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| *lock.lock());
-            // SAFETY: `raw` is only looked at.
+            // SAFETY: only reads a counter of the raw lock.
             while unsafe { lock.raw() }.sleepers.load(Ordering::SeqCst) == 0 {
                 std::thread::yield_now();
             }

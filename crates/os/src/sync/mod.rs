@@ -1,7 +1,7 @@
 //! Atomics and locks of the code that the model checker [loom](https://docs.rs/loom) runs.
 //!
-//! They are the standard library's and [`lock`](crate::lock)'s. With `RUSTFLAGS="--cfg loom"` they are loom's, which runs a test in every
-//! order of its threads' steps and lets a load return every value that the memory model allows. `cargo xtask test --filter models` does so.
+//! They are the standard library's and [`lock`](crate::lock)'s. With `RUSTFLAGS="--cfg loom"` they are loom's. Loom runs a test in every
+//! interleaving of its threads, and lets a load return every value that the memory model allows. `cargo xtask test --filter models` runs it.
 
 #[cfg(loom)]
 mod model;

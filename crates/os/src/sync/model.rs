@@ -1,9 +1,9 @@
 //! Loom's atomics and locks with the interface of the real ones.
 //!
-//! Loom takes `SeqCst` accesses for acquire and release ones, so it would report races in correct code. Its `SeqCst` fence is complete.
-//! So here a fence stands between a `SeqCst` write of a thread and its next `SeqCst` read, or its next store if that comes before. The
-//! fence orders reads around it as well, which the real accesses need not. A `SeqCst` write with only weaker reads behind it gets none, and
-//! neither does a weaker write before a `SeqCst` read: a model that needs the order fails, as it should.
+//! Loom treats `SeqCst` accesses as acquire and release ones, so it would report races in correct code. It models `SeqCst` fences fully.
+//! So this module executes a fence between a `SeqCst` write of a thread and its next `SeqCst` read, or its next store if that is earlier.
+//! The fence also orders the reads around it, which real accesses do not. There is no fence between a `SeqCst` write and weaker reads, nor
+//! between a weaker write and a `SeqCst` read: a model that needs this order fails, as it should.
 
 use super::Ordering;
 use loom::sync::atomic as inner;
@@ -44,7 +44,7 @@ macro_rules! atomic {
         pub struct $name(inner::$name);
 
         impl $name {
-            /// Made at run time: loom has no constant ones.
+            /// Created at run time: loom has no constant ones.
             pub fn new(value: $value) -> Self {
                 Self(inner::$name::new(value))
             }
@@ -158,7 +158,7 @@ impl<T> RwLock<T> {
         self.read()
     }
 
-    /// Waits until nobody else has it.
+    /// Waits until there is no other holder.
     pub fn write(&self) -> loom::sync::RwLockWriteGuard<'_, T> {
         self.0.write().expect(UNPOISONED)
     }

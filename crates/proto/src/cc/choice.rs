@@ -10,7 +10,7 @@ use core::{fmt, str::FromStr};
 const SCALE: &str = "scale";
 const MAX_SCALE: f64 = 1e6;
 
-/// Parameters of every preset that replace what is known of the path.
+/// Parameters of every preset that replace properties of the path.
 const LINE_RATE: &str = "line_rate";
 const BASE_RTT: &str = "base_rtt";
 
@@ -182,7 +182,7 @@ impl FromStr for Choice {
                 part.split_once('=').ok_or_else(form)
             })
             .collect::<Result<_, _>>()?;
-        // The scale applies to the values that are set here too, wherever it stands.
+        // The scale also applies to values of the same choice, in any order.
         let (scales, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(name, _)| *name == SCALE);
         for (name, value) in others.into_iter().chain(scales) {
             choice.set(name, value)?;

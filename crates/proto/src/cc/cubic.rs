@@ -81,7 +81,7 @@ impl Cubic {
             return;
         }
         let beta = self.params.beta;
-        // Fast convergence, section 4.7: a flow that loses before it is back makes room.
+        // Fast convergence, section 4.7: a flow that loses packets before it has regained its window releases bandwidth.
         self.w_max = if self.cwnd < self.w_max { self.cwnd * (1.0 + beta) / 2.0 } else { self.cwnd };
         self.cwnd = (self.cwnd * beta).max(MIN_SEGMENTS);
         self.ssthresh = self.cwnd;

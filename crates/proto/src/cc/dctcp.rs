@@ -12,7 +12,7 @@ params! {
     start: Number(1.0), 0.001, 1000.0, "first window in BDPs";
 }
 
-/// Largest window in BDPs: a receiver without marks must not make it grow for ever.
+/// Largest window in BDPs. It bounds the growth if no packet is ever marked.
 const MAX_BDPS: f64 = 64.0;
 
 /// DCTCP.

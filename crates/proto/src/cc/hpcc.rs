@@ -42,7 +42,7 @@ pub(super) struct Hpcc {
     params: Params,
     path: Path,
     window: f64,
-    /// The window at the begin of the round.
+    /// The window at the start of the round.
     reference: f64,
     utilisation: f64,
     stage: u32,

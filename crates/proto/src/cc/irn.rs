@@ -1,4 +1,4 @@
-//! IRN's BDP bound: at most one bandwidth-delay product in flight, whatever happens. Mittal et al., SIGCOMM 2018.
+//! IRN's BDP bound: always at most one bandwidth-delay product in flight. Mittal et al., SIGCOMM 2018.
 
 use super::params::params;
 use super::{CongestionControl, Feedback, Needs, Path, window_of};
@@ -8,7 +8,7 @@ params! {
     bdp: Bytes(0.0), 0.0, 4e9, "bytes in flight; 0: the BDP of the path";
 }
 
-/// The bound as a window. The receiver acknowledges every packet, so that one leaves for each that arrives.
+/// The bound as a window. The receiver acknowledges every packet, so that one packet leaves for each that arrives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Irn {
     window: u32,

@@ -1,4 +1,4 @@
-//! Congestion control behind one trait: feedback and time in; window, pacing rate and the next deadline out.
+//! Congestion control behind one trait. Its input is feedback and time; its output is window, pacing rate and deadline.
 //!
 //! One file per algorithm. [`Choice`] selects one by the name of a preset and sets its parameters; [`PRESETS`] lists
 //! all presets with the publication each one follows. Controllers use integers and the four basic operations of `f64`,
@@ -69,7 +69,7 @@ pub trait CongestionControl {
     }
     /// The transport timer expired.
     fn on_timeout(&mut self, now: Time);
-    /// Nothing is in flight any more.
+    /// Nothing is in flight.
     fn on_drained(&mut self) {}
     /// The queue pair was reset: the path state is invalid.
     fn restart(&mut self);
@@ -141,7 +141,7 @@ pub struct Needs {
     pub cnp_interval_ns: Option<u64>,
 }
 
-/// What a controller must know about its path before the first packet.
+/// Properties of the path that a controller needs before the first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Rate of the sender's link in bytes per second.

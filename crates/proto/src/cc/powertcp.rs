@@ -1,7 +1,7 @@
 //! PowerTCP with telemetry: Addanki et al., NSDI 2022.
 //!
-//! Power is the arrival rate of a port times what it holds, in units of line rate times BDP. It reacts to the queue and
-//! to its growth.
+//! Power is the arrival rate of a port times its queue plus one BDP, in units of line rate times BDP. It reacts to the
+//! queue and to its growth.
 
 use super::hpcc::LastHops;
 use super::params::params;
@@ -24,7 +24,7 @@ pub(super) struct PowerLaw {
     beta: f64,
     min_rate: f64,
     rate: f64,
-    /// The rate at the begin of the round.
+    /// The rate at the start of the round.
     reference: f64,
     power: f64,
     round: Round,

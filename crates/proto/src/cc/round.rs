@@ -2,7 +2,7 @@
 
 use super::Feedback;
 
-/// Tells when everything that was in flight at the last call is acknowledged.
+/// Detects the end of a round: more is acknowledged than was in flight at its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     delivered: u64,

@@ -1,6 +1,6 @@
 //! Numbers with units as people write them: `50us`, `10MB`, `40Gb/s`, `1/256`.
 
-/// A text that is no number of the expected kind; holds an example of a good one.
+/// A text that is not a number of the expected kind. Contains an example of a valid one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {0}")]
 pub struct BadNumber(pub &'static str);

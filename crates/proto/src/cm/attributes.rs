@@ -37,7 +37,7 @@ fn ready_to_receive(connection: &Connection) -> (QpAttr, AttrMask) {
         path_mtu: connection.path.mtu,
         dest_qpn: connection.remote_qpn,
         // Each end's starting PSN is the first one it receives; the other end starts sending with it (12.7.31, as in
-        // Linux). Two ends that both read it the other way only understand each other.
+        // Linux). Two ends that both swap the two PSNs can connect only to each other.
         rq_psn: connection.local_psn,
         max_dest_rd_atomic: connection.responder_resources,
         ..QpAttr::default()

@@ -52,7 +52,7 @@ pub(super) struct Connection {
     /// The application receives its events.
     pub(super) is_held: bool,
     /// The peer reported no listener once, and the REQ is being retried.
-    pub(super) asks_again: bool,
+    pub(super) was_retried: bool,
     pub(super) local: CommId,
     pub(super) remote: CommId,
     pub(super) tid: u64,
@@ -96,7 +96,7 @@ impl Connection {
             is_active: false,
             is_half_open: false,
             is_held: true,
-            asks_again: false,
+            was_retried: false,
             local,
             remote: CommId::NONE,
             tid: 0,
@@ -127,7 +127,7 @@ impl Connection {
     /// Whether to ignore a reject for lack of a listener. The first one is ignored and the REQ retransmitted: applications
     /// agree out of band on who listens, so the REQ may arrive before the peer's listener starts.
     pub(super) fn retries_no_listener(&mut self) -> bool {
-        !core::mem::replace(&mut self.asks_again, true)
+        !core::mem::replace(&mut self.was_retried, true)
     }
 
     /// Bytes of private data that the proof of a reply uses.

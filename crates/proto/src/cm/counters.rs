@@ -105,12 +105,12 @@ impl CmCounters {
 
     pub(super) fn on_rejected(&mut self, reason: RejectReason) {
         self.rejected += 1;
-        self.rejected_by_reason[place(reason)] += 1;
+        self.rejected_by_reason[index_of(reason)] += 1;
     }
 
     pub(super) fn on_refused(&mut self, reason: RejectReason) {
         self.refused += 1;
-        self.refused_by_reason[place(reason)] += 1;
+        self.refused_by_reason[index_of(reason)] += 1;
     }
 
     pub(super) fn on_bad(&mut self, bad: BadMad) {
@@ -205,7 +205,7 @@ fn bump(counts: &mut ByKind, attr_id: u16) {
     }
 }
 
-fn place(reason: RejectReason) -> usize {
+fn index_of(reason: RejectReason) -> usize {
     REASONS.iter().position(|known| *known == reason).unwrap_or(REASONS.len())
 }
 

@@ -1,11 +1,11 @@
 //! The communication manager (IBA chapter 12) as a state machine without I/O.
 //!
-//! One [`Cm`] serves one NIC. Messages and time go in, messages and events come out:
+//! One [`Cm`] serves one NIC. Its input is calls, messages and time; its output is messages and events:
 //!
 //! - **calls** of the program: [`Cm::listen`], [`Cm::connect`], [`Cm::accept`], [`Cm::reject`], [`Cm::establish`],
 //!   [`Cm::disconnect`], [`Cm::query`], [`Cm::answer`], [`Cm::release`];
-//! - [`Cm::handle_mad`] for what arrived, [`Cm::handle_timeout`] when [`Cm::deadline`] passed, [`Cm::handle_death`] when a peer is known
-//!   to be dead;
+//! - [`Cm::handle_mad`] for each message that arrives, [`Cm::handle_timeout`] when [`Cm::deadline`] has passed, [`Cm::handle_death`] when
+//!   the process of a peer has died;
 //! - after each of them, [`Cm::poll_transmit`] and [`Cm::poll_event`] until they are empty.
 //!
 //! ```text

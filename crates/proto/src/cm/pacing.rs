@@ -1,6 +1,6 @@
 //! Limits the requests in flight.
 //!
-//! An application may connect ten thousand times in a loop. Their messages would overflow the peer's socket, and each
+//! An application may connect ten thousand times in a loop. The messages would overflow the peer's socket, and each
 //! loss costs a timeout. At most [`super::Config::max_in_flight`] requests are in flight; the others wait in a queue. A
 //! request counts until it is answered or first retransmitted, so an unresponsive peer does not block messages to
 //! others.
@@ -12,7 +12,7 @@ use crate::wire::cm::CmMessage;
 /// State of a connection's request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// None, or no longer counted.
+    /// There is none, or it does not count.
     #[default]
     Free,
     /// It waits in the queue.
@@ -62,7 +62,7 @@ impl Cm {
         }
     }
 
-    /// Disables the limit: the NIC shuts down and must send everything now.
+    /// Disables the limit: the NIC shuts down and must send everything immediately.
     pub fn stop_pacing(&mut self) {
         self.config.max_in_flight = usize::MAX;
     }

@@ -125,7 +125,7 @@ impl MadAddressing {
 /// A message to send to QP1 at the end of the route.
 #[derive(Clone, Debug)]
 pub struct Transmit {
-    /// Where to.
+    /// Route to the peer.
     pub route: Route,
     /// The message.
     pub mad: Box<[u8; MAD_LEN]>,

@@ -19,7 +19,7 @@ impl Cm {
         if let Some(id) = known.filter(|id| self.is_repeated(*id, tid)) {
             return self.on_repeated_req(id);
         }
-        // Checked first: a REQ can end an older connection.
+        // The proof is checked first, because a REQ can end an older connection.
         let listener = self.listeners.find(ServiceId(req.service_id), inbound.dgid);
         let proof = match self.check_req_proof(listener, inbound, mad) {
             ReqProof::Open => None,
@@ -69,7 +69,7 @@ impl Cm {
         };
         let options = self.listeners.options(listener);
         if options.datagrams {
-            // Same as Linux: the listener rejects the request itself.
+            // As on Linux, the reason is that of a reject by the application.
             return Err(RejectReason::CONSUMER);
         }
         req.transport().ok_or(RejectReason::INVALID_TRANSPORT)?;
@@ -175,7 +175,7 @@ impl Cm {
     }
 
     /// Handles a REQ whose queue pair or id belongs to an older connection, which is probably stale (IBA 12.9.8.3.1). The
-    /// peer must retry. Anybody can send such a REQ. So a connection with a key ends only for a REQ that proves the same
+    /// peer must retry. A forged REQ looks the same. So a connection with a key ends only for a REQ that proves the same
     /// key. One without ends only if its peer does not answer a probe, or by its own timers if it is not established.
     fn on_stale(
         &mut self,

@@ -1,4 +1,4 @@
-//! Proof that a peer holds the shared key, carried at the end of the private data. An option of ours; off without a key.
+//! Proof that a peer holds the shared key, carried at the end of the private data. A ferroce option; off without a key.
 //!
 //! ```text
 //!   REQ, SIDR_REQ   ... private data | time, 4 bytes | MAC, 16 bytes      MAC over the message, nothing before it
@@ -7,9 +7,9 @@
 //!   SIDR_REP        ... private data                 | MAC, 16 bytes      ... and the MAC of the SIDR_REQ
 //! ```
 //!
-//! The MAC is HMAC-SHA256, cut to 16 bytes, over both addresses, the MAC of the message that this one answers, and the
-//! whole management datagram up to the MAC: transaction id, communication ids, queue pair, first sequence number, service,
-//! addresses and port, the application's private data. The random ids make each REQ unique, so its MAC is stored while
+//! The MAC is HMAC-SHA256, cut to 16 bytes. It covers both addresses, the MAC of the message that this one answers, and the
+//! management datagram up to the MAC. The datagram contains transaction id, communication ids, queue pair, first sequence
+//! number, service, addresses and port, and the application's private data. The random ids make each REQ unique, so its MAC is stored while
 //! its time is acceptable, to refuse a replay. A REP answers one REQ, and an RTU one REP, whose random ids are the
 //! passive side's challenge. REJ, MRA and DREP carry no proof: they can only end a connection that is not established
 //! yet or has already ended.
@@ -50,7 +50,7 @@ impl Secret {
         if key.len() < Self::MIN_LEN {
             return None;
         }
-        // Keyed by the purpose, so that the same file used for something else gives another key.
+        // The purpose is the key of this HMAC, so the same file gives another key for another use.
         let mut mac = Hmac::<Sha256>::new_from_slice(PURPOSE).ok()?;
         mac.update(key);
         Some(Secret(mac.finalize().into_bytes().into()))
@@ -118,7 +118,7 @@ pub struct Replays {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplayCheck {
     Fresh,
-    /// It was accepted before, or its time is too far from now.
+    /// It was accepted before, or its time differs too much from the current time.
     Stale,
     /// The list of accepted ones is full.
     ListFull,

@@ -32,7 +32,7 @@ impl Cm {
             }
         }
         self.send_rej(id, rejected, reason, info, private_data);
-        // The application has released it; the peer may still need it.
+        // The application has released the connection. It stays to answer duplicates of the peer.
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.is_held = false;
             // It was never in use, so the peer may reuse the queue pair immediately.
@@ -127,7 +127,7 @@ impl Cm {
                 self.raise(id, Event::Rejected { id, reason, private_data });
                 self.remove(id);
             }
-            // The peer has no such connection any more: treat it as agreement.
+            // The peer has no such connection: this counts as the answer to the DREQ.
             State::DreqSent => self.end(id, false, now),
             State::Established if was_probed && rej.reason == RejectReason::INVALID_COMM_ID => {
                 let _ = self.disconnect(id, &[], now);

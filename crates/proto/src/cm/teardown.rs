@@ -9,7 +9,7 @@ use crate::time::Time;
 use crate::wire::cm::{CmMad, CmMessage, Drep, Dreq, RejectedMessage};
 use alloc::vec::Vec;
 
-/// The lowest id that a process with this slot may give out.
+/// The lowest id that a process with this slot may assign.
 const fn first_of(slot: u8) -> CommId {
     CommId((slot as u32) << 24)
 }
@@ -67,7 +67,7 @@ impl Cm {
     pub(super) fn handle_dreq(&mut self, inbound: &MadAddressing, mad: &CmMad, dreq: &Dreq, now: Time) {
         let (id, tid) = (dreq.remote_comm_id, mad.tid);
         let Some(connection) = self.own(inbound, id).filter(|c| c.remote == dreq.local_comm_id) else {
-            // Whatever its state was, it has ended here.
+            // This end has no such connection, so it confirms the end.
             let drep = Drep {
                 local_comm_id: dreq.remote_comm_id,
                 remote_comm_id: dreq.local_comm_id,
@@ -119,11 +119,12 @@ impl Cm {
         }
     }
 
-    /// Whom there are connections with, by address and by the slot that the peer's id begins with: processes, where the peers are ferroce's.
+    /// Returns the peers of all connections, by address and by the slot in the high bits of the peer's id. Each slot of a ferroce host is a
+    /// process.
     pub fn peers(&self) -> Vec<(Gid, u8)> {
         let mut peers = Vec::new();
         let mut from = (Gid::ZERO, Kind::Connection, CommId::NONE);
-        // From process to process, however many connections each has.
+        // One lookup per process, not per connection.
         while let Some((&(address, kind, id), _)) = self.by_peer.range(from..).next() {
             let slot = id.slot();
             if kind == Kind::Connection {

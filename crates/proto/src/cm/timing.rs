@@ -13,9 +13,9 @@ const LONGEST_SERVICE: u8 = 25;
 /// The longest TIMEWAIT.
 const LONGEST_TIMEWAIT: u8 = 20;
 
-/// The longest wait for the RTU: the time that Linux asks for.
+/// The longest wait for the RTU: the time that the REQ of Linux requests.
 const LONGEST_REP_WAIT_NS: u64 = 16 * exponent_ns(20);
-/// Repetitions of a REP to an address that has proven nothing, as TCP repeats a SYN-ACK: the REQ may be forged. A lost
+/// Repetitions of a REP to an unproven address, as TCP repeats a SYN-ACK: the REQ may be forged. A lost
 /// REP needs none, because the peer repeats its REQ. A lost RTU needs one, because the peer repeats nothing.
 const UNPROVEN_REPEATS: u8 = 5;
 /// The longest wait for the answer to a probe of a connection that may be stale: two response times of Linux.
@@ -126,7 +126,7 @@ impl Cm {
         self.arm(id, resend.next.min(resend.give_up));
     }
 
-    /// Probes whether the peer of an established connection still has it. If not, or without an answer, the connection ends.
+    /// Probes whether the peer of an established connection still has it. The connection ends if it has not, or does not answer.
     pub(super) fn probe_peer(&mut self, id: CommId, now: Time) {
         if self.connections.get(&id).is_none_or(|connection| connection.resend.is_some()) {
             return;
@@ -162,7 +162,7 @@ impl Cm {
         let pause_ns = if state == State::RepSent { patience_ns.min(response_ns) } else { patience_ns };
         resend.next = now + pause_ns;
         resend.interval_ns = response_ns;
-        // It names our id, which only a receiver of our message knows.
+        // The MRA contains our random id, so its sender has received our message.
         resend.repeats_left = None;
         resend.give_up = resend.give_up.max(now + patience_ns + response_ns);
         let next = resend.next;

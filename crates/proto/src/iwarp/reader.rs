@@ -1,10 +1,10 @@
 //! The stream reader: FPDUs out of bytes that arrive in any pieces.
 //!
-//! Payload is never collected. Each piece is handed out as it lies in the caller's buffer, so it is copied once: to its
-//! destination. If a CRC is in use, the reader continues it over the pieces, and reports the end of a segment only after the
-//! CRC was right. A segment that is cut may therefore be placed before its CRC is known. That is what hardware does, too: a
-//! message counts only when it completes, and a wrong CRC ends the connection before that. A segment that lies in the
-//! caller's buffer as a whole is checked before it is handed out.
+//! The reader does not collect payload. It returns each piece as a slice of the caller's buffer, so the payload is copied once: to
+//! its destination. If a CRC is in use, the reader continues it over the pieces, and reports the end of a segment only after
+//! the CRC was right. A segment that arrives in several pieces may therefore be placed before its CRC is checked. Hardware does
+//! the same: a message counts only when it completes, and a wrong CRC ends the connection before that. If the caller's buffer
+//! holds the whole segment, the reader checks it first.
 
 use super::wire::{
     AtomicRequest, AtomicResponse, CRC_LEN, DdpBuffer, DdpHeader, ImmediateData, LENGTH_LEN, MAX_HEAD,
@@ -42,7 +42,7 @@ impl Piece<'_> {
 pub struct Pending {
     /// The header of its segment.
     pub header: DdpHeader,
-    /// Payload bytes of the segment that are taken.
+    /// Payload bytes of the segment that the caller has taken.
     pub offset: u32,
     /// Payload bytes that are missing, at least one.
     pub len: u32,
@@ -65,7 +65,7 @@ pub enum Body {
     Terminate(Terminate),
 }
 
-/// What the reader found.
+/// An item of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     /// A piece of payload.
@@ -78,7 +78,7 @@ pub enum Item<'a> {
 enum Stage {
     /// Collects the header and the body of a message without payload.
     Head,
-    /// Hands out payload, of which `left` bytes are missing, at least one.
+    /// Returns payload, of which `left` bytes are missing, at least one.
     Payload { header: DdpHeader, segment_len: usize, left: usize },
     /// Collects pad and CRC.
     Trailer { header: DdpHeader, segment_len: usize },
@@ -113,7 +113,7 @@ impl Reader {
         }
     }
 
-    /// Whether the stream stands between two FPDUs, where it may end.
+    /// Whether the stream is between two FPDUs, where it may end.
     pub fn is_between(&self) -> bool {
         matches!(self.stage, Stage::Head) && self.head_len == 0
     }
@@ -146,8 +146,8 @@ impl Reader {
         Some(Pending { header, offset: (segment_len - left) as u32, len: left as u32, trailer_len })
     }
 
-    /// Skips payload that the caller has taken from the stream, less than is missing. Returns its place in the segment; `None` if that is
-    /// not possible: a CRC covers the payload.
+    /// Skips payload that the caller has taken from the stream, less than is missing. Returns its position in the segment, or `None`
+    /// if a CRC covers the payload, which must then be read.
     pub fn skip(&mut self, len: u32) -> Option<Piece<'static>> {
         let Stage::Payload { header, segment_len, left } = self.stage else { return None };
         let rest = left.checked_sub(len as usize).filter(|rest| *rest > 0 && !self.has_crc)?;
@@ -181,7 +181,7 @@ impl Reader {
         }
         let (len, header_len) = (self.ulpdu_len(), DdpHeader::len_of(self.head[LENGTH_LEN]));
         if self.head_len == CONTROLS_END {
-            // A wrong version explains more than the length does.
+            // Report a wrong version rather than a wrong length: it explains more.
             match DdpHeader::parse(&self.head[LENGTH_LEN..CONTROLS_END]) {
                 Err(StreamError::TooShort { .. }) | Ok(_) => {}
                 Err(error) => return Err(error),
@@ -267,7 +267,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The item that ends a segment whose payload was handed out before, or a message without payload.
+    /// The item that ends a segment whose payload was returned before, or a message without payload.
     fn ended<'a>(&self, header: DdpHeader, segment_len: usize) -> Result<Item<'a>, StreamError> {
         let body = &self.head
             [LENGTH_LEN + header.encoded_len()..LENGTH_LEN + self.ulpdu_len().min(MAX_HEAD - LENGTH_LEN)];
@@ -294,7 +294,7 @@ fn take<'a>(bytes: &mut &'a [u8], most: usize) -> &'a [u8] {
     now
 }
 
-/// Fills `buffer`, of which `have` bytes are there. Returns whether it is full.
+/// Fills `buffer`, whose first `have` bytes are filled already. Returns whether it is full.
 fn fill(buffer: &mut [u8], have: &mut usize, bytes: &mut &[u8]) -> bool {
     let now = take(bytes, buffer.len() - *have);
     buffer[*have..*have + now.len()].copy_from_slice(now);

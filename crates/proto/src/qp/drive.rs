@@ -73,7 +73,7 @@ impl Qp {
         match (&self.machine, self.attr.state) {
             (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => {
                 let requester = rc.0.deadline();
-                // Almost never: out-of-order packets are kept.
+                // The responder rarely has a deadline: only while out-of-order packets are kept.
                 rc.1.deadline().map_or(requester, |at| Some(requester.map_or(at, |other| at.min(other))))
             }
             (Machine::Rc(rc), QpState::Rtr) => rc.1.deadline(),
@@ -102,7 +102,7 @@ impl Qp {
     }
 
     /// Handles a fatal outcome: RC enters ERR, UC and UD enter SQE (IBA 10.3.1).
-    #[inline(always)] // nearly every outcome is none
+    #[inline(always)] // nearly every outcome is `Ok`
     pub(super) fn settle<H: Host>(&mut self, outcome: Result<(), Fatal>, now: Time, host: &mut H) {
         if outcome.is_err() {
             self.stop(now, host);

@@ -18,7 +18,7 @@ use crate::wire::{PiggybackedAck, SendOnly};
 
 impl Qp {
     /// Executes a request if it is the only one and no limit blocks it. If declined, the queue pair is unchanged.
-    #[inline(always)] // the caller often knows the operation
+    #[inline(always)] // the operation is often a constant of the caller
     pub fn try_post<'a, H: Host>(
         &mut self,
         wr: impl Fn() -> SendWr<'a>,
@@ -78,7 +78,7 @@ impl Qp {
             return Attempt::Declined;
         }
         // The packet is sent; the rest is off the latency path.
-        // An operation copied as a whole would wait for its parts to be stored, and they wait behind the packet's.
+        // A copy of the whole operation would wait for the stores of its fields, which wait behind the stores of the packet.
         let op = if let SendOp::SendImm(imm) = op { SendOp::SendImm(imm) } else { SendOp::Send };
         let wqe = self.sq.push(&SendWr { op, ud: None, srq: None, ..wr() }, len, io.id.signal_all);
         (wqe.segment, wqe.packets) = (mtu, 1);

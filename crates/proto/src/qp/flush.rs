@@ -77,7 +77,7 @@ impl Qp {
 
     pub(super) fn flush_recvs<H: Host>(&mut self, now: Time, host: &mut H) {
         let mut io = io!(self, now, host);
-        let in_hand = match &mut self.machine {
+        let current = match &mut self.machine {
             Machine::Rc(rc) => {
                 rc.1.halt();
                 rc.1.inbound().take_recv()
@@ -85,7 +85,7 @@ impl Qp {
             Machine::Uc(uc) => uc.1.inbound().take_recv(),
             Machine::Ud(ud) => ud.take_recv().map(|wr_id| (Side::Recv, wr_id)),
         };
-        if let Some((side, wr_id)) = in_hand {
+        if let Some((side, wr_id)) = current {
             flush_one(&mut io, side, wr_id, WcOpcode::Recv);
         }
         flush_queued_recvs(&mut self.rq, &mut io);

@@ -1,4 +1,4 @@
-//! What a queue pair did beside moving data: the events that a person looks for when it is slow or has failed.
+//! Events of a queue pair other than data transfer. They explain why it is slow or has failed.
 
 use super::state::state_name;
 use super::{DropReason, Reason, RefusalReason};
@@ -12,7 +12,7 @@ use core::fmt;
 pub enum HistoryEvent {
     /// It entered this state.
     State(QpState),
-    /// Packets were sent again; the count is theirs.
+    /// Packets were retransmitted; the count is the number of packets.
     Retransmitted,
     /// The transport timer expired.
     Timeout,
@@ -32,9 +32,9 @@ pub enum HistoryEvent {
     Refused(RefusalReason),
     /// A work request failed.
     Failed {
-        /// How.
+        /// Status of the completion.
         status: WcStatus,
-        /// The program's name for it.
+        /// Work request id of the program.
         wr_id: u64,
         /// The completion's `vendor_err`: a [`Reason`].
         vendor_err: u32,

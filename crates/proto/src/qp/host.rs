@@ -38,9 +38,9 @@ pub enum TxPayload<'a> {
         addr: u64,
         /// Number of bytes.
         len: u32,
-        /// Bytes from `addr` on that READs of the peer await: of this one, and of those that continue it.
+        /// Bytes from `addr` on that the peer waits for: those of this READ, and of the READs that continue it.
         rest: u32,
-        /// Whether no earlier `rest` contained them.
+        /// Whether this is the first packet of that range.
         is_first: bool,
         /// Whether the response is repeated. The peer may have the first one, and the program may have freed the memory.
         is_repeated: bool,
@@ -237,7 +237,7 @@ pub trait Egress {
     }
 }
 
-/// Whether arriving data ends what is reported next. A host may defer data before that.
+/// Whether a completion or an ACK may follow the arriving data. A host may defer data until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// More data of the message follows, and nothing is reported before it: neither a completion, nor the ACK of the message.
@@ -269,7 +269,7 @@ pub trait Memory {
         Attempt::Declined
     }
 
-    /// Copies a rendezvous message from the peer's memory to where its WRITE goes. Checks as [`Self::write_remote`] does. If declined, the
+    /// Copies a rendezvous message from the peer's memory to the target of its WRITE. Checks as [`Self::write_remote`] does. If declined, the
     /// packets of the message write the bytes, or report the fault.
     fn fetch_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, source: &SourceRef) -> Attempt {
         let _ = (pd, rkey, addr, source);
@@ -346,13 +346,13 @@ pub trait Events {
     fn explain(&mut self, why: fmt::Arguments<'_>);
 
     /// Keeps an event that happened `count` times, if the host keeps a history. Drops, refusals, completions and asynchronous events are
-    /// not among them: the host sees those already.
+    /// not among them: the host receives those by other calls.
     fn record(&mut self, event: HistoryEvent, count: u32) {
         let _ = (event, count);
     }
 }
 
-/// What every wire needs of the NIC: memory and events.
+/// Services of the NIC for every wire: memory and events.
 pub trait HostServices: Memory + Events {}
 
 impl<T: Memory + Events> HostServices for T {}

@@ -175,8 +175,9 @@ impl Inbound {
         io: &mut Io<'_, H>,
     ) -> Result<bool, Refusal> {
         let op = view.operation();
-        // Check this before writing: the requester retransmits the whole packet after an RNR NAK. Where the message is several packets
-        // of the path MTU, a bad key is refused with the first of them, before the last one takes a receive. So it is with a large packet.
+        // The receive is taken before anything is written: after an RNR NAK the requester retransmits the whole packet. A large packet
+        // stands for several packets of the path MTU. Their first one would be refused for a bad key before the last one takes a
+        // receive, so the key of a large packet is checked first.
         let (takes_recv, is_large) = (view.imm().is_some(), view.len() > io.mtu() as usize);
         if takes_recv && !is_large {
             self.ensure_recv(view.xrceth(), rq, io)?;
@@ -201,7 +202,7 @@ impl Inbound {
             && let Err(refusal) = view.place_remote(self.rkey, self.addr, io)
         {
             if refusal == Refusal::NotFetched {
-                // The packets of the message begin it anew, and use the receive.
+                // The packets of the message start it again, and use the same receive.
                 self.abandon();
             }
             return Err(refusal);
@@ -246,7 +247,7 @@ impl Inbound {
     /// Advances over a packet that was placed early.
     pub(crate) fn pass_placed<H: HostServices>(&mut self, io: &mut Io<'_, H>) -> Result<(), MemoryFault> {
         let len = self.segment;
-        // The region may have been deregistered since; in order, this packet would fail.
+        // The region may have been deregistered after the packet was placed. Then this packet fails, as it would in order.
         io.host.check_remote(io.pd, self.rkey, self.addr, u64::from(len), Access::REMOTE_WRITE)?;
         self.addr = self.addr.wrapping_add(u64::from(len));
         self.left = self.left.saturating_sub(len);
@@ -291,7 +292,7 @@ impl Inbound {
     }
 
     /// Completes the current receive.
-    #[inline(always)] // then the completion is made where it will lie
+    #[inline(always)] // so that the completion is built in its final location
     fn finish_recv<V: MessagePart, H: HostServices>(
         &mut self,
         view: &V,

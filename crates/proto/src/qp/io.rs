@@ -35,7 +35,7 @@ impl Identity {
             transport: config.transport,
             service: service_of(config.transport),
             pd: config.pd,
-            // A request of XRC names its queue, whose domain then counts for all of it.
+            // An XRC request names its shared receive queue. The protection domain of that queue applies to the whole request.
             recv_pd: config.shared_recv.filter(|_| !config.transport.is_xrc()),
             signal_all: config.signal_all,
             shared_recv: config.shared_recv.is_some() || config.transport == Transport::XrcTgt,

@@ -1,5 +1,5 @@
-//! The queue pair: a machine that takes work requests, packets and time in, and gives packets, completions and
-//! deadlines out.
+//! The queue pair: a state machine. Its input is work requests, packets and time; its output is packets, completions and
+//! deadlines.
 //!
 //! # How to drive a [`Qp`]
 //! 1. **In:** [`Qp::modify`], [`Qp::post_send`], [`Qp::post_recv`], [`Qp::receive`] for every packet with this
@@ -17,7 +17,7 @@
 //! | `rc`, `uc`, `ud` | the transports |
 //! | `inbound` | the checks on a SEND or WRITE coming in, shared by RC and UC |
 //! | `view` | a packet as those checks read it |
-//! | `segment` | cutting a message into packets, and what the host is handed |
+//! | `segment` | cutting a message into packets; what the host receives |
 //! | `local` | requests that execute locally |
 //! | `sq`, `rq` | the queues |
 //! | `post`, `execute`, `modify`, `receive`, `drive`, `flush` | the calls |
@@ -254,8 +254,7 @@ impl Qp {
         }
         may_change
     }
-    /// Sets how much unused sending time a rate of its congestion control may be made up for, in nanoseconds: threads wake up late, a
-    /// simulated clock does not.
+    /// Sets how much unused sending time pacing may make up for, in nanoseconds. Threads wake up late; a simulated clock does not.
     pub fn set_pacing_credit(&mut self, credit_ns: u64) {
         if let Machine::Rc(rc) = &mut self.machine {
             rc.0.set_pacing_credit(credit_ns);

@@ -19,7 +19,7 @@ pub(super) struct NotificationPoint {
     sent_at: Option<Time>,
 }
 
-/// Time between two CNPs of a queue pair if its congestion control does not care: that of DCQCN's paper.
+/// Time between two CNPs of a queue pair whose congestion control does not set one: the value of the DCQCN paper.
 const INTERVAL_NS: u64 = 50_000;
 
 impl NotificationPoint {
@@ -28,8 +28,8 @@ impl NotificationPoint {
         NotificationPoint { interval_ns, sent_at: None }
     }
 
-    /// Whether a mark counts. Within the interval after the last one that did, it is forgotten: if the congestion lasts, there
-    /// will be others.
+    /// Whether a mark counts. Marks within the interval after the last counted one are ignored: congestion that lasts causes
+    /// further marks.
     pub(super) fn counts(&self, now: Time) -> bool {
         self.sent_at.is_none_or(|at| now.since_ns(at) >= self.interval_ns)
     }
@@ -73,7 +73,7 @@ impl Qp {
     }
 
     /// Records an admitted response that a switch marked. The requester itself decides how fast READ responses come: it requests
-    /// them in parts, as its window and its rate allow. ACKs are few.
+    /// them in parts, as its window and its rate allow. Marks on ACKs only count as statistics: ACKs are few.
     #[cold]
     #[inline(never)]
     pub(super) fn on_marked_response(&mut self, operation: Operation, now: Time) {
@@ -85,8 +85,8 @@ impl Qp {
         }
     }
 
-    /// Handles a CNP. It has a service of its own and is no part of the packet sequence. Whoever forges the address of the peer can slow
-    /// this queue pair down, to the minimum rate of its congestion control.
+    /// Handles a CNP. It has a service of its own and does not belong to the packet sequence. A forged CNP with the address of the peer
+    /// slows this queue pair down, at worst to the minimum rate of its congestion control.
     pub(super) fn receive_cnp<H: Host>(&mut self, arrival: &Arrival, now: Time, host: &mut H) -> Terms {
         let qpn = self.id.qpn;
         let is_connected = self.id.transport != Transport::Ud

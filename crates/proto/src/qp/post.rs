@@ -120,8 +120,8 @@ pub enum Posted {
 impl Qp {
     /// Posts a send. After [`Posted::Queued`], the caller must call [`Qp::poll_requests`].
     ///
-    /// `wr` reads the request wherever it lies, each time the same. So only a request that is queued is ever stored in memory: one
-    /// that executes at once stays in registers.
+    /// Each call of `wr` reads the same request from the caller. So only a queued request is copied to memory; a request that executes
+    /// immediately stays in registers.
     #[inline(always)] // as `Qp::try_post`
     pub fn post_send<'a, H: Host>(
         &mut self,

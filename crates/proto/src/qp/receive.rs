@@ -28,8 +28,8 @@ pub struct Arrival {
     pub hop_limit: u8,
     /// Slot of the process whose shared memory ring carried the packet; `None` for a network packet.
     pub ring: Option<u8>,
-    /// Time from the arrival at this host to now, in nanoseconds; 0 where the link does not measure it. It is no part of the RTT
-    /// that a congestion control gets: it is the time until this thread had a processor.
+    /// Time from the arrival at this host to now, in nanoseconds; 0 where the link does not measure it. The RTT
+    /// for congestion control excludes it: during this time the packet waited for this thread to run.
     pub age_ns: u32,
 }
 
@@ -46,7 +46,7 @@ pub enum Terms {
 impl Qp {
     /// Handles the bytes of a packet from its BTH to its padding, addressed to this queue pair or a multicast group of
     /// it. The clock is read only if the packet arms a timer or samples the RTT.
-    #[inline(always)] // then the fast views are never stored
+    #[inline(always)] // so that the fast views stay in registers
     pub fn receive<H: Host>(
         &mut self,
         arrival: &Arrival,
@@ -67,7 +67,7 @@ impl Qp {
         }
     }
 
-    /// Handles any packet but those of the fast views.
+    /// Handles a packet that no fast view parses.
     #[inline(never)]
     fn receive_other<H: Host>(
         &mut self,
@@ -109,7 +109,7 @@ impl Qp {
         }
     }
 
-    /// Handles a packet that is not an RC request or has no fast view.
+    /// Handles a packet with parsed headers.
     fn receive_packet<H: Host>(
         &mut self,
         arrival: &Arrival,
@@ -166,7 +166,7 @@ impl Qp {
         })
     }
 
-    /// Handles a response to a request of an RC connection. `handle` does what its kind requires.
+    /// Handles a response to a request of an RC connection. `handle` is the handler for its kind.
     #[inline(always)]
     fn receive_response<V: View, H: Host>(
         &mut self,

@@ -18,7 +18,7 @@ listed! {
         ReceiveTooSmall = 2 => "receive_too_small",
         /// A receive whose memory is not accessible.
         ReceiveMemory = 3 => "receive_memory",
-        /// A key that names no region, and most likely never did.
+        /// A key that no region has, and most likely none ever had.
         NoSuchKey = 4 => "no_such_key",
         /// Memory of another protection domain.
         WrongPd = 5 => "wrong_pd",
@@ -28,7 +28,7 @@ listed! {
         Denied = 7 => "denied",
         /// A type 2 memory window bound to another queue pair.
         WrongQp = 8 => "wrong_qp",
-        /// An atomic at an address that is no multiple of 8.
+        /// An atomic at an address that is not a multiple of 8.
         Misaligned = 9 => "misaligned",
         /// A page of an on-demand region that is not present, or memory of a GPU that its driver refuses.
         NotPresent = 10 => "not_present",

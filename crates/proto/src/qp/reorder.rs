@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The reorder memory that the queue pairs of a NIC share. A stranger who knows the addresses of two peers can send
+/// The reorder memory that the queue pairs of a NIC share. Anyone with the addresses of two peers can forge
 /// out-of-order packets to every queue pair, so the sum is bounded.
 #[derive(Debug)]
 pub struct ReorderBudget {

@@ -95,8 +95,8 @@ impl RecvQueue {
 
     /// Ring index of a position that exceeds the ring at most once: no division is needed.
     #[inline]
-    fn wrap(&self, place: usize) -> usize {
-        if place >= self.ring.len() { place - self.ring.len() } else { place }
+    fn wrap(&self, index: usize) -> usize {
+        if index >= self.ring.len() { index - self.ring.len() } else { index }
     }
 
     /// Adds a request. Returns whether it fit; a full queue or too many SGEs refuse it.

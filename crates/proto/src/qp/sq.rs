@@ -27,7 +27,7 @@ pub(crate) struct SendWqe {
     pub(crate) solicited: bool,
 }
 
-/// The request as its poster knows it.
+/// Shows the request in the terms of the posted work request.
 impl fmt::Display for SendWqe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, remote) = match self.op {
@@ -214,11 +214,11 @@ impl SendQueue {
                 (0, true)
             }
         };
-        if let (Some(target), Some(place)) = (wr.ud, self.targets.get_mut(slot)) {
-            *place = target;
+        if let (Some(target), Some(entry)) = (wr.ud, self.targets.get_mut(slot)) {
+            *entry = target;
         }
-        if let (Some(srq), Some(place)) = (wr.srq, self.srqs.get_mut(slot)) {
-            *place = srq;
+        if let (Some(srq), Some(entry)) = (wr.srq, self.srqs.get_mut(slot)) {
+            *entry = srq;
         }
         self.ring[slot] = SendWqe {
             wr_id: wr.wr_id,

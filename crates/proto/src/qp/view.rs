@@ -108,7 +108,7 @@ impl MessagePart for Packet<'_> {
     fn payload(&self) -> &[u8] {
         self.payload
     }
-    /// The rest of a UC message may never arrive, and the program learns nothing about it.
+    /// Every packet of a UC message counts as the last: the rest of the message may never arrive, and the data must be visible then.
     fn placement(&self) -> Placement {
         let Opcode { service, operation } = self.headers.bth.opcode;
         Placement::of(operation.ends_message() || service == Service::Uc)

@@ -1,4 +1,4 @@
-//! What a memory region allows.
+//! Access rights of memory regions and queue pairs.
 
 use bitflags::bitflags;
 use core::fmt;

@@ -35,7 +35,7 @@ impl Mtu {
     pub fn from_code(code: u32) -> Option<Mtu> {
         Mtu::ALL.into_iter().find(|m| *m as u32 == code)
     }
-    /// The largest MTU whose packets (plus at most 80 bytes of headers) fit a network MTU.
+    /// The largest MTU whose packets (plus at most 84 bytes of headers) fit a network MTU.
     pub fn fitting(network_mtu: u32) -> Mtu {
         let fits = |m: &Mtu| m.bytes() + Self::HEADROOM <= network_mtu;
         Mtu::ALL.into_iter().rev().find(fits).unwrap_or(Mtu::B256)
@@ -76,6 +76,6 @@ pub struct Route {
     pub hop_limit: u8,
     /// Traffic class (TOS).
     pub traffic_class: u8,
-    /// Picks one of the link's source ports, so that switches see different flows.
+    /// Selects one of the link's source ports, so that switches distinguish the flows.
     pub entropy: u16,
 }

@@ -1,4 +1,4 @@
-//! Queue pair attributes: what is given at creation, what `modify` sets and `query` returns.
+//! Queue pair attributes: those of creation, and those that `modify` sets and `query` returns.
 
 use super::{Access, AddressVector, Mtu};
 use crate::ids::{Psn, Qkey, Qpn};
@@ -15,7 +15,7 @@ pub enum Transport {
     Ud,
     /// Extended reliable connection, the end that sends (IBA annex A14).
     XrcIni,
-    /// Extended reliable connection, the end that receives: into whichever shared queue each request names.
+    /// Extended reliable connection, the end that receives, into the shared queue that each request names.
     XrcTgt,
 }
 
@@ -45,7 +45,7 @@ pub enum QpState {
     /// Just created: nothing may be posted.
     #[default]
     Reset = 0,
-    /// Receives may be posted, and wait.
+    /// Receives may be posted; they wait.
     Init = 1,
     /// Ready to receive.
     Rtr = 2,
@@ -94,7 +94,7 @@ pub struct QpCap {
 }
 
 bitflags! {
-    /// Which fields of a [`QpAttr`] count; the bit values are those of the verbs ABI.
+    /// Which fields of a [`QpAttr`] are valid; the bit values are those of the verbs ABI.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AttrMask: u32 {
         /// `state`.
@@ -149,7 +149,7 @@ bitflags! {
 pub struct QpAttr {
     /// State to move to.
     pub state: QpState,
-    /// State the caller believes the QP is in.
+    /// State that the caller expects the QP to be in.
     pub cur_state: QpState,
     /// Path MTU.
     pub path_mtu: Mtu,
@@ -163,7 +163,7 @@ pub struct QpAttr {
     pub sq_psn: Psn,
     /// The peer's QP.
     pub dest_qpn: Qpn,
-    /// What the peer may do through this QP.
+    /// Rights of the peer through this QP.
     pub access: Access,
     /// Queue sizes.
     pub cap: QpCap,
@@ -187,12 +187,12 @@ pub struct QpAttr {
     pub min_rnr_timer: u8,
     /// Port, always 1.
     pub port: u8,
-    /// Transport timer exponent: 4.096 us * 2^n, 0 means never (C9-140). Kept as the exponent, since `query` must
-    /// return the very number that was set.
+    /// Transport timer exponent: 4.096 us * 2^n, 0 means never (C9-140). Stored as the exponent, because `query` must
+    /// return the same number.
     pub timeout: u8,
     /// How often a request is repeated without an answer, 3 bits.
     pub retry_cnt: u8,
-    /// How often after RNR NAKs, 3 bits; 7 means for ever.
+    /// How often it is repeated after RNR NAKs, 3 bits; 7 means without limit.
     pub rnr_retry: u8,
     /// Port of the alternate path.
     pub alt_port: u8,

@@ -13,7 +13,7 @@ pub enum WcStatus {
     Success = 0,
     /// The message does not fit the posted buffer, or is larger than the transport allows.
     LocLenErr = 1,
-    /// The work request contradicts the QP.
+    /// The QP does not allow the work request.
     LocQpOpErr = 2,
     /// Local EE context error (reliable datagram, which no device implements).
     LocEecOpErr = 3,
@@ -23,7 +23,7 @@ pub enum WcStatus {
     WrFlushErr = 5,
     /// A memory window could not be bound.
     MwBindErr = 6,
-    /// The peer answered with something that is no answer.
+    /// The peer sent an invalid response.
     BadRespErr = 7,
     /// A protection error on a local buffer while the peer's WRITE with immediate was received.
     LocAccessErr = 8,
@@ -91,9 +91,9 @@ bitflags! {
     pub struct WcFlags: u32 {
         /// The first 40 bytes of the buffer are a GRH (datagrams).
         const GRH = 1;
-        /// `imm` counts.
+        /// `imm` is valid.
         const WITH_IMM = 1 << 1;
-        /// `invalidated` counts.
+        /// `invalidated` is valid.
         const WITH_INV = 1 << 3;
     }
 }
@@ -101,11 +101,11 @@ bitflags! {
 /// A work completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// The caller's number for the work request.
+    /// Work request id of the program.
     pub wr_id: u64,
-    /// How it ended. Unless `Success`, only `wr_id`, `status`, `qpn` and `vendor_err` count.
+    /// How it ended. Unless `Success`, only `wr_id`, `status`, `qpn` and `vendor_err` are valid.
     pub status: WcStatus,
-    /// What it was.
+    /// Its operation.
     pub opcode: WcOpcode,
     /// Bytes received, or transferred by a READ or atomic.
     pub byte_len: u32,
@@ -117,12 +117,12 @@ pub struct Completion {
     pub qpn: Qpn,
     /// The sender's QP (datagrams).
     pub src_qpn: Qpn,
-    /// Which optional fields count.
+    /// Which optional fields are valid.
     pub flags: WcFlags,
     /// Why, for a status that is not `Success`: see [`crate::qp::Reason`].
     pub vendor_err: u32,
     /// Service level; for datagrams the network type of the packet (1 = IPv6, 2 = IPv4), as RoCE NICs report it.
     pub sl: u8,
-    /// Whether the message asked for a solicited event.
+    /// Whether the message requested a solicited event.
     pub solicited: bool,
 }

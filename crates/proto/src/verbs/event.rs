@@ -9,7 +9,7 @@ use crate::ids::Qpn;
 pub enum EventKind {
     /// A CQ overflowed.
     CqErr = 0,
-    /// A QP failed beyond what its completions can say.
+    /// A QP failed for a reason that no completion reports.
     QpFatal = 1,
     /// The peer's request was invalid.
     QpReqErr = 2,
@@ -39,7 +39,7 @@ pub enum EventKind {
     SrqErr = 14,
     /// A shared receive queue fell below its limit.
     SrqLimitReached = 15,
-    /// A QP on a shared receive queue in error took its last work request.
+    /// A QP in ERR has taken its last receive from a shared receive queue.
     QpLastWqeReached = 16,
     /// Clients should register again (InfiniBand only).
     ClientReregister = 17,

@@ -40,9 +40,9 @@ pub enum MemoryFault {
     OutOfRange {
         /// The key.
         key: u32,
-        /// First byte asked for.
+        /// First byte requested.
         addr: u64,
-        /// Number of bytes asked for.
+        /// Number of bytes requested.
         len: u64,
         /// First byte of the region.
         start: u64,
@@ -54,17 +54,17 @@ pub enum MemoryFault {
     Denied {
         /// The key.
         key: u32,
-        /// What was needed.
+        /// The required rights.
         need: Access,
-        /// What is granted.
+        /// The granted rights.
         have: Access,
     },
-    /// The queue pair does not grant this right, whatever the region does.
+    /// The queue pair does not grant this right. The rights of the region do not matter.
     #[error("the access flags of the QP grant {have}, the operation needs {need}; set it in qp_access_flags")]
     QpDenies {
-        /// What was needed.
+        /// The required rights.
         need: Access,
-        /// What is granted.
+        /// The granted rights.
         have: Access,
     },
     /// The address of an atomic is not a multiple of 8.
@@ -80,7 +80,7 @@ pub enum MemoryFault {
         key: u32,
         /// The queue pair it was bound through.
         bound: Qpn,
-        /// The one that tries.
+        /// The queue pair that used the key.
         qp: Qpn,
     },
     /// A memory window of type 2 must be invalidated before it is bound again.
@@ -97,20 +97,20 @@ pub enum MemoryFault {
         /// The window's key.
         key: u32,
     },
-    /// A page is not there, or cannot be written: the program unmapped it, or never mapped it.
+    /// A page is not mapped, or not writable: the program unmapped it, or never mapped it.
     #[error("{len} bytes at {addr:#x} are not (all) mapped, or not writable")]
     NotPresent {
-        /// First byte asked for, in the address space of the process.
+        /// First byte requested, in the address space of the process.
         addr: u64,
-        /// Number of bytes asked for.
+        /// Number of bytes requested.
         len: u64,
     },
     /// The CUDA driver refused access to memory of a GPU.
     #[error("the CUDA driver refused access to {len} bytes of GPU memory at {addr:#x} (CUresult {status})")]
     Gpu {
-        /// First byte asked for, in the address space of the process.
+        /// First byte requested, in the address space of the process.
         addr: u64,
-        /// Number of bytes asked for.
+        /// Number of bytes requested.
         len: u64,
         /// The driver's result code (`CUresult`).
         status: i32,

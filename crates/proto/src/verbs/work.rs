@@ -5,7 +5,7 @@ use crate::ids::{LKey, Qkey, Qpn, RKey, Srqn};
 use bitflags::bitflags;
 
 /// Scatter/gather entry: a piece of registered local memory. Laid out as in the verbs ABI, so that a C program's
-/// list can be used as it lies there.
+/// list is used without a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Sge {
@@ -25,7 +25,7 @@ bitflags! {
         const FENCE = 1;
         /// Make a completion even if the QP does not signal all.
         const SIGNALED = 1 << 1;
-        /// Raise an event at the receiver that armed its CQ for solicited ones.
+        /// Raise an event at the receiver if its CQ is armed for solicited completions.
         const SOLICITED = 1 << 2;
         /// The data was copied at posting time.
         const INLINE = 1 << 3;
@@ -44,13 +44,13 @@ pub enum AtomicOp {
     },
     /// Add to the value.
     FetchAdd {
-        /// What to add.
+        /// The addend.
         add: u64,
     },
 }
 
 impl AtomicOp {
-    /// What the memory holds after the operation found `old` there.
+    /// The new value of memory that contains `old`.
     pub const fn apply(self, old: u64) -> u64 {
         match self {
             AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
@@ -60,12 +60,12 @@ impl AtomicOp {
     }
 }
 
-/// How far down a flush pushes earlier writes, and how many of them.
+/// Placement type and range of a flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlushWhat {
-    /// Until they are globally visible.
+    /// Earlier writes become globally visible.
     pub global: bool,
-    /// Until they survive a loss of power. No region of ours grants that.
+    /// Earlier writes become persistent. No region of ferroce grants that.
     pub persistent: bool,
     /// All bytes of the region, not only those named.
     pub whole_region: bool,
@@ -76,15 +76,15 @@ pub struct FlushWhat {
 pub struct MwBind {
     /// Number of the window within its device.
     pub window: u32,
-    /// The window's key from now on, in its low eight bits. The other 24 stay as they are, whatever these are.
+    /// Its low eight bits become those of the window's key. Its other 24 bits are ignored: those of the window's key stay.
     pub rkey: RKey,
     /// The region.
     pub lkey: LKey,
-    /// First byte, as the region counts.
+    /// Address of the first byte, in the addresses of the region.
     pub addr: u64,
     /// Number of bytes; none leaves a window of type 1 unbound, and is refused for type 2.
     pub len: u64,
-    /// What the peer may do there, and whether it counts from zero.
+    /// Rights of the peer there, and whether addresses count from zero.
     pub access: Access,
 }
 
@@ -139,7 +139,7 @@ pub enum SendOp {
         /// The bytes, in the order of memory.
         value: [u8; 8],
     },
-    /// Complete once earlier writes are where `what` wants them.
+    /// Complete once earlier writes have the placement that `what` requests.
     Flush {
         /// First byte.
         addr: u64,
@@ -147,7 +147,7 @@ pub enum SendOp {
         rkey: RKey,
         /// Number of bytes.
         len: u32,
-        /// How much, and how far down.
+        /// Placement type and range.
         what: FlushWhat,
     },
     /// Make a local key invalid.
@@ -161,7 +161,7 @@ pub enum SendOp {
 pub enum Payload<'a> {
     /// Registered memory, read when the packet is made (or written, for READ and atomics).
     Sges(&'a [Sge]),
-    /// Bytes copied now.
+    /// Bytes that are copied when the request is posted.
     Inline(&'a [u8]),
 }
 

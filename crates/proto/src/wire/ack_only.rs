@@ -51,8 +51,8 @@ impl AckOnly {
             u32::from_be_bytes(self.aeth().to_bytes()),
         ];
         let mut out = [0; AckOnly::LEN];
-        for (place, word) in out.chunks_exact_mut(4).zip(words) {
-            place.copy_from_slice(&word.to_be_bytes());
+        for (bytes, word) in out.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_be_bytes());
         }
         out
     }
@@ -130,7 +130,7 @@ mod tests {
         for cut in 0..whole.len() {
             assert_eq!(AckOnly::parse(&whole[..cut]), None, "{cut}");
         }
-        // What it reads the same way as the general parser, or what both ignore.
+        // Either both parsers read a bit the same way, or both ignore it.
         for bit in 0..AckOnly::LEN * 8 {
             let mut other = whole;
             other[bit / 8] ^= 0x80 >> (bit % 8);

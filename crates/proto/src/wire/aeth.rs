@@ -1,4 +1,4 @@
-//! Acknowledge extended transport header: how it went, and how far the responder is (IBA 9.3).
+//! Acknowledge extended transport header: the outcome, and the progress of the responder (IBA 9.3).
 
 use super::Malformed;
 use super::malformed::first_bytes;
@@ -13,7 +13,7 @@ const NAK: u8 = 3;
 /// Acknowledge extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// Positive, or what went wrong.
+    /// Positive, or the reason of the NAK.
     pub syndrome: Syndrome,
     /// Message sequence number: messages completed by the responder, 24 bits.
     pub msn: u32,
@@ -42,11 +42,11 @@ pub enum Syndrome {
 pub enum NakCode {
     /// A packet is missing: retransmit from the expected PSN.
     PsnSequence = 0,
-    /// The request makes no sense to the responder.
+    /// The responder does not support the request, or it is invalid.
     InvalidRequest = 1,
     /// Memory protection refused it.
     RemoteAccess = 2,
-    /// The responder failed by itself.
+    /// The responder failed for a reason of its own.
     RemoteOperational = 3,
     /// Reliable datagram only.
     InvalidRdRequest = 4,
@@ -56,7 +56,7 @@ impl Syndrome {
     /// Credit code of a responder without end-to-end flow control.
     pub const ACK_NO_CREDIT: Syndrome = Syndrome::Ack { credit: 31 };
 
-    /// The syndrome behind a byte.
+    /// The syndrome of a byte.
     #[inline]
     pub const fn from_byte(byte: u8) -> Result<Syndrome, Malformed> {
         let value = byte & VALUE_MASK;

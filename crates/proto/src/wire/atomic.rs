@@ -1,4 +1,4 @@
-//! Atomic extended transport header: where, and with which operands (IBA 9.3).
+//! Atomic extended transport header: address, key and operands (IBA 9.3).
 
 use super::malformed::first_bytes;
 use super::{Malformed, Reth};
@@ -7,11 +7,11 @@ use crate::ids::RKey;
 /// Atomic extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// The 8 bytes to work on.
+    /// Address of the 8 bytes.
     pub addr: u64,
     /// Key of the region.
     pub rkey: RKey,
-    /// New value of a compare and swap, or what a fetch and add adds.
+    /// New value of a compare and swap, or the addend of a fetch and add.
     pub swap_or_add: u64,
     /// Value that a compare and swap expects.
     pub compare: u64,
@@ -25,7 +25,7 @@ impl AtomicEth {
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<AtomicEth, Malformed> {
         let b: &[u8; AtomicEth::LEN] = first_bytes(bytes)?;
-        // Address and key stand as in an RETH; the operands begin where its length would.
+        // Address and key have the offsets of an RETH. The operands begin at the offset of its length.
         let Reth { addr, rkey, .. } = Reth::parse(b)?;
         let operand = |at: usize| first_bytes(&b[at..]).map(|b: &[u8; 8]| u64::from_be_bytes(*b));
         Ok(AtomicEth { addr, rkey, swap_or_add: operand(12)?, compare: operand(20)? })

@@ -23,11 +23,11 @@ pub(super) const SELECTIVE: u8 = 0x01;
 /// Base transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// What the packet is.
+    /// Service and operation of the packet.
     pub opcode: Opcode,
-    /// Solicited event: the receiver's completion may wake a waiter for solicited completions.
+    /// Solicited event: the completion at the receiver raises an event on a CQ that is armed for solicited completions.
     pub solicited: bool,
-    /// Migration state; set, as hardware sets it when no path migration goes on.
+    /// Migration state. Set, as hardware does while no path migration is in progress.
     pub mig_req: bool,
     /// Pad bytes after the payload, 0..=3.
     pub pad: u8,
@@ -39,7 +39,7 @@ pub struct Bth {
     pub becn: bool,
     /// Queue pair that the packet goes to.
     pub dest_qpn: Qpn,
-    /// Whether the responder should acknowledge now.
+    /// Whether the packet requests an ACK.
     pub ack_req: bool,
     /// A reserved bit with which ferroce peers recognise each other. On the first request of a connection, it means that the
     /// requester supports the extensions. On an ACK, or a READ response with a regular AETH, it means that the responder
@@ -148,12 +148,12 @@ pub struct BthRun {
 }
 
 impl BthRun {
-    /// A run that begins with this one.
+    /// A run that begins with this BTH.
     pub fn new(first: &Bth) -> BthRun {
         BthRun { bytes: first.to_bytes(), psn: first.psn }
     }
 
-    /// Encodes the next one.
+    /// Encodes the next BTH of the run.
     #[inline]
     pub fn next_bytes(&mut self) -> [u8; Bth::LEN] {
         let bytes = self.bytes;
@@ -163,7 +163,7 @@ impl BthRun {
     }
 }
 
-/// Destination of a packet, read without parsing the rest: enough to steer it to the right process.
+/// Destination of a packet, without parsing the rest. It is enough to steer the packet to a process.
 #[inline]
 pub fn dest_qpn(bytes: &[u8]) -> Option<Qpn> {
     let b: &[u8; Bth::LEN] = bytes.first_chunk()?;

@@ -1,4 +1,4 @@
-//! Datagram extended transport header: who speaks, and by which right (IBA 9.3).
+//! Datagram extended transport header: source queue pair and Q_Key (IBA 9.3).
 
 use super::Malformed;
 use super::malformed::first_bytes;

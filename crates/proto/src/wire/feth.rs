@@ -1,4 +1,4 @@
-//! Flush extended transport header: what is flushed, and how far down (IBA annex A19).
+//! Flush extended transport header: placement type and selectivity level (IBA annex A19).
 
 use super::Malformed;
 use super::malformed::first_bytes;
@@ -10,9 +10,9 @@ const LEVEL_MASK: u32 = 3;
 /// Flush extended transport header. Its RETH names the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Feth {
-    /// How far down: bit 0 visible to all, bit 1 persistent; 4 bits.
+    /// Placement type: bit 0 global visibility, bit 1 persistence; 4 bits.
     pub placement: u8,
-    /// How much: 0 the bytes that the RETH names, 1 their whole region; 2 bits.
+    /// Selectivity level: 0 for the bytes that the RETH names, 1 for their whole region; 2 bits.
     pub level: u8,
 }
 

@@ -1,6 +1,6 @@
 //! Global route header (IBA 8.3): laid out as an IPv6 header, with GIDs for addresses.
 //!
-//! RoCEv2 has none on the wire. A datagram's receive buffer starts with one all the same, made from the IP header.
+//! RoCEv2 has none on the wire. The receive buffer of a datagram still starts with one, made from the IP header.
 
 use super::{Ipv6Header, Malformed};
 use crate::ids::Gid;

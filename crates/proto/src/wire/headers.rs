@@ -10,7 +10,7 @@ use crate::ids::{RKey, Srqn};
 pub struct Headers {
     /// Base transport header.
     pub bth: Bth,
-    /// What a flush does.
+    /// Placement type and selectivity of a flush.
     pub feth: Option<Feth>,
     /// Remote memory of a WRITE or READ.
     pub reth: Option<Reth>,
@@ -38,7 +38,7 @@ fn extension_len(opcode: Opcode) -> usize {
     usize::from(EXTENSION_LENS[usize::from(opcode.to_byte())])
 }
 
-/// The same for all of them: every packet asks.
+/// The lengths of all opcodes. A table, because every packet needs one.
 static EXTENSION_LENS: [u8; 256] = {
     let mut lens = [0; 256];
     let mut byte = 0;
@@ -85,7 +85,7 @@ fn repeats_reth(bth: &Bth) -> bool {
 }
 
 impl Headers {
-    /// No opcode needs more bytes; an XRC atomic needs these.
+    /// The most bytes that any packet has: those of an XRC atomic.
     pub const MAX_LEN: usize = Bth::LEN + xrceth::LEN + AtomicEth::LEN;
 
     /// A BTH without extension headers.
@@ -105,7 +105,7 @@ impl Headers {
         }
     }
 
-    /// Bytes on the wire, as BTH and opcode have it.
+    /// Bytes on the wire, according to the BTH and its opcode.
     #[inline]
     pub fn encoded_len(&self) -> usize {
         let ours_len = match self.bth.extended {
@@ -119,8 +119,8 @@ impl Headers {
 
     /// Writes the headers to the start of `out` and returns their length.
     ///
-    /// An extension header that the opcode has but that is `None` here is a mistake of the caller; debug builds
-    /// panic, others write zeros.
+    /// The caller must set every extension header that the opcode has. If one is `None`, debug builds panic and others
+    /// write zeros.
     ///
     /// # Panics
     /// When `out` is shorter than [`Headers::encoded_len`]; [`Headers::MAX_LEN`] is always enough.
@@ -226,7 +226,7 @@ fn put_extension<const N: usize>(out: &mut [u8], at: &mut usize, bytes: Option<[
     put(out, at, bytes.unwrap_or([0; N]));
 }
 
-/// What the parser has not read yet.
+/// The bytes that the parser has not read.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {

@@ -1,7 +1,7 @@
 //! Invariant CRC: the checksum over everything that no switch or router may change (IBA 7.8.1, annex A17).
 //!
-//! It is CRC-32 over eight bytes of ones (where InfiniBand has its local route header), then the IP, UDP and base
-//! transport headers with their variant fields set to ones, then the rest of the packet. Over IPv4 that covers the
+//! It is a CRC-32 over three parts: eight bytes of ones (where InfiniBand has its local route header); the IP, UDP and base
+//! transport headers with their variant fields set to ones; and the rest of the packet. Over IPv4 that covers the
 //! identification, which a UDP socket does not show to its reader. [`verify_icrc`] therefore computes the
 //! identification that would make the checksum right: CRC-32 is linear, so a wrong ICRC differs from the right one
 //! by exactly what the wrong identification bits contribute.
@@ -30,7 +30,7 @@ pub struct FlowAddrs {
     pub dgid: Gid,
     /// Source UDP port.
     pub sport: u16,
-    /// Destination UDP port, [`ROCE_UDP_PORT`] but in tests.
+    /// Destination UDP port: [`ROCE_UDP_PORT`] except in tests.
     pub dport: u16,
 }
 
@@ -47,15 +47,15 @@ impl FlowAddrs {
     }
 }
 
-/// An ICRC in the making, for packets that do not lie in one piece.
+/// A running ICRC, for packets that are not contiguous.
 #[derive(Clone, Debug)]
 pub struct Icrc(pub(super) Hasher);
 
 impl Icrc {
     /// Begins with the headers of a packet: `transport_len` is the length from the BTH to the pad, without the ICRC;
-    /// `headers` are its first bytes, at least the whole BTH. What follows them goes to [`Icrc::update`].
+    /// `headers` are its first bytes, at least the whole BTH. Pass the bytes behind them to [`Icrc::update`].
     ///
-    /// `ident` is the identification of the IPv4 header; without meaning over IPv6.
+    /// `ident` is the identification of the IPv4 header; it is ignored for IPv6.
     ///
     /// # Panics
     /// When `headers` are shorter than a BTH.
@@ -94,12 +94,12 @@ pub fn icrc(flow: &FlowAddrs, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
     Icrc::start_with_bth(flow, ident, transport.len(), transport).finish()
 }
 
-/// Checks a packet from its BTH to its ICRC. Over IPv4 the answer is the identification with which the ICRC is right:
+/// Checks a packet from its BTH to its ICRC. Over IPv4 it returns the identification with which the ICRC is right:
 /// `ident_hint` if that one fits (with the "don't fragment" flag set), else the one computed from the difference,
-/// with that flag or without. Over IPv6 the answer is 0. `None` means that the packet is damaged.
+/// with that flag or without. Over IPv6 it returns 0. `None` means that the packet is damaged.
 ///
 /// Since any of 2^17 values would do, a damaged IPv4 packet with a wrong hint passes with probability 2^-15; over IPv6
-/// it is 2^-32. Keep the hint near the truth and use the answer as the next hint.
+/// it is 2^-32. Use the returned value as the next hint.
 #[inline]
 pub fn verify_icrc(flow: &FlowAddrs, ident_hint: u16, packet_with_icrc: &[u8]) -> Option<u16> {
     let (transport, found) = packet_with_icrc.split_last_chunk::<ICRC_LEN>()?;
@@ -120,16 +120,17 @@ pub fn verify_icrc(flow: &FlowAddrs, ident_hint: u16, packet_with_icrc: &[u8]) -
 
 /// The identification under which the ICRC would differ by `difference` from the one computed with `hint`.
 ///
-/// Both messages agree but in the four bytes from [`IDENT_AT`] on. Their checksums' difference is the difference of
+/// Both messages are equal except for the four bytes from [`IDENT_AT`] on. Their checksums' difference is the difference of
 /// those four bytes, shifted through them and all bytes behind. That shift multiplies by a power of x, which has an
-/// inverse: the difference of the four bytes comes back, and is believable only where a sender may choose.
+/// inverse. Multiplication by the inverse gives the difference of the four bytes. It is plausible only in the bits that a sender
+/// may choose.
 #[cold]
 pub(super) fn solve_ident(hint: u16, difference: u32, transport_len: usize) -> Option<u16> {
     let shifted_by = MASKED_LEN_V4 - IDENT_AT + (transport_len - Bth::LEN);
     let [ident_hi, ident_lo, flags, fragment] = gf2::unshift(difference, shifted_by).to_le_bytes();
     const DONT_FRAGMENT: u8 = (Ipv4Header::DONT_FRAGMENT >> 8) as u8;
-    let believable = flags & !DONT_FRAGMENT == 0 && fragment == 0;
-    believable.then_some(hint ^ u16::from_be_bytes([ident_hi, ident_lo]))
+    let is_plausible = flags & !DONT_FRAGMENT == 0 && fragment == 0;
+    is_plausible.then_some(hint ^ u16::from_be_bytes([ident_hi, ident_lo]))
 }
 
 #[inline]

@@ -6,7 +6,7 @@ use core::net::Ipv4Addr;
 
 const VERSION_AND_WORDS: u8 = 0x45;
 
-/// IPv4 header without options. The checksum is no field: the writer computes it, the parser checks it.
+/// IPv4 header without options. It has no field for the checksum: the writer computes it, the parser checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Header {
     /// Type of service: DSCP in the high six bits, ECN in the low two.

@@ -4,7 +4,7 @@ use super::malformed::first_bytes;
 use super::{Bth, Deth, Headers, Opcode, Operation, Service};
 use crate::ids::{Psn, Qkey, Qpn};
 
-/// Bytes of a management datagram, header included. There is no shorter one.
+/// Bytes of every management datagram, with its header.
 pub const MAD_LEN: usize = 256;
 /// Bytes behind the header.
 pub const MAD_BODY_LEN: usize = MAD_LEN - MadHeader::LEN;
@@ -20,7 +20,7 @@ pub fn gsi_headers() -> Headers {
     headers
 }
 
-/// Why a packet to QP1 is no management datagram.
+/// Why a packet to QP1 is not a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotGsi {
     /// It has another opcode.
@@ -51,9 +51,9 @@ pub struct MadHeader {
     pub method: u8,
     /// Outcome, in responses.
     pub status: u16,
-    /// What the class makes of it.
+    /// Defined by the class.
     pub class_specific: u16,
-    /// Brings request and response together.
+    /// Transaction id: matches a response to its request.
     pub tid: u64,
     /// Which message.
     pub attr_id: u16,
@@ -101,7 +101,7 @@ impl MadHeader {
     }
 }
 
-/// Why bytes are no message of communication management. Such a datagram is counted and dropped.
+/// Why bytes are not a message of communication management. Such a datagram is counted and dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadMad {

@@ -1,6 +1,6 @@
-//! What can be wrong with bytes.
+//! Errors in the bytes of a packet.
 
-/// Why bytes are no packet. Such a packet is dropped and counted, never answered.
+/// Why bytes are not a packet. They are dropped and counted, never answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -18,7 +18,7 @@ pub enum Malformed {
     /// The transport header version (TVer) is not 0.
     #[error("transport header version {0}, only 0 exists")]
     BadVersion(u8),
-    /// The pad count is larger than what follows the headers.
+    /// The pad count exceeds the number of bytes behind the headers.
     #[error("pad count {pad}, but {have} bytes follow the headers")]
     BadPad {
         /// Pad count of the BTH.
@@ -26,16 +26,16 @@ pub enum Malformed {
         /// Bytes after the headers.
         have: usize,
     },
-    /// Payload and pad together are no multiple of four bytes.
+    /// The length of payload and pad is not a multiple of four bytes.
     #[error("payload and pad are {len} bytes, no multiple of four")]
     Unaligned {
         /// Bytes after the headers.
         len: usize,
     },
-    /// An AETH syndrome that the specification keeps for later.
+    /// An AETH syndrome that the specification reserves.
     #[error("AETH syndrome {0:#04x} is reserved")]
     ReservedSyndrome(u8),
-    /// The IP version is not the one of the header that was asked for.
+    /// The IP version is not that of the requested header.
     #[error("unexpected IP version {0}")]
     BadIpVersion(u8),
     /// An IPv4 header with options, or shorter than a header can be; the value is in 32-bit words.
@@ -44,7 +44,7 @@ pub enum Malformed {
     /// The IPv4 header checksum is wrong; the value is the one found.
     #[error("IPv4 header checksum {0:#06x} is wrong")]
     BadIpChecksum(u16),
-    /// A length field that does not even cover its own header.
+    /// A length field that is shorter than its own header.
     #[error("length field {0} is less than its own header")]
     BadLengthField(u16),
 }

@@ -5,7 +5,7 @@
 //!             ipv4 ipv6      udp       bth   headers             packet          icrc
 //! ```
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
 //! | `opcode` | the BTH opcode, and which extension headers follow from it |
 //! | `bth` | base transport header |
@@ -13,7 +13,7 @@
 //! | `piggyback` | an acknowledgement in a request packet, between two ferroce ends |
 //! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
 //! | `headers` | BTH and all extension headers in packet order |
-//! | `packet` | headers and payload: what arrives |
+//! | `packet` | headers and payload of a received packet |
 //! | `send_only`, `write_middle`, `ack_only` | the same for a SEND of one packet, from the middle of a WRITE, and for a positive ACK, in fewer steps |
 //! | `rendezvous_send` | a SEND or WRITE that refers to the sender's memory; only in shared memory |
 //! | `ipv4`, `ipv6`, `udp`, `grh` | outer headers |
@@ -21,9 +21,8 @@
 //! | `icrc_prefix` | the part of it that packets of one flow share |
 //! | `mad`, [`cm`] | management datagrams, and the messages of communication management in them |
 //!
-//! Reserved bits are written as zero and ignored when read, except for two of the BTH that ferroce ends use between
-//! themselves. So writing what was
-//! parsed gives back the same bytes, except in those bits.
+//! Reserved bits are written as zero and ignored when read, except for three bits of the BTH that ferroce ends use between
+//! themselves. So a parsed packet is written back with the same bytes, except for the other reserved bits.
 
 mod ack_only;
 mod aeth;

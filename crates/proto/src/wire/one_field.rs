@@ -1,5 +1,5 @@
-//! Extension headers of a single field. [`Headers`](super::Headers) holds their values bare, so these are only the
-//! two directions of each.
+//! Extension headers of a single field. [`Headers`](super::Headers) stores the value of the field itself, so each module only
+//! parses and encodes it.
 
 use super::Malformed;
 use super::malformed::first_bytes;

@@ -10,7 +10,7 @@ pub enum Service {
     Rc = 0,
     /// Unreliable connection.
     Uc = 1,
-    /// Reliable datagram; named for completeness, no packet of it is accepted.
+    /// Reliable datagram. Listed for completeness; its packets are not accepted.
     Rd = 2,
     /// Unreliable datagram.
     Ud = 3,
@@ -92,8 +92,8 @@ listed! {
         Flush = 28,
         /// Atomic write of eight bytes (IBA annex A19).
         AtomicWrite = 29,
-        /// Congestion notification, only under [`Service::Cnp`]. Bits 4..0 are 1, which every other service calls
-        /// SEND middle; bit 5 of this number, which is not on the wire, keeps the two apart.
+        /// Congestion notification, only under [`Service::Cnp`]. Bits 4..0 are 1, which is
+        /// SEND middle in every other service. Bit 5 of this number distinguishes the two; it is not on the wire.
         CongestionNotification = 0x21,
     }
 }
@@ -171,7 +171,7 @@ impl Operation {
     pub const fn is_atomic(self) -> bool {
         matches!(self, Op::CompareSwap | Op::FetchAdd)
     }
-    /// Whether it is about placement in memory: a flush or an atomic write. Both are answered like a READ of no bytes.
+    /// Whether it is a flush or an atomic write. Both are answered like a READ of no bytes.
     pub const fn is_placement(self) -> bool {
         matches!(self, Op::Flush | Op::AtomicWrite)
     }
@@ -179,7 +179,7 @@ impl Operation {
     pub const fn is_imm(self) -> bool {
         matches!(self, Op::SendLastImm | Op::SendOnlyImm | Op::WriteLastImm | Op::WriteOnlyImm)
     }
-    /// Whether it asks to invalidate a key.
+    /// Whether it carries a key to invalidate.
     pub const fn is_inv(self) -> bool {
         matches!(self, Op::SendLastInv | Op::SendOnlyInv)
     }
@@ -194,7 +194,7 @@ pub struct Opcode {
     pub operation: Operation,
 }
 
-/// What each byte means: every packet asks, and most answers take a dozen comparisons.
+/// The opcode of each byte. A table, because every packet needs one and most would take a dozen comparisons.
 static DEFINED: [Option<Opcode>; 256] = {
     let mut defined = [None; 256];
     let mut byte = 0;
@@ -212,7 +212,7 @@ impl Opcode {
     /// ACK of a marked packet of an unreliable connection. Sent only to a ferroce peer, which requests it with a reserved bit.
     pub const UC_ACK: Opcode = Opcode::new(Service::Own, Op::Acknowledge);
 
-    /// Puts the two together.
+    /// An opcode from its two parts.
     pub const fn new(service: Service, operation: Operation) -> Opcode {
         Opcode { service, operation }
     }
@@ -222,13 +222,13 @@ impl Opcode {
         (self.service as u8) << 5 | self.operation as u8 & 0x1f
     }
 
-    /// The opcode behind a byte, if the specification or ferroce defines one. Reliable datagram is not spoken here.
+    /// The opcode of a byte, if the specification or ferroce defines one. Reliable datagrams are not supported.
     #[inline]
     pub const fn from_byte(byte: u8) -> Option<Opcode> {
         DEFINED[byte as usize]
     }
 
-    /// Service and operation, whether the specification puts them together or not.
+    /// Service and operation of a byte, even if the specification does not combine them.
     pub(super) const fn of_bits(byte: u8) -> Option<Opcode> {
         match (Service::from_bits(byte >> 5), Operation::from_bits(byte & 0x1f)) {
             (Some(service), Some(operation)) => Some(Opcode { service, operation }),
@@ -285,8 +285,8 @@ impl Opcode {
     pub const fn has_ieth(self) -> bool {
         self.operation.is_inv()
     }
-    /// Whether an acknowledgement of ours may ride in the packet: in a whole SEND or WRITE of a reliable connection. Not in one of
-    /// several packets, which leave in batches of equal length.
+    /// Whether the packet may carry a piggybacked ACK: if it is a whole SEND or WRITE of a reliable connection. Messages of several
+    /// packets leave in batches of equal length, so their packets carry none.
     pub const fn may_carry_ack(self) -> bool {
         let is_whole = matches!(
             self.operation,
@@ -294,8 +294,8 @@ impl Opcode {
         );
         matches!(self.service, Service::Rc) && is_whole
     }
-    /// Whether the RETH of the message may be repeated in the packet, for no other purpose than that all packets of a WRITE are
-    /// equally long and leave in one segmentation batch.
+    /// Whether the packet may repeat the RETH of the message. Its only purpose is that all packets of a WRITE have equal length
+    /// and leave in one GSO batch.
     pub const fn may_repeat_reth(self) -> bool {
         let is_later = matches!(self.operation, Op::WriteMiddle | Op::WriteLast | Op::WriteLastImm);
         matches!(self.service, Service::Rc) && is_later

@@ -7,15 +7,15 @@ use super::{Headers, Malformed, Opcode};
 pub struct Packet<'a> {
     /// Transport headers.
     pub headers: Headers,
-    /// What follows them, without pad and without ICRC.
+    /// The bytes behind the headers, without pad and ICRC.
     pub payload: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
     /// Reads a packet from its BTH up to and including the pad; the ICRC is already cut off.
     ///
-    /// Whether this opcode may carry this much payload is for the queue pair to say, because the answer is a NAK
-    /// and not silence (IBA 9.7.4.1). Here a packet is only refused where no queue pair could make sense of it.
+    /// The queue pair checks whether this opcode may carry this much payload, because the answer is a NAK (IBA 9.7.4.1).
+    /// This parser refuses only packets that are invalid for every queue pair.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         Packet::parse_from(bytes, |_| true)

@@ -14,9 +14,9 @@ use crate::ids::Psn;
 /// An acknowledgement in a request packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PiggybackedAck {
-    /// What the PSN of an ACK packet would be.
+    /// The PSN that an ACK packet would have.
     pub psn: Psn,
-    /// What its AETH would be.
+    /// The AETH that it would have.
     pub aeth: Aeth,
 }
 

@@ -4,8 +4,8 @@
 //! BTH | RETH, by opcode | ImmDt, by opcode | piggybacked ACK, by extended bit | 4 packets | 4 key | 12 for each piece: address, length
 //! ```
 //!
-//! The opcode is reserved for manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) rejects it. Only a link that knows
-//! which process wrote the bytes may call [`RendezvousSend::parse`]. The message uses the same PSNs as its packets, so it
+//! The opcode is reserved for manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) rejects it. Only a link that can identify
+//! the process that wrote the bytes may call [`RendezvousSend::parse`]. The message uses the same PSNs as its packets, so it
 //! can be retransmitted as packets.
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SOLICITED};
@@ -30,7 +30,7 @@ impl SourcePiece {
     const LEN: usize = 12;
 }
 
-/// The bytes of a message, one piece behind the other.
+/// The bytes of a message: its pieces in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceRef {
     list: [SourcePiece; SourceRef::MAX_PIECES],

@@ -7,7 +7,7 @@ use crate::ids::RKey;
 /// RDMA extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// First byte, as the owner of the region counts.
+    /// Address of the first byte, in the address space of the region's owner.
     pub addr: u64,
     /// Key of the region.
     pub rkey: RKey,

@@ -9,7 +9,7 @@ use crate::ids::{PKey, Psn, Qpn};
 const SEND_ONLY: u8 = 0x04;
 const SEND_ONLY_IMM: u8 = 0x05;
 
-/// The bits of the BTH's first word that tell a SEND of one packet: either opcode, version 0.
+/// The bits of the BTH's first word that identify a SEND of one packet: either opcode, version 0.
 const KIND: u32 = (SEND_ONLY as u32) << 24;
 const KIND_MASK: u32 = 0xfe0f_0000;
 
@@ -22,7 +22,7 @@ pub struct SendOnly {
     pub pkey: PKey,
     /// Packet sequence number.
     pub psn: Psn,
-    /// Whether the responder should acknowledge now.
+    /// Whether the packet requests an ACK.
     pub ack_req: bool,
     /// Solicited event.
     pub solicited: bool,
@@ -41,7 +41,7 @@ impl SendOnly {
     pub const MAX_LEN: usize = Bth::LEN + 4 + PiggybackedAck::LEN;
 
     /// Returns the encoded headers for a payload of this length, and their length.
-    #[inline(always)] // most of it is known where it is called
+    #[inline(always)] // most fields are constants of the caller
     pub fn to_bytes(&self, payload_len: usize) -> ([u8; SendOnly::MAX_LEN], usize) {
         let mut out = [0; SendOnly::MAX_LEN];
         let flag = |on: bool, bit: u8| if on { u32::from(bit) } else { 0 };
@@ -56,8 +56,8 @@ impl SendOnly {
             self.dest_qpn.value(),
             requests << 24 | self.psn.value(),
         ];
-        for (place, word) in out.chunks_exact_mut(4).zip(words) {
-            place.copy_from_slice(&word.to_be_bytes());
+        for (bytes, word) in out.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_be_bytes());
         }
         let mut len = Bth::LEN;
         if let Some(imm) = self.imm {
@@ -253,7 +253,7 @@ mod tests {
             let mut packet = bytes[..head_len].to_vec();
             packet.resize(whole, 7);
             for cut in 0..whole {
-                // Whatever it takes for one, so does the parser of all.
+                // The general parser accepts whatever this one accepts.
                 if SendOnly::parse(&packet[..cut]).is_some() {
                     assert!(Packet::parse(&packet[..cut]).is_ok());
                 }

@@ -9,13 +9,13 @@ pub const ROCE_UDP_PORT: u16 = 4791;
 /// UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpHeader {
-    /// Source port: entropy for those who hash flows.
+    /// Source port: entropy for switches that hash flows.
     pub sport: u16,
     /// Destination port.
     pub dport: u16,
     /// Bytes of header and data.
     pub len: u16,
-    /// 0 means none, as RoCEv2 senders write; it is not checked, since the ICRC covers more.
+    /// 0 for none, as RoCEv2 senders write it. It is not checked, because the ICRC covers more.
     pub checksum: u16,
 }
 

@@ -21,7 +21,7 @@ pub struct WriteMiddle {
     pub pkey: PKey,
     /// Packet sequence number.
     pub psn: Psn,
-    /// Whether the responder should acknowledge now.
+    /// Whether the packet requests an ACK.
     pub ack_req: bool,
     /// The selective-repeat bit.
     pub selective: bool,

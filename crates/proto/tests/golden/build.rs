@@ -62,7 +62,7 @@ fn kinds() -> Vec<(String, Headers)> {
     kinds
 }
 
-/// Headers in which packet `i` differs from all others in every field that has room.
+/// Headers in which packet `i` differs from all others in every field that is wide enough.
 fn headers(i: u32, opcode: Opcode) -> Headers {
     let spread = |salt: u32| (i + 1).wrapping_mul(0x9e37_79b1).rotate_left(salt);
     let wide = |salt: u32| u64::from(spread(salt)) << 32 | u64::from(spread(salt + 7));
@@ -144,7 +144,7 @@ fn addresses(v4: bool) -> (IpAddr, IpAddr) {
     }
 }
 
-/// IP and UDP header. What the ICRC masks (TOS, TTL, flow label, UDP checksum) differs between packets, too.
+/// IP and UDP header. The fields that the ICRC masks (TOS, TTL, flow label, UDP checksum) also differ between packets.
 fn outer(flow: &FlowAddrs, ident: u16, i: u16, transport: &[u8]) -> Vec<u8> {
     assert!(transport.len() > ICRC_LEN);
     let udp_len = (UdpHeader::LEN + transport.len()) as u16;
@@ -181,7 +181,7 @@ fn outer(flow: &FlowAddrs, ident: u16, i: u16, transport: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// IPv6 knows no UDP without checksum; dissectors complain about zero.
+/// IPv6 requires a UDP checksum; dissectors report zero as an error.
 fn udp_checksum_v6(flow: &FlowAddrs, udp: &UdpHeader, data: &[u8]) -> u16 {
     let mut pseudo = [flow.sgid.0, flow.dgid.0].concat();
     pseudo.extend(u32::from(udp.len).to_be_bytes());

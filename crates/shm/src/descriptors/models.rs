@@ -1,5 +1,5 @@
-//! Loom runs an access to a region of a local peer against the withdrawal of the region, or of the queue pair. An access goes on only before
-//! the owner has waited for it; behind that the owner uses the memory again, and loom reports the race with whoever still accesses it.
+//! Loom models of an access to a region of a local peer, concurrent with the withdrawal of the region or of the queue pair. The owner uses the
+//! memory again once it has waited for accesses. Loom reports a race with any access that is still in progress then.
 
 use super::*;
 use crate::segment::{ACCESSES_PER_SLOT, SLOTS};
@@ -13,11 +13,11 @@ const QPN: Qpn = Qpn::new(7);
 /// The local peer that accesses the region.
 const PEER_SLOT: u8 = 1;
 
-/// Bytes of the region: every access is a look at them, and the owner changes them when it has them back.
+/// Bytes of the region: every access reads them, and the owner writes them after the withdrawal.
 #[derive(Default)]
 struct Memory(UnsafeCell<()>);
 
-// SAFETY: loom reports accesses that are not ordered; nothing is accessed really.
+// SAFETY: loom reports unordered accesses; the cell contains no bytes.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -38,14 +38,15 @@ fn qp_descriptor() -> QpDescriptor {
     }
 }
 
-/// What is withdrawn.
+/// The object that the owner withdraws.
 #[derive(Clone, Copy)]
 enum Withdrawn {
     Region,
     Qp,
 }
 
-/// As a queue pair accesses a region of a local peer that it has found: announced, and if it and the peer's queue pair are published still.
+/// Accesses a region that was found before, as a queue pair does: announces the access, then checks that the region and the peer's queue pair
+/// are still published.
 fn access(peers: &ShmSegment, found: &PublishedRegion, free: &mut usize, memory: &Memory) {
     let Some(qp) = find_qp(peers, QPN) else { return };
     let Some(token) = access::begin(peers, PEER_SLOT, found.announcement(QPN), free) else { return };
@@ -56,7 +57,7 @@ fn access(peers: &ShmSegment, found: &PublishedRegion, free: &mut usize, memory:
     access::end(peers, PEER_SLOT, token);
 }
 
-/// So many threads of the peer access a region so many times each while its owner withdraws it or the queue pair.
+/// `threads` threads of the peer access a region `times` times each while its owner withdraws it or the queue pair.
 fn check(withdrawn: Withdrawn, threads: usize, times: usize, preemptions: usize) {
     let base = std::env::temp_dir().join(format!("ferroce-model-{:x}", ferroce_os::random::number::<u64>()));
     std::fs::create_dir_all(&base).unwrap();

@@ -1,4 +1,4 @@
-//! Loom runs a receiver that falls asleep while a packet is on its way. It finds the packet or is woken, never neither.
+//! Loom model of a receiver that falls asleep while a packet arrives. It either finds the packet or is woken.
 
 use super::*;
 use crate::ring::{Found, Reader};
@@ -10,7 +10,7 @@ const RECEIVER: u8 = 0;
 const SENDER: u8 = 1;
 const META: RxMeta = RxMeta { sgid: Gid([1; 16]), dgid: Gid([2; 16]), sport: 3, tos: 4, ttl: 5 };
 
-/// The receiver, the sender as it sees the receiver, and the ring between them.
+/// The receiver, the sender's handle of the receiver, and the ring between them.
 fn pair(registry: &Arc<Registry>, file: &File) -> (LocalPeers, LocalPeer, Reader) {
     let segment = Arc::new(ShmSegment::model(None));
     segment.asleep().store(0, Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! What loom sees of a mapping.
+//! A loom model of a mapping.
 //!
-//! Loom's atomics are no plain words and cannot lie in a mapping. So in a model every word of a mapping is an atomic beside it, and every
-//! line of it has a cell beside it that loom watches. Bytes are copied in the mapping itself, and each copy is reported to the cells of its lines: whatever
-//! does not happen before or after another copy of the same line is a race, which loom reports. Zeros that fill up the last word of a
-//! packet go to an atomic of their own; models use packets of whole words.
+//! Loom's atomics are not plain words and cannot be stored in a mapping. So in a model each word of a mapping has a separate atomic, and each
+//! cache line has a separate cell that loom checks. Bytes are copied in the mapping itself, and each copy is reported to the cells of its
+//! lines. Loom reports a race between unordered copies of one line. The zeros that pad the last word of a packet are written to an atomic and
+//! not to the mapping; so models use packets of whole words.
 //!
-//! Loom demands that an atomic is made before the threads are that use it. So a model touches each word and line once before it starts them.
+//! Loom requires that an atomic is created before the threads that use it. So a model accesses each word and line once before it starts them.
 
 use ferroce_os::sync::loom::cell::UnsafeCell;
 use ferroce_os::sync::{AtomicU32, AtomicU64};
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 
 const LINE: usize = 64;
 
-/// Things by where they lie, made when they are first asked for, and never moved.
+/// Objects by their offset, created on first use, and never moved.
 #[derive(Debug)]
 struct Made<T>(Mutex<BTreeMap<usize, Box<T>>>);
 
@@ -28,7 +28,7 @@ impl<T> Made<T> {
     fn get(&self, at: usize, make: impl FnOnce() -> T) -> &T {
         let mut made = self.0.lock().expect("nobody panics with it");
         let found: *const T = &**made.entry(at).or_insert_with(|| Box::new(make()));
-        // SAFETY: a box stays where it is, and is dropped with the map.
+        // SAFETY: the contents of a box do not move, and the box is dropped with the map.
         unsafe { &*found }
     }
 }
@@ -41,7 +41,7 @@ pub(super) struct Shadow {
     lines: Made<UnsafeCell<()>>,
 }
 
-// SAFETY: loom runs one thread at a time, and its cells are only asked whether they may be used.
+// SAFETY: loom runs one thread at a time, and its cells only check whether an access is allowed.
 unsafe impl Send for Shadow {}
 // SAFETY: as above.
 unsafe impl Sync for Shadow {}
@@ -70,7 +70,7 @@ impl Shadow {
 
 #[cfg(test)]
 impl super::Mapping {
-    /// This mapping shows the same memory as another.
+    /// Makes this mapping a view of the same memory as `other`.
     pub(crate) fn with_shadow_of(mut self, other: &Self) -> Self {
         self.shadow.clone_from(&other.shadow);
         self

@@ -1,10 +1,10 @@
-//! Memory as a file: how pages get in and out.
+//! A memfd, and how pages move into it and out of it.
 //!
-//! Both ways in pieces: a thread that stores there waits for one piece, and only one is in memory twice. In a piece of full length, pages
-//! that hold only zeros stay holes of the file.
+//! Both directions work in pieces: a thread that stores to the pages waits for one piece only, and only one piece is in memory twice. In a
+//! piece of full length, pages that contain only zeros stay holes of the file.
 //!
-//! Files of huge pages cannot be read or written by system calls, so those are copied through a second mapping. All their pages are
-//! brought in by a call that can fail before any is touched: where there is none to be had, touching one is a signal.
+//! `read` and `write` do not work on files of huge pages, so these are copied through a second mapping. A call that can fail populates all
+//! huge pages before any is accessed: an access for which no huge page is available raises a signal.
 
 use super::super::address_space::{self, Errno, What, last_errno, populate};
 use super::super::held_fd::{HeldFd, check, identity, leave_rest_to_program};
@@ -16,8 +16,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
-/// The huge pages of this machine: the device on which files of them lie, and their length. Private memory of huge pages
-/// lies on the same.
+/// The huge pages of this machine: the device of their files, and their size. Private memory of huge pages has the same device.
 pub(crate) fn huge_pages() -> &'static [(u64, usize)] {
     static SIZES: OnceLock<Vec<(u64, usize)>> = OnceLock::new();
     SIZES.get_or_init(|| {
@@ -30,19 +29,19 @@ pub(crate) fn huge_pages() -> &'static [(u64, usize)] {
     })
 }
 
-/// The device on which memfds of ordinary pages lie, and System V segments.
+/// The device of memfds of ordinary pages, and of System V segments.
 pub(crate) fn memory_device() -> Option<u64> {
     static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
-    let ask = || Memfd::create(page_len()).and_then(|fd| identity(fd.as_raw_fd())).ok();
-    DEVICE.get_or_init(|| Some(ask()?.1)).to_owned()
+    let probe = || Memfd::create(page_len()).and_then(|fd| identity(fd.as_raw_fd())).ok();
+    DEVICE.get_or_init(|| Some(probe()?.1)).to_owned()
 }
 
-/// Whether a page that is used for the first time may be refused, which is a signal.
+/// Whether the first access to a page may fail with a signal.
 pub(crate) fn is_strict() -> bool {
     std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim_ascii() == b"2")
 }
 
-/// What `mmap` and `memfd_create` want to be told of pages that are not the ordinary ones.
+/// The flags of `mmap` and `memfd_create` that select huge pages.
 fn page_flags(page: usize, huge: libc::c_uint) -> libc::c_uint {
     if page == page_len() { 0 } else { huge | page.ilog2() << libc::MAP_HUGE_SHIFT }
 }
@@ -53,27 +52,27 @@ pub(crate) struct Memfd {
     pub(crate) descriptor: HeldFd,
     /// Bytes of a page.
     page: usize,
-    /// The file has no holes where it is mapped: it is short, or whoever touches one might get a signal.
+    /// The mapped part of the file has no holes: the file is short, or an access to a hole might raise a signal.
     is_filled: bool,
 }
 
-/// Bytes that move at once, or one page if that is longer.
+/// Bytes that move in one step, or one page if that is longer.
 const PIECE: usize = 4 << 20;
 
-/// Linux 6.3. Machines that forbid executable memfds insist on it.
+/// Linux 6.3. Machines that forbid executable memfds require it.
 const MFD_NOEXEC_SEAL: libc::c_uint = 8;
 
 impl Memfd {
     fn create(page: usize) -> Result<OwnedFd, Errno> {
         let always = page_flags(page, libc::MFD_HUGETLB) | libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC;
         let make = |flags| {
-            // SAFETY: makes a descriptor; the name is a C string, by which `vma` knows what was moved into a memfd.
+            // SAFETY: creates a descriptor; the name is a C string. `vma` recognises our memfds by this name.
             own(unsafe { libc::memfd_create(c"ferroce".as_ptr(), flags | always) })
         };
         make(MFD_NOEXEC_SEAL).or_else(|errno| if errno == libc::EINVAL { make(0) } else { Err(errno) })
     }
 
-    /// The length is final.
+    /// A memfd whose length cannot change.
     pub(crate) fn new(len: usize, page: usize) -> Result<Memfd, Errno> {
         let fd = Memfd::create(page)?;
         leave_rest_to_program(&fd, len)?;
@@ -87,7 +86,7 @@ impl Memfd {
         Ok(Memfd { descriptor: HeldFd::new(fd)?, page, is_filled })
     }
 
-    /// Ordinary pages, all of which are there when they are mapped.
+    /// A memfd of ordinary pages, without holes where it is mapped.
     #[cfg(test)]
     pub(crate) fn filled(len: usize) -> Result<Memfd, Errno> {
         Ok(Memfd { is_filled: true, ..Memfd::new(len, page_len())? })
@@ -99,8 +98,8 @@ impl Memfd {
         (pages.start..end).step_by(step).map(move |start| start..end.min(start + step))
     }
 
-    /// What can be done before a piece of private pages moves in, to this offset: finding pages that cannot be read, and memory for
-    /// the file where it needs that first. A userfaultfd of the program may have to bring its pages in.
+    /// The work that is possible before the write protection of a piece that moves to `offset`: finds pages that cannot be read, and allocates
+    /// memory for a file without holes. A userfaultfd of the program may have to provide the pages.
     pub(crate) fn prepare(&self, piece: &Range<usize>, offset: usize) -> Result<Prepared, Errno> {
         if piece.len() < PIECE && !self.is_huge() {
             return Ok(Prepared { keeps_holes: false });
@@ -116,7 +115,7 @@ impl Memfd {
         }
     }
 
-    /// Moves a piece in. If it fails, the pages are as before.
+    /// Moves a piece in. If it fails, the pages are unchanged.
     #[inline(never)]
     pub(crate) fn take_in(
         &self,
@@ -125,7 +124,7 @@ impl Memfd {
         prepared: Prepared,
         most: Means,
     ) -> Result<Means, Errno> {
-        // Where userfaultfd cannot protect huge pages, it is as if there were none.
+        // If userfaultfd cannot protect huge pages, stores are not held back.
         let kind = if self.is_huge() { Kind::Memfd } else { Kind::Anonymous };
         let write_protect = WriteProtect::begin(piece, kind, most)?;
         if prepared.keeps_holes {
@@ -141,7 +140,7 @@ impl Memfd {
         }
         let means = write_protect.means();
         write_protect.end_exchanged();
-        // Spares the data path its page faults; an error here would be one there as well.
+        // Avoids page faults on the data path. An error would occur there as well.
         let bring_in = |run: Range<usize>| {
             let at = piece.start + (run.start - offset);
             populate(&(at..at + run.len()), libc::MADV_POPULATE_WRITE)
@@ -153,8 +152,8 @@ impl Memfd {
         Ok(means)
     }
 
-    /// Makes private memory of a piece that a mapping with these rights shows. If it fails, the piece stays shared. `copy` is as long as
-    /// what is left to give back, this piece first.
+    /// Makes a piece private again; `like` is the mapping with its access rights. If it fails, the piece stays shared. `copy` has space for all
+    /// remaining pieces, this one first.
     #[inline(never)]
     pub(crate) fn give_back(
         &self,
@@ -186,19 +185,19 @@ impl Memfd {
         Ok(())
     }
 
-    /// Frees memory of the file. Nobody maps it, or [holes are no danger](Self::may_have_holes).
+    /// Frees memory of the file. The caller ensures that it is not mapped, or that the file [may have holes](Self::may_have_holes).
     pub(crate) fn release(&self, offset: usize, len: usize) {
         let _ = self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len);
     }
 
-    /// Whether those who touch a hole get a page and never a signal.
+    /// Whether an access to a hole always gets a page, and never a signal.
     pub(crate) fn may_have_holes(&self) -> bool {
         !self.is_filled
     }
 
-    /// Brings pages of the file in, so that lack of memory is an error now and not SIGBUS later.
+    /// Allocates pages of the file, so that lack of memory is an error here and not SIGBUS later.
     fn allocate(&self, offset: usize, len: usize) -> Result<(), Errno> {
-        // A signal makes `fallocate` undo its work and fail; with a profiler's timer it would never get through.
+        // A signal makes `fallocate` undo its work and fail. With a profiler's timer it would never succeed.
         let _signals = SignalsHeld::new();
         self.fallocate(0, offset, len)
     }
@@ -209,8 +208,8 @@ impl Memfd {
         check(unsafe { libc::fallocate(self.descriptor.raw(), mode, offset, len) })
     }
 
-    /// Does something with each run of pages of the file that are not holes, from `offset` on. The kernel looks for the end of a run in
-    /// all of the file, so the last one found is kept in `known` for those who go piece by piece.
+    /// Calls `each` for each run of pages of the file that are not holes, from `offset` on. The kernel searches the whole file for the end of a
+    /// run. So `known` caches the last run for callers that proceed piece by piece.
     fn for_data(
         &self,
         offset: usize,
@@ -234,9 +233,9 @@ impl Memfd {
         Ok(())
     }
 
-    /// Where the next data of the file is, or the next hole.
+    /// Offset of the next data of the file, or of the next hole.
     fn seek(&self, from: usize, what: libc::c_int) -> Result<usize, Errno> {
-        // SAFETY: asks where something is, and moves a position that nobody uses.
+        // SAFETY: returns an offset, and changes a file position that nothing uses.
         let found = unsafe { libc::lseek(self.descriptor.raw(), from as libc::off_t, what) };
         match usize::try_from(found) {
             Ok(found) => Ok(found),
@@ -251,7 +250,8 @@ impl Memfd {
         map(pages.start, pages.len(), rights, how, self.descriptor.raw(), offset).map(drop)
     }
 
-    /// The kernel unmaps before it maps, and old ones may fail in between. The contents are in the file by then.
+    /// Maps private memory with the file's contents where nothing is mapped. `mmap` unmaps before it maps, and an old kernel may fail in
+    /// between. The file has the contents by then.
     pub(crate) fn fill_hole(&self, pages: &Range<usize>, offset: usize) {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let how = private_memory(self.page) | libc::MAP_FIXED;
@@ -274,7 +274,7 @@ impl Memfd {
         Ok(view)
     }
 
-    /// Writes the pages that hold more than zeros. The others stay holes. All of them were brought in and may be read.
+    /// Writes the pages that contain other bytes than zeros. The others stay holes. All of them are populated and readable.
     fn write_nonzero(&self, from: &Range<usize>, offset: usize) -> Result<(), Errno> {
         let page = |at: usize| at..at + page_len();
         let mut at = from.start;
@@ -291,11 +291,11 @@ impl Memfd {
         Ok(())
     }
 
-    /// The kernel copies: to it, memory that others write at the same time is nothing special.
+    /// Copies with a system call: the kernel may read memory that other threads write at the same time.
     pub(crate) fn write(&self, from: &Range<usize>, offset: usize) -> Result<(), Errno> {
         if self.is_huge() {
             let to = self.view(offset, from.len())?;
-            // SAFETY: `from` was brought in and may be read, the view is ours; they are as long, and different pages.
+            // SAFETY: `from` is populated and readable, and the view is ours; both have the same length, and are different pages.
             unsafe {
                 std::ptr::copy_nonoverlapping(from.start as *const u8, to.0.start as *mut u8, from.len())
             };
@@ -314,7 +314,7 @@ impl Memfd {
     pub(crate) fn read(&self, offset: usize, to: &Range<usize>) -> Result<(), Errno> {
         if self.is_huge() {
             let from = self.view(offset, to.len())?;
-            // SAFETY: as below; the view is ours, and as long.
+            // SAFETY: as below; the view is ours, and has the same length.
             unsafe {
                 std::ptr::copy_nonoverlapping(from.0.start as *const u8, to.start as *mut u8, to.len())
             };
@@ -323,7 +323,7 @@ impl Memfd {
         let mut at = to.start;
         while at < to.end {
             let offset = (offset + at - to.start) as libc::off_t;
-            // SAFETY: only called for pages that nobody has a reference to: a copy in the making, or a hole just filled.
+            // SAFETY: only called for pages that nothing refers to: a copy that is not in place yet, or a hole just filled.
             let n = unsafe { libc::pread(self.descriptor.raw(), at as *mut _, to.end - at, offset) };
             at += progress(n)?;
         }
@@ -337,20 +337,20 @@ impl Memfd {
 
 /// A piece that is about to move in.
 pub(crate) struct Prepared {
-    /// Its pages can be read, and those that hold only zeros stay holes. In a short piece that costs more than it saves.
+    /// Its pages are readable, and those that contain only zeros stay holes. In a short piece the check costs more than it saves.
     keeps_holes: bool,
 }
 
-/// Private memory that takes the place of a file's, piece by piece. One mapping for all pieces: the kernel joins those that were
-/// neighbours in it.
+/// Private memory that replaces a file's pages, piece by piece. It is one mapping for all pieces, so that the kernel merges adjacent pieces
+/// again.
 pub(crate) struct PrivateCopy {
     pages: Scratch,
-    /// A run of the file's pages that are not holes.
+    /// The run of the file's pages without holes that was found last.
     data: Range<usize>,
 }
 
 impl PrivateCopy {
-    /// No page is there yet.
+    /// Maps the memory without populating a page.
     pub(crate) fn new(file: &Memfd, len: usize) -> Result<PrivateCopy, Errno> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let start = map(0, len, rights, private_memory(file.page), -1, 0)?;
@@ -358,21 +358,21 @@ impl PrivateCopy {
     }
 }
 
-/// Pages of ours: private memory in the making, or a second mapping.
+/// Pages of ours: private memory that is not in place yet, or a second mapping.
 struct Scratch(Range<usize>);
 
 impl Scratch {
-    /// Puts its first pages in the place of others, in one step as far as other threads can see.
+    /// Moves its first pages over `pages`. For other threads this is one atomic step.
     fn move_over(&mut self, pages: &Range<usize>) -> Result<(), Errno> {
         let rest = self.0.start + pages.len();
-        // SAFETY: `pages` hold the same bytes, so nobody can tell; and these pages of ours are not used again.
+        // SAFETY: `pages` hold the same bytes, so no thread can tell the difference; and these pages of ours are not used again.
         unsafe { address_space::move_over(&(self.0.start..rest), pages.start) }?;
         self.0.start = rest;
         Ok(())
     }
 }
 
-/// Gives pages of ours the rights that the program gave to those they replace.
+/// Sets the rights of our pages to those of the pages that they replace.
 fn protect(pages: &Range<usize>, like: &Vma) -> Result<(), Errno> {
     let bits = [
         (like.readable, libc::PROT_READ),
@@ -380,14 +380,14 @@ fn protect(pages: &Range<usize>, like: &Vma) -> Result<(), Errno> {
         (like.executable, libc::PROT_EXEC),
     ];
     let rights = bits.iter().filter(|(has, _)| *has).fold(0, |rights, (_, bit)| rights | bit);
-    // SAFETY: pages of ours that nobody has a reference to.
+    // SAFETY: pages of ours that nothing refers to.
     unsafe { address_space::protect(pages, rights) }
 }
 
 /// Whether all bytes of a page are zero.
 fn is_zero(page: &Range<usize>) -> bool {
     let is_zero = |at: usize| {
-        // SAFETY: inside a page that may be read; others may write it, so it is read as volatile.
+        // SAFETY: inside a readable page; other threads may write it, so the read is volatile.
         unsafe { (at as *const [u64; 8]).read_volatile() }.into_iter().fold(0, |all, word| all | word) == 0
     };
     page.clone().step_by(64).all(is_zero)
@@ -396,7 +396,7 @@ fn is_zero(page: &Range<usize>) -> bool {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if !self.0.is_empty() {
-            // SAFETY: pages of ours that nobody has a reference to.
+            // SAFETY: pages of ours that nothing refers to.
             let _ = unsafe { address_space::unmap(&self.0) };
         }
     }
@@ -416,17 +416,17 @@ pub(crate) fn map(
     fd: RawFd,
     offset: usize,
 ) -> Result<usize, Errno> {
-    // SAFETY: either anywhere, or over pages whose bytes the file holds too; so nobody can tell.
+    // SAFETY: either at a free address, or over pages whose bytes the file holds too; so no thread can tell the difference.
     unsafe { address_space::map(addr, len, &What { rights, how, fd, offset: offset as u64 }) }
 }
 
 /// Whether every page belongs to some mapping.
 pub(crate) fn is_mapped(pages: &Range<usize>) -> bool {
-    // SAFETY: an asynchronous `msync` does nothing but look for holes in the range.
+    // SAFETY: an asynchronous `msync` only searches the range for unmapped pages.
     unsafe { libc::msync(pages.start as *mut libc::c_void, pages.len(), libc::MS_ASYNC) == 0 }
 }
 
-/// Memory of the program is gone and cannot be brought back; it must not run on into whatever is mapped there next.
+/// Aborts: memory of the program is lost and cannot be restored. The program must not access whatever is mapped there next.
 fn give_up() -> ! {
     std::process::abort()
 }

@@ -3,7 +3,7 @@
 //! Its parent is writable by everybody. Another user may take any name that it can guess, with a directory or a symbolic
 //! link, and whoever owns the directory could receive our packets. Two rules make that harmless:
 //!
-//! - a directory counts only if it is ours, whatever its name: owner, kind and mode are checked on the opened directory;
+//! - a directory is used only if it is ours: owner, kind and mode are checked on the opened directory;
 //! - if the plain name is taken, the directory gets a random one, and the other processes find it by listing the parent.
 //!
 //! Two processes that start at the same time may make two directories. `Registry::open` chooses one of them.
@@ -17,7 +17,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where registries live: shared memory if the machine has it, else `/tmp`, else this user's runtime directory.
+/// The parent directory of registries: shared memory if the machine has it, else `/tmp`, else this user's runtime directory.
 pub fn default_base() -> PathBuf {
     let common = ["/dev/shm", "/tmp"].map(PathBuf::from);
     let runtime = ferroce_os::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -47,7 +47,7 @@ pub(super) fn own_directories(base: &Path) -> Result<Vec<PathBuf>, RegistryError
     Ok(own)
 }
 
-/// Makes a directory for this user and network namespace in `base`.
+/// Creates a directory for this user and network namespace in `base`.
 ///
 /// The plain name can also be taken by accident: the kernel reuses namespace numbers, and root of a user namespace shares its
 /// number with root.
@@ -63,7 +63,7 @@ pub(super) fn make_directory(base: &Path) -> Result<(), RegistryError> {
     }
 }
 
-/// The directory in `base` that processes use unless somebody else has taken its name.
+/// The directory in `base` that processes use unless another user has taken its name.
 pub(super) fn plain_directory(base: &Path) -> PathBuf {
     base.join(plain_name())
 }
@@ -72,7 +72,7 @@ fn plain_name() -> String {
     format!("ferroce-{}-{}", effective_uid(), network_namespace())
 }
 
-/// Whether `path` is a directory that belongs to this user and that nobody else may enter.
+/// Whether `path` is a directory of this user that no other user may enter.
 pub(super) fn is_ours(path: &Path) -> bool {
     open_no_follow(path)
         .and_then(|directory| directory.metadata())
@@ -84,13 +84,13 @@ fn open_no_follow(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// The user whose rights this process has.
+/// The effective user ID of this process.
 pub fn effective_uid() -> u32 {
     // SAFETY: cannot fail and touches no memory.
     unsafe { libc::geteuid() }
 }
 
-/// Processes share UDP ports exactly if they share the network namespace, so each has a registry of its own.
+/// The inode of this network namespace. Processes share UDP ports only within a network namespace, so each namespace has a registry.
 fn network_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino())
 }
@@ -124,7 +124,7 @@ mod tests {
         std::fs::remove_dir_all(base).unwrap();
     }
 
-    /// Somebody else takes every name that can be guessed, and later removes the plain one.
+    /// Another user takes every name that can be guessed, and later removes the plain one.
     #[test]
     fn names_that_others_take_neither_block_nor_split() {
         let base = fresh_base("taken");

@@ -1,7 +1,7 @@
-//! Byte locks that die with their owner.
+//! Byte locks that the kernel releases when their owner dies.
 //!
-//! "Open file description" locks rather than the classic POSIX ones: those are lost when any descriptor of the file is
-//! closed anywhere in the process, and do not exclude two NICs of one process.
+//! They are "open file description" locks. A classic POSIX lock is lost when the process closes any descriptor of the file, and
+//! does not exclude two NICs of one process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,21 +23,21 @@ impl ByteLocks {
         options.open(path).map(ByteLocks)
     }
 
-    /// Opens the file if it is there.
+    /// Opens the file if it exists.
     pub(crate) fn open_existing(path: &Path) -> io::Result<ByteLocks> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
         options.open(path).map(ByteLocks)
     }
 
-    /// Whether this is the file at `path`, which may have been removed, and another put there.
+    /// Whether this is still the file at `path`, which may have been removed or replaced.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         let here = self.0.metadata().map(|meta| (meta.dev(), meta.ino()));
         let there = std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
         matches!((here, there), (Ok(here), Ok(there)) if here == there)
     }
 
-    /// Locks a byte. Returns whether it did: not if somebody else holds it.
+    /// Locks a byte. Returns `false` if it is held elsewhere.
     pub(crate) fn try_lock(&self, byte: u8) -> io::Result<bool> {
         match self.fcntl(libc::F_OFD_SETLK, &mut range(byte, libc::F_WRLCK)) {
             Ok(()) => Ok(true),
@@ -48,16 +48,16 @@ impl ByteLocks {
 
     /// Releases a byte; nothing happens if it was not locked.
     pub(crate) fn unlock(&self, byte: u8) {
-        // Unlocking fails only for an invalid descriptor, which ours is not.
+        // Unlocking fails only for an invalid descriptor.
         let _ = self.fcntl(libc::F_OFD_SETLK, &mut range(byte, libc::F_UNLCK));
     }
 
-    /// Whether somebody else has the byte.
+    /// Whether the byte is held elsewhere.
     pub(crate) fn is_held(&self, byte: u8) -> io::Result<bool> {
         self.is_any_held(byte..=byte)
     }
 
-    /// Whether somebody else has one of the bytes. Makes one system call for all of them.
+    /// Whether any of the bytes is held elsewhere. Makes one system call for all of them.
     pub(crate) fn is_any_held(&self, bytes: RangeInclusive<u8>) -> io::Result<bool> {
         let mut answer = range(*bytes.start(), libc::F_WRLCK);
         answer.l_len = bytes.count() as libc::off_t;
@@ -74,7 +74,7 @@ impl ByteLocks {
     }
 }
 
-/// One byte, as `fcntl` wants it.
+/// The argument of `fcntl` for one byte.
 fn range(byte: u8, kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,

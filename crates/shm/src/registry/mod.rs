@@ -1,19 +1,19 @@
-//! Where the processes of one user and one network namespace meet.
+//! The shared state of the processes of one user and one network namespace.
 //!
-//! There is no daemon, so what they share must survive the death of any of them at any moment:
+//! There is no daemon, so this state must survive the death of any process at any moment:
 //!
-//! - a **slot** is a byte of a file that its owner keeps locked. The kernel drops the lock however the process ends, and
-//!   with the last descriptor only, so that a forked child keeps what it inherited;
-//! - the **roster** says in which order the kernel holds the sockets that share a port. It is a hint: whoever acts on a
-//!   stale roster causes misrouted packets, which are forwarded and not lost (`link::SharedPort`).
+//! - a **slot** is a byte of a file that its owner keeps locked. The kernel releases the lock when the last descriptor of the
+//!   open file is closed, however the process ends. So a forked child keeps the slot that it inherited;
+//! - the **roster** lists the order in which the kernel holds the sockets that share a port. It is a hint: a stale roster
+//!   causes misrouted packets, which are forwarded and not lost (`link::SharedPort`).
 //!
-//! | file | what lives there |
+//! | file | contents |
 //! |---|---|
 //! | `directory` | the directory, and why its owner is checked |
-//! | `lock` | byte locks that die with their owner |
+//! | `lock` | byte locks that the kernel releases when their owner dies |
 //! | `ports` | which process has which port of the connection manager |
 //! | `roster` | the order of the sockets on each address, as text |
-//! | `sweep` | what the dead left behind |
+//! | `sweep` | removes files of dead processes |
 
 mod directory;
 mod lock;
@@ -42,9 +42,9 @@ pub const LAST_SLOT: u8 = 254;
 const ROSTER_BYTE: u8 = 0;
 const ROSTER_FILE: &str = "roster";
 const LOCK_FILE: &str = "lock";
-/// How often a registry may be swept away under whoever enters it.
+/// How often a process tries to enter a registry that others remove meanwhile.
 const ATTEMPTS: u32 = 100;
-/// Far longer than anybody holds the roster; after that its holder was stopped by a signal or a debugger.
+/// Far longer than a running process holds the roster. After this time its holder is stopped by a signal or a debugger.
 const ROSTER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why the registry cannot be used.
@@ -67,7 +67,7 @@ pub enum RegistryError {
         /// The directory.
         path: PathBuf,
     },
-    /// Somebody holds the roster and does not let go.
+    /// Another process does not release the roster.
     #[error("{}: another process has held the lock for five seconds; is it stopped?", path.display())]
     Stuck {
         /// The directory.
@@ -93,7 +93,7 @@ impl Registry {
                     return Ok(registry);
                 }
                 Ok(None) => {}
-                // Somebody took it for abandoned, and it is gone.
+                // Another process has removed it as abandoned.
                 Err(RegistryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
             }
@@ -103,8 +103,8 @@ impl Registry {
 
     /// Claims a slot in the one directory of this user; `None` if the directories changed meanwhile.
     ///
-    /// All directories are locked and then listed once more. A process that makes another one afterwards finds this process in
-    /// the chosen one. A directory that was made before is in the list. So no two directories are in use at once.
+    /// Locks all directories and then lists them once more. A process that creates another one afterwards finds this process in
+    /// the chosen one. A directory that was created earlier is in the list. So no two directories are in use at the same time.
     fn enter(base: &Path) -> Result<Option<Registry>, RegistryError> {
         let mut directories = own_directories(base)?;
         if directories.is_empty() {
@@ -146,7 +146,7 @@ impl Registry {
         &self.directory
     }
 
-    /// Where the process in `slot` listens for forwarded packets.
+    /// The Unix socket on which the process in `slot` receives forwarded packets.
     pub fn socket_path(&self, slot: u8) -> PathBuf {
         self.directory.join(format!("slot-{slot}.sock"))
     }
@@ -161,7 +161,7 @@ impl Registry {
         (FIRST_SLOT..=LAST_SLOT).filter(|&slot| self.is_alive(slot)).count()
     }
 
-    /// Runs `change` on the roster while nobody else can see or change it, and stores what it left.
+    /// Runs `change` on the roster under its lock, and stores the result.
     pub fn update<T>(&self, change: impl FnOnce(&Registry, &mut Roster) -> T) -> Result<T, RegistryError> {
         let _locked = self.lock(ROSTER_PATIENCE)?;
         self.change(change)
@@ -203,7 +203,7 @@ impl Registry {
         Ok(result)
     }
 
-    /// An unreadable roster counts as empty: its owner may have died in the middle of anything.
+    /// Reads the roster. An unreadable one counts as empty: its writer may have died at any instruction.
     fn load(&self) -> Roster {
         let text = std::fs::read_to_string(self.directory.join(ROSTER_FILE)).unwrap_or_default();
         Roster::parse(&text).unwrap_or_else(Roster::new)
@@ -216,8 +216,8 @@ impl Registry {
         std::fs::rename(&fresh, self.directory.join(ROSTER_FILE))
     }
 
-    /// Goes round instead of taking the lowest free slot: a slot that was just freed may still be named by packets on
-    /// their way.
+    /// Claims the next free slot in cyclic order and not the lowest one: packets in flight may still name a slot that was just
+    /// freed.
     fn claim(&self, roster: &mut Roster) -> Result<u8, RegistryError> {
         roster.prune_all(|slot| self.locks.is_held(slot).unwrap_or(true));
         sweep::sweep_sockets(&self.directory, &self.locks);

@@ -1,8 +1,8 @@
-//! Which process has which port: how the connection managers of one host share addresses.
+//! The table of ports and their owners, by which the connection managers of one host share addresses.
 //!
-//! A file of lines, one per claim, changed under a byte lock and replaced whole; so it is never seen half written, whoever
-//! dies when. A claim lives as long as the slot of its owner is locked. Ports that programs do not choose themselves come
-//! from blocks: ten thousand connections cost a few hundred lines, not ten thousand.
+//! A file with one line per claim. It is changed under a byte lock and replaced as a whole, so no process reads half of it, even if the writer
+//! dies. A claim is valid as long as the slot of its owner is locked. Ports that programs do not choose themselves come
+//! from blocks: ten thousand connections take a few hundred lines, not ten thousand.
 
 use super::lock::ByteLocks;
 use super::roster::Roster;
@@ -24,21 +24,21 @@ const LOCK_FILE: &str = "ports.lock";
 const LOCK_BYTE: u8 = 0;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Ports that are given to programs that do not choose.
+/// Ports for programs that do not choose one.
 const EPHEMERAL: std::ops::Range<u16> = 40_960..65_472;
-/// Ports claimed at a time for them.
+/// Ephemeral ports that a process claims in one step.
 const BLOCK: u16 = 64;
 
-/// What a claim is for.
+/// The purpose of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// To be given out by its owner, port by port.
+    /// A block of ephemeral ports, which its owner assigns one by one.
     Block,
-    /// Bound, and not to be shared.
+    /// Bound exclusively.
     Bound,
-    /// Bound, and may be shared with others of this kind.
+    /// Bound, and may be shared with other claims of this kind.
     Shared,
-    /// Somebody listens.
+    /// A program listens on it.
     Listening,
 }
 
@@ -52,25 +52,26 @@ struct Claim {
     usage: Use,
 }
 
-/// The table, and this process's part in it.
+/// The table of ports, for the owner of one slot.
 pub struct Ports {
     directory: PathBuf,
     slot: u8,
     /// Locks of the slots, which show which processes are alive.
     slots: ByteLocks,
     lock: ByteLocks,
-    mine: Mutex<HashMap<PortSpace, VecDeque<u16>>>,
+    /// Unused ports of this process's blocks.
+    free: Mutex<HashMap<PortSpace, VecDeque<u16>>>,
     cache: Mutex<Cache>,
 }
 
 #[derive(Default)]
 struct Cache {
-    /// Number and time of the file that was read last.
+    /// Inode and modification time of the file that was read last.
     seen: Option<(u64, i64, i64)>,
     claims: Vec<Claim>,
 }
 
-/// Who has a port.
+/// The holder of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// This very program.
@@ -90,7 +91,7 @@ impl fmt::Display for Holder {
 /// Why a port cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// Somebody has it.
+    /// Another claim has it.
     #[error("{0}")]
     InUse(Holder),
     /// No port is left.
@@ -108,12 +109,11 @@ impl Ports {
             ByteLocks::open(&directory.join(name)).map_err(|e| io_error(&directory, "open a lock file", e))
         };
         let (slots, lock) = (open("lock")?, open(LOCK_FILE)?);
-        let (mine, cache) = (Mutex::default(), Mutex::default());
-        Ok(Ports { directory, slot, slots, lock, mine, cache })
+        let (free, cache) = (Mutex::default(), Mutex::default());
+        Ok(Ports { directory, slot, slots, lock, free, cache })
     }
 
-    /// Releases the ports of an earlier owner of the slot, which was killed. The slot is taken again, so they would count as ports of the new
-    /// owner.
+    /// Releases the ports of an earlier owner of the slot, which was killed. They would otherwise count as ports of the new owner.
     pub(super) fn release_inherited(&self) -> Result<(), RegistryError> {
         let is_inherited = |claim: &Claim| claim.slot == self.slot;
         if self.load().iter().any(is_inherited) {
@@ -122,12 +122,12 @@ impl Ports {
         Ok(())
     }
 
-    /// Whether the owner of `slot` lives.
+    /// Whether the owner of `slot` is alive.
     pub fn is_alive(&self, slot: u8) -> bool {
         slot == self.slot || self.slots.is_held(slot).unwrap_or(true)
     }
 
-    /// Whether the owner of `slot` receives what is sent to `address`, which is one of this host.
+    /// Whether the owner of `slot` receives packets to `address`, which is an address of this host.
     pub fn receives_at(&self, slot: u8, address: Gid) -> bool {
         let text = std::fs::read_to_string(self.directory.join(super::ROSTER_FILE)).unwrap_or_default();
         let ip = address.to_ip();
@@ -148,7 +148,7 @@ impl Ports {
         })?
     }
 
-    /// Gives a port that the program chose back.
+    /// Releases a port that the program chose.
     pub fn unbind(&self, space: PortSpace, port: u16, scope: Scope) {
         let same = |c: &Claim| {
             (c.slot, c.space, c.first, c.scope) == (self.slot, space, port, scope) && c.usage != Use::Block
@@ -161,7 +161,7 @@ impl Ports {
         });
     }
 
-    /// Marks a bound or ephemeral port as one that somebody listens on.
+    /// Marks a bound or ephemeral port as listening.
     pub fn listen(&self, space: PortSpace, port: u16, scope: Scope) -> Result<(), PortError> {
         let usage = Use::Listening;
         let claim = Claim { slot: self.slot, space, first: port, last: port, scope, usage };
@@ -180,10 +180,10 @@ impl Ports {
         })?
     }
 
-    /// A port that nobody else has, on any address.
+    /// Takes a port that no other process has, on any address.
     pub fn take_ephemeral(&self, space: PortSpace) -> Result<u16, PortError> {
-        let mut mine = self.mine.lock();
-        let free = mine.entry(space).or_default();
+        let mut free_ports = self.free.lock();
+        let free = free_ports.entry(space).or_default();
         if let Some(port) = free.pop_front() {
             return Ok(port);
         }
@@ -194,9 +194,9 @@ impl Ports {
         free.pop_front().ok_or(PortError::Exhausted)
     }
 
-    /// Gives it back. It waits until the others were used: a peer may still remember it.
+    /// Returns a port. The other free ports are used first: a peer may still have state of a connection from this one.
     pub fn return_ephemeral(&self, space: PortSpace, port: u16) {
-        self.mine.lock().entry(space).or_default().push_back(port);
+        self.free.lock().entry(space).or_default().push_back(port);
     }
 
     fn claim_block(&self, space: PortSpace) -> Result<u16, PortError> {
@@ -216,18 +216,18 @@ impl Ports {
         })?
     }
 
-    /// The slot of the living process that listens to this port at `address`.
+    /// The slot of the living process that listens on this port at `address`.
     pub fn listener(&self, space: PortSpace, port: u16, address: Gid) -> Option<u8> {
         let mut cache = self.cache.lock();
         self.refresh(&mut cache);
         let found = cache.claims.iter().filter(|c| {
             c.usage == Use::Listening && c.space == space && c.first == port && c.scope.covers(address)
         });
-        // The closest one, as within one process.
+        // The claim with the narrowest scope wins, as within one process.
         found.filter(|c| self.is_alive(c.slot)).min_by_key(|c| c.scope).map(|c| c.slot)
     }
 
-    /// Reads the file if it is another one than last time.
+    /// Reads the file if it has changed since the last time.
     fn refresh(&self, cache: &mut Cache) {
         let stamp =
             std::fs::metadata(self.directory.join(FILE)).map(|m| (m.ino(), m.mtime(), m.mtime_nsec())).ok();
@@ -240,7 +240,7 @@ impl Ports {
     fn update<T>(&self, change: impl FnOnce(&mut Vec<Claim>) -> T) -> Result<T, RegistryError> {
         let start = Instant::now();
         let failed = |what| move |e| io_error(&self.directory, what, e);
-        // The lock belongs to the opened file, so that threads of this process have to take turns themselves.
+        // The byte lock belongs to the opened file, so it does not exclude threads of this process. The cache's lock does.
         let mut cache = self.cache.lock();
         while !self.lock.try_lock(LOCK_BYTE).map_err(failed("lock the port table"))? {
             if start.elapsed() > PATIENCE {
@@ -260,7 +260,7 @@ impl Ports {
         Ok(result)
     }
 
-    /// A table that cannot be read counts as empty.
+    /// Reads the table. An unreadable one counts as empty.
     fn load(&self) -> Vec<Claim> {
         let text = std::fs::read_to_string(self.directory.join(FILE)).unwrap_or_default();
         parse(&text).unwrap_or_default()
@@ -287,7 +287,7 @@ impl Drop for Unlock<'_> {
 }
 
 impl Claim {
-    /// Whether this claim cannot stand beside `other`.
+    /// Returns an error if this claim conflicts with one of `others`.
     fn check<'a>(&self, mut others: impl Iterator<Item = &'a Claim>) -> Result<(), PortError> {
         let Some(other) = others.find(|other| self.conflicts(other)) else { return Ok(()) };
         let is_wildcard = [self, other].iter().any(|claim| !matches!(claim.scope, Scope::Only(_)));
@@ -300,8 +300,8 @@ impl Claim {
             && other.first <= self.last
             && self.scope.overlaps(other.scope);
         let shared = self.usage == Use::Shared && other.usage == Use::Shared;
-        // A port of a block is the source of connections, which are told apart by their ids and not by their ports. So a
-        // program that wants to listen there may.
+        // A port of a block is the source port of connections, which are identified by their communication IDs and not by their
+        // ports. So another program may listen on it.
         let either_block = self.usage == Use::Block || other.usage == Use::Block;
         meets && !shared && !either_block
     }

@@ -1,8 +1,8 @@
-//! In which order the kernel holds the sockets that share a port.
+//! The order in which the kernel holds the sockets that share a port.
 //!
 //! The kernel appends a socket that joins, and moves the last one to the index of one that leaves. The steering
-//! program names sockets by that index, so the roster repeats the kernel's steps. It can be wrong: when two processes
-//! die, nobody knows which left first. Probes then ask the sockets themselves ([`Roster::confirm`]).
+//! program selects sockets by that index, so the roster repeats the kernel's steps. It can be wrong: when two processes
+//! die, the order in which they left is unknown. Probe packets then show which socket has which index ([`Roster::confirm`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,18 +10,18 @@ use std::net::IpAddr;
 
 const TITLE: &str = "ferroce roster 1";
 
-/// The order of the sockets on every address, and what else the processes of a host agree on.
+/// The order of the sockets on every address, and further state that the processes of a host share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roster {
-    /// Slot handed out last.
+    /// The slot that was assigned last.
     pub(crate) last_slot: u8,
-    /// Known to the processes of this user only: marks a probe as one of theirs.
+    /// A secret of the processes of this user, which marks a probe as one of theirs.
     pub token: u128,
     groups: BTreeMap<IpAddr, Vec<u8>>,
 }
 
 impl Roster {
-    /// Nobody is here.
+    /// A roster without sockets, with a new token.
     pub(crate) fn new() -> Roster {
         Roster { last_slot: 0, token: ferroce_os::random::number(), groups: BTreeMap::new() }
     }
@@ -31,13 +31,13 @@ impl Roster {
         self.groups.get(&addr).map_or(&[], Vec::as_slice)
     }
 
-    /// A socket of `slot` was bound to `addr`.
+    /// Records that a socket of `slot` was bound to `addr`.
     pub fn join(&mut self, addr: IpAddr, slot: u8) {
         self.leave(addr, slot);
         self.groups.entry(addr).or_default().push(slot);
     }
 
-    /// The socket of `slot` at `addr` was closed.
+    /// Records that the socket of `slot` at `addr` was closed.
     pub fn leave(&mut self, addr: IpAddr, slot: u8) {
         if let Some(order) = self.groups.get_mut(&addr) {
             if let Some(index) = order.iter().position(|&s| s == slot) {
@@ -49,7 +49,7 @@ impl Roster {
         }
     }
 
-    /// All sockets of `slot` are gone: it died, or its slot has just been claimed anew.
+    /// Removes all sockets of `slot`: its owner died, or a new owner has just claimed it.
     pub(crate) fn forget(&mut self, slot: u8) {
         let addrs: Vec<IpAddr> = self.groups.keys().copied().collect();
         for addr in addrs {
@@ -57,7 +57,7 @@ impl Roster {
         }
     }
 
-    /// Removes from `addr` whoever is not alive and returns how many there were.
+    /// Removes the sockets of dead processes from `addr`. Returns their number.
     pub fn prune(&mut self, addr: IpAddr, is_alive: impl Fn(u8) -> bool) -> usize {
         let dead: Vec<u8> = self.order(addr).iter().copied().filter(|&s| !is_alive(s)).collect();
         for &slot in &dead {
@@ -66,7 +66,7 @@ impl Roster {
         dead.len()
     }
 
-    /// Removes whoever is not alive from all addresses, so that those nobody uses any more disappear.
+    /// Removes the sockets of dead processes from all addresses. Removes addresses that have no socket left.
     pub(crate) fn prune_all(&mut self, is_alive: impl Fn(u8) -> bool) {
         let addrs: Vec<IpAddr> = self.groups.keys().copied().collect();
         for addr in addrs {
@@ -74,20 +74,20 @@ impl Roster {
         }
     }
 
-    /// `slot` has seen a packet that was steered to index `index` of `addr`, so that is where it stands. Whoever was
-    /// believed there takes its old index. Returns whether that was news.
+    /// Records that `slot` received a packet that was steered to `index` of `addr`, so this is its index. The slot that was
+    /// listed there gets its old index. Returns whether the roster changed.
     pub fn confirm(&mut self, addr: IpAddr, index: usize, slot: u8) -> bool {
         let Some(order) = self.groups.get_mut(&addr) else { return false };
         match order.iter().position(|&s| s == slot) {
-            Some(believed) if believed != index && index < order.len() => {
-                order.swap(believed, index);
+            Some(listed) if listed != index && index < order.len() => {
+                order.swap(listed, index);
                 true
             }
             _ => false,
         }
     }
 
-    /// Reads what `Display` wrote; `None` if it is anything else.
+    /// Parses the output of `Display`; `None` for any other text.
     pub(crate) fn parse(text: &str) -> Option<Roster> {
         let mut lines = text.lines();
         if lines.next()? != TITLE {

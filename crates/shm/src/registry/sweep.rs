@@ -1,4 +1,4 @@
-//! What processes that were killed left behind: files of slots that nobody holds, and the registries of namespaces that are gone.
+//! Removes what killed processes left: files of slots that no process holds, and registries of namespaces that no longer exist.
 
 use super::directory::is_ours;
 use super::lock::ByteLocks;
@@ -11,8 +11,8 @@ const MOST_REGISTRIES: usize = 64;
 /// Prefix of the file extension of a registry while it is being removed.
 const GONE: &str = "gone-";
 
-/// Removes the sockets of slots that nobody holds. Called with the roster locked, so that nobody claims one meanwhile. (A
-/// shared segment is marked closed before its file is removed: see `segment`.)
+/// Removes the sockets of slots that no process holds. The caller has locked the roster, so no process claims one meanwhile. (`segment`
+/// removes shared segments, because they must be marked closed first.)
 pub(crate) fn sweep_sockets(directory: &Path, locks: &ByteLocks) {
     for path in std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
         let slot = path.file_name().and_then(|name| name.to_str()).and_then(slot_of_socket);
@@ -27,7 +27,7 @@ fn slot_of_socket(name: &str) -> Option<u8> {
     name.strip_prefix("slot-").or_else(|| name.strip_prefix("nic-"))?.parse().ok()
 }
 
-/// Removes the registries beside `own` in which nobody holds a slot.
+/// Removes the other registries in the parent directory of `own` in which no process holds a slot.
 pub(crate) fn sweep_registries(own: &Path) {
     let Some(base) = own.parent() else { return };
     let prefix = format!("ferroce-{}-", effective_uid());
@@ -39,13 +39,13 @@ pub(crate) fn sweep_registries(own: &Path) {
     };
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in entries.filter(|path| path != own && is_registry(path)).take(MOST_REGISTRIES) {
-        // Anybody may make a directory with such a name.
+        // Any user may create a directory with such a name.
         if !is_ours(&path) {
             continue;
         }
         let is_gone = path.extension().is_some_and(|end| end.as_encoded_bytes().starts_with(GONE.as_bytes()));
         if is_gone {
-            // Whoever began that may have died.
+            // The process that began to remove it may have died.
             let _ = std::fs::remove_dir_all(path);
         } else {
             remove_if_abandoned(&path);
@@ -59,14 +59,14 @@ fn remove_if_abandoned(path: &Path) {
     if is_in_use(&locks) {
         return;
     }
-    // Whoever opens the registry just now waits for the roster, and finds then that all is gone.
+    // A process that opens this registry meanwhile waits for the roster, and then finds that the registry is gone.
     if !locks.try_lock(ROSTER_BYTE).unwrap_or(false) {
         return;
     }
     if is_in_use(&locks) {
         return;
     }
-    // In one step, for who comes now must find all of it or nothing.
+    // In one step: a process that opens the registry now must find all of it or nothing.
     let gone = path.with_extension(format!("{GONE}{}", std::process::id()));
     if locks.is_at(&path.join(LOCK_FILE)) && std::fs::rename(path, &gone).is_ok() {
         let _ = std::fs::remove_dir_all(gone);
@@ -132,8 +132,8 @@ mod tests {
         fs::remove_dir_all(base).unwrap();
     }
 
-    /// Many enter and leave, while somebody else, whose registry is another, sweeps all the time: nobody is left alone in a registry
-    /// that is no longer there.
+    /// Many processes enter and leave, while a process of another registry sweeps all the time. No process ends up alone in a registry that
+    /// was removed.
     #[test]
     fn who_enters_while_it_is_swept_enters_the_next_one() {
         let base = fresh_base("race");

@@ -1,4 +1,4 @@
-//! Rings as a local peer that keeps to no rule writes them.
+//! Rings with arbitrary contents, as a hostile local peer may write them.
 
 use super::{ALIGN, AS_BEFORE, Found, META_LEN, Piece, RING_LEN, Reader, RxMeta, SKIP, Writer};
 use crate::mapping::Mapping;
@@ -8,8 +8,8 @@ use ferroce_proto::Gid;
 /// Longer packets end a ring.
 const MAX_PACKET_LEN: usize = 40_000;
 
-/// The reader never leaves the ring, goes only forward, and ends a ring with a nonsensical record; the writer ignores what a reader
-/// cannot have read.
+/// Checks that the reader stays inside the ring, only moves forward, and ends a ring at an invalid record, and that the writer ignores
+/// impossible positions of a reader.
 pub(crate) fn rings(bytes: &[u8]) {
     let mut input = bytes.iter().copied();
     let mut byte = move || input.next();
@@ -34,7 +34,7 @@ pub(crate) fn rings(bytes: &[u8]) {
     }
 }
 
-/// A length or a mark where the reader looks next, or a line or two behind it.
+/// Writes a length or a mark at the reader's position, or up to three lines behind it.
 fn write_word(reader: &Reader, at: u8, value: u8) {
     let position = reader.position + u64::from(at % 4) * ALIGN as u64;
     let flag = if at & 0x80 == 0 { 0 } else { AS_BEFORE };

@@ -1,5 +1,5 @@
-//! Loom runs the ring: a writer and a reader, in a ring of four lines that is full again and again. Every packet arrives once, whole and in
-//! order, with its outer headers; and neither end touches bytes that the other one is using (loom reports the race).
+//! Loom models of the ring: a writer and a reader, with a ring of four lines that becomes full repeatedly. Every packet arrives once, complete
+//! and in order, with its outer headers. Neither end accesses bytes that the other one is using (loom would report the race).
 
 use super::*;
 use ferroce_os::sync::loom::model::Builder;
@@ -35,7 +35,7 @@ fn ring(file: &File) -> (Writer, Reader) {
     (writer, reader)
 }
 
-/// As a local peer sends a packet: as one line if it can be.
+/// Sends a packet as a local peer does: as one line if possible.
 fn send(writer: &mut Writer, number: usize, packet: Packet, consumed: &AtomicU64) {
     let bytes = vec![number as u8; packet.len];
     let (head, payload) = bytes.split_at(8);

@@ -1,4 +1,4 @@
-//! Scripts that several tests run under different faults. Each defines what is posted and what must hold afterwards.
+//! Scripts that several tests run under different faults. Each defines the posted work and the expected result.
 #![allow(dead_code, reason = "every test binary uses another part")]
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 

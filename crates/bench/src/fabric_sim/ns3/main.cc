@@ -1,8 +1,8 @@
-// The peer of `cargo xtask bench fabric-sim --ns3`: simulates with ns-3 what standard input describes.
+// The peer of `cargo xtask bench fabric-sim --ns3`: simulates the network on standard input with ns-3.
 //
-// The description comes from the scenario that ferroce simulates: nodes, links, flows, and for each flow the nodes that its data and its
-// ACKs pass. What is in the way of equal models, or of ns-3's speed, is left out: no handshake in the completion times, no queue disc
-// above the device queue, no route lookup beyond an index, no trace sources.
+// The input comes from the scenario that ferroce simulates: nodes, links, flows, and for each flow the nodes that its data and its ACKs
+// pass. Everything that would make the models differ or ns-3 slower is left out: handshakes in the completion times, queue discs above
+// the device queue, route lookups beyond an index, trace sources.
 //
 // Input, one word or number after the other:
 //   hosts NODES_THAT_ARE_HOSTS nodes NODES packet PAYLOAD_BYTES mark BYTES
@@ -29,9 +29,9 @@ namespace
 constexpr uint16_t SENDER_PORT = 10000;
 constexpr uint16_t RECEIVER_PORT = 30000;
 constexpr size_t MAX_FLOWS = 20000;
-/// Connections are opened before this time, so that handshakes are not part of completion times.
+/// Time of the first flow. Connections are opened before it, so that handshakes are not part of completion times.
 const Time ORIGIN = MilliSeconds(100);
-/// What a socket may hold for sending.
+/// Size of a socket's send buffer.
 constexpr uint32_t SEND_BUFFER = 1 << 21;
 
 uint64_t g_hops = 0;
@@ -184,7 +184,7 @@ struct Flow
     Ptr<Socket> sender;
     Ptr<Socket> listener;
     bool established = false;
-    /// Bytes that the socket has taken.
+    /// Bytes that the socket has accepted.
     uint64_t written = 0;
     SequenceNumber32 lastByte;
     int64_t finishedPs = -1;
@@ -205,7 +205,7 @@ void Accept(Ptr<Socket> socket, const Address&)
     socket->SetRecvCallback(MakeCallback(&Drain));
 }
 
-/// Gives the socket as much as it takes.
+/// Passes as many bytes to the socket as it accepts.
 void Write(Flow* flow, Ptr<Socket> socket, uint32_t)
 {
     while (flow->written < flow->bytes && Simulator::Now() >= ORIGIN)
@@ -350,7 +350,7 @@ int main(int argc, char** argv)
     NS_ABORT_MSG_IF(g_flows.empty() || g_flows.size() > MAX_FLOWS, "there must be 1 to " << MAX_FLOWS << " flows");
 
     Config::SetDefault("ns3::TcpL4Protocol::SocketType", StringValue("ns3::TcpDctcp"));
-    // One cut, at once; the default reduces the window over a round trip (PRR).
+    // Reduces the window immediately. The default reduces it over a round trip (PRR).
     Config::SetDefault("ns3::TcpL4Protocol::RecoveryType", StringValue("ns3::TcpClassicRecovery"));
     Config::SetDefault("ns3::TcpSocket::SegmentSize", UintegerValue(payload));
     Config::SetDefault("ns3::TcpSocket::DelAckCount", UintegerValue(1));
@@ -428,7 +428,7 @@ int main(int argc, char** argv)
     }
     g_left = g_flows.size();
 
-    // Sockets probe and acknowledge during the first half of the time before the origin; nothing of it is counted.
+    // Sockets exchange probes and ACKs in the first half of the time before the origin. These are not counted.
     Simulator::Stop(ORIGIN - NanoSeconds(1));
     Simulator::Run();
     g_hops = g_marks = 0;

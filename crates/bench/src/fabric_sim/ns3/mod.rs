@@ -1,7 +1,8 @@
-//! The same scenarios in ns-3: packet hops per second and completion times beside those of ferroce.
+//! The same scenarios in ns-3: packet hops per second and completion times, compared with those of ferroce.
 //!
-//! main.cc is a program over Debian's libns3-dev. It gets the topology, the marking threshold, the flows with their first windows and
-//! the ways that ECMP chose, all taken from the scenario that ferroce simulates; so both run the same network. Both use one core, in turns.
+//! main.cc is a program over Debian's libns3-dev. Its input is the topology, the marking threshold, the flows with their first windows, and
+//! the paths that ECMP selects. All come from the scenario that ferroce simulates, so both run the same network. Both use one core,
+//! alternately.
 
 use super::measure;
 use ferroce_fabric::scenario::{Run, Scenario};
@@ -14,7 +15,7 @@ use xtask::debian;
 use xtask::step::{Context, Tier};
 use xtask::tools::which;
 
-/// A scenario, and whether the goal for completion times applies to it: flows are long, and no two leave the same host.
+/// A scenario, and whether the goal for completion times applies to it. It does if flows are long and no two have the same sender.
 struct Row {
     name: &'static str,
     text: &'static str,
@@ -36,7 +37,7 @@ const SHORT: u64 = 100_000;
 /// The fastest event list of ns-3 in these scenarios.
 const SCHEDULER: &str = "--scheduler=ns3::PriorityQueueScheduler";
 
-/// What a simulator reached.
+/// The results of a simulator.
 #[derive(Clone, Debug)]
 struct Side {
     cpu_s: f64,
@@ -194,7 +195,7 @@ fn build(ctx: &Context) -> Result<(PathBuf, String), String> {
     let compiler =
         which("c++").ok_or("c++ is missing: `sudo apt-get install -y g++`, it compiles the ns-3 program")?;
     const PACKAGE: &str = "libns3-dev";
-    // Only what the program is linked with: the dependencies of other modules of ns-3 are not needed.
+    // Only the packages that the program is linked with, without dependencies of other modules of ns-3.
     let library = debian::depends(ctx, PACKAGE)?.into_iter().find(|name| name.starts_with("libns3"));
     let library = library.ok_or("libns3-dev names no libns3; is this Debian or Ubuntu?")?;
     let mut names = debian::depends(ctx, &library)?;
@@ -214,7 +215,7 @@ fn build(ctx: &Context) -> Result<(PathBuf, String), String> {
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/fabric_sim/ns3/main.cc"))
         .arg("-L")
         .arg(&libraries)
-        // RPATH instead of RUNPATH: it serves the libraries of the libraries as well.
+        // RPATH instead of RUNPATH, because it also applies to indirect dependencies.
         .args(["-Wl,--disable-new-dtags".to_owned(), linker("-rpath"), linker("-rpath-link")])
         .args(modules.map(|module| format!("-lns3-{module}")))
         .arg("-o")
@@ -231,7 +232,7 @@ fn build(ctx: &Context) -> Result<(PathBuf, String), String> {
     Ok((program, version))
 }
 
-/// The folder below `root` that has a file: Debian's libraries lie in one that is named after the architecture.
+/// The folder below `root` that contains a file. Debian's libraries are in a folder named after the architecture.
 fn folder_of(root: &Path, file: &str) -> Result<PathBuf, String> {
     let entries = std::fs::read_dir(root).map_err(|error| format!("{}: {error}", root.display()))?;
     let folders = entries.flatten().map(|entry| entry.path());
@@ -271,7 +272,7 @@ fn simulate_in_ns3(program: &Path, scenario: &Scenario, run: &Run, rounds: u32) 
     let input = describe(scenario, run)?;
     let mut best: Option<Side> = None;
     for _ in 0..rounds.max(1) {
-        let side = read_answer(&converse(program, &input)?, run)?;
+        let side = read_answer(&run_ns3(program, &input)?, run)?;
         if best.as_ref().is_none_or(|best| side.cpu_s < best.cpu_s) {
             best = Some(side);
         }
@@ -279,8 +280,8 @@ fn simulate_in_ns3(program: &Path, scenario: &Scenario, run: &Run, rounds: u32) 
     best.ok_or_else(|| "no round".to_owned())
 }
 
-/// Runs main.cc with this input. Returns what it printed.
-fn converse(program: &Path, input: &str) -> Result<String, String> {
+/// Runs main.cc with this input. Returns its output.
+fn run_ns3(program: &Path, input: &str) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", program.display());
     let mut child = Command::new(program)
         .arg(SCHEDULER)
@@ -288,7 +289,7 @@ fn converse(program: &Path, input: &str) -> Result<String, String> {
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // It reads everything before it writes, so this cannot block for ever; it ends when the pipe is dropped.
+    // The program reads its whole input before it writes, so this write cannot block forever. Dropping the pipe ends the input.
     child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes())).map_err(failed)?;
     let output = child.wait_with_output().map_err(failed)?;
     match output.status.success() {

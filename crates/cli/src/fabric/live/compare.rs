@@ -1,4 +1,4 @@
-//! A live run beside the simulation of the same scenario: goodput of each sender, and the queue.
+//! Compares a live run with the simulation of the same scenario: goodput of each sender, and the queue.
 
 use crate::fabric::Outcome;
 use crate::page::{self, Axis, Plot, Series};
@@ -144,7 +144,7 @@ fn queue_plot(live: &Outcome, simulated: &Outcome) -> Plot {
     }
 }
 
-/// Means of neighbouring samples, so that a line has few points; time in milliseconds.
+/// Means of adjacent samples, so that a line has few points; time in milliseconds.
 fn means(samples: &Samples, value: impl Fn(usize) -> f64) -> Vec<(f64, f64)> {
     let count = samples.times.len();
     let step = count.div_ceil(POINTS).max(1);

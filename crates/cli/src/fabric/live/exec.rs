@@ -1,7 +1,7 @@
-//! `ferroce fabric exec` and `ferroce fabric ssh`: a command on a host of a live fabric that runs.
+//! `ferroce fabric exec` and `ferroce fabric ssh`: a command on a host of a running live fabric.
 //!
 //! The fabric has an abstract Unix socket in the network of every host, and one outside. Such a socket is no file, so it
-//! disappears with its process. The caller passes its standard input, output and error; [`super::exec_server`] starts the command.
+//! disappears with its process. The caller sends its standard input, output and error; [`super::exec_server`] starts the command.
 
 use super::ip;
 use crate::failure::Failure;

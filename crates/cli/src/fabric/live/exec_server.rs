@@ -78,7 +78,7 @@ pub(super) fn start<'scope, 'env>(
 }
 
 fn serve(caller: &UnixStream, starter: &Starter<'_>, stop: &PipeReader) {
-    // Only the user of this fabric: the namespace of names has no other protection.
+    // Only the user of this fabric is served. Abstract socket names have no other protection.
     if peer_uid(caller).ok() != Some(rustix::process::geteuid().as_raw()) {
         return;
     }
@@ -152,7 +152,7 @@ impl Request {
     }
 }
 
-/// Waits for the end of a command; returns its exit status. It ends at the latest with its caller and the fabric.
+/// Waits for the end of a command; returns its exit status. The command is ended when its caller or the fabric ends.
 fn watch(mut child: Child, caller: &UnixStream, stop: &PipeReader) -> u8 {
     let Some(pid) = Pid::from_raw(child.id() as i32) else { return 1 };
     if let Ok(ends) = pidfd_open(pid, PidfdFlags::empty()) {

@@ -1,9 +1,9 @@
-//! The fabric against the real clock: reads the TUN devices, lets the world pass time, and writes what arrives.
+//! The fabric against the real clock: reads the TUN devices, advances the simulated world to the present, and writes the packets that arrive.
 //!
-//! The world computes when each packet leaves each port. This thread may come late; then a packet is delivered late, but
-//! its place in the queues, its mark and the departure of the next one are as if it had been in time. The lateness is
+//! The world computes when each packet leaves each port. If this thread runs late, a packet is delivered late. Its position
+//! in the queues, its mark and the departure of the next packet are the same as if it were in time. The lateness is
 //! measured at the write of each packet and reported. The time that a packet waits in the queue of its sender's TUN device
-//! is not part of it: the fabric meets a packet when it reads it.
+//! is not part of it: a packet enters the fabric when it is read.
 
 use super::ip;
 use ferroce_fabric::scenario::Live;
@@ -15,15 +15,15 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Packets that are read from one host before the others have their turn.
+/// Most packets that are read from one host before the next host is read.
 const READS: usize = 64;
-/// The longest sleep: the flag that ends the run is read so often.
+/// The longest sleep. The flag that ends the run is polled at least this often.
 const MAX_SLEEP: Duration = Duration::from_millis(5);
 /// Most packets inside of the fabric; the rest waits in the TUN devices.
 const MAX_PACKETS: usize = 65_536;
 const PS_PER_NS: u64 = 1000;
 
-/// What a run leaves.
+/// The results of a run.
 pub(super) struct Forwarded {
     pub(super) world: World,
     pub(super) lateness: Lateness,
@@ -126,9 +126,9 @@ impl Forwarder {
 
     /// Forwards packets until the flag is set.
     pub(super) fn run(mut self, stop: &AtomicBool) -> Forwarded {
-        // Sleeps of the default slack end 50 us late.
+        // With the default timer slack, a sleep ends 50 us late.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-        // Programs that spin would keep the processor for the rest of their slice. An older kernel refuses or ignores it.
+        // Otherwise spinning programs keep the processor for the rest of their time slice. An older kernel refuses or ignores the request.
         let _ = ferroce_os::thread::shorten_slices();
         self.start = Instant::now();
         let mut ready = vec![true; self.tuns.len()];
@@ -153,7 +153,7 @@ impl Forwarder {
         self.start.elapsed().as_nanos() as u64 * PS_PER_NS
     }
 
-    /// Takes packets of a host, while its NIC has room.
+    /// Reads packets of a host while its NIC accepts more.
     fn read(&mut self, host: u32) {
         for _ in 0..READS {
             if !self.takes(host) {

@@ -97,7 +97,7 @@ fn is_listening(table: &str, port: u16) -> bool {
 
 fn make(number: u32, count: u32, mtu: u32) -> Result<(OwnedFd, Init), Refused> {
     tun::leave_namespaces().map_err(|error| (Step::Namespaces, error))?;
-    // Of this thread alone, and of what it spawns: the fabric must get the processor first. It may be refused.
+    // It applies to this thread and its children only, so that the thread of the fabric has priority. The kernel may refuse it.
     let _ = rustix::process::setpriority_process(None, NICE);
     let name = format!("h{number}");
     rustix::system::sethostname(name.as_bytes()).map_err(|error| (Step::HostName, error.into()))?;

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 /// PID 1 of a host.
 pub(super) struct Init {
-    /// It reads the other end. The end of this process closes the pipe as well.
+    /// The write end of a pipe that PID 1 reads. The end of this process closes it as well.
     alive: Option<PipeWriter>,
     process: Pid,
 }

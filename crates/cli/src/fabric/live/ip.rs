@@ -255,7 +255,7 @@ mod tests {
         let mut elsewhere = v4(2, 0, 2, &[]);
         elsewhere[16] = 11;
         assert_eq!(parse(&elsewhere), None, "a wrong checksum, and another network");
-        // Any byte may be anything: nothing panics.
+        // Arbitrary bytes must not cause a panic.
         for at in 0..good.len() {
             for value in 0..=255 {
                 let mut bytes = good.clone();

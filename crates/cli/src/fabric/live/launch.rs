@@ -39,7 +39,7 @@ pub(super) struct Starter<'a> {
     pub(super) blocked: &'a Blocked,
 }
 
-/// What the commands of a run are started and watched with.
+/// The settings with which the commands of a run are started and watched.
 pub(super) struct CommandContext<'a> {
     pub(super) starter: &'a Starter<'a>,
     /// The only command, with the terminal as its own.
@@ -306,7 +306,7 @@ impl Starter<'_> {
         let own: PathBuf = std::env::current_exe()
             .map_err(|error| Failure::io("cannot find out where this command lies", error))?;
         let mut command = Command::new(own);
-        // Packets must pass the fabric, so shared memory stays off, between the programs of one host too.
+        // Packets must cross the fabric, so shared memory is off, also between the programs of one host.
         command.args(["run", "--link", "udp", "--cc", self.control, "--"]).args(words);
         command.env_remove("FERROCE_ADDR");
         let count = self.hosts.len() as u32;

@@ -43,7 +43,7 @@ use std::time::Duration;
 
 /// The fastest link of a live fabric: one process moves every packet.
 const MAX_RATE: u64 = 10_000_000_000;
-/// IPv6, UDP, BTH, the longest extension headers and ICRC, beside the RDMA payload of a packet.
+/// Bytes of a packet in addition to its RDMA payload: IPv6, UDP, BTH, the longest extension headers and ICRC.
 const HEADROOM: u32 = 96;
 /// IPv6 needs this MTU.
 const MIN_MTU: u32 = 1280;
@@ -182,7 +182,7 @@ fn write_page(
     print_text(&format!("figures: {}", output.display()))
 }
 
-/// Refuses what one process cannot do.
+/// Refuses scenarios that one process cannot run.
 fn check(scenario: &Scenario, shown: &str) -> Result<(), Failure> {
     let topology = scenario.topology();
     if topology.hosts > ip::MAX_HOSTS {
@@ -211,7 +211,7 @@ fn check(scenario: &Scenario, shown: &str) -> Result<(), Failure> {
     }
 }
 
-/// What runs where.
+/// The commands and their hosts.
 fn tasks(args: &LiveArgs, commands: Vec<HostCommand>, hosts: u32, shown: &str) -> Result<Vec<Task>, Failure> {
     if args.command.is_empty() {
         if commands.iter().all(|command| command.is_server) {

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// The device of every host.
 pub(super) const INTERFACE: &str = "fab0";
 const TUN: &str = "/dev/net/tun";
-/// Packets that wait for the fabric; a socket of a host gets no back-pressure from a TUN device, so more are dropped.
+/// Packets that wait for the fabric. A TUN device gives no back-pressure to the sockets of a host, so the kernel drops further ones.
 const QUEUE_PACKETS: libc::c_int = 10_000;
 const PREFIX_V6: u32 = 64;
 

@@ -165,7 +165,7 @@ fn read_message(stream: &mut impl Read, message: &mut [u8]) -> io::Result<bool> 
     }
 }
 
-/// A nonblocking stream whose reads and writes spin until the kernel has taken or given something.
+/// A nonblocking stream whose reads and writes spin until the kernel has transferred at least one byte.
 struct Spinning<'a> {
     stream: &'a mut TcpStream,
     single_core: SingleCore,
@@ -229,7 +229,7 @@ fn burst(stream: &mut TcpStream, message: &[u8], count: u64) -> Result<Duration,
     for _ in 0..count {
         stream.write_all(message).map_err(broken)?;
     }
-    // Off and on again: the end of the burst must not wait for a delayed acknowledgement.
+    // Setting TCP_NODELAY sends the last partial segment: the end of the burst must not wait for a delayed acknowledgement.
     stream.set_nodelay(true).and_then(|()| stream.set_nodelay(false)).map_err(broken)?;
     stream.read_exact(&mut [0]).map_err(broken)?;
     Ok(start.elapsed())

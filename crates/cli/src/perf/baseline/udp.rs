@@ -106,7 +106,7 @@ pub(super) fn bind(control: &Control) -> Result<UdpSocket, Failure> {
     Ok(socket)
 }
 
-/// Our side; `nonce` is what the other side should know.
+/// The offer of this side; `nonce` is a number for the other side.
 pub(super) fn here(socket: &UdpSocket, nonce: u64) -> Result<Offer, Failure> {
     Ok(Offer::Socket { port: socket.local_addr().map_err(broken)?.port(), nonce })
 }

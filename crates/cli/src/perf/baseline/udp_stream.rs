@@ -103,7 +103,7 @@ pub(crate) fn serve(control: &mut Control, _: &Params, single_core: SingleCore) 
             Err(error) => return Err(broken(error)),
         };
         if must_answer {
-            // A report that finds no space is replaced by the next one.
+            // If the send buffer is full, the next report replaces this one.
             let _ = socket.send(&received.to_be_bytes());
             reported = received;
         }

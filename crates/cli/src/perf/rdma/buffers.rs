@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 /// Registered memory.
 pub(super) enum Buffers {
-    /// Of the host.
+    /// Memory of the host.
     Host(Region),
-    /// Of a GPU.
+    /// Memory of a GPU.
     Gpu(GpuRegion, Arc<Allocation>),
 }
 
 impl Buffers {
-    /// Zeros with every right.
+    /// Registers zeroed memory with all remote access rights.
     pub(super) fn register(pd: &Pd, len: usize, on_gpu: bool) -> Result<Buffers, Failure> {
         if !on_gpu {
             let region = pd.region(len).remote_read().remote_write().remote_atomic().register();
@@ -24,7 +24,7 @@ impl Buffers {
         }
         let memory = Allocation::zeroed(len)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE;
-        // SAFETY: the region keeps the allocation.
+        // SAFETY: the region holds a reference to the allocation, which therefore outlives the registration.
         let region = unsafe { pd.register_gpu(memory.start(), len, access, memory.clone()) };
         Ok(Buffers::Gpu(region.map_err(refused)?, memory))
     }

@@ -29,10 +29,10 @@ impl Layout {
             None => params.size.next_multiple_of(64),
         };
         // perftest has no such space. Without it, both buffers begin at the same offset in a page. That matters for
-        // long copies: if the target begins a little behind the source, the processor takes each load for one of the
-        // bytes just stored.
+        // long copies: if the target begins a little behind the source, the processor takes each load for a load of
+        // bytes that were just stored (4K aliasing).
         let headroom = if params.like_perftest && params.transport != Transport::Ud { 0 } else { HEADROOM };
-        // Very many queue pairs are counted, not filled: all use the same bytes.
+        // The test of very many queue pairs counts messages only: all queue pairs use the same bytes.
         let stride = if params.test == Test::Qps { 0 } else { 2 * pitch + headroom };
         Layout { size: params.size, pitch, headroom, stride }
     }
@@ -47,7 +47,7 @@ impl Layout {
         self.stride * lane as u64
     }
 
-    /// Where messages arrive.
+    /// The target of messages of the other side.
     pub(super) fn incoming(&self, lane: usize) -> u64 {
         self.outgoing(lane) + self.pitch + self.headroom
     }
@@ -66,7 +66,7 @@ pub(super) struct Lane {
     pub(super) receive: [Sge; 1],
     op: SendOp,
     local: [Sge; 1],
-    /// Reads nothing from the other side's memory.
+    /// A READ of zero bytes from the other side's memory.
     probe: SendOp,
     ud: Option<UdTarget>,
     /// The message, if it is sent inline.
@@ -80,7 +80,7 @@ impl Lane {
         Lane { qp, receive: [receive], op, local: [local], probe, ud: None, inline: None }
     }
 
-    /// Connects it to the other side: its queue pair, and its memory.
+    /// Sets the target of its work requests: the other side's memory, and its queue pair for UD.
     pub(super) fn aim(
         &mut self,
         operation: Operation,

@@ -44,7 +44,7 @@ fn messages(budget: Budget) -> u64 {
     }
 }
 
-/// What perftest stores for each queue pair while it posts.
+/// The state that perftest keeps for each queue pair while it posts.
 struct Course {
     posted: u64,
     completed: u64,

@@ -9,7 +9,7 @@ use ferroce::{Config, Device, LinkChoice, Mtu};
 use std::cell::OnceCell;
 use std::net::IpAddr;
 
-/// How packets travel on this host.
+/// The variable that selects the link of a device.
 pub(crate) const LINK_VARIABLE: &str = "FERROCE_LINK";
 
 /// This side's device and where it runs.

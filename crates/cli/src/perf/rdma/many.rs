@@ -29,7 +29,7 @@ pub(crate) struct Connections {
     pub(crate) footprint_bytes: f64,
     /// Growth of the client's resident memory, per queue pair.
     pub(crate) resident_bytes: f64,
-    /// The same of the server.
+    /// Growth of the server's resident memory, per queue pair.
     pub(crate) server_resident_bytes: f64,
 }
 

@@ -55,7 +55,7 @@ impl<'a> LastByte<'a> {
         LastByte { region: station.region.host(), at: at as usize }
     }
 
-    /// Reads it again.
+    /// Loads the byte.
     #[inline]
     pub(super) fn load(&self) -> Result<u8, Failure> {
         self.region.load_u8(self.at).map_err(refused)

@@ -20,7 +20,7 @@ pub(super) enum QueuePair {
     Ud(UdQp, u8),
 }
 
-/// How to make them.
+/// The attributes with which queue pairs are made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub(super) transport: Transport,
@@ -100,7 +100,7 @@ impl QueuePair {
         on_any!(self, |qp| qp.post_recv(wrs)).map_err(refused)
     }
 
-    /// What it counted.
+    /// Its counters.
     pub(super) fn counters(&self) -> QpCounters {
         on_any!(self, |qp| qp.counters())
     }

@@ -16,7 +16,7 @@ const GIVE_BACK: u32 = 16;
 /// Unreliable messages that may be lost in a row before the path counts as broken.
 const LOST_IN_A_ROW: u32 = 10;
 
-/// Takes messages in.
+/// Receives messages.
 struct Inbox<'a> {
     station: &'a Station,
     waiter: Waiter,
@@ -31,8 +31,8 @@ impl<'a> Inbox<'a> {
         Inbox { station, waiter: Waiter::new(station), completions, received: 0, owed: 0 }
     }
 
-    /// Waits for messages; returns how many came, or why none did. More than one can only come after an unreliable
-    /// one counted as lost.
+    /// Waits for messages. Returns how many arrived, or why none did. Several can arrive only after an unreliable message
+    /// was counted as lost.
     #[inline]
     fn wait(&mut self, control: &Control) -> Result<Result<u32, WaitOutcome>, Failure> {
         loop {
@@ -49,7 +49,7 @@ impl<'a> Inbox<'a> {
             }
             match self.waiter.after_poll(n, self.received, &self.station.cq, control)? {
                 WaitOutcome::PollAgain => {}
-                look => return Ok(Err(look)),
+                other => return Ok(Err(other)),
             }
         }
     }

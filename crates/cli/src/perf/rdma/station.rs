@@ -31,7 +31,7 @@ pub(crate) struct Station {
     pub(super) params: Params,
     pub(super) single_core: SingleCore,
     pub(super) cq: Cq,
-    /// Where receives complete; the same queue, except for perftest's calls.
+    /// The completion queue of receives: the same one, except with `--like-perftest`.
     pub(super) recv_cq: Cq,
     pub(super) region: Buffers,
     pub(super) layout: Layout,
@@ -128,7 +128,7 @@ impl Station {
         self.aim(offer, &targets)
     }
 
-    /// Aims each lane at its part of the other side's memory, and at its datagram queue pair, if that has one.
+    /// Sets the target of each lane: its part of the other side's memory, and the datagram queue pair if there is one.
     fn aim(&mut self, offer: &Offer, targets: &[Option<UdTarget>]) -> Result<(), Failure> {
         let remote = offer.region();
         for (n, lane) in self.lanes.iter_mut().enumerate() {
@@ -179,7 +179,8 @@ impl Station {
             && self.params.size <= u64::from(self.params.inline)
     }
 
-    /// Whether every message arrives. A completion of RoCE's means that it has; one of iWARP's that TCP has taken it.
+    /// Whether every message arrives. A RoCE completion means that the message has arrived; an iWARP completion means that
+    /// TCP has accepted it.
     pub(super) fn is_reliable(&self) -> bool {
         self.params.transport == Transport::Rc
     }
@@ -199,8 +200,8 @@ fn has_credits(params: &Params) -> bool {
     params.wire == WireChoice::Iwarp && params.test == Test::SendBw
 }
 
-/// Receives and sends kept for credits. A side grants a quarter of its receives at a time and the other side uses what it was
-/// granted, so fewer than this are on their way.
+/// Receives and sends that are kept for credits. A side grants a quarter of its receives at a time, and the other side uses what
+/// it was granted. So fewer credits than this are in flight.
 pub(super) const CREDITS_IN_FLIGHT: u32 = 8;
 /// Sends of a lane that are no messages of the test: credits, and the READ behind the last message.
 const EXTRA_SENDS: u32 = CREDITS_IN_FLIGHT + 1;

@@ -15,10 +15,10 @@ use std::time::Instant;
 
 /// Descriptors of a connection: its socket, and an event channel with its counter.
 const DESCRIPTORS_EACH: u64 = 3;
-/// Descriptors that a side needs besides.
+/// Other descriptors that a side needs.
 const OTHER_DESCRIPTORS: u64 = 256;
 
-/// Where a server listens.
+/// The address at which a server listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Address {
@@ -81,13 +81,13 @@ pub(super) fn connect(
     server: Address,
     control: &mut Control,
 ) -> Result<Vec<Connection<Rc>>, Failure> {
-    // The scope of a link-local address is our own.
+    // The scope of a link-local address is valid on this host only.
     let known = control.peer_address(server.at.port());
     let to = if known.ip() == server.at.ip() { known } else { server.at };
     let connect = |(n, lane): (usize, &Lane)| {
         let connector = Connector::new(device, to).private_data(&greeting(server.nonce, n));
         connector.connect(reliable(&lane.qp)?).map_err(|error| {
-            // The server's reason is better.
+            // If the server has sent a reason, it is more precise.
             let ours = || Failure::new(format!("queue pair {n} cannot be connected to {to}: {error}"));
             if control.has_news() { handshake::interrupted(control) } else { ours() }
         })

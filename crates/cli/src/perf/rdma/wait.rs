@@ -98,8 +98,8 @@ impl Waiter {
         WaitOutcome::TimedOut
     }
 
-    /// Arms first and returns, since completions before the arming wake no one; sleeps only if the next poll finds
-    /// nothing either.
+    /// Arms the completion queue and returns, because a completion before the arming raises no event. Sleeps only if the
+    /// next poll finds nothing either.
     fn sleep(&mut self, progress: u64, cq: &Cq, control: &Control) -> Result<WaitOutcome, Failure> {
         if !self.armed {
             self.armed = true;

@@ -30,7 +30,7 @@ impl<'a> Watch<'a> {
         Watch { station, last, waiter, completions: [Completion::default(); 16], seen: 0 }
     }
 
-    /// Waits until the last byte has this value. Returns [`WaitOutcome::PollAgain`] then, or why it has not.
+    /// Waits until the last byte has this value. Returns [`WaitOutcome::PollAgain`] when it has, else why the wait ended.
     #[inline]
     fn wait(&mut self, count: u8, control: &Control) -> Result<WaitOutcome, Failure> {
         while self.last.load()? != count {
@@ -40,7 +40,7 @@ impl<'a> Watch<'a> {
             }
             match self.waiter.after_poll(n, self.seen, &self.station.cq, control)? {
                 WaitOutcome::PollAgain => {}
-                look => return Ok(look),
+                other => return Ok(other),
             }
         }
         self.seen += 1;

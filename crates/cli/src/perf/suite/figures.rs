@@ -5,11 +5,11 @@ use super::results::{Cell, Results};
 
 /// A row of the table: the tests whose figures share it.
 pub(crate) struct Row {
-    /// What it is called.
+    /// Its name.
     pub(crate) label: &'static str,
-    /// Where its latency comes from.
+    /// The test of its latency.
     pub(crate) latency: Test,
-    /// Where its bandwidth and rate come from.
+    /// The test of its bandwidth and rate.
     pub(crate) bandwidth: Option<Test>,
 }
 

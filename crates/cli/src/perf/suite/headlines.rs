@@ -19,11 +19,11 @@ pub(crate) struct Headline {
     pub(crate) ratio: f64,
     /// What the ratio should be.
     pub(crate) goal: String,
-    /// Whether it is. Not if the figures are too noisy to tell.
+    /// Whether the goal is reached; `false` if the figures are too noisy.
     pub(crate) reached: bool,
     /// Which way is better.
     pub(crate) better: &'static str,
-    /// Why the figures cannot be believed.
+    /// Why the figures are too noisy, if they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) noise: Option<String>,
 }
@@ -42,7 +42,7 @@ const BANDWIDTH_SIZE: u64 = 1 << 20;
 
 /// An idle connected queue pair should cost no more, in KiB.
 const QUEUE_PAIR_KIB: f64 = 8.0;
-/// The same of iWARP's, which has a connection of its own.
+/// The same for a queue pair of iWARP, which has a TCP connection of its own.
 const STREAM_KIB: f64 = 12.0;
 
 /// Whether a test at a size is part of a comparison, and so measured longer.
@@ -77,7 +77,7 @@ impl Headline {
         Headline { name, measured, against, ratio, goal, reached, better, noise: None }
     }
 
-    /// The same, with the first reason of these cells not to believe it.
+    /// Adds the first reason why these cells are too noisy. With one, the goal does not count as reached.
     fn doubted(mut self, cells: [Option<&Cell>; 2]) -> Headline {
         self.noise = cells.into_iter().flatten().find_map(Cell::noise);
         self.reached &= self.noise.is_none();
@@ -139,7 +139,7 @@ fn memory(results: &Results) -> Option<Headline> {
     Some(Headline::new(name, figure(measured), figure(most), measured / most, Goal::AtMost(1.0)))
 }
 
-/// There is no figure unless all queue pairs worked.
+/// `None` unless all queue pairs worked.
 fn connections(results: &Results) -> Option<Headline> {
     let found = results.connections.as_ref()?;
     let name = format!(

@@ -17,16 +17,16 @@ pub(super) const SIZE: u64 = 1 << 20;
 /// The default faults; the same packets each time.
 const ONE_PERCENT: &str = "loss=1%,seed=1";
 
-/// What was found.
+/// The result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Loss {
     /// Faults injected into the packets of both sides.
     pub(crate) faults: String,
     /// Bytes per message.
     pub(crate) size: u64,
-    /// Nothing lost.
+    /// Without faults.
     pub(crate) without: Bandwidth,
-    /// Packets lost.
+    /// With faults.
     pub(crate) with: Bandwidth,
     /// The second divided by the first.
     pub(crate) ratio: f64,

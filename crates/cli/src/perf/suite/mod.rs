@@ -85,7 +85,7 @@ fn no_report(path: &Path, error: io::Error) -> Failure {
 }
 
 fn measure(plan: &Plan, results: &mut Results) {
-    // Besides the measurements, loss and very many queue pairs are a step each.
+    // Loss and very many queue pairs are one step each, in addition to the measurements.
     let (progress, before) = (Progress::new(plan.measurements() + 2), ProcessorTime::now());
     let mut peer = Peer::default();
     for size in plan::SIZES {

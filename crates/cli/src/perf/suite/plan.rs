@@ -23,11 +23,11 @@ const LOSS_TIME: Duration = Duration::from_millis(300);
 pub(crate) struct Plan {
     /// The wire of the devices.
     pub(super) wire: WireChoice,
-    /// How often bandwidth is compared with and without loss, and least rounds of any other test.
+    /// Rounds of the comparison with and without loss, and least rounds of any other test.
     pub(super) rounds: u32,
     /// Time of one measurement.
     pub(super) budget: Budget,
-    /// Queue pairs to connect at once.
+    /// Number of queue pairs to connect in the test of very many.
     pub(super) queue_pairs: u32,
     /// What is not measured, and why: one sentence each.
     pub(super) omitted: Vec<String>,
@@ -86,8 +86,8 @@ impl Plan {
     }
 }
 
-/// The number of queue pairs over iWARP, and what is not measured there. `most` is that of the connections that the hard limit of
-/// descriptors, its second number, allows.
+/// The number of queue pairs over iWARP, and what is not measured there. The pair is that of [`most_connections`]: the largest number of
+/// connections, and the hard limit of descriptors that causes it.
 fn over_tcp(wanted: u32, (most, descriptors): (u64, u64)) -> (u32, Vec<String>) {
     let mut omitted = vec![
         "Not measured over iWARP: UDP sockets, since iWARP uses TCP; it is compared with a spinning TCP ping-pong instead.".to_owned(),

@@ -16,17 +16,17 @@ use serde::Serialize;
 /// One test at one size.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Cell {
-    /// Which test.
+    /// The test.
     pub(crate) test: Test,
     /// Bytes per message.
     pub(crate) size: u64,
-    /// Of a latency test.
+    /// The latency; only of a latency test.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency: Option<Latency>,
-    /// Of a bandwidth test.
+    /// The bandwidth; only of a bandwidth test.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bandwidth: Option<Bandwidth>,
-    /// How far its rounds are apart: the range of their figures, divided by the middle one. Not with a single round.
+    /// How far its rounds are apart: the range of their figures, divided by the middle one. `None` for a single round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) spread: Option<f64>,
     /// Why there is no figure.
@@ -34,13 +34,13 @@ pub(crate) struct Cell {
     pub(crate) error: Option<String>,
 }
 
-/// A cell whose rounds are farther apart says nothing.
+/// A cell with a larger spread is too noisy.
 const NOISY_SPREAD: f64 = 0.5;
-/// Nor does one whose slowest hundredth takes so many times the median: somebody else had the processor.
+/// A cell whose p99 exceeds the median by this factor is too noisy: another program had the processor.
 const NOISY_TAIL: f64 = 100.0;
 
 impl Cell {
-    /// Why its figures cannot be believed. The only place with this rule.
+    /// Why its figures are too noisy to be believed, if they are. No other function has this rule.
     pub(crate) fn noise(&self) -> Option<String> {
         let what = format!("{} at {}", self.test.name(), format_size(self.size));
         if let Some(spread) = self.spread.filter(|spread| *spread > NOISY_SPREAD) {
@@ -59,7 +59,7 @@ impl Cell {
     }
 }
 
-/// Stolen time from which on figures change.
+/// Share of stolen time from which on the figures are doubtful.
 const WORTH_TELLING: f64 = 0.01;
 
 /// Everything that one run found.
@@ -101,7 +101,7 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// Of a run that begins now, on this machine.
+    /// The empty results of a run that begins now, on this machine.
     pub(crate) fn new(plan: &Plan, quick: bool, faults: Option<String>) -> Results {
         let mpa_crc = || Config::from_env().is_ok_and(|config| config.mpa_crc);
         Results {
@@ -186,7 +186,7 @@ impl Results {
         Some(median(peer)? / median(test)?)
     }
 
-    /// What failed, as a failure of the run.
+    /// The failures, as one failure of the run.
     pub(crate) fn first_error(&self) -> Option<Failure> {
         let cell = |cell: &Cell| {
             let error = cell.error.as_ref()?;

@@ -1,12 +1,12 @@
-//! The context: two tables of operations around a handful of fields.
+//! The context: two tables of operations, and a few fields.
 
 use super::*;
 use ferroce_proto::verbs::Sge;
 use libc::pthread_mutex_t;
 
-/// An operation that makes an object of a context.
+/// An operation that creates an object of a context.
 pub type Create<Attr, Made> = Option<unsafe extern "C" fn(*mut ibv_context, *mut Attr) -> *mut Made>;
-/// An operation that takes one back.
+/// An operation that destroys an object.
 pub type Destroy<Made> = Option<unsafe extern "C" fn(*mut Made) -> i32>;
 
 /// Operations that the inline verbs call directly. The compat slots are obsolete and never called.
@@ -30,7 +30,7 @@ pub struct ibv_context_ops {
     pub post_recv: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32>,
     pub _compat_rest: [Slot; 5],
 }
-// abi.md counts from the context, in which the table lies at 8.
+// abi.md counts offsets from the context, which has the table at offset 8.
 layout!(
     ibv_context_ops,
     256,
@@ -67,7 +67,7 @@ layout!(
 );
 zeroed!(ibv_context);
 
-/// Grows at the top; the plain context is its last member.
+/// Later versions add fields at the front; the plain context is the last member.
 #[repr(C)]
 pub struct verbs_context {
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> i32>,
@@ -148,11 +148,11 @@ layout!(
 zeroed!(verbs_context);
 
 impl verbs_context {
-    /// The whole of which a context is the tail.
+    /// The `verbs_context` that contains a context.
     pub fn around(context: *mut ibv_context) -> *mut verbs_context {
         context.wrapping_byte_sub(std::mem::offset_of!(verbs_context, context)).cast()
     }
 }
 
-/// In `abi_compat`: the context is the tail of a `verbs_context`.
+/// The value of `abi_compat` for a context inside a `verbs_context`.
 pub const VERBS_ABI_IS_EXTENDED: *mut () = usize::MAX as *mut ();

@@ -100,5 +100,5 @@ pub const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: u32 = 1 << 1;
 pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
 pub const IBV_WC_EX_WITH_FLOW_TAG: u64 = 1 << 9;
 pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
-/// Length, immediate, numbers of both queue pairs, service level and the LIDs that RoCE does not have.
+/// Length, immediate data, numbers of both queue pairs, service level, and LIDs, which are 0 on RoCE.
 pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;

@@ -97,7 +97,7 @@ pub const IBV_DEVICE_XRC: u32 = 1 << 20;
 pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 pub const IBV_DEVICE_MANAGED_FLOW_STEERING: u32 = 1 << 29;
-/// Only in the long form; later headers than ours have names for them.
+/// Flags of the extended attributes only, with the names of later headers.
 pub const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
 pub const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 
@@ -216,7 +216,7 @@ pub struct ibv_port_attr {
 layout!(ibv_port_attr, 52, pkey_tbl_len = 32, link_layer = 46, flags = 47, port_cap_flags2 = 48);
 zeroed!(ibv_port_attr);
 
-/// The size that the exported symbol may write: older programs, from before `port_cap_flags2`, allocate no more.
+/// The number of bytes that the exported symbol may write: the structure of older programs ends before `port_cap_flags2`.
 pub const COMPAT_PORT_ATTR_LEN: usize = 48;
 
 pub const IBV_PORT_DOWN: u32 = 1;

@@ -14,9 +14,9 @@ pub struct ibv_td {
 }
 layout!(ibv_td, 8);
 
-/// Domain, the program's context, size, alignment, what it is for.
+/// Domain, the program's context, size, alignment, resource type.
 pub type PdAlloc = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void;
-/// Domain, the program's context, the memory, what it was for.
+/// Domain, the program's context, the memory, resource type.
 pub type PdFree = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64);
 
 #[repr(C)]
@@ -32,5 +32,5 @@ layout!(ibv_parent_domain_init_attr, 48, td = 8, comp_mask = 16, alloc = 24, fre
 
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
-/// Returned by an allocator that declines: the library allocates instead.
+/// The result of an allocator that declines: the library then allocates.
 pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = usize::MAX as *mut c_void;

@@ -27,7 +27,7 @@ pub const IBV_REREG_MR_CHANGE_PD: i32 = 1 << 1;
 pub const IBV_REREG_MR_CHANGE_ACCESS: i32 = 1 << 2;
 /// The call was refused; the region is unchanged.
 pub const IBV_REREG_MR_ERR_INPUT: i32 = -1;
-/// The call failed half-way; the region must not be used.
+/// The call failed after a partial change; the region must not be used.
 pub const IBV_REREG_MR_ERR_CMD: i32 = -4;
 
 #[repr(C)]

@@ -32,7 +32,7 @@ pub use srq::*;
 pub use work::*;
 pub use xrcd::*;
 
-/// Asserts a size and offsets when the library is compiled.
+/// Asserts a size and offsets at compile time.
 #[macro_export]
 macro_rules! layout {
     ($name:ty, $size:literal $(, $field:ident = $offset:literal)* $(,)?) => {
@@ -55,7 +55,7 @@ pub unsafe trait Zeroed: Sized {
     }
 }
 
-/// Declares that all zeros are a value of these structures.
+/// Declares that all zeros are a valid value of these structures.
 #[macro_export]
 macro_rules! zeroed {
     ($($name:ty),* $(,)?) => {

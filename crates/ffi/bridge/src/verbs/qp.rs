@@ -160,7 +160,7 @@ pub struct ibv_qp_ex {
     pub wr_complete: Option<unsafe extern "C" fn(Qp) -> i32>,
     pub wr_abort: Option<unsafe extern "C" fn(Qp)>,
     pub wr_atomic_write: Option<unsafe extern "C" fn(Qp, u32, u64, *const c_void)>,
-    /// Unknown to programs of rdma-core 44; used by later ones.
+    /// Not in the header of rdma-core 44; later programs use it.
     pub wr_flush: Option<unsafe extern "C" fn(Qp, u32, u64, usize, u8, u8)>,
 }
 layout!(
@@ -182,7 +182,7 @@ zeroed!(ibv_qp_ex);
 
 pub const IBV_FLUSH_GLOBAL: u8 = 1;
 pub const IBV_FLUSH_PERSISTENT: u8 = 1 << 1;
-/// All of the region, not a range of it.
+/// Flushes the whole region instead of a range.
 pub const IBV_FLUSH_MR: u8 = 1;
 
 #[derive(Clone, Copy, Default)]

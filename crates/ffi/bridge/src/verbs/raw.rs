@@ -20,7 +20,7 @@ pub const IBV_FLOW_SPEC_ACTION_TAG: u32 = 0x1000;
 pub const IBV_FLOW_SPEC_ACTION_DROP: u32 = 0x1001;
 pub const IBV_FLOW_SPEC_ACTION_COUNT: u32 = 0x1003;
 
-/// Specifications of various lengths follow it, each of which begins with its type and its length.
+/// Specifications of various lengths follow it. Each begins with its type and its length.
 #[repr(C)]
 pub struct ibv_flow_attr {
     pub comp_mask: u32,

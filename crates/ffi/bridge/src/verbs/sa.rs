@@ -1,8 +1,8 @@
-//! Paths, as <infiniband/sa.h> has them.
+//! Path records of <infiniband/sa.h>.
 
 use super::*;
 
-/// A path, as programs have it.
+/// The path record of programs.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct ibv_sa_path_rec {

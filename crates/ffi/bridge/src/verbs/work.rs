@@ -3,7 +3,7 @@
 use super::*;
 use ferroce_proto::verbs::Sge;
 
-// A program's scatter/gather list is used where it lies: the NIC's own entry has the same layout.
+// A program's scatter/gather list is used without a copy: the NIC's own entry has the same layout.
 layout!(Sge, 16, addr = 0, len = 8, lkey = 12);
 
 pub const IBV_WR_RDMA_WRITE: u32 = 0;

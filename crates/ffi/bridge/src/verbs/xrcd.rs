@@ -1,4 +1,4 @@
-//! XRC domains, and opening what belongs to one.
+//! XRC domains, and opening their queue pairs.
 
 use super::*;
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! Event channels, and events as they cross the table.
+//! Event channels, and the translation of events for librdmacm.
 
 use crate::abi::{Zeroed, ibv_context};
 use crate::context::Context;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 /// The channel behind a pointer.
 ///
 /// # Safety
-/// NULL, or a channel that [`create_channel`] made and nobody destroyed.
+/// NULL, or a channel of [`create_channel`] that was not destroyed.
 pub(super) unsafe fn of<'a>(channel: *mut Channel) -> Result<&'a CmChannel, Refused> {
     // SAFETY: as the caller promises.
     unsafe { channel.cast::<CmChannel>().as_ref() }.ok_or(invalid("the event channel is NULL"))
@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn create_channel(
         // SAFETY: a context of ours.
         let channel = unsafe { Context::of(context)? }.nic.create_cm_channel()?;
         let number = channel.as_fd().as_raw_fd();
-        // SAFETY: librdmacm gives places for both.
+        // SAFETY: librdmacm provides memory for both.
         unsafe { (*out, *fd) = (Box::into_raw(Box::new(channel)).cast(), number) };
         Ok(())
     })
@@ -37,7 +37,7 @@ pub(super) unsafe extern "C" fn create_channel(
 
 pub(super) unsafe extern "C" fn destroy_channel(channel: *mut Channel) {
     guard::quiet("rdma_destroy_event_channel", || {
-        // SAFETY: made by `create_channel`, and not used any more.
+        // SAFETY: made by `create_channel`, and not used afterwards.
         drop(unsafe { Box::from_raw(channel.cast::<CmChannel>()) });
         Ok(())
     });
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn next_event(channel: *mut Channel, cookie: u64, o
                 }
             })?;
             if let Some(translated) = translate(event) {
-                // SAFETY: librdmacm gives a place for it.
+                // SAFETY: librdmacm provides memory for it.
                 unsafe { *out = translated };
                 return Ok(());
             }
@@ -62,7 +62,7 @@ pub(super) unsafe extern "C" fn next_event(channel: *mut Channel, cookie: u64, o
     })
 }
 
-/// The event in librdmacm's form; `None` for a connection request to a destroyed listener, which rejects it.
+/// The event in librdmacm's form. Returns `None` for a connection request to a destroyed listener, and rejects it.
 fn translate(event: CmEvent) -> Option<Event> {
     let mut out = Event { kind: event.kind as u32, status: event.status, ..Event::zeroed() };
     out.parameters = parameters(&event.conn);

@@ -10,7 +10,7 @@ use ferroce_nic::{CmTransport, ConnParam, Ece, RejectReason};
 use ferroce_proto::Qpn;
 use std::ffi::c_int;
 
-/// librdmacm's parameters, as the NIC takes them.
+/// Converts librdmacm's parameters to those of the NIC.
 ///
 /// # Safety
 /// NULL, or readable.
@@ -34,7 +34,7 @@ unsafe fn param(from: *const Parameters) -> Result<ConnParam, Refused> {
 
 fn transport(code: Transport) -> Result<CmTransport, Refused> {
     match code {
-        // A datagram service has none; the field is not read.
+        // A datagram service has no transport; the NIC does not read the field.
         IBV_QPT_RC | IBV_QPT_UD => Ok(CmTransport::Rc),
         IBV_QPT_UC => Ok(CmTransport::Uc),
         IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => Ok(CmTransport::Xrc),

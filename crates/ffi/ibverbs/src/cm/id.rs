@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// The id behind a pointer.
 ///
 /// # Safety
-/// NULL, or an id that [`create_id`] or an event gave and nobody freed.
+/// NULL, or an id of [`create_id`] or of an event that was not freed.
 pub(super) unsafe fn of(id: *mut Id) -> Result<Arc<CmId>, Refused> {
     if id.is_null() {
         return Err(invalid("the id is NULL"));
     }
     let id = id.cast_const().cast::<CmId>();
-    // SAFETY: as the caller promises: a counted pointer that librdmacm holds, of which this is another.
+    // SAFETY: as the caller promises: librdmacm holds a counted pointer, of which this is another.
     unsafe {
         Arc::increment_strong_count(id);
         Ok(Arc::from_raw(id))
@@ -52,7 +52,7 @@ pub(super) unsafe extern "C" fn create_id(
         let space = u16::try_from(space).ok().and_then(PortSpace::from_code);
         let space = space.ok_or(invalid("no such port space"))?;
         let id = context.nic.create_cm_id(channel, space, cookie)?;
-        // SAFETY: librdmacm gives a place for it.
+        // SAFETY: librdmacm provides memory for it.
         unsafe { *out = Arc::into_raw(id).cast_mut().cast() };
         Ok(())
     })
@@ -71,7 +71,7 @@ pub(super) unsafe extern "C" fn close_id(id: *mut Id) -> u32 {
 pub(super) unsafe extern "C" fn free_id(id: *mut Id) {
     guard::quiet("rdma_destroy_id", || {
         if !id.is_null() {
-            // SAFETY: the pointer that librdmacm held; it uses it no more.
+            // SAFETY: the pointer that librdmacm held and does not use afterwards.
             drop(unsafe { Arc::from_raw(id.cast_const().cast::<CmId>()) });
         }
         Ok(())
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn query_id(id: *mut Id, out: *mut Standing) {
             (standing.hop_limit, standing.traffic_class) = (path.hop_limit, path.traffic_class);
             (standing.sl, standing.mtu, standing.ack_timeout) = (path.sl, path.mtu as u8, path.ack_timeout);
         }
-        // SAFETY: librdmacm gives a place for it.
+        // SAFETY: librdmacm provides memory for it.
         unsafe { *out = standing };
         Ok(())
     });
@@ -169,7 +169,7 @@ pub(super) unsafe extern "C" fn qp_attributes(
     mask: *mut c_int,
 ) -> c_int {
     guard::number("rdma_init_qp_attr", || {
-        // SAFETY: an id of ours, and places for both answers.
+        // SAFETY: an id of ours; the others are NULL, or memory for the results.
         let (id, attr, mask) = unsafe { (of(id)?, attr.as_mut(), mask.as_mut()) };
         let (Some(attr), Some(mask)) = (attr, mask) else { return Err(invalid("qp_attr or mask is NULL")) };
         let (found, bits) = id.qp_attributes(state(attr.qp_state)?)?;

@@ -2,7 +2,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `table` | the table itself, and what is neither channel nor id |
+//! | `table` | the table itself, logging and fatal errors |
 //! | `channel` | event channels and events |
 //! | `id` | ids: binding, resolving, queries |
 //! | `connect` | connecting, accepting, rejecting, disconnecting |

@@ -1,4 +1,4 @@
-//! The table that librdmacm finds in every context.
+//! The table that every context contains for librdmacm.
 
 use super::{channel, connect, id};
 use ferroce_bridge::cm::{MAGIC, Table};
@@ -37,7 +37,7 @@ pub(crate) fn pointer() -> *mut () {
 }
 
 unsafe extern "C" fn say(text: *const u8, len: usize) {
-    // SAFETY: librdmacm gives a text of this length.
+    // SAFETY: librdmacm passes a text of this length.
     let text = unsafe { std::slice::from_raw_parts(text, len) };
     ferroce_nic::log_refusal(format_args!("{}", String::from_utf8_lossy(text)));
 }

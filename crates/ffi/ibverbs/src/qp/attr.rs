@@ -8,8 +8,8 @@ use ferroce_nic::Nic;
 use ferroce_proto::verbs::{AddressVector, AttrMask, MigState, Mtu, QpAttr, QpState};
 use ferroce_proto::{Gid, Psn, Qkey, Qpn};
 
-/// An address as `modify_qp` and `create_ah` take it. On RoCE it always has a GRH; without one, it is derived from
-/// the LID if possible.
+/// The address vector of `modify_qp` and `create_ah`. On RoCE it has a GRH; without one, the GID is derived from the LID if
+/// possible.
 pub(crate) fn vector(ah: &ibv_ah_attr, nic: &Nic) -> Result<AddressVector, Refused> {
     if ah.port_num != 1 {
         return Err(invalid("the device has one port, number 1"));
@@ -41,7 +41,7 @@ pub(crate) fn vector(ah: &ibv_ah_attr, nic: &Nic) -> Result<AddressVector, Refus
     })
 }
 
-/// The reverse, for a program to read.
+/// The reverse conversion, for results.
 pub(crate) fn ah_attr(vector: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -120,7 +120,7 @@ pub(super) fn wanted(attr: &ibv_qp_attr, mask: AttrMask, nic: &Nic) -> Result<Qp
     Ok(out)
 }
 
-/// What `query_qp` returns.
+/// The attributes that `query_qp` returns.
 pub(crate) fn reported(attr: &QpAttr) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: attr.state as u32,

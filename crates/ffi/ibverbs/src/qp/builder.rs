@@ -30,14 +30,13 @@ struct Request {
     data: Data,
 }
 
-/// Where its data is in the batch's own storage.
+/// The position of its data in the storage of the batch.
 enum Data {
     Sges(Range<usize>),
     Inline(Range<usize>),
 }
 
-/// The batch between `wr_start` and `wr_complete`. The vectors keep their capacity, so a steady program does not
-/// allocate.
+/// The batch between `wr_start` and `wr_complete`. The vectors keep their capacity, so a steady state does not allocate.
 #[derive(Default)]
 struct Draft {
     requests: Vec<Request>,
@@ -46,19 +45,19 @@ struct Draft {
     failed: Option<Refused>,
 }
 
-/// A draft that one thread at a time writes: from `wr_start` on, until `wr_complete` or `wr_abort`.
+/// A draft with a lock. A thread holds the lock from `wr_start` until `wr_complete` or `wr_abort`.
 pub(super) struct Builder {
     lock: RawMutex,
     draft: UnsafeCell<Draft>,
     cap: QpCap,
 }
 
-// SAFETY: the draft is only touched by the thread that holds the lock.
+// SAFETY: only the thread that holds the lock accesses the draft.
 unsafe impl Send for Builder {}
 // SAFETY: as above.
 unsafe impl Sync for Builder {}
 
-/// What each transport can post, as bits of `send_ops_flags`.
+/// The operations of each transport, as bits of `send_ops_flags`.
 const fn operations(transport: Transport) -> u64 {
     const DATAGRAM: u64 = 1 << 2 | 1 << 3;
     const CONNECTED: u64 = DATAGRAM | 1 | 1 << 1 | 1 << 7 | 1 << 8;
@@ -90,7 +89,8 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     fill_setters(qp);
 }
 
-/// The queue pair is being destroyed: replaces the operations by those that do nothing, and report it when the list is complete.
+/// Prepares the destruction of a queue pair: replaces its operations by ones that do nothing. `wr_complete` and `wr_abort` report the
+/// misuse.
 pub(super) fn refuse(qp: &mut ibv_qp_ex) {
     unsafe extern "C" fn nothing(_: *mut ibv_qp_ex) {}
     unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
@@ -168,7 +168,7 @@ unsafe extern "C" fn complete_recorded(qp: *mut ibv_qp_ex) -> c_int {
     result
 }
 
-/// Posts all requests, or none.
+/// Posts all requests, or none if the draft has an error or the send queue is too full.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     guard::number("ibv_wr_complete", || {
         // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
@@ -205,7 +205,7 @@ impl Draft {
     }
 }
 
-/// Lets `change` modify the draft; stores its refusal for `wr_complete`.
+/// Runs `change` on the draft, and stores a refusal for `wr_complete`.
 unsafe fn draw(
     qp: *mut ibv_qp_ex,
     verb: &'static str,
@@ -245,12 +245,12 @@ unsafe fn begin(qp: *mut ibv_qp_ex, verb: &'static str, op: impl FnOnce() -> Res
     }
 }
 
-/// Declares the calls that begin a request, and what fills them in. An operation may be refused with `?`.
+/// Declares the calls that begin a request, and the functions that set their pointers. `$op` may return a refusal with `?`.
 macro_rules! beginners {
     ($($name:ident($($arg:ident: $kind:ty),*) = $verb:literal, $op:expr;)*) => {
         $(unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $kind)*) {
             // SAFETY: programs call this between start and complete, on a queue pair of ours. Their pointers are NULL,
-            // or lead to objects of ours and to what the manual says.
+            // or lead to objects of ours and to the data that the manual defines.
             unsafe { begin(qp, $verb, || Ok($op)) }
         })*
 
@@ -303,7 +303,7 @@ fn flush_op(rkey: u32, addr: u64, len: usize, places: u8, level: u8) -> Result<S
 }
 
 impl Draft {
-    /// The current request of the setters.
+    /// The request that the setters change.
     fn last(&mut self) -> Result<&mut Request, Refused> {
         self.requests.last_mut().ok_or(invalid("a setter before any request"))
     }
@@ -338,7 +338,7 @@ impl Draft {
     }
 }
 
-/// Declares the calls that change the last request, and what fills them in.
+/// Declares the calls that change the last request, and the functions that set their pointers.
 macro_rules! setters {
     ($($name:ident($($arg:ident: $kind:ty),*) = $verb:literal, |$draft:ident, $cap:pat_param| $change:expr;)*) => {
         $(unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $kind)*) {

@@ -20,7 +20,7 @@ use std::ffi::c_void;
 
 pub(crate) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     guard::pointer("ibv_create_qp", || {
-        // SAFETY: the program's attributes, into which the real sizes go.
+        // SAFETY: the program's attributes, which the call updates with the actual sizes.
         let init = unsafe { init.as_mut() }.ok_or(invalid("qp_init_attr is NULL"))?;
         // SAFETY: what the verb demands of the program.
         unsafe { create(pd, init, None) }
@@ -94,7 +94,7 @@ unsafe fn create(
     // SAFETY: as above.
     let send_cq = unsafe { LiveObject::<CqObject>::of(verb, init.send_cq.cast())? };
     if transport == Transport::XrcIni {
-        // It never receives, so the field is not read.
+        // It never receives, so the program need not set the field.
         init.recv_cq = init.send_cq;
     }
     // SAFETY: as above.
@@ -117,8 +117,8 @@ unsafe fn create(
         _ => domain.pd.create_qp(&wanted)?,
     };
     if owner.is_iwarp() {
-        // A queue pair that the program creates itself and passes by number gets no rights by `rdma_init_qp_attr`. As with siw, the
-        // rights of regions decide.
+        // `rdma_init_qp_attr` sets no access rights on a queue pair that the program creates itself and passes by number. As with siw,
+        // the rights of the regions decide.
         let access = Access::LOCAL_WRITE | Access::REMOTE;
         qp.modify(&QpAttr { access, ..QpAttr::default() }, AttrMask::ACCESS_FLAGS)?;
     }
@@ -156,7 +156,7 @@ unsafe fn create_xrc_recv(
     unsafe { publish_xrc_recv(context, owner, xrcd, qp, attr.qp_context) }
 }
 
-/// Publishes an XRC target queue pair to the program, or another handle of one.
+/// Publishes an XRC target queue pair to the program, or another handle of an existing one.
 ///
 /// # Safety
 /// A context of ours.
@@ -175,7 +175,7 @@ pub(super) unsafe fn publish_xrc_recv(
     unsafe { publish(context, abi, qp, Made { source, signal_all: false, builder: None, held }) }
 }
 
-/// What a queue pair needs in addition to the NIC's own.
+/// The fields of a queue pair's object besides the NIC's queue pair.
 pub(super) struct Made {
     pub(super) source: EventSource,
     pub(super) signal_all: bool,
@@ -218,7 +218,7 @@ fn cap_in(cap: &ibv_qp_cap) -> QpCap {
     }
 }
 
-/// Sizes as a program reads them.
+/// Converts the sizes for a program.
 pub(super) fn cap_out(cap: &QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr,

@@ -25,7 +25,7 @@ use ferroce_nic::{EventSource, Qp};
 pub(crate) struct QpObject {
     pub(crate) qp: Qp,
     pub(crate) acks: Acks,
-    /// Multicast groups it is attached to.
+    /// The flows of the queue pair.
     pub(crate) uses: Uses,
     /// The source that its events carry.
     source: EventSource,
@@ -72,7 +72,7 @@ impl QpObject {
     }
 }
 
-/// NULL unless the queue pair was made with send operations, as for hardware.
+/// Returns NULL unless the queue pair was created with send operations, as for hardware.
 pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: a queue pair of ours.
     match unsafe { QpObject::of(qp) } {

@@ -10,7 +10,7 @@ use crate::handle::store_word;
 use ferroce_proto::verbs::AttrMask;
 use std::ffi::c_int;
 
-/// The attributes that a program may set on iWARP, whatever the wire does with them.
+/// The attributes that a program may set on iWARP.
 const ON_IWARP: AttrMask =
     AttrMask::STATE.union(AttrMask::CUR_STATE).union(AttrMask::PORT).union(AttrMask::ACCESS_FLAGS);
 
@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
         let mask = AttrMask::from_bits_retain(mask as u32);
         // SAFETY: the queue pair's own structure, and its context.
         let context = unsafe { Context::of((*qp).context)? };
-        // iWARP has no other attributes, so their values do not matter: the mask is refused below, with the reason.
+        // The values of other attributes are not read on iWARP. `modify` below refuses their bits, with the reason.
         let meant = if context.is_iwarp() { mask & ON_IWARP } else { mask };
         let wanted = wanted(attr, meant, &context.nic).map_err(|refused| refused.by_qp(object.qp.qpn()))?;
         object.qp.modify(&wanted, mask).map_err(|error| Refused::from(error).by_qp(object.qp.qpn()))?;
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
     })
 }
 
-/// Returns all attributes, whatever the mask.
+/// Returns all attributes and ignores the mask.
 pub(crate) unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn query_qp(
             return Err(invalid("no room for the attributes"));
         }
         let now = reported(&object.qp.query());
-        // SAFETY: the queue pair's own structure, and room that the program gave.
+        // SAFETY: the queue pair's own structure, and memory that the program provides.
         unsafe {
             store_word(&raw mut (*qp).state, now.qp_state);
             init.write(ibv_qp_init_attr {

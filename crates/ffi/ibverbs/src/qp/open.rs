@@ -1,4 +1,4 @@
-//! Opening a queue pair that exists: the receiving end of an extended reliable connection can have several holders.
+//! Opening an existing queue pair: an XRC target queue pair can have several handles.
 
 use super::create::publish_xrc_recv;
 use crate::abi::*;

@@ -29,7 +29,7 @@ pub(super) unsafe fn create_spread(
     let table: *mut ibv_rwq_ind_table = attr.rwq_ind_tbl.cast();
     // SAFETY: objects of ours, as the verb demands.
     let ((domain, made_in), table) = unsafe { (PdObject::of(attr.pd)?, Handle::<TableObject>::of(table)?) };
-    // SAFETY: as above; the table keeps the work queues, and they their completion queues.
+    // SAFETY: as above; the table holds the work queues, and these hold their completion queues.
     let (owner, cq) = unsafe { (Context::of(context)?, CqObject::of(table.cq)?) };
     if made_in != context {
         return Err(invalid("the protection domain belongs to another context"));
@@ -58,7 +58,7 @@ fn hash(conf: &ibv_rx_hash_conf) -> Result<RxHash, Refused> {
     }
     let fields = HashFields::from_bits(conf.rx_hash_fields_mask);
     let fields = fields.ok_or(unsupported("fields that the device cannot hash"))?;
-    // SAFETY: the program's key has as many bytes as it says.
+    // SAFETY: the program's key has `rx_hash_key_len` bytes.
     let key = unsafe { std::slice::from_raw_parts(conf.rx_hash_key, conf.rx_hash_key_len.into()) };
     Ok(RxHash::new(key, fields)?)
 }

@@ -1,5 +1,4 @@
-/* Verbs in an exit handler, as libraries with a finalizer use them: the library's thread-locals of the calling thread are already destroyed
- * then. */
+/* Verbs in an exit handler, as libraries with a finalizer use them. At that point the thread-locals of the calling thread are destroyed. */
 #include "check.h"
 
 static struct ibv_context *context;
@@ -24,7 +23,7 @@ static void use_everything(void)
 	attr.qp_state = IBV_QPS_RTS;
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
 
-	/* Connected to itself, so that packets are sent and received as well. */
+	/* It sends to itself, so that packets are sent and received, too. */
 	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1};
 	CHECK(ibv_query_gid(context, 1, 0, &to.grh.dgid) == 0);
 	struct ibv_ah *ah = ibv_create_ah(pd, &to);
@@ -52,14 +51,14 @@ static void use_everything(void)
 static void handler(void)
 {
 	use_everything();
-	/* `exit` cannot be called here again. */
+	/* A handler must not call `exit`. */
 	_exit(0);
 }
 
 int main(void)
 {
 	context = open_device();
-	/* Once before, so that thread-locals that are created on first use exist, and are destroyed when the handler runs. */
+	/* The first use creates the thread-locals, which are destroyed when the handler runs. */
 	use_everything();
 	CHECK(atexit(handler) == 0);
 	/* The exit status is a failure unless the handler runs to its end. */

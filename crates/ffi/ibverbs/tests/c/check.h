@@ -119,7 +119,7 @@ static inline void connect_end(struct end *end, uint32_t peer)
 	CHECK(end->qp->state == IBV_QPS_RTS);
 }
 
-// The next completion. There is no time limit here; the test as a whole has one.
+// Waits for the next completion. Only the test as a whole has a time limit.
 static inline struct ibv_wc next_wc(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;

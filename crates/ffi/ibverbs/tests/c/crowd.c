@@ -1,5 +1,5 @@
-// Several threads that share everything: one context, one protection domain, one queue pair and one completion queue. Verbs
-// may be called from any thread at any time, so the threads take no locks.
+// Several threads share one context, one protection domain, one queue pair and one completion queue. Verbs are thread-safe, so
+// the threads take no locks.
 #include "check.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -58,7 +58,7 @@ static void make_and_drop(void)
 	CHECK(ibv_destroy_comp_channel(channel) == 0 && ibv_dereg_mr(mr) == 0);
 }
 
-static void ask(void)
+static void query(void)
 {
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
@@ -78,7 +78,7 @@ static void *work(void *number)
 		if (round % 6 == (long)number)
 			make_and_drop();
 		if (round % 4 == (long)number)
-			ask();
+			query();
 	}
 	while (completed < THREADS * ROUNDS)
 		take_completions();

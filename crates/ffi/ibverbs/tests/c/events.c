@@ -1,4 +1,4 @@
-// Descriptors are real and honour O_NONBLOCK; events reach the context that owns the object, and only that.
+// Descriptors are real and honour O_NONBLOCK. Events reach only the context that owns the object.
 #include "check.h"
 #include <sys/wait.h>
 
@@ -6,7 +6,7 @@ static int readable(int fd)
 {
 	struct pollfd poll_fd = { .fd = fd, .events = POLLIN | POLLOUT };
 	poll(&poll_fd, 1, 0);
-	/* The kernel's event files are never writable; InfiniStore asks for both. */
+	/* The kernel's event files are never writable; InfiniStore polls for both. */
 	CHECK(!(poll_fd.revents & POLLOUT));
 	return poll_fd.revents & POLLIN;
 }

@@ -136,7 +136,7 @@ static void clocks(struct ibv_context *context) {
     RETURNS(EOPNOTSUPP, ibv_query_rt_values_ex(context, &values));
 }
 
-/* Frames from one queue pair to another, as many to a queue of two entries that ignores overruns. */
+/* A raw queue pair that sends frames to itself, with a flow, counters and timestamps. */
 static void raw_packets(struct ibv_context *context, struct ibv_pd *pd) {
     static uint8_t bytes[4096];
     struct ibv_values_ex before = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK}, after = before;
@@ -159,7 +159,7 @@ static void raw_packets(struct ibv_context *context, struct ibv_pd *pd) {
     errno = 0;
     struct ibv_qp *qp = ibv_create_qp(pd, &init);
     if (qp == NULL) {
-        /* This needs the right to open packet sockets. */
+        /* Raw packets need CAP_NET_RAW to open packet sockets. */
         CHECK(errno == EPERM);
         printf("SKIPPED: raw packets need CAP_NET_RAW\n");
         RETURNS(0, ibv_destroy_cq(sent));

@@ -1,6 +1,6 @@
-/* A CUDA driver without a GPU. Its device memory cannot be read or written at its addresses, so a plain access faults. A copy
- * happens only when somebody waits for it, and only in the primary context on a non-blocking stream. Other processes can open its
- * device memory. */
+/* A CUDA driver without a GPU. Its device memory is not accessible at its addresses, so a plain access faults. A copy is executed
+ * only when a thread waits for it, and only in the primary context on a non-blocking stream. Other processes can open its device
+ * memory. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400,
     ILLEGAL_ADDRESS = 700 };
 
-/* What another process opens. */
+/* The IPC handle that another process opens. */
 struct handle {
     uint64_t magic, process, fd, size, inode, unused[3];
 };
@@ -24,8 +24,8 @@ static struct range {
     char *start, *backing;
     size_t size;
     struct handle handle; /* of an allocation */
-    int opened; /* how often, if it is an allocation of another process */
-    int is_vmm; /* as of cuMemCreate */
+    int opened; /* how often this process opened it, if it is an allocation of another process */
+    int is_vmm; /* allocated as by cuMemCreate */
 } ranges[64];
 static struct copy {
     char *to;
@@ -166,7 +166,7 @@ int cuMemExportToShareableHandle(int *fd, uint64_t handle, int type, uint64_t fl
     return SUCCESS;
 }
 
-/* A handle is a descriptor with a bit that shows that it is to be closed. */
+/* A handle is a descriptor. This bit marks a handle whose release closes it. */
 #define IMPORTED (1UL << 32)
 
 int cuMemImportFromShareableHandle(uint64_t *handle, void *fd, int type) {
@@ -380,7 +380,7 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void *on) {
     return enqueue(to, size, on, (struct copy){backing(to), backing(from), size});
 }
 
-/* Makes the copies happen before the one with this number. */
+/* Executes the copies before the one with this number. */
 static void run_until(long behind) {
     int count = 0;
     for (; count < queued_count && done < behind; count++, done++)
@@ -422,7 +422,7 @@ int cuEventSynchronize(struct event *event) {
     return SUCCESS;
 }
 
-/* What the program under test does itself, outside of all streams. */
+/* Calls of the program under test itself, outside of all streams. */
 int cuCtxSynchronize(void) {
     return depth == 0 ? INVALID_CONTEXT : SUCCESS;
 }
@@ -437,7 +437,7 @@ int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) {
     return SUCCESS;
 }
 
-/* For the test: all copies fail from the `n`th on; none if `n` is negative. */
+/* For the test: all copies fail from number `n` on, or none if `n` is negative. */
 void fake_fail_from(int n) {
     pthread_mutex_lock(&lock);
     copies_until_failure = n;
@@ -460,13 +460,13 @@ long fake_waits(void) {
     return count;
 }
 
-/* For the test: whether other processes can open no memory that is registered from now on; whether this one can open none. */
+/* For the test: makes exports of memory fail from now on, and imports of memory by this process. */
 void fake_fail_ipc(int fail_exports, int fail_opens) {
     exports_fail = fail_exports;
     opens_fail = fail_opens;
 }
 
-/* For the test: whether memory is allocated as with cuMemCreate from now on. */
+/* For the test: sets whether further memory is allocated as by cuMemCreate. */
 void fake_allocate_vmm(int is_vmm) {
     allocates_vmm = is_vmm;
 }
@@ -484,12 +484,12 @@ int fake_replace(uint64_t at) {
     return SUCCESS;
 }
 
-/* For the test: how many allocations of other processes this one has opened so far. */
+/* For the test: the number of allocations of other processes that this one has opened so far. */
 int fake_opens(void) {
     return opens;
 }
 
-/* For the test: how many are open. */
+/* For the test: the number of those that are open. */
 int fake_open_now(void) {
     int count = 0;
     for (int i = 0; i < 64; i++)
@@ -497,17 +497,17 @@ int fake_open_now(void) {
     return count;
 }
 
-/* For the test: whether no stream can be created. */
+/* For the test: makes the creation of streams fail. */
 void fake_fail_streams(int fail) {
     streams_fail = fail;
 }
 
-/* For the test: how often the primary context is retained. */
+/* For the test: the reference count of the primary context. */
 int fake_contexts(void) {
     return contexts;
 }
 
-/* For the test: contexts that this thread has left current, and whether its capture mode has changed. */
+/* For the test: 0 if this thread has left no context current and its capture mode is unchanged. */
 int fake_left_behind(void) {
     return depth + capture_mode;
 }

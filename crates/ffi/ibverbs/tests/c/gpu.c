@@ -1,5 +1,5 @@
-/* Memory of a GPU as a memory region, with the driver library that argv[1] names: a real one, or that of fake_cuda.c, whose device
- * memory ends the program on an access that does not go through the driver. */
+/* Memory of a GPU as a memory region, with the driver library that argv[1] names: a real one, or fake_cuda.c. An access to the fake's
+ * device memory without the driver ends the program. */
 #include "pair.h"
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -14,7 +14,7 @@ static int (*cuMemcpyDtoH)(void *, uint64_t, size_t);
 static int (*cuCtxPushCurrent)(void *);
 static int (*cuCtxPopCurrent)(void **);
 static void *context;
-/* Of the fake driver only. */
+/* Functions of the fake driver only. */
 static void (*fail_from)(int);
 static long (*copies)(void);
 static int (*left_behind)(void);
@@ -45,39 +45,39 @@ static void load_driver(const char *path) {
         MUST(cuCtxPushCurrent(context) == 0 && (call) == 0 && cuCtxPopCurrent(&popped_) == 0);    \
     } while (0)
 
-struct place {
+struct memory {
     uint64_t at;
     struct ibv_mr *mr;
     int is_gpu;
 };
 
-static struct place host(struct pair *p) {
-    return (struct place){(uintptr_t)p->buffer, p->mr, 0};
+static struct memory host(struct pair *p) {
+    return (struct memory){(uintptr_t)p->buffer, p->mr, 0};
 }
 
-static void put(struct place *place, size_t offset, const void *from, size_t len) {
-    if (place->is_gpu)
-        IN_CONTEXT(cuMemcpyHtoD(place->at + offset, from, len));
+static void put(struct memory *memory, size_t offset, const void *from, size_t len) {
+    if (memory->is_gpu)
+        IN_CONTEXT(cuMemcpyHtoD(memory->at + offset, from, len));
     else
-        memcpy((char *)place->at + offset, from, len);
+        memcpy((char *)memory->at + offset, from, len);
 }
 
-static void get(struct place *place, size_t offset, void *to, size_t len) {
-    if (place->is_gpu)
-        IN_CONTEXT(cuMemcpyDtoH(to, place->at + offset, len));
+static void get(struct memory *memory, size_t offset, void *to, size_t len) {
+    if (memory->is_gpu)
+        IN_CONTEXT(cuMemcpyDtoH(to, memory->at + offset, len));
     else
-        memcpy(to, (char *)place->at + offset, len);
+        memcpy(to, (char *)memory->at + offset, len);
 }
 
-static void fill(struct place *place, unsigned seed) {
+static void fill(struct memory *memory, unsigned seed) {
     static char bytes[SIZE];
     for (size_t i = 0; i < SIZE; i++)
         bytes[i] = (char)((seed = seed * 1664525 + 1013904223) >> 24);
-    put(place, 0, bytes, SIZE);
+    put(memory, 0, bytes, SIZE);
 }
 
-/* Whether the bytes are equal and the bytes behind them differ, so that nothing was copied beyond the range. */
-static int equal(struct place *a, struct place *b, size_t offset, size_t len) {
+/* Whether the bytes are equal and those after them differ: then the copy did not exceed the range. */
+static int equal(struct memory *a, struct memory *b, size_t offset, size_t len) {
     static char of_a[SIZE], of_b[SIZE];
     get(a, 0, of_a, SIZE);
     get(b, 0, of_b, SIZE);
@@ -86,14 +86,14 @@ static int equal(struct place *a, struct place *b, size_t offset, size_t len) {
     return memcmp(of_a + offset, of_b + offset, len) == 0 && ends;
 }
 
-static uint64_t word(struct place *place, size_t offset) {
+static uint64_t word(struct memory *memory, size_t offset) {
     uint64_t value;
-    get(place, offset, &value, sizeof value);
+    get(memory, offset, &value, sizeof value);
     return value;
 }
 
-/* Posts one operation on `len` bytes at `offset` of both places, and waits for its completion. */
-static enum ibv_wc_status operate(struct pair *p, enum ibv_wr_opcode opcode, struct place *near, struct place *far,
+/* Posts one operation on `len` bytes at `offset` of both memories, and waits for its completion. */
+static enum ibv_wc_status operate(struct pair *p, enum ibv_wr_opcode opcode, struct memory *near, struct memory *far,
                                   size_t offset, uint32_t len) {
     struct ibv_sge sge = {.addr = near->at + offset, .length = len, .lkey = near->mr->lkey};
     struct ibv_send_wr wr = {.opcode = opcode, .sg_list = &sge, .num_sge = 1, .wr_id = 1}, *bad;
@@ -113,7 +113,7 @@ static enum ibv_wc_status operate(struct pair *p, enum ibv_wr_opcode opcode, str
     return await(p->cq).status;
 }
 
-static void one_sided(struct pair *p, struct place *near, struct place *far) {
+static void one_sided(struct pair *p, struct memory *near, struct memory *far) {
     static const uint32_t lengths[] = {1, 8, 100, 1024, 4097, 70000, SIZE - 64};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         uint32_t len = lengths[i];
@@ -127,13 +127,13 @@ static void one_sided(struct pair *p, struct place *near, struct place *far) {
     }
 }
 
-static void messages(struct pair *p, struct place *near, struct place *far) {
+static void messages(struct pair *p, struct memory *near, struct memory *far) {
     static const uint32_t lengths[] = {0, 64, 5000, SIZE};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         uint32_t len = lengths[i], half = len / 2;
         fill(near, 3);
         fill(far, 4);
-        /* The message comes from two pieces and goes to two. */
+        /* The message is gathered from two pieces and scattered to two. */
         struct ibv_sge to[2] = {{far->at, half, far->mr->lkey}, {far->at + half, SIZE - half, far->mr->lkey}};
         struct ibv_recv_wr recv = {.wr_id = 2, .sg_list = to, .num_sge = 2}, *bad_recv;
         MUST(ibv_post_recv(p->qp[1], &recv, &bad_recv) == 0);
@@ -148,7 +148,7 @@ static void messages(struct pair *p, struct place *near, struct place *far) {
     }
 }
 
-static void atomics(struct pair *p, struct place *near, struct place *far) {
+static void atomics(struct pair *p, struct memory *near, struct memory *far) {
     put(far, 64, &(uint64_t){0}, 8);
     for (uint64_t i = 1; i <= 20; i++) {
         CHECK(operate(p, IBV_WR_ATOMIC_FETCH_AND_ADD, near, far, 64, 8) == IBV_WC_SUCCESS);
@@ -165,10 +165,10 @@ static void atomics(struct pair *p, struct place *near, struct place *far) {
 static void failures_of_the_driver(struct ibv_context *device, uint64_t gpu) {
     for (int is_far = 0; is_far < 2; is_far++) {
         struct pair p = pair_open(device, SIZE);
-        struct place on_host = host(&p), on_gpu = {gpu, ibv_reg_mr(p.pd, (void *)gpu, SIZE, ALL), 1};
+        struct memory on_host = host(&p), on_gpu = {gpu, ibv_reg_mr(p.pd, (void *)gpu, SIZE, ALL), 1};
         MUST(on_gpu.mr != NULL);
         fail_from(0);
-        struct place *near = is_far ? &on_host : &on_gpu, *far = is_far ? &on_gpu : &on_host;
+        struct memory *near = is_far ? &on_host : &on_gpu, *far = is_far ? &on_gpu : &on_host;
         enum ibv_wc_status expected = is_far ? IBV_WC_REM_ACCESS_ERR : IBV_WC_LOC_PROT_ERR;
         enum ibv_wc_status status = operate(&p, IBV_WR_RDMA_WRITE, near, far, 0, 4096);
         if (status != expected)
@@ -199,9 +199,9 @@ static int in_memfd(void *at) {
 static void pinned_pages_stay(struct pair *p) {
     char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(memory != MAP_FAILED);
-    /* Neither the first nor the last page. */
+    /* A page in the middle. */
     IN_CONTEXT(cuMemHostRegister(memory + SIZE / 2, 4096, 0));
-    struct place near = host(p), pinned = {(uintptr_t)memory, ibv_reg_mr(p->pd, memory, SIZE, ALL), 0};
+    struct memory near = host(p), pinned = {(uintptr_t)memory, ibv_reg_mr(p->pd, memory, SIZE, ALL), 0};
     MUST(pinned.mr != NULL);
     CHECK(!in_memfd(memory));
     one_sided(p, &near, &pinned);
@@ -212,7 +212,7 @@ int main(int argc, char **argv) {
     MUST(argc == 2);
     struct ibv_context *device = open_first();
     struct pair p = pair_open(device, SIZE);
-    struct place on_host = host(&p);
+    struct memory on_host = host(&p);
     NULL_WITH(EOPNOTSUPP, ibv_reg_dmabuf_mr(p.pd, 0, 4096, 0, -1, ALL));
     load_driver(argv[1]);
     uint64_t gpu[2];
@@ -222,10 +222,10 @@ int main(int argc, char **argv) {
     int fd = dup(2);
     NULL_WITH(EBADF, ibv_reg_dmabuf_mr(p.pd, 0, SIZE, gpu[1], -1, ALL));
     NULL_WITH(EINVAL, ibv_reg_dmabuf_mr(p.pd, 0, SIZE, (uintptr_t)p.buffer, fd, ALL));
-    struct place a = {gpu[0], ibv_reg_mr(p.pd, (void *)gpu[0], SIZE, ALL), 1};
-    struct place b = {gpu[1], ibv_reg_dmabuf_mr(p.pd, 0, SIZE, gpu[1], fd, ALL), 1};
+    struct memory a = {gpu[0], ibv_reg_mr(p.pd, (void *)gpu[0], SIZE, ALL), 1};
+    struct memory b = {gpu[1], ibv_reg_dmabuf_mr(p.pd, 0, SIZE, gpu[1], fd, ALL), 1};
     MUST(a.mr != NULL && b.mr != NULL);
-    struct place *pairs[][2] = {{&a, &b}, {&on_host, &b}, {&a, &on_host}};
+    struct memory *pairs[][2] = {{&a, &b}, {&on_host, &b}, {&a, &on_host}};
     for (int i = 0; i < 3; i++) {
         long before = copies ? copies() : 0;
         one_sided(&p, pairs[i][0], pairs[i][1]);

@@ -1,6 +1,6 @@
 /* A program that intercepts libc's memory functions, as UCX and Open MPI do. The library replaces the pages of registered memory. Its calls
- * must not reach the program's functions, which would be wrong to rely on: UCX before 1.14 drops the last argument of `mremap`, so that
- * pages would move to whatever address is in a register. */
+ * must not reach the program's functions, which may be wrong: UCX before 1.14 drops the last argument of `mremap`, so pages would move to
+ * an arbitrary address. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-/* Messages of 2^31 bytes, the longest that the transport carries, in both directions. Two ranges of 2 GiB of address space map the same
- * 4 MiB of memory again and again, so that every machine has enough. */
+/* Messages of 2^31 bytes, the maximum of the transport, in both directions. Two ranges of 2 GiB of address space map the same 4 MiB of
+ * memory repeatedly, so that every machine has enough memory. */
 #define _GNU_SOURCE
 #include "pair.h"
 #include <sys/mman.h>
@@ -59,7 +59,7 @@ int main(void) {
             MUST(to[i] == pattern(round, i));
     }
 
-    /* One byte more is refused before anything is sent, and the queue pair stays usable. */
+    /* One byte more is refused before any packet is sent, and the queue pair stays usable. */
     struct ibv_sge more = {.addr = (uintptr_t)from, .length = LARGEST + 1, .lkey = mr_from->lkey};
     struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .sg_list = &more, .num_sge = 1,
         .wr.rdma = {.remote_addr = (uintptr_t)to, .rkey = mr_to->rkey}}, *bad = NULL;

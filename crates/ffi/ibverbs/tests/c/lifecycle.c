@@ -25,7 +25,7 @@ static void threads(struct ibv_context *one, struct ibv_context *two) {
         pthread_join(workers[i], NULL);
 }
 
-/* A child gets its own NIC when it opens the device; the parent's keeps working. */
+/* A child that opens the device gets its own NIC. The NIC of the parent keeps working. */
 static void child(struct ibv_context *parents) {
     pid_t pid = fork();
     MUST(pid >= 0);
@@ -50,7 +50,7 @@ int main(void) {
     threads(one, two);
     child(one);
     CHECK(ibv_close_device(one) == 0);
-    /* The other one is not affected. */
+    /* The other context is not affected. */
     traffic(two);
     CHECK(ibv_close_device(two) == 0);
     struct ibv_context *again = open_first();

@@ -39,7 +39,7 @@ static void sizes_and_arguments(struct ibv_context *context, struct ibv_pd *pd) 
     srq_attr.attr.max_sge = device.max_srq_sge + 1;
     NULL_WITH(EINVAL, ibv_create_srq(pd, &srq_attr));
 
-    /* Ethernet needs a GRH, unless the LID stands for a GID. */
+    /* Ethernet needs a GRH, unless the LID identifies a GID. */
     struct ibv_ah_attr ah = {.dlid = 0, .port_num = 1};
     NULL_WITH(EINVAL, ibv_create_ah(pd, &ah));
     struct ibv_port_attr own;
@@ -97,17 +97,17 @@ static void states(struct ibv_context *context, struct ibv_pd *pd) {
 
     /* A full queue: the list stops at the request that did not fit. */
     struct ibv_recv_wr wrs[256];
-    int room = (int)init.cap.max_recv_wr + 1;
-    MUST(room < 256);
-    for (int i = 0; i < room; i++)
-        wrs[i] = (struct ibv_recv_wr){.wr_id = i, .next = i + 1 < room ? &wrs[i + 1] : NULL};
+    int count = (int)init.cap.max_recv_wr + 1;
+    MUST(count < 256);
+    for (int i = 0; i < count; i++)
+        wrs[i] = (struct ibv_recv_wr){.wr_id = i, .next = i + 1 < count ? &wrs[i + 1] : NULL};
     RETURNS(ENOMEM, ibv_post_recv(qp, wrs, &bad_recv));
-    CHECK(bad_recv == &wrs[room - 1]);
+    CHECK(bad_recv == &wrs[count - 1]);
 
     /* In the error state all requests complete with a flush error. */
     attr.qp_state = IBV_QPS_ERR;
     RETURNS(0, ibv_modify_qp(qp, &attr, IBV_QP_STATE));
-    for (int i = 0; i + 1 < room; i++) {
+    for (int i = 0; i + 1 < count; i++) {
         struct ibv_wc wc = await(cq);
         CHECK(wc.status == IBV_WC_WR_FLUSH_ERR && wc.wr_id == (uint64_t)i);
     }

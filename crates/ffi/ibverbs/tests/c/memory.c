@@ -112,7 +112,7 @@ static void nowhere(struct ibv_context *context) {
     MUST(null != NULL);
     CHECK(null->addr == NULL && null->length == SIZE_MAX);
     memset(p.buffer, 'x', 4096);
-    /* A gather of zeros, written into the buffer. */
+    /* Zeros are gathered and written to the buffer. */
     struct ibv_sge zeros = {.addr = 123456, .length = 16, .lkey = null->lkey};
     struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .sg_list = &zeros, .num_sge = 1,
         .wr.rdma = {.remote_addr = (uintptr_t)p.buffer, .rkey = p.mr->rkey}};
@@ -154,7 +154,7 @@ static void on_demand(struct ibv_context *context, struct ibv_pd *pd) {
     munmap(gone, 8192);
     sge = (struct ibv_sge){.addr = (uintptr_t)gone, .length = 8192, .lkey = everything->lkey};
     RETURNS(EFAULT, ibv_advise_mr(pd, READ, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1));
-    /* Advice only: there is no completion and no error to report. */
+    /* Without FLUSH it is only advice, so there is no error to report. */
     RETURNS(0, ibv_advise_mr(pd, READ, 0, &sge, 1));
     RETURNS(0, ibv_dereg_mr(mr));
     RETURNS(0, ibv_dereg_mr(constant));

@@ -1,5 +1,4 @@
-/* For programs with many checks in one run: checks that print the outcome and continue, and a connected pair of queue
- * pairs. */
+/* Helpers for programs with many checks: checks that report a failure and continue, and a connected pair of queue pairs. */
 #ifndef FERROCE_PAIR_H
 #define FERROCE_PAIR_H
 
@@ -129,7 +128,7 @@ static inline void pair_close(struct pair *p) {
     free(p->buffer);
 }
 
-/* Polls until a completion is there; only the program as a whole has a timeout. */
+/* Polls until there is a completion. Only the program as a whole has a timeout. */
 static inline struct ibv_wc await(struct ibv_cq *cq) {
     struct ibv_wc wc;
     int got;

@@ -1,4 +1,4 @@
-// A panic inside the library, provoked by FERROCE_TEST_PANIC in the call that argv[1] names: the call fails with EIO, the device
+// A panic inside the library, which FERROCE_TEST_PANIC causes in the call that argv[1] names. The call fails with EIO, the device
 // raises an event, and the program continues and destroys its objects.
 #include "check.h"
 
@@ -41,7 +41,7 @@ int main(int argc, char **argv)
 			CHECK(ibv_poll_cq(a.cq, 1, &wc) < 0 && errno == EIO);
 		} else {
 			CHECK(ibv_post_send(a.qp, &write, &bad) == EIO);
-			// All locks are free again: this neither hangs nor fails.
+			// All locks are released: this succeeds and does not hang.
 			CHECK(ibv_poll_cq(a.cq, 1, &wc) == 0);
 			struct ibv_qp_attr attr;
 			struct ibv_qp_init_attr init;
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
 		free_end(&a);
 		free_end(&b);
 	}
-	// Every open context of the device gets the event.
+	// Every open context of the device receives the event.
 	expect_fatal(context);
 	expect_fatal(bystander);
 	struct ibv_device_attr attr;

@@ -1,4 +1,4 @@
-// Two threads add to one plain number: a race that the detector must find, to prove that it works.
+// A data race on a plain number, which the detector must report. This proves that it works.
 #include <pthread.h>
 
 static long number;

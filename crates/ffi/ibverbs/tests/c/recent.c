@@ -72,10 +72,10 @@ static void absent_hardware(struct ibv_context *context) {
     void *(*counter)(struct ibv_context *, void *) = verb("ibv_create_comp_cntr", "IBVERBS_1.18");
     void *(*dmah)(struct ibv_context *, void *) = verb("ibv_alloc_dmah", "IBVERBS_1.15");
     int (*caps)(struct ibv_context *, void *, size_t) = verb("_ibv_query_comp_cntr_caps", "IBVERBS_1.18");
-    char room[64];
-    NULL_WITH(EOPNOTSUPP, counter(context, room));
-    NULL_WITH(EOPNOTSUPP, dmah(context, room));
-    RETURNS(EOPNOTSUPP, caps(context, room, sizeof room));
+    char buffer[64];
+    NULL_WITH(EOPNOTSUPP, counter(context, buffer));
+    NULL_WITH(EOPNOTSUPP, dmah(context, buffer));
+    RETURNS(EOPNOTSUPP, caps(context, buffer, sizeof buffer));
 }
 
 int main(void) {

@@ -32,7 +32,7 @@ static void arguments(struct ibv_context *context)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	char *buf = aligned_alloc(4096, 8192);
-	// The symbol itself: the macro of the header calls another one if the flags are not constant.
+	// Parentheses avoid the macro of the header, which calls another symbol if the flags are not constant.
 	CHECK_NULL((ibv_reg_mr)(NULL, buf, 8192, 0), EINVAL);
 	CHECK_NULL((ibv_reg_mr)(pd, buf, 8192, IBV_ACCESS_REMOTE_WRITE), EINVAL);
 	CHECK_NULL((ibv_reg_mr)(pd, buf, 8192, 1 << 15), EINVAL);
@@ -98,7 +98,7 @@ static void posts(struct ibv_context *context)
 	connect_end(&end, end.qp->qp_num);
 	// The first request is accepted, the second has too many SGEs.
 	CHECK(ibv_post_send(end.qp, wrs, &bad) == EINVAL && bad == &wrs[1]);
-	// Nor are more entries read than the queue pair has, where the call itself reads the data.
+	// The same where the call itself reads the data: it reads no entries beyond the maximum.
 	wrs[1].send_flags = IBV_SEND_INLINE;
 	CHECK(ibv_post_send(end.qp, &wrs[1], &bad) == EINVAL && bad == &wrs[1]);
 	wrs[1].opcode = IBV_WR_ATOMIC_WRITE;
@@ -124,7 +124,7 @@ static void posts(struct ibv_context *context)
 	CHECK(ibv_dealloc_pd(pd) == 0);
 }
 
-// A pointer that leads to no object of its kind any more is not read.
+// A pointer to a destroyed object, or to an object of another kind, is not read.
 static void ended_objects(struct ibv_context *context)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(context);
@@ -132,7 +132,7 @@ static void ended_objects(struct ibv_context *context)
 	static char buf[64];
 	struct ibv_mr *mr = ibv_reg_mr(pd, buf, sizeof(buf), 0);
 	CHECK(pd && cq && mr);
-	// A kernel finds the object by its handle.
+	// A kernel driver identifies the object by its handle.
 	mr->handle ^= 1;
 	cq->handle ^= 1;
 	CHECK(ibv_dereg_mr(mr) == EINVAL);

@@ -1,5 +1,5 @@
-/* Pure functions: ours must return what the real library returns, for every argument that could matter. The real library is loaded
- * in addition, by its path (argv[1]). */
+/* Pure functions must return the same results as those of rdma-core, for every argument in use. The program also loads the library of
+ * rdma-core, by its path (argv[1]). */
 #define _GNU_SOURCE
 #include "pair.h"
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
-/* WRITEs of 8 bytes from one queue pair to another of the same process, one after the other: nanoseconds from the post to
- * the completion, on average over argv[1] of them. The same as crates/ferroce/examples/self_write.rs, to see what the
- * boundary between C and Rust costs. */
+/* Sequential WRITEs of 8 bytes from one queue pair to another of the same process. Prints the nanoseconds from post to
+ * completion, on average over argv[1] WRITEs. The same as crates/ferroce/examples/self_write.rs, to measure the cost of the
+ * boundary between C and Rust. */
 #include "pair.h"
 #include <time.h>
 

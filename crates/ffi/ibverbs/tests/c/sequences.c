@@ -1,7 +1,6 @@
-/* Calls in a random order that depends only on the seed (argv[1], rounds in argv[2]): objects are created, used, destroyed
- * while others still need them, and destroyed in the end. Between them, calls get wrong arguments. The test checks that a destroy
- * returns EBUSY exactly when another object depends on it, that every call returns, and that no descriptor is left; valgrind, which
- * runs the program, checks the rest. */
+/* Calls in a pseudo-random order from a seed (argv[1]; argv[2] is the number of rounds). They create, use and destroy objects, also while
+ * other objects depend on them; some calls have wrong arguments. The test checks that a destroy returns EBUSY exactly when another object
+ * depends on it, that every call returns, and that no descriptor is left. One test runs the program under valgrind, which checks memory. */
 #include "pair.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -25,7 +24,7 @@ static struct { struct ibv_srq *srq; int users, pd, xrcd, cq; } srqs[MANY];
 static struct { struct ibv_mr *mr; int pd; } mrs[MANY];
 static struct { struct ibv_ah *ah; int pd; } ahs[MANY];
 static struct { struct ibv_qp *qp; int pd, cq, srq, xrcd; } qps[MANY];
-/* The regions that a window may be bound to: only the completion decides. */
+/* The regions to which a window may be bound; the completion decides. */
 static struct { struct ibv_mw *mw; int pd; uint32_t maybe; } mws[MANY];
 static struct { struct ibv_dm *dm; int users; } dms[MANY];
 static struct { struct ibv_mr *mr; int pd, dm; } dm_mrs[MANY];
@@ -302,7 +301,7 @@ static void change_qp(int i) {
     CHECK(attr.qp_state == qps[i].qp->state && init.qp_type == qps[i].qp->qp_type);
 }
 
-/* As far as it goes to RTS, toward another queue pair or itself, so that some requests are executed. */
+/* Moves a queue pair toward RTS, connected to another or to itself, so that some requests are executed. */
 static void connect_qp(int i) {
     int to = draw(2) ? i : (int)draw(MANY);
     if (qps[i].qp == NULL || qps[to].qp == NULL)
@@ -322,7 +321,7 @@ static void connect_qp(int i) {
             (requests ? IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0)};
     for (int state = IBV_QPS_RESET; state <= IBV_QPS_RTS; state++) {
         attr.qp_state = (enum ibv_qp_state)state;
-        /* A wrong request of the other end, or a CQ that overran, may have moved it to the error state. */
+        /* An invalid request of the other end, or a CQ overrun, may have moved it to the error state. */
         CHECK(ibv_modify_qp(qps[i].qp, &attr, IBV_QP_STATE | masks[state]) >= 0);
     }
 }
@@ -360,7 +359,7 @@ static void poll(int i) {
     struct ibv_wc wc[4];
     if (cqs[i].cq == NULL)
         return;
-    /* A CQ that overran may raise an event; no other error may occur. */
+    /* A CQ overrun is the only possible error. */
     (void)ibv_poll_cq(cqs[i].cq, 4, wc);
     if (draw(8) == 0)
         RETURNS(0, ibv_req_notify_cq(cqs[i].cq, (int)draw(2)));
@@ -368,9 +367,9 @@ static void poll(int i) {
         (void)ibv_resize_cq(cqs[i].cq, 1 + (int)draw(100));
 }
 
-/* Wrong arguments: every call below may refuse or succeed, and must return. What it made is destroyed at once. */
+/* Wrong arguments: every call below may fail or succeed, and must return. Objects that it creates are destroyed immediately. */
 
-/* A value at a limit, or any. */
+/* A value at a limit, or an arbitrary one. */
 static uint64_t odd(void) {
     static const uint64_t limits[] = {0, 1, 2, 255, 4096, INT_MAX, (uint64_t)INT_MAX + 1, UINT_MAX, (uint64_t)UINT_MAX + 1,
         INT64_MAX, UINT64_MAX - 4095, UINT64_MAX};
@@ -380,7 +379,7 @@ static uint64_t odd(void) {
     return (uint64_t)draw(UINT_MAX) << draw(33);
 }
 
-/* Most values small, so that some calls get past the first check. */
+/* Mostly a small value, so that some calls pass the first check. */
 static uint32_t mostly(uint32_t below) {
     return draw(4) ? draw(below) : (uint32_t)odd();
 }
@@ -390,7 +389,7 @@ static void fill(void *at, size_t length) {
         ((unsigned char *)at)[i] = (unsigned char)(draw(2) ? 0 : draw(256));
 }
 
-/* An object or NULL: with what exists, the others decide. */
+/* An object of the table or NULL; the entry may be NULL, too. */
 #define SOME(table, field) (draw(8) ? (table)[draw(MANY)].field : NULL)
 
 static void wrong_mr(int i) {
@@ -401,7 +400,7 @@ static void wrong_mr(int i) {
                                 : ibv_reg_mr_iova2(pd, addr, odd(), odd(), (unsigned)access);
     if (mr == NULL)
         return;
-    /* Where an implicit region was asked for, wrong addresses are registered. */
+    /* An implicit region may be registered at any address. */
     (void)ibv_rereg_mr(mr, (int)draw(9), SOME(pds, pd), draw(2) ? (void *)memory[i] : (void *)(uintptr_t)odd(), odd(), (int)odd());
     RETURNS(0, ibv_dereg_mr(mr));
 }
@@ -458,7 +457,7 @@ static void wrong_change(int i) {
         RETURNS(0, ibv_detach_mcast(qps[i].qp, &gid, lid));
 }
 
-/* Lists of up to three requests. Only inline data has a right address: the call copies it. */
+/* Lists of up to three requests. Inline data always has a valid address, since the call copies it. */
 static void wrong_post(int i) {
     if (qps[i].qp == NULL)
         return;
@@ -504,7 +503,7 @@ static void wrong_query(int i) {
     (void)ibv_event_type_str((enum ibv_event_type)odd());
     struct ibv_async_event event;
     while (ibv_get_async_event(context, &event) == 0) {
-        /* What a panic inside the library leads to. */
+        /* This event would be the result of a panic inside the library. */
         CHECK(event.event_type != IBV_EVENT_DEVICE_FATAL);
         ibv_ack_async_event(&event);
     }
@@ -579,7 +578,7 @@ int main(int argc, char **argv) {
 #ifdef __SANITIZE_THREAD__ /* it keeps pipes to a process that names functions */
     (void)before;
 #else
-    /* The threads of the device end, and close what they hold, soon after. */
+    /* The threads of the device end, and close their descriptors, shortly afterwards. */
     for (int left = 3000; left > 0 && open_descriptors() > before; left--)
         usleep(10000);
     CHECK(open_descriptors() == before);

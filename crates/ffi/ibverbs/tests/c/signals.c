@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 
-/* The line of a thread's status that begins with this name. */
+/* Reads the line of a thread's status that begins with this name. */
 static void read_status(const char *task, const char *name, char *value)
 {
 	char path[300], line[256];
@@ -18,8 +18,8 @@ static void read_status(const char *task, const char *name, char *value)
 	fclose(status);
 }
 
-/* Whether every thread of the library blocks the signal. A thread has its own mask once it has its own name: until then the C
- * library blocks all signals. */
+/* Whether every thread of the library blocks the signal. The C library blocks all signals until a thread has its own mask; the thread
+ * sets its name afterwards. */
 static int library_blocks(int signal)
 {
 	char own[256] = "", name[256] = "", mask[256] = "", self[16];

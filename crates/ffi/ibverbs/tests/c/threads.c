@@ -1,4 +1,4 @@
-// Several threads, each with a context, a pair of queue pairs and traffic of its own, in one process and one NIC.
+// Several threads of one process share one NIC. Each has its own context, pair of queue pairs and traffic.
 #include "check.h"
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-/* Verbs that none of the foreign programs in the tests call. */
+/* Verbs that no foreign program in the tests calls. */
 #include "pair.h"
 #include <endian.h>
 
@@ -47,7 +47,7 @@ static void addresses(struct ibv_context *context, struct ibv_pd *pd) {
 
 static void regions(struct ibv_pd *pd) {
     static char bytes[8192];
-    /* The plain name is a macro; old programs call the symbol behind it. */
+    /* The header defines a macro of this name; old programs call the symbol. */
     struct ibv_mr *mr = (ibv_reg_mr_iova)(pd, bytes + 5, 4096, 0x100000005, IBV_ACCESS_LOCAL_WRITE);
     CHECK(mr != NULL && mr->addr == bytes + 5 && mr->length == 4096);
     if (mr != NULL)

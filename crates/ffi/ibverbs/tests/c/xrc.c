@@ -104,7 +104,7 @@ static void refusals(struct ibv_context *context, struct ibv_pd *pd, struct ibv_
     RETURNS(0, ibv_close_xrcd(xrcd));
 }
 
-/* A message to the SRQ whose number it carries, and an error that raises an event for every handle of the queue pair. */
+/* A message to an SRQ by its number, and an error that raises an event for every handle of the queue pair. */
 static void traffic(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq) {
     struct ibv_xrcd *xrcd = open_domain(context, -1, O_CREAT);
     struct ibv_srq_init_attr_ex init = xrc_queue(pd, xrcd, cq);
@@ -137,7 +137,7 @@ static void traffic(struct ibv_context *context, struct ibv_pd *pd, struct ibv_c
     }
     CHECK(strcmp(bytes + 32, "hello") == 0);
 
-    /* No such region: the request fails, and each handle of the receiving end gets its own event. */
+    /* No such region: the request fails, and each handle of the receiving end receives an event. */
     send.opcode = IBV_WR_RDMA_WRITE;
     send.wr.rdma.rkey = 1;
     RETURNS(0, ibv_post_send(from, &send, &bad));

@@ -1,11 +1,11 @@
-//! What a shared library gives to others.
+//! The symbols that a shared library exports.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// `name@@version` of every symbol that a library gives to others, without the versions themselves, which are symbols too
-/// and begin with `versions`; `None` without readelf.
+/// `name@@version` of every exported symbol of a library, without the versions themselves, whose symbols begin with `versions`.
+/// Returns `None` without readelf.
 pub(crate) fn exported(library: &Path, versions: &str) -> Option<BTreeSet<String>> {
     let out = Command::new("readelf").args(["-W", "--dyn-syms"]).arg(library).output().ok()?;
     assert!(out.status.success(), "readelf {}: {}", library.display(), out.status);
@@ -15,7 +15,7 @@ pub(crate) fn exported(library: &Path, versions: &str) -> Option<BTreeSet<String
     Some(ours.map(|row| row[7].to_owned()).filter(|name| !name.starts_with(versions)).collect())
 }
 
-/// Asserts that a library exports exactly what is listed, one `name@@version` a line.
+/// Asserts that a library exports exactly the listed symbols, one `name@@version` per line.
 pub(crate) fn assert_exports(library: &Path, versions: &str, list: &str) {
     let Some(ours) = exported(library, versions) else {
         return println!("SKIPPED: readelf is missing; it is in the package binutils");
@@ -26,7 +26,7 @@ pub(crate) fn assert_exports(library: &Path, versions: &str, list: &str) {
     assert!(missing.is_empty() && extra.is_empty(), "missing: {missing:?}\nnot in symbols.txt: {extra:?}");
 }
 
-/// Whether the library has anything of this symbol's version; an older one has not.
+/// Whether the library has symbols of this symbol's version; an older library has none.
 pub(crate) fn has_version(real: &BTreeSet<String>, name: &str) -> bool {
     let version = name.split_once("@@").map(|(_, version)| version);
     version.is_some_and(|version| real.iter().any(|other| other.ends_with(&format!("@@{version}"))))

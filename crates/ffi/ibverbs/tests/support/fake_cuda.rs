@@ -1,9 +1,9 @@
-//! Builds the CUDA driver without a GPU that the tests of several crates load.
+//! Builds the fake CUDA driver that the tests of several crates load.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Builds it as the file `library`. Returns whether it did; prints the reason if this machine has no C compiler.
+/// Builds the file `library`. Returns `false` and prints the reason if this machine has no C compiler.
 pub(crate) fn build(library: &Path) -> bool {
     let mut cc = Command::new("cc");
     cc.args([

@@ -1,13 +1,13 @@
-//! The library, built as `cargo build` builds it: a test of a cdylib does not make one.
+//! The library, built with `cargo build`: testing a cdylib does not build it.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names a library that is built already. A user without rights cannot run cargo here, nor write to its folder.
+/// Names an existing library, for a user who can neither run cargo here nor write to its folder.
 const BUILT: &str = "FERROCE_TEST_LIBRARY";
 
-/// Where tests may write.
+/// The folder in which tests may write.
 pub(crate) fn scratch() -> PathBuf {
     match std::env::var_os(BUILT) {
         Some(_) => std::env::temp_dir(),
@@ -29,17 +29,17 @@ pub(crate) fn library() -> PathBuf {
     target_folder().join("debug/libibverbs.so")
 }
 
-/// Cargo's target folder: <target>/tmp is where it lets integration tests write.
+/// Cargo's target folder. Integration tests may write to <target>/tmp.
 pub(crate) fn target_folder() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target folder").to_path_buf()
 }
 
-/// Whether cargo can be run, and its folder be written.
+/// Whether the test can run cargo and write to its folder.
 pub(crate) fn may_build() -> bool {
     std::env::var_os(BUILT).is_none()
 }
 
-/// A folder in which the loader finds it under the name that programs ask for.
+/// A folder in which the loader finds the library by its SONAME.
 pub(crate) fn library_folder() -> PathBuf {
     folder_of(&library(), "lib")
 }

@@ -1,4 +1,4 @@
-//! Addresses as programs pass them: a pointer and a length, of which only the length can be trusted.
+//! Addresses of programs: a pointer and a length. The length decides how many bytes are read, not the family.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -19,7 +19,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Only a family.
+    /// An address that has only a family.
     pub(crate) fn unspecified(family: c_int) -> Self {
         // SAFETY: numbers, which may be zero.
         let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -38,7 +38,7 @@ impl Address {
             return Err(Errno(libc::EINVAL));
         }
         let mut copied = Self::unspecified(0);
-        // SAFETY: what the caller promises; the storage has room for that much.
+        // SAFETY: what the caller promises; the check above limits the length to the size of the storage.
         unsafe { std::ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut copied.storage).cast(), length) };
         if length < copied.length() {
             return Err(Errno(libc::EINVAL));
@@ -50,7 +50,7 @@ impl Address {
         self.storage.ss_family.into()
     }
 
-    /// As long as its family is.
+    /// The length of an address of its family.
     pub(crate) fn length(&self) -> usize {
         match self.family() {
             libc::AF_INET => LEN_V4,
@@ -63,27 +63,27 @@ impl Address {
         (&raw mut self.storage).cast()
     }
 
-    /// Writes it for the program as `getsockname` does: as much as fits, and its real length.
+    /// Writes it as `getsockname` does: as many bytes as fit, and its real length.
     ///
     /// # Safety
-    /// `length` points to the room at `addr`, which may be NULL if there is none.
+    /// `length` is NULL, or points to the number of bytes at `addr`. `addr` may be NULL if that number is 0.
     pub(crate) unsafe fn write(&self, addr: *mut sockaddr, length: *mut socklen_t) -> Outcome<()> {
         if length.is_null() {
             return Err(Errno(libc::EFAULT));
         }
         // SAFETY: what the caller promises.
         unsafe {
-            let room = (*length as usize).min(self.length());
-            if room > 0 && addr.is_null() {
+            let fitting = (*length as usize).min(self.length());
+            if fitting > 0 && addr.is_null() {
                 return Err(Errno(libc::EFAULT));
             }
-            std::ptr::copy_nonoverlapping((&raw const self.storage).cast::<u8>(), addr.cast(), room);
+            std::ptr::copy_nonoverlapping((&raw const self.storage).cast::<u8>(), addr.cast(), fitting);
             *length = self.length() as socklen_t;
         }
         Ok(())
     }
 
-    /// As Rust has it; `None` for other families than IP.
+    /// As a standard library address; `None` for families other than IPv4 and IPv6.
     pub(crate) fn ip(&self) -> Option<SocketAddr> {
         // SAFETY: the storage is as long as every kind of address.
         unsafe { address::Address::read((&raw const self.storage).cast()) }?.to_socket()
@@ -127,12 +127,12 @@ mod tests {
         assert_eq!(refused(std::ptr::null(), 16), Some(Errno(libc::EFAULT)));
     }
 
-    /// librspreload asks for the length alone to learn the family.
+    /// librspreload reads only the length to determine the family.
     #[test]
     fn the_length_alone_can_be_asked_for() {
         let v6 = Address::unspecified(libc::AF_INET6);
         let mut length = 0;
-        // SAFETY: no room is claimed.
+        // SAFETY: the length is 0.
         unsafe { v6.write(std::ptr::null_mut(), &mut length) }.unwrap();
         assert_eq!(length as usize, LEN_V6);
     }

@@ -1,6 +1,4 @@
-//! The public calls that sockets use: those of this library, and the verbs.
-//!
-//! Nothing here depends on the NIC: any program could do the same.
+//! The public calls that sockets use: those of this library, and the verbs. None of them is specific to ferroce.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -43,7 +41,7 @@ unsafe extern "C" {
     pub(crate) fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
 }
 
-/// A scatter/gather entry, laid out as the verbs want it.
+/// A scatter/gather entry with the layout of `ibv_sge`.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Entry {
@@ -52,7 +50,7 @@ pub(crate) struct Entry {
     pub(crate) lkey: u32,
 }
 
-/// Calls an operation of the table in an object's context, if it is there.
+/// Calls an operation of the table in an object's context, unless the slot is NULL.
 macro_rules! operation {
     ($object:ident, $slot:ident($($argument:expr),*)) => {
         (*(*$object).context).ops.$slot.map(|call| call($object $(, $argument)*))
@@ -64,11 +62,11 @@ macro_rules! operation {
 /// # Safety
 /// The queue lives.
 pub(crate) unsafe fn poll_cq(cq: *mut ibv_cq, into: &mut [ibv_wc]) -> c_int {
-    // SAFETY: a living queue has a living context, whose table is filled for good.
+    // SAFETY: a live queue has a live context, whose table does not change.
     unsafe { operation!(cq, poll_cq(into.len() as c_int, into.as_mut_ptr())).unwrap_or(-1) }
 }
 
-/// `ibv_req_notify_cq` for any completion.
+/// `ibv_req_notify_cq`.
 ///
 /// # Safety
 /// The queue lives.
@@ -80,7 +78,7 @@ pub(crate) unsafe fn request_notify(cq: *mut ibv_cq, solicited_only: bool) -> c_
 /// `ibv_post_send` of one request.
 ///
 /// # Safety
-/// The queue pair lives, and the request points to what it says.
+/// The queue pair lives, and the pointers of the request are valid.
 pub(crate) unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> c_int {
     // SAFETY: as in `poll_cq`, and what the caller promises.
     unsafe { operation!(qp, post_send(request, &mut std::ptr::null_mut())).unwrap_or(libc::EOPNOTSUPP) }
@@ -89,7 +87,7 @@ pub(crate) unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> c_
 /// `ibv_post_recv` of a list.
 ///
 /// # Safety
-/// The queue pair lives, and the requests point to what they say.
+/// The queue pair lives, and the pointers of the requests are valid.
 pub(crate) unsafe fn post_recv(qp: *mut ibv_qp, request: *mut ibv_recv_wr) -> c_int {
     // SAFETY: as in `poll_cq`, and what the caller promises.
     unsafe { operation!(qp, post_recv(request, &mut std::ptr::null_mut())).unwrap_or(libc::EOPNOTSUPP) }

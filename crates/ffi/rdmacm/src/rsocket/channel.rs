@@ -13,7 +13,7 @@ use crate::abi::{
     RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_REJECTED, rdma_cm_event, rdma_cm_id, rdma_event_channel,
 };
 
-/// An event: its data is copied, and it is acknowledged.
+/// A copy of an event, which is acknowledged.
 pub(crate) struct Happened {
     pub(crate) id: *mut rdma_cm_id,
     pub(crate) event: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Happened {
 }
 
 impl Happened {
-    /// Its failure as an error of socket calls.
+    /// The `errno` of socket calls for this event.
     pub(crate) fn failure(&self) -> Errno {
         match self.event {
             RDMA_CM_EVENT_REJECTED => Errno(libc::ECONNREFUSED),
@@ -47,16 +47,16 @@ impl Channel {
     pub(crate) fn new(port_space: u32) -> Outcome<Self> {
         let mut made = Self::empty()?;
         let mut id = ptr::null_mut();
-        // SAFETY: the channel is new, and there is a place for the id.
+        // SAFETY: the channel is new, and `id` is a variable of ours.
         Errno::check(unsafe { rdma_create_id(made.channel, &mut id, ptr::null_mut(), port_space) })?;
         made.id = id;
         Ok(made)
     }
 
-    /// Moves the id of a connection request to a channel of its own. It owns the id even if it fails.
+    /// Moves the id of a connection request to a channel of its own. Destroys the id on failure.
     ///
     /// # Safety
-    /// The id lives and nobody else will use it; its event is acknowledged.
+    /// The id lives, only this call uses it, and its event is acknowledged.
     pub(crate) unsafe fn migrate(id: *mut rdma_cm_id) -> Outcome<Self> {
         let moved = Self::empty().and_then(|mut made| {
             // SAFETY: what the caller promises; the channel is new.
@@ -90,8 +90,8 @@ impl Channel {
     /// The next event, if there is one.
     pub(crate) fn next(&self) -> Option<Happened> {
         let mut event: *mut rdma_cm_event = ptr::null_mut();
-        // SAFETY: the channel lives, and its descriptor does not block. The event is ours until it is acknowledged, and
-        // its private data as long as it says; this is a connection of the stream kind, so `conn` is what it holds.
+        // SAFETY: the channel lives, and its descriptor does not block. The event and its private data are ours until it is
+        // acknowledged. The id is in the TCP port space, so `conn` is the valid member.
         unsafe {
             if rdma_get_cm_event(self.channel, &mut event) != 0 {
                 return None;
@@ -113,7 +113,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: both are ours, and all events are acknowledged. The queue pair went before.
+        // SAFETY: both are ours, all events are acknowledged, and the queue pair was destroyed before.
         unsafe {
             if !self.id.is_null() {
                 rdma_destroy_id(self.id);
@@ -126,7 +126,7 @@ impl Drop for Channel {
 /// Rejects a request and destroys its id.
 ///
 /// # Safety
-/// The id came with a request, lives, and nobody will use it again.
+/// The id came with a request, lives, and is not used afterwards.
 pub(crate) unsafe fn refuse(id: *mut rdma_cm_id) {
     // SAFETY: what the caller promises.
     unsafe {

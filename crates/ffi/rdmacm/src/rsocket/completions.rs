@@ -11,7 +11,7 @@ use super::errno::{Errno, Outcome};
 use super::wait::set_nonblocking;
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_qp_cap, ibv_qp_init_attr, ibv_wc, rdma_cm_id};
 
-/// Events are acknowledged in groups, since acknowledging takes a lock in the library.
+/// Events are acknowledged in batches, since each acknowledgement takes a lock in libibverbs.
 const ACK_BATCH: u32 = 128;
 
 /// One queue for both directions, and its channel. Its descriptor never blocks; waiters sleep in `poll`.
@@ -27,18 +27,18 @@ pub(crate) struct Completions {
 // SAFETY: handles that any thread may use; the fields change only behind the socket's lock.
 unsafe impl Send for Completions {}
 
-/// Whether an event of a completion queue was there to take.
+/// Whether a completion queue had an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Notification {
-    /// It was taken: other waiters must check, too.
+    /// The event was taken from the channel: other waiters must check the queue, too.
     Taken,
     Absent,
 }
 
 impl Completions {
     /// # Safety
-    /// The context outlives it.
+    /// The context outlives the value.
     pub(crate) unsafe fn new(context: *mut ibv_context, depth: u32) -> Outcome<Self> {
         // SAFETY: what the caller promises.
         let channel = Errno::not_null(unsafe { ibv_create_comp_channel(context) })?;
@@ -51,14 +51,14 @@ impl Completions {
         match made {
             Ok(cq) => Ok(Self { channel, cq, armed: false, attended: false, unacknowledged: 0 }),
             Err(errno) => {
-                // SAFETY: made above, and nobody else has it.
+                // SAFETY: made above and not published.
                 unsafe { ibv_destroy_comp_channel(channel) };
                 Err(errno)
             }
         }
     }
 
-    /// Creates the id's queue pair, whose requests complete here. Returns its real sizes.
+    /// Creates the id's queue pair, whose requests complete in this queue. Returns its actual sizes.
     ///
     /// # Safety
     /// The id lives, and has its device but no queue pair.
@@ -82,13 +82,13 @@ impl Completions {
         Ok(attr.cap)
     }
 
-    /// Readable when the queue was armed and something has completed since.
+    /// The descriptor of the channel. It becomes readable at the first completion after the queue was armed.
     pub(crate) fn fd(&self) -> RawFd {
         // SAFETY: the channel lives as long as we do.
         unsafe { (*self.channel).fd }
     }
 
-    /// Takes completions. Returns none if the queue is empty or broken; the queue pair shows the latter.
+    /// Polls completions. Returns none if the queue is empty or in error. An error appears at the queue pair, too.
     pub(crate) fn poll<'a>(&mut self, into: &'a mut [ibv_wc]) -> &'a [ibv_wc] {
         // SAFETY: the queue lives as long as we do.
         let count = unsafe { poll_cq(self.cq, into) };
@@ -103,7 +103,7 @@ impl Completions {
         }
     }
 
-    /// Takes the event off the descriptor, if there is one.
+    /// Takes the event of the channel, if there is one.
     pub(crate) fn take_event(&mut self) -> Notification {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel lives, and its descriptor does not block.
@@ -118,11 +118,11 @@ impl Completions {
         Notification::Taken
     }
 
-    /// The program may make no call for long and poll its memory for the peer's writes. So the NIC's own thread must
-    /// drive it, which an armed queue requests. Solicited events never occur here, so it stays armed.
+    /// Makes the background thread of the NIC drive the queue, for programs that poll their memory for the peer's writes
+    /// without a call. An armed queue requests this. Here it is armed for solicited events, which never occur, so it stays armed.
     pub(crate) fn stay_attended(&mut self) {
         if self.armed {
-            // One may have occurred and disarmed the queue.
+            // An event may have disarmed the queue.
             let _ = self.take_event();
         }
         if !self.armed && !self.attended {
@@ -132,7 +132,7 @@ impl Completions {
     }
 
     fn acknowledge(&mut self) {
-        // SAFETY: the queue lives, and so many events came from it.
+        // SAFETY: the queue lives, and has delivered this number of events.
         unsafe { ibv_ack_cq_events(self.cq, self.unacknowledged) };
         self.unacknowledged = 0;
     }
@@ -141,7 +141,7 @@ impl Completions {
 impl Drop for Completions {
     fn drop(&mut self) {
         self.acknowledge();
-        // SAFETY: ours, and the queue pair that used them is gone.
+        // SAFETY: both are ours, and the queue pair that used them is destroyed.
         unsafe {
             ibv_destroy_cq(self.cq);
             ibv_destroy_comp_channel(self.channel);

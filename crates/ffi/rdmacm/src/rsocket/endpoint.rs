@@ -21,7 +21,7 @@ const RETRIES: u8 = 7;
 /// Size of the buffer that gathers inline data.
 pub(crate) const MAX_INLINE: usize = 512;
 
-/// A queue pair and its rings. The machine comes with the peer's data.
+/// A queue pair and its rings. The machine exists once the peer's data is known.
 pub(crate) struct Endpoint {
     id: *mut rdma_cm_id,
     qp: *mut ibv_qp,
@@ -30,13 +30,13 @@ pub(crate) struct Endpoint {
     /// The send ring, followed by a slot for each control message.
     pub(crate) send_ring: Registered,
     pub(crate) recv_ring: Registered,
-    /// What the peer writes about its buffers and mappings.
+    /// The table to which the peer writes its buffers and mappings.
     table: Registered,
     control_slot: u32,
-    /// The memory of receives, where messages are SENDs.
+    /// The memory of receives, if messages are SENDs (iWARP).
     slots: Option<Slots>,
     pub(crate) link: Option<Link>,
-    /// The peer writes to the program's memory, which the program may poll without a call.
+    /// Whether the peer writes to the program's memory, which the program may poll without a call.
     pub(crate) is_mapped: bool,
 }
 
@@ -57,7 +57,7 @@ impl Endpoint {
     /// # Safety
     /// The id is bound to a device, has no queue pair, and outlives the endpoint.
     pub(crate) unsafe fn new(id: *mut rdma_cm_id, mut sizing: Sizing) -> Outcome<Self> {
-        // SAFETY: what the caller promises, for all that follows.
+        // SAFETY: what the caller promises, for the whole block.
         unsafe {
             let context = (*id).verbs;
             if context.is_null() {
@@ -105,7 +105,7 @@ impl Endpoint {
         }
     }
 
-    /// The private data for the peer.
+    /// The private data that the peer receives.
     pub(crate) fn connect_data(&self) -> ConnectData {
         let data = RemoteBuffer {
             addr: self.recv_ring.addr(),
@@ -139,7 +139,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer is known: the stream starts.
+    /// Starts the stream with the peer's data.
     pub(crate) fn meet(&mut self, peer: &ConnectData) {
         let ring = RemoteBuffer {
             addr: self.recv_ring.addr(),
@@ -159,13 +159,13 @@ impl Endpoint {
         });
     }
 
-    /// The domain in which the program's own memory is registered.
+    /// The protection domain for the program's own memory.
     pub(crate) fn pd(&self) -> *mut ibv_pd {
         // SAFETY: the queue pair lives as long as we do.
         unsafe { (*self.qp).pd }
     }
 
-    /// Handles all completions and sends the control messages that follow; returns how many there were.
+    /// Handles all completions, and sends the control messages that are due. Returns the number of completions.
     pub(crate) fn progress(&mut self) -> usize {
         let Some(link) = &mut self.link else { return 0 };
         let (mut total, mut received) = (0, 0);
@@ -234,7 +234,7 @@ impl Endpoint {
         // Each control message in flight has its own slot.
         let span = Span { offset: self.sizes.send_ring + self.control_slot * length, length };
         self.control_slot = (self.control_slot + 1) % CONTROL_SLOTS;
-        // SAFETY: the array has so many bytes.
+        // SAFETY: the array has `length` bytes.
         unsafe { self.send_ring.write(span, bytes.as_ptr()) };
         let addr = self.send_ring.addr() + u64::from(span.offset);
         let mut entry = [Entry { addr, length, lkey: self.send_ring.lkey() }];
@@ -284,7 +284,7 @@ impl Endpoint {
             request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
             request.imm_or_key = message.to_u32().to_be();
         }
-        // SAFETY: the queue pair lives; entries name our ring, which outlives it, or are taken over before this returns.
+        // SAFETY: the queue pair lives. The entries name our ring, which outlives it, or inline data that the call copies.
         Errno::of_verb(unsafe { post_send(self.qp, &mut request) })
     }
 
@@ -299,11 +299,11 @@ impl Endpoint {
         let is_bare = write.num_sge == 0;
         (write.wr_id, write.next) = (Work::Written.to_id(), &raw mut send);
         let first = if is_bare { &mut send } else { &mut write };
-        // SAFETY: as in `post_write`; the message is inline, so its bytes are taken over before this returns.
+        // SAFETY: as in `post_write`; the message is inline, so the call copies its bytes.
         Errno::of_verb(unsafe { post_send(self.qp, first) })
     }
 
-    /// Receives need memory only where messages are SENDs; otherwise the immediate data carries them.
+    /// Posts receives. They have memory only if messages are SENDs; otherwise messages are immediate data.
     fn post_receives(&mut self, mut count: usize) -> Outcome<()> {
         while count > 0 {
             let mut entries = [Entry::default(); BATCH];
@@ -325,7 +325,7 @@ impl Endpoint {
                     list[at - 1].next = &raw mut list[at];
                 }
             }
-            // SAFETY: the queue pair lives, and the list is whole until this returns.
+            // SAFETY: the queue pair lives, and the list is valid during the call.
             Errno::of_verb(unsafe { post_recv(self.qp, list.as_mut_ptr()) })?;
             count -= now;
         }
@@ -335,12 +335,12 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // SAFETY: the id lives, and the queue pair is ours. Queue and rings go after it.
+        // SAFETY: the id lives, and the queue pair is ours. Completion queue and rings are freed after it.
         unsafe { rdma_destroy_qp(self.id) };
     }
 }
 
-/// Passes a message to the machine, with its table entry. `slot`: where it is if it was a SEND.
+/// Passes a message to the machine, with its table entry. `slot` is the position of a message that is a SEND.
 fn take_message(link: &mut Link, table: &Registered, slot: Option<(&Slots, u32)>, wc: &ibv_wc) {
     let message = match slot {
         _ if wc.wc_flags & WC_WITH_IMM != 0 => Message::from_u32(u32::from_be(wc.imm_or_key)),
@@ -349,7 +349,7 @@ fn take_message(link: &mut Link, table: &Registered, slot: Option<(&Slots, u32)>
     };
     let mut entry = None;
     match message {
-        // The entry is read now, while it is complete: the peer may overwrite it later.
+        // Read immediately: the peer may overwrite the entry later.
         Message::Credits(_) => entry = new_buffer(table, link.machine.next_own_slot(), slot.is_some(), wc),
         Message::Mapping(index) => {
             if let Some(mapping) = link.mappings.get_mut(usize::from(index)) {
@@ -362,8 +362,8 @@ fn take_message(link: &mut Link, table: &Registered, slot: Option<(&Slots, u32)>
     link.machine.handle_message(message, entry);
 }
 
-/// The table entry that came with a credit message, if one did: the length of immediate data's WRITE shows it. A SEND does not, so an
-/// entry is cleared when it is taken.
+/// The table entry that came with a credit message, if any. A WRITE with immediate data shows it by its length. A SEND does not, so
+/// an entry is cleared after it was read.
 fn new_buffer(table: &Registered, slot: u32, by_send: bool, wc: &ibv_wc) -> Option<RemoteBuffer> {
     let at = slot as usize * RemoteBuffer::LEN;
     let entry = RemoteBuffer::from_bytes(table.bytes(at), Order::HERE);
@@ -371,7 +371,7 @@ fn new_buffer(table: &Registered, slot: u32, by_send: bool, wc: &ibv_wc) -> Opti
         return (wc.byte_len as usize >= RemoteBuffer::LEN).then_some(entry);
     }
     let empty = [0; RemoteBuffer::LEN];
-    // SAFETY: the array has so many bytes.
+    // SAFETY: the array is as long as the span.
     unsafe { table.write(Span { offset: at as u32, length: empty.len() as u32 }, empty.as_ptr()) };
     (entry.length != 0).then_some(entry)
 }

@@ -1,7 +1,7 @@
 //! The calls for C programs: C arguments in, and -1 with `errno` on failure.
 //!
-//! Every pointer is the program's. What the manual pages of the socket calls say of each is what the `SAFETY` comments
-//! lean on; NULL is refused wherever it has no meaning.
+//! Every pointer comes from the program. The manual pages of the socket calls define which pointers must be valid, and each
+//! `SAFETY` comment relies on that. NULL is refused unless it has a meaning.
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -90,7 +90,7 @@ fn single(buffer: *const c_void, length: usize) -> [iovec; 1] {
 /// Receives into buffers, and writes the source if requested.
 ///
 /// # Safety
-/// `length` points to the room at `addr`, if that is not NULL.
+/// `addr` is NULL, or `length` points to the number of bytes at `addr`.
 unsafe fn receive(
     socket: c_int,
     into: Vectors<'_>,
@@ -99,11 +99,11 @@ unsafe fn receive(
     length: *mut socklen_t,
 ) -> Outcome<isize> {
     let socket = Socket::of(socket)?;
-    let wants_source = !addr.is_null();
+    let needs_source = !addr.is_null();
     match &*socket {
         Socket::Stream(stream) => {
             let got = stream.receive(into, flags)?;
-            if wants_source && got > 0 {
+            if needs_source && got > 0 {
                 // SAFETY: what the caller promises.
                 unsafe { stream.peer_address()?.write(addr, length)? };
             }
@@ -111,7 +111,7 @@ unsafe fn receive(
         }
         Socket::Datagram(datagrams) => {
             let received = datagrams.receive(into, flags)?;
-            if wants_source {
+            if needs_source {
                 // SAFETY: what the caller promises.
                 unsafe { received.source.write(addr, length)? };
             }
@@ -241,7 +241,7 @@ extern "C" fn repoll_create(flags: c_int) -> c_int {
     answer(|| repoll::create(flags))
 }
 
-/// Returns the number itself on failure, as rdma-core does.
+/// Returns the error number itself on failure, as rdma-core does.
 unsafe extern "C" fn repoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     answer(|| {
         // SAFETY: epoll_ctl(2).
@@ -338,8 +338,8 @@ unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// `rfcntl` is variadic. On the supported machines a single number comes in the same register either way; commands
-/// without one ignore it.
+/// `rfcntl` is variadic. On the supported machines, a single number is in the same register as for a fixed argument. Commands
+/// without an argument ignore it.
 extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
     answer(|| either!(&*Socket::of(socket)?, socket => socket.flags.control(command, argument as c_int)))
 }

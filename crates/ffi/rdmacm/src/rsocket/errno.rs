@@ -19,7 +19,7 @@ impl Errno {
     pub(crate) fn last() -> Errno {
         match std::io::Error::last_os_error().raw_os_error() {
             Some(number) if number != 0 => Errno(number),
-            // A failure without a reason is still a failure.
+            // The call failed without setting `errno`.
             _ => Errno(libc::EIO),
         }
     }
@@ -44,9 +44,9 @@ impl Errno {
     }
 }
 
-/// Runs a call of a program: stops panics, and turns a failure into -1 with `errno`.
+/// Runs a call of a program. Stops panics, and turns a failure into -1 with `errno`.
 pub(crate) fn answer<T: From<i8>>(call: impl FnOnce() -> Outcome<T>) -> T {
-    // A panic may leave one socket inconsistent, which only affects its later calls.
+    // A panic may leave this socket inconsistent. Other sockets are not affected.
     let refused = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => return value,
         Ok(Err(errno)) => errno,

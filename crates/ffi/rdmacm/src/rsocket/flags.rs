@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::errno::{Errno, Outcome};
 
-/// What `rfcntl` reads and sets.
+/// The flags that `rfcntl` reads and sets.
 pub(crate) struct Flags {
     status: AtomicI32,
     descriptor: AtomicI32,

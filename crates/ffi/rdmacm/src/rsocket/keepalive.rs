@@ -1,6 +1,6 @@
-//! The service behind `SO_KEEPALIVE`: one thread that probes idle connections while a socket requests it.
+//! The service of `SO_KEEPALIVE`: one thread that probes idle connections while a socket has the option.
 //!
-//! A probe is a zero-length WRITE, which the peer's NIC acknowledges by itself. Without an acknowledgement the
+//! A probe is a zero-length WRITE, which the peer's NIC acknowledges without its program. If no acknowledgement arrives, the
 //! connection fails and its waiters wake up.
 
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ struct Entry {
 
 struct Service {
     entries: Vec<Entry>,
-    /// The process whose thread serves them: a forked child has no thread.
+    /// The process whose thread runs the service. A forked child has no such thread.
     served_by: Option<u32>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn start(socket: &Arc<Socket>, every: Duration) {
     }
 }
 
-/// Stops probing it.
+/// Stops probing the socket.
 pub(crate) fn stop(socket: &Arc<Socket>) {
     SERVICE.lock().forget(socket);
     CHANGED.notify_one();
@@ -61,7 +61,7 @@ fn serve() {
             entry.due = now + entry.every;
             due.extend(entry.socket.upgrade());
         }
-        // Without the lock: closing a socket takes both locks, in the other order.
+        // The service is unlocked: closing a socket takes both locks in the opposite order.
         MutexGuard::unlocked(&mut service, || due.retain(|socket| socket.keep_alive() == Liveness::Ended));
         due.iter().for_each(|ended| service.forget(ended));
         service.entries.retain(|entry| entry.socket.strong_count() > 0);

@@ -10,7 +10,7 @@ use super::stream::Span;
 use super::vectors::Vectors;
 use crate::abi::{ibv_mr, ibv_pd};
 
-/// Whole pages, so that nothing else shares them.
+/// Memory is allocated in whole pages, which nothing else shares.
 const PAGE: usize = 4096;
 
 /// Zeroed pages that the NIC may read, and the peer may write. No reference into them exists, since the peer can
@@ -21,16 +21,16 @@ pub(crate) struct Registered {
     mr: *mut ibv_mr,
 }
 
-// SAFETY: plain memory and a handle that any thread may use; who touches which bytes is the rings' business.
+// SAFETY: plain memory and a handle that any thread may use; the rings decide which thread accesses which bytes.
 unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
 
 impl Registered {
-    /// At least `length` bytes in the domain.
+    /// Registers at least `length` bytes in the domain.
     ///
     /// # Safety
-    /// The domain outlives them.
+    /// The domain outlives the value.
     pub(crate) unsafe fn new(pd: *mut ibv_pd, length: usize, access: c_int) -> Outcome<Self> {
         let no_memory = Errno(libc::ENOMEM);
         let length = length.max(1).next_multiple_of(PAGE);
@@ -72,16 +72,16 @@ impl Registered {
     /// Copies the bytes of a span to `to`.
     ///
     /// # Safety
-    /// There is room for them at `to`.
+    /// `to` is writable for the length of the span.
     pub(crate) unsafe fn read(&self, span: Span, to: *mut u8) {
-        // SAFETY: the span lies inside, as `at` makes sure. A peer that writes meanwhile spoils only its own data.
+        // SAFETY: `at` checks that the span lies inside. A peer that writes during the copy corrupts only its own data.
         unsafe { std::ptr::copy_nonoverlapping(self.at(span), to, span.length as usize) };
     }
 
     /// Copies bytes from `from` to a span.
     ///
     /// # Safety
-    /// So many bytes can be read at `from`.
+    /// `from` is readable for the length of the span.
     pub(crate) unsafe fn write(&self, span: Span, from: *const u8) {
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy_nonoverlapping(from, self.at(span), span.length as usize) };
@@ -89,11 +89,11 @@ impl Registered {
 
     /// Copies the next bytes of the program's buffers to spans.
     pub(crate) fn fill(&self, spans: impl IntoIterator<Item = Span>, from: &mut Vectors<'_>) {
-        // SAFETY: the program's buffers are as long as it said.
+        // SAFETY: the program's buffers have the lengths in its list.
         walk(spans, from, |part, start| unsafe { self.write(part, start) });
     }
 
-    /// Copies spans to the program's next buffers, as much as fits.
+    /// Copies spans to the program's next buffers, as many bytes as fit.
     pub(crate) fn drain(&self, spans: impl IntoIterator<Item = Span>, into: &mut Vectors<'_>) {
         // SAFETY: as in `fill`.
         walk(spans, into, |part, start| unsafe { self.read(part, start) });
@@ -103,13 +103,13 @@ impl Registered {
     pub(crate) fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
         let mut bytes = [0; N];
         let span = Span { offset: offset as u32, length: N as u32 };
-        // SAFETY: the array has room for them.
+        // SAFETY: the array has N bytes.
         unsafe { self.read(span, bytes.as_mut_ptr()) };
         bytes
     }
 }
 
-/// Hands `each` the program's buffers, piece by piece, with the part of the spans that belongs to each.
+/// Calls `each` for every contiguous piece of the program's buffers, with the corresponding part of the spans.
 fn walk(spans: impl IntoIterator<Item = Span>, buffers: &mut Vectors<'_>, each: impl Fn(Span, *mut u8)) {
     for Span { mut offset, length } in spans {
         buffers.walk(length as usize, |start, count| {
@@ -121,7 +121,7 @@ fn walk(spans: impl IntoIterator<Item = Span>, buffers: &mut Vectors<'_>, each: 
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered and allocated in `new`. If the region cannot go, the NIC may still write: then leak.
+        // SAFETY: registered and allocated in `new`. If deregistration fails, the NIC may still write, so the memory is leaked.
         unsafe {
             if ibv_dereg_mr(self.mr) == 0 {
                 dealloc(self.start.as_ptr(), self.layout);

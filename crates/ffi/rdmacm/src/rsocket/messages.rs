@@ -1,5 +1,5 @@
-//! Messages on iWARP, which has no immediate data that every peer understands: a SEND of four bytes behind the WRITE, as
-//! rdma-core's rsockets do it. The number is in the order of bytes of the sender's processor, as rdma-core leaves it.
+//! Messages on iWARP: a SEND of four bytes behind the WRITE, as in rdma-core's rsockets, since not every iWARP peer supports
+//! immediate data. The number has the byte order of the sender's processor, as in rdma-core.
 
 use std::ffi::c_int;
 
@@ -12,8 +12,8 @@ use crate::abi::{IBV_TRANSPORT_IWARP, ibv_pd, rdma_cm_id};
 
 /// Bytes of a message.
 pub(crate) const MESSAGE_LEN: usize = 4;
-/// Receives beyond the credits of the peer. Nobody repeats a SEND for which no receive is posted: it ends the connection. A peer that has used
-/// all of its credits may still report what it has read, and end the stream.
+/// Receives beyond the credits of the peer. iWARP does not repeat a SEND without a posted receive: it ends the connection. A peer without
+/// credits may still grant credits and end the stream.
 const CONTROL_RECEIVES: u32 = 8;
 
 /// Whether messages to and from the id's peers are SENDs.
@@ -25,7 +25,7 @@ pub(crate) unsafe fn are_sent(id: *mut rdma_cm_id) -> bool {
     unsafe { (*(*(*id).verbs).device).transport_type == IBV_TRANSPORT_IWARP }
 }
 
-/// How many receives a stream posts where messages are SENDs.
+/// The number of receives that a stream posts if messages are SENDs.
 pub(crate) fn receives(sizes: &Sizing) -> u32 {
     u32::from(sizes.recv_queue) + CONTROL_RECEIVES + u32::from(sizes.mappings)
 }
@@ -39,7 +39,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// # Safety
-    /// The domain outlives them.
+    /// The domain outlives the value.
     pub(crate) unsafe fn new(pd: *mut ibv_pd, count: u32) -> Outcome<Slots> {
         let access: c_int = ACCESS_LOCAL_WRITE;
         // SAFETY: what the caller promises.

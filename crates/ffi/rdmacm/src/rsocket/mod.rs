@@ -1,20 +1,19 @@
-//! Sockets over connections: rdma-core's rsockets, the same calls and the same bytes on the wire.
+//! Sockets over connections: rdma-core's rsockets, with the same calls and the same bytes on the wire.
 //!
-//! Built on the public calls of this library and on the verbs, as any program could be; nothing here depends on the
-//! NIC.
+//! This module uses only the public calls of this library and the verbs; it has no access to the NIC.
 //!
 //! | module | content |
 //! |---|---|
-//! | `entry`, `errno` | the calls as C makes them, and what every one goes through |
-//! | `socket`, `table` | which number is which socket |
-//! | `wire`, `stream` | the protocol of streams, pure: bytes and a machine |
+//! | `entry`, `errno` | the calls for C programs, and the wrapper of each |
+//! | `socket`, `table` | the sockets by number |
+//! | `wire`, `stream` | the protocol of streams without I/O: wire format and state machine |
 //! | `connection` | a stream socket: the machine driven by events and completions |
-//! | `endpoint`, `completions`, `memory`, `messages`, `channel` | what a stream has of the NIC and of the connection manager |
-//! | `datagram` | a datagram socket, its headers included |
-//! | `wait`, `waiting`, `poll` | sleeping, waking, and `rpoll` |
-//! | `keepalive` | the service behind `SO_KEEPALIVE` |
+//! | `endpoint`, `completions`, `memory`, `messages`, `channel` | the NIC's and the connection manager's objects of a stream |
+//! | `datagram` | a datagram socket and its headers |
+//! | `wait`, `waiting`, `poll`, `repoll` | sleeping, waking, `rpoll` and `repoll_wait` |
+//! | `keepalive` | the service of `SO_KEEPALIVE` |
 //! | `address`, `vectors`, `option`, `flags`, `settings` | arguments, flags and sizes |
-//! | `calls` | the calls that all this is made of |
+//! | `calls` | the calls of this library and the verbs that sockets use |
 
 mod address;
 mod calls;

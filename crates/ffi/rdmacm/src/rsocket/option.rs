@@ -1,4 +1,4 @@
-//! Option values as programs pass them, and numbers of <rdma/rsocket.h>.
+//! Option values of programs, and the numbers of <rdma/rsocket.h>.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,12 +13,12 @@ pub(crate) const RDMA_INLINE: c_int = 2;
 pub(crate) const RDMA_IOMAPSIZE: c_int = 3;
 pub(crate) const RDMA_ROUTE: c_int = 4;
 
-/// Longer than any option's value.
+/// The maximum length of a value; every option's value is shorter.
 const MOST: usize = 64 * 1024;
-/// The default of TCP.
+/// TCP's default for `TCP_KEEPIDLE`.
 const IDLE_S: c_int = 7200;
 
-/// A value that a program gives.
+/// A value that a program sets.
 pub(crate) struct Given<'a>(&'a [u8]);
 
 impl Given<'_> {
@@ -49,7 +49,7 @@ impl Given<'_> {
         Ok(self.int()?.max(0) as u32)
     }
 
-    /// A structure of two numbers.
+    /// The value of `SO_LINGER`.
     pub(crate) fn get(&self) -> Outcome<libc::linger> {
         let (first, rest) = self.0.split_first_chunk().ok_or(Errno(libc::EINVAL))?;
         let second = rest.first_chunk().ok_or(Errno(libc::EINVAL))?;
@@ -57,7 +57,7 @@ impl Given<'_> {
     }
 }
 
-/// Space for a value that a program asks for.
+/// Memory for a value that a program reads.
 pub(crate) struct Taken {
     value: *mut c_void,
     length: *mut socklen_t,
@@ -65,7 +65,7 @@ pub(crate) struct Taken {
 
 impl Taken {
     /// # Safety
-    /// `length` points to the room at `value`.
+    /// Each is NULL, or `length` points to the number of writable bytes at `value`.
     pub(crate) unsafe fn new(value: *mut c_void, length: *mut socklen_t) -> Outcome<Self> {
         if value.is_null() || length.is_null() {
             return Err(Errno(libc::EFAULT));
@@ -73,14 +73,14 @@ impl Taken {
         Ok(Self { value, length })
     }
 
-    /// Writes a plain structure, as much of it as fits.
+    /// Writes a plain structure, as many bytes as fit.
     pub(crate) fn put<T: Copy>(&mut self, value: &T) -> Outcome<()> {
         // SAFETY: the bytes of a plain value of numbers without gaps.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) };
         self.put_bytes(bytes)
     }
 
-    /// Gets the value from a socket of the system.
+    /// Reads the value from a socket of the kernel.
     pub(crate) fn ask(&mut self, fd: c_int, level: c_int, name: c_int) -> Outcome<()> {
         // SAFETY: what the caller of `new` promised.
         Errno::check(unsafe { libc::getsockopt(fd, level, name, self.value, self.length) }).map(drop)
@@ -97,7 +97,7 @@ impl Taken {
     }
 }
 
-/// The machine's idle time before TCP sends a probe.
+/// The host's idle time before TCP sends a probe, in seconds.
 pub(crate) fn default_idle_s() -> c_int {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_keepalive_time").unwrap_or_default();
     text.trim().parse().unwrap_or(IDLE_S)
@@ -108,7 +108,7 @@ pub(crate) fn default_idle_s() -> c_int {
 pub(crate) struct TcpInfo([u8; Self::LEN]);
 
 impl TcpInfo {
-    /// As <netinet/tcp.h> has it.
+    /// The length in <netinet/tcp.h>.
     const LEN: usize = 104;
     const WINDOW: usize = 80;
 
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn tcp_info_has_its_fields_where_c_has_them() {
-        // The kernel's has grown at its end since.
+        // The kernel's structure has additional fields at its end.
         assert!(TcpInfo::LEN <= size_of::<libc::tcp_info>());
         assert_eq!(TcpInfo::WINDOW, std::mem::offset_of!(libc::tcp_info, tcpi_snd_cwnd));
     }

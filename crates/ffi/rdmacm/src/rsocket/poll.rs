@@ -10,18 +10,18 @@ use super::settings::Defaults;
 use super::socket::Socket;
 use super::wait::{Bell, sleep_on, watch};
 
-/// As in a blocking call: a killed peer sends nothing.
+/// How long a call sleeps without events before it probes the peers, as in `waiting`. A killed peer sends nothing.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// A call of `rpoll`: which of its descriptors are sockets of ours.
+/// The descriptors of a call of `rpoll`, and the sockets of ours among them.
 struct Watch<'a> {
     fds: &'a mut [pollfd],
     sockets: Vec<Option<Arc<Socket>>>,
 }
 
 impl Watch<'_> {
-    /// Polls all of them once; returns how many have events.
-    fn look(&mut self, own: Option<&Arc<Bell>>) -> Outcome<usize> {
+    /// Polls all descriptors once. Returns the number with events.
+    fn poll_once(&mut self, own: Option<&Arc<Bell>>) -> Outcome<usize> {
         let mut others: Vec<pollfd> = Vec::new();
         for (fd, socket) in self.fds.iter_mut().zip(&self.sockets) {
             match socket {
@@ -37,8 +37,8 @@ impl Watch<'_> {
     }
 
     fn copy_others(&mut self, others: &[pollfd]) {
-        let strangers = self.fds.iter_mut().zip(&self.sockets).filter(|(_, socket)| socket.is_none());
-        for ((fd, _), other) in strangers.zip(others) {
+        let foreign = self.fds.iter_mut().zip(&self.sockets).filter(|(_, socket)| socket.is_none());
+        for ((fd, _), other) in foreign.zip(others) {
             fd.revents = other.revents;
         }
     }
@@ -51,10 +51,10 @@ impl Watch<'_> {
         self.sockets.iter().flatten().for_each(|socket| socket.pollable().register(bell, here));
     }
 
-    /// Sleeps until an event or the deadline; returns how many have events.
+    /// Sleeps until an event or the deadline. Returns the number of descriptors with events.
     fn sleep(&mut self, bell: &Arc<Bell>, deadline: Option<Instant>) -> Outcome<usize> {
         let mut slots = vec![watch(bell.fd(), libc::POLLIN)];
-        // Where the descriptors of each socket begin.
+        // The index of each socket's first descriptor.
         let mut begins = Vec::with_capacity(self.fds.len());
         for (fd, socket) in self.fds.iter_mut().zip(&self.sockets) {
             begins.push(slots.len());
@@ -67,7 +67,7 @@ impl Watch<'_> {
             }
         }
         if self.count() > 0 {
-            return self.look(Some(bell));
+            return self.poll_once(Some(bell));
         }
         let quiet = Instant::now() + SILENCE;
         let woken = sleep_on(&mut slots, Some(deadline.map_or(quiet, |deadline| deadline.min(quiet))))?;
@@ -91,22 +91,22 @@ impl Watch<'_> {
     }
 }
 
-/// `rpoll`. `timeout_ms` below zero waits without end.
+/// `rpoll`. A negative `timeout_ms` means no timeout.
 pub(crate) fn poll(fds: &mut [pollfd], timeout_ms: i32) -> Outcome<usize> {
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     poll_for(fds, timeout)
 }
 
-/// The same; without a timeout it waits without end.
+/// The same with an optional timeout.
 pub(crate) fn poll_for(fds: &mut [pollfd], timeout: Option<Duration>) -> Outcome<usize> {
     let started = Instant::now();
-    // A timeout beyond the clock's range is no limit.
+    // A timeout beyond the range of the clock means no deadline.
     let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
     let sockets = fds.iter().map(|fd| Socket::find(fd.fd)).collect();
     let mut watch = Watch { fds, sockets };
     let spinning = Duration::from_micros(Defaults::of_machine().polling_us);
     loop {
-        let ready = watch.look(None)?;
+        let ready = watch.poll_once(None)?;
         if ready > 0 || timeout == Some(Duration::ZERO) {
             return Ok(ready);
         }
@@ -128,7 +128,7 @@ pub(crate) fn poll_for(fds: &mut [pollfd], timeout: Option<Duration>) -> Outcome
     outcome
 }
 
-/// The sets of `rselect`, each of which may be missing.
+/// The sets of `rselect`; each may be NULL.
 pub(crate) struct Sets {
     pub(crate) read: *mut fd_set,
     pub(crate) write: *mut fd_set,
@@ -137,14 +137,14 @@ pub(crate) struct Sets {
 
 impl Sets {
     /// # Safety
-    /// The set is whole, if it is not NULL.
+    /// The set is NULL or valid.
     unsafe fn has(set: *mut fd_set, fd: i32) -> bool {
         // SAFETY: what the caller promises; `fd` is below FD_SETSIZE.
         !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
     }
 
     /// # Safety
-    /// The sets are whole, if they are not NULL.
+    /// The sets are NULL or valid.
     unsafe fn to_poll(&self, count: i32) -> Vec<pollfd> {
         let mut fds = Vec::new();
         for fd in 0..count {
@@ -163,7 +163,7 @@ impl Sets {
     /// Writes the results back; returns the number of bits.
     ///
     /// # Safety
-    /// The sets are whole, if they are not NULL.
+    /// The sets are NULL or valid.
     unsafe fn answer(&self, fds: &[pollfd]) -> usize {
         let mut bits = 0;
         let kinds = [
@@ -171,11 +171,11 @@ impl Sets {
             (self.write, libc::POLLOUT | libc::POLLERR),
             (self.except, libc::POLLPRI),
         ];
-        let asked = [libc::POLLIN, libc::POLLOUT, 0];
-        for ((set, mask), asked) in kinds.into_iter().zip(asked).filter(|((set, _), _)| !set.is_null()) {
+        let needed = [libc::POLLIN, libc::POLLOUT, 0];
+        for ((set, mask), needed) in kinds.into_iter().zip(needed).filter(|((set, _), _)| !set.is_null()) {
             // SAFETY: what the caller promises.
             unsafe { libc::FD_ZERO(set) };
-            for fd in fds.iter().filter(|fd| fd.revents & mask != 0 && fd.events & asked == asked) {
+            for fd in fds.iter().filter(|fd| fd.revents & mask != 0 && fd.events & needed == needed) {
                 // SAFETY: as above.
                 unsafe { libc::FD_SET(fd.fd, set) };
                 bits += 1;
@@ -188,7 +188,7 @@ impl Sets {
 /// `rselect`.
 ///
 /// # Safety
-/// The sets and the time are whole, if they are not NULL.
+/// The sets and the time are NULL or valid.
 pub(crate) unsafe fn select(count: i32, sets: &Sets, timeout: *const timeval) -> Outcome<usize> {
     if !(0..=libc::FD_SETSIZE as i32).contains(&count) {
         return Err(Errno(libc::EINVAL));

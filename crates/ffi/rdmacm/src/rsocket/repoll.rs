@@ -1,7 +1,7 @@
-//! `repoll_create`, `repoll_ctl` and `repoll_wait`: sockets of ours and other descriptors in a set that the program keeps, like epoll's.
+//! `repoll_create`, `repoll_ctl` and `repoll_wait`: a persistent set of our sockets and other descriptors, like an epoll instance.
 //!
-//! A set is level-triggered: `repoll_wait` polls its members as `rpoll` does. Its descriptor is an event descriptor, which wakes a waiting
-//! thread when the set changes.
+//! A set is level-triggered: `repoll_wait` polls its members as `rpoll` does. Its descriptor is an eventfd that wakes a waiting thread
+//! when the set changes.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -19,14 +19,14 @@ static SETS: Mutex<BTreeMap<RawFd, Arc<Set>>> = Mutex::new(BTreeMap::new());
 
 struct Set {
     changed: OwnedFd,
-    /// Events and the program's word, by descriptor.
+    /// Events and the program's data, by descriptor.
     members: Mutex<BTreeMap<RawFd, (i16, u64)>>,
 }
 
 /// Events that `poll` and `epoll` have in common, with equal numbers.
 const COMMON: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// Makes a set; of the flags, `O_CLOEXEC` counts.
+/// Makes a set. The only flag with an effect is `O_CLOEXEC`.
 pub(crate) fn create(flags: i32) -> Outcome<RawFd> {
     let cloexec = if flags & libc::O_CLOEXEC != 0 { libc::EFD_CLOEXEC } else { 0 };
     // SAFETY: makes a descriptor.
@@ -34,13 +34,13 @@ pub(crate) fn create(flags: i32) -> Outcome<RawFd> {
     if fd < 0 {
         return Err(Errno::last());
     }
-    // SAFETY: a descriptor that nobody else owns.
+    // SAFETY: the new descriptor has no other owner.
     let changed = unsafe { OwnedFd::from_raw_fd(fd) };
     SETS.lock().insert(fd, Arc::new(Set { changed, members: Mutex::default() }));
     Ok(fd)
 }
 
-/// Ends a set, if the descriptor is one.
+/// Closes a set. Returns whether the descriptor was one.
 pub(crate) fn close(fd: RawFd) -> bool {
     SETS.lock().remove(&fd).is_some()
 }
@@ -74,7 +74,7 @@ pub(crate) fn control(set: RawFd, operation: i32, fd: RawFd, event: Option<epoll
     Ok(())
 }
 
-/// Waits for events of the members; returns how many there are.
+/// Waits for events of the members. Returns the number of members with events.
 pub(crate) fn wait(set: RawFd, events: &mut [epoll_event], timeout_ms: i32) -> Outcome<usize> {
     if events.is_empty() {
         return Err(Errno(libc::EINVAL));
@@ -96,7 +96,7 @@ pub(crate) fn wait(set: RawFd, events: &mut [epoll_event], timeout_ms: i32) -> O
             count += 1;
         }
         let mut changes = 0_u64;
-        // SAFETY: reads eight bytes into a number; there may be none.
+        // SAFETY: reads eight bytes into a variable, or nothing.
         unsafe { libc::read(set.changed.as_raw_fd(), (&raw mut changes).cast(), size_of::<u64>()) };
         if count > 0 || until.is_some_and(|until| until <= Instant::now()) {
             return Ok(count);

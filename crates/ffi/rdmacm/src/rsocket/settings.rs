@@ -1,4 +1,4 @@
-//! The default sizes of a socket: the administrator's, or those of rdma-core.
+//! The default sizes of a socket, from the administrator's files or else from rdma-core.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 use crate::rsocket::stream::LOW_WATER;
 use crate::rsocket::wire::expressible_mappings;
 
-/// Where an administrator puts one file per number (`man 7 rsocket`).
+/// The administrator's folder, with one file per number (`man 7 rsocket`).
 const FOLDER: &str = "/etc/rdma/rsocket";
-/// The queues of a QP, at most and at least.
+/// The maximum and minimum size of a queue of a QP.
 const MAX_QUEUE: u32 = 0xfffe;
 pub(crate) const MIN_QUEUE: u16 = 16;
-/// Minimum of a receive ring, whose halves must be useful.
+/// The minimum size of a receive ring: each half holds [`LOW_WATER`] bytes.
 const MIN_RING: u32 = 2 * LOW_WATER;
-/// Rings are counted in 32 bits, and doubled on request.
+/// The maximum size of a ring: offsets have 32 bits, and the requested size is doubled.
 const MAX_RING: u32 = 1 << 30;
 
 /// Sizes of a socket; they can change until it connects.
@@ -58,7 +58,7 @@ impl Sizing {
         self.mappings = expressible_mappings(count);
     }
 
-    /// The queue sizes within the limit of a device.
+    /// Limits the queue sizes to the maximum of a device.
     pub(crate) fn fit(&mut self, max_queue: u32) {
         let most = max_queue.clamp(MIN_QUEUE.into(), MAX_QUEUE) as u16;
         self.send_queue = self.send_queue.clamp(MIN_QUEUE, most);
@@ -66,7 +66,7 @@ impl Sizing {
     }
 }
 
-/// An even size within bounds: a receive ring is granted in halves.
+/// Limits the size of a ring, and makes it even: a receive ring is granted in halves.
 fn ring(bytes: u32) -> u32 {
     bytes.clamp(MIN_RING, MAX_RING) & !1
 }
@@ -80,7 +80,7 @@ pub(crate) struct Defaults {
 }
 
 impl Defaults {
-    /// Those of this host, read once.
+    /// The defaults of this host, read once.
     pub(crate) fn of_machine() -> &'static Defaults {
         static READ: OnceLock<Defaults> = OnceLock::new();
         READ.get_or_init(|| Defaults::read(Path::new(FOLDER)))

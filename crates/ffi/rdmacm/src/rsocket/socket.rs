@@ -1,4 +1,4 @@
-//! Sockets of both kinds behind their numbers.
+//! Sockets of both kinds, and their numbers.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -16,7 +16,7 @@ pub(crate) enum Socket {
     Datagram(Box<Datagrams>),
 }
 
-/// The same call for a socket of either kind.
+/// Makes the same call for a socket of either kind.
 macro_rules! either {
     ($socket:expr, $kind:ident => $call:expr) => {
         match $socket {
@@ -52,19 +52,19 @@ impl Socket {
         Ok(socket.publish())
     }
 
-    /// Gives it a number.
+    /// Assigns its number.
     pub(crate) fn publish(self) -> RawFd {
         let fd = either!(&self, socket => socket.fd());
         SOCKETS.insert(fd, Arc::new(self));
         fd
     }
 
-    /// The socket behind a number; `None` if it is some other descriptor.
+    /// The socket behind a number; `None` for any other descriptor.
     pub(crate) fn find(fd: RawFd) -> Option<Arc<Socket>> {
         SOCKETS.find(fd)
     }
 
-    /// The socket behind a number that must be one.
+    /// The socket behind a number; EBADF if there is none.
     pub(crate) fn of(fd: RawFd) -> Outcome<Arc<Socket>> {
         Self::find(fd).ok_or(Errno(libc::EBADF))
     }
@@ -73,12 +73,12 @@ impl Socket {
     pub(crate) fn close(fd: RawFd) -> Outcome<()> {
         let socket = Self::of(fd)?;
         super::keepalive::stop(&socket);
-        // Closed while it still has its number: it may send a message, and wake others.
+        // `close` may wait for the peer and wakes other threads, so the number stays in use until it is done.
         either!(&*socket, socket => socket.close());
         SOCKETS.remove(fd).map(drop).ok_or(Errno(libc::EBADF))
     }
 
-    /// The stream, for calls that only streams have.
+    /// The stream socket; EOPNOTSUPP for a datagram socket.
     pub(crate) fn stream(&self) -> Outcome<&Connection> {
         match self {
             Socket::Stream(stream) => Ok(stream),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Sockets by descriptor. A call keeps its socket alive, so another thread may close it safely.
+/// Sockets by descriptor. A call holds its socket, so another thread may close it safely.
 pub(crate) struct Table<T>(RwLock<BTreeMap<RawFd, Arc<T>>>);
 
 impl<T> Table<T> {

@@ -1,4 +1,4 @@
-//! A program's buffers: one, or a list of them, walked from the first byte to the last.
+//! A program's buffers: one or a list, read or written from the first byte to the last.
 
 use std::ffi::c_int;
 
@@ -6,11 +6,10 @@ use libc::iovec;
 
 use super::errno::{Errno, Outcome};
 
-/// Buffers that are read or filled in order. They belong to the program and may change at any time, so no slice of
-/// their bytes is ever made.
+/// Buffers that are read or filled in order. The program may change their bytes at any time, so no slice of them is made.
 pub(crate) struct Vectors<'a> {
     list: &'a [iovec],
-    /// Bytes of the first one that are done.
+    /// The number of processed bytes of the first buffer.
     done: usize,
     left: usize,
 }
@@ -24,10 +23,10 @@ impl<'a> Vectors<'a> {
         }
     }
 
-    /// A list as `readv` and `writev` take it.
+    /// The list of `readv` and `writev`.
     ///
     /// # Safety
-    /// There are `count` entries at `list`, and the buffers that they name.
+    /// `list` has `count` entries, and the buffers that they name are valid.
     pub(crate) unsafe fn of_list(list: *const iovec, count: c_int) -> Outcome<Self> {
         const MOST: c_int = 1024;
         match count {
@@ -41,12 +40,12 @@ impl<'a> Vectors<'a> {
         }
     }
 
-    /// Bytes that are left.
+    /// The number of unprocessed bytes.
     pub(crate) fn left(&self) -> usize {
         self.left
     }
 
-    /// The next contiguous bytes, at most `limit`, which then count as done.
+    /// Returns the next contiguous bytes, at most `limit`, and counts them as processed.
     fn take(&mut self, limit: usize) -> Option<(*mut u8, usize)> {
         while let Some(first) = self.list.first() {
             let length = (first.iov_len - self.done).min(limit);
@@ -63,7 +62,7 @@ impl<'a> Vectors<'a> {
         None
     }
 
-    /// Hands `length` bytes of the buffers to `each`, piece by piece.
+    /// Calls `each` for the next `length` bytes of the buffers, piece by piece.
     pub(crate) fn walk(&mut self, mut length: usize, mut each: impl FnMut(*mut u8, usize)) {
         while length > 0 {
             let Some((start, taken)) = self.take(length) else { break };

@@ -1,7 +1,7 @@
 //! Sleeping on descriptors, and waking sleepers.
 //!
-//! Several threads may wait for the same socket, and the one that takes an event off a descriptor takes it from all.
-//! So each sleeping thread has a *bell*, a descriptor of its own, which is rung when the socket changes.
+//! Several threads may wait for the same socket. A thread that reads an event from a shared descriptor takes it from all of them.
+//! So each sleeping thread has a *bell*: an eventfd of its own, to which other threads write when the socket changes.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::errno::{Errno, Outcome};
 
-/// Makes a descriptor return instead of block.
+/// Makes a descriptor non-blocking.
 pub(crate) fn set_nonblocking(fd: RawFd) -> Outcome<()> {
     // SAFETY: flags of a descriptor; no memory is involved.
     unsafe {
@@ -22,17 +22,17 @@ pub(crate) fn set_nonblocking(fd: RawFd) -> Outcome<()> {
     Ok(())
 }
 
-/// What to wait for on a descriptor.
+/// The entry of `poll` for a descriptor.
 pub(crate) fn watch(fd: RawFd, events: i16) -> pollfd {
     pollfd { fd, events, revents: 0 }
 }
 
-/// `poll` until a deadline; an interruption is an error, as for any socket call.
+/// `poll` until a deadline. EINTR is an error, as for any socket call.
 pub(crate) fn sleep_on(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
     let timeout_ms = match until {
         None => -1,
         Some(until) => {
-            // Rounded up, so that the last millisecond is not spent spinning.
+            // Rounded up: otherwise the last millisecond would be a busy loop.
             let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
             i32::try_from(left.as_millis()).unwrap_or(i32::MAX)
         }
@@ -42,7 +42,7 @@ pub(crate) fn sleep_on(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<us
     Ok(Errno::check(ready)? as usize)
 }
 
-/// A thread's own descriptor to be woken by.
+/// The eventfd that wakes a thread.
 pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
@@ -56,7 +56,7 @@ impl Bell {
         thread_local! {
             static BELL: std::cell::RefCell<Option<Arc<Bell>>> = const { std::cell::RefCell::new(None) };
         }
-        // A thread that is ending has no thread-local storage, so it gets a new one.
+        // A thread that is ending has no thread-local storage, so it makes a new bell.
         let kept = BELL.try_with(|kept| {
             let mut kept = kept.borrow_mut();
             match &*kept {
@@ -72,18 +72,18 @@ impl Bell {
     }
 
     fn ring(&self) {
-        // Full means rung already.
+        // The write fails only if the counter is full: then the bell is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Clears it.
+    /// Makes the descriptor unreadable.
     pub(crate) fn hush(&self) {
-        // Empty means silent already.
+        // The read fails only if the descriptor is unreadable already.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
 
-/// The sleepers on a socket.
+/// The bells of the threads that sleep on a socket.
 #[derive(Default)]
 pub(crate) struct Sleepers(Vec<Arc<Bell>>);
 
@@ -98,7 +98,7 @@ impl Sleepers {
         }
     }
 
-    /// Wakes all sleepers except the caller, after a change.
+    /// Wakes all sleepers except `except`, the caller.
     pub(crate) fn wake(&self, except: Option<&Arc<Bell>>) {
         let others = self.0.iter().filter(|bell| !except.is_some_and(|own| Arc::ptr_eq(own, bell)));
         others.for_each(|bell| bell.ring());

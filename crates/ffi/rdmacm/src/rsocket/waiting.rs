@@ -1,4 +1,4 @@
-//! How a call waits for its socket: it polls for a moment, then sleeps on the descriptors until the socket changes.
+//! How a call waits for its socket: it polls for some microseconds, then sleeps on the descriptors until the socket changes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,27 +13,27 @@ use super::wait::{Bell, Sleepers, sleep_on, watch};
 /// How long a sleeper waits without events before it probes the peer. A killed peer sends nothing.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// The state of a socket for a waiter. `own` is the caller's bell, which need not be rung.
+/// The state of a socket for a waiter. `own` is the caller's bell, which need not be woken.
 pub(crate) trait Watched {
-    /// Handles completions, and wakes others if there were any.
+    /// Handles completions. If there were any, wakes the other sleepers.
     fn progress(&mut self, own: Option<&Arc<Bell>>);
-    /// For callers that poll and never sleep: now and then, polls what needs a system call.
+    /// For callers that poll and never sleep: at a limited rate, polls the sources that need a system call.
     fn glance(&mut self);
-    /// Makes the next completion readable at a descriptor.
+    /// Arms the completion queues: the next completion makes a descriptor readable.
     fn arm(&mut self);
     /// The descriptors that signal a change.
     fn watch(&self, fds: &mut Vec<pollfd>);
-    /// A descriptor was ready. An event that is taken is taken from all, so others are woken.
+    /// Takes the events of the descriptors. If there were any, wakes the other sleepers: their descriptors do not show these events.
     fn take_events(&mut self, own: Option<&Arc<Bell>>);
-    /// Nothing has happened for long.
+    /// Called after a long time without events.
     fn on_silence(&mut self);
-    /// Which of the events of `poll` are present.
+    /// The events of `poll` that are present.
     fn readiness(&self, events: i16) -> i16;
     fn sleepers(&mut self) -> &mut Sleepers;
     fn is_closed(&self) -> bool;
 }
 
-/// Waits until `ready`; returns with the lock held, so that nothing changes in between.
+/// Waits until `ready`. Returns with the lock held, so that the state cannot change in between.
 pub(crate) fn wait<S: Watched>(
     socket: &Mutex<S>,
     must_not_wait: bool,
@@ -62,7 +62,7 @@ pub(crate) fn wait<S: Watched>(
     sleep_until(state, None, ready)
 }
 
-/// The same, without polling first, until a deadline; then EWOULDBLOCK.
+/// The same without polling first. Returns EWOULDBLOCK at the deadline.
 pub(crate) fn sleep_until<'a, S: Watched>(
     mut state: MutexGuard<'a, S>,
     deadline: Option<Instant>,
@@ -73,7 +73,7 @@ pub(crate) fn sleep_until<'a, S: Watched>(
     state.sleepers().add(&bell);
     let mut fds = Vec::with_capacity(4);
     let outcome = loop {
-        // Armed before the last check: `poll` reports later completions.
+        // Armed before the check, so that `poll` reports every later completion.
         state.arm();
         state.progress(Some(&bell));
         if ready(&state) {
@@ -103,16 +103,15 @@ pub(crate) fn sleep_until<'a, S: Watched>(
     outcome.map(|()| state)
 }
 
-/// What `rpoll` asks of a socket of either kind.
+/// The interface of `rpoll` to a socket of either kind.
 pub(crate) trait Pollable {
-    /// Which of `events` are present now, and those that are always reported. `own` is the caller's bell, if it is
-    /// registered.
+    /// The present events among `events` and those that `poll` always reports. `own` is the caller's bell, if it is registered.
     fn ready(&self, events: i16, own: Option<&Arc<Bell>>) -> i16;
-    /// The same, before a sleep: arms first, and adds the descriptors to sleep on.
+    /// The same before a sleep: arms the completion queues first, and adds the descriptors to sleep on.
     fn prepare(&self, bell: &Arc<Bell>, events: i16, fds: &mut Vec<pollfd>) -> i16;
-    /// One of the descriptors was ready.
+    /// Called if one of the descriptors was ready.
     fn awaken(&self, bell: &Arc<Bell>);
-    /// Nothing has happened for long.
+    /// Called after a long time without events.
     fn fall_silent(&self);
     /// Registers or removes a bell.
     fn register(&self, bell: &Arc<Bell>, here: bool);

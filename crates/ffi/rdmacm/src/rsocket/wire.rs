@@ -1,20 +1,20 @@
-//! The wire format of stream sockets: private data when they connect, immediate data afterwards, and entries written
-//! into each other's tables. Byte for byte what rdma-core's librdmacm sends (rsocket.c of version 44).
+//! The wire format of stream sockets: private data at connection, immediate data afterwards, and entries that each end writes to
+//! the table of the other. It equals that of rdma-core's librdmacm byte for byte (rsocket.c of version 44).
 //!
-//! All input is untrusted: parsing refuses malformed bytes, and never trusts a length.
+//! All input is untrusted: parsing refuses malformed bytes, and checks every length.
 
 /// Why bytes are malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Malformed {
-    /// They are shorter than the structure.
+    /// The bytes are shorter than the structure.
     Short,
     /// Another version of the protocol.
     Version(u8),
-    /// The table has no entry for us to write to.
+    /// The peer's table has no entries.
     NoTable,
 }
 
-/// The byte order in which an end reads its memory.
+/// The byte order of an end's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     Little,
@@ -22,10 +22,10 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// Ours.
+    /// The byte order of this host.
     pub(crate) const HERE: Order = if cfg!(target_endian = "big") { Order::Big } else { Order::Little };
 
-    /// A number between this order and ours, either way.
+    /// Converts a number from this order to that of the host, or back.
     fn u64(self, value: u64) -> u64 {
         if self == Order::Big { value.to_be() } else { value.to_le() }
     }
@@ -40,7 +40,7 @@ pub(crate) fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|byte| bytes[at + byte])
 }
 
-/// A part of the peer's memory that we may write, or of ours that it may.
+/// Memory of the peer that we may write, or memory of ours that the peer may write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RemoteBuffer {
     pub(crate) addr: u64,
@@ -51,7 +51,7 @@ pub(crate) struct RemoteBuffer {
 impl RemoteBuffer {
     pub(crate) const LEN: usize = 16;
 
-    /// As an end of this byte order reads it.
+    /// The bytes for an end with this byte order.
     pub(crate) fn to_bytes(self, order: Order) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&order.u64(self.addr).to_ne_bytes());
@@ -69,7 +69,7 @@ impl RemoteBuffer {
     }
 }
 
-/// An entry of the table of mappings: memory that `riowrite` reaches by offset.
+/// An entry of the table of mappings: memory that `riowrite` addresses by offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Mapping {
     pub(crate) offset: u64,
@@ -91,7 +91,7 @@ impl Mapping {
         Self { offset, buffer: RemoteBuffer::from_bytes(part(&bytes, 8), order) }
     }
 
-    /// How many bytes of the mapping follow `offset`; none if it is outside.
+    /// The number of bytes of the mapping from `offset` on; 0 if it is outside.
     pub(crate) fn reach(&self, offset: u64) -> u32 {
         match offset.checked_sub(self.offset) {
             Some(into) if into < u64::from(self.buffer.length) => self.buffer.length - into as u32,
@@ -106,7 +106,7 @@ const FLAG_BIG_ENDIAN: u8 = 1;
 /// The sender supports mappings.
 const FLAG_MAPPINGS: u8 = 1 << 1;
 
-/// The private data of request and reply.
+/// The private data of a connection request and its reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ConnectData {
     pub(crate) order: Order,
@@ -139,7 +139,7 @@ impl ConnectData {
         bytes
     }
 
-    /// Reads it from the beginning of private data, which the connection manager may have padded.
+    /// Parses the beginning of private data, which the connection manager may have padded.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; Self::LEN] = bytes.first_chunk().ok_or(Malformed::Short)?;
         if bytes[0] != VERSION {
@@ -161,7 +161,7 @@ impl ConnectData {
     }
 }
 
-/// A count in one byte: exact up to 128, above in steps of 256.
+/// Encodes a count in one byte: exact up to 128, in steps of 256 above.
 fn scaled(value: u16) -> u8 {
     if value <= 128 { value as u8 } else { 128 | (value >> 8).min(127) as u8 }
 }
@@ -178,19 +178,19 @@ pub(crate) fn expressible_mappings(wanted: u32) -> u16 {
 /// Immediate data: the meaning of a message. The three high bits are the kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Message {
-    /// This many further bytes were written.
+    /// The sender has written this many further bytes.
     Data(u32),
-    /// The sender accepts data messages up to this number. If bytes came with it, they are one more buffer.
+    /// The sender accepts data messages up to this number. If bytes come with the message, they describe one more buffer.
     Credits(u16),
-    /// This entry of the table of mappings was written.
+    /// The sender has written this entry of the table of mappings.
     Mapping(u16),
     /// Both directions end.
     Disconnect,
     /// A keepalive without content.
     KeepAlive,
-    /// The sender sends no more.
+    /// The sender has stopped sending.
     Shutdown,
-    /// From a later version; to be ignored.
+    /// A message of a later version, which is ignored.
     Unknown(u32),
 }
 

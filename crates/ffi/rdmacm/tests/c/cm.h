@@ -1,4 +1,4 @@
-// Helpers of the programs that test connections: calls that must fail with an errno, events that must come, a connection.
+// Helpers of the programs that test connections: calls that must fail with an errno, expected events, ids.
 #ifndef FERROCE_CM_H
 #define FERROCE_CM_H
 
@@ -43,7 +43,7 @@ static inline struct sockaddr_in address(const char *ip, int port)
 #define SA(a) ((struct sockaddr *)&(a))
 #define PATIENCE_MS 60000
 
-// The next event, which must be of this kind. With a time limit, so that a hang is reported with its line.
+// The next event, which must be of this kind. A time limit reports a hang with its line.
 static inline struct rdma_cm_event *expect_at(int line, struct rdma_event_channel *channel, enum rdma_cm_event_type kind)
 {
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };

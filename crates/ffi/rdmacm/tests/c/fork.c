@@ -1,4 +1,4 @@
-// A child has a device and connections of its own, and its parent keeps those it had.
+// A child has its own device and connections, and its parent keeps its connections.
 #include "cm.h"
 
 static void connect_to(struct rdma_event_channel *channel, int port)

@@ -22,8 +22,8 @@ struct attacker {
 	struct rdma_cm_id *id;
 	struct connect_data own, theirs;
 	uint16_t data_len; // bytes of private data
-	int is_nowhere;    // its memory is not registered
-	int answer;        // the event that it got
+	int is_nowhere;    // announces invalid memory
+	int answer;        // the event that it received
 	struct ibv_mr *mr;
 	uint8_t memory[8192];
 };
@@ -146,7 +146,7 @@ static void too_much(void)
 	}
 }
 
-// Buffers that do not exist: the victim's WRITEs fail, and its calls report that.
+// Buffers that do not exist: the victim's WRITEs fail, and its calls report the failure.
 static void buffers_of_nobody(void)
 {
 	struct attacker a;

@@ -1,4 +1,4 @@
-// Addresses of the family AF_IB, as Linux has them on a RoCE device, and datagrams in the port space of both.
+// Addresses of the family AF_IB, as on Linux with a RoCE device, and datagrams in the port space RDMA_PS_IB.
 #include "cm.h"
 #include <infiniband/ib.h>
 
@@ -88,7 +88,7 @@ static void binding(void)
 	DONE(rdma_destroy_id(ipoib));
 }
 
-// Address resolution to this host works, route resolution does not: there is no subnet administrator to ask.
+// Address resolution to this host works. Route resolution fails, since there is no subnet administrator.
 static void loopback(void)
 {
 	struct rdma_cm_id *id = fresh(here, RDMA_PS_IB);
@@ -104,7 +104,7 @@ static void loopback(void)
 	DONE(rdma_destroy_id(id));
 }
 
-// A listener on a service id gets all requests for it, with their private data unchanged.
+// A listener on a service id receives all requests for it, with their private data unchanged.
 static void listening(void)
 {
 	struct rdma_cm_id *listens = fresh(there, RDMA_PS_TCP), *passive;

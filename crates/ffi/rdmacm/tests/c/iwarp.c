@@ -1,5 +1,5 @@
-// An iWARP device: what verbs report, connections from the request to the end, and calls that this wire does not have. The numbers are those of
-// Linux with siw.
+// An iWARP device: results of verbs, connections from the request to the end, and calls that iWARP does not support. The error numbers are
+// those of Linux with siw.
 #include "cm.h"
 
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
@@ -55,7 +55,7 @@ static void refusals(struct ibv_context *verbs)
 	CHECK(qp && qp->state == IBV_QPS_INIT);
 	union ibv_gid group = { .raw = { [10] = 255, 255, 239, 1, 1, 1 } };
 	CHECK(ibv_attach_mcast(qp, &group, 0) == EOPNOTSUPP);
-	// By hand, as ibv_rc_pingpong does it: INIT has no effect, and only a connection leads further.
+	// By hand, as in ibv_rc_pingpong: INIT has no effect, and only a connection leaves INIT.
 	struct ibv_qp_attr state = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
 	CHECK(ibv_modify_qp(qp, &state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
 	// TCP has its own timers, so setting one has no effect.
@@ -83,7 +83,7 @@ static struct rdma_conn_param asking(const char *bytes, int len)
 		.private_data = bytes, .private_data_len = len, .responder_resources = 2, .initiator_depth = 3 };
 }
 
-// Reads a connection request. Private data is as long as it was sent, and the depths are the peer's: its ORD, its IRD.
+// Reads a connection request. Private data keeps its length, and the depths are the ORD and IRD of the peer.
 static struct rdma_cm_id *connect_request(const char *bytes, int len)
 {
 	struct rdma_cm_event *event = EXPECT(there, CONNECT_REQUEST);
@@ -110,7 +110,7 @@ static void exchange(struct rdma_cm_id *from, struct rdma_cm_id *to)
 	CHECK(rdma_get_send_comp(from, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.wr_id == (uintptr_t)out);
 	CHECK(rdma_get_recv_comp(to, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.byte_len == 20);
 	CHECK(strcmp(in, out) == 0);
-	// A WRITE, which an empty SEND proves to be placed, then a READ by the other end.
+	// A WRITE, followed by an empty SEND whose completion proves that the data was placed. Then a READ by the other end.
 	DONE(rdma_post_recv(to, NULL, in, 0, in_mr));
 	DONE(rdma_post_write(from, out, out, sizeof out, out_mr, 0, (uintptr_t)in, in_mr->rkey));
 	DONE(rdma_post_send(from, NULL, out, 0, out_mr, 0));
@@ -124,7 +124,7 @@ static void exchange(struct rdma_cm_id *from, struct rdma_cm_id *to)
 	rdma_dereg_mr(in_mr);
 }
 
-// Inline from two pieces, which may be gone after the call and belong to no region.
+// Inline data from two pieces, which belong to no region and may change after the call.
 static void inline_pieces(struct rdma_cm_id *from, struct rdma_cm_id *to)
 {
 	static char in[64];
@@ -184,7 +184,7 @@ static void whole_life(int port, int len)
 	CHECK(poll(fds, 2, 0) == 0);
 }
 
-// A program that sets its own queue pairs up, with the attributes of rdma_init_qp_attr.
+// A program that sets up its own queue pairs, with the attributes of rdma_init_qp_attr.
 static void own_queue_pairs(int port)
 {
 	struct rdma_cm_id *active = routed(here, RDMA_PS_TCP, port);
@@ -238,7 +238,7 @@ static void refused(int port)
 	DONE(rdma_destroy_id(passive));
 	rdma_destroy_ep(active);
 
-	// A port on which nobody listens.
+	// A port without a listener.
 	int other;
 	DONE(rdma_destroy_id(listener(there, RDMA_PS_TCP, &other)));
 	active = routed(here, RDMA_PS_TCP, other);
@@ -287,7 +287,7 @@ static void endpoints(void)
 	CHECK(pthread_join(thread, (void **)&passive) == 0);
 	exchange(active, passive);
 	exchange(passive, active);
-	// An id without a channel moves to one.
+	// A synchronous id moves to a channel.
 	DONE(rdma_migrate_id(active, here));
 	DONE(rdma_disconnect(active));
 	PASS(here, DISCONNECTED);

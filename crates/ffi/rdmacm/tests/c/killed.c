@@ -17,7 +17,7 @@ static int is(const char *step, const char *wanted)
 	return strcmp(step, wanted) == 0;
 }
 
-// A client that gets as far as `step`.
+// A client that ends at `step`.
 static void client(const char *step, int port)
 {
 	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
@@ -31,7 +31,7 @@ static void client(const char *step, int port)
 		die();
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
 	CHECK(poll(&fd, 1, PATIENCE_MS) == 1);
-	// The REP is here, but the queue pair is not set up and the server has not got the RTU.
+	// The REP has arrived, but the queue pair is not set up and no RTU was sent.
 	if (is(step, "client after REP"))
 		die();
 	PASS(channel, ESTABLISHED);
@@ -45,7 +45,7 @@ static void client(const char *step, int port)
 	rdma_destroy_event_channel(channel);
 }
 
-// A server that gets as far as `step`. Its port is the first line of its output.
+// A server that ends at `step`. It first writes its port to its output.
 static void server(const char *step)
 {
 	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
@@ -74,7 +74,7 @@ static void server(const char *step)
 	exit(0);
 }
 
-// Another process of this program; its output, if any, comes through `out`.
+// Starts another process of this program, whose output can be read from `out`.
 static pid_t peer(const char *program, const char *step, int port, int *out)
 {
 	char number[16];
@@ -100,7 +100,7 @@ static void gone(pid_t pid)
 	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-// The next event of any kind. Another process answers for a peer of this host that died, so nobody waits for a minute.
+// The next event of any kind. Another process answers for a dead peer of this host, so it does not take a minute.
 static enum rdma_cm_event_type next(struct rdma_cm_id *id)
 {
 	struct rdma_cm_event *event;
@@ -133,13 +133,13 @@ static void client_dies(const char *program, const char *step, struct rdma_cm_id
 	enum rdma_cm_event_type kind = next(id);
 	if (kind == RDMA_CM_EVENT_ESTABLISHED) {
 		CHECK(!is(step, "client after REQ") && !is(step, "client after REP"));
-		// Its last message may be lost. Whichever end disconnects, one event reports it.
+		// Its last message may be lost. One event reports the disconnection, whichever end caused it.
 		gone(pid);
 		pid = 0;
 		DONE(rdma_disconnect(id));
 		CHECK(next(id) == RDMA_CM_EVENT_DISCONNECTED);
 	} else {
-		// The process that answers for it rejects the REP.
+		// The process that answers for the peer rejects the REP.
 		CHECK(kind == RDMA_CM_EVENT_REJECTED || kind == RDMA_CM_EVENT_UNREACHABLE);
 		CHECK(id->qp->state == IBV_QPS_ERR || kind == RDMA_CM_EVENT_UNREACHABLE);
 	}

@@ -125,7 +125,7 @@ static void address_leaves(void)
 	struct rdma_conn_param param = { .qp_num = 1 };
 	REFUSED(rdma_connect(resolved, &param), EADDRNOTAVAIL);
 	quiet(all), quiet(other);
-	// The event is a hint and ends no connection: when the address is back, everything works as before.
+	// The event is a hint and ends no connection: once the address is added again, everything works.
 	run("ip addr add 198.18.0.1/24 dev fe0");
 	struct ibv_async_event event;
 	DONE(ibv_get_async_event(own->verbs, &event));
@@ -146,8 +146,8 @@ static void address_leaves(void)
 		rdma_destroy_ep(ids[i]);
 }
 
-// The GID table is ordered, so an address that leaves moves those behind it. A connection that is being set up must not use
-// an old index, which now belongs to another address.
+// The GID table is ordered, so a removed address moves the entries after it. A connection that is being set up must not use an
+// old index, which belongs to another address.
 static void addresses_move(void)
 {
 	struct rdma_event_channel *there = channel(), *here = channel();
@@ -196,7 +196,7 @@ static void addresses_move(void)
 	DONE(rdma_destroy_id(listens));
 }
 
-// ADDR_CHANGE may come first, as addresses leave before their interface.
+// ADDR_CHANGE may come first, since addresses are removed before their interface.
 static void expect_removal(struct rdma_event_channel *channel, struct rdma_cm_id *id)
 {
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
@@ -255,8 +255,8 @@ int main(void)
 		CHECK(waitpid(child, &status, 0) == child);
 		failed = status != 0;
 	}
-	// Registries are per network namespace, and this one ends with the test. Another user may have left one of a namespace with
-	// the same number; the test must not remove that.
+	// Registries are per network namespace, and this namespace ends with the test. Another user may have a registry of an earlier
+	// namespace with the same number; the test cannot remove that one, and ignores the error.
 	struct stat space;
 	char command[128];
 	CHECK(stat("/proc/self/ns/net", &space) == 0);

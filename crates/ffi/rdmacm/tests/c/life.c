@@ -90,7 +90,7 @@ static void whole_life(int port)
 	DONE(rdma_destroy_id(passive));
 }
 
-// A program that sets its own queue pairs up.
+// A program that sets up its own queue pairs.
 static void own_queue_pairs(int port)
 {
 	struct rdma_cm_id *active = routed(here, RDMA_PS_TCP, port);
@@ -155,7 +155,7 @@ static void refused(int port)
 	rdma_destroy_qp(active);
 	DONE(rdma_destroy_id(active));
 
-	// Destroying the id of a request rejects it; so does destroying a listener with an unread request.
+	// Destroying the id of a request, or a listener with an unread request, rejects the request.
 	active = routed(here, RDMA_PS_TCP, port);
 	param.qp_num = 77;
 	DONE(rdma_connect(active, &param));
@@ -240,7 +240,7 @@ static void destruction_waits(int port)
 	CHECK(event->id == id && event->event == RDMA_CM_EVENT_ADDR_RESOLVED);
 	DONE(rdma_ack_cm_event(event));
 	CHECK(pthread_join(thread, NULL) == 0);
-	// Unread events are dropped with it.
+	// Destroying an id drops its unread events.
 	DONE(rdma_create_id(here, &id, NULL, RDMA_PS_TCP));
 	DONE(rdma_resolve_addr(id, NULL, SA(to), 2000));
 	DONE(rdma_destroy_id(id));
@@ -254,7 +254,7 @@ static void migration(int port)
 	struct sockaddr_in to = address("127.0.0.1", port);
 	DONE(rdma_create_id(here, &id, NULL, RDMA_PS_TCP));
 	DONE(rdma_resolve_addr(id, NULL, SA(to), 2000));
-	// Waiting events move with the id.
+	// Pending events move with the id.
 	DONE(rdma_migrate_id(id, there));
 	CHECK(id->channel == there);
 	PASS(there, ADDR_RESOLVED);

@@ -1,4 +1,4 @@
-// A connection to an address without a NIC: UNREACHABLE, as the manual says, after the time that the specification gives.
+// A connection to an address without a NIC: UNREACHABLE, as in the manual, after the time that the specification defines.
 #include "cm.h"
 
 int main(void)

@@ -236,7 +236,7 @@ static void waiting_ids(void)
 	DONE(rdma_resolve_addr(id, NULL, SA(to), 100));
 	CHECK(id->event && id->event->event == RDMA_CM_EVENT_ADDR_RESOLVED && id->verbs);
 	DONE(rdma_resolve_route(id, 100));
-	// No listener there.
+	// The port has no listener.
 	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
 	DONE(rdma_create_qp(id, NULL, &attr));
 	REFUSED(rdma_connect(id, NULL), ECONNREFUSED);

@@ -1,4 +1,4 @@
-// rsockets: what rstream and similar programs do not test. Both ends are threads of one process, unless one must be killed.
+// Tests of rsockets beyond rstream and similar programs. Both ends are threads of one process, unless one must be killed.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -227,7 +227,7 @@ static void *write_later(void *arg) {
     return NULL;
 }
 
-// rsockets and other descriptors in one call.
+// One call with rsockets and other descriptors.
 static void polls(void) {
     int ends[2], pipes[2], writers[2];
     struct pollfd fds[3];
@@ -269,7 +269,7 @@ static void polls(void) {
     close(pipes[1]);
 }
 
-// One thread does everything: no call may wait for a later one.
+// One thread makes all calls, so no call may wait for a later one.
 static void nonblocking(void) {
     struct sockaddr_in where, nobody = address(1);
     int fd = listener(&where), client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), server, error = -1;

@@ -8,7 +8,8 @@
 static struct rdma_event_channel *requests;
 static int port;
 
-// Accepts connection requests; destroys the id when the connection has ended. Each event of a connection may reach another thread.
+// Accepts connection requests, and destroys each id after its connection has ended. Different threads may receive the events of one
+// connection.
 static void *serves(void *ignored)
 {
 	(void)ignored;

@@ -1,14 +1,13 @@
-//! The libraries, built as `cargo build` builds them: a test of a cdylib does not make one.
+//! The libraries, built with `cargo build`: testing a cdylib does not build it.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names libibverbs, if it is built already; librdmacm is next to it. A user without rights cannot run cargo here, nor
-/// write to its folder.
+/// Names an existing libibverbs, next to librdmacm, for a user who can neither run cargo here nor write to its folder.
 const BUILT: &str = "FERROCE_TEST_LIBRARY";
 
-/// Where tests may write.
+/// The folder in which tests may write.
 pub(crate) fn scratch() -> PathBuf {
     match std::env::var_os(BUILT) {
         Some(_) => std::env::temp_dir(),
@@ -27,7 +26,7 @@ fn built() -> PathBuf {
         .status()
         .expect("cargo runs");
     assert!(built.success(), "cargo build: {built}");
-    // <target>/tmp is where cargo lets integration tests write.
+    // Integration tests may write to <target>/tmp.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target folder");
     target.join("debug")
 }
@@ -37,7 +36,7 @@ pub(crate) fn library() -> PathBuf {
     built().join("librdmacm.so")
 }
 
-/// A folder in which the loader finds both under the names that programs ask for.
+/// A folder in which the loader finds both libraries by their SONAMEs.
 pub(crate) fn library_folder() -> PathBuf {
     let built = built();
     let folder = scratch().join(format!("cm-lib.{}", std::process::id()));

@@ -22,14 +22,15 @@ use std::sync::Weak;
 /// Bytes of one read: a whole reply, and a little of what follows.
 const READ: usize = MAX_PRIVATE_DATA + 64;
 
-/// When a connection that TCP refused is tried again, once. Programs connect a moment before their peer listens, and RoCE asks twice, too.
+/// Time after which an attempt that TCP refused is repeated once. Programs sometimes connect just before their peer listens; RoCE retries
+/// its request, too.
 const AGAIN_NS: u64 = 200_000_000;
 
-/// How often it was tried.
+/// The number of attempts so far.
 #[derive(Clone, Copy)]
 pub(super) enum Tries {
     First,
-    /// The second time is then.
+    /// The second attempt starts at this time.
     SecondAt(Time),
     Second,
 }
@@ -46,15 +47,15 @@ pub(super) struct Connecting {
     pub(super) private_data: Vec<u8>,
     /// The key that both ends must prove.
     pub(super) secret: Option<Secret>,
-    /// From the moment that TCP is connected.
+    /// `Some` once TCP is connected.
     pub(super) initiator: Option<Initiator>,
     pub(super) tries: Tries,
-    /// When all of it must be over.
+    /// The end of the time for the whole attempt.
     pub(super) deadline: Time,
 }
 
 impl Connecting {
-    /// When something is due.
+    /// When the next step is due.
     pub(super) fn due(&self) -> Time {
         match self.tries {
             Tries::SecondAt(at) => at.min(self.deadline),
@@ -102,7 +103,7 @@ impl Failure {
     }
 }
 
-/// Where an attempt stands after a step.
+/// The result of a step of an attempt.
 enum Step {
     Waits,
     Accepted {
@@ -124,7 +125,7 @@ impl CmService {
             socket.connect(*peer).and_then(|()| self.watch(socket.as_fd(), Interest::Write, number));
         match watched {
             Ok(()) => connections.put(number, Entry::Connecting(connecting)),
-            // TCP can refuse at once, for example without a route.
+            // TCP can refuse immediately, for example without a route.
             Err(error) => self.on_failure(connections, number, connecting, Failure::of(&error)),
         }
     }
@@ -132,7 +133,7 @@ impl CmService {
     /// The socket of an attempt is ready.
     pub(super) fn advance(&self, connections: &mut Connections, number: u64, mut connecting: Connecting) {
         if let Tries::SecondAt(_) = connecting.tries {
-            // The report is of the first socket.
+            // The event belongs to the first socket.
             return connections.put(number, Entry::Connecting(connecting));
         }
         let step = match &mut connecting.initiator {
@@ -154,7 +155,7 @@ impl CmService {
         }
     }
 
-    /// Tries again later if nobody listened, once; otherwise reports the failure to the program.
+    /// Repeats the first attempt later if TCP refused it; otherwise reports the failure to the program.
     fn on_failure(
         &self,
         connections: &mut Connections,
@@ -165,7 +166,7 @@ impl CmService {
         let again_at = now() + AGAIN_NS;
         let is_over = failure.status != -libc::ECONNREFUSED || again_at >= connecting.deadline;
         let socket = match (connecting.tries, connecting.local, self.engine.stream_extras()) {
-            // A new socket with the same port, which the id has.
+            // A new socket with the same port, which belongs to the id.
             (Tries::First, Some(local), Some(extras)) if !is_over => {
                 StreamSocket::bind(local, false, extras).ok()
             }
@@ -191,7 +192,7 @@ impl CmService {
         }
     }
 
-    /// The responder accepted: the queue pair gets the stream.
+    /// The responder accepted: passes the stream to the queue pair.
     fn start_stream(
         &self,
         connections: &mut Connections,
@@ -231,7 +232,7 @@ impl CmService {
         connections.raise(strong, CmEventKind::Established, 0, conn);
     }
 
-    /// The second attempt is due, or the time of all is over.
+    /// The second attempt is due, or the time for all attempts is over.
     pub(super) fn on_connecting_due(
         &self,
         connections: &mut Connections,

@@ -1,4 +1,4 @@
-//! What programs do with ids of iWARP.
+//! The calls of programs on ids of iWARP.
 
 use super::active::{Connecting, Tries};
 use super::passive::{Listening, MOST_HALF_OPEN};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// How long the peer may take to close its half of a stream, and to read what was sent.
 const DISCONNECT_NS: u64 = 5_000_000_000;
-/// Messages of RoCE's connection manager that make up one response timeout of the Rust API.
+/// RoCE's connection manager sends a request this many times, each with one response timeout. TCP gets the same time in total.
 const ATTEMPTS: u64 = 16;
 
 impl StreamCm {
@@ -28,7 +28,7 @@ impl StreamCm {
     }
 
     fn offer(&self, param: &ConnParam) -> Offer {
-        // A peer that reads without being asked would end a connection that answers no READ.
+        // Offer at least one READ: a READ from the peer would end a connection that answers none.
         let ird = param.responder_resources.max(1);
         Offer { crc: self.crc, ird, ord: param.initiator_depth, ..Offer::default() }
     }
@@ -41,7 +41,7 @@ fn check_private_data(private_data: &[u8], proof_len: usize) -> Result<(), Error
 }
 
 impl CmId {
-    /// Binds a TCP socket to an address that the device has.
+    /// Binds a TCP socket to an address of the device.
     pub(in crate::cm) fn bind_stream(&self, state: &mut IdState, address: SocketAddr) -> Result<(), Error> {
         if self.space != PortSpace::Tcp {
             return Err(Error::NotOnThisWire { what: "port space but that of TCP" });
@@ -70,7 +70,7 @@ impl CmId {
             return Err(CmRefusal::WrongState { why: "it is not bound" }.into());
         };
         let socket = socket.listen(backlog).map_err(|(socket, error)| {
-            // It is still bound: the caller may try again.
+            // The socket is still bound, so the caller may retry.
             state.socket = Some(socket);
             Error::system("listening on a TCP port")(error)
         })?;
@@ -131,7 +131,7 @@ impl CmId {
             number
         });
         state.stream = Some(number);
-        // An event of this id needs its state.
+        // Delivering an event of this id locks its state.
         drop(state);
         self.service.deliver_stream_events(streams, events);
         Ok(())
@@ -182,7 +182,7 @@ impl CmId {
                     connections.put(number, other);
                     return Err(CmRefusal::WrongState { why: "it is not connected" });
                 }
-                // It has ended, as the caller wants.
+                // It has already ended, as the caller requested.
                 None => return Ok(()),
             };
             if let Some((engine, qp)) = self.service.engine.device.find_qp(qpn)
@@ -195,7 +195,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Releases what the id has of this module. Returns whether it listened.
+    /// Releases the id's connection, listener and socket. Returns whether it listened.
     pub(in crate::cm) fn release_stream(&self, streams: &StreamCm) -> bool {
         let (number, socket) = {
             let mut state = self.state.lock();

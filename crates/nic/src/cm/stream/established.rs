@@ -1,4 +1,4 @@
-//! From the first FPDU to the end of a connection. The queue pair has the stream; here is the id that gets the events.
+//! From the first FPDU to the end of a connection. The queue pair owns the stream; this module raises the events of the id.
 
 use super::{Connections, Entry};
 use crate::cm::event::{CmEventKind, ConnParam};
@@ -8,43 +8,44 @@ use crate::link::now;
 use ferroce_proto::{Qpn, Time};
 use std::sync::Weak;
 
-/// Times after which the RTR message is repeated, each from the one before. A foreign responder may need long to start listening for it, and
-/// a peer that never sends gets no more of them.
+/// Intervals between the repetitions of the RTR message. A foreign responder may start late to receive it. A peer that never sends gets only
+/// these repetitions.
 const RTR_REPEATS_NS: [u64; 4] = [10_000_000, 50_000_000, 250_000_000, 1_250_000_000];
 
-/// How long a responder without RTR waits for the initiator's first FPDU before it sends one itself. RFC 5044 makes it wait for ever, but programs whose
-/// server speaks first work with siw. siw as initiator fails if an FPDU arrives together with the reply.
+/// How long a responder without RTR waits for the initiator's first FPDU before it sends one itself. RFC 5044 has no such limit, but programs
+/// whose server sends first work with siw. siw as initiator fails if an FPDU arrives together with the reply.
 const SEND_FIRST_NS: u64 = 50_000_000;
 
-/// A connection whose stream its queue pair has.
+/// A connection whose stream is owned by its queue pair.
 pub(super) struct Established {
     id: Weak<CmId>,
     pub(super) qpn: Qpn,
-    /// When something is due.
+    /// The next step and its time.
     due: Option<(Time, Due)>,
     /// Whether the program got `Established`.
     is_reported: bool,
 }
 
-/// What is due.
+/// The next step of a connection.
 #[derive(Clone, Copy)]
 enum Due {
-    /// The peer's first FPDU, or the end of the stream.
+    /// The peer's first FPDU, or the end of the stream, must have arrived.
     Peer,
-    /// The next repetition of the RTR message, by its place in [`RTR_REPEATS_NS`].
+    /// The next repetition of the RTR message, by its index in [`RTR_REPEATS_NS`].
     Rtr(usize),
-    /// Sending, although the initiator has sent nothing.
+    /// Start to send, although the initiator has sent nothing.
     Send,
 }
 
 impl Established {
-    /// A connection that is reported to its program when the first FPDU arrives, before `first_by` if that is given; otherwise it was reported.
+    /// A new connection. With `first_by`, it is reported to its program when the first FPDU arrives, which must be before that time. Without
+    /// it, the connection was already reported.
     pub(super) fn new(id: Weak<CmId>, qpn: Qpn, first_by: Option<Time>) -> Established {
         let due = first_by.map(|at| (at, Due::Peer));
         Established { id, qpn, due, is_reported: first_by.is_none() }
     }
 
-    /// The same for the end that has sent an RTR message now. It is reported to its program immediately.
+    /// The same for the end that has just sent an RTR message. It is reported to its program immediately.
     pub(super) fn after_rtr(id: Weak<CmId>, qpn: Qpn, now: Time) -> Established {
         Established { due: Some((now + RTR_REPEATS_NS[0], Due::Rtr(0))), ..Established::new(id, qpn, None) }
     }
@@ -54,18 +55,18 @@ impl Established {
         Established { due: Some((now + SEND_FIRST_NS, Due::Send)), ..Established::new(id, qpn, None) }
     }
 
-    /// The stream must end by then.
+    /// The stream must end by this time.
     pub(super) fn ends_by(&mut self, at: Time) {
         self.due = Some((at, Due::Peer));
     }
 
-    /// When something is due.
+    /// When the next step is due.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.due.map(|(at, _)| at)
     }
 }
 
-/// The engine reports something about a connection.
+/// Handles an event of the engine for a connection.
 pub(super) fn on_event(connections: &mut Connections, number: u64, event: StreamEvent) {
     let established = match connections.take(number) {
         Some(Entry::Established(established)) => established,
@@ -91,7 +92,7 @@ pub(super) fn on_event(connections: &mut Connections, number: u64, event: Stream
 }
 
 impl CmService {
-    /// What is due happens. The next time counts from now: after a long stop of the process nothing is made up for.
+    /// Runs the step that is due. The time of the next one counts from now, so a process that was stopped for long skips missed repetitions.
     pub(super) fn on_due(&self, connections: &mut Connections, number: u64, mut established: Established) {
         let Some((_, due)) = established.due.take() else { return };
         let found = self.engine.device.find_qp(established.qpn);
@@ -100,10 +101,10 @@ impl CmService {
         };
         established.due = match due {
             Due::Peer => return self.on_late(connections, number, established),
-            Due::Rtr(place) => {
+            Due::Rtr(index) => {
                 let is_silent = on_stream(Engine::repeat_rtr);
-                let next = RTR_REPEATS_NS.get(place + 1).filter(|_| is_silent);
-                next.map(|after| (now() + *after, Due::Rtr(place + 1)))
+                let next = RTR_REPEATS_NS.get(index + 1).filter(|_| is_silent);
+                next.map(|after| (now() + *after, Due::Rtr(index + 1)))
             }
             Due::Send => on_stream(Engine::send_first).then(|| (now() + SEND_FIRST_NS, Due::Send)),
         };
@@ -111,7 +112,7 @@ impl CmService {
         connections.put(number, Entry::Established(established));
     }
 
-    /// The peer did not do its part in time: the stream ends now.
+    /// The peer missed its deadline: aborts the stream.
     fn on_late(&self, connections: &mut Connections, number: u64, established: Established) {
         let (qpn, is_reported, id) = (established.qpn, established.is_reported, established.id.upgrade());
         if is_reported {

@@ -2,18 +2,18 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | here | which sockets there are, and how events leave |
+//! | here | the table of sockets, and the delivery of events |
 //! | `active` | connecting |
 //! | `passive` | listening, accepting and rejecting |
 //! | `established` | from the first FPDU to the end |
-//! | `calls` | what programs do with ids |
+//! | `calls` | the calls of programs on ids |
 //!
-//! A port of the connection manager is the TCP port of that number, so the system decides who has it. All sockets are in the set of the engine,
-//! which calls this module when one is ready. A connection has one number from its first socket to its end.
+//! A port of the connection manager is the TCP port with the same number, so the system assigns it. All sockets are in the epoll set of the
+//! engine, which calls this module when one is ready. A connection keeps one number from its first socket to its end.
 //!
 //! | bound | value |
 //! |---|---|
-//! | connections that have sent no whole request | 256 per NIC; then the oldest gives way, after 0.5 s |
+//! | connections that have sent no whole request | 256 per NIC; then the oldest is closed if it is older than 0.5 s |
 //! | time for the request | 5 s |
 //! | time for TCP to connect, and for the reply | 10 s, or the id's response timeout |
 //! | attempts to connect while nobody listens | 2, the second 0.2 s after the first |
@@ -25,7 +25,8 @@
 //! | refused requests whose sockets still close | 64 per NIC; then the oldest is closed |
 //! | private data | 508 bytes; with a key 472 in a request and 476 in a reply |
 //!
-//! Locks: an id's state, then the connections, then a queue pair or the list of accepted proofs. Events are delivered with none of them held but the state of their id.
+//! Locks, in the order in which they may be taken: an id's state, then the connections, then a queue pair or the list of accepted proofs.
+//! Events are delivered while no lock except the state of their id is held.
 
 mod active;
 mod calls;
@@ -52,10 +53,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most private data of a program: the enhanced words of revision 2 are in the same field.
+/// Most private data of a program, in bytes. The enhanced words of MPA revision 2 occupy the rest of the field.
 pub(super) const MOST_PRIVATE_DATA: usize = MAX_PRIVATE_DATA - Enhanced::LEN;
 
-/// What to do if the hard limit of descriptors does not suffice.
+/// The reason and remedy if the hard limit of descriptors does not suffice.
 const NO_DESCRIPTOR: &str = "an iWARP connection needs a descriptor, and the process has as many as its hard limit allows (raise it: ulimit -Hn)";
 
 /// Requests whose proof was accepted, by any NIC of the process: the port of a closed NIC can belong to the next one.
@@ -64,26 +65,26 @@ static REPLAYS: Mutex<Replays> = Mutex::new(Replays::new());
 /// The connections of one NIC.
 pub(in crate::cm) struct StreamCm {
     connections: Mutex<Connections>,
-    /// Whether to ask for a CRC.
+    /// Whether to request a CRC.
     crc: bool,
     /// The key of connections whose id has none.
     secret: Option<Secret>,
 }
 
-/// Everything that has a number.
+/// The connections and listeners, by number.
 #[derive(Default)]
 struct Connections {
     last: u64,
     entries: HashMap<u64, Entry>,
     /// When entries are due.
     deadlines: BTreeSet<(Time, u64)>,
-    /// Numbers of connections without a request yet, the oldest first.
+    /// Numbers of the connections without a whole request, the oldest first.
     half_open: BTreeSet<u64>,
     /// Requests and replies without a valid proof.
     unproven: u64,
     /// Requests whose proof was used before or is too old.
     replayed: u64,
-    /// Requests with a proof that [`REPLAYS`] had no room for.
+    /// Requests with a proof that did not fit into [`REPLAYS`].
     overload: u64,
     /// Events to deliver when the lock is released.
     events: Vec<Delivery>,
@@ -109,7 +110,7 @@ impl Entry {
     }
 }
 
-/// An event to deliver. It holds the id, whose last handle must not be dropped under the lock.
+/// An event to deliver after the lock is released. It holds the id, whose last handle must not be dropped under the lock.
 enum Delivery {
     Event { id: Arc<CmId>, kind: CmEventKind, status: i32, conn: ConnParam },
     Request { listener: Arc<CmId>, number: u64, local: SocketAddr, peer: SocketAddr, conn: ConnParam },
@@ -146,12 +147,12 @@ impl Connections {
         self.events.extend(id.map(|id| Delivery::Event { id, kind, status, conn }));
     }
 
-    /// Keeps an id until the lock is released.
+    /// Keeps an id alive until the lock is released.
     fn keep(&mut self, id: &Option<Arc<CmId>>) {
         self.events.extend(id.clone().map(|id| Delivery::Nothing { _id: id }));
     }
 
-    /// Counts a negotiation that the key decided.
+    /// Counts a negotiation that failed because of the key.
     fn count_failure(&mut self, error: NegotiationError) {
         match error {
             NegotiationError::Unproven => self.unproven += 1,
@@ -194,7 +195,7 @@ impl CmService {
         result
     }
 
-    /// Runs `work` on the connections and releases them. The caller delivers the events, without the state of an id.
+    /// Runs `work` on the connections and releases their lock. The caller delivers the events while it holds no state of an id.
     fn work_locked<R>(
         &self,
         mut connections: MutexGuard<'_, Connections>,
@@ -276,7 +277,7 @@ impl CmService {
 
     /// Ends every connection: the device is about to close.
     pub(super) fn close_streams(&self, streams: &StreamCm) {
-        // With a time limit for all locks together, as for RoCE.
+        // One time limit for all locks together, as for RoCE.
         let start = Instant::now();
         let Some(connections) = lock_within(&streams.connections, LOCK_PATIENCE) else { return };
         let ((), events) = self.work_locked(connections, |connections| {
@@ -289,12 +290,12 @@ impl CmService {
         self.deliver_stream_events(streams, events);
     }
 
-    /// Ends what has this number. No event follows.
+    /// Ends the connection or listener with this number. No event follows.
     fn release_entry(&self, connections: &mut Connections, number: u64) {
         self.release_within(connections, number, None);
     }
 
-    /// The same. The lock of the queue pair may take this long, if that is given.
+    /// The same. Waits at most for `patience`, if given, for the lock of the queue pair.
     fn release_within(&self, connections: &mut Connections, number: u64, patience: Option<Duration>) {
         match connections.take(number) {
             Some(Entry::Listening(listening)) => self.stop_listening(connections, number, &listening),
@@ -329,7 +330,7 @@ impl CmService {
 
     /// Sends a last frame, and closes after it.
     fn send_last(&self, socket: StreamSocket, frame: &[u8]) {
-        // A new socket has room for a frame of some hundred bytes. If it fails, the peer sees the end of the stream.
+        // The buffer of a new socket takes a frame of some hundred bytes. If this fails, the peer gets the end of the stream.
         let _ = socket.send_frame(frame);
         self.engine.close_socket(socket, now());
     }

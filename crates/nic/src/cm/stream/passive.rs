@@ -1,4 +1,4 @@
-//! Listening: accepting TCP connections, reading their MPA requests, and what the program decides.
+//! Listening: accepts TCP connections, reads their MPA requests, and accepts or rejects them for the program.
 
 use super::{Connections, Delivery, Entry, Established, REPLAYS};
 use crate::cm::event::{CmEventKind, ConnParam};
@@ -20,11 +20,12 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Weak;
 
-/// Most connections without a whole request. A process may have 1024 descriptors by default.
+/// Most connections without a whole request per NIC. A process may have 1024 descriptors by default.
 pub(super) const MOST_HALF_OPEN: usize = 256;
-/// Least age of a connection without a request that is closed because others wait. A request usually follows its connection immediately.
+/// The oldest connection without a request is closed in favour of waiting ones only from this age on. A request usually follows its
+/// connection immediately.
 const EVICTED_FROM_NS: u64 = 500_000_000;
-/// How long a listener pauses that has too many connections without a request.
+/// How long a listener pauses that cannot close an old enough connection without a request.
 const FULL_PAUSE_NS: u64 = 10_000_000;
 /// Connections accepted in one poll.
 const ACCEPTS: usize = 64;
@@ -111,7 +112,7 @@ impl CmService {
     /// Starts to listen, or resumes.
     pub(super) fn resume(&self, connections: &mut Connections, number: u64, mut listening: Listening) {
         listening.paused_until = None;
-        // If that fails, the system is out of memory: try again later.
+        // Fails if the system is out of memory: try again later.
         if self.watch(listening.socket.as_fd(), Interest::Read, number).is_err() {
             listening.paused_until = Some(crate::link::now() + FAILED_PAUSE_NS);
         }
@@ -125,11 +126,11 @@ impl CmService {
         mut listening: Listening,
         now: Time,
     ) {
-        // Each of them may become a request that waits.
+        // Each connection without a request may become an undecided request.
         let mut waiting = listening.undecided + connections.half_open_of(number).count();
         for _ in 0..ACCEPTS {
             if listening.undecided >= listening.backlog {
-                // Until the program decides.
+                // The listener resumes when the program decides about a request.
                 self.unwatch(&listening.socket);
                 break;
             }
@@ -138,8 +139,8 @@ impl CmService {
                 true => connections.half_open_of(number).next(),
                 false => connections.half_open.first().copied(),
             };
-            let has_room = !is_full && connections.half_open.len() < MOST_HALF_OPEN;
-            if !has_room && !self.evict_oldest(connections, oldest, now) {
+            let has_capacity = !is_full && connections.half_open.len() < MOST_HALF_OPEN;
+            if !has_capacity && !self.evict_oldest(connections, oldest, now) {
                 self.unwatch(&listening.socket);
                 listening.paused_until = Some(now + FULL_PAUSE_NS);
                 break;
@@ -148,14 +149,14 @@ impl CmService {
                 Ok(Some((socket, local, peer))) => {
                     self.begin_request(connections, number, (socket, local, peer), now);
                     waiting += 1;
-                    // The next eviction needs a connection that certainly waits.
-                    if !has_room {
+                    // Evict again only in the next call, for a connection that certainly waits.
+                    if !has_capacity {
                         break;
                     }
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    // Otherwise the connection ended before it was accepted.
+                    // Any other error means that the connection ended before it was accepted.
                     if let Some(why) = shortage(&error) {
                         log::refusal(format_args!("a connection waits to be accepted: {why}: {error}"));
                         self.unwatch(&listening.socket);
@@ -192,7 +193,7 @@ impl CmService {
         (socket, local, peer): (StreamSocket, SocketAddr, SocketAddr),
         now: Time,
     ) {
-        // A listener on the wildcard address is reached at addresses that the device does not have.
+        // A listener on the wildcard address also receives connections to addresses that the device does not have.
         if self.addresses.find(Gid::from_ip(local.ip())).is_none() {
             return log::drop(format_args!(
                 "connection from {peer} to {local}: not an address of this device"
@@ -259,7 +260,7 @@ impl CmService {
         }
         let Some(id) = listening.id.upgrade() else { return };
         listening.undecided += 1;
-        // Where it is not negotiated, the program's own depth counts.
+        // Without negotiated depths, the program's own depth applies.
         let depth = |depth: Option<u16>| depth.and_then(|depth| u8::try_from(depth).ok()).unwrap_or(u8::MAX);
         let (ird, ord) = request.depths();
         let conn = ConnParam {
@@ -285,7 +286,7 @@ impl CmService {
     ) -> io::Result<()> {
         let Undecided { socket, request, received, listener, peer, id } = undecided;
         self.decided(connections, listener);
-        // Connections that arrive do not raise the limit, so those that the program accepts leave descriptors for them.
+        // Arriving connections do not raise the limit, so an accepted connection reserves descriptors for later ones.
         reserve_above(socket.as_fd(), MOST_HALF_OPEN);
         let invalid = |_| io::Error::from_raw_os_error(libc::EPROTO);
         let (terms, reply) = request.accept(offer, private_data).map_err(invalid)?;
@@ -304,7 +305,7 @@ impl CmService {
             error
         })?;
         let strong = id.upgrade();
-        // Without RTR it is reported to its program immediately, as siw does.
+        // A connection without RTR is reported to its program immediately, as by siw.
         if terms.rtr.is_none() {
             connections.put(number, Entry::Established(Established::without_rtr(id, qpn, now)));
             connections.raise(strong, CmEventKind::Established, 0, ConnParam::default());
@@ -323,7 +324,7 @@ impl CmService {
         self.send_last(socket, &request.reject(private_data));
     }
 
-    /// The program decided about a request: the listener may accept another.
+    /// The program decided about a request: the listener may accept another connection.
     fn decided(&self, connections: &mut Connections, listener: u64) {
         let Some(Entry::Listening(listening)) = connections.entries.get_mut(&listener) else { return };
         let was_full = listening.undecided >= listening.backlog;
@@ -336,7 +337,7 @@ impl CmService {
         }
     }
 
-    /// A listener ends, and the connections that have not sent a request to it.
+    /// Ends a listener and its connections without a request.
     pub(super) fn stop_listening(&self, connections: &mut Connections, number: u64, listening: &Listening) {
         self.unwatch(&listening.socket);
         let half_open: Vec<u64> = connections.half_open_of(number).collect();

@@ -1,4 +1,4 @@
-//! Short messages over UDP: which of them take the fast path, and that all arrive alike.
+//! Short messages over UDP: which of them take the fast path, and that all of them arrive.
 
 use crate::engine::drive::Driver;
 use crate::objects::{Cq, Qp, QpInit};
@@ -73,7 +73,7 @@ impl Pair {
     /// Whether a message took the fast path since the queue pair was modified.
     fn took_fast_path(&self) -> bool {
         let _held = self.near.core.machine.lock();
-        // SAFETY: the lock is held, and nobody else is in this test.
+        // SAFETY: the lock is held, and this test has no other reference to the field.
         unsafe { self.near.core.short.get() }.has_tx_cache()
     }
 
@@ -93,7 +93,7 @@ impl Pair {
         self.near.post_send(&wrs).unwrap();
     }
 
-    /// Posts receives for so many messages of 512 bytes each.
+    /// Posts receives for `count` messages of 512 bytes each.
     fn expect(&self, count: usize) {
         for n in 0..count {
             let sges = [self.mr.sge(RECV_AT + n * 512, 512)];
@@ -197,19 +197,19 @@ fn unreadable_memory_fails_as_on_the_batch_path() {
     assert_eq!(pair.sent().1, 0, "nothing left");
 }
 
-/// The acknowledgement of a WRITE that makes no completion waits for the answer of a program that watches its memory, and for nobody else.
+/// The ACK of a WRITE that makes no completion waits only if the program watches its memory and may answer.
 #[test]
 fn only_the_answer_of_a_program_that_watches_its_memory_is_waited_for() {
     let pair = pair("127.49.1.4");
     let engine = pair.nic.engine();
     let arrived = || pair.arrived(0, 8) == expected(0, 8);
-    // Each end learns from an acknowledgement that the other one reads piggybacked ones.
+    // An acknowledgement shows each end that the other one accepts piggybacked ones.
     for qp in [&pair.near, &pair.far] {
         pair.write(qp);
         pair.completions_of_any_kind(1);
     }
     for (driver, waits) in [(Driver::Other, false), (Driver::Poller, false), (Driver::Watcher, true)] {
-        // Nobody else drives: the lock is only ever tried.
+        // No other thread drives while this one holds the lock: the lock is only ever tried.
         let give_up = Instant::now() + Duration::from_secs(20);
         let mut progress = loop {
             match engine.polling.lock.try_lock() {

@@ -73,12 +73,12 @@ impl Engine {
         self.with_stream(qp, stream, |machine, host| Ok(machine.modify(attr, mask, now(), host)?))
     }
 
-    /// Ends the connection. Messages that are partially sent are finished.
+    /// Ends the connection. A message that is partially sent is finished first.
     pub(crate) fn disconnect_stream(&self, qp: &QpCore, stream: &StreamEnd) {
         self.with_stream(qp, stream, |machine, host| machine.disconnect(now(), host));
     }
 
-    /// The same, unless another thread keeps the lock for longer than `patience`: at the exit of the process it may no longer run.
+    /// The same, but gives up if another thread holds the lock for longer than `patience`: at the exit of the process it may no longer run.
     pub(crate) fn disconnect_stream_within(&self, qp: &QpCore, stream: &StreamEnd, patience: Duration) {
         if let Some(mut machine) = lock_within(&stream.machine, patience) {
             self.with_locked_stream(qp, stream, &mut machine, |machine, host| {
@@ -92,7 +92,8 @@ impl Engine {
         self.with_stream(qp, stream, |machine, _| machine.repeat_rtr())
     }
 
-    /// Lets a responder send although the initiator has sent nothing, once the peer has its reply. Returns whether it does not have it yet.
+    /// Lets a responder send although the initiator has sent nothing, once the peer has acknowledged the reply. Returns whether that
+    /// acknowledgement is missing.
     pub(crate) fn send_first(&self, qp: &QpCore, stream: &StreamEnd) -> bool {
         self.with_stream(qp, stream, |machine, _| {
             let awaits_reply =
@@ -104,7 +105,7 @@ impl Engine {
         })
     }
 
-    /// Ends the connection at once: the peer did not do its part in time.
+    /// Ends the connection immediately: the peer missed a deadline.
     pub(crate) fn abort_stream(&self, qp: &QpCore, stream: &StreamEnd) {
         let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
         let _ = self.modify_stream(qp, stream, &attr, AttrMask::STATE);
@@ -179,7 +180,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys a queue pair. What it has sent still reaches the peer; a message that is partially sent ends in a reset.
+    /// Destroys a queue pair. Data that it has sent still reaches the peer. If a message is partially sent, the connection is reset.
     pub(in crate::engine) fn destroy_stream(&self, qp: &QpCore, stream: &StreamEnd) {
         self.qps.remove(qp.qpn);
         let mut machine = stream.machine.lock();

@@ -1,4 +1,4 @@
-//! Streams that end after their queue pair did.
+//! Streams that end after their queue pair.
 //!
 //! A socket that is closed with unread bytes resets the connection, and the reset can destroy what the peer has not read yet: a Terminate, a
 //! refusal, the last message. So the sending half is closed first, and the rest of the stream is read and ignored until the peer closes its
@@ -18,9 +18,9 @@ use std::time::Duration;
 
 /// How long the peer may take to close its half.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// The same if it has to read first, so that a Terminate can leave.
+/// The same if the peer must read first, so that a Terminate can be sent.
 const UNSENT_PATIENCE_NS: u64 = 5_000_000_000;
-/// Most streams that never had a queue pair: refused requests. Then the oldest is closed at once.
+/// Most streams that never had a queue pair: refused requests. One more closes the oldest immediately.
 const MOST_REFUSED: usize = 64;
 /// How long the counters wait: at the exit of the process the lock may belong to a thread that no longer runs.
 const COUNT_PATIENCE: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ pub(super) struct ClosingStream {
     socket: StreamSocket,
     unsent: Unsent,
     until: Time,
-    /// The connection manager's number, if it wants to know the end.
+    /// The connection manager's number of the connection, if the end is reported to it.
     connection: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ impl ClosingStream {
         !self.unsent.is_empty() || self.socket.unacknowledged() > 0
     }
 
-    /// Sends what is left, and reads. Returns whether the stream has ended.
+    /// Sends the unsent bytes, and reads. Returns whether the stream has ended.
     fn advance(&mut self, buffer: &mut [u8]) -> bool {
         let was_unsent = !self.unsent.is_empty();
         match self.unsent.flush(&self.socket, Segmenting::Push) {
@@ -104,7 +104,7 @@ impl ClosingStreams {
 }
 
 impl Engine {
-    /// Closes a stream after what was sent. News of the end go to `connection`.
+    /// Closes a stream after the data that was sent. The end is reported for `connection`.
     pub(super) fn close_stream(
         &self,
         streams: &Streams,
@@ -142,7 +142,7 @@ impl Engine {
         self.activity.wake_before(until.0);
     }
 
-    /// Closes a socket of the connection manager after what was sent.
+    /// Closes a socket of the connection manager after the data that was sent.
     pub(crate) fn close_socket(&self, socket: StreamSocket, now: Time) {
         if let Some(streams) = &self.streams {
             self.close_stream(streams, socket, Unsent::default(), None, now);
@@ -162,7 +162,7 @@ impl Engine {
         if stream.advance(buffer) {
             Self::end_closing(streams, &mut numbered, number);
         } else if was_unsent && stream.unsent.is_empty() {
-            // If that fails, the stream is served more often than it must be, until its time is over.
+            // If that fails, the stream is served more often than necessary until its time is over.
             let _ = streams.sockets.watch(stream.socket.as_fd(), Interest::Read, CLOSING | number);
         }
     }

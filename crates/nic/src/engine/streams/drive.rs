@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 pub(super) const BUFFER: usize = 64 * 1024;
 /// Reads of one stream in one poll.
 const READS: u32 = 16;
-/// Polls of the stream that had bytes last between two of all sockets.
+/// One in this many polls covers all sockets. The others read only the stream that had bytes last.
 const QUICK_POLLS: u32 = 4;
 
 /// What a poll of one stream found.
@@ -46,7 +46,7 @@ impl Engine {
             any = self.serve_number(recent, false, &mut polling, progress, now);
         } else {
             polling.quick_polls = 0;
-            let ready = streams.sockets.ready(|token, has_room| match token {
+            let ready = streams.sockets.ready(|token, is_writable| match token {
                 _ if token & AGENT != 0 => {
                     if let Some(agent) = self.agent() {
                         agent.socket_ready(token & !AGENT, now);
@@ -56,7 +56,7 @@ impl Engine {
                     self.serve_closing(streams, token & !CLOSING, &mut polling.buffer);
                 }
                 qpn => {
-                    let _ = self.serve_number(Qpn::new(qpn as u32), has_room, &mut polling, progress, now);
+                    let _ = self.serve_number(Qpn::new(qpn as u32), is_writable, &mut polling, progress, now);
                 }
             });
             any |= ready > 0;
@@ -76,7 +76,7 @@ impl Engine {
     fn serve_number(
         &self,
         qpn: Qpn,
-        has_room: bool,
+        is_writable: bool,
         polling: &mut StreamPolling,
         progress: &mut Progress,
         now: Time,
@@ -85,7 +85,7 @@ impl Engine {
             polling.recent = None;
             return false;
         };
-        let served = self.serve_stream(qp, has_room, &mut polling.buffer, now);
+        let served = self.serve_stream(qp, is_writable, &mut polling.buffer, now);
         progress.completions += served.completions;
         if served.bytes > 0 {
             polling.recent = Some(qpn);
@@ -93,10 +93,10 @@ impl Engine {
         served.bytes > 0
     }
 
-    /// Reads a stream, and sends what follows from that and what waits.
-    fn serve_stream(&self, qp: &QpCore, has_room: bool, buffer: &mut [u8], now: Time) -> Served {
+    /// Reads a stream, then sends replies and waiting requests.
+    fn serve_stream(&self, qp: &QpCore, is_writable: bool, buffer: &mut [u8], now: Time) -> Served {
         let Some(stream) = qp.stream() else { return Served::default() };
-        self.serve_locked(qp, stream, &mut stream.machine.lock(), has_room, buffer, now)
+        self.serve_locked(qp, stream, &mut stream.machine.lock(), is_writable, buffer, now)
     }
 
     /// The same with the lock of the queue pair.
@@ -105,7 +105,7 @@ impl Engine {
         qp: &QpCore,
         stream: &StreamEnd,
         machine: &mut StreamQp,
-        has_room: bool,
+        is_writable: bool,
         buffer: &mut [u8],
         now: Time,
     ) -> Served {
@@ -114,11 +114,11 @@ impl Engine {
         for _ in 0..READS {
             let mut end = stream.socket.lock();
             let Some(connected) = &mut end.connected else { break };
-            connected.awaits_writable &= !has_room;
+            connected.awaits_writable &= !is_writable;
             let received = self.receive_stream(connected, qp, machine, buffer);
             let is_end = matches!(&received, Ok(Some(received)) if received.len() == 0);
             connected.has_ended = is_end || received.is_err();
-            // The machine sends.
+            // The machine sends, which locks the socket.
             drop(end);
             match received {
                 Ok(None) => break,
@@ -147,8 +147,8 @@ impl Engine {
         Served { bytes, completions: host.completions }
     }
 
-    /// Sends what waits, then the last steps before the lock of a queue pair is released: a CQ that overran, the end of the stream, what the
-    /// socket is watched for, and events for the connection manager.
+    /// Sends what waits, then does the last steps before the lock of a queue pair is released: a CQ that overran, the end of the stream, what
+    /// the socket is watched for, and events for the connection manager.
     pub(super) fn finish_stream(
         &self,
         qp: &QpCore,

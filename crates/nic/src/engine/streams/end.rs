@@ -11,7 +11,7 @@ use std::net::IpAddr;
 pub(crate) struct StreamEnd {
     pub(crate) machine: Mutex<StreamQp>,
     pub(super) peer: Mutex<Option<IpAddr>>,
-    /// Locked behind the machine, which calls the host that sends.
+    /// Locked after the machine, which calls the host to send.
     pub(super) socket: Mutex<SocketEnd>,
 }
 
@@ -26,7 +26,7 @@ impl StreamEnd {
     }
 }
 
-/// The socket of a queue pair. There is none before it is connected, and after its stream was closed.
+/// The socket of a queue pair. There is none before the queue pair is connected, nor after its stream is closed.
 #[derive(Default)]
 pub(super) struct SocketEnd {
     pub(super) connected: Option<Connected>,
@@ -40,21 +40,21 @@ pub(super) struct Connected {
     pub(super) unsent: Unsent,
     /// What the socket is watched for.
     pub(super) interest: Interest,
-    /// The socket is watched for EPOLLOUT, and payload waits until it has a good part of its buffer free: many small pieces would take more
-    /// calls, and each would meet the kernel's own work on the socket.
+    /// The socket is watched for EPOLLOUT, and payload waits until a large part of its buffer is free. Many small pieces would take more
+    /// system calls, and each would compete with the kernel's own work on the socket.
     pub(super) awaits_writable: bool,
     /// FPDUs must not share TCP segments: the peer is not ferroce.
     pub(super) ends_records: bool,
     /// The connection manager waits for the peer's first FPDU.
     pub(super) awaits_first: bool,
-    /// The error that sending met. The kernel reports it once only.
+    /// The error of an earlier send. The kernel reports it only once.
     pub(super) failed: Option<i32>,
     /// The peer sends no more.
     pub(super) has_ended: bool,
 }
 
 impl Connected {
-    /// What `read` finds in the socket. An error of an earlier send is reported here, behind it.
+    /// Calls `read`. Once nothing is left to read, returns the error of an earlier send.
     pub(super) fn receive(
         &self,
         read: impl FnOnce() -> io::Result<Option<usize>>,
@@ -68,7 +68,7 @@ impl Connected {
         }
     }
 
-    /// How the end of an FPDU leaves.
+    /// How the end of an FPDU is sent.
     pub(super) fn segmenting(&self, ends_message: bool) -> Segmenting {
         match (self.ends_records, ends_message) {
             (true, _) => Segmenting::EndsRecord,
@@ -77,7 +77,7 @@ impl Connected {
         }
     }
 
-    /// Stores why sending failed. Reading returns the same if that is only the end of the stream.
+    /// Stores why sending failed. EPIPE is not stored: reading reports the end of the stream.
     pub(super) fn on_send_error(&mut self, error: &io::Error) {
         if error.raw_os_error() != Some(libc::EPIPE) {
             self.failed = error.raw_os_error();
@@ -85,8 +85,8 @@ impl Connected {
     }
 }
 
-/// Bytes that a queue pair has given up and the kernel has not taken: the end of an FPDU with a CRC, or a Terminate and what must leave
-/// before it.
+/// Bytes that a queue pair has handed over and the kernel has not accepted: the end of an FPDU with a CRC, or a Terminate and the bytes that
+/// must precede it.
 #[derive(Default)]
 pub(super) struct Unsent {
     bytes: Vec<u8>,
@@ -107,7 +107,7 @@ impl Unsent {
         self.sent == self.bytes.len()
     }
 
-    /// Sends what the kernel takes. Returns whether nothing is left.
+    /// Sends as many bytes as the kernel accepts. Returns whether all are sent.
     pub(super) fn flush(&mut self, socket: &StreamSocket, segmenting: Segmenting) -> io::Result<bool> {
         if !self.is_empty() {
             self.sent += socket.send(&self.bytes[self.sent..], segmenting)?;

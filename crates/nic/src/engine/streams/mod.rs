@@ -4,17 +4,17 @@
 //! |---|---|
 //! | here | which sockets a progress context has, and what it reports to the connection manager |
 //! | `end` | the stream of one queue pair |
-//! | `egress` | how an FPDU leaves |
+//! | `egress` | how an FPDU is sent |
 //! | `receive` | how bytes arrive |
 //! | `drive` | what happens in one poll |
 //! | `calls` | what verbs and the connection manager do to a queue pair |
 //! | `closing` | streams that end after their queue pair did |
 //! | `settle` | what happens to them when the device or the process ends |
 //!
-//! One epoll set has all sockets, those of the connection manager too. Whoever holds the progress lock reads every stream that has bytes,
-//! also while it takes none: so two ends that answer READs cannot block each other. A stream that takes no bytes is watched until it does.
+//! One epoll set has all sockets, those of the connection manager too. The holder of the progress lock reads every stream that has bytes, even
+//! if its socket accepts none. So two ends that answer READs cannot block each other. A stream that accepts no bytes is watched until it does.
 //!
-//! Lock of a queue pair here is [`StreamEnd::machine`]. The connection manager is called without it.
+//! The lock of such a queue pair is [`StreamEnd::machine`]. The connection manager is called without it.
 
 mod calls;
 mod closing;
@@ -71,7 +71,7 @@ struct StreamPolling {
     buffer: Vec<u8>,
     /// The queue pair whose stream had bytes last: the next bytes are mostly there too.
     recent: Option<Qpn>,
-    /// Polls since all sockets were asked.
+    /// Polls since all sockets were polled.
     quick_polls: u32,
 }
 
@@ -117,7 +117,7 @@ impl Engine {
         self.streams.as_ref().map(|streams| &streams.extras)
     }
 
-    /// The token of a socket of the connection manager, which calls it by this number.
+    /// The token of the connection manager's socket with this number.
     pub(crate) const fn agent_token(number: u64) -> u64 {
         AGENT | number
     }

@@ -15,7 +15,7 @@ pub(super) struct Received {
     pub(super) in_place: usize,
     /// How many follow in the buffer.
     pub(super) buffered: usize,
-    /// Whether all room was used, so that more may wait.
+    /// Whether the buffers were filled completely, so that more bytes may wait.
     pub(super) is_full: bool,
 }
 
@@ -27,7 +27,7 @@ impl Received {
 }
 
 impl Engine {
-    /// Reads what has arrived; `None` if that is nothing.
+    /// Reads the bytes that have arrived. Returns `None` if there are none.
     pub(super) fn receive_stream(
         &self,
         connected: &Connected,
@@ -54,11 +54,11 @@ impl Engine {
         }
         drop(pins);
         let received = connected.receive(|| connected.socket.receive(buffer))?;
-        let room = buffer.len();
-        Ok(received.map(|buffered| Received { in_place: 0, buffered, is_full: buffered == room }))
+        let capacity = buffer.len();
+        Ok(received.map(|buffered| Received { in_place: 0, buffered, is_full: buffered == capacity }))
     }
 
-    /// Where the next bytes belong, and how many that follow are read with them.
+    /// The location of the next bytes in a region, and how many bytes that follow are read with them.
     fn in_place(
         &self,
         connected: &Connected,
@@ -68,7 +68,7 @@ impl Engine {
     ) -> Option<(External, usize)> {
         let next = machine.in_place().filter(|_| connected.socket.can_receive_in_place())?;
         let peer = Peer { pd: next.pd, qp: qp.qpn };
-        // What is wrong with it is reported when a copy of it is placed.
+        // A fault is reported when a copy of the bytes is placed.
         let target = pins.remote(peer, next.rkey, next.addr, next.len as usize, Access::REMOTE_WRITE);
         Some((target.ok()??.part(0, next.most as usize), next.following_len))
     }

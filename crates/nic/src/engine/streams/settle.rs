@@ -1,5 +1,5 @@
-//! The end of a device or a process. TCP has taken what completed, but a socket that is closed with unread bytes, or that gets more of them,
-//! resets the connection and loses it. So the streams are served until the peers have it.
+//! Streams at the end of a device or a process. TCP has accepted the data of completed requests. But closing a socket that has unread bytes, or
+//! that gets more, resets the connection and loses this data. So the streams are served until the peers have received it.
 
 use super::Streams;
 use super::drive::BUFFER;
@@ -8,7 +8,7 @@ use crate::engine::drive::{SETTLE_NS, SETTLE_PAUSE};
 use crate::link::now;
 use ferroce_proto::verbs::QpState;
 
-/// What is left of the streams that end.
+/// The remaining work on the streams that end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Left {
     /// A peer has not closed its half.
@@ -32,7 +32,7 @@ impl Engine {
         }
     }
 
-    /// Serves the streams that are closing, and the queue pairs that finish a message before.
+    /// Serves the streams that are closing, and the queue pairs that must finish a message first.
     fn serve_ending(&self, streams: &Streams, buffer: &mut [u8]) -> Left {
         let mut left = Left::default();
         for qp in self.qps.all() {

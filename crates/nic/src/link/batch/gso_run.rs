@@ -1,6 +1,6 @@
 //! GSO runs: packets from the middle of a message, which differ only in PSN and payload.
 //!
-//! The TX socket and the ICRC prefix of the first packet hold for the others, so only the bytes of each packet are summed.
+//! All packets share the TX socket and the ICRC prefix of the first, so only the bytes of each packet are checksummed.
 
 use super::TxBatch;
 use super::icrc::{IcrcInputs, SocketChoice, longest_run};
@@ -10,7 +10,7 @@ use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, BthRun, FlowAddrs, FlowIcrc, ICRC_LEN};
 use std::cmp::Ordering;
 
-/// What the packets of a run have in common.
+/// The common values of the packets of a run.
 struct Common {
     choice: SocketChoice,
     sums: FlowIcrc,
@@ -18,25 +18,25 @@ struct Common {
     most: u16,
 }
 
-/// Shorter packets never wait for the next batch: a run of them has so many that a few do not matter.
+/// Shorter packets never wait for the next batch: their runs are so long that cutting a few packets off costs little.
 const WORTH_A_RUN: usize = 1024;
 
 impl TxBatch {
-    /// Whether packets of `len` transport bytes should wait for the next batch: the end of this batch would cut their run short,
-    /// and a run of a few packets costs the kernel nearly as much as a full one.
+    /// Whether packets of `len` transport bytes should wait for the next batch. The end of this batch would cut their run short,
+    /// and a short run costs the kernel nearly as much as a full one.
     pub(crate) fn would_cut(&mut self, route: &Route, len: usize) -> bool {
         len >= WORTH_A_RUN && !self.is_empty() && self.room_in_runs(route, len) == 0
     }
 
-    /// How many packets of `len` transport bytes fit if no run of them is to be cut short by more than an eighth.
+    /// How many packets of `len` transport bytes fit such that the end of the batch cuts no run short by more than an eighth.
     pub(crate) fn room_in_runs(&mut self, route: &Route, len: usize) -> usize {
-        let (room, most) = (self.room_for(len), longest_run(len + ICRC_LEN));
-        let open = self.left_in_run(route, len).min(room);
-        let rest = (room - open) % most;
-        if rest * 8 >= most * 7 { room } else { room - rest }
+        let (capacity, most) = (self.room_for(len), longest_run(len + ICRC_LEN));
+        let open = self.left_in_run(route, len).min(capacity);
+        let rest = (capacity - open) % most;
+        if rest * 8 >= most * 7 { capacity } else { capacity - rest }
     }
 
-    /// How many packets of `len` transport bytes the run of the last packet takes.
+    /// How many packets of `len` transport bytes can extend the run of the last packet.
     fn left_in_run(&mut self, route: &Route, len: usize) -> usize {
         self.finalise_last();
         let Some(last) = self.packets.last().filter(|last| last.route == *route) else { return 0 };
@@ -51,13 +51,13 @@ impl TxBatch {
             _ if last.transport_len() < segment => 0,
             Ordering::Greater => 0,
             Ordering::Equal => left,
-            // It ends the run.
+            // A shorter packet ends the run.
             Ordering::Less => left.min(1),
         }
     }
 
-    /// Adds packets of `bth`, with PSNs that count up, and `payload_len` bytes each of `payload`. The caller has checked that
-    /// they fit ([`TxBatch::room_for`]).
+    /// Adds packets with the header `bth`, consecutive PSNs, and `payload_len` bytes each of `payload`. The caller has checked
+    /// that they fit ([`TxBatch::room_for`]).
     ///
     /// # Safety
     /// The region of `payload` is held until the batch is sent or cleared.
@@ -71,7 +71,7 @@ impl TxBatch {
         let mut numbered = BthRun::new(bth);
         let mut parts = (0..payload.len() / payload_len).map(|n| payload.part(n * payload_len, payload_len));
         while let Some(part) = parts.next() {
-            // SAFETY: part of what the caller holds.
+            // SAFETY: the caller holds the region of all parts.
             unsafe { self.reserve_external(route, Bth::LEN, part, 0) }
                 .copy_from_slice(&numbered.next_bytes());
             self.finalise_last();
@@ -82,7 +82,7 @@ impl TxBatch {
         }
     }
 
-    /// What the last packet has in common with those behind it in its run; `None` if its TX socket is not known.
+    /// The values of the last packet that the packets behind it in its run share; `None` if its TX socket is not known.
     fn common(&mut self) -> Option<Common> {
         let packet = self.packets.last()?;
         let choice = packet.icrc_inputs?.choice?;
@@ -108,7 +108,7 @@ impl TxBatch {
             "no room for {count} packets: ask room_for first"
         );
         let mut run_index = last.icrc_inputs.map_or(0, |inputs| inputs.run_index);
-        // It may have joined a run of longer packets, and ended that.
+        // It may be the shorter last packet of an earlier run, which it ended.
         let mut is_open =
             self.packets[self.packets.len() - 1 - usize::from(run_index)].wire_len() == last.wire_len();
         let (headers, _) = self.arena[start..start + count * OWN_LEN].as_chunks_mut::<OWN_LEN>();

@@ -1,9 +1,9 @@
 //! ICRC finalisation: when and how a packet gets its ICRC.
 //!
-//! The ICRC depends on two values that only the link knows: the source port of the TX socket, and over IPv4 the
-//! identification, which is the index of the packet in its GSO run. A link therefore gives its [`SocketChooser`] to a batch
-//! with the first `send`. From then on the batch finalises each packet when the next one is begun, while its bytes are still
-//! in the first-level cache. Finalising all of them at the end costs a fifth of the bandwidth.
+//! The ICRC depends on two values that only the link has: the source port of the TX socket, and over IPv4 the identification,
+//! which is the index of the packet in its GSO run. A link therefore passes its [`SocketChooser`] to a batch with the first
+//! `send`. From then on the batch finalises each packet when the next one is begun, while its bytes are still in the L1 cache.
+//! Finalising all packets at the end would cost a fifth of the bandwidth.
 
 use super::TxBatch;
 use super::tx::{Payload, TxPacket};
@@ -13,9 +13,9 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-/// Segments in one GSO run: what every kernel with GSO takes.
+/// Most segments in one GSO run: the limit of the oldest kernels with GSO.
 const MAX_SEGMENTS: usize = 64;
-/// Bytes in one GSO run: the longest UDP datagram, with room for an IPv6 header.
+/// Most bytes in one GSO run: the longest UDP datagram, less an IPv6 header.
 const MAX_RUN_LEN: usize = 65_000;
 
 /// Chooses TX sockets.
@@ -48,7 +48,7 @@ pub(super) struct LastChoice {
     alone: Option<(usize, FlowIcrc)>,
 }
 
-/// The inputs of the ICRC of a packet that only the link knows.
+/// The inputs of the ICRC of a packet that only the link has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IcrcInputs {
     /// Its TX socket; `None` if there is none.
@@ -94,8 +94,8 @@ impl TxBatch {
         }
     }
 
-    /// Finalises the only packet if it needs no control message and has the route of the last one: what nearly every small
-    /// message is. The packet is then as [`Self::finalise_all`] would leave it. `None` if the batch is anything else.
+    /// Finalises a batch of one packet that needs no control message and has the route of the last packet, as nearly every small
+    /// message does. The result equals that of [`Self::finalise_all`]. Returns `None` for any other batch.
     #[inline]
     pub(crate) fn finalise_single(
         &mut self,
@@ -129,7 +129,7 @@ impl TxBatch {
         self.write_icrc(index, IcrcInputs { choice, run_index: 0 });
     }
 
-    /// Takes a packet out. Those behind it in its GSO run become a run of their own.
+    /// Removes a packet. The packets behind it in its GSO run become a separate run.
     pub(crate) fn remove(&mut self, index: usize) {
         self.forget(index);
         for (run_index, next) in (index..self.packets.len()).enumerate() {
@@ -182,7 +182,7 @@ impl TxBatch {
         let Some(inputs) = before.icrc_inputs.filter(|_| before.route == packet.route) else { return 0 };
         let segment_len = self.packets[index - 1 - usize::from(inputs.run_index)].wire_len();
         let most = longest_run(segment_len);
-        // One between them may have been taken out.
+        // A packet between them may have been removed.
         let adjoins = before.arena_range().end == packet.arena_range().start;
         let is_open = adjoins && before.wire_len() == segment_len && usize::from(inputs.run_index) + 1 < most;
         if is_open && packet.wire_len() <= segment_len { inputs.run_index + 1 } else { 0 }
@@ -209,7 +209,7 @@ impl TxBatch {
                         icrc.finish()
                     }
                 };
-                // SAFETY: whoever added the packet promised that the region is held as long as the packet is here.
+                // SAFETY: the caller of `reserve_external` holds the region while the packet is in the batch.
                 unsafe { external.summed(sum) }
             }
         };
@@ -218,7 +218,7 @@ impl TxBatch {
         }
     }
 
-    /// Undoes the finalisation of a packet, with the damage that fault injection asked for.
+    /// Undoes the finalisation of a packet, including the bit flip of fault injection.
     fn reset(&mut self, index: usize) {
         let packet = &mut self.packets[index];
         let was_final = packet.icrc_inputs.take().is_some_and(|s| s.choice.is_some());

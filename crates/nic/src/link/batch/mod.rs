@@ -1,6 +1,6 @@
 //! Packets in bulk: what a link sends and receives in one call.
 //!
-//! Both batches own their memory and are used again and again, so that nothing is allocated per packet.
+//! Both batches own their memory and are reused, so no memory is allocated per packet.
 
 mod gso_run;
 mod icrc;

@@ -1,24 +1,24 @@
-//! Packets that have arrived, in the buffers they arrived in.
+//! Received packets, in the buffers into which the kernel wrote them.
 
 use ferroce_proto::qp::Arrival;
 pub(crate) use ferroce_shm::RxMeta;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// Datagrams read by one system call. Few, since every further buffer pushes an older one out of the cache.
+/// Datagrams read by one system call. Few, because each further buffer evicts an older one from the cache.
 pub(crate) const RX_BUFFERS: usize = 8;
 
 /// The longest GRO batch.
 pub(crate) const RX_BUFFER_LEN: usize = 64 * 1024;
 
-/// Received packets, whose bytes stay where the kernel, or another process, put them until the next `receive`.
+/// Received packets. Their bytes stay in place, in a buffer of the batch or in a ring, until the next `receive`.
 pub struct RxBatch {
     memory: Box<[u8]>,
     packets: Vec<RxEntry>,
     pub(crate) has_more: bool,
 }
 
-// SAFETY: memory elsewhere belongs to a link, which any thread may use.
+// SAFETY: memory outside the batch belongs to a link, which any thread may use.
 unsafe impl Send for RxBatch {}
 // SAFETY: as above.
 unsafe impl Sync for RxBatch {}
@@ -31,7 +31,7 @@ struct RxEntry {
 }
 
 impl RxEntry {
-    #[inline(always)] // then it is made where it will lie
+    #[inline(always)] // constructs the entry in place
     fn new(meta: &RxMeta, ring: Option<u8>, at: At, len: usize) -> Self {
         let &RxMeta { sgid, dgid, sport, tos, ttl } = meta;
         let arrival = Arrival { sgid, dgid, traffic_class: tos, hop_limit: ttl, ring, age_ns: 0 };
@@ -75,7 +75,7 @@ impl RxBatch {
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
-    /// How many packets it holds.
+    /// Number of packets.
     pub fn len(&self) -> usize {
         self.packets.len()
     }
@@ -84,11 +84,11 @@ impl RxBatch {
     pub fn has_more(&self) -> bool {
         self.has_more
     }
-    /// Forgets the packets whose addressing and source port do not match.
+    /// Removes the packets for which `keeps` returns `false`.
     pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&Arrival, u16) -> bool) {
         self.packets.retain(|packet| keeps(&packet.arrival, packet.sport));
     }
-    /// Forgets all packets.
+    /// Removes all packets.
     pub fn clear(&mut self) {
         self.packets.clear();
         self.has_more = false;
@@ -100,7 +100,7 @@ impl RxBatch {
     /// The packet with this number.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// If there are not that many packets.
     #[inline]
     pub fn packet(&self, index: usize) -> RxPacket<'_> {
         let p = &self.packets[index];
@@ -109,17 +109,17 @@ impl RxBatch {
             sport: p.sport,
             bytes: match p.at {
                 At::Here(start) => &self.memory[start as usize..(start + p.len) as usize],
-                // SAFETY: whoever added it promised that the bytes stay until the next `receive`, which needs the batch
-                // for itself.
+                // SAFETY: the caller of `push_there` guarantees that the bytes stay until the next `receive`, which borrows the
+                // batch mutably.
                 At::There(start) => unsafe { std::slice::from_raw_parts(start.as_ptr(), p.len as usize) },
             },
         }
     }
 
-    /// Adds a packet that lies elsewhere, in the ring of this slot, and shows it.
+    /// Adds a packet that lies in the ring of this slot, and returns its bytes.
     ///
     /// # Safety
-    /// The bytes stay, and nobody who keeps to the rules changes them, until the link's next `receive` with this batch.
+    /// The bytes stay valid, and a peer that follows the protocol does not change them, until the link's next `receive` with this batch.
     #[inline]
     pub(crate) unsafe fn push_there(
         &mut self,
@@ -133,7 +133,7 @@ impl RxBatch {
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
-    /// The packets from number `first` on arrived at this host so long ago.
+    /// Sets the time since the arrival at this host for the packets from number `first` on.
     pub(crate) fn set_age(&mut self, first: usize, age_ns: u32) {
         self.packets[first..].iter_mut().for_each(|packet| packet.arrival.age_ns = age_ns);
     }
@@ -142,7 +142,7 @@ impl RxBatch {
     pub(crate) fn buffers_from(&mut self, index: usize) -> &mut [u8] {
         &mut self.memory[index * RX_BUFFER_LEN..]
     }
-    /// What lies in buffer `index`.
+    /// The contents of buffer `index`.
     pub(crate) fn buffer(&self, index: usize) -> &[u8] {
         &self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
     }

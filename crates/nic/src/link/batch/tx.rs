@@ -1,4 +1,4 @@
-//! Packets on their way out, in one arena.
+//! Packets to send, in one arena.
 
 use super::icrc::{IcrcInputs, LastChoice, WeakChooser};
 use crate::memory::External;
@@ -6,8 +6,8 @@ use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, ICRC_LEN, IcrcPrefix};
 use std::ops::Range;
 
-/// Two full segmentation runs: small enough to stay in the second-level cache between the copy that fills it and the copy
-/// of the kernel. Not 128 KiB, where two runs of 15 packets of 4 KiB would leave room for a lonely one behind them.
+/// Holds two full GSO runs: small enough to stay in the L2 cache between the copy that fills it and the copy of the kernel.
+/// In 128 KiB, a single packet would fit behind two runs of 15 packets of 4 KiB.
 const ARENA_LEN: usize = 124 * 1024;
 
 /// Most packets in one batch; bounds the time that one `send` takes when all of them are small.
@@ -19,9 +19,9 @@ const MAX_PACKETS: usize = 256;
 /// packet may lie in registered memory (`reserve_external`); its headers and ICRC then lie in the arena without a gap.
 pub struct TxBatch {
     pub(super) arena: Box<[u8]>,
-    /// Bytes of the arena that packets lie in.
+    /// Used bytes of the arena.
     pub(super) used: usize,
-    /// Bytes of all packets, wherever they lie.
+    /// Bytes of all packets, including external payloads.
     pub(super) wire_len: usize,
     pub(super) packets: Vec<TxPacket>,
     pub(super) chooser: WeakChooser,
@@ -30,7 +30,7 @@ pub struct TxBatch {
     pub(super) prefixes: IcrcPrefix,
 }
 
-/// Where one packet lies and where it goes.
+/// The position and the route of one packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxPacket {
     pub(crate) route: Route,
@@ -43,7 +43,7 @@ pub(crate) struct TxPacket {
     pub(super) payload: Option<Payload>,
 }
 
-/// The payload of a packet that points to it.
+/// An external payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Payload {
     pub(super) external: External,
@@ -51,7 +51,7 @@ pub(super) struct Payload {
     pub(super) head_len: u32,
 }
 
-/// A part of consecutive packets, as the kernel is to read it.
+/// A contiguous part of consecutive packets, for the kernel to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TxPiece<'a> {
     /// In the arena.
@@ -69,7 +69,7 @@ impl TxPacket {
     pub(super) fn transport_len(&self) -> usize {
         self.len as usize
     }
-    /// Where the packet lies in the arena, with its ICRC and without a payload that lies elsewhere.
+    /// The range of the packet in the arena, with its ICRC and without an external payload.
     pub(super) fn arena_range(&self) -> Range<usize> {
         let elsewhere = self.payload.map_or(0, |payload| payload.external.len());
         self.start as usize..self.start as usize + self.wire_len() - elsewhere
@@ -115,11 +115,11 @@ impl TxBatch {
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
-    /// How many packets it holds.
+    /// Number of packets.
     pub fn len(&self) -> usize {
         self.packets.len()
     }
-    /// Forgets all packets.
+    /// Removes all packets.
     pub fn clear(&mut self) {
         (self.used, self.wire_len) = (0, 0);
         self.packets.clear();
@@ -136,17 +136,17 @@ impl TxBatch {
         let of_bytes = self.arena.len().saturating_sub(self.wire_len) / (len + ICRC_LEN);
         of_bytes.min(MAX_PACKETS - self.packets.len())
     }
-    /// Adds a packet of `len` transport bytes and returns those bytes to be filled; what they hold is left over from
-    /// earlier packets.
+    /// Adds a packet of `len` transport bytes and returns these bytes for the caller to fill. They contain data of earlier
+    /// packets.
     ///
     /// # Panics
-    /// If there is no room for it (ask [`Self::has_room`] first), or if it is shorter than a BTH.
+    /// If the packet does not fit (check [`Self::has_room`] first), or if it is shorter than a BTH.
     pub fn reserve(&mut self, route: &Route, len: usize) -> &mut [u8] {
         let start = self.push(route, len, None);
         &mut self.arena[start..start + len]
     }
-    /// Adds a packet whose payload stays where it is, behind `head_len` bytes of headers and in front of `pad_len` zeros.
-    /// Returns the headers to be filled.
+    /// Adds a packet with an external payload, between `head_len` bytes of headers and `pad_len` zeros. Returns the headers for
+    /// the caller to fill.
     ///
     /// # Safety
     /// The region of `external` is held until the batch is sent or cleared.
@@ -179,28 +179,28 @@ impl TxBatch {
         self.packets.push(packet);
         start as usize
     }
-    /// Takes back the last packet (its payload could not be gathered).
+    /// Removes the last packet (its payload could not be gathered).
     pub fn cancel_last(&mut self) {
         if let Some(packet) = self.packets.pop() {
             self.used = packet.start as usize;
             self.wire_len -= packet.wire_len();
         }
     }
-    /// Takes a packet off the list; its bytes stay in the arena until that is cleared.
+    /// Removes a packet from the list; its bytes stay in the arena until that is cleared.
     pub(super) fn forget(&mut self, index: usize) {
         let packet = self.packets.remove(index);
         self.wire_len -= packet.wire_len();
     }
-    /// Has the link invert one bit of the last packet after it computed the ICRC, so that the receiver finds it
-    /// damaged. `bit` counts from the first bit of the packet and is taken modulo its length.
+    /// Makes the link invert one bit of the last packet after it has computed the ICRC, so that the receiver gets a damaged
+    /// packet. `bit` counts from the first bit of the packet, modulo its length.
     pub fn corrupt_last(&mut self, bit: u32) {
         if let Some(packet) = self.packets.last_mut() {
             let covered = (packet.arena_range().len() - ICRC_LEN) as u32;
             packet.flip_bit = (covered > 0).then(|| bit % (covered * 8));
         }
     }
-    /// The packets, in the order they were added. External payloads are missing here, so a link that reads packets this way
-    /// does not support them ([`Capabilities`](super::super::Capabilities)).
+    /// The packets, in the order they were added, without external payloads. A link that reads packets this way does not
+    /// support such payloads ([`Capabilities`](super::super::Capabilities)).
     pub fn packets(&self) -> impl Iterator<Item = TxView<'_>> {
         self.packets.iter().map(|p| TxView {
             route: &p.route,
@@ -209,26 +209,26 @@ impl TxBatch {
         })
     }
 
-    /// The packets as the link sees them.
+    /// The entries of the packets, for the link.
     pub(crate) fn entries(&self) -> &[TxPacket] {
         &self.packets
     }
-    /// Packet `index` with its ICRC, as far as it lies in the arena.
+    /// The bytes of packet `index` in the arena, with its ICRC.
     pub(crate) fn wire_bytes(&self, index: usize) -> &[u8] {
         &self.arena[self.packets[index].arena_range()]
     }
-    /// Bytes of consecutive packets that leave together: all but the last are as long as the first.
+    /// Number of bytes of a GSO run: all packets but the last are as long as the first.
     pub(crate) fn run_len(&self, run: &Range<usize>) -> usize {
         let (first, last) = (&self.packets[run.start], &self.packets[run.end - 1]);
         first.wire_len() * (run.len() - 1) + last.wire_len()
     }
-    /// Consecutive packets, ICRCs included, if all of each lies in the arena.
+    /// Consecutive packets, ICRCs included, if none of them has an external payload.
     pub(crate) fn in_one_piece(&self, run: Range<usize>) -> Option<&[u8]> {
         let packets = &self.packets[run];
         let range = packets[0].start as usize..packets[packets.len() - 1].arena_range().end;
         packets.iter().all(|packet| packet.payload.is_none()).then(|| &self.arena[range])
     }
-    /// Copies packet `index`, wherever its bytes lie, to another batch, which has room for it.
+    /// Copies packet `index`, with any external payload, to another batch, which has capacity for it.
     pub(crate) fn copy_packet(&self, index: usize, to: &mut TxBatch) {
         let packet = &self.packets[index];
         let out = to.reserve(&packet.route, packet.transport_len());
@@ -241,7 +241,7 @@ impl TxBatch {
                     len
                 }
                 TxPiece::External(external) => {
-                    // SAFETY: the region is held until this batch is sent or cleared, as whoever added it promised.
+                    // SAFETY: the caller of `reserve_external` holds the region until this batch is sent or cleared.
                     unsafe { external.copy_to(&mut out[at..at + external.len()]) };
                     external.len()
                 }
@@ -249,7 +249,8 @@ impl TxBatch {
             at += len;
         });
     }
-    /// What consecutive packets consist of, ICRCs included. What lies in the arena between two payloads is one piece.
+    /// Calls `take` with each contiguous piece of consecutive packets, ICRCs included. The bytes of the arena between two external
+    /// payloads are one piece.
     pub(crate) fn each_piece<'a>(&'a self, run: Range<usize>, mut take: impl FnMut(TxPiece<'a>)) {
         let packets = &self.packets[run];
         let mut from = packets[0].start as usize;

@@ -1,15 +1,15 @@
-//! Which faults to inject, and how people write that down.
+//! The configuration of fault injection, and its text form.
 
 use std::str::FromStr;
 
 /// Which faults to inject into the packets that a link sends, or into the streams of iWARP.
 ///
 /// Reads from text such as `loss=1%,reorder=0.5%,dup=0.1%,corrupt=0.01%,mark=1%,delay=1ms,jitter=200us,seed=7`, or for
-/// streams `short=20%,stall=5%,corrupt=0.01%,reset=0.01%,seed=7`; what is not named is zero.
+/// streams `short=20%,stall=5%,corrupt=0.01%,reset=0.01%,seed=7`. Missing values are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct FaultConfig {
-    /// Probability that a packet vanishes.
+    /// Probability that a packet is lost.
     pub loss: f64,
     /// Probability that a packet is overtaken by some of those behind it.
     pub reorder: f64,
@@ -17,11 +17,11 @@ pub struct FaultConfig {
     pub duplicate: f64,
     /// Probability that a bit of a packet flips on the way.
     pub corrupt: f64,
-    /// Probability that a packet is marked as a congested switch would do (ECN).
+    /// Probability that a packet gets the ECN mark of a congested switch.
     pub mark: f64,
-    /// Every packet is late by this.
+    /// Delay of every packet.
     pub delay_ns: u64,
-    /// And by something between nothing and this.
+    /// Upper bound of an additional random delay per packet.
     pub jitter_ns: u64,
     /// Streams: probability that a read or write moves only some of its bytes.
     pub short: f64,
@@ -29,7 +29,7 @@ pub struct FaultConfig {
     pub stall: f64,
     /// Streams: probability that a read or write resets the connection.
     pub reset: f64,
-    /// The same seed and the same packets give the same faults.
+    /// Seed of the random numbers. The same seed and the same packets give the same faults.
     pub seed: u64,
 }
 
@@ -67,18 +67,18 @@ pub enum FaultConfigError {
 }
 
 impl FaultConfig {
-    /// Whether something is to happen that only packets have: TCP repairs it.
+    /// Whether it contains faults for packets only, which have no effect on streams because TCP repairs them.
     pub(crate) fn hits_packets(&self) -> bool {
         (self.loss, self.duplicate, self.reorder, self.mark) != (0.0, 0.0, 0.0, 0.0)
             || (self.delay_ns, self.jitter_ns) != (0, 0)
     }
 
-    /// Whether something is to happen that only streams have.
+    /// Whether it contains faults for streams only.
     pub(crate) fn hits_streams(&self) -> bool {
         (self.short, self.stall, self.reset) != (0.0, 0.0, 0.0)
     }
 
-    /// Whether packets are lost and nothing else happens to them.
+    /// Whether loss is the only fault for packets.
     pub(super) fn only_loses(&self) -> bool {
         let FaultConfig { reorder, duplicate, corrupt, mark, delay_ns, jitter_ns, .. } = *self;
         (reorder, duplicate, corrupt, mark, delay_ns, jitter_ns) == (0.0, 0.0, 0.0, 0.0, 0, 0)

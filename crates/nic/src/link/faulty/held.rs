@@ -1,14 +1,14 @@
-//! Packets that fault injection keeps back: the late ones, and those that others shall overtake.
+//! Packets held back by fault injection: delayed packets, and packets that later ones overtake.
 
 use ferroce_proto::Time;
 use ferroce_proto::verbs::Route;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// More than this is no longer a delay but a memory leak; further packets are lost.
+/// Most packets held at a time; bounds the memory. Further packets are lost.
 const MOST_HELD: usize = 65_536;
 
-/// A packet that waits.
+/// A packet held back.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) route: Route,
@@ -16,12 +16,12 @@ pub(super) struct Held {
     pub(super) flip_bit: Option<u32>,
 }
 
-/// All packets that wait, in two orders: by time, and by how many packets may still overtake them.
+/// All packets held back, ordered by time and by the number of packets that must still overtake them.
 #[derive(Debug, Default)]
 pub(super) struct HeldBack {
     packets: BTreeMap<u64, Held>,
     by_time: BinaryHeap<Reverse<(Time, u64)>>,
-    /// Number of the packet and how many have yet to pass it.
+    /// Number of each reordered packet, and how many packets must still overtake it.
     overtaken: Vec<(u64, u32)>,
     next_number: u64,
 }
@@ -31,12 +31,12 @@ impl HeldBack {
         self.packets.is_empty()
     }
 
-    /// Keeps a packet until `due`. `false` if there are too many already.
+    /// Holds a packet until `due`. Returns `false` if too many are held.
     pub(super) fn delay(&mut self, held: Held, due: Time) -> bool {
         self.keep(held, due).is_some()
     }
 
-    /// Keeps a packet until `places` others have passed, or until `due`.
+    /// Holds a packet until `places` others have overtaken it, or until `due`. Returns `false` if too many are held.
     pub(super) fn reorder(&mut self, held: Held, places: u32, due: Time) -> bool {
         let number = self.keep(held, due);
         self.overtaken.extend(number.map(|n| (n, places)));
@@ -54,18 +54,18 @@ impl HeldBack {
         Some(number)
     }
 
-    /// A packet went by all that wait.
+    /// A packet was sent and overtook all held ones.
     pub(super) fn on_passed(&mut self) {
         for (_, places) in &mut self.overtaken {
             *places = places.saturating_sub(1);
         }
     }
 
-    /// Takes a packet that enough others have passed.
+    /// Takes a packet that enough others have overtaken.
     pub(super) fn next_overtaken(&mut self) -> Option<Held> {
         while let Some(index) = self.overtaken.iter().position(|&(_, places)| places == 0) {
             let (number, _) = self.overtaken.remove(index);
-            // Its time may have come first.
+            // It may have been sent when its time came.
             if let Some(held) = self.packets.remove(&number) {
                 return Some(held);
             }
@@ -88,7 +88,7 @@ impl HeldBack {
         None
     }
 
-    /// When the next packet must go out at the latest. May be early, if that one has been overtaken meanwhile.
+    /// When the next packet must be sent at the latest. May be too early, if that packet was sent after being overtaken.
     pub(super) fn deadline(&self) -> Option<Time> {
         if self.packets.is_empty() {
             return None;

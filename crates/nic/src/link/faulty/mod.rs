@@ -1,7 +1,7 @@
-//! A wrapper that makes any link as bad as wanted, and equally bad every time.
+//! A wrapper that injects repeatable faults into any link.
 //!
-//! Faults hit the packets that this side sends. What happens to the n-th packet depends on the seed and on n alone, so
-//! a failure that a seed found comes back with it.
+//! Faults apply to the packets that this side sends. The fate of the n-th packet depends only on the seed and on n, so a seed
+//! reproduces a failure that it found.
 
 mod config;
 mod held;
@@ -20,14 +20,14 @@ use std::sync::Arc;
 
 pub use config::{FaultConfig, FaultConfigError};
 
-/// A reordered packet is overtaken by at most this many...
+/// A reordered packet is overtaken by at most this many packets...
 const MOST_OVERTAKING: u32 = 8;
-/// ...or goes out after this long, if so many never come.
+/// ...or sent after this time, if fewer packets follow.
 const REORDER_PATIENCE_NS: u64 = 1_000_000;
-/// The byte of the BTH that the ICRC does not cover: a flip there would be no damage.
+/// The byte of the BTH that the ICRC does not cover: no bit is flipped there.
 const UNCOVERED_BYTE: u32 = 4;
 
-/// A link whose outgoing packets suffer.
+/// A link with faults in its outgoing packets.
 pub struct Faulty {
     inner: Arc<dyn Link>,
     config: FaultConfig,
@@ -36,7 +36,7 @@ pub struct Faulty {
 
 struct State {
     rng: StdRng,
-    /// Marks are drawn apart, so that they do not shift the other faults of a seed.
+    /// A separate generator for marks, so that they do not shift the other faults of a seed.
     marks: StdRng,
     held: HeldBack,
     out: TxBatch,
@@ -47,7 +47,7 @@ struct State {
     marked: u64,
 }
 
-/// What happens to one packet. All of it is drawn for every packet, so that one fault does not shift the others.
+/// The faults of one packet. All random numbers are drawn for every packet, so that one fault does not shift the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Fate {
     is_lost: bool,
@@ -91,8 +91,8 @@ impl Faulty {
         Faulty { inner, config, state: Mutex::new(state) }
     }
 
-    /// Loses packets where nothing else is to happen to them: the others need not be copied, so that what is measured is
-    /// the loss and not this wrapper.
+    /// Removes lost packets when loss is the only fault. The others are not copied, so measurements show the cost of the loss and
+    /// not that of this wrapper.
     fn lose(&self, state: &mut State, batch: &mut TxBatch) {
         let mut next = 0;
         for _ in 0..batch.len() {
@@ -129,7 +129,7 @@ impl Faulty {
         }
     }
 
-    /// Sends a packet now, or puts it where it waits.
+    /// Sends a packet, or holds it back.
     fn dispatch(
         &self,
         state: &mut State,
@@ -164,7 +164,7 @@ impl Faulty {
         }
     }
 
-    /// Sends what has waited long enough.
+    /// Sends the held packets whose time has come.
     fn release(&self, state: &mut State, now: Time) {
         while let Some(held) = state.held.next_due(now) {
             self.transmit(state, &held.route, &held.bytes, held.flip_bit);
@@ -243,7 +243,7 @@ impl Link for Faulty {
     }
 }
 
-/// Some bit of a packet of `len` bytes that the ICRC covers.
+/// A bit of a packet of `len` bytes that the ICRC covers.
 fn covered_bit(random: u32, len: usize) -> u32 {
     let bit = random % (len as u32 * 8);
     if bit / 8 == UNCOVERED_BYTE { bit + 8 } else { bit }

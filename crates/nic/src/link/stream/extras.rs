@@ -1,7 +1,7 @@
-//! What a NIC may do to its streams besides moving bytes: capture them, and inject faults.
+//! Capture of streams, and fault injection into them.
 //!
-//! Faults hit reads and writes. What happens to the n-th read or write of a socket depends on the seed, on n, and on how many sockets were there
-//! before. A read that finds no bytes does not count.
+//! Faults apply to reads and writes. The fault of the n-th read or write of a socket depends on the seed, on n, and on the number of sockets
+//! opened before. A read that finds no bytes does not count.
 
 use super::socket::Closing;
 use super::tap::Tap;
@@ -41,7 +41,7 @@ impl StreamExtras {
         counters
     }
 
-    /// What a new socket needs; `None` if that is nothing.
+    /// The extras of a new socket; `None` without capture and faults.
     pub(crate) fn for_socket(self: &Arc<Self>) -> Option<Box<SocketExtras>> {
         if self.capture.is_none() && self.faults.is_none() {
             return None;
@@ -58,31 +58,31 @@ impl StreamExtras {
     }
 }
 
-/// What happens to a read or write.
+/// The fault of a read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoFault {
     /// No fault.
     None,
-    /// At most so many bytes are moved.
+    /// At most this many bytes are moved.
     Short(usize),
-    /// Nothing is moved; it must be repeated.
+    /// No bytes are moved; the call must be repeated.
     Stalled,
     /// The connection is reset.
     Reset,
-    /// One bit of what was read flips.
+    /// One bit of the read bytes is flipped.
     Damaged(u32),
 }
 
 impl IoFault {
-    /// The length that short writes are drawn from.
+    /// The assumed length of a write, from which the length of short writes is drawn.
     pub(crate) const USUAL_WRITE: usize = 4096;
 
-    /// All of it is drawn each time, so that one fault does not shift the others.
+    /// Draws the fault of a call. All random numbers are drawn each time, so that one fault does not shift the others.
     fn draw(rng: &mut StdRng, config: &FaultConfig, len: usize) -> IoFault {
         let mut hits = |probability: f64| rng.random::<f64>() < probability;
         let (is_reset, is_stalled) = (hits(config.reset), hits(config.stall));
         let (is_short, is_damaged) = (hits(config.short), hits(config.corrupt));
-        // Few bytes are as likely as many.
+        // Draw the order of magnitude first, so that short lengths are as likely as long ones.
         let bits: u32 = rng.random_range(0..usize::BITS - len.max(1).leading_zeros());
         let (most, bit) = (rng.random_range(1..=1usize << bits), rng.random());
         if is_reset {
@@ -99,7 +99,7 @@ impl IoFault {
     }
 }
 
-/// Which way bytes went.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Io {
     Received,
@@ -119,7 +119,7 @@ impl SocketExtras {
         self.all.clone()
     }
 
-    /// The connection exists.
+    /// The connection is established.
     pub(crate) fn start(&self, local: SocketAddr, peer: SocketAddr, is_initiator: bool) {
         if let Some(capture) = &self.all.capture {
             *self.tap.lock() = Some(Tap::new(capture.clone(), local, peer, is_initiator));
@@ -131,7 +131,7 @@ impl SocketExtras {
         self.all.faults.is_some()
     }
 
-    /// What happens to the next read or write, of `len` bytes.
+    /// The fault of the next read or write of `len` bytes.
     pub(crate) fn next_fault(&self, io: Io, len: usize) -> IoFault {
         let Some(faults) = &self.all.faults else { return IoFault::None };
         let rng = match io {
@@ -149,7 +149,7 @@ impl SocketExtras {
         fault
     }
 
-    /// Flips the bit, if that is the fault of these bytes.
+    /// Flips a bit, if the fault is [`IoFault::Damaged`].
     pub(crate) fn damage(&self, fault: &IoFault, bytes: &mut [u8]) {
         if let (IoFault::Damaged(bit), false) = (fault, bytes.is_empty()) {
             let bit = *bit as usize % (bytes.len() * 8);
@@ -158,13 +158,14 @@ impl SocketExtras {
         }
     }
 
-    /// The time of what is captured now. Sent bytes need the time before the call: when it returns, a receiver on this host may have recorded
-    /// them already.
+    /// The current time for the capture. Read it before a call that sends: when the call returns, a receiver on this host may have recorded
+    /// the bytes already.
     pub(crate) fn time_ns(&self) -> u64 {
         if self.all.captures() { wall_clock_ns() } else { 0 }
     }
 
-    /// The first `count` of these bytes crossed the socket at this time; none were received if the peer closed the stream.
+    /// Records that the first `count` of these bytes crossed the socket at this time. A count of 0 received bytes means that the peer closed
+    /// the stream.
     pub(crate) fn record(&self, io: Io, pieces: &[&[u8]], count: usize, time_ns: u64) {
         let mut tap = self.tap.lock();
         let Some(tap) = tap.as_mut() else { return };

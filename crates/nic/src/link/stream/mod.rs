@@ -1,7 +1,7 @@
 //! TCP streams: the wire of iWARP.
 //!
-//! Every queue pair has a stream of its own, and one epoll set has all of them, so this link has one descriptor to sleep on. The
-//! bytes do not pass through [`Link`], which carries datagrams: the engine reads and writes each stream itself.
+//! Every queue pair has its own stream. One epoll set contains all of them, so this link has one descriptor to sleep on. The bytes
+//! do not pass through [`Link`], which carries datagrams: the engine reads and writes each stream itself.
 
 mod extras;
 mod socket;
@@ -47,14 +47,14 @@ impl StreamLink {
         &self.port
     }
 
-    /// The set in which its sockets are.
+    /// The epoll set of its sockets.
     pub(crate) fn sockets(&self) -> &Arc<Epoll> {
         &self.sockets
     }
 }
 
 impl Link for StreamLink {
-    /// Nothing makes packets for this link.
+    /// No packets are made for this link.
     fn send(&self, batch: &mut TxBatch) {
         batch.clear();
     }

@@ -31,7 +31,7 @@ impl StreamPiece<'_> {
         libc::iovec { iov_base: start.cast_mut().cast(), iov_len: len }
     }
 
-    /// Its bytes; none of a region, which is not used while streams are captured.
+    /// Its bytes. Empty for a region: streams that are captured have no external pieces.
     fn captured(&self) -> &[u8] {
         match self {
             StreamPiece::Bytes(bytes) => bytes,
@@ -40,14 +40,14 @@ impl StreamPiece<'_> {
     }
 }
 
-/// How bytes share TCP segments with those of later calls.
+/// How the bytes of one call share TCP segments with those of later calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Segmenting {
-    /// They share none.
+    /// They share no segment.
     EndsRecord,
-    /// More follow at once, so a segment that is not full waits for them.
+    /// More bytes follow immediately, so a segment that is not full waits for them.
     MoreFollows,
-    /// They leave at once.
+    /// They are sent immediately.
     Push,
 }
 
@@ -85,7 +85,7 @@ impl StreamSocket {
         extras: &Arc<StreamExtras>,
     ) -> io::Result<StreamSocket> {
         let socket = Socket::from(open_within_hard_limit(|| open_tcp(address.is_ipv4()))?);
-        // As siw: a program may have used the port for a socket of its own just before.
+        // As siw: the program may have used the port for its own socket just before.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
             socket.set_only_v6(only_v6)?;
@@ -144,12 +144,12 @@ impl StreamSocket {
         self.socket.tcp_mss().map_or(0, |len| len as usize)
     }
 
-    /// Reads what has arrived: `None` if that is nothing, no bytes if the peer has closed the stream.
+    /// Reads the received bytes: `None` if there are none, `Some(0)` if the peer has closed the stream.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let Some(extras) = &self.extras else {
             return unless_it_would_block((&self.socket).read(buffer));
         };
-        // A fault hits bytes only: neither a read that finds nothing nor the end of the stream.
+        // Faults apply to bytes only, neither to a read that finds none nor to the end of the stream.
         let fault = match extras.has_faults().then(|| self.peek()).transpose()? {
             Some(None) => return Ok(None),
             None | Some(Some(0)) => IoFault::None,
@@ -191,7 +191,7 @@ impl StreamSocket {
         unless_it_would_block(self.socket.peek(&mut [MaybeUninit::uninit()]))
     }
 
-    /// Whether bytes wait, which a fault may have left there.
+    /// Whether unread bytes wait in the socket because of an injected fault.
     pub(crate) fn has_unread(&self) -> bool {
         self.extras.is_some() && matches!(self.peek(), Ok(Some(1..)))
     }
@@ -209,7 +209,7 @@ impl StreamSocket {
         }
     }
 
-    /// Sends a frame of some hundred bytes, for which a new socket always has room.
+    /// Sends a frame of some hundred bytes, which always fits into the buffer of a new socket.
     pub(crate) fn send_frame(&self, frame: &[u8]) -> io::Result<()> {
         let pieces = [StreamPiece::Bytes(frame)];
         // SAFETY: no piece lies in a region.
@@ -278,7 +278,7 @@ impl StreamSocket {
         Ok(sent)
     }
 
-    /// Bytes that were sent and the peer has not acknowledged, the end of the stream among them.
+    /// Sent bytes that the peer has not acknowledged; the end of the stream counts as one.
     pub(crate) fn unacknowledged(&self) -> usize {
         let mut count: libc::c_int = 0;
         // SAFETY: the call writes one integer.
@@ -286,7 +286,7 @@ impl StreamSocket {
         if status == 0 { count as usize } else { 0 }
     }
 
-    /// Ends the stream. A forked child may have the socket too, so this does not wait for the last descriptor.
+    /// Ends the stream by `shutdown`: a forked child may hold the socket open, so closing the descriptor would not suffice.
     pub(crate) fn close(&self, how: Closing) {
         if let Some(extras) = &self.extras {
             extras.record_close(how);
@@ -347,7 +347,7 @@ impl AsFd for StreamListener {
     }
 }
 
-/// An address with IPv4 in its own form.
+/// An address, with IPv4-mapped IPv6 addresses converted to IPv4.
 fn plain(address: SockAddr) -> io::Result<SocketAddr> {
     let address = address.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
     Ok(match address.ip().to_canonical() {

@@ -1,7 +1,7 @@
-//! The stream of one connection as a capture shows it: TCP segments that are made up, each with one frame of MPA.
+//! The stream of one connection in a capture: synthetic TCP segments, each with one frame of MPA.
 //!
-//! Wireshark takes a segment for one FPDU. So bytes wait here until a frame is complete; the rest of a stream that ends inside one is written
-//! when the socket is closed.
+//! Wireshark expects one FPDU per segment. So the bytes of an incomplete frame wait here. If a stream ends inside a frame, the rest is
+//! written when the socket is closed.
 
 use super::socket::Closing;
 use crate::link::Capture;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// One direction.
 #[derive(Default)]
 struct Half {
-    /// The frame that is not complete.
+    /// The incomplete frame.
     bytes: Vec<u8>,
     /// Sequence number of the next segment.
     sequence: u32,

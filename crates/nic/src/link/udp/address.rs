@@ -1,4 +1,4 @@
-//! Socket addresses as the kernel writes them.
+//! Socket addresses in the kernel's format.
 
 use ferroce_proto::Gid;
 use ferroce_proto::wire::ROCE_UDP_PORT;
@@ -14,7 +14,7 @@ const LEN_V4: usize = 16;
 pub(super) struct SockAddr([u8; LEN_V6]);
 
 impl SockAddr {
-    /// Room for either kind.
+    /// The size of the longer kind, in bytes.
     pub(super) const CAPACITY: libc::socklen_t = LEN_V6 as libc::socklen_t;
 
     /// The RoCE port at a GID.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 const HEADER_LEN: usize = size_of::<libc::cmsghdr>();
 const ALIGN: usize = size_of::<usize>();
 
-/// What the sockets do unless a packet asks for something else, so that most packets carry no such message.
+/// The default hop limit of the sockets, so that most packets need no control message for it.
 pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// Traffic class and hop limit of the packets of a socket that carry no control message for them.
@@ -38,9 +38,8 @@ impl Control {
     /// Enough for the five messages that a received datagram can have.
     pub(super) const CAPACITY: usize = 160;
 
-    /// What a packet of this route needs beyond what the socket does anyway: source address and outgoing interface if
-    /// `pktinfo` gives an interface number (0: any), TOS, TTL unless it is that of the socket, and the segment length of a
-    /// batch.
+    /// The control messages for a packet of this route: source address and outgoing interface if `pktinfo` contains an interface
+    /// number (0: any), TOS and TTL unless they equal those of the socket, and the segment length of a GSO run.
     pub(super) fn for_route(
         route: &Route,
         of_socket: SocketDefaults,
@@ -165,11 +164,11 @@ impl Control {
 pub(super) struct Arrival {
     /// The address it was sent to.
     pub(super) dgid: Option<Gid>,
-    /// Several packets were merged; all but the last have this length.
+    /// Segment length of a GRO batch: all packets but the last have this length.
     pub(super) segment_len: Option<usize>,
     pub(super) tos: u8,
     pub(super) ttl: u8,
-    /// When the kernel received it, in nanoseconds since 1970; only where the link asks for it.
+    /// When the kernel received it, in nanoseconds since 1970; only if the link requests time stamps.
     pub(super) stamped_ns: Option<u64>,
 }
 

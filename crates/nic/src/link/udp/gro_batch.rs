@@ -1,7 +1,7 @@
 //! Splits a GRO batch into packets, verifies each, and keeps it or forwards it to its owner.
 //!
-//! A long batch is verified in chunks. Verifying the ICRC loads a packet into the nearest cache, and a packet that is placed
-//! right away is read from there. Verifying the whole batch first would evict its first packets again.
+//! A long batch is verified in chunks. Verifying the ICRC loads a packet into the L1 cache, and placing the packet immediately
+//! reads it from there. Verifying the whole batch first would evict its first packets.
 
 use super::UdpLink;
 use super::ident::IdentSequence;
@@ -17,7 +17,7 @@ use ferroce_proto::Gid;
 use ferroce_proto::wire::{FlowAddrs, ICRC_LEN, dest_qpn};
 use std::ops::Range;
 
-/// A datagram: one packet, or several that were merged.
+/// A datagram: one packet, or a GRO batch.
 #[derive(Debug)]
 pub(super) struct Datagram {
     pub(super) kind: SourceKind,
@@ -36,9 +36,9 @@ pub(super) struct PendingDatagram {
     datagram: Datagram,
     /// The number of its source.
     pub(super) source: usize,
-    /// Single-packet RX of the source learns from it.
+    /// Whether it updates the single-packet RX of the source.
     pub(super) teaches_single_rx: bool,
-    /// Where the next packet begins.
+    /// Offset of the next packet.
     start: usize,
     idents: IdentSequence,
     misrouted: Option<MisroutedRun>,
@@ -67,7 +67,7 @@ impl PendingDatagram {
         }
     }
 
-    /// Whether it is worth verifying in chunks.
+    /// Whether it is verified in chunks.
     pub(super) fn is_long(&self) -> bool {
         self.datagram.len > LONG_GRO_BATCH && !self.is_single()
     }
@@ -90,12 +90,12 @@ impl PendingDatagram {
         }
     }
 
-    /// Where it was sent to.
+    /// Its destination address.
     pub(super) fn dgid(&self) -> Gid {
         self.datagram.meta.dgid
     }
 
-    /// The identification of the last packet, if that was good.
+    /// The identification of the last good packet.
     pub(super) fn last_ident(&self) -> Option<u16> {
         self.idents.last()
     }
@@ -197,7 +197,7 @@ impl UdpLink {
         }
     }
 
-    #[inline] // nearly always there is none
+    #[inline] // nearly always there is no such run
     fn forward_run(&self, pending: &mut PendingDatagram, rx: &RxBatch) {
         if let Some(run) = pending.misrouted.take() {
             self.forward_some(&pending.datagram, run, rx);

@@ -1,21 +1,20 @@
-//! The IPv4 identification: covered by the ICRC, hidden from us.
+//! The IPv4 identification: the ICRC covers it, but a UDP socket does not provide it.
 //!
-//! `verify_icrc` computes which identification would make an ICRC right, so a damaged packet passes whenever that
-//! number looks believable: once in 2^15. Two things make it rare again. The guess of [`IdentSequence`] is nearly always right,
-//! and a source that has only ever used the small numbers of our own senders is not believed when it seems to use
-//! another ([`Sources`]).
+//! `verify_icrc` computes the identification for which an ICRC would match, so a damaged packet passes whenever that value is
+//! plausible: once in 2^15. Two mechanisms reduce this. The guess of [`IdentSequence`] is nearly always right. A source that has
+//! only used the small values of ferroce senders is not accepted with another value ([`Sources`]).
 
 use ferroce_proto::Gid;
 
-/// Our senders use 0 for a packet on its own and i for segment i; no batch has more segments.
+/// ferroce senders use 0 for a single packet and i for segment i of a GSO run; no run has more segments than this.
 const SMALL: u16 = 64;
-/// Longer than a foreign sender that counts up stays among the small numbers.
+/// More packets than a foreign sender, whose identification counts up, sends with small values.
 const KNOWN_AFTER: u32 = 128;
-/// So many refused packets without a good one between them are not damage, but a new sender behind the same port.
+/// This many rejected packets in a row indicate a new sender behind the same port, not damage.
 const FORGET_AFTER: u32 = 32;
 const TABLE_LEN: usize = 256;
 
-/// What is known about the identifications of each source.
+/// The history of identifications of each source.
 #[derive(Debug)]
 pub(super) struct Sources {
     table: Box<[Source; TABLE_LEN]>,
@@ -36,7 +35,7 @@ impl Default for Sources {
 }
 
 impl Sources {
-    /// Whether a packet of this source may have had this identification.
+    /// Whether this identification is plausible for a packet of this source.
     fn believe(&mut self, sgid: Gid, sport: u16, ident: u16) -> bool {
         let index = usize::from(sgid.0[15] ^ sgid.0[14].rotate_left(3) ^ sport as u8 ^ (sport >> 8) as u8);
         let source = &mut self.table[index % TABLE_LEN];
@@ -57,8 +56,8 @@ impl Sources {
     }
 }
 
-/// The identifications within packets that were merged. Segments of one batch count up; packets that were sent one by
-/// one all have the same.
+/// The identifications within a GRO batch. The segments of a GSO run count up; packets that were sent one by one all have the
+/// same.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IdentSequence {
     last: Option<u16>,
@@ -70,17 +69,17 @@ impl IdentSequence {
         IdentSequence { last: None, step: 1 }
     }
 
-    /// What the last good packet had.
+    /// The identification of the last good packet.
     pub(super) fn last(&self) -> Option<u16> {
         self.last
     }
 
-    /// What the next packet probably has.
+    /// The probable identification of the next packet.
     pub(super) fn guess(&self) -> u16 {
         self.last.map_or(0, |last| last.wrapping_add(self.step))
     }
 
-    /// The next packet would be right with this identification. Returns whether that is believed.
+    /// The ICRC of the next packet matches with this identification. Returns whether it is plausible.
     pub(super) fn accept(&mut self, sources: &mut Sources, sgid: Gid, sport: u16, ident: u16) -> bool {
         let believed = sgid.to_ipv4().is_none() || sources.believe(sgid, sport, ident);
         if believed {

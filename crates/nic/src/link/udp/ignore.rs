@@ -1,6 +1,6 @@
-//! Packets to groups that the kernel need not deliver: those from certain sockets of this host.
+//! Makes the kernel drop packets to multicast groups that come from certain sockets of this host.
 //!
-//! An optimisation: such packets neither wake the process nor fill the socket. The caller drops those that arrive nevertheless.
+//! This is an optimisation: such packets neither wake the process nor fill the socket. The caller drops those that still arrive.
 
 use super::UdpLink;
 use ferroce_proto::Gid;
@@ -9,7 +9,7 @@ use socket2::SockFilter;
 /// A socket that packets come from: its address, zero for any, and its port.
 pub(crate) type Origin = (Gid, u16);
 
-/// More are not worth a program that every packet runs through.
+/// Most origins in one filter, because every packet runs through the filter.
 const MOST_ORIGINS: usize = 64;
 
 /// Offsets from here on count from the IP header (`SKF_NET_OFF`); others count from the UDP header.
@@ -26,8 +26,8 @@ const DROP: u32 = 0;
 const KEEP: u32 = u32::MAX;
 
 impl UdpLink {
-    /// Has the kernel drop what comes from these sockets to groups that `counts` names; from all others of earlier calls it
-    /// is delivered again.
+    /// Makes the kernel drop packets from these sockets to the groups for which `counts` returns `true`. This replaces the origins
+    /// of earlier calls.
     pub(crate) fn ignore_in_groups(&self, origins: &[Origin], counts: impl Fn(Gid) -> bool) {
         // Another thread joins or leaves a group. The next call tries again.
         let Some(mut receiver) = self.receiver.try_lock() else { return };
@@ -35,7 +35,7 @@ impl UdpLink {
             if membership.ignored != origins {
                 let program = program(origins, membership.group.to_ipv4().is_some());
                 let attached = membership.sockets.iter().all(|socket| socket.attach_filter(&program).is_ok());
-                // Without it they are delivered.
+                // Without the filter the packets are delivered.
                 membership.ignored = if attached { origins.to_vec() } else { Vec::new() };
             }
         }

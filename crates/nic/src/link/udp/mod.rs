@@ -1,23 +1,23 @@
 //! RoCEv2 over UDP port 4791, without privilege, shared by the processes of one user.
 //!
-//! Packets are sent from a few sockets with source ports of their own and received on port 4791. Three facts shape the
-//! rest. The ICRC covers the IPv4 identification, which the kernel chooses (`send`). A steering program gives each packet to
-//! one of the processes that share the port (`steer`, `repair`, `probe`). Steering can be wrong (`link/shared_port.rs`).
+//! The link sends from a few sockets with their own source ports and receives on port 4791. Three facts determine the design.
+//! The ICRC covers the IPv4 identification, which the kernel chooses (`send`). A steering program assigns each packet to one of
+//! the processes that share the port (`steer`, `repair`, `probe`). Steering can be wrong (`link/shared_port.rs`).
 //!
-//! | file | what lives there |
+//! | file | contents |
 //! |---|---|
 //! | `open` | opening and closing: sockets, slot, membership in the group of processes |
 //! | `sockets` | options that make a socket speak RoCEv2 |
-//! | `owner` | who has the port when we cannot |
-//! | `send`, `tx_sockets` | packets out: GSO runs, refusals, and TX sockets |
-//! | `receive`, `source` | packets in, and which sockets to poll |
+//! | `owner` | which process has the port if binding fails |
+//! | `send`, `tx_sockets` | sending: GSO runs, errors of the kernel, and TX sockets |
+//! | `receive`, `source` | receiving, and which sockets to poll |
 //! | `gro_batch` | splits GRO batches and verifies their packets, long ones in chunks |
 //! | `single_rx` | single-packet RX: one small packet at a time, without control messages |
-//! | `ident` | which IPv4 identification a packet may have had |
+//! | `ident` | which IPv4 identifications are plausible for a packet |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
-//! | `multicast`, `ignore` | groups, and what the kernel need not deliver to them |
+//! | `multicast`, `ignore` | multicast groups, and packets to them that the kernel drops |
 //! | `interfaces` | the addresses of the machine |
-//! | `address`, `control`, `sys` | how to talk to the kernel; all `unsafe` of the hot path |
+//! | `address`, `control`, `sys` | system calls and their structures; all `unsafe` of the hot path |
 
 mod address;
 mod control;
@@ -67,7 +67,7 @@ pub struct UdpConfig {
     pub bind: Option<Vec<IpAddr>>,
     /// Send GSO runs where the path supports them.
     pub gso: bool,
-    /// Let the kernel merge runs of packets that arrive.
+    /// Let the kernel merge received packets (GRO).
     pub gro: bool,
     /// Source ports per source address, 1 to 16; the route's entropy picks one.
     pub send_sockets: usize,
@@ -75,7 +75,7 @@ pub struct UdpConfig {
     pub capture: Option<Arc<Capture>>,
     /// Let switches mark packets (ECN) instead of dropping them, and read the marks of arriving ones.
     pub ecn: bool,
-    /// Measure how long arriving packets wait in the socket, for congestion controls that use the RTT.
+    /// Measure how long received packets wait in the socket, for congestion controls that use the RTT.
     pub timestamps: bool,
     /// Where the registry of the host's processes lives, if not at [`ferroce_shm::registry::default_base`]. Processes that
     /// share an address must agree on it.
@@ -104,19 +104,19 @@ pub struct UdpLink {
     slot: u8,
     addresses: Vec<BoundAddress>,
     sender: Sender,
-    /// For packets that reach some by another way as well; opened when there are any.
+    /// Sends copies of packets that some receivers also get through shared memory; opened with the first such packet.
     echoer: OnceLock<Option<Sender>>,
     receiver: Mutex<Receiver>,
     port: Arc<SharedPort>,
     /// Whether the kernel reports traffic class and hop limit.
     reports_outer_fields: AtomicBool,
-    /// Readable while a multicast group has packets; there from the start, so that `wait_fds` never changes.
+    /// Readable while a multicast group has packets. Exists from the start, so that `wait_fds` never changes.
     group_poll: WaitSet,
     counters: Arc<RunningCounters>,
     capture: Option<Arc<Capture>>,
 }
 
-/// An address we receive on.
+/// An address on which the link receives.
 #[derive(Debug)]
 struct BoundAddress {
     addr: IpAddr,
@@ -124,7 +124,7 @@ struct BoundAddress {
 }
 
 impl BoundAddress {
-    /// The only address that packets arriving here can have been sent to, unless this is the wildcard.
+    /// The destination of all packets that this socket receives; `None` for the wildcard address.
     fn only_gid(&self) -> Option<Gid> {
         (!self.addr.is_unspecified()).then(|| Gid::from_ip(self.addr))
     }
@@ -136,28 +136,28 @@ impl UdpLink {
         self.slot
     }
 
-    /// How it shares its port with other processes.
+    /// Its part of the port that is shared with other processes.
     pub fn port(&self) -> &Arc<SharedPort> {
         &self.port
     }
 
-    /// Where it receives.
+    /// The addresses on which it receives.
     pub(crate) fn bound_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.iter().map(|bound| bound.addr)
     }
 
-    /// Publishes the source ports of its packets. Nobody else on this host can send from the same address and port.
+    /// Publishes the source ports of its packets. No other user of this host can send from the same address and port.
     pub(crate) fn publish_ports(&self, ports: SourcePorts) {
         self.sender.publish_ports(ports);
     }
 
-    /// The address, zero for none, and the port of the socket that [`Self::send_echoes`] uses for this route. It sends no
-    /// other packets.
+    /// The address (zero for none) and the port of the socket that [`Self::send_echoes`] uses for this route. This socket sends
+    /// no other packets.
     pub(crate) fn echo_socket(&self, route: &Route) -> Option<Origin> {
         self.echoer()?.socket_of(route)
     }
 
-    /// Sends packets that their receivers recognise by source address and port.
+    /// Sends copies of packets, which receivers recognise by their source address and port.
     pub(crate) fn send_echoes(&self, batch: &mut TxBatch) {
         if let Some(echoer) = self.echoer() {
             echoer.send(batch);
@@ -197,7 +197,7 @@ impl Link for UdpLink {
         self.leave(group)
     }
     fn capabilities(&self) -> Capabilities {
-        // A capture file needs the whole packet.
+        // A capture needs the whole packet in the batch.
         Capabilities { external_payloads: self.capture.is_none() }
     }
     fn counters(&self) -> LinkCounters {

@@ -1,7 +1,7 @@
 //! Multicast groups: one socket per group, bound to the group's address.
 //!
-//! The kernel gives a copy to every socket that joined, so processes need no steering. A socket of its own per group
-//! keeps the number of memberships per socket (20 by default) from limiting the number of groups.
+//! The kernel delivers a copy to every socket that joined, so no steering is needed. With one socket per group, the limit of
+//! memberships per socket (20 by default) does not limit the number of groups.
 
 use super::UdpLink;
 use super::ignore::Origin;
@@ -21,9 +21,9 @@ use std::os::fd::AsRawFd;
 pub(super) struct Membership {
     pub(super) group: Gid,
     joins: u32,
-    /// One, or one per interface where the group's address means something else on each.
+    /// One socket, or one per interface for groups with interface or link scope.
     pub(super) sockets: Vec<Socket>,
-    /// What the kernel does not deliver to them.
+    /// The origins whose packets the kernel drops.
     pub(super) ignored: Vec<Origin>,
 }
 
@@ -85,8 +85,8 @@ impl UdpLink {
     }
 }
 
-/// Interfaces to join on: every one that is up, or those that have one of the addresses we are bound to. Loopback is
-/// among them: two processes of one host meet there.
+/// The interfaces on which to join: all that are up, or those that have one of the bound addresses. This includes loopback, over
+/// which processes of one host reach each other.
 fn interfaces(group: IpAddr, bound: Option<&[IpAddr]>) -> io::Result<Vec<u32>> {
     let wanted = |addr: &IpAddr| bound.is_none_or(|list| list.contains(addr) || is_loopback_of(list, addr));
     let local = local_addresses()?;
@@ -98,7 +98,7 @@ fn interfaces(group: IpAddr, bound: Option<&[IpAddr]>) -> io::Result<Vec<u32>> {
     Ok(interfaces.into_iter().collect())
 }
 
-/// What succeeds, unless nothing does.
+/// The results of the successful attempts; an error if none succeeded.
 fn first_good<T>(interfaces: &[u32], attempt: impl FnMut(u32) -> io::Result<T>) -> io::Result<Vec<T>> {
     let (good, mut bad): (Vec<_>, Vec<_>) = interfaces.iter().copied().map(attempt).partition(Result::is_ok);
     match bad.pop() {

@@ -58,15 +58,15 @@ impl UdpLink {
         }
         if config.timestamps {
             for bound in &link.addresses {
-                // Without it, an RTT includes the time until this process has a processor.
+                // Without time stamps, an RTT includes the time until this process is scheduled.
                 let _ = sys::set_option(&bound.socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
             }
         }
         Ok(link)
     }
 
-    /// Leaves all addresses without losing a packet of the others: first nothing new comes, then what came by mistake is
-    /// forwarded, then the sockets are closed and the roster follows, all under one lock with the kernel.
+    /// Leaves all addresses without losing packets of other processes. First the steering excludes this process, then it forwards
+    /// misrouted packets, then it closes the sockets and updates the roster. The roster stays locked throughout.
     fn leave_addresses(&self, addresses: Vec<BoundAddress>) {
         let Some(mut receiver) = self.receiver.try_lock() else { return };
         receiver.is_closing = true;
@@ -85,7 +85,7 @@ impl UdpLink {
             }
             survivors
         });
-        // Only members of a group may attach a program, so a survivor has to; until then some packets are misrouted.
+        // Only a member of a group may attach a program, so a remaining process must do it. Until then some packets are misrouted.
         for (addr, slot) in left.unwrap_or_default() {
             self.port.request_reattach(slot, addr);
         }
@@ -100,7 +100,7 @@ impl Drop for UdpLink {
     }
 }
 
-/// Binds every address and joins its reuseport group, all of it while no other process joins or leaves.
+/// Binds every address and joins its reuseport group, while no other process joins or leaves.
 fn join_addresses(config: &UdpConfig, registry: &Registry) -> Result<(Vec<BoundAddress>, u128), LinkError> {
     let everywhere = [sockets::unspecified(true), sockets::unspecified(false)];
     let wanted = config.bind.as_deref().unwrap_or(&everywhere);
@@ -135,7 +135,7 @@ fn open_and_bind(addr: IpAddr, config: &UdpConfig) -> Result<socket2::Socket, Li
     Ok(socket)
 }
 
-/// Whether a machine without IPv6 answers like this.
+/// Whether this is the error of a machine without IPv6.
 fn is_missing(error: &LinkError) -> bool {
     match error {
         LinkError::NoSuchAddress { .. } => true,

@@ -1,4 +1,4 @@
-//! Names the process that has the port when we cannot bind it.
+//! Describes the process that has the port if binding fails.
 
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn find_owner(table: &str, port: u16) -> Option<(u32, u64)> {
     })
 }
 
-/// Describes the user. In a user namespace the kernel shows all unmapped users as one number, which belongs to nobody.
+/// Describes the user. In a user namespace the kernel reports all unmapped users as one number, the overflow user ID.
 fn user(uid: u32) -> String {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
     let is_stranger = number("/proc/sys/kernel/overflowuid") == Some(uid)

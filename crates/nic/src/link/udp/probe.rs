@@ -1,7 +1,7 @@
-//! Probes: datagrams that show a socket its index in its group.
+//! Probes: datagrams that reveal the index of a socket in its reuseport group.
 //!
-//! The steering program sends a probe to the index it names, so its receiver learns its own index independently of the
-//! roster.
+//! The steering program delivers a probe to the socket with the index in the probe, so the receiver gets its index independently
+//! of the roster.
 
 use super::steer::{PROBE_INDEX_AT, PROBE_MAGIC};
 use ferroce_proto::Gid;
@@ -11,21 +11,21 @@ const ROUND_AT: usize = 24;
 const ADDR_AT: usize = 32;
 const LEN: usize = 48;
 
-/// A question to the socket at one index.
+/// A probe to the socket at one index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
     /// The index.
     pub(super) index: u8,
-    /// Shows that a process of this user sent it.
+    /// Proves that a process of this user sent it.
     pub(super) token: u128,
     /// Probes of one round were sent together, lowest index first.
     pub(super) round: u64,
-    /// The bound address that is meant: a probe to all addresses can land at a socket bound to one.
+    /// The bound address of the target: a probe to the wildcard address can arrive at a socket bound to one address.
     pub(super) addr: Gid,
 }
 
 impl Probe {
-    /// As it travels.
+    /// Its wire format.
     pub(super) fn to_bytes(self) -> [u8; LEN] {
         let mut b = [0; LEN];
         b[..4].copy_from_slice(&PROBE_MAGIC.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Packets in: read in bulk, split, verified, and kept or forwarded to their owner.
+//! Receives packets: reads them in bulk, splits and verifies them, and keeps them or forwards them to their owner.
 
 use super::gro_batch::{Datagram, PendingDatagram};
 use super::ident::{IdentSequence, Sources};
@@ -22,32 +22,32 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
 /// How often a socket is polled before it is closed; each poll takes up to [`RX_BUFFERS`] datagrams.
 const LAST_POLLS: usize = 256;
-/// Bytes of a long GRO batch that are verified at a time: with their destination, half of the nearest cache.
+/// Bytes of a long GRO batch that are verified at a time: together with their destination, half of the L1 cache.
 const CHUNK: usize = 16 * 1024;
 
-/// State of the receiving half; one thread at a time has it.
+/// State of the receiving half. One thread at a time uses it.
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub(super) sources: Vec<Source>,
     pub(super) schedule: PollSchedule,
     pub(super) memberships: Vec<Membership>,
     pub(super) pace: Vec<RepairPace>,
-    /// Per address, what it is; `None` for the wildcard.
+    /// The GID of each bound address; `None` for the wildcard address.
     bound: Vec<Option<Gid>>,
-    /// Some address waits for the roster.
+    /// Whether a repair is outstanding because the roster was locked.
     pub(super) owes_repair: bool,
-    /// What a probe of one of our processes carries.
+    /// The token in probes of this user's processes.
     pub(super) token: u128,
-    /// The link is leaving: the roster is locked and must not be touched from here.
+    /// The link is closing: it holds the lock of the roster, so this module must not take it.
     pub(super) is_closing: bool,
     pub(super) idents: Sources,
     pub(super) prefixes: IcrcPrefix,
-    /// Datagrams of the last poll, in their order, that are not verified to the end.
+    /// Datagrams of the last poll that are not fully verified, in order.
     pending: VecDeque<PendingDatagram>,
     arrived: [InMessage; RX_BUFFERS],
 }
 
-/// Longest believable age. A longer one means that somebody set the clock.
+/// Longest plausible age. A longer one means that the clock was set.
 const MAX_AGE_NS: u64 = 4_000_000_000;
 
 /// How long ago the kernel received a packet, by the clock of its time stamps; 0 if the clock was set in between.
@@ -78,7 +78,7 @@ impl Receiver {
 }
 
 impl UdpLink {
-    /// Reads what has arrived. Of a long GRO batch only the first chunk is taken; the rest by [`Self::receive_rest`].
+    /// Receives new datagrams. Verifies only the first chunk of a long GRO batch; [`Self::receive_rest`] verifies the rest.
     pub(super) fn receive_new(&self, rx: &mut RxBatch, thorough: bool) -> usize {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
@@ -105,19 +105,19 @@ impl UdpLink {
         rx.len()
     }
 
-    /// Adds packets of what [`Self::receive_new`] read, and returns how many.
+    /// Adds further packets that [`Self::receive_new`] read, and returns their number.
     pub(super) fn receive_rest(&self, rx: &mut RxBatch) -> usize {
         let before = rx.len();
         self.verify_some(&mut self.receiver.lock(), rx);
         rx.len() - before
     }
 
-    /// Empties the sockets, so that packets for other processes find their way; our own are of no use any more.
+    /// Empties the sockets and forwards packets for other processes. Packets for this process are dropped: it is closing.
     pub(super) fn forward_rest(&self, receiver: &mut Receiver) {
         let mut rx = RxBatch::new();
         for index in 0..receiver.sources.len() {
             let is_address = matches!(receiver.sources[index].kind, SourceKind::Address(_));
-            // Bounded, for a flood must not keep us from closing.
+            // Bounded, so that a flood of packets cannot prevent closing.
             for _ in 0..LAST_POLLS {
                 rx.clear();
                 if !is_address || self.poll_source(receiver, index, &mut rx, 0) == 0 {
@@ -130,7 +130,7 @@ impl UdpLink {
         }
     }
 
-    /// Reads from one source into the buffers from `first_buffer` on and returns how many it filled.
+    /// Reads from one source into the buffers from `first_buffer` on. Returns how many buffers were filled.
     fn poll_source(
         &self,
         receiver: &mut Receiver,
@@ -159,7 +159,7 @@ impl UdpLink {
         };
         source.on_poll(calls, offer, filled, bytes);
         if let Some(merges) = source.change_of_gro() {
-            // The option exists on this kernel: it took it when the socket was opened.
+            // Cannot fail: the kernel accepted the option when the socket was opened.
             let _ = sys::set_option(&source.fd, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(merges));
         }
         if filled == 0 {
@@ -266,7 +266,7 @@ impl UdpLink {
         rx.has_more = !receiver.pending.is_empty();
     }
 
-    /// All packets of a datagram are verified: single-packet RX and steering learn from it.
+    /// All packets of a datagram are verified: updates single-packet RX and steering.
     fn on_verified(&self, receiver: &mut Receiver, pending: &PendingDatagram) {
         let Some(address) = pending.address() else { return };
         if pending.teaches_single_rx {
@@ -278,7 +278,7 @@ impl UdpLink {
         }
     }
 
-    /// Keeps a packet that came alone and was found good, if it is ours: what every small message is.
+    /// Keeps a verified single packet, if it belongs to this process. This is the case of every small message.
     #[inline]
     fn take_single(
         &self,
@@ -313,13 +313,13 @@ impl UdpLink {
                 }
             }
             Some(Forwarded::Reattach(addr)) => self.on_reattach(receiver, addr),
-            // An empty message only wakes.
+            // An empty message is a wake-up.
             None if len == 0 => {}
             None => add_alone(&self.counters.malformed, 1),
         }
     }
 
-    /// Takes a forwarded packet. One for yet another process is dropped: two processes with stale rosters would forward it for ever.
+    /// Takes a forwarded packet. Drops a packet for a third process: two processes could forward it to each other endlessly.
     fn take_forwarded_packet(&self, rx: &mut RxBatch, buffer: usize, range: Range<usize>, meta: RxMeta) {
         let packet = &rx.buffer(buffer)[range.clone()];
         let ours = |qpn| owner_of(qpn).is_none_or(|owner| owner == self.slot);

@@ -1,7 +1,7 @@
-//! Keeping the steering program in step with the kernel's order of sockets.
+//! Updates the steering program to match the kernel's order of sockets.
 //!
-//! Nothing here is needed for correctness: a misrouted packet is forwarded (`SharedPort`). It is needed for speed, so it
-//! runs after a misrouted packet, and rarely.
+//! This is an optimisation: misrouted packets are forwarded (`SharedPort`), which is slower. A repair runs after a misrouted
+//! packet, at a limited rate.
 
 use super::UdpLink;
 use super::probe::Probe;
@@ -15,13 +15,13 @@ use ferroce_shm::registry::Roster;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-/// Time between repairs, doubled each time that a repair finds nothing to do.
+/// Time between repairs, doubled after each repair that changes nothing.
 const SHORTEST_PAUSE_NS: u64 = 5_000_000;
 const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
-/// How long the receive path waits for the roster; others hold it for some tens of microseconds.
+/// How long the receive path waits for the lock of the roster, which others hold for some tens of microseconds.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// When an address may be repaired next, and which round of probes was answered.
+/// When an address may be repaired next, and the last answered round of probes.
 #[derive(Clone, Debug)]
 pub(super) struct RepairPace {
     not_before: Time,
@@ -48,7 +48,7 @@ impl RepairPace {
 }
 
 impl UdpLink {
-    /// A packet for `slot` arrived at our socket on address number `address`.
+    /// A packet for `slot` arrived at the socket of address number `address`.
     #[cold]
     pub(super) fn on_misdelivery(&self, receiver: &mut Receiver, address: usize, slot: u8) {
         let now = now();
@@ -58,8 +58,8 @@ impl UdpLink {
         }
     }
 
-    /// Drops the dead, steers anew, and asks the sockets where they stand if that is not certain. Returns whether the
-    /// roster changed.
+    /// Removes dead processes from the roster and attaches a new steering program. Sends probes if the order of the sockets is
+    /// uncertain. Returns whether the roster changed.
     fn repair(&self, receiver: &mut Receiver, address: usize, slot: u8) -> bool {
         if receiver.is_closing {
             return false;
@@ -75,8 +75,8 @@ impl UdpLink {
         receiver.owes_repair = receiver.pace.iter().any(|p| p.is_owed);
         let Ok(Some((dead, roster))) = outcome else { return false };
         receiver.token = roster.token;
-        // One death leaves one possible order. With more, or when the order seemed right and was not, only probes
-        // find the order.
+        // After one death the new order is known. After several, or if the roster lists the right owner and steering is wrong all the
+        // same, only probes can find the order.
         let order = roster.order(bound.addr);
         if dead > 1 || (dead == 0 && order.contains(&slot)) {
             self.send_probes(bound.addr, &roster);
@@ -97,15 +97,15 @@ impl UdpLink {
         }
     }
 
-    /// We stand at the index that the probe names. Only the first probe of a round counts: one that names an index behind
-    /// the last socket is delivered anywhere.
+    /// A probe arrived, so the socket has the index in the probe. Only the first probe of a round counts: the kernel delivers a
+    /// probe with an index behind the last socket to any socket.
     #[cold]
     pub(super) fn on_probe(&self, receiver: &mut Receiver, address: usize, probe: &Probe) {
         if receiver.is_closing {
             return;
         }
         let bound = &self.addresses[address];
-        // Checked before the roster is touched: a stranger's flood must not cost more than any other garbage.
+        // Checked before the roster is locked: a flood of forged probes must not cost more than other invalid packets.
         if probe.token != receiver.token {
             return add_alone(&self.counters.malformed, 1);
         }
@@ -114,7 +114,7 @@ impl UdpLink {
             return;
         }
         pace.round = Some(probe.round);
-        // A roster that stays busy loses this answer; the next misdelivered packet asks again.
+        // If the roster stays locked, this probe has no effect; the next misrouted packet triggers new probes.
         let _ = self.port.registry().try_update(PATIENCE, |_, roster| {
             if roster.confirm(bound.addr, probe.index.into(), self.slot) {
                 let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
@@ -122,7 +122,7 @@ impl UdpLink {
         });
     }
 
-    /// Tries again what the busy roster did not allow.
+    /// Retries the repairs that a locked roster prevented.
     #[cold]
     pub(super) fn repair_owed(&self, receiver: &mut Receiver) {
         for address in 0..receiver.pace.len() {
@@ -132,7 +132,7 @@ impl UdpLink {
         }
     }
 
-    /// Another process left this address in good order and cannot attach a program to a group it is no longer part of.
+    /// Another process has left this address regularly. It is no longer a member of the group, so it cannot attach a program.
     #[cold]
     pub(super) fn on_reattach(&self, receiver: &mut Receiver, addr: IpAddr) {
         if let Some(address) = self.addresses.iter().position(|a| a.addr == addr) {

@@ -1,4 +1,4 @@
-//! Packets out: packets of equal length become GSO runs, and several runs become one system call.
+//! Sends packets: combines packets of equal length into GSO runs, and several runs into one system call.
 
 use super::address::SockAddr;
 use super::control::{Control, effective_hop_limit, effective_traffic_class};
@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const FULL_TRIES: u32 = 3;
 const FULL_WAIT_MS: i32 = 1;
 
-/// Fewer packets, of fewer bytes together, leave one by one. Two of 1 KiB are enough for a batch: the ends of a message often
-/// are such a pair, and each packet that travels alone costs the receiver as much as a whole batch.
+/// Fewer packets with fewer bytes are sent one by one. Two packets of 1 KiB are enough for a GSO run: a message often ends with
+/// such a pair, and each separate packet costs the receiver as much as a whole GRO batch.
 const FEW: usize = 4;
 const FEW_BYTES: usize = 2048;
 
@@ -38,7 +38,7 @@ const FEW_BYTES: usize = 2048;
 #[derive(Debug)]
 pub(super) struct Sender {
     plan: Arc<Plan>,
-    /// The same, as batches see it.
+    /// The same, as the [`SocketChooser`] of batches.
     chooser: Arc<dyn SocketChooser>,
     /// Interface of each local address: IPv6 does not find it from the source address alone.
     interfaces: RwLock<HashMap<Gid, u32>>,
@@ -70,14 +70,14 @@ impl SocketChooser for Plan {
     }
 }
 
-/// Consecutive packets of one route that go out as one message.
+/// Consecutive packets of one route that are sent as one message.
 #[derive(Clone, Debug)]
 struct Run {
     packets: Range<usize>,
     segmented: bool,
 }
 
-/// Messages that wait for their system call, with the packets they hold.
+/// Messages of the next system call, with their packets.
 #[derive(Default)]
 struct Burst {
     messages: SmallVec<[OutMessage; TX_BURST]>,
@@ -111,8 +111,8 @@ impl Sender {
         batch.clear();
     }
 
-    /// Sends a batch of one packet that needs no control message and has the route of the last packet: what every small
-    /// message is. Declines if it is anything else, or the kernel refuses it.
+    /// Sends a batch of one packet that needs no control message and has the route of the last packet, as every small message
+    /// does. Declines any other batch, and if the kernel returns an error.
     #[inline]
     fn send_single(&self, batch: &mut TxBatch) -> Attempt {
         if self.capture.is_some() {
@@ -167,7 +167,7 @@ impl Sender {
         Some((if socket.is_bound { route.sgid } else { Gid::ZERO }, socket.port))
     }
 
-    /// Bytes to one address past all packet machinery (probes).
+    /// Sends raw bytes to one address, without ICRC and batch (probes).
     pub(super) fn send_raw(&self, to: Gid, bytes: &[u8]) {
         if let Some(from) = self.plan.tx_sockets.any(to.to_ipv4().is_some()) {
             let _ = sys::send_plain(from.socket.as_raw_fd(), bytes, &SockAddr::roce(to));
@@ -219,8 +219,8 @@ impl Sender {
         }
     }
 
-    /// Groups and link-local addresses of IPv6 mean nothing without an interface: that of the source address. For all
-    /// others 0, the kernel decides.
+    /// The interface for multicast groups and link-local addresses of IPv6, which require one: that of the source address. 0 for
+    /// all others, where the kernel chooses.
     fn interface_for(&self, route: &Route) -> u32 {
         if !needs_interface(route) {
             return 0;
@@ -283,9 +283,9 @@ impl Sender {
         }
     }
 
-    /// The kernel refused a message. A GSO run may be refused although its packets are not: the device cannot
-    /// compute checksums, or the segments are longer than the path takes (which older kernels report as EINVAL). So each
-    /// packet gets a second chance on its own.
+    /// The kernel returned an error for a message. It may refuse a GSO run although it accepts the packets: the device cannot compute
+    /// checksums, or the segments exceed the path MTU (which older kernels report as EINVAL). So each packet of the run is sent
+    /// again on its own.
     fn on_refused(&self, socket: &TxSocket, batch: &mut TxBatch, run: &Run, error: &io::Error) {
         let errno = error.raw_os_error();
         if !run.segmented || !matches!(errno, Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE)) {
@@ -328,8 +328,7 @@ impl Sender {
     }
 }
 
-/// Whether a GSO run costs less than its packets one by one: setting one up costs as much as sending
-/// another small packet or two.
+/// Whether a GSO run costs less than sending its packets one by one: its setup costs as much as one or two small packets.
 fn is_worth_segmenting(batch: &TxBatch, run: &Range<usize>) -> bool {
     run.len() >= FEW || (run.len() > 1 && batch.run_len(run) >= FEW_BYTES)
 }
@@ -339,7 +338,7 @@ fn needs_interface(route: &Route) -> bool {
     first == 0xff || (first == 0xfe && second & 0xc0 == 0x80)
 }
 
-/// Whether the same call may succeed a moment later. A refused connection is the echo of an earlier packet.
+/// Whether the same call may succeed later. ECONNREFUSED reports the ICMP error of an earlier packet.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR | libc::ECONNREFUSED))
 }

@@ -13,14 +13,14 @@ use ferroce_proto::wire::{Bth, FlowAddrs, FlowIcrc, ICRC_LEN, IcrcPrefix, verify
 
 /// Consecutive single packets after which single-packet RX starts.
 const SINGLES: u32 = 8;
-/// The identification of a packet that our senders send on its own.
+/// The identification of a single packet of a ferroce sender.
 const ALONE: u16 = 0;
-/// Where the destination queue pair stands in a packet.
+/// The bytes of a packet that contain the destination QPN.
 const QPN_AT: std::ops::Range<usize> = 5..8;
-/// Lengths that are tried on a datagram which may be a GRO batch, so that garbage costs no more than a long packet: so
-/// many for the expected address, and as many for all other addresses together, at least one each.
+/// Most lengths tried on a datagram that may be a GRO batch, so that an invalid datagram costs no more than a long packet. This
+/// many apply to the expected address, and as many to all other addresses together, at least one each.
 const MOST_LENGTHS: usize = 64;
-/// Local addresses that are tried on a packet.
+/// Most local addresses tried on a packet.
 const MOST_ADDRESSES: usize = 64;
 
 /// The state of single-packet RX on one socket.
@@ -31,7 +31,7 @@ pub(super) struct SingleRx {
     known: Option<KnownFlow>,
 }
 
-/// The flow of the last packet that was as expected, and the ICRC state that its packets have in common.
+/// The flow of the last packet that matched the expectation, and the ICRC state that its packets share.
 #[derive(Debug)]
 struct KnownFlow {
     from: SockAddr,
@@ -43,7 +43,7 @@ struct KnownFlow {
 /// The destination and the segments of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Where it was sent to.
+    /// Its destination address.
     pub(super) dgid: Gid,
     /// Length of each of its packets but the last.
     pub(super) segment_len: usize,
@@ -55,19 +55,19 @@ impl SingleRx {
         (self.singles >= SINGLES).then_some(self.dgid)
     }
 
-    /// A datagram came and its layout is certain. `ident` is the identification of its last packet.
+    /// Records a datagram with a certain layout. `ident` is the identification of its last packet.
     pub(super) fn on_datagram(&mut self, dgid: Gid, is_single: bool, ident: Option<u16>) {
         let like_the_last = is_single && ident == Some(ALONE) && (dgid == self.dgid || self.singles == 0);
         self.singles = if like_the_last { (self.singles + 1).min(SINGLES) } else { 0 };
         self.dgid = dgid;
     }
 
-    /// A datagram was not the expected single packet.
+    /// Records that a datagram was not the expected single packet.
     pub(super) fn on_mismatch(&mut self) {
         self.singles = 0;
     }
 
-    /// The outer headers of a datagram that is one packet of the last flow, sent on its own. `None` if it may be anything else.
+    /// The outer headers of a datagram, if it is a single packet of the last flow; otherwise `None`.
     #[inline]
     pub(super) fn match_last(&self, from: &SockAddr, datagram: &[u8]) -> Option<&RxMeta> {
         let known = self.known.as_ref()?;
@@ -83,7 +83,7 @@ impl SingleRx {
     }
 }
 
-/// Whether a datagram is one packet of this flow that our senders sent on its own.
+/// Whether a datagram is a single packet of a ferroce sender on this flow.
 #[inline]
 pub(super) fn is_alone(prefixes: &mut IcrcPrefix, flow: &FlowAddrs, datagram: &[u8]) -> bool {
     datagram.len() >= Bth::LEN + ICRC_LEN
@@ -100,8 +100,8 @@ fn fits(flow: &FlowAddrs, datagram: &[u8]) -> bool {
 
 /// Finds the layout of a datagram that was expected to be one packet of `flow`; `None` if no ICRC matches.
 ///
-/// Mostly it is a GRO batch of that flow. Only other datagrams are tried with the other addresses of this machine, because
-/// listing those allocates.
+/// Mostly it is a GRO batch of that flow. Only if that does not match are the other addresses of this machine tried, because
+/// listing them allocates.
 #[cold]
 pub(super) fn detect_layout(flow: &FlowAddrs, datagram: &[u8]) -> Option<Layout> {
     let local = || local_addresses().unwrap_or_default().into_iter().map(|a| Gid::from_ip(a.addr));
@@ -119,7 +119,7 @@ fn detect_among<A: Iterator<Item = Gid>>(
         let flows: Vec<_> = local.take(MOST_ADDRESSES).map(|dgid| FlowAddrs { dgid, ..*flow }).collect();
         let lengths = (MOST_LENGTHS / flows.len().max(1)).max(1);
         let own = flows.iter().find_map(|f| own_layout(f, datagram, lengths));
-        // The identification of a foreign sender can be anything; it is the weakest evidence.
+        // A foreign sender can use any identification, so this match is the weakest evidence.
         own.or_else(|| {
             let mut fitting = std::iter::once(flow).chain(&flows);
             let found = fitting.find(|f| verify_icrc(f, ALONE, datagram).is_some())?;
@@ -128,7 +128,7 @@ fn detect_among<A: Iterator<Item = Gid>>(
     })
 }
 
-/// The layout of a datagram that our senders sent on this flow: one packet, or a GRO batch.
+/// The layout of a datagram of ferroce senders on this flow: one packet, or a GRO batch.
 fn own_layout(flow: &FlowAddrs, datagram: &[u8], lengths: usize) -> Option<Layout> {
     let segment_len =
         if fits(flow, datagram) { Some(datagram.len()) } else { first_packet_len(flow, datagram, lengths) };

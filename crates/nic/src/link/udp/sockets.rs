@@ -1,4 +1,4 @@
-//! The sockets of the link and the options that make them speak RoCEv2.
+//! The sockets of the link and their options for RoCEv2.
 
 use super::control::SocketDefaults;
 use super::sys::set_option;
@@ -13,9 +13,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Source ports that RoCEv2 senders use (annex A17.4.5.1: entropy in the dynamic range).
 const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 0xC000..=0xFFFF;
-/// The port range is large; a machine that refuses this many in a row has no ports at all.
+/// Most source ports to try. The range is large, so after this many failures in a row no port is free.
 const PORT_TRIES: usize = 128;
-/// Asked for; the kernel grants what `net.core.rmem_max` allows.
+/// Requested size of socket buffers; the kernel grants what `net.core.rmem_max` allows.
 const BUFFER_BYTES: usize = 8 << 20;
 /// These two are not in the `libc` crate.
 const IPV6_MULTICAST_ALL: libc::c_int = 29;
@@ -26,7 +26,7 @@ const UDP_NO_CHECK6_RX: libc::c_int = 102;
 pub(super) struct TxSocket {
     pub(super) socket: Socket,
     pub(super) port: u16,
-    /// Whether packets leave with the address it is bound to; else each must name its source.
+    /// Whether it is bound to its source address; otherwise each packet needs a control message with its source.
     pub(super) is_bound: bool,
     /// Traffic class and hop limit of packets without a control message.
     pub(super) defaults: SocketDefaults,
@@ -40,7 +40,7 @@ pub(super) fn open_receive_socket(addr: IpAddr, cfg: &UdpConfig) -> io::Result<S
     socket.set_reuse_port(true)?;
     let on: libc::c_int = 1;
     let off: libc::c_int = 0;
-    // A socket bound to one address receives for that address only, and each control message costs.
+    // A socket bound to one address receives packets to that address only, so it needs no control message for the destination.
     let tell_address = libc::c_int::from(addr.is_unspecified());
     if addr.is_ipv4() {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, tell_address)?;
@@ -62,7 +62,7 @@ pub(super) fn open_receive_socket(addr: IpAddr, cfg: &UdpConfig) -> io::Result<S
     Ok(socket)
 }
 
-/// Has the kernel report traffic class and hop limit of what arrives.
+/// Makes the kernel report traffic class and hop limit of received packets.
 pub(super) fn report_outer_fields(socket: &Socket, is_ipv4: bool) -> io::Result<()> {
     let on: libc::c_int = 1;
     if is_ipv4 {
@@ -79,7 +79,7 @@ pub(super) fn bind(socket: &Socket, addr: IpAddr) -> Result<(), LinkError> {
     bind_in_scope(socket, addr, 0)
 }
 
-/// The same, for an address that counts on one interface only; 0 for the others.
+/// The same, for an address that is valid on one interface only; `scope` is 0 for all others.
 pub(super) fn bind_in_scope(socket: &Socket, addr: IpAddr, scope: u32) -> Result<(), LinkError> {
     let mut addr = SocketAddr::new(addr, ROCE_UDP_PORT);
     if let SocketAddr::V6(v6) = &mut addr {
@@ -92,13 +92,13 @@ pub(super) fn bind_in_scope(socket: &Socket, addr: IpAddr, scope: u32) -> Result
     })
 }
 
-/// Opens a socket that sends from `addr`, or from any address if that is the wildcard, with a source port of its own and
-/// these defaults.
+/// Opens a socket that sends from `addr`, or from any address if that is the wildcard, with its own source port and these
+/// defaults.
 ///
 /// Unconnected and with "don't fragment": only then does the kernel write identification 0, which the ICRC covers.
 ///
-/// `reserves`: nobody else on this host can send from `addr` with the same port. A socket that is bound to the port at another address of
-/// the host could: it may name any local address as the source of a packet (`IP_PKTINFO`).
+/// `reserves`: no other user of this host can send from `addr` with the same port. Otherwise a socket that is bound to the port at another
+/// address of the host could do so: it may set any local address as the source of a packet (`IP_PKTINFO`).
 pub(super) fn open_tx_socket(addr: IpAddr, defaults: SocketDefaults, reserves: bool) -> io::Result<TxSocket> {
     let is_ipv4 = addr.is_ipv4();
     let socket = open(is_ipv4)?;
@@ -141,7 +141,7 @@ pub(super) fn open_tx_socket(addr: IpAddr, defaults: SocketDefaults, reserves: b
     Ok(TxSocket { socket, port, is_bound: !addr.is_unspecified(), defaults, _reservation: reservation })
 }
 
-/// Nobody reads this socket: what is sent to its port must not pile up in it.
+/// Drops all packets to a socket that is never read, so that they do not fill its buffer.
 fn drop_arrivals(socket: &Socket) -> io::Result<()> {
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
     socket.attach_filter(&[drop_all])
@@ -172,7 +172,7 @@ fn open(is_ipv4: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// As large as allowed. With the right to do so, past the limit for everybody; a small buffer is no error.
+/// Enlarges a buffer as far as allowed, with CAP_NET_ADMIN beyond the system's limit. A small buffer is not an error.
 fn enlarge(socket: &Socket, forced: libc::c_int, ordinary: libc::c_int) {
     let bytes = BUFFER_BYTES as libc::c_int;
     if set_option(socket, libc::SOL_SOCKET, forced, bytes).is_err() {

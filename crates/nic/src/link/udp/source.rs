@@ -13,7 +13,7 @@ const IDLE_AFTER: u32 = 64;
 /// ...and is polled only every so many calls.
 const IDLE_EVERY: u32 = 32;
 
-/// After so many polls without a packet, each call polls several times: the way from the application to the socket and back
+/// After this many polls without a packet, each call polls several times: the path from the application to the socket and back
 /// takes nearly as long as a poll.
 const WAITING_AFTER: u32 = 4;
 const POLLS_WHILE_WAITING: u64 = 4;
@@ -24,7 +24,7 @@ pub(super) const LONG_GRO_BATCH: usize = 16 * 1024;
 /// Consecutive single packets after which GRO is switched off. A socket with GRO takes nearly 0.2 µs longer per packet.
 const CALM: u32 = 256;
 
-/// What arrives at a socket.
+/// The kind of datagrams that a socket receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SourceKind {
     /// Packets to the address with this number.
@@ -40,7 +40,7 @@ pub(super) enum SourceKind {
 pub(super) struct Source {
     pub(super) kind: SourceKind,
     pub(super) fd: RawFd,
-    /// Polls without a packet since the last one with.
+    /// Consecutive polls without a packet.
     misses: u32,
     /// Buffers to offer to the next poll. One for single-packet RX, because each further one costs the kernel a check of an
     /// empty queue; more for a stream.
@@ -78,13 +78,13 @@ impl Source {
         if self.misses >= WAITING_AFTER { POLLS_WHILE_WAITING } else { 1 }
     }
 
-    /// Learns from a call that polled `polls` times, offered `offered` buffers and filled `filled` of them with `bytes`. Full
-    /// GRO batches are taken two at a time: the sender waits for their acknowledgement, and the cache holds no more.
+    /// Updates the state after a call that polled `polls` times, offered `offered` buffers and filled `filled` of them with
+    /// `bytes`. At most two full GRO batches are received at a time: the sender waits for their ACK, and the cache holds no more.
     pub(super) fn on_poll(&mut self, polls: u64, offered: usize, filled: usize, bytes: usize) {
         self.misses = if filled > 0 { 0 } else { self.misses.saturating_add(1) };
         let most = if bytes > filled * LONG_GRO_BATCH { 2 } else { RX_BUFFERS };
         let is_full = filled == offered && polls == 1;
-        // One full poll is a message, a second one right behind it the beginning of a stream.
+        // One full poll is a message. A second one immediately after it is the beginning of a stream.
         self.offer = match is_full && (self.was_full || offered > 1) {
             true => (self.offer * 2).min(most),
             false => filled.clamp(1, most),
@@ -97,8 +97,8 @@ impl Source {
         }
     }
 
-    /// Whether to switch GRO on or off now; `None` to leave it. It is switched off only when the socket was empty a moment ago:
-    /// single-packet RX does not see the segment length of batches that are merged already.
+    /// Whether to switch GRO on or off; `None` for no change. GRO is switched off only after a poll that found the socket empty,
+    /// because single-packet RX does not get the segment length of datagrams that are merged already.
     pub(super) fn change_of_gro(&mut self) -> Option<bool> {
         let wanted = match self.merges? {
             true => self.singles < CALM || self.misses == 0 || self.single_rx.expected().is_none(),

@@ -1,17 +1,17 @@
-//! Which of the sockets on one port gets a packet: a classic BPF program that reads the destination QPN.
+//! The steering program: a classic BPF program that selects the socket of a packet by the destination QPN.
 //!
 //! The high eight bits of a QPN are the slot of the process that owns it. All processes own QP1, so for its packets the
-//! program reads on: a message of connection management contains the communication id of its receiver, whose high eight bits
+//! program reads further: a message of connection management contains the communication id of its receiver, whose high eight bits
 //! are the slot too. A REQ contains a service id instead; a sender on this host, which finds the listener in the registry, writes the slot into
 //! reserved bytes of the MAD ([`SLOT_HINT_AT`]). Everything else (requests from other hosts, unknown numbers) goes to a
 //! socket that the kernel picks by hashing the flow.
 
 use crate::link::SLOT_HINT_AT;
 
-/// First word of a probe, where a packet has its opcode: 0xff is reserved for manufacturers (IBA 9.2.1), so that
-/// no packet begins like this.
+/// First word of a probe, in the position of the opcode of a packet. Opcode 0xff is reserved for manufacturers (IBA 9.2.1), so
+/// no packet begins with it.
 pub(super) const PROBE_MAGIC: u32 = 0xff_f3_77_0c;
-/// Byte of a probe that names the index it wants to reach.
+/// Byte of a probe that contains the index of the target socket.
 pub(super) const PROBE_INDEX_AT: usize = 4;
 
 /// Byte of a packet that holds the high bits of the destination QPN.

@@ -1,7 +1,7 @@
-//! The system calls of the UDP link, behind signatures that cannot be misused.
+//! The system calls of the UDP link, behind safe signatures.
 //!
-//! All `unsafe` of this link is here. Addresses and control messages are built and read as plain bytes, so only the
-//! calls themselves need trust.
+//! All `unsafe` of this link is here. Addresses and control messages are built and read as plain bytes, so only the calls
+//! themselves are `unsafe`.
 
 use super::address::SockAddr;
 use super::control::Control;
@@ -27,7 +27,7 @@ pub(super) struct OutMessage {
     pub(super) packets: Range<usize>,
 }
 
-/// What arrived with a message.
+/// The source, control messages and length of a received message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InMessage {
     pub(super) from: SockAddr,
@@ -74,10 +74,10 @@ pub(super) fn attach_steering(socket: &impl AsRawFd, program: &[libc::sock_filte
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, fprog)
 }
 
-/// Sends at most [`TX_BURST`] messages out of `batch` and returns how many the kernel took. An error speaks of the first
-/// message; those behind it were not tried.
+/// Sends at most [`TX_BURST`] messages of `batch` and returns how many the kernel took. An error concerns the first message; the
+/// others were not tried.
 ///
-/// One message goes out by the call that costs least. All calls here bypass the C library's wrappers, which spend time
+/// A single message uses the cheapest system call. All calls here bypass the C library's wrappers, which spend time
 /// on thread cancellation.
 pub(super) fn send_messages(fd: RawFd, batch: &TxBatch, messages: &[OutMessage]) -> io::Result<usize> {
     if let [one] = messages
@@ -153,7 +153,7 @@ fn send_many(fd: RawFd, batch: &TxBatch, messages: &[OutMessage]) -> io::Result<
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
-/// Receives one message into each of the `buffer_len` pieces of `memory`, as many as are there and `into` has places.
+/// Receives messages into pieces of `buffer_len` bytes of `memory`, at most `into.len()` messages.
 pub(super) fn receive_messages(
     fd: RawFd,
     memory: &mut [u8],
@@ -227,7 +227,7 @@ pub(super) fn receive_plain(fd: RawFd, buffer: &mut [u8], into: &mut InMessage, 
     (0, polls)
 }
 
-/// Waits until the socket takes more, at most `timeout_ms`.
+/// Waits until the socket is writable, at most `timeout_ms`.
 pub(super) fn wait_writable(fd: RawFd, timeout_ms: i32) {
     let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one valid `pollfd`.

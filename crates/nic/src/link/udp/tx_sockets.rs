@@ -1,8 +1,8 @@
 //! TX sockets.
 //!
-//! Each pair of source address and hop limit gets a few sockets of its own with its first packet. Such a socket needs no
-//! control message for either, which makes the shortest send a third cheaper. Source addresses that cannot be bound
-//! (link-local ones need an interface) or exceed the table use a socket that is bound to no address.
+//! Each pair of source address and hop limit gets its own few sockets with its first packet. Their packets need no control
+//! message for either, which makes the shortest send a third cheaper. Source addresses that cannot be bound (link-local ones
+//! need an interface) or exceed the table use an unbound socket.
 
 use super::control::{DEFAULT_HOP_LIMIT, SocketDefaults, effective_hop_limit};
 use super::sockets::{TxSocket, open_tx_socket, unspecified};
@@ -25,18 +25,18 @@ const MOST_ADDRESSES: usize = 64;
 #[derive(Debug)]
 pub(super) struct TxSockets {
     per_address: usize,
-    /// Of every packet whose route has none.
+    /// Traffic class of packets whose route has none.
     traffic_class: u8,
     any_v4: TxSocket,
     /// Missing where the machine has no IPv6.
     any_v6: Option<TxSocket>,
     /// Filled from the front; never changed once filled, so readers need no lock.
     addresses: Box<[OnceLock<Address>]>,
-    /// How many are filled. Threads get the numbers of sockets from [`Self::choose`], which reads this first: an order that
-    /// ThreadSanitizer sees, while that of `OnceLock` is hidden in the standard library.
+    /// How many are filled. [`Self::choose`] reads this before it returns the number of a socket. ThreadSanitizer recognises this
+    /// order, but not that of `OnceLock`, which is hidden in the standard library.
     filled: AtomicUsize,
     adding: Mutex<()>,
-    /// Where local peers read the ports of these sockets.
+    /// The table in which local peers read the ports of these sockets.
     published: OnceLock<SourcePorts>,
 }
 
@@ -75,7 +75,7 @@ impl TxSockets {
         })
     }
 
-    /// Publishes the ports of all sockets, those that follow too. Called before the first packet is sent.
+    /// Publishes the ports of all sockets, including those opened later. Called before the first packet is sent.
     pub(super) fn publish(&self, ports: SourcePorts) {
         let _adding = self.adding.lock();
         [Some(&self.any_v4), self.any_v6.as_ref()]
@@ -107,7 +107,7 @@ impl TxSockets {
         filled.iter().position(|address| address.get().is_some_and(is_it))
     }
 
-    /// The socket with this number, which [`Self::choose`] gave.
+    /// The socket with this number, which [`Self::choose`] returned.
     pub(super) fn socket(&self, number: u16) -> &TxSocket {
         let (address, index) = (usize::from(number) / MOST_SOCKETS, usize::from(number) % MOST_SOCKETS);
         let of_address = self.addresses.get(address).and_then(OnceLock::get);
@@ -153,7 +153,7 @@ impl TxSockets {
     }
 }
 
-/// Whether a machine without IPv6 answers like this.
+/// Whether this is the error of a machine without IPv6.
 pub(super) fn has_no_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL | libc::EPROTONOSUPPORT))
 }

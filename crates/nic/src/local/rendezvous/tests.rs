@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const LEN: u32 = 100_000;
 const PACKETS: u32 = LEN.div_ceil(ferroce_proto::qp::LARGE_SEGMENT);
 const PSN: Psn = Psn::new(0x1234);
-/// Nothing is ever mapped there.
+/// An address at which nothing is ever mapped.
 const NOWHERE: u64 = 0x1000;
 
 /// A NIC with a queue pair and some memory.
@@ -90,7 +90,7 @@ fn record_of(to: Qpn, psn: Psn, packets: u32, source: SourceRef) -> Vec<u8> {
     bytes[..len].to_vec()
 }
 
-/// Sends bytes as if the queue pair of `from` had.
+/// Sends bytes as if they came from the queue pair of `from`.
 fn inject(from: &End, bytes: &[u8]) {
     inject_by(&*from.nic.inner().engine.link, from, bytes);
 }
@@ -211,7 +211,7 @@ fn records_that_cannot_be_are_dropped() {
     let (before, nobody) = (drops(&b, DropReason::NoSuchQp), Qpn::new(b.qp.qpn().value() ^ 1));
     inject(&a, &record(nobody, PSN, PACKETS, good));
     until(&b, "nobody is there", || drops(&b, DropReason::NoSuchQp) > before);
-    // Too early: asked for. A repetition: acknowledged.
+    // A record that comes too early is requested again. A repeated one is acknowledged.
     inject(&a, &record(b.qp.qpn(), PSN.plus(7), PACKETS, good));
     until(&b, "it asks for what is missing", || naks(&b) == 1);
     inject(&a, &record(b.qp.qpn(), PSN.minus(PACKETS), PACKETS, good));
@@ -232,11 +232,11 @@ fn what_its_sender_gave_up_is_not_taken() {
     assert_eq!(until(&b, "it refuses", || naks(&b) == 1), []);
 }
 
-/// Pages of our own, registered for messages and nothing else.
+/// New pages, registered for messages only.
 fn pages(end: &End, fill: u8) -> (MemoryRegion, usize) {
     const PAGES: usize = 1 << 16;
     let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: fresh pages, which stay until the process ends, and are filled before anybody else knows of them.
+    // SAFETY: fresh pages, which stay until the process ends. They are filled before any other code has their address.
     let at = unsafe {
         let at = libc::mmap(std::ptr::null_mut(), PAGES, rights, how, -1, 0);
         assert_ne!(at, libc::MAP_FAILED);
@@ -279,7 +279,7 @@ fn what_can_be_mapped_is_read_there_and_nowhere_else() {
     let there: Vec<u8> = a.bytes[..LEN as usize].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
     assert!(rendezvous_send(inside, mr.rkey()).iter().all(|&byte| byte == 0x77));
     assert_eq!(fetched(), 1);
-    // Bytes that are not the region's, and a key that nobody has: the kernel reads them, as it would without a key.
+    // Bytes outside the region, and a key of no region: the kernel reads them, as without a key.
     assert!(rendezvous_send(outside, mr.rkey()) == there);
     assert!(
         rendezvous_send(inside, ferroce_proto::RKey(mr.rkey().0 ^ 0x100)).iter().all(|&byte| byte == 0x77)
@@ -295,7 +295,7 @@ fn what_can_be_mapped_is_read_there_and_nowhere_else() {
     assert_eq!(fetched(), 2);
 }
 
-/// A program that registers for every message, and sends none of them to a local peer, is spared the pages after a while.
+/// A program may register memory for every message and send none of them to a local peer. After a while its pages are no longer moved.
 #[test]
 fn pages_that_nobody_fetches_from_are_moved_into_memfds_for_a_while() {
     let [a, b] = ["127.43.5.1", "127.43.5.2"].map(|address| end(address, LinkChoice::Auto));
@@ -310,7 +310,7 @@ fn pages_that_nobody_fetches_from_are_moved_into_memfds_for_a_while() {
     };
     let (kept, is_memfd) = backed();
     assert!(is_memfd);
-    // Sent from: that one is no reason to stop.
+    // A region that messages are sent from does not count.
     post_recv(&b);
     let sges = [kept.sge(0, 40_000)];
     let (op, flags, payload) = (SendOp::Send, SendFlags::SIGNALED, Payload::Sges(&sges));

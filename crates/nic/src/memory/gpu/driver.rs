@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A `CUcontext`, a `CUstream` or a `CUevent`: a pointer that only the driver follows.
+/// A `CUcontext`, a `CUstream` or a `CUevent`: a pointer that only the driver dereferences.
 pub(super) type Handle = usize;
 
 library_functions! {
@@ -63,7 +63,7 @@ library_functions! {
 #[derive(Clone, Copy)]
 pub(super) struct IpcHandle(pub(super) [u64; 8]);
 
-/// What a search found in the library.
+/// The functions found in the library.
 struct Loaded {
     driver: Driver,
     ipc: Option<IpcFunctions>,
@@ -97,19 +97,19 @@ pub(super) fn driver() -> Option<&'static Driver> {
     loaded().map(|loaded| &loaded.driver)
 }
 
-/// What opens memory of other processes, if the driver can.
+/// The functions that open memory of other processes, if the driver has them.
 pub(super) fn ipc() -> Option<&'static IpcFunctions> {
     loaded().and_then(|loaded| loaded.ipc.as_ref())
 }
 
-/// The same for memory of `cuMemCreate`.
+/// The functions that open memory of `cuMemCreate`, if the driver has them.
 pub(super) fn vmm() -> Option<&'static VmmFunctions> {
     loaded().and_then(|loaded| loaded.vmm.as_ref())
 }
 
 fn loaded() -> Option<&'static Loaded> {
     static LOADED: OnceLock<Loaded> = OnceLock::new();
-    /// What [`libraries_loaded`] returned before the last search, which found nothing. The search opens files.
+    /// The result of [`libraries_loaded`] before the last unsuccessful search. The search opens files, so it is not repeated needlessly.
     static SEARCHED_AT: AtomicU64 = AtomicU64::new(0);
     if let Some(loaded) = LOADED.get() {
         return Some(loaded);

@@ -1,8 +1,8 @@
 //! Memory of a GPU that another process of this host registered (CUDA IPC).
 //!
-//! The process that registers memory exports the allocation that it is in: the driver gives it a handle, or for memory of `cuMemCreate` a
-//! [descriptor](vmm), which other processes of the host open. What cannot be exported (memory of `cudaMallocAsync`) or opened is copied through host
-//! memory, as for any peer.
+//! The process that registers memory exports its allocation: the driver returns a handle, or for memory of `cuMemCreate` a
+//! [descriptor](vmm). Other processes of the host open it. Memory that cannot be exported (`cudaMallocAsync`) or opened is copied through
+//! host memory, as for any peer.
 
 mod vmm;
 
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 
-/// What another process needs to open the allocation that a range of a GPU's memory is in. The range may reach beyond the allocation at one end.
+/// Exports the allocation that contains a range of a GPU's memory. The range may reach beyond the allocation at one end.
 pub(crate) fn export(gpu: u8, addr: usize, len: usize) -> Option<(GpuAllocation, Option<OwnedFd>)> {
     let functions = ipc()?;
     let Gpu { driver, context, .. } = *Gpu::at(gpu);
@@ -45,11 +45,11 @@ struct Exported {
     start: u64,
     len: usize,
     handle: GpuHandle,
-    /// What keeps a descriptor open.
+    /// Keeps the descriptor open.
     fd: Option<OwnedFd>,
 }
 
-/// Exports the allocation that an address is in, if it is one of `cuMemAlloc`.
+/// Exports the allocation that contains an address, if `cuMemAlloc` allocated it.
 fn export_handle(functions: &IpcFunctions, addr: usize) -> Result<Exported, c_int> {
     let (mut start, mut len, mut handle) = (0, 0, IpcHandle([0; 8]));
     // SAFETY: the driver writes to these numbers only, and checks the address.
@@ -67,8 +67,8 @@ fn uuid_of(functions: &IpcFunctions, device: c_int) -> Option<[u64; 2]> {
     Some(uuid)
 }
 
-/// The number in this process of the GPU with this UUID, ready for copies. Only a GPU that the program uses: a context on another one would take
-/// hundreds of megabytes.
+/// Opens the GPU with this UUID and returns its number in this process. Only a GPU that the program uses: a context on another one would
+/// take hundreds of megabytes.
 fn gpu_with(functions: &IpcFunctions, uuid: [u64; 2]) -> Option<u8> {
     let driver = driver()?;
     let mut count = 0;
@@ -101,7 +101,7 @@ pub(crate) struct OpenedAllocation {
 /// How an allocation is closed.
 #[derive(Clone, Copy)]
 enum Close {
-    /// Not at all: it is this process's own.
+    /// Not at all: it belongs to this process.
     Nothing,
     /// The driver opened a handle.
     Handle,
@@ -110,7 +110,7 @@ enum Close {
 }
 
 impl OpenedAllocation {
-    /// Opens an allocation that another process exported. Whatever that process published, the driver only opens what was exported for others.
+    /// Opens an allocation that another process exported. The driver opens only exported allocations, even if the published data is forged.
     pub(crate) fn open(allocation: &GpuAllocation, owner: Option<&Owner>) -> Option<OpenedAllocation> {
         let functions = ipc()?;
         let gpu = gpu_with(functions, allocation.uuid)?;
@@ -127,7 +127,7 @@ impl OpenedAllocation {
                 "the {len} bytes at {start:#x} of GPU {gpu} of a local peer are copied through host memory: {why}"
             ));
         }).ok()?;
-        // Not as many bytes as the other process claims, but as many as there are.
+        // Limit the published length to the real one.
         Some(OpenedAllocation { gpu, there, here, len: len.min(allocation.len as usize), close })
     }
 
@@ -144,7 +144,7 @@ impl OpenedAllocation {
         })
     }
 
-    /// Bytes of the local peer as this process sees them, if all of them are in the allocation.
+    /// The bytes of the local peer at their address in this process, if all of them are in the allocation.
     pub(crate) fn here(&self, there: Span) -> Option<Span> {
         let offset = there.start.checked_sub(self.there)?;
         let is_inside = offset <= self.len && there.len <= self.len - offset;
@@ -157,11 +157,11 @@ impl Drop for OpenedAllocation {
         let Some(functions) = ipc().filter(|_| !matches!(self.close, Close::Nothing)) else { return };
         let Gpu { driver, context, .. } = *Gpu::at(self.gpu);
         let Ok(_entered) = Entered::new(driver, context) else { return };
-        // Every copy that used it was waited for. A driver that has shut down refuses, and has closed it.
+        // Every copy that used it is done. A driver that has shut down returns an error, and has already closed it.
         match self.close {
             Close::Nothing => {}
             Close::Handle => {
-                // SAFETY: opened by us.
+                // SAFETY: this process opened it.
                 unsafe { (functions.close)(self.here as u64) };
             }
             Close::Mapping(len) => vmm::close(self.here as u64, len),
@@ -169,7 +169,7 @@ impl Drop for OpenedAllocation {
     }
 }
 
-/// Opens a handle. Returns the first byte, the length and how it is closed; or why not.
+/// Opens a handle. Returns the address of the first byte, the length, and how to close it.
 fn open_handle(functions: &IpcFunctions, handle: IpcHandle) -> Result<(usize, usize, Close), WhyNot> {
     let (mut here, mut start, mut len) = (0, 0, 0);
     // SAFETY: the driver writes to these numbers only, and checks the handle.
@@ -189,7 +189,7 @@ fn open_handle(functions: &IpcFunctions, handle: IpcHandle) -> Result<(usize, us
 enum WhyNot {
     /// This function of the driver returned an error.
     Driver(&'static str, c_int),
-    /// The kernel does not give us its descriptor.
+    /// The kernel did not copy its descriptor.
     Fd(std::io::Error),
 }
 
@@ -202,8 +202,8 @@ impl std::fmt::Display for WhyNot {
     }
 }
 
-/// Copies between spans of this process, one behind the other, and one span that is as long as all of them: towards that one, or from it. Any of
-/// them may be in the memory of a GPU. Waits for the copies, even if the driver reported an error. Declines if no GPU is involved.
+/// Copies between the concatenated `near` spans and the `far` span, which is as long as all of them: towards `far`, or from it. Any of them
+/// may be in the memory of a GPU. Waits for the copies, even if the driver reported an error. Declines if no GPU is involved.
 #[cold]
 pub(crate) fn exchange(near: &[Span], far: Span, towards_far: bool) -> Attempt {
     debug_assert_eq!(near.iter().map(|span| span.len).sum::<usize>(), far.len);
@@ -218,8 +218,8 @@ pub(crate) fn exchange(near: &[Span], far: Span, towards_far: bool) -> Attempt {
         let there = Span { start: at, ..far };
         at += span.len;
         let (to, from) = if towards_far { (there, span) } else { (span, there) };
-        // SAFETY: the bytes are those of a request, or came from `Region` checks whose locks are held; or they are memory of a local peer that is mapped
-        // or opened here and stays as long as the caller holds it. All of them stay until the copies were waited for below.
+        // SAFETY: the bytes are those of a request, or came from `Region` checks whose locks are held, or are memory of a local peer that is
+        // mapped or opened here and stays while the caller holds it. All of them stay valid until the copies are waited for below.
         unsafe { copying.issue_between(functions, to, from, span.len) }
     });
     let is_done = copying.wait().and(issued).is_ok();
@@ -233,7 +233,7 @@ impl Copying {
     /// Issues a copy between bytes of which at least one side is in the memory of a GPU. The driver checks the addresses there.
     ///
     /// # Safety
-    /// The bytes stay until the GPU is done, and nobody uses those that are written.
+    /// The bytes stay valid until the copy is done, and those that are written are not accessed until then.
     unsafe fn issue_between(
         &mut self,
         functions: &IpcFunctions,

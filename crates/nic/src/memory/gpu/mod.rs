@@ -1,4 +1,4 @@
-//! Memory of a GPU, which only the CUDA driver can copy.
+//! Memory of a GPU: only the CUDA driver can copy it.
 //!
 //! This module never loads the driver library: a program with a device pointer has loaded it. In a program without it, each registration
 //! costs two calls into the loader.
@@ -6,11 +6,11 @@
 //! All copies run on one stream per GPU, in its primary context, so they take effect in the order in which they are issued. The stream does
 //! not wait for the default stream: kernels there may wait for the very bytes that are copied.
 //!
-//! Memory that another process of this host registered is [opened](ipc) where the driver can, so that one copy of the GPU does for both.
+//! Memory that another process of this host registered is [opened](ipc) where the driver can do so. Then one copy by the GPU suffices.
 //!
-//! A copy takes several microseconds, whatever its length, and so does waiting for it. So the packets of a message are
-//! [gathered](writes) in pinned host memory, copied in large pieces, and waited for once, with the last packet: it precedes the
-//! completion and the ACK. Messages are [read ahead](reads) in large pieces.
+//! A copy takes several microseconds, whatever its length, and so does waiting for it. So the packets of an arriving message are
+//! [gathered](writes) in pinned host memory and copied in large pieces. The NIC waits for the copies once, with the last packet, before
+//! the completion and the ACK. Messages to send are [read ahead](reads) in large pieces.
 
 mod driver;
 mod ipc;
@@ -40,7 +40,7 @@ pub(super) use reads::{Fetched, fetch, read};
 pub(crate) use reads::{ReadAhead, answers_of};
 
 const CU_STREAM_NON_BLOCKING: c_uint = 1;
-/// The answer to a device number beyond [`MAX_GPUS`].
+/// The status for a device number beyond [`MAX_GPUS`].
 const CUDA_ERROR_INVALID_DEVICE: c_int = 101;
 
 /// The driver pins whole pages.
@@ -49,7 +49,7 @@ const PAGE: usize = 4096;
 /// Data that arrives at a queue pair, as part of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessagePart {
-    /// The queue pair: the address of its data.
+    /// The queue pair, identified by the address of its data.
     pub(crate) qp: usize,
     pub(crate) placement: Placement,
 }
@@ -89,24 +89,24 @@ fn fault(addr: usize, len: usize, status: c_int) -> MemoryFault {
 struct Gpu {
     driver: &'static Driver,
     context: Handle,
-    /// Held during each copy that is waited for, so that an atomic, which takes two, is one step for all operations of this process.
+    /// Held during each synchronous copy. An atomic takes two copies, and is thus atomic among the operations of this process.
     queue: Mutex<Queue>,
-    /// The buffers that nobody uses, the one that was used last at the end.
+    /// The unused buffers; the most recently used one is at the end.
     free: Mutex<VecDeque<Buffer>>,
 }
 
-/// The stream, and what is on the way to it or through it.
+/// The stream, and the messages whose copies are pending.
 struct Queue {
     stream: Handle,
-    /// Copies were issued that nobody has waited for.
+    /// Whether issued copies have not been waited for.
     is_busy: bool,
-    /// The messages that arrive, those that started last at the end.
+    /// The arriving messages, in the order in which they started.
     batches: Vec<Batch>,
-    /// The messages that are read ahead, the one that was read last at the end.
+    /// The messages that are read ahead; the most recently read one is at the end.
     readers: Vec<Reader>,
 }
 
-/// What GPUs copied for all devices of this process.
+/// The number of copies by GPUs for all devices of this process.
 pub(crate) struct Copies {
     /// One-sided operations and messages, between both ends.
     direct: AtomicU64,
@@ -126,7 +126,7 @@ impl Copies {
 
 const MAX_GPUS: usize = 64;
 
-/// The GPUs that regions were registered on, by their number. They stay open: the next region is likely to be on the same one.
+/// The GPUs with registered regions, by their number. They stay open, because the next region is likely to be on the same one.
 static GPUS: [OnceLock<Gpu>; MAX_GPUS] = [const { OnceLock::new() }; MAX_GPUS];
 /// Whether any GPU is open.
 static ANY_OPEN: AtomicBool = AtomicBool::new(false);
@@ -155,7 +155,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// What a retained context needs for copies.
+    /// Creates the stream and the buffers for copies in a retained context.
     fn in_context(driver: &'static Driver, context: Handle, index: u8) -> Result<Gpu, c_int> {
         let _entered = Entered::new(driver, context)?;
         let mut stream = 0;
@@ -170,7 +170,7 @@ impl Gpu {
         GPUS[usize::from(index)].get().expect("a region on it was registered")
     }
 
-    /// Makes the copies of other threads wait.
+    /// Locks the GPU for copies; those of other threads wait.
     fn lock(&'static self) -> Copying {
         Copying { gpu: self, entered: None, queue: self.queue.lock() }
     }
@@ -179,7 +179,7 @@ impl Gpu {
 /// A GPU that is locked for copies by this thread.
 struct Copying {
     gpu: &'static Gpu,
-    /// Only the driver needs the context, and packets that are gathered do not need the driver.
+    /// Set with the first call of the driver: gathering packets needs neither the driver nor its context.
     entered: Option<Entered>,
     queue: MutexGuard<'static, Queue>,
 }
@@ -197,7 +197,7 @@ impl Copying {
     /// Issues a copy to the GPU.
     ///
     /// # Safety
-    /// The `len` bytes at `from` stay until the GPU is done.
+    /// The `len` bytes at `from` stay valid until the copy is done.
     unsafe fn issue_to_gpu(&mut self, to: usize, from: *const u8, len: usize) -> Result<(), c_int> {
         let driver = self.driver()?;
         self.queue.is_busy = true;
@@ -208,7 +208,7 @@ impl Copying {
     /// Issues a copy from the GPU.
     ///
     /// # Safety
-    /// The `len` bytes at `to` stay, and nobody uses them, until the GPU is done.
+    /// The `len` bytes at `to` stay valid and are not accessed until the copy is done.
     unsafe fn issue_to_host(&mut self, to: *mut u8, from: usize, len: usize) -> Result<(), c_int> {
         let driver = self.driver()?;
         self.queue.is_busy = true;
@@ -216,7 +216,7 @@ impl Copying {
         check(unsafe { (driver.copy_to_host)(to.cast(), from as u64, len, self.queue.stream) })
     }
 
-    /// Waits until the GPU is done with all copies.
+    /// Waits until all copies are done.
     fn wait(&mut self) -> Result<(), c_int> {
         if !self.queue.is_busy {
             return Ok(());
@@ -250,7 +250,7 @@ impl Copying {
         issued.and(self.wait())
     }
 
-    /// Issues all copies, and waits for them. What was read ahead is forgotten.
+    /// Issues all copies and waits for them. Discards the data that was read ahead.
     fn settle(&mut self) {
         self.issue_all();
         self.queue.readers.clear();
@@ -259,8 +259,8 @@ impl Copying {
     }
 }
 
-/// Copies into the memory of a GPU; `data` is as long as the span. Data before the last part of its message may be visible only with it.
-#[inline(never)] // as the other copies: the paths of host memory need the registers
+/// Copies into the memory of a GPU; `data` is as long as the span. Parts of a message may become visible only with its last part.
+#[inline(never)] // as the other copies, to keep registers free for the paths of host memory
 pub(super) fn write(gpu: u8, span: Span, data: &[u8], part: MessagePart) -> Result<(), MemoryFault> {
     let mut copying = Gpu::at(gpu).lock();
     let outcome = match part.placement {
@@ -270,8 +270,8 @@ pub(super) fn write(gpu: u8, span: Span, data: &[u8], part: MessagePart) -> Resu
     outcome.map_err(|status| fault(span.start, span.len, status))
 }
 
-/// Replaces eight bytes by what `change` makes of them, and returns the original value. One step for all operations of this process; kernels
-/// may see it as two.
+/// Replaces eight bytes with the result of `change` and returns the original value. Atomic among the operations of this process, but not
+/// to kernels of the GPU.
 #[inline(never)]
 pub(super) fn atomic(gpu: u8, span: Span, change: impl FnOnce(u64) -> u64) -> Result<u64, MemoryFault> {
     let mut copying = Gpu::at(gpu).lock();
@@ -282,12 +282,12 @@ pub(super) fn atomic(gpu: u8, span: Span, change: impl FnOnce(u64) -> u64) -> Re
     outcome.map(|()| original).map_err(|status| fault(span.start, span.len, status))
 }
 
-/// Waits for all copies on a GPU: memory there is about to be given back to the program.
+/// Waits for all copies on a GPU: a region there is deregistered or changed.
 pub(super) fn settle(gpu: u8) {
     Gpu::at(gpu).lock().settle();
 }
 
-/// Waits for the copies of a queue pair that stops: the program may use its buffers from then on.
+/// Waits for the copies of a queue pair that stops: afterwards the program may reuse its buffers.
 #[cold]
 pub(crate) fn settle_stopped(qp: usize) {
     if !ANY_OPEN.load(Relaxed) {

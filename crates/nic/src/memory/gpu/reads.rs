@@ -1,7 +1,7 @@
 //! Reads messages ahead, in large pieces: while the packets of one piece leave, the GPU copies the next.
 //!
-//! What was read ahead may serve only the message that it was read for: the program may change the memory before the next one. A message
-//! always starts at the first byte of an entry or of a READ, and that byte is always read anew.
+//! Data that was read ahead is used only for its own message, because the program may change the memory before the next one. A message
+//! always starts at the first byte of an entry or of a READ, and this byte is always read again.
 
 use super::staging::{BUFFER_LEN, BufferGuard};
 use super::{Copying, Gpu, fault};
@@ -11,23 +11,23 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// Messages that are read ahead at a time.
+/// Most messages that are read ahead at a time.
 const READERS: usize = 8;
-/// Pieces of each: one that leaves, one that is copied.
+/// Pieces of each message: one that is sent, one that is copied.
 const PIECES: usize = 2;
 
-/// How bytes that are read lie in their message.
+/// The position of a read in its message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAhead {
-    /// Whose message it is; 0 if nothing is read ahead.
+    /// The reader of the message; 0 disables reading ahead.
     pub(crate) reader: usize,
-    /// Bytes of the entry or the READ behind them.
+    /// Bytes of the entry or the READ that follow.
     pub(crate) behind: usize,
     /// They are the first ones of the entry or the READ.
     pub(crate) is_first: bool,
 }
 
-/// The reader of the READ responses of a queue pair; its own address is that of its requests.
+/// The reader of the READ responses of a queue pair. The reader of its requests is its own address.
 pub(crate) fn answers_of(qp: usize) -> usize {
     qp + 1
 }
@@ -56,7 +56,7 @@ struct Piece {
     start: usize,
     len: usize,
     buffer: Arc<BufferGuard>,
-    /// Of the copy, if it was waited for.
+    /// The outcome of the copy, once it was waited for.
     outcome: Option<Result<(), c_int>>,
 }
 
@@ -66,16 +66,16 @@ impl Reader {
     }
 }
 
-/// Bytes in a buffer, which nobody else uses meanwhile.
+/// Bytes in a buffer, which is not reused while this exists.
 pub(crate) struct StagedBytes {
     _buffer: Arc<BufferGuard>,
     span: Span,
 }
 
 impl StagedBytes {
-    /// Copies them; returns how many they are.
+    /// Copies the bytes and returns their number.
     fn copy_to(&self, out: &mut [u8]) -> usize {
-        // SAFETY: the buffer has so many bytes, and the GPU is done with it. `out` may be longer.
+        // SAFETY: the span lies in the buffer, and the copy into it is done. `out` may be longer.
         let bytes = unsafe { std::slice::from_raw_parts(self.span.start as *const u8, self.span.len) };
         out[..bytes.len()].copy_from_slice(bytes);
         bytes.len()
@@ -86,12 +86,12 @@ impl StagedBytes {
 pub(crate) enum Fetched {
     /// In a buffer.
     StagedBytes(StagedBytes),
-    /// In memory of its own.
+    /// In its own allocation.
     Copied(Vec<u8>),
 }
 
 impl Fetched {
-    /// Where it is, as long as it exists.
+    /// The bytes of the copy. Valid while `self` exists.
     pub(crate) fn span(&self) -> Span {
         match self {
             Fetched::StagedBytes(staged) => staged.span,
@@ -144,7 +144,7 @@ impl Copying {
         if !ahead.is_first
             && let Some(reader) = known.take_if(continues)
         {
-            // More READs that continue it may have arrived.
+            // Further READs of the peer may continue it.
             return Some(Reader { retransmitted_to: 0, end: reader.end.max(end + ahead.behind), ..reader });
         }
         let continues_there = known.as_ref().is_some_and(|reader| reader.retransmitted_to == span.start);
@@ -156,7 +156,7 @@ impl Copying {
         None
     }
 
-    /// Forgets the messages that a queue pair was reading ahead. Returns whether there were any.
+    /// Discards the messages that a queue pair was reading ahead. Returns whether there were any.
     pub(super) fn end_readers(&mut self, qp: usize) -> bool {
         let before = self.queue.readers.len();
         self.queue.readers.retain(|reader| reader.id != qp && reader.id != answers_of(qp));
@@ -194,16 +194,16 @@ impl Copying {
                 return Ok(());
             }
         }
-        // No buffer is free, or the memory ends within a piece: the error of exactly these bytes counts.
+        // No buffer is free, or a piece reaches beyond valid memory. Read exactly these bytes, so that only their own error counts.
         self.read_now(span.start + done, &mut out[done..])
     }
 
-    /// The next bytes of a message, at most so many.
+    /// The next bytes of a message, at most `most`.
     fn next(&mut self, reader: &mut Reader, most: usize) -> Option<StagedBytes> {
         self.issue_ahead(reader);
         let piece = reader.pieces.front_mut()?;
         if piece.outcome.is_none() {
-            // Nobody else has the buffer before its bytes are there.
+            // The buffer has no other owner before its copy is done.
             piece.outcome = Some(self.wait_for(Arc::get_mut(&mut piece.buffer)?));
         }
         piece.outcome?.ok()?;
@@ -224,7 +224,7 @@ impl Copying {
         while reader.pieces.len() < PIECES && reader.issued < reader.end {
             let Some(mut buffer) = self.take_buffer() else { break };
             let (start, len) = (reader.issued, BUFFER_LEN.min(reader.end - reader.issued));
-            // SAFETY: nobody reads the buffer before `wait_for`.
+            // SAFETY: the buffer is not read before `wait_for`.
             let issued = unsafe { self.issue_to_host(buffer.at(0), start, len) };
             self.mark(&mut buffer);
             let outcome = issued.err().map(Err);

@@ -1,4 +1,4 @@
-//! Pinned host memory, which the GPU reads and writes while the processor does something else.
+//! Pinned host memory, which the GPU reads and writes asynchronously.
 
 use super::driver::{Driver, Handle, check};
 use super::{COPIES, Copying, Gpu};
@@ -7,7 +7,7 @@ use std::ffi::c_uint;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of a buffer: a copy of so many takes several times as long as starting it.
+/// Bytes of a buffer. A copy of this length takes several times as long as starting it.
 pub(super) const BUFFER_LEN: usize = 512 << 10;
 /// Buffers per GPU.
 const BUFFERS: usize = 32;
@@ -21,20 +21,20 @@ pub(super) struct Buffer {
     start: usize,
     /// Recorded behind the last copy from it or to it.
     event: Handle,
-    /// Nobody has waited for the event.
+    /// The event has not been waited for.
     is_busy: bool,
 }
 
-/// Buffers of a GPU whose context is current. None if the driver refuses: then nothing is gathered or read ahead.
+/// Allocates the buffers of a GPU whose context is current. Returns none if the driver fails; then nothing is gathered or read ahead.
 pub(super) fn allocate(driver: &'static Driver, gpu: u8) -> VecDeque<Buffer> {
-    // Not memory of the driver: that would vanish with its context (`cudaDeviceReset`), and the processor writes here without asking it.
+    // Not memory of the driver: it would be freed with its context (`cudaDeviceReset`), while the processor writes to it.
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping of memory.
     let memory = unsafe { libc::mmap(std::ptr::null_mut(), BUFFERS * BUFFER_LEN, prot, flags, -1, 0) };
     if memory == libc::MAP_FAILED {
         return VecDeque::new();
     }
-    // SAFETY: whole pages that nobody else uses.
+    // SAFETY: whole pages of the new mapping.
     if check(unsafe { (driver.pin)(memory, BUFFERS * BUFFER_LEN, CU_MEMHOSTREGISTER_PORTABLE) }).is_err() {
         // SAFETY: as above; the driver has not pinned them.
         unsafe { libc::munmap(memory, BUFFERS * BUFFER_LEN) };
@@ -83,7 +83,7 @@ impl Drop for BufferGuard {
 }
 
 impl Copying {
-    /// A buffer for a copy from the GPU. The GPU may still use it: the stream keeps the order.
+    /// A buffer for a copy from the GPU. An earlier copy may still use it: the stream keeps the order.
     pub(super) fn take_buffer(&mut self) -> Option<BufferGuard> {
         let free = |gpu: &Gpu| gpu.free.lock().pop_front().map(|buffer| BufferGuard(Some(buffer)));
         if let Some(buffer) = free(self.gpu) {
@@ -102,7 +102,7 @@ impl Copying {
         Some(buffer)
     }
 
-    /// Marks the end of the copies that use a buffer so far.
+    /// Records the buffer's event behind the copies issued so far.
     pub(super) fn mark(&mut self, buffer: &mut Buffer) {
         buffer.is_busy = true;
         COPIES.staged.fetch_add(1, Relaxed);

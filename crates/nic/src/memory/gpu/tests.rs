@@ -1,4 +1,4 @@
-//! Against a driver that copies immediately, and fails copies when it is told to.
+//! Tests with a fake driver that copies immediately, and fails copies on request.
 
 use super::driver::Driver;
 use super::*;
@@ -130,7 +130,7 @@ fn messages_are_gathered_and_keep_their_failure() {
     FAILS.store(false, Relaxed);
     assert!(place(32, 40, Placement::Last).is_err() && place(32, 32, Placement::More).is_err());
     assert!(place(16, 48, Placement::Last).is_ok(), "another queue pair");
-    // The memory of the queue pair is reused for another one.
+    // Another queue pair may have the same address.
     settle_stopped(32);
     assert!(place(32, 56, Placement::Last).is_ok());
 }

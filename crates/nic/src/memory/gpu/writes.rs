@@ -4,16 +4,16 @@ use super::Copying;
 use super::staging::{BUFFER_LEN, BufferGuard};
 use std::ffi::c_int;
 
-/// The message that arrives at a queue pair. Exists from its first part that is not its last, until its last. If a copy fails, it exists
-/// until the queue pair stops, so that the failure is reported to the message, whoever issued the copy.
+/// A message that arrives at a queue pair in several parts. It exists from the first part to the last. If a copy fails, it exists until the
+/// queue pair stops, so that the failure is reported to this message even if another one caused the copy.
 pub(super) struct Batch {
     pub(super) qp: usize,
-    /// Where on the GPU the gathered bytes belong.
+    /// The address on the GPU of the gathered bytes.
     start: usize,
     /// Bytes gathered.
     len: usize,
     buffer: Option<BufferGuard>,
-    /// Of the copies issued so far.
+    /// The outcome of the copies issued so far.
     outcome: Result<(), c_int>,
 }
 
@@ -45,7 +45,7 @@ impl Copying {
             let batch = &mut self.queue.batches[at];
             let (now, later) = left.split_at(left.len().min(BUFFER_LEN - batch.len));
             if let Some(buffer) = &batch.buffer {
-                // SAFETY: the buffer is ours, and has room for so many bytes.
+                // SAFETY: the batch owns the buffer, which has space for these bytes.
                 unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), buffer.at(batch.len), now.len()) };
             }
             batch.len += now.len();
@@ -57,7 +57,7 @@ impl Copying {
         self.queue.batches[at].outcome
     }
 
-    /// Adds the result of a copy to those of a message, and returns the sum.
+    /// Combines the result of a copy with the outcome of its message, and returns the new outcome.
     fn note(&mut self, at: usize, result: Result<(), c_int>) -> Result<(), c_int> {
         let outcome = &mut self.queue.batches[at].outcome;
         *outcome = outcome.and(result);
@@ -67,7 +67,7 @@ impl Copying {
     /// Copies the last part of a message, and waits for all of it.
     pub(super) fn finish(&mut self, qp: usize, start: usize, data: &[u8]) -> Result<(), c_int> {
         let Some(at) = self.find_batch(qp) else { return self.write_now(start, data) };
-        // Its result is noted too.
+        // Its result is part of the batch's outcome.
         let _ = self.gather(qp, start, data);
         self.issue(at);
         let waited = self.wait();
@@ -76,7 +76,7 @@ impl Copying {
         Ok(())
     }
 
-    /// Copies what a queue pair that stops has gathered, without waiting, and forgets its messages. Returns whether there were any.
+    /// Issues the copy of the data that a stopping queue pair has gathered, and removes its batch. Returns whether there was one.
     pub(super) fn end_batch(&mut self, qp: usize) -> bool {
         let found = self.find_batch(qp);
         found.inspect(|&at| {
@@ -86,25 +86,25 @@ impl Copying {
         found.is_some()
     }
 
-    /// Issues the copy of what a message has gathered.
+    /// Issues the copy of the gathered bytes of a message.
     fn issue(&mut self, at: usize) {
         let batch = &mut self.queue.batches[at];
         let (start, len) = (batch.start, std::mem::take(&mut batch.len));
         let Some(mut buffer) = batch.buffer.take() else { return };
-        // SAFETY: nobody writes to the buffer before `wait_for`.
+        // SAFETY: the buffer is not written before `wait_for`.
         let issued = unsafe { self.issue_to_gpu(start, buffer.at(0), len) };
         self.mark(&mut buffer);
         // Reported with a later part of the message.
         let _ = self.note(at, issued);
     }
 
-    /// Issues the copy of what the oldest message has gathered. Returns whether there is one.
+    /// Issues the copy of the oldest message with gathered bytes. Returns whether there is one.
     pub(super) fn issue_oldest(&mut self) -> bool {
         let oldest = self.queue.batches.iter().position(|batch| batch.buffer.is_some());
         oldest.inspect(|&at| self.issue(at)).is_some()
     }
 
-    /// Issues the copies of all that is gathered.
+    /// Issues the copies of all gathered bytes.
     pub(super) fn issue_all(&mut self) {
         while self.issue_oldest() {}
     }

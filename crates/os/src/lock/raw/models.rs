@@ -1,5 +1,5 @@
-//! Loom runs the lock. Every test takes it in threads that may meet in every way, and asks for three things: one holder at a time, who
-//! sees what the holders before wrote (loom's cell reports a race otherwise), and nobody sleeps for ever (loom reports a deadlock).
+//! Loom models of the lock. Threads take it in every interleaving. The models check three properties: there is one holder at a time, it sees
+//! the writes of earlier holders (otherwise loom's cell reports a race), and every sleeper wakes (otherwise loom reports a deadlock).
 
 use super::{FREE, RawLock};
 use crate::sync::AtomicU32;
@@ -9,16 +9,16 @@ use loom::thread;
 use parking_lot::lock_api::Mutex;
 use std::sync::Arc;
 
-/// A number behind the lock that loom watches.
+/// A number that the lock guards and that loom checks for races.
 type Counter = Mutex<RawLock, UnsafeCell<u32>>;
 
 fn increment(counter: &Counter) {
     let held = counter.lock();
-    // SAFETY: the pointer is good, and loom reports whoever else has it.
+    // SAFETY: the pointer is valid, and loom reports any concurrent access.
     held.with_mut(|value| unsafe { *value += 1 });
 }
 
-/// Threads that take the lock so many times each. The test's own thread is the last of them.
+/// Starts threads that take the lock `times` times each. The last of them is the test's own thread.
 fn check(times: &'static [u32], preemptions: usize) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(preemptions);

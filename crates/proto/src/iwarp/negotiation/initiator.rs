@@ -19,7 +19,7 @@ pub struct Reply {
 pub struct Initiator {
     offer: Offer,
     reply: FrameBuffer,
-    /// What the reply must prove.
+    /// The proof of the request, which the reply must answer.
     proven: Option<Proven>,
 }
 
@@ -29,7 +29,8 @@ impl Initiator {
         Self::with_key(offer, private_data, None)
     }
 
-    /// The same. With a key, the request proves it, and the reply must. The proof needs [`super::REQUEST_PROOF_LEN`] bytes of the private data.
+    /// Starts the negotiation. With a key, the request proves it, and the reply must prove it too. The proof needs
+    /// [`super::REQUEST_PROOF_LEN`] bytes of the private data.
     pub fn with_key(offer: Offer, private_data: &[u8], key: Option<&RequestKey>) -> (Initiator, Vec<u8>) {
         let enhanced = Enhanced {
             ird: offer.ird.into(),

@@ -1,11 +1,11 @@
 //! MPA negotiation: one request, one reply, then FPDUs (RFC 5044, 7; RFC 6581).
 //!
-//! [`Initiator`] and [`Responder`] take bytes in any pieces and return how many of them belong to the frame; the rest is the
-//! beginning of the FPDU phase and belongs to the queue pair. Both have a deadline.
+//! [`Initiator`] and [`Responder`] take bytes in any pieces and return how many of them belong to the frame. The rest
+//! belongs to the FPDU phase; the caller passes it to the queue pair. Both ends limit how long they wait.
 //!
 //! | question | rule |
 //! |---|---|
-//! | CRC | used if either end asks for it |
+//! | CRC | used if either end requests it |
 //! | markers | never; a request for them is refused, as siw does |
 //! | IRD and ORD | each end's ORD is lowered to the other's IRD (revision 2); without negotiation each end keeps its own |
 //! | RTR | the initiator offers an empty WRITE or READ, the responder selects WRITE if it can |
@@ -29,16 +29,16 @@ pub const REPLY_TIMEOUT_NS: u64 = 10_000_000_000;
 /// How long the responder waits for the request; siw's value.
 pub const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
 
-/// What one end wants of a connection.
+/// The terms that one end offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Highest MPA revision to use: 1 or 2.
     pub revision: u8,
-    /// Whether to use CRCs even if the peer does not ask for them.
+    /// Whether to use CRCs even if the peer does not request them.
     pub crc: bool,
     /// READs and atomics that this end answers at a time.
     pub ird: u8,
-    /// READs and atomics that this end asks for at a time.
+    /// READs and atomics that this end has outstanding at most.
     pub ord: u8,
     /// Initiator: whether to begin with an RTR message, so that the responder's program may send first.
     pub rtr: bool,
@@ -77,18 +77,18 @@ pub struct Negotiated {
     pub crc: bool,
     /// READs and atomics that this end answers at a time.
     pub ird: u8,
-    /// READs and atomics that this end asks for at a time.
+    /// READs and atomics that this end has outstanding at most.
     pub ord: u8,
     /// The RTR message, sent by the initiator.
     pub rtr: Option<Rtr>,
     /// Whether the peer is ferroce, too: immediate data, atomics and long FPDUs are possible.
     pub is_ferroce: bool,
-    /// With a key: what the RTR message contains. The responder receives nothing before it.
+    /// With a key: STag and offset of the RTR message. The responder receives no other FPDU before it.
     pub confirmation: Option<Confirmation>,
 }
 
 impl Negotiated {
-    /// Adds what the RTR message contains. Only an empty WRITE can carry that.
+    /// Adds STag and offset of the RTR message. Only an empty WRITE has them.
     fn confirmed_by(self, confirmation: Option<Confirmation>) -> Result<Negotiated, NegotiationError> {
         match (confirmation, self.rtr) {
             (Some(_), None | Some(Rtr::Read)) => Err(NegotiationError::Rtr),
@@ -96,8 +96,8 @@ impl Negotiated {
         }
     }
 
-    /// Whether the peer may miss the RTR message that this end sends. siw looks for the first FPDU only when bytes arrive, and starts to do so after
-    /// it has sent its reply. An empty WRITE may be repeated.
+    /// Whether the peer may miss the RTR message that this end sends. siw reads the first FPDU only when bytes arrive after it
+    /// has sent its reply. An empty WRITE may be repeated.
     pub fn may_miss_rtr(&self) -> bool {
         self.role == Role::Initiator && self.rtr == Some(Rtr::Write) && !self.is_ferroce
     }
@@ -107,16 +107,16 @@ impl Negotiated {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NegotiationError {
-    /// The bytes are no frame.
+    /// The bytes are not a frame.
     #[error(transparent)]
     Frame(#[from] BadFrame),
-    /// The peer wants markers.
+    /// The peer requests markers.
     #[error("the peer asks for MPA markers, which ferroce does not send")]
     Markers,
-    /// The peer knows only an older revision.
+    /// The peer supports only an older revision.
     #[error("the peer answered with MPA revision {0}: connect again with that revision")]
     OlderRevision(u8),
-    /// The peer asks for more READs at a time than offered.
+    /// The peer announces more outstanding READs than this end offers.
     #[error("the peer wants {ord} READs at a time, this end answers {ird}")]
     Ird {
         /// The peer's ORD.
@@ -130,7 +130,7 @@ pub enum NegotiationError {
     /// The peer does not prove the key.
     #[error("the peer does not prove the key of this end: it has no key (FERROCE_CM_KEY) or another one")]
     Unproven,
-    /// The proof was used before, or its time is too far from now.
+    /// The proof was used before, or its time differs too much from the current time.
     #[error(
         "the proof of the key was used before, or the clocks of the two hosts differ by more than {WINDOW_S} s"
     )]
@@ -163,7 +163,7 @@ impl NegotiationError {
     }
 }
 
-/// The smaller of the own depth and the peer's; the own one if the peer does not negotiate.
+/// The smaller of this end's depth and the peer's; that of this end if the peer does not negotiate.
 fn lower(own: u8, peer: u16) -> u8 {
     if peer == Enhanced::NOT_NEGOTIATED { own } else { own.min(u8::try_from(peer).unwrap_or(u8::MAX)) }
 }
@@ -193,7 +193,7 @@ impl FrameBuffer {
         let most = MpaFrame::HEADER_LEN + MAX_PRIVATE_DATA - before;
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(most)]);
         match MpaFrame::parse(self.kind, &self.bytes)? {
-            // The frame was incomplete before, so it ends in these bytes.
+            // The frame was incomplete without these bytes, so it ends in them.
             Some((frame, len)) => {
                 let mut bytes = core::mem::take(&mut self.bytes);
                 bytes.truncate(len);

@@ -1,5 +1,5 @@
-//! Proof that the peer holds the shared key, at the end of the private data. An option of ours, as in the [communication manager](crate::cm); off
-//! without a key.
+//! Proof that the peer holds the shared key, at the end of the private data. A ferroce option, as in the [communication manager](crate::cm);
+//! off without a key.
 //!
 //! ```text
 //!   request   ... private data | nonce, 16 bytes | time, 4 bytes | MAC, 16 bytes   MAC over label, addresses, ports and the frame
@@ -7,9 +7,10 @@
 //!   RTR       an empty WRITE, whose STag and offset are a MAC of 12 bytes            MAC over label, addresses, ports and the MAC of the reply
 //! ```
 //!
-//! The nonce makes each request unique, so its MAC is stored while its time is acceptable, to refuse a replay. The nonce of the reply is the responder's challenge: only the RTR message of an initiator with the key answers it, and nothing
-//! else is received before. So a recorded request makes no connection, even if its MAC is not stored. A reply that refuses has no proof: it
-//! ends a connection that does not exist yet.
+//! The nonce makes each request unique. Its MAC is stored while its time is acceptable, to refuse a replay. The nonce of the reply is the
+//! responder's challenge. Only the RTR message of an initiator with the key answers it, and the responder receives nothing else before. So a
+//! replayed request makes no connection, even if its MAC is not stored. A reply that refuses has no proof: it ends a connection that does not
+//! exist yet.
 
 use super::super::wire::MpaFrame;
 use super::{NegotiationError, ReceivedFrame};
@@ -18,7 +19,7 @@ use crate::ids::{Gid, RKey};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-/// In front of what a MAC covers, so that no message of RoCE's connection manager, which has the same key, has the MAC of a frame.
+/// Prefix of the bytes that a MAC covers. Messages of RoCE's connection manager use the same key, and with it their MACs differ from those of frames.
 const LABEL: &[u8] = b"ferroce MPA 1";
 const NONCE_LEN: usize = 16;
 const TIME_LEN: usize = 4;
@@ -36,7 +37,7 @@ pub struct StreamAddrs {
     pub responder: SocketAddr,
 }
 
-/// What an initiator with a key needs for its request.
+/// Data for the request of an initiator with a key.
 #[derive(Clone, Debug)]
 pub struct RequestKey {
     /// The key.
@@ -121,7 +122,7 @@ impl Proven {
         Proven { secret, addrs, binding }
     }
 
-    /// Checks the proof of a request and takes it off the private data.
+    /// Checks the proof of a request and removes it from the private data.
     pub(super) fn check_request(
         received: &mut ReceivedFrame,
         secret: &Secret,
@@ -144,14 +145,14 @@ impl Proven {
         Ok(Proven { secret: secret.clone(), addrs, binding })
     }
 
-    /// Adds the proof to the reply, with the responder's nonce. Returns what the RTR message must contain.
+    /// Adds the proof to the reply, with the responder's nonce. Returns STag and offset of the RTR message.
     pub(super) fn sign_reply(&self, frame: &mut MpaFrame, nonce: u128) -> Confirmation {
         frame.private_data.extend_from_slice(&nonce.to_be_bytes());
         let mac = sign(frame, (&self.secret, &self.addrs, Sender::Responder), &self.binding);
         self.confirmation(&mac)
     }
 
-    /// Checks the proof of the reply and takes it off the private data. Returns what the RTR message must contain.
+    /// Checks the proof of the reply and removes it from the private data. Returns STag and offset of the RTR message.
     pub(super) fn check_reply(&self, received: &mut ReceivedFrame) -> Result<Confirmation, NegotiationError> {
         let verified = verify(received, (&self.secret, &self.addrs, Sender::Responder), &self.binding);
         let mac = verified.ok_or(NegotiationError::Unproven)?;

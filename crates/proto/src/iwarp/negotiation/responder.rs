@@ -9,7 +9,7 @@ use crate::Time;
 use crate::cm::{Replays, Secret};
 use alloc::vec::Vec;
 
-/// The responder: waits for a request, then its program decides.
+/// The responder: waits for a request, which its program then accepts or rejects.
 #[derive(Debug)]
 pub struct Responder {
     request: FrameBuffer,
@@ -17,7 +17,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Waits for the request of a connection that was accepted now.
+    /// Starts to wait for the request of a TCP connection that was just accepted.
     pub fn new(now: Time) -> Responder {
         Responder { request: FrameBuffer::new(FrameKind::Request), deadline: now + REQUEST_TIMEOUT_NS }
     }
@@ -38,7 +38,7 @@ impl Responder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     received: ReceivedFrame,
-    /// What the reply proves, and its nonce.
+    /// The proof of the request, which the reply answers, and the nonce of the reply.
     proven: Option<(Proven, u128)>,
 }
 
@@ -67,7 +67,7 @@ impl Request {
         if self.proven.is_some() { REPLY_PROOF_LEN } else { 0 }
     }
 
-    /// READs that the initiator answers, and asks for, at a time; `None` if it does not negotiate that.
+    /// IRD and ORD of the initiator; `None` if it does not negotiate that.
     pub fn depths(&self) -> (Option<u16>, Option<u16>) {
         let negotiated = |depth: u16| (depth != Enhanced::NOT_NEGOTIATED).then_some(depth);
         self.received
@@ -76,13 +76,13 @@ impl Request {
             .map_or((None, None), |words| (negotiated(words.ird), negotiated(words.ord)))
     }
 
-    /// Returns why the request must be refused without asking the program, if so.
+    /// Returns why the request must be refused before the program decides, if so.
     pub fn unacceptable(&self) -> Option<NegotiationError> {
         if self.received.frame.markers {
             return Some(NegotiationError::Markers);
         }
-        let wants_rtr = self.received.frame.enhanced.filter(|words| words.peer_to_peer);
-        wants_rtr.filter(|words| !words.rtr.write && !words.rtr.read).map(|_| NegotiationError::Rtr)
+        let requests_rtr = self.received.frame.enhanced.filter(|words| words.peer_to_peer);
+        requests_rtr.filter(|words| !words.rtr.write && !words.rtr.read).map(|_| NegotiationError::Rtr)
     }
 
     /// The reply that accepts, and the terms. A request that is [unacceptable](Self::unacceptable) returns the error.

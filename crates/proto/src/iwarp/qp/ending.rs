@@ -14,7 +14,7 @@ use crate::verbs::{EventKind, QpState, WcOpcode};
 pub enum Close {
     /// After the bytes that the stream has taken.
     Graceful,
-    /// At once: an FPDU is partially sent and cannot be completed.
+    /// Immediately, with a reset: an FPDU is partially sent and cannot be completed.
     Reset,
 }
 
@@ -110,9 +110,9 @@ impl StreamQp {
         if self.attr.state == QpState::Err {
             return;
         }
-        // Before the initiator's first FPDU a responder must stay silent; it just closes.
+        // A responder must not send before the initiator's first FPDU, so it closes without a Terminate.
         self.terminate = self.may_send.then_some(Terminate { code, quoted });
-        // Now: the program gets its memory back with the flush.
+        // The rest of the FPDU is kept before the flush, which returns the memory to the program.
         if let Some(current) = self.current.filter(|current| current.taken > 0)
             && self.has_payload(&current)
             && host.keep_fpdu(&self.fpdu(&current), current.taken).is_ok()
@@ -131,7 +131,7 @@ impl StreamQp {
         host.record(HistoryEvent::State(QpState::Err), 1);
         self.close = Some(Close::Graceful);
         match self.current {
-            // The program gets its memory back with the flush, so the rest cannot be read.
+            // The flush returns the memory to the program, so the rest of the payload must not be read.
             Some(current) if current.taken > 0 && current.len > 0 => {
                 (self.close, self.terminate, self.current) = (Some(Close::Reset), None, None);
             }

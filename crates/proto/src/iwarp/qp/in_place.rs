@@ -7,7 +7,7 @@ use crate::Time;
 use crate::ids::{PdId, RKey};
 use crate::verbs::{Access, QpState};
 
-/// Shorter payload is received with what follows it, and copied.
+/// Shorter payload is received together with the bytes behind it, and copied.
 const SHORTEST: u32 = 8 * 1024;
 /// Bytes at the end of a segment that are copied: programs poll on the last one, and a system call promises no order.
 const COPIED: u32 = 64;
@@ -19,7 +19,7 @@ pub struct InPlace {
     pub pd: PdId,
     /// Key of the region.
     pub rkey: RKey,
-    /// Where the first byte belongs.
+    /// Address of the first byte.
     pub addr: u64,
     /// Bytes that the segment still has. Rights are needed on all of them.
     pub len: u32,
@@ -35,8 +35,8 @@ impl StreamQp {
         let Pending { header, offset, len, trailer_len } = self.reader.pending()?;
         let DdpBuffer::Tagged { stag, to } = header.buffer else { return None };
         let addr = to.checked_add(offset.into())?;
-        // The first FPDU may have to prove a key before anything is placed. With a CRC the bytes are summed before the program can
-        // change them.
+        // The first FPDU may have to prove a key before anything is placed. A CRC must cover the received bytes before the program
+        // can change them.
         let may_place = matches!(self.attr.state, QpState::Rts | QpState::Sqd)
             && self.attr.access.contains(Access::REMOTE_WRITE)
             && self.confirmation.is_none()

@@ -7,8 +7,8 @@
 //! 3. **Out:** after each of these, and when the stream takes bytes again, call [`StreamQp::poll_transmit`]. Then
 //!    [`StreamQp::close`] returns whether the stream must be closed.
 //!
-//! Always read the stream, also while it takes no bytes: two ends that answer READs and do not read would block each other. What a
-//! READ request leaves behind is one entry of a list that IRD bounds.
+//! Always read the stream, also while it takes no bytes: two ends that answer READs and do not read would block each other. A READ
+//! request occupies one entry of a list that IRD bounds.
 //!
 //! | module | question |
 //! |---|---|
@@ -61,7 +61,7 @@ use transmit::{Current, Turn};
 pub struct StreamQp {
     id: Identity,
     attr: QpAttr,
-    /// Always the default: TCP routes. The shared code of [`crate::qp`] has a route in its context.
+    /// Always the default, because TCP routes. The shared code of [`crate::qp`] requires one in its context.
     route: Route,
     sq: SendQueue,
     rq: RecvQueue,
@@ -147,8 +147,8 @@ impl StreamQp {
         }
     }
 
-    /// Enters RTS with the terms of the negotiation. `access` are the rights of the peer, `mulpdu` the longest ULPDU to send: what
-    /// fits a TCP segment, or up to 65,535 between two ferroce ends. Returns whether it did: only a queue pair in INIT can start.
+    /// Enters RTS with the terms of the negotiation. `access` are the rights of the peer. `mulpdu` is the longest ULPDU to send: one
+    /// that fits a TCP segment, or up to 65,535 bytes between two ferroce ends. Returns `false` unless the queue pair is in INIT.
     #[must_use]
     pub fn start(&mut self, terms: Negotiated, access: Access, mulpdu: u16) -> bool {
         if self.attr.state != QpState::Init {

@@ -6,8 +6,8 @@ use crate::qp::HostServices;
 use crate::qp::state::{ModifyError, check_current};
 use crate::verbs::{AttrMask, QpAttr, QpState};
 
-/// What a program may set at any time, without an effect, as with siw: the port and the partition are always the first, and TCP has timers of
-/// its own.
+/// Attributes that a program may set at any time without an effect, as with siw. The port and the partition are always the first, and TCP has
+/// timers of its own.
 const INERT: AttrMask = AttrMask::STATE
     .union(AttrMask::CUR_STATE)
     .union(AttrMask::PKEY_INDEX)

@@ -57,7 +57,7 @@ impl StreamQp {
         Ok(())
     }
 
-    /// The peer may not ask for more READs and atomics at a time than IRD. An empty READ as RTR needs no IRD.
+    /// Checks that the peer has at most IRD READs and atomics outstanding. One is always allowed: an empty READ as RTR needs no IRD.
     fn check_depth<H: HostServices>(&mut self, header: &DdpHeader, host: &mut H) -> Result<(), Stop> {
         let ird = self.attr.max_dest_rd_atomic;
         if self.responses.len() < usize::from(ird.max(1)) {

@@ -46,7 +46,7 @@ impl StreamQp {
         Ok(())
     }
 
-    /// What RDMAP carries; RFC 7306 only between two ends that both have it.
+    /// Checks that RDMAP has the operation. Those of RFC 7306 require that both ends support it.
     fn check_operation(&self, op: &SendOp) -> Result<(), PostError> {
         let missing = match op {
             SendOp::WriteImm { .. } if !self.is_extended() => "immediate data with this peer",
@@ -56,7 +56,7 @@ impl StreamQp {
             SendOp::Flush { .. } => "flush",
             _ => return Ok(()),
         };
-        // In ERR everything is flushed, whatever the peer supports.
+        // In ERR every request is flushed, even one that the peer does not support.
         if self.attr.state == QpState::Err { Ok(()) } else { Err(PostError::NotOnThisWire(missing)) }
     }
 }

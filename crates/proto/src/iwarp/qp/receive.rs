@@ -184,7 +184,7 @@ impl StreamQp {
     }
 }
 
-/// What a Terminate quotes of a segment with so many bytes behind its header.
+/// The part of a segment that a Terminate quotes. The segment has `len` bytes behind its header.
 pub(super) fn quote(header: &DdpHeader, len: u32, read: Option<ReadRequest>) -> Quoted {
     // The length came from a field of 16 bits.
     Quoted { segment_len: (header.encoded_len() as u32 + len) as u16, header: *header, read }

@@ -1,6 +1,6 @@
 //! FPDUs of posted work, and the order in which it completes.
 //!
-//! A SEND or WRITE is done when the stream has taken its last byte: TCP delivers it, without a report. A READ or atomic is
+//! A SEND or WRITE is done when the stream has taken its last byte: TCP delivers it, but does not report that. A READ or atomic is
 //! done when its response is placed. Completions keep the order of posting.
 
 use super::super::wire::{
@@ -22,8 +22,8 @@ pub(super) struct Awaited {
     pub(super) msn: u32,
 }
 
-/// The STag that names the buffer of a READ to the peer. It is checked against the oldest READ only, so it gives access to
-/// nothing else; the lkey stays secret, and the buffer may be several entries. Never 0, which hardware refuses.
+/// The STag that names the buffer of a READ to the peer. It is compared with the oldest READ only, so it gives no access
+/// to other memory. The lkey stays secret, and the buffer may have several SGEs. It is never 0, which hardware refuses.
 pub(super) fn sink_stag(number: u64) -> RKey {
     RKey(number as u32 | 0x8000_0000)
 }

@@ -7,7 +7,7 @@ use crate::Time;
 use crate::qp::{HostServices, Reason};
 use crate::verbs::{EventKind, MemoryFault, WcStatus};
 
-/// The code for a WRITE that memory protection refuses. DDP has none for rights, RDMAP has.
+/// The code for a WRITE that memory protection refuses. RDMAP has a code for missing rights, DDP has none.
 pub(super) fn write_code(fault: &MemoryFault) -> TerminateCode {
     match fault {
         MemoryFault::OutOfRange { .. } => TerminateCode::TAGGED_BOUNDS,
@@ -39,7 +39,7 @@ fn status_of(code: TerminateCode) -> (WcStatus, Reason) {
     }
 }
 
-/// The event where no request is left that could carry the status.
+/// The event if no outstanding request can complete with the status.
 fn event_of(code: TerminateCode) -> EventKind {
     match (code.layer, code.kind) {
         (0 | 1, 1) => EventKind::QpAccessErr,

@@ -1,7 +1,7 @@
-//! Which FPDU is next, and handing it to the host.
+//! Selects the next FPDU and passes it to the host.
 //!
-//! A message is finished before the next one begins: siw takes two unfinished messages of one kind for an error. Between messages,
-//! requests and responses take turns, so neither can starve the other. A Terminate leaves after the FPDU in progress.
+//! A message is finished before the next one begins: siw treats two unfinished messages of one kind as an error. Between messages,
+//! requests and responses alternate, so neither can starve the other. A Terminate leaves after the FPDU in progress.
 
 use super::super::negotiation::{Confirmation, Negotiated, Rtr};
 use super::super::wire::{
@@ -16,7 +16,7 @@ use crate::verbs::{MemoryFault, QpState};
 /// STag of an empty READ or WRITE as RTR. Hardware refuses 0 even there.
 pub(super) const RTR_STAG: RKey = RKey(1);
 
-/// Whose message is next.
+/// Which kind of message is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Requests,
@@ -70,7 +70,7 @@ impl Current {
 }
 
 impl StreamQp {
-    /// Sends what can be sent. Call it after every other call, and when the stream takes bytes again.
+    /// Sends FPDUs until the stream is full or none is left. Call it after every other call, and when the stream takes bytes again.
     pub fn poll_transmit<H: StreamHost>(&mut self, now: Time, host: &mut H) {
         loop {
             if self.current.is_none() {
@@ -80,7 +80,7 @@ impl StreamQp {
             let Some(current) = self.current else { break };
             let mut sent = self.send_current(&current, host);
             let taken = *sent.as_ref().unwrap_or(&current.taken);
-            // Only the Terminate follows. It must not wait for the queue pair, which the program may destroy.
+            // In ERR only the Terminate follows. It must leave even if the program destroys the queue pair.
             if self.attr.state == QpState::Err
                 && !matches!(sent, Err(TxError::Fault(_)))
                 && taken < self.encoded_len(&current)
@@ -118,8 +118,8 @@ impl StreamQp {
         repeats
     }
 
-    /// Lets a responder send before the initiator's first FPDU, which RFC 5044 does not allow: for programs whose server speaks first, with an
-    /// initiator that has its reply and does not use RTR.
+    /// Lets a responder send before the initiator's first FPDU, which RFC 5044 does not allow. It is for programs whose server sends first,
+    /// with an initiator that has its reply and does not use RTR.
     pub fn send_first(&mut self) {
         self.may_send |= self.terms.is_some_and(|terms| terms.rtr.is_none());
     }
@@ -139,7 +139,7 @@ impl StreamQp {
         }
     }
 
-    /// Whether the source of its payload is still there: a request that has failed is not.
+    /// Whether the source of its payload still exists. A failed request is no longer queued.
     pub(super) fn has_payload(&self, current: &Current) -> bool {
         match current.source {
             Source::Request { number, .. } => self.sq.get(number).is_some(),
@@ -240,7 +240,7 @@ impl StreamQp {
 
     fn on_sent<H: StreamHost>(&mut self, current: &Current, now: Time, host: &mut H) {
         match current.source {
-            // What was flushed has no completion left.
+            // Flushed requests have completed already.
             _ if self.attr.state == QpState::Err => return,
             Source::Request { number, .. } => self.on_segment_sent(number, current, now, host),
             Source::Immediate { number } => self.on_request_sent(number, now, host),

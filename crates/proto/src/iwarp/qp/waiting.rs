@@ -13,7 +13,7 @@ enum Cause {
     FullBuffer,
     /// A responder must not send before the initiator's first FPDU.
     FirstFpdu,
-    /// READs or atomics have no answer; so many.
+    /// This many READs and atomics have no answer.
     Answers(usize),
 }
 
@@ -29,7 +29,7 @@ pub struct StreamWaiting {
 }
 
 impl StreamQp {
-    /// What the queue pair waits for, if it has work that the peer holds up.
+    /// What the queue pair waits for, if it has work that depends on the peer.
     pub fn waiting(&self) -> Option<StreamWaiting> {
         let request = self.sq.oldest().copied();
         let cause = match self.current {
@@ -46,7 +46,7 @@ impl StreamQp {
 }
 
 impl StreamWaiting {
-    /// Whether nothing has moved since `earlier`.
+    /// Whether there was no progress since `earlier`.
     pub fn is_stalled_since(&self, earlier: &StreamWaiting) -> bool {
         (self.cause, self.progress) == (earlier.cause, earlier.progress)
     }

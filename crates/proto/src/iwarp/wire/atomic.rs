@@ -19,7 +19,7 @@ pub struct AtomicRequest {
     pub stag: RKey,
     /// Address of the eight bytes.
     pub to: u64,
-    /// What to add, or the new value.
+    /// Addend, or new value.
     pub data: u64,
     /// Bits that are the highest of a field (add), or that change (swap).
     pub data_mask: u64,
@@ -99,8 +99,8 @@ impl AtomicRequest {
         out[4..8].copy_from_slice(&self.id.to_be_bytes());
         out[8..12].copy_from_slice(&self.stag.0.to_be_bytes());
         let words = [self.to, self.data, self.data_mask, self.compare, self.compare_mask];
-        for (place, value) in out[12..].chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&value.to_be_bytes());
+        for (bytes, value) in out[12..].chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&value.to_be_bytes());
         }
         out
     }

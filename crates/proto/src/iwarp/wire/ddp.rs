@@ -34,7 +34,7 @@ pub enum DdpBuffer {
 /// The header of a segment, behind the ULPDU length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DdpHeader {
-    /// What the message is.
+    /// The kind of message.
     pub opcode: RdmapOpcode,
     /// Whether this is the last segment of the message.
     pub last: bool,
@@ -101,7 +101,7 @@ impl DdpHeader {
         })
     }
 
-    /// Writes the header to the start of `out`, which must have room for it. Returns its length.
+    /// Writes the header to the start of `out`, which must be long enough. Returns the length of the header.
     pub fn write(&self, out: &mut [u8]) -> usize {
         let last = if self.last { LAST } else { 0 };
         out[1] = RDMAP_VERSION << 6 | self.opcode as u8;

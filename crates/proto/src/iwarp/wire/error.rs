@@ -1,8 +1,8 @@
-//! What can be wrong with the bytes of a stream.
+//! Errors in the bytes of a stream.
 
 use super::{RdmapOpcode, TerminateCode};
 
-/// Why the bytes are no FPDU. A stream cannot be resumed, so each of these ends the connection.
+/// Why the bytes are not an FPDU. A stream cannot be resumed, so each of these ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
@@ -52,7 +52,7 @@ pub enum StreamError {
         /// Bytes behind the header.
         len: usize,
     },
-    /// A message that is always one segment is cut.
+    /// A message that must be one segment is divided.
     #[error("a {} that is not one whole segment", .opcode.name())]
     NotWhole {
         /// The opcode.

@@ -30,7 +30,7 @@ pub use opcode::RdmapOpcode;
 pub use read_request::ReadRequest;
 pub use terminate::{Quoted, Terminate, TerminateCode};
 
-/// Longest body of a message that is no SEND, WRITE or READ response: an atomic request, or a Terminate with all it can quote.
+/// Longest body of a message without payload: an atomic request, or a Terminate with everything that it can quote.
 pub const MAX_BODY: usize = 52;
 
 /// A `u32` at `at`; the caller has checked the length.

@@ -61,9 +61,9 @@ pub struct RtrKinds {
 pub struct Enhanced {
     /// READs that the sender answers at a time, 14 bits.
     pub ird: u16,
-    /// READs that the sender asks for at a time, 14 bits.
+    /// READs that the sender has outstanding at most, 14 bits.
     pub ord: u16,
-    /// Whether an RTR message is wanted (peer-to-peer mode).
+    /// Whether an RTR message is requested (peer-to-peer mode).
     pub peer_to_peer: bool,
     /// Its kinds.
     pub rtr: RtrKinds,
@@ -99,7 +99,7 @@ impl Enhanced {
     }
 }
 
-/// Why bytes are no MPA frame.
+/// Why bytes are not an MPA frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadFrame {
@@ -112,7 +112,7 @@ pub enum BadFrame {
     /// Too much private data.
     #[error("{0} bytes of private data, the limit is {MAX_PRIVATE_DATA}")]
     TooLong(usize),
-    /// The enhanced words are announced and not there.
+    /// The enhanced words are announced but missing.
     #[error("the enhanced bit is set, but the private data has {0} bytes")]
     NoEnhancedWords(usize),
 }
@@ -124,9 +124,9 @@ pub struct MpaFrame {
     pub kind: FrameKind,
     /// Revision: 1 or 2.
     pub revision: u8,
-    /// The sender wants markers in what it receives.
+    /// The sender requests markers in the FPDUs that it receives.
     pub markers: bool,
-    /// The sender wants CRCs.
+    /// The sender requests CRCs.
     pub crc: bool,
     /// The responder refuses.
     pub reject: bool,

@@ -3,7 +3,7 @@
 use crate::listed::listed;
 
 listed! {
-    /// What an RDMAP message is.
+    /// The kind of an RDMAP message.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[repr(u8)]
     pub enum RdmapOpcode {
@@ -17,7 +17,7 @@ listed! {
         Send = 3 => "SEND",
         /// SEND that invalidates an STag.
         SendInv = 4 => "SEND with invalidate",
-        /// SEND that asks for a solicited event.
+        /// SEND that requests a solicited event.
         SendSe = 5 => "SEND with solicited event",
         /// SEND with both.
         SendSeInv = 6 => "SEND with solicited event and invalidate",
@@ -25,7 +25,7 @@ listed! {
         Terminate = 7 => "Terminate",
         /// Immediate data.
         Immediate = 8 => "immediate data",
-        /// Immediate data that asks for a solicited event.
+        /// Immediate data that requests a solicited event.
         ImmediateSe = 9 => "immediate data with solicited event",
         /// Atomic request.
         AtomicRequest = 10 => "atomic request",
@@ -65,7 +65,7 @@ impl RdmapOpcode {
     pub const fn has_payload(self) -> bool {
         self.is_tagged() || self.is_send()
     }
-    /// Whether it asks for a solicited event.
+    /// Whether it requests a solicited event.
     pub const fn solicits(self) -> bool {
         matches!(self, RdmapOpcode::SendSe | RdmapOpcode::SendSeInv | RdmapOpcode::ImmediateSe)
     }

@@ -82,7 +82,7 @@ codes! {
     UNTAGGED_NO_BUFFER = 1 / 2 / 2 => "no buffer available for the message",
     /// The message sequence number is not the next one.
     UNTAGGED_MSN = 1 / 2 / 3 => "message sequence number out of range",
-    /// The message offset is not where the message stands.
+    /// The message offset is not the next one of the message.
     UNTAGGED_OFFSET = 1 / 2 / 4 => "invalid message offset",
     /// Longer than the receive.
     UNTAGGED_TOO_LONG = 1 / 2 / 5 => "message too long for the buffer",
@@ -125,10 +125,10 @@ impl fmt::Display for TerminateCode {
     }
 }
 
-/// What a Terminate quotes of the refused segment.
+/// The part of the refused segment that a Terminate quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
-    /// Its ULPDU length, or as siw counts, its payload length.
+    /// Its ULPDU length; from siw, its payload length.
     pub segment_len: u16,
     /// Its header.
     pub header: DdpHeader,
@@ -141,7 +141,7 @@ pub struct Quoted {
 pub struct Terminate {
     /// Why.
     pub code: TerminateCode,
-    /// Which segment. `None` as well if the quoted header cannot be read.
+    /// Which segment. Also `None` if the quoted header is invalid.
     pub quoted: Option<Quoted>,
 }
 
@@ -150,7 +150,7 @@ const HAS_DDP: u8 = 0x40;
 const HAS_RDMAP: u8 = 0x20;
 
 impl Terminate {
-    /// Reads the body. A quoted header that makes no sense is left out: the code alone still helps.
+    /// Reads the body. An invalid quoted header is ignored: the code is useful without it.
     pub fn parse(bytes: &[u8]) -> Result<Terminate, StreamError> {
         let &[which, code, flags, _] = first(bytes)?;
         let code = TerminateCode { layer: which >> 4, kind: which & 0x0f, code };

@@ -79,8 +79,8 @@ fn check_path(attr: &QpAttr, limits: &AttrLimits) -> Result<(), ModifyError> {
 
 fn known_bits(access: Access) -> Result<(), ModifyError> {
     let known = Access::all().bits() | Access::OPTIONAL;
-    let strangers = access.bits() & !known;
-    if strangers == 0 {
+    let unknown = access.bits() & !known;
+    if unknown == 0 {
         return Ok(());
     }
     Err(ModifyError::OutOfRange { attribute: "access", value: access.bits().into(), limit: known.into() })

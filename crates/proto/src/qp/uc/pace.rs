@@ -101,9 +101,9 @@ impl Pace {
 
     /// Whether to mark the next packet. The last packet of a burst is marked unless the burst is small.
     pub(super) fn wants_mark(&self, len: u32, is_last_for_now: bool) -> bool {
-        let unasked = self.sent + Pace::cost(len) - self.marked.max(self.taken);
+        let unmarked = self.sent + Pace::cost(len) - self.marked.max(self.taken);
         let interval = u64::from(self.window.window() / MARKS_PER_WINDOW);
-        unasked >= interval || (is_last_for_now && unasked > MIN_MARKED)
+        unmarked >= interval || (is_last_for_now && unmarked > MIN_MARKED)
     }
 
     /// Records a sent packet.
@@ -163,7 +163,7 @@ mod tests {
         pace: Pace,
         psn: Psn,
         /// Marked and not acknowledged.
-        asked: Vec<Psn>,
+        unanswered: Vec<Psn>,
     }
 
     impl Run {
@@ -171,7 +171,7 @@ mod tests {
             Run {
                 pace: Pace::new(FixedWindow { bytes: WINDOW }.into()),
                 psn: Psn::new(0xff_fff0),
-                asked: Vec::new(),
+                unanswered: Vec::new(),
             }
         }
 
@@ -185,15 +185,15 @@ mod tests {
             if may {
                 let mark = self.pace.wants_mark(len, is_last);
                 self.pace.on_sent(Time(0), self.psn, len, mark);
-                self.asked.extend(mark.then_some(self.psn));
+                self.unanswered.extend(mark.then_some(self.psn));
                 self.psn = self.psn.plus(1);
             }
             may
         }
 
         fn answer(&mut self, at: usize) {
-            let psn = self.asked[at];
-            self.asked.drain(..=at);
+            let psn = self.unanswered[at];
+            self.unanswered.drain(..=at);
             self.pace.on_answer(Time(1), psn);
         }
     }
@@ -202,7 +202,7 @@ mod tests {
     fn the_window_bounds_unacknowledged_bytes() {
         let mut run = Run::new();
         assert_eq!(run.send(1000, MTU), WINDOW / MTU);
-        assert_eq!(run.asked.len(), MARKS_PER_WINDOW as usize);
+        assert_eq!(run.unanswered.len(), MARKS_PER_WINDOW as usize);
         run.answer(0);
         assert_eq!(run.send(1000, MTU), WINDOW / MTU / MARKS_PER_WINDOW);
         // One ACK covers earlier ones that were lost.
@@ -220,7 +220,7 @@ mod tests {
     fn the_last_packet_is_marked_unless_the_burst_is_small() {
         let mut run = Run::new();
         assert_eq!(run.send(1, 8), 1);
-        assert!(run.asked.is_empty() && run.pace.deadline().is_none(), "a small burst is not marked");
+        assert!(run.unanswered.is_empty() && run.pace.deadline().is_none(), "a small burst is not marked");
         assert_eq!(run.send(1, MTU), 1);
         run.answer(0);
         assert_eq!((run.pace.sent, run.pace.deadline()), (run.pace.taken, None));
@@ -234,7 +234,7 @@ mod tests {
         run.pace.on_timeout();
         assert_eq!(run.send(1000, MTU), 1000);
         // An ACK of the last mark makes the sender wait for ACKs again.
-        let last = run.asked.len() - 1;
+        let last = run.unanswered.len() - 1;
         run.answer(last);
         assert_eq!(run.send(1000, MTU), WINDOW / MTU);
     }
@@ -257,7 +257,7 @@ mod tests {
     fn an_unexpected_ack_only_marks_the_peer_as_answering() {
         let mut run = Run::new();
         run.send(1000, MTU);
-        let first = run.asked[0];
+        let first = run.unanswered[0];
         run.answer(0);
         let taken = run.pace.taken;
         run.pace.on_answer(Time(2), first);
@@ -271,6 +271,6 @@ mod tests {
         assert_eq!(run.send(1, 8), 1);
         run.pace.window = FixedWindow { bytes: 512 }.into();
         assert_eq!(run.send(10, MTU), 1, "the marked packet blocks the next one");
-        assert_eq!(run.asked.len(), 1);
+        assert_eq!(run.unanswered.len(), 1);
     }
 }

@@ -97,7 +97,7 @@ impl Receiver {
         self.owed.is_some() || self.was_marked
     }
 
-    /// Notifies the peer of congestion and acknowledges the last packet that asked for it. Retries later if the link is full.
+    /// Notifies the peer of congestion and acknowledges the last marked packet. Retries later if the link is full.
     pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) {
         if self.was_marked {
             self.was_marked = self.notification.notify(io).is_err();

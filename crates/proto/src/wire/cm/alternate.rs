@@ -1,4 +1,4 @@
-//! LAP loads an alternate path, APR answers (IBA 12.8). RoCE has no path migration, but peers may ask.
+//! LAP loads an alternate path, APR answers it (IBA 12.8). RoCE has no path migration, but peers may send a LAP.
 
 use super::CommId;
 use super::layout::message;
@@ -41,17 +41,17 @@ message! {
 }
 
 message! {
-    /// What became of the alternate path.
+    /// Answer to a LAP.
     pub struct Apr, private data from 84 {
         /// Id that the sender gave the connection.
         local_comm_id: CommId = comm_id(0),
         /// Id of the receiver.
         remote_comm_id: CommId = comm_id(4),
-        /// Bytes of `info` that count.
+        /// Valid bytes of `info`.
         info_len: u8 = byte(8),
         /// Outcome; 0 is success.
         status: u8 = byte(9),
-        /// More about the outcome.
+        /// Additional information.
         info: [u8; Apr::INFO_LEN] = bytes(12),
     }
 }

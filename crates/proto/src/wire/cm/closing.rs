@@ -5,7 +5,7 @@ use super::layout::message;
 use crate::ids::Qpn;
 
 message! {
-    /// Ready to use: the answer was received.
+    /// Ready to use: the REP was received.
     pub struct Rtu, private data from 8 {
         /// Id that the sender gave the connection.
         local_comm_id: CommId = comm_id(0),
@@ -15,13 +15,13 @@ message! {
 }
 
 message! {
-    /// The sender wants to end the connection.
+    /// Request to end the connection.
     pub struct Dreq, private data from 12 {
         /// Id that the sender gave the connection.
         local_comm_id: CommId = comm_id(0),
         /// Id of the receiver.
         remote_comm_id: CommId = comm_id(4),
-        /// The receiver's queue pair: proof that the right connection is meant.
+        /// The receiver's queue pair, which confirms the connection.
         remote_qpn: Qpn = qpn(8),
     }
 }

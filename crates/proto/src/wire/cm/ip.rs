@@ -3,7 +3,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Port space of the connection manager: ports of different spaces do not meet. The numbers are those of librdmacm.
+/// Port space of the connection manager: ports of different spaces are independent. The numbers are those of librdmacm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum PortSpace {
@@ -32,7 +32,7 @@ impl PortSpace {
     }
 }
 
-/// Service id: what a listener listens to. Those of IP ports are `0x0000_0000_01PP_nnnn`.
+/// Service id, which identifies the service of a listener. Those of IP ports are `0x0000_0000_01PP_nnnn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
@@ -41,7 +41,7 @@ impl ServiceId {
     pub const fn of_port(space: PortSpace, port: u16) -> ServiceId {
         ServiceId((space as u64) << 16 | port as u64)
     }
-    /// The port, whatever the space.
+    /// The port, in any port space.
     pub const fn port(self) -> u16 {
         self.0 as u16
     }
@@ -49,7 +49,7 @@ impl ServiceId {
     pub fn space(self) -> Option<PortSpace> {
         if self.0 >> 32 != 0 { None } else { PortSpace::from_code((self.0 >> 16) as u16) }
     }
-    /// Whether an [`IpHeader`] stands in front of the private data: all of `0x0000_0000_01…`.
+    /// Whether an [`IpHeader`] precedes the private data: all of `0x0000_0000_01…`.
     pub const fn has_ip_header(self) -> bool {
         self.0 >> 24 == 1
     }
@@ -68,7 +68,7 @@ pub struct IpHeader {
     pub sport: u16,
     /// Address of the sender.
     pub src: IpAddr,
-    /// Address that the sender wants to reach; of the same family.
+    /// Address of the destination, of the same family.
     pub dst: IpAddr,
 }
 
@@ -94,7 +94,7 @@ impl IpHeader {
         Some(IpHeader { sport: u16::from_be_bytes([b[2], b[3]]), src: address(4)?, dst: address(20)? })
     }
 
-    /// Encodes the header. Addresses of two families make no sense; the source decides.
+    /// Encodes the header. Both addresses must be of one family; the source determines the version.
     pub fn to_bytes(&self) -> [u8; IpHeader::LEN] {
         let mut b = [0; IpHeader::LEN];
         b[1] = if self.src.is_ipv4() { 4 << 4 } else { 6 << 4 };

@@ -1,7 +1,7 @@
-//! How the description of a message is followed: by a reader that fills the fields, by a writer that stores them.
+//! Applies the description of a message: a reader fills the fields, a writer stores them.
 //!
-//! Offsets are bytes behind the MAD header. They are constants of the descriptions, all within the body; one that is not
-//! reads as zero and is not written, so that no description can make bytes from the network panic.
+//! Offsets are bytes behind the MAD header. They are constants of the descriptions, all within the body. A field outside the body
+//! would read as zero and would not be written, so no description can cause a panic.
 
 use super::{CmPath, CommId, RejectReason, RejectedMessage, SidrStatus};
 use crate::ids::{Gid, PKey, Psn, Qkey, Qpn};
@@ -20,7 +20,7 @@ macro_rules! message {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct $name {
             $($(#[$field_doc])* pub $field: $type,)*
-            /// What the program sent along.
+            /// Private data of the program.
             pub private_data: [u8; $name::PRIVATE_LEN],
         }
 
@@ -46,7 +46,7 @@ macro_rules! message {
 }
 pub(super) use message;
 
-/// What a field of a new message is. `Default` is not implemented for long arrays.
+/// The initial value of a field. `Default` is not implemented for long arrays.
 pub(super) trait Zero {
     /// The value.
     fn zero() -> Self;
@@ -87,7 +87,7 @@ impl<const N: usize> Zero for [u8; N] {
 
 /// A message with a description of its field layout.
 pub(super) trait Layout: Sized {
-    /// Shows every field to `cursor`, which reads or writes it.
+    /// Passes every field to `cursor`, which reads or writes it.
     fn walk(&mut self, cursor: &mut impl Cursor);
 
     /// Fills this message from a body.
@@ -235,7 +235,7 @@ impl Cursor for Reader<'_> {
         }
     }
     fn bits(&mut self, at: usize, first: u32, width: u32, field: &mut u8) {
-        let (shift, mask) = place(first, width);
+        let (shift, mask) = shift_and_mask(first, width);
         *field = self.0.get(at).map_or(0, |byte| byte >> shift & mask);
     }
 }
@@ -249,7 +249,7 @@ impl Cursor for Writer<'_> {
         }
     }
     fn bits(&mut self, at: usize, first: u32, width: u32, field: &mut u8) {
-        let (shift, mask) = place(first, width);
+        let (shift, mask) = shift_and_mask(first, width);
         if let Some(byte) = self.0.get_mut(at) {
             *byte = *byte & !(mask << shift) | (*field & mask) << shift;
         }
@@ -257,6 +257,6 @@ impl Cursor for Writer<'_> {
 }
 
 /// Shift and mask of `width` bits from bit `first` on, the highest bit being 0.
-const fn place(first: u32, width: u32) -> (u32, u8) {
+const fn shift_and_mask(first: u32, width: u32) -> (u32, u8) {
     (8 - first - width, (0xff_u16 >> (8 - width)) as u8)
 }

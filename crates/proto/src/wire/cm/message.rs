@@ -10,7 +10,7 @@ const CLASS_VERSION: u8 = 2;
 /// The messages, each with its number in the MAD header and its name in the specification.
 macro_rules! messages {
     ($($kind:ident $attr_id:literal $name:literal,)+) => {
-        /// A message. The larger ones are most of those sent, so they are not boxed.
+        /// A message. It is not boxed, because most messages are of the larger kinds.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[expect(missing_docs, reason = "each variant is named as its message")]
         pub enum CmMessage {
@@ -62,7 +62,7 @@ messages! {
     Apr 0x1a "APR",
 }
 
-/// Whom a message is for.
+/// The receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadTarget {
     /// The listener of the service.
@@ -72,7 +72,7 @@ pub enum MadTarget {
 }
 
 impl CmMessage {
-    /// The id under which the sender of an offer, or of the answer to one, has the connection from then on.
+    /// The id that the sender of a REQ or REP has assigned to the connection.
     pub const fn introduced(&self) -> Option<CommId> {
         match self {
             CmMessage::Req(req) => Some(req.local_comm_id),
@@ -81,7 +81,7 @@ impl CmMessage {
         }
     }
 
-    /// Whom it is for.
+    /// The receiver of the message.
     pub const fn target(&self) -> MadTarget {
         MadTarget::Connection(match self {
             CmMessage::Req(m) => return MadTarget::Service(ServiceId(m.service_id)),
@@ -99,7 +99,7 @@ impl CmMessage {
     }
 }
 
-/// The service that a REQ or SIDR_REQ of ours asks for, without reading all of it; `None` for other messages.
+/// The service that a REQ or SIDR_REQ of this host requests, without parsing the whole message; `None` for other messages.
 pub fn offered_service(mad: &[u8; MAD_LEN]) -> Option<ServiceId> {
     const SERVICE_AT: usize = MadHeader::LEN + 8;
     let header = MadHeader::parse(mad).ok()?;

@@ -1,11 +1,11 @@
 //! Messages of communication management (IBA 12.6): management class 7, one per MAD.
 //!
-//! Each message has one description of where its fields stand, which the parser and the writer both follow; so they cannot
+//! Each message has one description of its field offsets. The parser and the writer both use it, so they cannot
 //! disagree. Reserved bits are written as zero and ignored when read. A field narrower than its type keeps its low bits.
 //!
 //! | file | messages |
 //! |---|---|
-//! | `layout` | how a description is followed, reading and writing |
+//! | `layout` | reading and writing a message by its description |
 //! | `req`, `rep` | the offer and its answer; the path in them |
 //! | `refusal` | REJ with its reasons, and MRA |
 //! | `closing` | RTU, DREQ, DREP |
@@ -39,10 +39,10 @@ use core::fmt;
 pub struct CommId(pub u32);
 
 impl CommId {
-    /// Nobody's.
+    /// The id of no connection.
     pub const NONE: CommId = CommId(0);
 
-    /// The slot of the process that made it: our ids carry it in the high eight bits, as queue pair numbers do.
+    /// The slot of the ferroce process that assigned it: the high eight bits, as in queue pair numbers.
     pub const fn slot(self) -> u8 {
         (self.0 >> 24) as u8
     }

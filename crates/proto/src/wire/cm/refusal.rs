@@ -1,4 +1,4 @@
-//! REJ: no (IBA 12.6.7). MRA: not yet (IBA 12.6.6).
+//! REJ refuses a message (IBA 12.6.7). MRA delays the answer to one (IBA 12.6.6).
 
 use super::CommId;
 use super::layout::message;
@@ -8,10 +8,10 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RejectedMessage {
-    /// The offer.
+    /// The REQ.
     #[default]
     Req = 0,
-    /// Its answer.
+    /// The REP.
     Rep = 1,
     /// No message in particular; in an MRA, a LAP.
     Other = 2,
@@ -30,23 +30,23 @@ impl RejectReason {
     pub const NO_RESOURCES: RejectReason = RejectReason(3);
     /// The peer waited too long.
     pub const TIMEOUT: RejectReason = RejectReason(4);
-    /// The peer cannot do what was asked for.
+    /// The peer does not support the request.
     pub const UNSUPPORTED: RejectReason = RejectReason(5);
-    /// The peer does not know the communication id.
+    /// The peer has no such communication id.
     pub const INVALID_COMM_ID: RejectReason = RejectReason(6);
-    /// Nobody listens to that service id.
+    /// The service id has no listener.
     pub const INVALID_SERVICE_ID: RejectReason = RejectReason(8);
     /// The peer does not support the transport service.
     pub const INVALID_TRANSPORT: RejectReason = RejectReason(9);
     /// The queue pair still belongs to an older connection.
     pub const STALE_CONNECTION: RejectReason = RejectReason(10);
-    /// The path MTU is larger than the peer can do.
+    /// The path MTU is larger than the peer supports.
     pub const INVALID_MTU: RejectReason = RejectReason(26);
     /// The application rejected the connection; its private data may contain the reason.
     pub const CONSUMER: RejectReason = RejectReason(28);
     /// The communication id is in use.
     pub const DUPLICATE_COMM_ID: RejectReason = RejectReason(30);
-    /// The peer does not know the vendor's options.
+    /// The peer does not support the vendor's options.
     pub const VENDOR_OPTION: RejectReason = RejectReason(35);
 
     /// What the number means, in words.
@@ -100,15 +100,15 @@ impl fmt::Display for RejectReason {
 }
 
 message! {
-    /// No.
+    /// Refusal of a message.
     pub struct Rej, private data from 84 {
-        /// Id that the sender gave the connection; zero if it never did.
+        /// Id that the sender gave the connection; zero for none.
         local_comm_id: CommId = comm_id(0),
         /// Id of the receiver.
         remote_comm_id: CommId = comm_id(4),
         /// Which message is refused.
         rejected: RejectedMessage = rejected(8),
-        /// Bytes of `ari` that count, 7 bits.
+        /// Valid bytes of `ari`, 7 bits.
         ari_len: u8 = bits(9, 0, 7),
         /// Why.
         reason: RejectReason = reason(10),
@@ -123,15 +123,15 @@ impl Rej {
 }
 
 message! {
-    /// The message came, its answer takes longer.
+    /// The message arrived; its answer takes longer.
     pub struct Mra, private data from 10 {
         /// Id that the sender gave the connection.
         local_comm_id: CommId = comm_id(0),
         /// Id of the receiver.
         remote_comm_id: CommId = comm_id(4),
-        /// Which message came.
+        /// Which message arrived.
         received: RejectedMessage = rejected(8),
-        /// How long to wait from now: 4.096 us * 2^n, 5 bits.
+        /// How long to wait from the arrival of the MRA: 4.096 us * 2^n, 5 bits.
         service_timeout: u8 = bits(9, 0, 5),
     }
 }

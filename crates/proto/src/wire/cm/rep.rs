@@ -1,17 +1,17 @@
-//! REP: the offer is taken (IBA 12.6.8).
+//! REP: the answer that accepts a REQ (IBA 12.6.8).
 
 use super::CommId;
 use super::layout::message;
 use crate::ids::{Psn, Qkey, Qpn};
 
 message! {
-    /// Answer that takes the offer.
+    /// Answer that accepts a REQ.
     pub struct Rep, private data from 36 {
         /// Id that the sender gave the connection.
         local_comm_id: CommId = comm_id(0),
         /// Id of the REQ.
         remote_comm_id: CommId = comm_id(4),
-        /// Queue key, of no use for connections.
+        /// Queue key, unused for connections.
         local_qkey: Qkey = qkey(8),
         /// The sender's queue pair.
         local_qpn: Qpn = qpn(12),
@@ -19,7 +19,7 @@ message! {
         vendor_id: u32 = spread(15),
         /// End-to-end context of the sender, 24 bits.
         local_eecn: u32 = three(16),
-        /// The sequence number that the sender wants to receive first: the receiver begins to send with it (12.7.31).
+        /// The first sequence number that the sender expects: the receiver starts sending with it (12.7.31).
         starting_psn: Psn = psn(20),
         /// READs and atomics that the sender can answer at a time.
         responder_resources: u8 = byte(24),
@@ -27,7 +27,7 @@ message! {
         initiator_depth: u8 = byte(25),
         /// How long the sender's adapter takes to acknowledge: 4.096 us * 2^n, 5 bits.
         target_ack_delay: u8 = bits(26, 0, 5),
-        /// What became of the alternate path, 2 bits.
+        /// Whether the alternate path is accepted, 2 bits.
         failover_accepted: u8 = bits(26, 5, 2),
         /// Whether the sender has end-to-end flow control.
         flow_control: bool = flag(26, 7),

@@ -27,7 +27,7 @@ pub struct CmPath {
     pub sl: u8,
     /// Whether the path stays within the subnet.
     pub subnet_local: bool,
-    /// What the receiver should use as its transport timer exponent, 5 bits.
+    /// Transport timer exponent for the receiver, 5 bits.
     pub local_ack_timeout: u8,
 }
 
@@ -50,11 +50,11 @@ message! {
         local_comm_id: CommId = comm_id(0),
         /// Vendor of the options in the MAD's attribute modifier (enhanced connection establishment), 24 bits.
         vendor_id: u32 = three(5),
-        /// What the sender wants to talk to.
+        /// The requested service.
         service_id: u64 = double(8),
         /// GUID of the sender's adapter.
         local_ca_guid: u64 = double(16),
-        /// Queue key, of no use for connections.
+        /// Queue key, unused for connections.
         local_qkey: Qkey = qkey(28),
         /// The sender's queue pair.
         local_qpn: Qpn = qpn(32),
@@ -72,7 +72,7 @@ message! {
         transport_service: u8 = bits(43, 5, 2),
         /// Whether the sender has end-to-end flow control.
         flow_control: bool = flag(43, 7),
-        /// The sequence number that the sender wants to receive first: the receiver begins to send with it (12.7.31).
+        /// The first sequence number that the sender expects: the receiver starts sending with it (12.7.31).
         starting_psn: Psn = psn(44),
         /// How long the receiver of a REP should wait for the RTU: 4.096 us * 2^n, 5 bits.
         local_cm_response_timeout: u8 = bits(47, 0, 5),
@@ -110,7 +110,7 @@ impl Req {
         }
     }
 
-    /// Asks for this transport service.
+    /// Requests this transport service.
     pub fn set_transport(&mut self, transport: CmTransport) {
         (self.transport_service, self.extended_transport) = match transport {
             CmTransport::Rc => (0, 0),

@@ -11,7 +11,7 @@ pub struct SidrStatus(pub u8);
 impl SidrStatus {
     /// Queue pair and key are valid.
     pub const SUCCESS: SidrStatus = SidrStatus(0);
-    /// Nobody listens to that service id.
+    /// The service id has no listener.
     pub const UNSUPPORTED: SidrStatus = SidrStatus(1);
     /// The program refused.
     pub const REJECT: SidrStatus = SidrStatus(2);
@@ -22,31 +22,31 @@ impl SidrStatus {
 message! {
     /// Which queue pair serves this service id?
     pub struct SidrReq, private data from 16 {
-        /// Comes back with the answer.
+        /// Id of the request, which the reply repeats.
         request_id: CommId = comm_id(0),
         /// Partition.
         pkey: PKey = pkey(4),
-        /// What the sender wants to talk to.
+        /// The requested service.
         service_id: u64 = double(8),
     }
 }
 
 message! {
-    /// This one does, with this key; or none.
+    /// The queue pair and its Q_Key, or a refusal.
     pub struct SidrRep, private data from 96 {
-        /// Id of the question.
+        /// Id of the request.
         request_id: CommId = comm_id(0),
         /// Outcome.
         status: SidrStatus = status(4),
-        /// Bytes of `info` that count.
+        /// Valid bytes of `info`.
         info_len: u8 = byte(5),
         /// The queue pair.
         qpn: Qpn = qpn(8),
-        /// Service id of the question.
+        /// Service id of the request.
         service_id: u64 = double(12),
         /// Key of the queue pair.
         qkey: Qkey = qkey(20),
-        /// More about the outcome.
+        /// Additional information.
         info: [u8; SidrRep::INFO_LEN] = bytes(24),
     }
 }

@@ -72,11 +72,11 @@ pub(super) fn check(station: &Station, proved: &[bool]) -> Result<(), Failure> {
     if !station.is_reliable() {
         (0..station.lanes.len()).filter(|n| !proved[*n]).try_for_each(|n| admit_loss(station, n))?;
     }
-    look(station, true)
+    compare(station, true)
 }
 
 /// Fails if the bytes are still those of an earlier message, or zeros: then no copy of the last message arrived, and
-/// there is no proof. All other bytes are left to [`look`].
+/// there is no proof. [`compare`] checks all other bytes.
 fn admit_loss(station: &Station, lane: usize) -> Result<(), Failure> {
     let len = FIRST_PACKET.min(station.params.size as usize);
     let mut found = vec![0; len];
@@ -102,10 +102,10 @@ pub(super) fn check_returned(station: &Station, report: &Report) -> Result<(), F
     if report.sent == 0 || !carries || !station.is_reliable() {
         return Ok(());
     }
-    look(station, false)
+    compare(station, false)
 }
 
-fn look(station: &Station, last: bool) -> Result<(), Failure> {
+fn compare(station: &Station, last: bool) -> Result<(), Failure> {
     (0..station.lanes.len()).try_for_each(|n| {
         let mut expected = station.message(n, last);
         if !station.is_reliable() {

@@ -26,8 +26,8 @@ use crate::failure::Failure;
 use std::time::{Duration, Instant};
 use traffic::Traffic;
 
-/// Whether messages count. SENDs that do not count carry immediate data, so that the receiver can tell. Over iWARP, which lacks it,
-/// the receiver counts all, and the sender subtracts them.
+/// Whether messages count. SENDs that do not count carry immediate data, by which the receiver recognises them. iWARP has no immediate
+/// data: there the receiver counts all SENDs, and the sender subtracts those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Warm-up, and the check of the last message.

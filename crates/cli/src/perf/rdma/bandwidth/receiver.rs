@@ -54,7 +54,7 @@ impl<'a> Receiver<'a> {
         Ok(self.give_back)
     }
 
-    /// Handles an arrived credit, whose receive is reposted at once.
+    /// Handles an arrived credit, whose receive is reposted immediately.
     pub(super) fn on_credit(&mut self, completion: &Completion) -> Result<(), Failure> {
         let lane = &self.lanes[(completion.wr_id >> 32) as usize];
         lane.qp.post_recv(&[RecvWr { wr_id: completion.wr_id, sges: &lane.receive }])

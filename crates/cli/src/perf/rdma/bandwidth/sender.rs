@@ -35,7 +35,7 @@ struct Count {
     outstanding: u32,
     since_signal: u32,
     left: u64,
-    /// Receives of the other side that are left; without end if it grants none.
+    /// Receives of the other side that are left; `u64::MAX` if it grants none.
     credits: u64,
 }
 

@@ -135,8 +135,8 @@ impl<'a> Traffic<'a> {
         let end = Instant::now() + STEP_TIMEOUT;
         loop {
             let found = self.poll()?;
-            let look = self.waiter.after_poll(found, self.progress(), &self.station.cq, control)?;
-            if look == WaitOutcome::ControlReady || Instant::now() > end {
+            let outcome = self.waiter.after_poll(found, self.progress(), &self.station.cq, control)?;
+            if outcome == WaitOutcome::ControlReady || Instant::now() > end {
                 return Ok(());
             }
         }

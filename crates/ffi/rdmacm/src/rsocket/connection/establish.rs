@@ -1,4 +1,4 @@
-//! Bind and connect: a sequence of connection manager calls, each started by the event of the one before.
+//! Bind and connect: a sequence of connection manager calls. The event of each call starts the next one.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -48,13 +48,13 @@ impl Connection {
             .map_err(|errno| if errno == Errno::WOULD_BLOCK { Errno(libc::EINPROGRESS) } else { errno })
     }
 
-    /// Waits until the connection is established, or returns why it failed.
+    /// Waits until the connection is established. Returns the reason if it fails.
     pub(crate) fn finish_opening(&self, must_not_wait: bool) -> Outcome<()> {
         let mut shared = self.wait(must_not_wait, |shared| !shared.state.is_opening())?;
         match shared.state {
             State::Connected => Ok(()),
             State::Refused(errno) => {
-                // The caller gets the error now, so `SO_ERROR` does not report it again.
+                // This call returns the error, so `SO_ERROR` does not report it again.
                 shared.error = 0;
                 Err(errno)
             }
@@ -98,7 +98,7 @@ impl Shared {
 
     fn request(&mut self) -> Outcome<()> {
         let id = self.channel.id();
-        // SAFETY: the id has found its device, lives as long as the channel, and the endpoint goes before it.
+        // SAFETY: the id has its device and lives as long as the channel; the endpoint is dropped before the channel.
         let endpoint = unsafe { Endpoint::new(id, self.sizing)? };
         let data = endpoint.connect_data().to_bytes();
         let mut parameters = endpoint.parameters(&data);
@@ -117,7 +117,7 @@ impl Shared {
         Ok(())
     }
 
-    /// An event while the connection is being made.
+    /// Handles an event while the connection is being established.
     pub(crate) fn on_opening_event(&mut self, happened: &Happened) {
         let timed_out = happened.status.abs() == libc::ETIMEDOUT && self.retries <= MAX_RETRIES;
         let next = match (self.state, happened.event) {

@@ -9,12 +9,12 @@ use crate::rsocket::errno::{Errno, Outcome};
 use crate::rsocket::stream::Direction;
 use crate::rsocket::waiting::{Watched, sleep_until};
 
-/// How long a close waits for data in flight. A peer without receives could block it for ever.
+/// How long a close waits for data in flight. A peer that posts no receives could block it without limit.
 const LINGER: Duration = Duration::from_secs(10);
 
 impl Connection {
-    /// Sends the close message, and waits until everything sent has arrived. Blocks even for a non-blocking socket:
-    /// there is no kernel that would continue to send after the program has ended.
+    /// Sends the close message, and waits until the peer has acknowledged all data. Also blocks for a non-blocking socket:
+    /// no kernel continues to send after the program has ended.
     pub(crate) fn shut_down(&self, direction: Direction) -> Outcome<()> {
         let mut shared = self.shared.lock();
         let Some(link) = shared.link_mut() else {
@@ -33,9 +33,9 @@ impl Connection {
         }
     }
 
-    /// Closes the socket. Its resources are freed with the last call that uses it.
+    /// Closes the socket. The last call that uses it frees its resources.
     pub(crate) fn close(&self) {
-        // An interrupted close still closes: the peer sees the disconnect either way.
+        // An interrupted close continues here: the peer is disconnected in any case.
         let _ = self.shut_down(Direction::Both);
         let mut shared = self.shared.lock();
         if shared.state == State::Connected {

@@ -25,7 +25,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Accepts a pending request, or waits for one. Rejects requests that cannot be accepted, and takes the next.
+    /// Accepts a pending request, or waits for one. Rejects a request that cannot be accepted, and continues with the next.
     pub(crate) fn accept(&self) -> Outcome<Connection> {
         loop {
             let mut shared = self.wait(self.flags.forbid_waiting(0), |shared| {
@@ -42,17 +42,17 @@ impl Connection {
 
     fn welcome_peer(&self, request: Request, sizing: Sizing) -> Outcome<Connection> {
         let Ok(peer) = ConnectData::parse(&request.private_data) else {
-            // SAFETY: the request is ours alone.
+            // SAFETY: only this call has the request.
             unsafe { refuse(request.id) };
             return Err(Errno(libc::EPROTO));
         };
-        // SAFETY: the request is ours alone, and its event was acknowledged when it was taken.
+        // SAFETY: only this call has the request, and its event was acknowledged when it was taken.
         let channel = unsafe { Channel::migrate(request.id)? };
         let connection =
             Connection::of(channel, self.domain, sizing, State::Accepting, self.flags.inherited());
         let mut shared = connection.shared.lock();
         if let Err(errno) = shared.reply(&peer) {
-            // SAFETY: the id lives as long as the channel. Saying no is all that is left to do.
+            // SAFETY: the id lives as long as the channel.
             unsafe { rdma_reject(shared.channel.id(), std::ptr::null(), 0) };
             return Err(errno);
         }

@@ -1,4 +1,4 @@
-//! Memory of the program that its peer writes directly, addressed by offset (`riomap`, `riounmap`, `riowrite`).
+//! Memory of a program that its peer writes directly, by offset (`riomap`, `riounmap`, `riowrite`).
 
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use crate::rsocket::stream::Growth;
 use crate::rsocket::vectors::Vectors;
 use crate::rsocket::wire::{Mapping, Message, RemoteBuffer};
 
-/// Writes in closer succession than this do not wait for an answer in between. An answer takes longer, unless it
-/// comes from another core, and then this core need not yield.
+/// The maximum gap between writes without a reply in between. A reply takes longer than this, unless the peer runs on another
+/// core; in that case this core need not yield.
 const MAX_GAP: Duration = Duration::from_micros(2);
 
 /// A buffer that the program mapped.
 pub(crate) struct Mapped {
     mr: *mut ibv_mr,
     offset: u64,
-    /// Its index in the peer's table; none if it is for local use.
+    /// Its index in the peer's table; `None` for local use.
     slot: Option<u16>,
-    /// Whether the peer was informed.
+    /// Whether the mapping was announced to the peer.
     announced: bool,
 }
 
@@ -48,7 +48,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: ours, and used by nobody else.
+        // SAFETY: the region belongs to this value alone.
         unsafe { ibv_dereg_mr(self.mr) };
     }
 }
@@ -112,7 +112,7 @@ impl Connection {
         }
     }
 
-    /// Writes directly into the peer's mapping at `offset`; stops at the end of the mapping.
+    /// Writes to the peer's mappings from `offset` on. Stops where no mapping follows.
     pub(crate) fn write_mapped(
         &self,
         mut from: Vectors<'_>,
@@ -146,10 +146,10 @@ impl Connection {
         Ok(written)
     }
 
-    /// A program that polls memory for an answer spins outside of every call, even if the peer needs the same core to
-    /// answer. If it did so before this write, it will do so after it.
+    /// Yields the core if the program polled its memory for a reply before this write: it then does so after this write, too, and the
+    /// peer may need the same core for the reply.
     fn let_others_run(&self, started: Instant) {
-        // Before it yields: the time of the others is time that it waits.
+        // Stored before yielding, so that the time of other threads counts as waiting.
         let ended = self.shared.lock().mapped_write.replace(Instant::now());
         if ended.is_some_and(|ended| started.saturating_duration_since(ended) > MAX_GAP) {
             std::thread::yield_now();
@@ -175,12 +175,12 @@ impl Shared {
 
     /// A free index in the peer's table.
     fn free_slot(&self) -> Option<u16> {
-        // An accepted connection knows its peer before it is established.
+        // An accepted connection has the peer's data before it is established.
         let slots = self.endpoint.as_ref()?.link.as_ref()?.peer_mappings.length as u16;
         (0..slots).find(|slot| !self.mapped.iter().any(|mapped| mapped.slot == Some(*slot)))
     }
 
-    /// The target in the peer's memory for this offset, and how many bytes may follow.
+    /// The peer's memory at this offset, up to the end of the mapping.
     fn find_mapping(&self, offset: u64) -> Option<RemoteBuffer> {
         let mapping = self.link()?.mappings.iter().find(|mapping| mapping.reach(offset) > 0)?;
         let into = offset - mapping.offset;

@@ -1,12 +1,12 @@
 //! A stream socket: an id, an endpoint once there is a peer, and its waiters.
 //!
-//! One thread may read and one may write at the same time; others wait for a lock. One lock protects all state. It is
-//! not held while sleeping or copying a program's bytes.
+//! One thread may read and one may write at the same time; others wait for a lock. One further lock protects all state. It is
+//! released while a thread sleeps, and while it copies bytes between a ring and a program.
 //!
 //! | file | content |
 //! |---|---|
 //! | `shared` | the state, and how events and completions change it |
-//! | `waiting` | what waiting for it means |
+//! | `waiting` | its implementation of `Watched` |
 //! | `establish` | bind and connect |
 //! | `listen` | listen and accept |
 //! | `transfer` | send and receive |
@@ -72,7 +72,7 @@ impl Connection {
         self.fd
     }
 
-    /// As `rpoll` sees it.
+    /// The interface for `rpoll`.
     pub(crate) fn pollable(&self) -> &dyn Pollable {
         &self.shared
     }
@@ -81,7 +81,7 @@ impl Connection {
         wait(&self.shared, must_not_wait, ready)
     }
 
-    /// Our address; before the socket has one, its family alone.
+    /// The local address, or only the family of a socket without one.
     pub(crate) fn local_address(&self) -> Address {
         let shared = self.shared.lock();
         // SAFETY: the id lives as long as the channel.

@@ -19,7 +19,7 @@ const UNSUPPORTED: Errno = Errno(libc::ENOTSUP);
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_CLOSE: u8 = 7;
 
-/// What was set.
+/// The options of a socket.
 #[derive(Clone, Default)]
 pub(crate) struct Options {
     reuse_address: bool,
@@ -71,7 +71,7 @@ impl Connection {
             (libc::SOL_SOCKET, libc::SO_SNDBUF) if shared.endpoint.is_none() => {
                 shared.sizing.set_send_ring(value.size()?);
             }
-            // Too late, but accepted, as in the kernel.
+            // Accepted without effect after the connection, as in the kernel.
             (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {}
             (libc::IPPROTO_IP, libc::IP_TOS) => {
                 let tos = value.int()?;
@@ -86,7 +86,7 @@ impl Connection {
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => return shared.set_idle(value.int()?),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => shared.options.no_delay = value.int()? != 0,
-            // A reliable connection has its own retries.
+            // No effect: a reliable connection has its own retries.
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => {}
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG | libc::TCP_CONGESTION) => {}
             (SOL_RDMA, _) => shared.set_rdma_option(name, value)?,
@@ -182,7 +182,7 @@ impl Shared {
     }
 
     fn set_rdma_option(&mut self, name: c_int, value: &Given) -> Outcome<()> {
-        // Accepted sockets inherit the sizes of a listener, so it may change them at any time.
+        // A listener may change its sizes at any time: they apply to sockets that it accepts later.
         if self.endpoint.is_some() || self.state.is_opening() {
             return Err(Errno(libc::EINVAL));
         }
@@ -197,7 +197,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The error since the last query.
+    /// Returns the error since the last query, and clears it.
     fn take_error(&mut self) -> c_int {
         self.progress(None);
         if self.end() == Some(End::Failed) && self.error == 0 {

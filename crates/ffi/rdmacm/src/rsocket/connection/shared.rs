@@ -29,7 +29,7 @@ pub(crate) enum State {
     Accepting,
     /// Connected: the state of the stream applies.
     Connected,
-    /// The connection failed, for this reason.
+    /// The connection failed with this error.
     Refused(Errno),
 }
 
@@ -40,7 +40,7 @@ impl State {
     }
 }
 
-/// A connection request that was not accepted yet.
+/// A pending connection request.
 pub(crate) struct Request {
     pub(crate) id: *mut rdma_cm_id,
     pub(crate) private_data: Vec<u8>,
@@ -53,7 +53,7 @@ unsafe impl Send for Request {}
 pub(crate) struct Shared {
     pub(crate) endpoint: Option<Endpoint>,
     pub(crate) mapped: Vec<Mapped>,
-    /// When the last write to the peer's mappings ended.
+    /// The end of the last write to the peer's mappings.
     pub(crate) mapped_write: Option<Instant>,
     pub(crate) requests: VecDeque<Request>,
     pub(crate) channel: Channel,
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
     pub(crate) destination: Option<Address>,
     pub(crate) retries: u32,
     pub(crate) closed: bool,
-    /// When a caller last polled for events without having slept.
+    /// The time of the last [`Watched::glance`](crate::rsocket::waiting::Watched::glance).
     pub(crate) glanced: Instant,
 }
 
@@ -119,13 +119,13 @@ impl Shared {
         self.link().and_then(|link| link.machine.life.end())
     }
 
-    /// Handles all events of the connection manager; returns how many there were.
+    /// Handles all events of the connection manager. Returns their number.
     pub(crate) fn take_cm_events(&mut self) -> usize {
         let mut count = 0;
         while let Some(happened) = self.channel.next() {
             count += 1;
             if happened.event == RDMA_CM_EVENT_ADDR_CHANGE {
-                // A hint that sockets do not use: the transport reports the consequences.
+                // Ignored: if the connection breaks, the transport reports it.
                 continue;
             }
             match self.state {
@@ -144,11 +144,11 @@ impl Shared {
             self.requests.push_back(Request { id, private_data });
             return;
         }
-        // The peer of a request disconnected before it was accepted.
+        // Another event of a pending request: its peer has disconnected.
         if let Some(at) = self.requests.iter().position(|request| request.id == happened.id)
             && let Some(request) = self.requests.remove(at)
         {
-            // SAFETY: nobody else has the id of a waiting request.
+            // SAFETY: only the listener has the id of a pending request.
             unsafe { refuse(request.id) };
         }
     }
@@ -180,7 +180,7 @@ impl Drop for Shared {
             self.take_cm_events();
         }
         for request in self.requests.drain(..) {
-            // SAFETY: nobody else has the id of a waiting request.
+            // SAFETY: only the listener has the id of a pending request.
             unsafe { refuse(request.id) };
         }
     }

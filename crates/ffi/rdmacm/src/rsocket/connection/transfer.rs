@@ -14,7 +14,7 @@ use crate::rsocket::vectors::Vectors;
 use crate::rsocket::wire::{Message, RemoteBuffer};
 
 impl Connection {
-    /// Waits for a connection in progress; fails if there is none.
+    /// Waits for a connection in progress. Fails if the socket is not connected.
     fn settle(&self, must_not_wait: bool) -> Outcome<()> {
         let state = self.shared.lock().state;
         match state {
@@ -50,7 +50,7 @@ impl Connection {
         Ok(sent)
     }
 
-    /// Waits until a request can be posted, or returns why it never can.
+    /// Waits until a request can be posted. Returns an error if the connection is closed for writing.
     pub(crate) fn wait_for_room(
         &self,
         must_not_wait: bool,
@@ -93,7 +93,7 @@ impl Connection {
                 unsafe { &*ring }.drain(spans, &mut into);
                 return Ok(length as usize);
             }
-            // SAFETY: as above. These bytes are nobody else's until `on_read`: only one thread reads at a time.
+            // SAFETY: as above. The peer may not write these bytes until `on_read`, and only one thread reads at a time.
             MutexGuard::unlocked(&mut shared, || unsafe { &*ring }.drain(spans, &mut into));
             shared.finish_reading(length);
             got += length as usize;
@@ -133,12 +133,12 @@ impl Shared {
     }
 }
 
-/// What posting a piece needs once its bytes are in place: the target, and the message.
+/// The target of a piece, and its message; `None` if the connection is gone.
 pub(crate) type Destination = Option<(RemoteBuffer, Option<Message>)>;
 
-/// Posting with a lock that may be released while the program's bytes are copied.
+/// Posting with the state's lock, which is released while the program's bytes are copied.
 pub(crate) trait SendPiece {
-    /// Copies the next bytes of `from` into place and posts them to the target of `commit`.
+    /// Copies the next bytes of `from` to the send ring or an inline buffer, and posts them to the target of `commit`.
     fn send_piece(
         &mut self,
         piece: &Piece,
@@ -160,7 +160,7 @@ impl SendPiece for MutexGuard<'_, Shared> {
             None => {
                 let mut at = 0;
                 from.walk(piece.length as usize, |start, count| {
-                    // SAFETY: the program's buffers are as long as it said; inline pieces fit into the array.
+                    // SAFETY: the program's buffers have the lengths in its list; inline pieces fit into the array.
                     unsafe {
                         std::ptr::copy_nonoverlapping(start, inline[at..at + count].as_mut_ptr(), count)
                     };
@@ -169,8 +169,8 @@ impl SendPiece for MutexGuard<'_, Shared> {
             }
             Some(spans) => {
                 let ring: *const Registered = &self.endpoint.as_ref().ok_or(gone)?.send_ring;
-                // SAFETY: the ring lives as long as the socket, which the call keeps, and these bytes of it are
-                // nobody else's: only one thread writes at a time.
+                // SAFETY: the ring lives as long as the socket, which the call keeps. Only one thread writes at a time, so
+                // only this thread accesses these bytes.
                 MutexGuard::unlocked(self, || unsafe { &*ring }.fill(spans, from));
             }
         }

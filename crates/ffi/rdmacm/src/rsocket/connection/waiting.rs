@@ -66,7 +66,7 @@ impl Watched for Shared {
         }
     }
 
-    /// Probes the peer's NIC; if it is dead, a completion reports it.
+    /// Probes the peer's NIC. If it does not answer, a completion reports the failure.
     fn on_silence(&mut self) {
         if let Some(link) = self.link_mut() {
             link.machine.handle_keepalive_timer();
@@ -77,19 +77,19 @@ impl Watched for Shared {
     }
 
     fn readiness(&self, events: i16) -> i16 {
-        let asked = events & (POLLIN | POLLOUT);
+        let requested = events & (POLLIN | POLLOUT);
         match self.state {
-            State::Listening if !self.requests.is_empty() => asked & POLLIN,
-            State::Refused(_) => asked | POLLERR,
+            State::Listening if !self.requests.is_empty() => requested & POLLIN,
+            State::Refused(_) => requested | POLLERR,
             State::Connected => {
                 let mut ready = 0;
                 if self.has_data() || !self.is_readable() {
-                    ready |= asked & POLLIN;
+                    ready |= requested & POLLIN;
                 }
                 if self.can_send() || !self.is_writable() {
-                    ready |= asked & POLLOUT;
+                    ready |= requested & POLLOUT;
                 }
-                // The end is reported once there is nothing left to read.
+                // The end is reported after all data was read.
                 match self.end().filter(|_| !self.has_data()) {
                     Some(End::Disconnected) => ready | POLLHUP,
                     Some(End::Failed) => ready | POLLERR,

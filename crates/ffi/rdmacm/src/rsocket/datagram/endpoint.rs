@@ -18,14 +18,14 @@ use crate::rsocket::stream::Span;
 use crate::rsocket::vectors::Vectors;
 use crate::verbs::ibv_query_gid;
 
-/// Space for one message with its header, as in rdma-core.
+/// Bytes for one message with its header, as in rdma-core.
 pub(crate) const SLOT: u32 = 2048;
-/// The NIC writes a GRH in front of every message; all share one buffer, since it is not read.
+/// Length of the GRH that the NIC writes in front of every message. It is not read, so all receives share one buffer for it.
 const GRH: u32 = 40;
 /// The key that all datagram sockets share.
 const QKEY: u32 = 0x0123_4567;
 const BATCH: usize = 32;
-/// wr_id: what is above the slot's number.
+/// The bit of a receive in `wr_id`, above the slot's number.
 const RECEIVE: u64 = 1 << 32;
 
 /// A received message in its slot.
@@ -44,14 +44,14 @@ unsafe impl Send for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: ours; a message that was posted has its own copy of what it needs.
+        // SAFETY: ours; a posted message has its own copy of the route.
         unsafe { ibv_destroy_ah(self.0) };
     }
 }
 
-/// One queue pair. The order of the fields is the order of destruction, after the queue pair itself.
+/// One queue pair. `drop` destroys it first, then the fields in their order.
 pub(crate) struct Endpoint {
-    /// Address handles by peer address: they belong to the queue pair's domain.
+    /// Address handles in the queue pair's domain, by peer address.
     handles: HashMap<IpAddr, Handle>,
     pub(crate) completions: Completions,
     send: Registered,
@@ -63,7 +63,7 @@ pub(crate) struct Endpoint {
     free: Vec<u32>,
     slots: u32,
     recv_slots: u32,
-    /// Maximum payload of a message: limited by the slot, or by the network.
+    /// The maximum payload of a message, limited by the slot and the MTU.
     pub(crate) capacity: usize,
 }
 
@@ -72,7 +72,7 @@ impl Endpoint {
         let channel = Channel::new(RDMA_PS_UDP)?;
         let id = channel.id();
         let mut address = Address::from(local);
-        // SAFETY: the id lives as long as the channel, for all that follows.
+        // SAFETY: the id lives as long as the channel; this holds for the whole block.
         unsafe {
             Errno::check(rdma_bind_addr(id, address.as_ptr()))?;
             if (*id).verbs.is_null() {
@@ -113,7 +113,7 @@ impl Endpoint {
     }
 
     /// # Safety
-    /// The domain outlives them.
+    /// The domain outlives the values.
     unsafe fn rings(pd: *mut ibv_pd, slots: u32, recv_slots: u32) -> Outcome<(Registered, Registered)> {
         // SAFETY: what the caller promises.
         unsafe {
@@ -124,7 +124,7 @@ impl Endpoint {
     }
 
     fn qp(&self) -> *mut ibv_qp {
-        // SAFETY: the id lives as long as the channel, and has had its queue pair from the beginning.
+        // SAFETY: the id lives as long as the channel, and has its queue pair since `new`.
         unsafe { (*self.channel.id()).qp }
     }
 
@@ -154,8 +154,8 @@ impl Endpoint {
                 } else if let Some(arrived) = self.read_header(slot, wc) {
                     take(arrived);
                 } else {
-                    // A foreign message, or the queue pair is being destroyed: then this fails too, and the error is
-                    // ignored.
+                    // A foreign message, or the queue pair is being destroyed. In the second case posting fails, which has no
+                    // effect.
                     let _ = self.post_receive(slot);
                 }
             }
@@ -179,7 +179,7 @@ impl Endpoint {
         Some(Arrived { source, data: Span { offset: offset + header, length: length - header }, slot })
     }
 
-    /// Copies a message to the program, as much as fits.
+    /// Copies a message to the program, as many bytes as fit.
     pub(crate) fn copy(&self, arrived: &Arrived, into: &mut Vectors<'_>) {
         self.recv.drain([arrived.data], into);
     }
@@ -201,7 +201,7 @@ impl Endpoint {
             sg_list: entries.as_mut_ptr().cast(),
             num_sge: 2,
         };
-        // SAFETY: the queue pair lives, and so does the memory.
+        // SAFETY: the queue pair and the memory live.
         Errno::of_verb(unsafe { post_recv(self.qp(), &mut request) })
     }
 
@@ -212,7 +212,7 @@ impl Endpoint {
         let offset = slot * SLOT;
         let (header, body) = (self.header.as_bytes(), from.left() as u32);
         let head = Span { offset, length: header.len() as u32 };
-        // SAFETY: a header's bytes.
+        // SAFETY: the header has as many bytes as the span.
         unsafe { self.send.write(head, header.as_ptr()) };
         self.send.fill([Span { offset: offset + head.length, length: body }], &mut from);
         let addr = self.send.addr() + u64::from(offset);
@@ -224,7 +224,7 @@ impl Endpoint {
         request.num_sge = 1;
         request.opcode = IBV_WR_SEND;
         request.wr.ud = wr_ud { ah, remote_qpn: qpn, remote_qkey: QKEY };
-        // SAFETY: the queue pair and the handle live, and the slot is ours until it completes.
+        // SAFETY: the queue pair and the handle live, and the slot is reserved until the request completes.
         let posted = Errno::of_verb(unsafe { post_send(self.qp(), &mut request) });
         if posted.is_err() {
             self.free.push(slot);
@@ -261,7 +261,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // SAFETY: the id lives, and the queue pair is ours. Queue and memory go after it.
+        // SAFETY: the id lives, and the queue pair is ours. Completion queue and memory are freed after it.
         unsafe { rdma_destroy_qp(self.channel.id()) };
     }
 }
@@ -273,7 +273,7 @@ unsafe fn mtu(id: *mut rdma_cm_id) -> usize {
     let mut port = ibv_port_attr::zeroed();
     // SAFETY: what the caller promises.
     let known = unsafe { ibv_query_port((*id).verbs, (*id).port_num, &mut port) } == 0;
-    // 1 stands for 256 bytes, and each further number for twice as many.
+    // `enum ibv_mtu`: 1 is 256 bytes, and each further code twice as many.
     if known { LEAST << port.active_mtu.clamp(1, 5) >> 1 } else { LEAST }
 }
 

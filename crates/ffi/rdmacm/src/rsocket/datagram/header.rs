@@ -1,11 +1,11 @@
-//! The two headers of datagram sockets. Until an end knows the other's queue pair, datagrams travel over UDP with a
-//! *service header* that carries the sender's queue pair. Then they travel as UD messages with a *source header*,
-//! since a UD message does not carry its source port. Byte for byte what rdma-core's librdmacm sends.
+//! The two headers of datagram sockets. Until an end has received the other's queue pair number, it sends datagrams over UDP with
+//! a *service header* that carries its own queue pair number. Afterwards it sends UD messages with a *source header*, since a UD
+//! message does not carry its source port. Both equal those of rdma-core's librdmacm byte for byte.
 
 use crate::rsocket::wire::part;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Why a datagram is invalid; it is dropped.
+/// Why a datagram is invalid. Invalid datagrams are dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Malformed {
     /// It is shorter than its header.
@@ -75,11 +75,11 @@ impl SourceHeader {
 /// The kind of a UDP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// It carries data; the receiver answers with a packet of its own.
+    /// It carries data. The receiver replies with a packet that carries its queue pair.
     Data,
     /// It only carries the sender's queue pair.
     Answer,
-    /// From a later version; only its queue pair is used.
+    /// A packet of a later version, of which only the queue pair is used.
     Unknown(u8),
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct ServiceHeader {
     pub(crate) purpose: Purpose,
     /// The sender's queue pair.
     pub(crate) qpn: u32,
-    /// The address of that queue pair. It is ignored; the packet's own source is used.
+    /// The address of that queue pair. It is ignored: the source of the packet is used instead.
     pub(crate) address: IpAddr,
 }
 

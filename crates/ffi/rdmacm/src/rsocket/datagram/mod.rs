@@ -1,11 +1,11 @@
-//! A datagram socket: UDP until both ends know each other's queue pair, then UD messages.
+//! A datagram socket: UDP until both ends have exchanged their queue pair numbers, UD messages afterwards.
 //!
 //! | file | content |
 //! |---|---|
 //! | `header` | the two headers on the wire |
-//! | `udp` | the plain socket |
+//! | `udp` | the UDP socket |
 //! | `endpoint` | a UD queue pair with its slots |
-//! | `shared` | the state: queue pairs, peers, what has come |
+//! | `shared` | the state: queue pairs, peers, received datagrams |
 
 mod endpoint;
 mod header;
@@ -98,7 +98,7 @@ impl Datagrams {
         Ok(length)
     }
 
-    /// Receives one datagram; excess bytes are lost.
+    /// Receives one datagram. Bytes that do not fit are lost.
     pub(crate) fn receive(&self, into: Vectors<'_>, flags: c_int) -> Outcome<Received> {
         let must_not_wait = self.flags.forbid_waiting(flags);
         let mut shared = self.shared.lock();
@@ -119,10 +119,10 @@ impl Datagrams {
         self.udp.peer()
     }
 
-    /// Waits until everything has left.
+    /// Waits until all datagrams were sent, at most [`LINGER`].
     pub(crate) fn shut_down(&self) -> Outcome<()> {
         let shared = self.shared.lock();
-        // A datagram that is late counts as lost, which is no error.
+        // A datagram that is not sent in time counts as lost, which is not an error.
         drop(waiting::sleep_until(shared, Some(Instant::now() + LINGER), Shared::is_flushed));
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Datagrams {
         shared.sleepers().wake(None);
     }
 
-    /// Sizes are ours; all other options are those of the UDP socket.
+    /// Sets sizes here, and all other options on the UDP socket.
     pub(crate) fn set_option(&self, level: c_int, name: c_int, value: &Given) -> Outcome<()> {
         let mut shared = self.shared.lock();
         let fresh = !shared.has_endpoints();
@@ -150,7 +150,7 @@ impl Datagrams {
             _ => {
                 let bytes = value.bytes();
                 let (pointer, length) = (bytes.as_ptr().cast(), bytes.len() as libc::socklen_t);
-                // SAFETY: as many bytes as it says.
+                // SAFETY: the slice and its length.
                 Errno::check(unsafe { libc::setsockopt(self.fd(), level, name, pointer, length) })?;
             }
         }

@@ -18,7 +18,7 @@ use crate::rsocket::vectors::Vectors;
 use crate::rsocket::wait::{Bell, Sleepers, watch};
 use crate::rsocket::waiting::Watched;
 
-/// Maximum number of known peers; beyond it, all are forgotten.
+/// The maximum number of known peers. At this number, all entries are discarded.
 const MAX_PEERS: usize = 1024;
 /// How often a caller that never sleeps polls the UDP socket; each poll is a system call.
 const GLANCE: Duration = Duration::from_micros(50);
@@ -28,11 +28,11 @@ const GLANCE: Duration = Duration::from_micros(50);
 struct Peer {
     /// Our queue pair on the path to it.
     endpoint: usize,
-    /// Its queue pair, once known.
+    /// Its queue pair, if known.
     qpn: Option<u32>,
 }
 
-/// A datagram that was not read yet.
+/// A received datagram that the program has not read.
 pub(crate) enum Waiting {
     /// It came over plain UDP.
     Copied(SocketAddr, Vec<u8>),
@@ -71,7 +71,7 @@ impl Shared {
         !self.endpoints.is_empty()
     }
 
-    /// Whether everything sent has left.
+    /// Whether all datagrams were sent.
     pub(crate) fn is_flushed(&self) -> bool {
         self.endpoints.iter().all(Endpoint::is_idle)
     }
@@ -91,7 +91,7 @@ impl Shared {
         Ok(self.endpoints.len() - 1)
     }
 
-    /// Our address with a port, which a peer needs for its answer.
+    /// Our address with a port, to which the peer replies.
     fn local_port(&self, to: SocketAddr) -> Outcome<SocketAddr> {
         let unknown = Errno(libc::EADDRNOTAVAIL);
         let local = self.udp.local()?.ip().ok_or(unknown)?;
@@ -116,21 +116,21 @@ impl Shared {
         Ok(peer)
     }
 
-    /// Checks that a peer is reachable.
+    /// Prepares a queue pair on the path to a peer.
     pub(crate) fn meet(&mut self, address: SocketAddr) -> Outcome<()> {
         self.peer(address).map(drop)
     }
 
-    /// Whether a datagram could leave now.
+    /// Whether a datagram can be sent without waiting.
     pub(crate) fn has_room(&self) -> bool {
         self.endpoints.iter().all(Endpoint::has_room)
     }
 
-    /// Sends a datagram, over the NIC if the peer's queue pair is known and it fits, else over plain UDP.
+    /// Sends a datagram: as a UD message if the peer's queue pair is known and it fits, otherwise over UDP.
     pub(crate) fn send(&mut self, to: SocketAddr, from: Vectors<'_>, flags: i32) -> Outcome<()> {
         let mut peer = self.peer(to)?;
         if peer.qpn.is_none() {
-            // The peer's answer may have arrived.
+            // The peer's reply with its queue pair may have arrived.
             self.take_packets();
             peer = self.peer(to)?;
         }
@@ -147,7 +147,7 @@ impl Shared {
         }
     }
 
-    /// Reads UDP packets while there is space; returns their number.
+    /// Reads UDP packets until the queue is full. Returns their number.
     fn take_packets(&mut self) -> usize {
         let mut count = 0;
         let most = usize::from(self.sizing.recv_queue.max(1));
@@ -156,7 +156,7 @@ impl Shared {
             let udp = self.udp.clone();
             let Some((source, bytes)) = udp.receive(&mut packet) else { break };
             count += 1;
-            // An invalid packet, or one that cannot be answered, is dropped.
+            // An invalid packet, or one without a path back, is dropped. A failure to reply is ignored.
             let _ = self.take_packet(source, bytes);
         }
         count
@@ -176,14 +176,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies the oldest datagram to the program, and removes it unless it is only peeked at. There must be one.
+    /// Copies the oldest datagram to the program, and removes it unless `peek` is set. Returns `None` if there is none.
     pub(crate) fn read(&mut self, mut into: Vectors<'_>, peek: bool) -> Option<(SocketAddr, usize, usize)> {
         let (source, length, copied) = match self.waiting.front()? {
             Waiting::Copied(source, bytes) => {
-                let (room, mut at) = (into.left(), 0);
-                let count = bytes.len().min(room);
+                let (capacity, mut at) = (into.left(), 0);
+                let count = bytes.len().min(capacity);
                 into.walk(count, |start, part| {
-                    // SAFETY: the program's buffers are as long as it said; `at` and `part` stay within `count`.
+                    // SAFETY: the program's buffers have the lengths in its list; `at` and `part` stay within `count`.
                     unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + part].as_ptr(), start, part) };
                     at += part;
                 });

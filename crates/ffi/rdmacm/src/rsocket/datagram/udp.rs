@@ -1,7 +1,6 @@
 //! The UDP socket behind a datagram socket. Its descriptor is the socket's number.
 //!
-//! It is created by a direct system call: librspreload replaces `socket`, and the library's own sockets must stay UDP
-//! sockets.
+//! It is created by a direct system call: librspreload replaces `socket`, and this must be a socket of the kernel.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -15,14 +14,14 @@ use crate::rsocket::vectors::Vectors;
 
 pub(crate) struct Udp(OwnedFd);
 
-/// The length of an address, as the calls of the system want it.
+/// The length of an address as a `socklen_t`.
 fn length_of(address: &Address) -> socklen_t {
     address.length() as socklen_t
 }
 
 impl Udp {
     pub(crate) fn new(domain: c_int) -> Outcome<Self> {
-        // SAFETY: a new descriptor, which nobody else owns.
+        // SAFETY: the new descriptor has no other owner.
         unsafe {
             let fd = libc::syscall(libc::SYS_socket, domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
             let fd = Errno::check(fd as c_int)?;
@@ -35,30 +34,30 @@ impl Udp {
     }
 
     pub(crate) fn bind(&self, mut address: Address) -> Outcome<()> {
-        // SAFETY: a whole address.
+        // SAFETY: a complete address and its length.
         Errno::check(unsafe { libc::bind(self.fd(), address.as_ptr(), length_of(&address)) }).map(drop)
     }
 
     pub(crate) fn connect(&self, mut address: Address) -> Outcome<()> {
-        // SAFETY: a whole address.
+        // SAFETY: a complete address and its length.
         Errno::check(unsafe { libc::connect(self.fd(), address.as_ptr(), length_of(&address)) }).map(drop)
     }
 
     pub(crate) fn local(&self) -> Outcome<Address> {
-        self.ask(libc::getsockname)
+        self.query(libc::getsockname)
     }
 
     pub(crate) fn peer(&self) -> Outcome<Address> {
-        self.ask(libc::getpeername)
+        self.query(libc::getpeername)
     }
 
-    fn ask(
+    fn query(
         &self,
         call: unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut socklen_t) -> c_int,
     ) -> Outcome<Address> {
         let mut address = Address::unspecified(0);
         let mut length = size_of::<libc::sockaddr_storage>() as socklen_t;
-        // SAFETY: as much room as it says.
+        // SAFETY: the buffers have the given lengths.
         Errno::check(unsafe { call(self.fd(), address.as_ptr(), &mut length) })?;
         Ok(address)
     }
@@ -74,7 +73,7 @@ impl Udp {
         let mut list = vec![iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: header.len() }];
         from.walk(from.left(), |start, count| list.push(iovec { iov_base: start.cast(), iov_len: count }));
         let mut address = Address::from(to);
-        // SAFETY: all zeros are an empty message; then it names what lives until this returns.
+        // SAFETY: all zeros are an empty message; its pointers are valid until the call returns.
         let sent = unsafe {
             let mut message: msghdr = std::mem::zeroed();
             message.msg_name = address.as_ptr().cast();
@@ -90,10 +89,10 @@ impl Udp {
     pub(crate) fn receive<'a>(&self, into: &'a mut [u8]) -> Option<(SocketAddr, &'a [u8])> {
         let mut address = Address::unspecified(0);
         let mut length = size_of::<libc::sockaddr_storage>() as socklen_t;
-        let (start, room) = (into.as_mut_ptr().cast(), into.len());
-        // SAFETY: as much room as it says.
+        let (start, capacity) = (into.as_mut_ptr().cast(), into.len());
+        // SAFETY: the buffers have the given lengths.
         let got = unsafe {
-            libc::recvfrom(self.fd(), start, room, libc::MSG_DONTWAIT, address.as_ptr(), &mut length)
+            libc::recvfrom(self.fd(), start, capacity, libc::MSG_DONTWAIT, address.as_ptr(), &mut length)
         };
         let got = usize::try_from(got).ok()?;
         Some((address.ip()?, &into[..got]))

@@ -1,4 +1,4 @@
-//! Which direction is still open, and why a connection ended.
+//! The open directions of a connection, and why it ended.
 
 /// Which half of a connection is shut down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,9 +11,9 @@ pub(crate) enum Direction {
 /// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// Both ends are done, or one of them disconnected.
+    /// Both directions were shut down, or an end disconnected.
     Disconnected,
-    /// The transport gave up, or the peer broke the protocol.
+    /// A request failed, or the peer violated the protocol.
     Failed,
 }
 
@@ -53,7 +53,7 @@ impl Life {
         self.end
     }
 
-    /// Ends the connection; the first reason stays.
+    /// Ends the connection. The first reason is kept.
     pub(crate) fn on_end(&mut self, end: End) {
         self.end.get_or_insert(end);
     }
@@ -66,7 +66,7 @@ impl Life {
         }
     }
 
-    /// Shuts down one or both directions. Returns the message for the peer, or `None` if it needs none.
+    /// Shuts down one or both directions. Returns the message for the peer, or `None` if the peer needs no message.
     pub(crate) fn shut_down(&mut self, direction: Direction) -> Option<CloseMessage> {
         if !self.is_connected() {
             return None;
@@ -86,7 +86,7 @@ impl Life {
 /// The control message that a shutdown sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CloseMessage {
-    /// We send no more, but continue to read.
+    /// We stop sending, but continue to read.
     Shutdown,
     /// Both directions end.
     Disconnect,

@@ -1,6 +1,6 @@
-//! The whole stream: completions in (`handle_*`), control messages out (`poll_control`).
+//! The state machine of a stream: completions in (`handle_*`), control messages out (`poll_control`).
 //!
-//! After every batch of completions, and after every read, the caller takes control messages until there are none.
+//! After every batch of completions, and after every read, the caller calls `poll_control` until it returns `None`.
 
 use super::life::{CloseMessage, Direction, End, Life};
 use super::recv_ring::{RecvRing, Violation};
@@ -9,19 +9,19 @@ use super::send_ring::SendRing;
 use crate::rsocket::settings::Sizing;
 use crate::rsocket::wire::{ConnectData, Message, Order, RemoteBuffer};
 
-/// Requests reserved for control messages, so that data can never block them.
+/// Requests reserved for control messages, so that data cannot block them.
 pub(crate) const CONTROL_SLOTS: u32 = 4;
-/// Entries of the table that the peer announces its buffers in.
+/// Entries of the table in which the peer announces its buffers.
 pub(crate) const TABLE_SLOTS: u32 = 2;
 
-/// A posted request, as its completion names it.
+/// A posted request, encoded in its `wr_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
-    /// A receive, with the slot of its message where messages are SENDs.
+    /// A receive, with the slot of its message if messages are SENDs.
     Receive(u32),
     /// The WRITE in front of a message that is a SEND.
     Written,
-    /// Data or a mapping, with its bytes of the send ring.
+    /// Data or a mapping, with the number of its bytes in the send ring.
     Sent(u32),
     Control,
     /// The last message.
@@ -53,15 +53,15 @@ impl Work {
 /// A control message to post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Control {
-    /// Immediate data alone.
+    /// A message without further bytes.
     Bare(Message),
-    /// An entry for the peer's table, announced by the message.
+    /// An entry for the peer's table, which the message announces.
     Entry { message: Message, bytes: [u8; RemoteBuffer::LEN], target: RemoteBuffer },
-    /// A zero-length WRITE: only the peer's NIC answers it.
+    /// A zero-length WRITE, which the peer's NIC acknowledges without its program.
     Probe,
 }
 
-/// A stream that is connected, or was.
+/// A stream that is or was connected.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) send_ring: SendRing,
@@ -93,7 +93,7 @@ impl Machine {
             ring,
             peer_order: peer.order,
             peer_table: peer.table,
-            // The first entry came with the connection, on both sides.
+            // The private data of the connection replaced the first entry, on both sides.
             peer_slot: 1 % peer.table.length.max(1),
             own_slot: 1 % TABLE_SLOTS,
             control_slots: CONTROL_SLOTS,
@@ -102,12 +102,12 @@ impl Machine {
         }
     }
 
-    /// The table entry that the peer writes next; read when a credit message carries bytes.
+    /// The index of the table entry that the peer writes next. It is read when a credit message carries bytes.
     pub(crate) fn next_own_slot(&self) -> u32 {
         self.own_slot
     }
 
-    /// Handles a message; `entry` is the table entry, if it brought one.
+    /// Handles a message; `entry` is the table entry that came with it, if any.
     pub(crate) fn handle_message(&mut self, message: Message, entry: Option<RemoteBuffer>) {
         let kept = match message {
             Message::Data(length) => self.recv_ring.on_data(length),
@@ -163,7 +163,7 @@ impl Machine {
         self.probe = true;
     }
 
-    /// The next control message, which must be posted with the work ID it names.
+    /// The next control message, to be posted with this work ID.
     pub(crate) fn poll_control(&mut self) -> Option<(Control, Work)> {
         if !self.life.is_connected() || self.control_slots == 0 {
             return None;
@@ -199,7 +199,7 @@ impl Machine {
         Control::Entry { message, bytes: buffer.to_bytes(self.peer_order), target }
     }
 
-    /// Whether all posted requests are done.
+    /// Whether all posted requests have completed and no close message is pending.
     pub(crate) fn is_flushed(&self) -> bool {
         self.send_ring.is_idle() && self.control_slots == CONTROL_SLOTS && self.close_message.is_none()
     }

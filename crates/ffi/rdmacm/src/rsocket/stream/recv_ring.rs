@@ -1,10 +1,10 @@
-//! The receiving half: a ring that the peer writes to, granted in halves.
+//! The receiver: a ring that is granted to the peer in halves, and that the peer writes.
 
 use std::collections::VecDeque;
 
 use super::ring::{Span, spans};
 
-/// Why the peer violates the protocol; the connection ends.
+/// How the peer violates the protocol. The connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Violation {
     /// It announced more bytes than it was granted.
@@ -15,10 +15,10 @@ pub(crate) enum Violation {
     Buffers,
 }
 
-/// What to grant to the peer.
+/// A grant to the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
-    /// Data messages are accepted up to this number.
+    /// The number up to which data messages are accepted.
     pub(crate) credit: u16,
     /// Half of the ring, if that much has been read.
     pub(crate) buffer: Option<Span>,
@@ -27,14 +27,14 @@ pub(crate) struct Grant {
 #[derive(Debug)]
 pub(crate) struct RecvRing {
     size: u32,
-    /// Bytes since the beginning: granted to the peer, announced by it, read by the program.
+    /// Bytes since the beginning that were granted to the peer, announced by the peer, and read by the program.
     granted: u64,
     announced: u64,
     read: u64,
     /// Unread bytes of each message that is not read completely.
     messages: VecDeque<u32>,
     depth: u16,
-    /// Completely read messages, and the number at which credits are worth a message.
+    /// The number of completely read messages, and the number at which credits are reported.
     finished: u16,
     report_at: u16,
 }
@@ -54,7 +54,7 @@ impl RecvRing {
         }
     }
 
-    /// The peer has written this many further bytes.
+    /// Handles a data message: the peer has written this many further bytes.
     pub(crate) fn on_data(&mut self, length: u32) -> Result<(), Violation> {
         if u64::from(length) > self.granted - self.announced {
             return Err(Violation::Bytes);
@@ -63,7 +63,7 @@ impl RecvRing {
             return Err(Violation::Messages);
         }
         if length == 0 && self.messages.is_empty() {
-            // It has no bytes to read, so it is finished already.
+            // A message without bytes counts as read.
             self.finished = self.finished.wrapping_add(1);
             return Ok(());
         }
@@ -77,21 +77,20 @@ impl RecvRing {
         self.available() > 0
     }
 
-    /// Bytes that wait to be read.
+    /// The number of bytes that can be read.
     pub(crate) fn available(&self) -> u32 {
-        // At most the ring's size: `announced` never exceeds `granted`, nor `granted` exceeds `read` by more than the
-        // ring.
+        // At most the size of the ring: `announced` is at most `granted`, and `granted` at most `read` plus the size.
         (self.announced - self.read) as u32
     }
 
-    /// Where the next bytes lie, at most `limit` of them.
+    /// The positions of the next bytes, at most `limit`.
     pub(crate) fn next(&self, limit: usize) -> [Span; 2] {
         let length = u32::try_from(limit).unwrap_or(u32::MAX).min(self.available());
         let start = (self.read % u64::from(self.size)) as u32;
         spans(self.size, start, length)
     }
 
-    /// The program has read this many of them.
+    /// Counts bytes that the program has read.
     pub(crate) fn on_read(&mut self, length: u32) {
         let mut left = length.min(self.available());
         self.read += u64::from(left);

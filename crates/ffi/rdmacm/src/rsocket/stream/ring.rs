@@ -1,14 +1,14 @@
-//! Places in a ring of bytes.
+//! Positions in a ring of bytes.
 
-/// A run of bytes in a ring that does not wrap.
+/// A contiguous range of bytes in a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Span {
     pub(crate) offset: u32,
     pub(crate) length: u32,
 }
 
-/// The bytes from `start` on, `length` of them, in a ring of `size`: two spans, the second one empty unless the run
-/// passes the end. `start` and `length` are at most `size`.
+/// The `length` bytes from `start` on in a ring of `size` bytes, as two spans. The second one is empty unless the range wraps.
+/// `start` and `length` are at most `size`.
 pub(crate) fn spans(size: u32, start: u32, length: u32) -> [Span; 2] {
     let first = length.min(size - start);
     [Span { offset: start, length: first }, Span { offset: 0, length: length - first }]

@@ -1,4 +1,4 @@
-//! The sending half: a ring that holds bytes until they are acknowledged, and the peer's buffers they go to.
+//! The sender: a ring that holds bytes until they are acknowledged, and the peer's buffers to which they are written.
 
 use std::collections::VecDeque;
 
@@ -6,30 +6,30 @@ use super::recv_ring::Violation;
 use super::ring::{Span, spans};
 use crate::rsocket::wire::{Message, RemoteBuffer};
 
-/// Minimum free space for sending, so that a slow peer gets no tiny pieces.
+/// The minimum free space of the ring for sending, so that a slow peer does not cause tiny pieces.
 pub(crate) const LOW_WATER: u32 = 2048;
-/// The first piece of a long send; each further one is twice as long, so that the peer starts early and ends soon.
+/// The first piece of a long send, so that the peer starts early. Each further piece is twice as long, up to [`LARGEST_PIECE`].
 const FIRST_PIECE: u32 = 2048;
 const LARGEST_PIECE: u32 = 64 * 1024;
-/// Buffers that a peer may grant ahead; more violates the protocol.
+/// The maximum number of buffers that a peer may grant in advance. More violate the protocol.
 const MAX_TARGETS: usize = 2;
 
 /// The next bytes to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) length: u32,
-    /// Where they must be in the send ring; `None`: they are sent inline.
+    /// The positions of the bytes in the send ring; `None` for inline data.
     pub(crate) spans: Option<[Span; 2]>,
 }
 
 impl Piece {
-    /// Bytes of the ring that it takes until it is acknowledged.
+    /// The number of bytes of the ring that it occupies until it is acknowledged.
     pub(crate) fn ring_bytes(&self) -> u32 {
         if self.spans.is_some() { self.length } else { 0 }
     }
 }
 
-/// How long the pieces of one call are.
+/// The lengths of the pieces of one call.
 pub(crate) struct Growth(u32);
 
 impl Growth {
@@ -37,7 +37,7 @@ impl Growth {
         Self(FIRST_PIECE)
     }
 
-    /// The maximum length of the next piece; grows.
+    /// The maximum length of the next piece, which grows with each call.
     pub(crate) fn next(&mut self, left: usize) -> u32 {
         match u32::try_from(left) {
             Ok(left) if left <= self.0 => left,
@@ -59,7 +59,7 @@ pub(crate) struct SendRing {
     slots: u32,
     max_slots: u32,
     inline: u32,
-    /// Number of the next data message, and the number at which credits end.
+    /// The number of the next data message, and the first number without a credit.
     sequence: u16,
     credit: u16,
     targets: VecDeque<RemoteBuffer>,
@@ -72,7 +72,7 @@ impl SendRing {
         Self { size, head: 0, free: size, slots, max_slots: slots, inline, sequence: 0, credit: 0, targets }
     }
 
-    /// The peer accepts data messages up to this number.
+    /// Stores the number up to which the peer accepts data messages.
     pub(crate) fn on_credit(&mut self, credit: u16) {
         self.credit = credit;
     }
@@ -88,7 +88,7 @@ impl SendRing {
         Ok(())
     }
 
-    /// A request was acknowledged, or given up.
+    /// Releases a request that has completed, successfully or not.
     pub(crate) fn on_sent(&mut self, ring_bytes: u32) {
         self.slots = (self.slots + 1).min(self.max_slots);
         self.free = (self.free + ring_bytes).min(self.size);
@@ -99,7 +99,7 @@ impl SendRing {
         self.slots > 0 && self.free >= LOW_WATER
     }
 
-    /// Whether data can go to the peer now.
+    /// Whether data can be sent to the peer.
     pub(crate) fn can_send(&self) -> bool {
         self.has_room() && self.sequence != self.credit && !self.targets.is_empty()
     }
@@ -109,14 +109,14 @@ impl SendRing {
         self.slots == self.max_slots
     }
 
-    /// The next piece of the stream, at most `limit` bytes; `None` if the peer or the ring has no space.
+    /// The next piece of the stream, at most `limit` bytes; `None` without free space, credit, buffer or request.
     pub(crate) fn plan(&self, limit: u32) -> Option<Piece> {
         let target = self.targets.front()?;
         let limit = limit.min(target.length).min(Message::MAX_DATA);
         self.can_send().then(|| self.piece(limit))
     }
 
-    /// The next piece of a write that needs no buffer and no credit of the stream.
+    /// The next piece of a write to a mapping, which needs no buffer and no credit of the stream.
     pub(crate) fn plan_direct(&self, limit: u32) -> Option<Piece> {
         self.has_room().then(|| self.piece(limit))
     }
@@ -129,7 +129,7 @@ impl SendRing {
         Piece { length, spans: Some(spans(self.size, self.head, length)) }
     }
 
-    /// The piece of [`SendRing::plan`] is posted; returns its target.
+    /// Reserves the piece of [`SendRing::plan`], and returns its target. The caller posts it.
     pub(crate) fn commit(&mut self, piece: &Piece) -> RemoteBuffer {
         self.sequence = self.sequence.wrapping_add(1);
         self.commit_direct(piece);
@@ -144,7 +144,7 @@ impl SendRing {
         here
     }
 
-    /// The piece of [`SendRing::plan_direct`] is posted.
+    /// Reserves the piece of [`SendRing::plan_direct`]. The caller posts it.
     pub(crate) fn commit_direct(&mut self, piece: &Piece) {
         let bytes = piece.ring_bytes();
         self.slots -= 1;

@@ -1,4 +1,4 @@
-//! Two machines with a wire between them: what one posts, the other gets, in order.
+//! Two machines connected by queues, which deliver messages and WRITEs in order.
 
 use super::*;
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 const SIZES: Sizing =
     Sizing { send_ring: 8192, recv_ring: 4096, send_queue: 16, recv_queue: 16, inline: 16, mappings: 0 };
 
-/// One end: its machine, the memory of its receive ring, and what it was sent but has not handled.
+/// One end: its machine, the memory of its receive ring, and the messages that it has not handled.
 struct Tester {
     machine: Machine,
     ring: Vec<u8>,
@@ -45,7 +45,7 @@ fn pair() -> (Tester, Tester) {
 }
 
 impl Tester {
-    /// Handles what came and posts the control messages that follow from it.
+    /// Handles all messages and completions, and posts the control messages that are due.
     fn step(&mut self, peer: &mut Tester) {
         while let Some(work) = self.sent.pop_front() {
             self.machine.handle_sent(work, true);
@@ -69,7 +69,7 @@ impl Tester {
         }
     }
 
-    /// Sends as much of `bytes` as goes; returns how much that was.
+    /// Sends as many of `bytes` as possible. Returns their number.
     fn send(&mut self, peer: &mut Tester, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() {
@@ -96,7 +96,7 @@ impl Tester {
     }
 }
 
-/// A generator whose numbers follow from the seed alone.
+/// A generator of pseudo-random numbers from a seed.
 fn numbers(mut seed: u64) -> impl FnMut(usize) -> usize {
     move |below| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -244,8 +244,8 @@ fn work_survives_its_number() {
     }
 }
 
-/// A peer may say anything, in any order, with any numbers. Nothing of it leads outside the ring or the send ring, and what
-/// breaks a rule ends the connection.
+/// A peer sends any messages, in any order, with any numbers. No message leads to an access outside the receive ring or the send
+/// ring.
 #[test]
 fn a_peer_that_says_anything_gets_nowhere() {
     for seed in 0..300 {

@@ -1,7 +1,7 @@
 //! Memory of `cuMemCreate`, which other processes open by a descriptor.
 //!
-//! NCCL and PyTorch's expandable segments allocate such memory. A local peer copies the descriptor out of the owner (`pidfd_getfd`), which takes the
-//! right to trace it, as every copy by the kernel does.
+//! NCCL and PyTorch's expandable segments allocate such memory. A local peer copies the descriptor out of the owner (`pidfd_getfd`). This
+//! requires the right to trace the owner, as does every copy between processes by the kernel.
 
 use super::super::driver::{Driver, check, vmm};
 use super::{Close, Exported, WhyNot};
@@ -16,16 +16,16 @@ const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_int = 1;
 const CU_MEM_LOCATION_TYPE_DEVICE: c_int = 1;
 const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_int = 3;
 
-/// Descriptors that this process has exported. A local peer that still has memory open which was freed tells new memory at its address from it by
-/// this number: the number of the descriptor may be the same.
+/// The number of descriptors that this process has exported. It is part of each handle: a local peer that still has freed memory open
+/// recognises new memory at the same address by it, even if the number of the descriptor is the same.
 static EXPORTS: AtomicU64 = AtomicU64::new(0);
 
-/// Exports the mapping that an address is in. The context of its GPU is current.
+/// Exports the mapping that contains an address. The context of its GPU is current.
 pub(super) fn export(driver: &Driver, addr: usize) -> Option<Exported> {
     let functions = vmm()?;
     let (start, len) = driver.mapping_of(addr)?;
     let (mut allocation, mut fd) = (0, -1);
-    // SAFETY: the driver writes to these numbers only, and checks the address. What was retained is released.
+    // SAFETY: the driver writes to these numbers only, and checks the address. The retained allocation is released.
     let exported = unsafe {
         check((functions.retain)(&mut allocation, addr as *mut c_void)).ok()?;
         let exported = (functions.export)(&mut fd, allocation, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
@@ -33,9 +33,10 @@ pub(super) fn export(driver: &Driver, addr: usize) -> Option<Exported> {
         exported
     };
     check(exported).ok()?;
-    // SAFETY: a new descriptor, which is ours.
+    // SAFETY: a new descriptor, owned by this function.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: a call without memory. Programs that the process starts need it not.
+    // Child processes must not inherit it.
+    // SAFETY: a call without pointers.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
     let serial = EXPORTS.fetch_add(1, Relaxed);
     let handle = GpuHandle::Fd { fd: fd.as_raw_fd().cast_unsigned(), serial };
@@ -53,7 +54,8 @@ pub(super) fn open(
     let fd = copy_of(owner, fd).map_err(WhyNot::Fd)?;
     let failed = |function| move |status| WhyNot::Driver(function, status);
     let (mut allocation, mut start) = (0, 0);
-    // SAFETY: the driver writes to these numbers only, and checks the descriptor, which it does not keep, and the length. What is not used is given back.
+    // SAFETY: the driver writes to these numbers only. It checks the descriptor, which it does not keep, and the length. On errors the
+    // reservation and the allocation are released.
     unsafe {
         let by = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         check((functions.import)(&mut allocation, fd.as_raw_fd() as *mut c_void, by))
@@ -80,7 +82,7 @@ pub(super) fn open(
 /// Unmaps what [`open`] mapped. The context of the GPU is current.
 pub(super) fn close(start: u64, len: usize) {
     let Some(functions) = vmm() else { return };
-    // SAFETY: mapped by us, and no copy uses it.
+    // SAFETY: `open` mapped it, and no copy uses it.
     unsafe {
         (functions.unmap)(start, len);
         (functions.free)(start, len);
@@ -91,13 +93,13 @@ pub(super) fn close(start: u64, len: usize) {
 fn copy_of(owner: Option<&Owner>, fd: u32) -> io::Result<OwnedFd> {
     let owner = owner.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
     let new = |result: c_long| match c_int::try_from(result) {
-        // SAFETY: the kernel has just made it for us.
+        // SAFETY: the kernel has just created it for this process.
         Ok(new) if new >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(new) }),
         _ => Err(io::Error::last_os_error()),
     };
-    // SAFETY: a call without memory.
+    // SAFETY: a call without pointers.
     let process = new(unsafe { libc::syscall(libc::SYS_pidfd_open, owner.process, 0) })?;
-    // The process number may be another's by now; the descriptor of the process stays the same process.
+    // The PID may have been reused before this call; the pidfd keeps referring to the process whose mark is checked here.
     if !is_readable(owner) {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }

@@ -78,14 +78,14 @@ impl Requester {
     pub(super) fn was_sent<H: Host>(&self, psn: Psn, io: &mut Io<'_, H>) -> bool {
         let was_sent = psn.is_before(self.high);
         if !was_sent {
-            self.drop_unasked(psn, io);
+            self.drop_unsent(psn, io);
         }
         was_sent
     }
 
     #[cold]
     #[inline(never)]
-    fn drop_unasked<H: Host>(&self, psn: Psn, io: &mut Io<'_, H>) {
+    fn drop_unsent<H: Host>(&self, psn: Psn, io: &mut Io<'_, H>) {
         let (qpn, high, first) = (io.id.qpn, self.high, io.attr.sq_psn);
         let why = if self.una == first {
             format_args!(

@@ -1,8 +1,8 @@
 //! Detects missing READ and atomic responses and requests them again.
 //!
-//! A lost response and a reordered one look the same at first: a PSN is skipped. The requester asks for it immediately,
+//! A lost response and a reordered one look the same at first: a PSN is skipped. The requester requests it again immediately,
 //! because an early repair is cheap. When skipped responses turn out to be late, the requester becomes tolerant and
-//! waits one or two RTTs before it asks. Data that arrived is kept. A response that may still be in flight is not
+//! waits one or two RTTs before it requests them. Data that arrived is kept. A response that may still be in flight is not
 //! requested twice.
 //!
 //! A repeated request always starts at the lowest missing PSN: Linux Soft-RoCE discards everything before the point
@@ -19,7 +19,7 @@ use crate::ids::Psn;
 /// Number of repeats that are delayed after reordering was observed.
 const TOLERANT_FOR: u8 = 16;
 /// Repeats of one request that are sent without delay.
-const HASTY_QUESTIONS: u8 = 3;
+const IMMEDIATE_REPEATS: u8 = 3;
 /// A response that takes longer than this counts as lost.
 const MAX_LATE_NS: u64 = 20_000_000;
 /// Number of times the delay between repeats doubles.
@@ -32,10 +32,10 @@ pub(super) struct Awaited {
     pub(super) last: Psn,
     /// Times of the first and the latest transmission.
     sent_at: Time,
-    asked_at: Time,
+    requested_at: Time,
     /// The first PSN that was requested only once.
-    asked_to: Psn,
-    questions: u8,
+    requested_to: Psn,
+    repeat_count: u8,
     /// All responses arrived; the request waits for earlier ones.
     whole: bool,
 }
@@ -54,14 +54,14 @@ impl Requester {
     /// Records that the next `packets` PSNs await a response.
     pub(super) fn await_response(&mut self, packets: u32, now: Time) {
         let (first, last) = (self.psn, self.psn.plus(packets - 1));
-        let asked_to = if first.is_before(self.high) { last.plus(1) } else { first };
+        let requested_to = if first.is_before(self.high) { last.plus(1) } else { first };
         self.reads.push_back(Awaited {
             first,
             last,
             sent_at: now,
-            asked_at: now,
-            asked_to,
-            questions: 0,
+            requested_at: now,
+            requested_to,
+            repeat_count: 0,
             whole: false,
         });
     }
@@ -89,7 +89,7 @@ impl Requester {
 
     /// How long a response may take before it is requested again.
     fn wait_ns(&self, awaited: &Awaited) -> u64 {
-        self.clock.patience_ns().max(self.late_ns) << awaited.questions.min(MAX_DOUBLINGS)
+        self.clock.patience_ns().max(self.late_ns) << awaited.repeat_count.min(MAX_DOUBLINGS)
     }
 
     /// Requests overdue responses that others overtook.
@@ -99,9 +99,9 @@ impl Requester {
             if !awaited.first.is_before(self.reached) {
                 break;
             }
-            let rested = io.now.since_ns(awaited.asked_at) >= self.wait_ns(&awaited);
-            let hasty = self.tolerance == 0 && awaited.questions < HASTY_QUESTIONS;
-            if awaited.whole || !(rested || hasty) {
+            let is_overdue = io.now.since_ns(awaited.requested_at) >= self.wait_ns(&awaited);
+            let is_immediate = self.tolerance == 0 && awaited.repeat_count < IMMEDIATE_REPEATS;
+            if awaited.whole || !(is_overdue || is_immediate) {
                 continue;
             }
             let first = if awaited.first.is_before(self.una) { self.una } else { awaited.first };
@@ -111,20 +111,20 @@ impl Requester {
                 self.reads[at].whole = complete;
                 continue;
             };
-            if !rested && high.is_before(awaited.asked_to) {
+            if !is_overdue && high.is_before(awaited.requested_to) {
                 continue;
             }
-            if self.ask(low, high, sq, io).is_err() {
+            if self.request_again(low, high, sq, io).is_err() {
                 break;
             }
             let awaited = &mut self.reads[at];
-            (awaited.asked_at, awaited.asked_to) = (io.now, high.plus(1));
-            awaited.questions = awaited.questions.saturating_add(1);
+            (awaited.requested_at, awaited.requested_to) = (io.now, high.plus(1));
+            awaited.repeat_count = awaited.repeat_count.saturating_add(1);
         }
     }
 
     /// Repeats the request for the PSNs `low..=high`. The cursor stays.
-    fn ask<H: Host>(
+    fn request_again<H: Host>(
         &mut self,
         low: Psn,
         high: Psn,
@@ -146,11 +146,11 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles a response that others overtook. It was late, not lost, if it was not requested again or only just now.
+    /// Handles a response that others overtook. It was late, not lost, if it was requested only once, or again only a moment ago.
     pub(super) fn on_overtaken(&mut self, psn: Psn, now: Time) {
         let Some(awaited) = self.reads.iter().find(|a| !a.last.is_before(psn)) else { return };
-        let too_soon = now.since_ns(awaited.asked_at) < self.clock.patience_ns() / 4;
-        if !psn.is_before(awaited.asked_to) || too_soon {
+        let too_soon = now.since_ns(awaited.requested_at) < self.clock.patience_ns() / 4;
+        if !psn.is_before(awaited.requested_to) || too_soon {
             self.late_ns = self.late_ns.max(now.since_ns(awaited.sent_at)).min(MAX_LATE_NS);
             self.on_reordering();
         }

@@ -2,7 +2,7 @@
 //!
 //! `una` is the oldest unacknowledged PSN and lies in the oldest work request; `psn` is the next to send; `high` is the
 //! first never sent. Go-back-N moves the cursor (`cur`, `sent`, `psn`) to `una`, so a lost packet, a NAK and a timeout
-//! share one mechanism. The cursor skips what the peer already executed or answered (`reached`, `early`). An overtaken
+//! share one mechanism. The cursor skips PSNs that the peer already executed or answered (`reached`, `early`). An overtaken
 //! READ response is requested alone; the cursor stays.
 //!
 //! | file | question |
@@ -187,7 +187,7 @@ impl Requester {
         self.clock.reconfigure(attr);
     }
 
-    /// Stops permanently and clears what is in flight.
+    /// Stops permanently and discards everything in flight.
     pub(crate) fn halt(&mut self, sq: &SendQueue) {
         (self.cur, self.oldest, self.sent, self.acked) = (sq.tail(), sq.tail(), 0, 0);
         (self.una, self.psn, self.reached) = (self.high, self.high, self.high);

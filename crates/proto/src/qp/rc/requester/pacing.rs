@@ -15,7 +15,8 @@ const ACK_EVERY_NS: u64 = 250_000;
 /// When the next packets may leave.
 #[derive(Debug)]
 pub(super) struct Pacer {
-    /// Packets between two ACK requests, if the congestion control may have a rate: the most, and at the present rate.
+    /// Packets between two ACK requests: the maximum, and the number at the present rate. `None` if the congestion control
+    /// has no rate.
     ack_every: Option<(u32, u32)>,
     /// Bytes per second, as last read. `None`: as fast as the window allows.
     rate: Option<u64>,
@@ -75,14 +76,14 @@ impl Pacer {
         self.credit_ns = credit_ns;
     }
 
-    /// The rate may change at this time, and with it the time for which a packet waits.
+    /// Moves the wake-up to `deadline` if that is earlier: the rate may change then, and the waiting packet may leave sooner.
     fn wake_by(&mut self, deadline: Option<Time>) {
         if let (Some(at), Some(deadline)) = (&mut self.waits_until, deadline) {
             *at = (*at).min(deadline);
         }
     }
 
-    /// No packet waits any more.
+    /// Forgets the waiting packet.
     #[inline]
     pub(super) fn stop_waiting(&mut self) {
         self.waits_until = None;
@@ -96,7 +97,7 @@ impl Pacer {
             && last != rate
             && self.sent_until > now
         {
-            // What has not left yet leaves at the new rate.
+            // The rest of the gap is scaled to the new rate.
             let left = u128::from(self.sent_until.since_ns(now)) * u128::from(last) / u128::from(rate.max(1));
             self.sent_until = now + u64::try_from(left).unwrap_or(u64::MAX);
         }
@@ -115,7 +116,7 @@ impl Pacer {
         packets_in(unused_ns, rate, len).saturating_add(1)
     }
 
-    /// Counts packets of the wire. A rendezvous send is none.
+    /// Counts packets sent on the wire. A rendezvous send does not count.
     #[inline]
     pub(super) fn on_sent(&mut self, packets: u32, bytes: u32) {
         if let Some(rate) = self.rate {
@@ -140,7 +141,7 @@ fn wire_len(len: u32) -> u64 {
 }
 
 impl Requester {
-    /// Number of packets of `len` bytes that the rate allows now. If none, [`Self::deadline`] tells when.
+    /// Number of packets of `len` bytes that the rate allows now. If it is 0, [`Self::deadline`] returns the time to try again.
     #[inline]
     pub(super) fn paced(&mut self, len: u32, now: Time) -> u32 {
         if !self.pacer.is_on() {

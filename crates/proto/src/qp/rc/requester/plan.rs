@@ -10,7 +10,8 @@ use crate::ids::Psn;
 use crate::verbs::SendFlags;
 use crate::wire::Syndrome;
 
-/// Packets in flight from which on short requests may be coalesced. A request and the notification behind it are fewer.
+/// Short requests may be coalesced while at least this many packets are in flight. A request and a notification behind it
+/// stay below this number.
 const BUSY_PACKETS: u32 = 8;
 /// Requests that leave in one batch at the latest.
 const MOST_COALESCED: u64 = 16;
@@ -57,8 +58,8 @@ impl Requester {
         is_short && self.is_busy() && sq.tail() - self.cur < MOST_COALESCED
     }
 
-    /// Plans a single-packet message that is about to be posted. Returns `None` if it must wait in the queue, or may
-    /// because the host `coalesces`.
+    /// Plans a single-packet message that is about to be posted. Returns `None` if it must wait in the queue, or if it may
+    /// wait there because the host `coalesces`.
     #[inline]
     pub(crate) fn plan_only(
         &self,
@@ -78,7 +79,7 @@ impl Requester {
         }
         let (outstanding, depth) = (sq.outstanding() + 1, sq.depth());
         let tail = Tail { is_signaled, outstanding, depth, next: None };
-        Some(Plan { psn: self.psn, count: 1, ack_req: self.wants_ack(Some(tail), window, mtu) })
+        Some(Plan { psn: self.psn, count: 1, ack_req: self.needs_ack(Some(tail), window, mtu) })
     }
 
     /// Plans the next packets of the request under the cursor, at most `most`.
@@ -94,7 +95,7 @@ impl Requester {
             depth: sq.depth(),
             next: sq.get(self.cur + 1),
         });
-        Plan { psn, count: 1, ack_req: self.wants_ack(tail, || window, mtu) }
+        Plan { psn, count: 1, ack_req: self.needs_ack(tail, || window, mtu) }
     }
 
     /// Returns how many of the next packets differ only in PSN and payload: middle packets that request no ACK.
@@ -104,13 +105,13 @@ impl Requester {
         }
         let of_message = wqe.packets - 1 - self.sent;
         let of_window = window - self.in_flight() - 1;
-        let unasked = (self.ack_every(window, wqe.segment) - 1).saturating_sub(self.since_ack_req);
+        let until_ack_request = (self.ack_every(window, wqe.segment) - 1).saturating_sub(self.since_ack_req);
         // Retransmitted packets may carry the selective bit.
         let of_kind = match self.high.distance_from(self.psn) {
             again @ 1.. => again as u32,
             _ => u32::MAX,
         };
-        of_message.min(of_window).min(unasked).min(of_kind)
+        of_message.min(of_window).min(until_ack_request).min(of_kind)
     }
 
     /// Whether the next packet requests an ACK; `tail` if it is the last of its message. An ACK is requested for a
@@ -118,7 +119,7 @@ impl Requester {
     /// as seen before. The tail of an unsignalled burst relies on the next request or on the probe, which halves the
     /// packets of a ping-pong. Without an RTT sample there is no probe, so the tail requests an ACK.
     #[inline]
-    fn wants_ack(&self, tail: Option<Tail<'_>>, window: impl FnOnce() -> u32, mtu: u32) -> bool {
+    fn needs_ack(&self, tail: Option<Tail<'_>>, window: impl FnOnce() -> u32, mtu: u32) -> bool {
         let is_awaited = |tail: Tail<'_>| {
             tail.is_signaled
                 || self.is_waited_behind

@@ -37,8 +37,8 @@ impl Requester {
             _ => return false,
         };
         let is_first = self.sent == 0 && self.psn == self.high;
-        let may_be_named = wqe.len > io.mtu() && !wqe.inline && io.id.transport == Transport::Rc;
-        if !is_first || !may_be_named || !self.is_undisturbed() || self.in_flight() >= WINDOW_PACKETS {
+        let may_be_referenced = wqe.len > io.mtu() && !wqe.inline && io.id.transport == Transport::Rc;
+        if !is_first || !may_be_referenced || !self.is_undisturbed() || self.in_flight() >= WINDOW_PACKETS {
             return false;
         }
         if timeout_ns(io.attr.timeout).is_some_and(|ns| u64::from(wqe.len) > ns * SLOWEST) {

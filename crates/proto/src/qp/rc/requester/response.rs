@@ -87,7 +87,7 @@ impl Requester {
         sq: &mut SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
-        // An early response may be the last one: then any that fills a gap before it completes the request.
+        // If the last response arrived early, any response that fills a gap before it may complete the request.
         let is_inner = fit.due
             && self.early.is_empty()
             && offset + (data.len() as u64) < u64::from(fit.position.wqe.len);
@@ -95,8 +95,8 @@ impl Requester {
         if !data.is_empty()
             && let Err(fault) = io.host.scatter(io.pd, sq.sges(fit.position.number), offset, data, placement)
         {
-            // If out-of-order data cannot be placed, the requester asks for it again in order; then the fault ends the
-            // request.
+            // If out-of-order data cannot be placed, the requester requests it again. The fault ends the request when the
+            // response is in order.
             return if fit.due { Err(self.unplaceable(&fit.position.wqe, fault, sq, io)) } else { Ok(()) };
         }
         let next = pkt.headers.bth.psn.plus(1);

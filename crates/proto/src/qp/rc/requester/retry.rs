@@ -229,7 +229,7 @@ impl Requester {
             self.clock.probes += 1;
             io.counters.probes += 1;
             io.host.record(HistoryEvent::Probe, 1);
-            self.ask_again();
+            self.retransmit_oldest();
         }
         Ok(())
     }
@@ -271,17 +271,17 @@ impl Requester {
         }
         self.clock.restart(io.now);
         self.cc.on_timeout(io.now);
-        self.ask_again();
+        self.retransmit_oldest();
         Ok(())
     }
 
     /// Retransmits only the oldest packet and saves the cursor: a slow peer may still hold the rest. READs are
     /// requested again, because their responses do not identify the attempt.
-    fn ask_again(&mut self) {
-        let stand = FirstTry { asked: self.una, cur: self.cur, sent: self.sent, psn: self.psn };
-        let worth_it = self.reads.is_empty() && stand.psn.is_after(stand.asked.plus(1));
+    fn retransmit_oldest(&mut self) {
+        let cursor = FirstTry { asked: self.una, cur: self.cur, sent: self.sent, psn: self.psn };
+        let may_resume = self.reads.is_empty() && cursor.psn.is_after(cursor.asked.plus(1));
         // On a second probe, the cursor is behind the first probe, not where sending stopped.
-        let first_try = self.first_try.or(worth_it.then_some(stand));
+        let first_try = self.first_try.or(may_resume.then_some(cursor));
         self.go_back();
         (self.first_try, self.cautious) = (first_try, true);
     }
@@ -309,7 +309,7 @@ impl Requester {
         self.cc.on_loss(io.now);
         match self.position_of(psn, sq) {
             Some(position) if psn.is_after(self.una) => {
-                // The peer executed what is before `psn`, so this NAK does not repeat READs there.
+                // The peer executed the requests before `psn`, so this NAK does not repeat READs there.
                 if !psn.is_after(self.psn) {
                     (self.cur, self.sent, self.psn) = (position.number, position.index, psn);
                     self.reads.retain(|awaited| awaited.last.is_before(psn));

@@ -36,7 +36,7 @@ pub(super) fn ack_every(window: u32, mtu: u32) -> u32 {
     if half >= run { half - half % run } else { half.max(1) }
 }
 
-/// Quotient of `n` and `part`, which is usually a power of two.
+/// Quotient of `n` and `part`. Usually `part` is a power of two.
 #[inline]
 pub(super) fn whole(n: u32, part: u32) -> u32 {
     if part & part.wrapping_sub(1) == 0 { n >> part.trailing_zeros() } else { n / part }
@@ -172,7 +172,7 @@ impl Requester {
         let fenced = self.sent == 0 && !self.reads.is_empty();
         let unstarted = self.sent == 0 && self.psn == self.high;
         let wqe = sq.get_mut(self.cur)?;
-        // In SQD, started requests finish and no other starts.
+        // In SQD, started requests finish, and no new request starts.
         if (wqe.fence && fenced) || (unstarted && io.attr.state != QpState::Rts) {
             return None;
         }
@@ -316,8 +316,8 @@ impl Requester {
             let range = self.missing(self.psn, self.psn.plus(packets - 1));
             range.map(|(low, high)| (low, high.distance_from(low) as u32 + 1))
         };
-        // A request whose responses all arrived early still counts as outstanding. The responder remembers only
-        // `max_dest_rd_atomic` requests and must not forget an older one that is still missing.
+        // A request whose responses all arrived early still counts as outstanding. The responder keeps records of only
+        // `max_dest_rd_atomic` requests, and must keep that of an older one that is still unanswered.
         let Some((low, count)) = missing else {
             self.await_response(packets, io.now);
             self.pass(packets, wqe.packets);

@@ -5,8 +5,8 @@
 //! placed on arrival, because two more copies of every byte nearly halve the receive rate under loss. The application
 //! may not read these bytes before the last packet arrives, and the last packet is kept.
 //!
-//! Anybody who knows the addresses of both ends can send such packets. So a packet is checked before memory is allocated
-//! for it, the queue pairs of a NIC share a [budget](ReorderBudget), and a packet expires: the requester resends it
+//! Anyone with the addresses of both ends can forge such packets. So a packet is checked before memory is allocated
+//! for it, and the queue pairs of a NIC share a [budget](ReorderBudget). A packet expires, because the requester resends it
 //! within a few timeouts anyway. Two packets with one PSN and different contents are both discarded, because one of them
 //! is forged; the PSN must then arrive in sequence. A placed packet has no copy to compare with, so any second packet
 //! counts as different.
@@ -36,7 +36,7 @@ pub const REPORT_LEN: usize = MAX_KEPT as usize / 8;
 const MIN_SLOTS: usize = 64;
 /// Heap bytes of a slot.
 const SLOT_BYTES: usize = size_of::<Option<Box<Early>>>();
-/// Heap bytes of a packet besides its payload: itself, and its entry in the list of unused buffers.
+/// Heap bytes of a kept packet without its payload: the packet, and its entry in the list of unused buffers.
 const PACKET_BYTES: usize = size_of::<Early>() + 2 * SLOT_BYTES;
 
 /// A kept packet, or an unused buffer for one.

@@ -76,7 +76,7 @@ impl Responder {
         self.replay.resize(usize::from(attr.max_dest_rd_atomic));
     }
 
-    /// Records that a switch marked a request: the peer is sent a CNP, and the next ACK to a ferroce end has the BECN bit.
+    /// Records that a switch marked a request: the responder sends a CNP, and the next ACK to a ferroce end has the BECN bit.
     pub(crate) fn on_marked(&mut self) {
         self.was_marked = true;
         self.replies.notify();
@@ -180,7 +180,7 @@ impl Responder {
     ) -> Result<(), Fatal> {
         (self.asked_again, self.not_ready) = (None, false);
         if let Some((srq, false)) = self.select_srq_domain(view.xrceth(), io) {
-            // Checked before the opcode: both faults are invalid requests, so the requester sees no difference.
+            // This check precedes that of the opcode. Both faults are invalid requests, so the requester sees no difference.
             return Err(self.refuse_request(
                 RefusalReason::NoSuchSrq,
                 format_args!("it names XRC shared receive queue {srq}, which is not in this QP's XRC domain"),

@@ -30,7 +30,7 @@ pub(super) struct ReadReply {
     pub(super) again: bool,
     /// Every packet carries an AETH, so that all have equal length. The requester supports this.
     pub(super) even: bool,
-    /// The response before it was announced to the host together with this one.
+    /// A response before it announced the bytes of this one to the host.
     pub(super) continues: bool,
 }
 
@@ -54,7 +54,7 @@ impl ReadReply {
 
 #[derive(Clone, Copy, Debug)]
 enum Reply {
-    /// Tells the peer of a mark.
+    /// A CNP: notifies the peer of a mark.
     Cnp,
     Ack {
         psn: Psn,
@@ -79,7 +79,7 @@ impl Reply {
         }
     }
 
-    /// The request that it answers.
+    /// PSN of the request that it answers; `None` for a CNP.
     fn psn(&self) -> Option<Psn> {
         match self {
             Reply::Cnp => None,
@@ -116,7 +116,7 @@ impl Replies {
         self.queue.push_back(Reply::Ack { psn, msn, syndrome: NO_CREDITS });
     }
 
-    /// Tells the peer of a mark before anything else.
+    /// Queues a CNP in front of all other responses.
     pub(super) fn notify(&mut self) {
         if !matches!(self.queue.front(), Some(Reply::Cnp)) {
             self.queue.push_front(Reply::Cnp);
@@ -136,8 +136,8 @@ impl Replies {
         self.queue.push_back(Reply::Read(reply));
     }
 
-    /// Bytes that the first response and those behind it read, as long as each continues the one before: requesters divide a long READ.
-    /// All of these requests have arrived, so their data may be read now.
+    /// Returns the number of bytes that the first response reads, plus those of the responses behind it that continue its range:
+    /// requesters divide a long READ. All of these requests have arrived, so the host may read their data already.
     fn announce(&mut self, first: &ReadReply) -> u32 {
         let mut bytes = first.len;
         for reply in self.queue.iter_mut().skip(1) {
@@ -163,8 +163,8 @@ impl Replies {
         for queued in &mut self.queue {
             let Reply::Read(r) = queued else { continue };
             let last = r.psn.plus(r.len.div_ceil(mtu).max(1) - 1);
-            let asked_last = reply.psn.plus(reply.len.div_ceil(mtu).max(1) - 1);
-            if last == asked_last {
+            let requested_last = reply.psn.plus(reply.len.div_ceil(mtu).max(1) - 1);
+            if last == requested_last {
                 if reply.psn.is_before(r.psn) {
                     *r = ReadReply { again: r.again, ..reply };
                 }
@@ -210,7 +210,7 @@ impl Responder {
     #[inline]
     pub(crate) fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         match (self.replies.queue.len(), self.replies.queue.front()) {
-            // It has no BECN bit.
+            // A piggybacked ACK has no BECN bit.
             _ if self.was_marked => None,
             (1, Some(&Reply::Ack { psn, msn, syndrome: syndrome @ Syndrome::Ack { .. } })) => {
                 Some(PiggybackedAck { psn, aeth: Aeth { syndrome, msn } })
@@ -244,7 +244,7 @@ impl Responder {
                 }
                 Ok(false) => {}
                 Err(TxError::Full) => break,
-                // The memory of a repeated READ may be deregistered. The requester has its data or asks again.
+                // The memory of a repeated READ may be deregistered. The requester has the data already, or requests it again.
                 Err(TxError::Fault(fault)) if !reply.counts() => {
                     io.host.dropped(
                         DropReason::StaleDuplicate,
