@@ -94,6 +94,7 @@ impl World {
             shared: has_srq.then(VecDeque::new),
             granted: Access::empty(),
             mtu: Mtu::B256.bytes(),
+            allowed_large: false,
             requests: VecDeque::new(),
             expected: Psn::new(0),
             sent: 0,

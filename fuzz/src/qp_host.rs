@@ -77,6 +77,8 @@ pub struct Host {
     /// Rights that the queue pair granted since it left RESET.
     pub granted: Access,
     pub mtu: u32,
+    /// Packets beyond the path MTU were allowed at least once.
+    pub allowed_large: bool,
     /// The PSNs of the last requests that the queue pair sent.
     pub requests: VecDeque<Psn>,
     /// The PSN that its last ACK or NAK implies as the next one.
@@ -142,10 +144,10 @@ impl Egress for Host {
             return Err(TxError::Full);
         }
         let len = segment.payload.len();
-        let limit =
-            if self.mood.sends_large() || self.transport == Transport::Ud { LARGE_SEGMENT } else { self.mtu };
         // A message that was divided into large segments is retransmitted in the same segments.
-        assert!(len as u32 <= limit.max(LARGE_SEGMENT), "{len} bytes in one packet");
+        let may_be_large = self.allowed_large || self.transport == Transport::Ud;
+        let limit = if may_be_large { LARGE_SEGMENT } else { self.mtu };
+        assert!(len as u32 <= limit, "{len} bytes in one packet of at most {limit}");
         let headers = segment.headers.to_headers(len);
         let packets = Segment {
             headers: &headers,
@@ -212,6 +214,7 @@ impl Egress for Host {
     }
 
     fn large_segment(&mut self) -> Option<u32> {
+        self.allowed_large |= self.mood.sends_large();
         self.mood.sends_large().then_some(LARGE_SEGMENT)
     }
 }

@@ -279,6 +279,37 @@ fn more_reads_than_ird_end_the_stream() {
     assert_eq!(pair.ends[REFUSER].events(), [EventKind::QpReqErr]);
 }
 
+/// An end that negotiated no READs executes none. An empty one reads nothing: as RTR it needs no IRD.
+#[test]
+fn with_ird_0_only_an_empty_read_is_answered() {
+    for (len, state) in [(0, QpState::Rts), (8, QpState::Err)] {
+        let offer = Offer { ird: 0, ord: 4, ..Offer::default() };
+        let mut pair = pair_with(&StreamSetup { room: 0, offer, ..StreamSetup::default() });
+        let (source_stag, source_to) = (pair.ends[REFUSER].mr.rkey, pair.ends[REFUSER].mr.start);
+        let read = ReadRequest { sink_stag: RKey(1), sink_to: 0, len, source_stag, source_to };
+        pair.inject(REFUSER, &fpdu(&untagged(RdmapOpcode::ReadRequest, 1, 0), &read.to_bytes()));
+        assert_eq!(pair.ends[REFUSER].qp.state(), state, "a READ of {len} bytes");
+    }
+}
+
+#[test]
+fn immediate_data_reports_the_length_of_the_write_before_it_only() {
+    let mut pair = pair();
+    let (mr, sge) = (pair.ends[REFUSER].mr.clone(), pair.ends[PEER].mr.sge(0, 10));
+    for wr_id in 1..=4 {
+        pair.post_recv(REFUSER, wr_id, 0, 10);
+    }
+    pair.post(PEER, &Wr::write_imm(1, &mr, 0, 7).sge(sge));
+    pair.run();
+    pair.inject(REFUSER, &fpdu(&untagged(RdmapOpcode::Immediate, 2, 0), &[0; 8]));
+    pair.inject(REFUSER, &fpdu(&tagged(RdmapOpcode::Write, mr.rkey, mr.start), b"123"));
+    pair.inject(REFUSER, &fpdu(&untagged(RdmapOpcode::Send, 3, 0), b"data"));
+    pair.inject(REFUSER, &fpdu(&untagged(RdmapOpcode::Immediate, 4, 0), &[0; 8]));
+    let lengths: Vec<_> =
+        pair.ends[REFUSER].recv_cq.drain().iter().map(|done| (done.wr_id, done.byte_len)).collect();
+    assert_eq!(lengths, [(1, 10), (2, 0), (3, 4), (4, 0)]);
+}
+
 /// A response that is too long, too short, elsewhere, or for another READ.
 #[test]
 fn a_read_response_that_does_not_fit_fails_the_read() {

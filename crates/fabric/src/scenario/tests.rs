@@ -140,6 +140,12 @@ fn every_mistake_is_one_sentence_that_names_the_remedy() {
             "poisson\"\ncdf = \"hadoop\"\nload = 50.0",
             "load = 50 is outside",
         ),
+        ("to = 0", "to = 0\nstart = \"1ms\"", "start = \"1ms\" is not before the duration; lower it"),
+        (
+            "incast\"\nfan_in = 3\nsize = \"10kB\"\nto = 0",
+            "all-to-all\"\nsize = \"1kB\"\nhosts = 5",
+            "a collective of 5 hosts: use 2 to 4",
+        ),
         ("[[workload]]", "[[variant]]\nfan_inn = 3\n[[workload]]", "line 11: unknown field `fan_inn`"),
     ] {
         let found = change(from, to);
@@ -147,6 +153,25 @@ fn every_mistake_is_one_sentence_that_names_the_remedy() {
         assert!(!found.contains('\n'), "{found}");
     }
     assert_eq!(error("name = \n"), "line 1: string values must be quoted, expected literal string");
+}
+
+#[test]
+fn a_collective_takes_as_many_hosts_as_its_mistake_says() {
+    let with = |hosts: u32| {
+        let text = GOOD
+            .replace("hosts = 4", "hosts = 2000")
+            .replace("[[workload]]", "[switch]\npfc = false\n[[workload]]")
+            .replace(
+                "incast\"\nfan_in = 3\nsize = \"10kB\"\nto = 0",
+                &format!("all-reduce\"\nsize = \"1MB\"\nhosts = {hosts}"),
+            );
+        Scenario::parse(&text, Path::new(".")).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let refused = with(1600).expect_err("too many");
+    let most = refused.strip_prefix("a collective of 1600 hosts: use 2 to ").expect("the most");
+    let most: u32 = most.parse().expect("a number");
+    assert_eq!(with(most), Ok(()));
+    assert!(with(most + 1).is_err());
 }
 
 #[test]

@@ -22,6 +22,9 @@ pub(super) struct Traffic<'a> {
 /// Most workloads of a scenario. A flow stores the number of its workload in a byte.
 const MAX_WORKLOADS: usize = 16;
 
+/// Most hosts of a collective: a ring has two flows for each ordered pair of them.
+const MAX_COLLECTIVE: u32 = (MAX_FLOWS / 2).isqrt() as u32;
+
 impl Traffic<'_> {
     pub(super) fn flows(&self, workloads: &[Workload]) -> Result<Vec<Flow>, Mistake> {
         if workloads.is_empty() || workloads.len() > MAX_WORKLOADS {
@@ -165,10 +168,11 @@ impl Traffic<'_> {
     }
 
     fn start(&self, start: &Option<String>) -> Result<u64, Mistake> {
-        let start_ps = start.as_ref().map_or(Ok(0.0), |text| time_ns("start", text))? * 1000.0;
+        let start = start.as_deref().unwrap_or("0ns");
+        let start_ps = time_ns("start", start)? * 1000.0;
         match (start_ps as u64) < self.duration_ps {
             true => Ok(start_ps as u64),
-            false => Err(Mistake::new(format!("start = {:?} is not before the duration; lower it", start))),
+            false => Err(Mistake::new(format!("start = {start:?} is not before the duration; lower it"))),
         }
     }
 
@@ -180,8 +184,9 @@ impl Traffic<'_> {
     ) -> Result<Collective, Mistake> {
         let all = self.topology.hosts;
         let hosts = hosts.unwrap_or(all);
-        if !(2..=all).contains(&hosts) || (hosts as usize).pow(2) > MAX_FLOWS / 2 {
-            return Err(Mistake::new(format!("a collective of {hosts} hosts: use 2 to {}", all.min(1500))));
+        let most = all.min(MAX_COLLECTIVE);
+        if !(2..=most).contains(&hosts) {
+            return Err(Mistake::new(format!("a collective of {hosts} hosts: use 2 to {most}")));
         }
         Ok(Collective { hosts, bytes: self.size(size)?, start_ps: self.start(start)? })
     }

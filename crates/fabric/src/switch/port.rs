@@ -17,7 +17,7 @@ pub(super) struct Port {
     occupied: u8,
     /// Priorities that the peer paused, as bits. Never priority 0.
     paused: u8,
-    /// The priority that was served last.
+    /// The data priority that was served last; 0 before the first one.
     served: u8,
 }
 
@@ -57,7 +57,8 @@ impl Port {
             // Round robin: the first one after the priority that was served last.
             let after = ready & !((2u8 << self.served).wrapping_sub(1));
             let next = if after != 0 { after } else { ready };
-            next.trailing_zeros() as u8
+            self.served = next.trailing_zeros() as u8;
+            self.served
         };
         let at = usize::from(priority);
         let entry = self.queues[at].pop_front()?;
@@ -65,7 +66,6 @@ impl Port {
         if self.queues[at].is_empty() {
             self.occupied &= !(1 << priority);
         }
-        self.served = priority;
         self.tx_bytes += u64::from(entry.bytes);
         let mark = priority > 0 && self.chooses(self.bytes[at]);
         Some((priority, entry, mark))

@@ -106,6 +106,21 @@ fn priorities_take_turns() {
 }
 
 #[test]
+fn acks_between_data_do_not_change_whose_turn_it_is() {
+    let mut switch = Switch::new(config(2), 1, 0);
+    for id in 0..6 {
+        assert_eq!(switch.handle_packet(0, 1, [3, 5][id as usize / 3], id, 100), Admission::Queued);
+    }
+    let mut order = Vec::new();
+    for ack in 100..106 {
+        assert_eq!(switch.handle_packet(0, 1, 0, ack, 100), Admission::Queued);
+        assert_eq!(switch.poll_transmit(1).map(|departure| departure.id), Some(ack), "ACKs first");
+        order.extend(switch.poll_transmit(1).map(|departure| departure.id));
+    }
+    assert_eq!(order, [0, 3, 1, 4, 2, 5]);
+}
+
+#[test]
 fn red_marks_with_the_probability_of_the_queue_left_behind() {
     let red = Red { kmin: 10_000.0, kmax: 50_000.0, pmax: 0.2, rate: 100 * GIGABIT };
     let mut switch = Switch::new(SwitchConfig { red: Some(red), ..config(2) }, 1, 0);

@@ -26,7 +26,13 @@ pub fn parse_topology(text: &str) -> Result<Topology, BadFile> {
     let Some([nodes, switches, count]) = numbers.as_deref() else {
         return Err(bad(at, "expected three numbers: nodes, switches, links"));
     };
-    if *nodes > super::MAX_NODES || switches > nodes {
+    if switches > nodes {
+        return Err(bad(
+            at,
+            &format!("the topology has {switches} switches of {nodes} nodes; a switch is a node, too"),
+        ));
+    }
+    if *nodes > super::MAX_NODES {
         return Err(BadFile { line: at + 1, what: Impossible::Nodes(u64::from(*nodes)).to_string() });
     }
     if *count > super::MAX_LINKS {
@@ -112,6 +118,10 @@ mod tests {
             ("4 1 1\n9\n", "line 2: expected 1 numbers of switches, all below 4"),
             ("4 1 1\n0\n0 7 1Gbps 1us 0\n", "line 3: a link ends at a node that is not below 4"),
             ("4 1 1\n0\n0 1 fast 1us 0\n", "line 3: expected a rate with its unit such as 40Mb/s or 100Gb/s"),
+            (
+                "4 5 1\n0 1 2 3 4\n0 1 1Gbps 1us 0\n",
+                "line 1: the topology has 5 switches of 4 nodes; a switch is a node, too",
+            ),
             ("4 2 1\n0 0\n0 1 1Gbps 1us 0\n", "line 2: switch 0 is listed twice"),
             ("4 1 2000000\n0\n", "line 1: the topology has 2000000 links; at most 1000000 can be simulated"),
             ("4 1 0\n0\n0 1 1Gbps 1us 0\n", "line 3: 0 links announced, more found"),

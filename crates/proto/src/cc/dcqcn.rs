@@ -205,7 +205,9 @@ impl CongestionControl for Dcqcn {
             self.cut(now);
         }
         if let Some(at) = self.increase_at.filter(|at| *at <= now) {
-            self.increase_at = Some(at + self.increase_interval());
+            let interval = self.increase_interval();
+            let missed = now.since_ns(at) / interval;
+            self.increase_at = Some(at + (missed + 1) * interval);
             self.increase();
             self.time_stage += 1;
         }
@@ -287,6 +289,15 @@ mod tests {
         assert_eq!(cc.target, target + 5e6, "40 Mb/s");
         cc.on_deadline(Time(300_000 + 7 * 55_000));
         assert_eq!(cc.target, target + 5e6 + 25e6, "one hyper increase of 200 Mb/s");
+    }
+
+    #[test]
+    fn a_late_call_counts_as_one_expiry_and_keeps_the_period() {
+        let mut cc = with(&[("byte_counter", 0.0)]);
+        cc.on_cnp(Time(0));
+        cc.on_deadline(Time(55_000_000_000 + 7));
+        assert_eq!((cc.rate, cc.time_stage), (3.75e9, 1));
+        assert_eq!(cc.deadline(), Some(Time(55_000_055_000)));
     }
 
     #[test]

@@ -77,7 +77,8 @@ pub trait CongestionControl {
     fn deadline(&self) -> Option<Time> {
         None
     }
-    /// The time of [`deadline`](CongestionControl::deadline) has come. Calls before that time change nothing.
+    /// The time of [`deadline`](CongestionControl::deadline) has come. Calls before that time change nothing. After a call, the next
+    /// deadline is later than `now`: of several that were missed, one counts.
     fn on_deadline(&mut self, now: Time) {
         let _ = now;
     }

@@ -155,7 +155,8 @@ impl Inbound {
         io: &mut Io<'_, H>,
     ) -> Result<(), Refusal> {
         self.ensure_recv(None, rq, io)?;
-        self.placed = len;
+        // The length in a completion has 32 bits, and a WRITE on a stream may be longer.
+        self.placed = len.min(u32::MAX.into());
         self.finish_recv(part, WcOpcode::RecvRdmaWithImm, io);
         Ok(())
     }

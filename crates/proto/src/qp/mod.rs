@@ -265,6 +265,10 @@ impl Qp {
     pub fn sends_outstanding(&self) -> usize {
         self.sq.outstanding()
     }
+    /// Sends that can be posted before the queue is full.
+    pub fn send_room(&self) -> usize {
+        self.sq.depth() - self.sq.outstanding()
+    }
     /// Those of them that generate a completion.
     pub fn signaled_outstanding(&self) -> usize {
         self.sq.iter().filter(|wqe| wqe.signaled).count()

@@ -143,11 +143,7 @@ impl Qp {
         mut clock: impl FnMut() -> Time,
         host: &mut H,
     ) -> Result<Posted, PostError> {
-        if self.id.transport.sends() && !may_post_send(self.attr.state) {
-            return Err(PostError::WrongState(self.attr.state));
-        }
-        check_operation(self.id.transport, wr)?;
-        let len = check_payload(&self.attr.cap, wr)?;
+        let len = self.check_send(wr)?;
         if self.sq.is_full() {
             return Err(PostError::QueueFull { depth: self.sq.depth() });
         }
@@ -156,6 +152,18 @@ impl Qp {
             self.flush_sends(clock(), host);
         }
         Ok(Posted::Queued)
+    }
+
+    /// Checks everything that [`Qp::post_send`] demands of a request except a free entry in the queue. Returns the length of its data.
+    ///
+    /// The answer holds until the next [`Qp::modify`]: no posted request and no packet changes it.
+    #[inline]
+    pub fn check_send(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
+        if self.id.transport.sends() && !may_post_send(self.attr.state) {
+            return Err(PostError::WrongState(self.attr.state));
+        }
+        check_operation(self.id.transport, wr)?;
+        check_payload(&self.attr.cap, wr)
     }
 
     /// Posts a receive.

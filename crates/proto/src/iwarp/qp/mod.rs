@@ -205,6 +205,10 @@ impl StreamQp {
     pub fn sends_outstanding(&self) -> usize {
         self.sq.outstanding()
     }
+    /// Sends that can be posted before the queue is full.
+    pub fn send_room(&self) -> usize {
+        self.sq.depth() - self.sq.outstanding()
+    }
     /// Receives posted and not consumed.
     pub fn recvs_waiting(&self) -> usize {
         self.rq.len()

@@ -17,8 +17,8 @@ impl StreamQp {
         now: Time,
         host: &mut H,
     ) -> Result<(), Stop> {
-        self.check_depth(header, host)?;
         let ReadRequest { len, source_stag, source_to, .. } = *request;
+        self.check_depth(len == 0, header, host)?;
         if len > 0 {
             if source_to.checked_add(u64::from(len) - 1).is_none() {
                 let why = format_args!("a READ of {len} bytes at {source_to:#x} exceeds the address space");
@@ -39,7 +39,7 @@ impl StreamQp {
         now: Time,
         host: &mut H,
     ) -> Result<(), Stop> {
-        self.check_depth(header, host)?;
+        self.check_depth(false, header, host)?;
         let Some(op) = request.op() else {
             let why =
                 format_args!("an atomic with code {} or masks that ferroce does not have", request.code);
@@ -57,10 +57,15 @@ impl StreamQp {
         Ok(())
     }
 
-    /// Checks that the peer has at most IRD READs and atomics outstanding. One is always allowed: an empty READ as RTR needs no IRD.
-    fn check_depth<H: HostServices>(&mut self, header: &DdpHeader, host: &mut H) -> Result<(), Stop> {
+    /// Checks that the peer has at most IRD READs and atomics outstanding. One empty READ is always allowed: as RTR it needs no IRD.
+    fn check_depth<H: HostServices>(
+        &mut self,
+        is_empty_read: bool,
+        header: &DdpHeader,
+        host: &mut H,
+    ) -> Result<(), Stop> {
         let ird = self.attr.max_dest_rd_atomic;
-        if self.responses.len() < usize::from(ird.max(1)) {
+        if self.responses.len() < usize::from(ird.max(u8::from(is_empty_read))) {
             return Ok(());
         }
         let why = format_args!("more READs and atomics outstanding than the IRD of {ird}");

@@ -14,11 +14,7 @@ impl StreamQp {
         now: Time,
         host: &mut H,
     ) -> Result<(), PostError> {
-        if !may_post_send(self.attr.state) {
-            return Err(PostError::WrongState(self.attr.state));
-        }
-        self.check_operation(&wr.op)?;
-        let len = check_payload(&self.attr.cap, wr)?;
+        let len = self.check_send(wr)?;
         if self.sq.is_full() {
             return Err(PostError::QueueFull { depth: self.sq.depth() });
         }
@@ -27,6 +23,15 @@ impl StreamQp {
             self.flush(now, host);
         }
         Ok(())
+    }
+
+    /// Checks everything that [`StreamQp::post_send`] demands of a request except a free entry in the queue. Returns the length of its data.
+    pub fn check_send(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
+        if !may_post_send(self.attr.state) {
+            return Err(PostError::WrongState(self.attr.state));
+        }
+        self.check_operation(&wr.op)?;
+        check_payload(&self.attr.cap, wr)
     }
 
     /// Posts a receive.

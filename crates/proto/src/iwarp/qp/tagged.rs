@@ -17,7 +17,7 @@ use crate::verbs::{Access, EventKind, MemoryFault, SendOp, WcStatus};
 pub(super) struct Written {
     /// Bytes of the current message.
     current: u64,
-    /// Bytes of the last whole message, for the completion of immediate data behind it.
+    /// Bytes of the last whole message, for the completion of immediate data behind it. 0 after a message that took a receive.
     pub(super) last: u64,
 }
 

@@ -75,6 +75,7 @@ impl StreamQp {
         }
         if is_last {
             self.receiving = SendProgress::default();
+            self.written.last = 0;
             self.advance_msn(header.opcode);
         }
         Ok(())
@@ -106,7 +107,7 @@ impl StreamQp {
         Ok(())
     }
 
-    /// Immediate data behind a WRITE: takes a receive, whose completion reports the length of the WRITE.
+    /// Immediate data: takes a receive, whose completion reports the length of the WRITE before it, or 0 if there is none.
     pub(super) fn on_immediate<H: HostServices>(
         &mut self,
         header: &DdpHeader,
@@ -126,7 +127,7 @@ impl StreamQp {
             invalidate: None,
             imm: Some(imm.0),
         };
-        let len = self.written.last;
+        let len = core::mem::take(&mut self.written.last);
         let accepted = self.inbound.accept_immediate(&part, len, &mut self.rq, &mut io!(self, now, host));
         accepted.map_err(|refusal| {
             let piece = Piece { header: *header, segment_len: 0, offset: 0, data: &[], is_end: true };

@@ -11,6 +11,9 @@ const CREDIT_NS: u64 = 100_000;
 const ACK_EVERY: u32 = 16;
 /// Time between two ACK requests, at most, unless a packet takes longer: a late ACK makes the requester probe after a millisecond.
 const ACK_EVERY_NS: u64 = 250_000;
+/// Missed deadlines of a controller that are handled one by one, each at its own time. After more of them, all others count as one: a
+/// rate that rises slowly or never has a deadline in every period of an idle time.
+const DEADLINES: u32 = 10_000;
 
 /// When the next packets may leave.
 #[derive(Debug)]
@@ -130,6 +133,16 @@ impl Pacer {
     }
 }
 
+/// Handles the deadlines that have passed.
+#[inline]
+fn catch_up(cc: &mut impl CongestionControl, now: Time) {
+    let mut left = DEADLINES;
+    while let Some(at) = cc.deadline().filter(|at| *at <= now) {
+        left = left.saturating_sub(1);
+        cc.on_deadline(if left > 0 { at } else { now });
+    }
+}
+
 /// Packets of `len` bytes that leave in this time.
 fn packets_in(ns: u64, rate: u64, len: u32) -> u32 {
     let packets = u128::from(ns) * u128::from(rate) / 1_000_000_000 / u128::from(wire_len(len));
@@ -148,9 +161,7 @@ impl Requester {
             return u32::MAX;
         }
         // Timers of the controller only change its rate, which matters when it is read.
-        while let Some(at) = self.cc.deadline().filter(|at| *at <= now) {
-            self.cc.on_deadline(at);
-        }
+        catch_up(&mut self.cc, now);
         let packets = self.pacer.allowance(self.cc.rate(), len, now);
         if packets == 0 {
             self.pacer.wake_by(self.cc.deadline());
@@ -225,6 +236,41 @@ mod tests {
         // Half of it has passed; the other half takes a hundredth of its time.
         assert_eq!(pacer.allowance(Some(GIGABIT), 1024, start + 442_400), 0);
         assert_eq!(pacer.deadline(), Some(start + 442_400 + 4424));
+    }
+
+    /// A controller with a deadline in every period, as a rate that never rises has.
+    struct Ticks {
+        next: Time,
+        calls: u32,
+    }
+
+    impl CongestionControl for Ticks {
+        fn window(&self) -> u32 {
+            u32::MAX
+        }
+        fn on_sent(&mut self, _: u32) {}
+        fn on_ack(&mut self, _: &crate::cc::Feedback<'_>) {}
+        fn on_loss(&mut self, _: Time) {}
+        fn on_timeout(&mut self, _: Time) {}
+        fn restart(&mut self) {}
+        fn deadline(&self) -> Option<Time> {
+            Some(self.next)
+        }
+        fn on_deadline(&mut self, now: Time) {
+            self.next = now + 1000;
+            self.calls += 1;
+        }
+    }
+
+    #[test]
+    fn the_deadlines_of_a_long_idle_time_are_bounded_work() {
+        let (hour, mut cc) = (Time(3_600_000_000_000), Ticks { next: Time(1000), calls: 0 });
+        catch_up(&mut cc, hour);
+        assert_eq!(cc.calls, DEADLINES);
+        assert!(cc.next > hour);
+        let later = cc.next + 5000;
+        catch_up(&mut cc, later);
+        assert_eq!(cc.calls, DEADLINES + 6, "each at its own time");
     }
 
     #[test]

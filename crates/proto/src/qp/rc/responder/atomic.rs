@@ -13,11 +13,7 @@ impl Responder {
         if self.inbound.in_message() {
             return Err(self.refuse_invalid(format_args!("an atomic inside another message"), io));
         }
-        if self.replies.reading() >= self.replay.depth() {
-            let depth = self.replay.depth();
-            let why = format_args!("more READs and atomics outstanding than max_dest_rd_atomic {depth}");
-            return Err(self.refuse_invalid(why, io));
-        }
+        self.check_depth(io)?;
         if eth.addr % 8 != 0 {
             let fault = MemoryFault::Misaligned { addr: eth.addr };
             return Err(self.refuse_request((&fault).into(), format_args!("{fault}"), io));

@@ -232,6 +232,17 @@ impl Responder {
         self.refuse(NakCode::RemoteAccess, Some(EventKind::QpAccessErr), reason, io)
     }
 
+    /// Refuses a READ, atomic, flush or atomic write beyond the number that the queue pair allows.
+    #[inline]
+    fn check_depth<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), Fatal> {
+        let depth = self.replay.depth();
+        if self.replies.reading() < depth {
+            return Ok(());
+        }
+        let why = format_args!("more READs and atomics outstanding than max_dest_rd_atomic {depth}");
+        Err(self.refuse_invalid(why, io))
+    }
+
     fn refuse_invalid<H: Host>(&mut self, why: core::fmt::Arguments<'_>, io: &mut Io<'_, H>) -> Fatal {
         self.refuse_request(RefusalReason::InvalidRequest, why, io)
     }

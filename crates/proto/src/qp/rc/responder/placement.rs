@@ -26,11 +26,7 @@ impl Responder {
                 self.refuse_invalid(format_args!("a flush or atomic write inside another message"), io)
             );
         }
-        if self.replies.reading() >= self.replay.depth() {
-            let depth = self.replay.depth();
-            let why = format_args!("more READs and atomics outstanding than max_dest_rd_atomic {depth}");
-            return Err(self.refuse_invalid(why, io));
-        }
+        self.check_depth(io)?;
         match (pkt.headers.bth.opcode.operation, pkt.headers.feth) {
             (Operation::Flush, Some(feth)) => self.flush(feth, reth, pkt.payload.len(), io)?,
             _ => self.atomic_write(reth, pkt.payload, io)?,

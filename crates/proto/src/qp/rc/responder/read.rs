@@ -14,11 +14,7 @@ impl Responder {
         if self.inbound.in_message() {
             return Err(self.refuse_invalid(format_args!("a READ request inside another message"), io));
         }
-        if self.replies.reading() >= self.replay.depth() {
-            let depth = self.replay.depth();
-            let why = format_args!("more READs and atomics outstanding than max_dest_rd_atomic {depth}");
-            return Err(self.refuse_invalid(why, io));
-        }
+        self.check_depth(io)?;
         if reth.len > MAX_MESSAGE {
             return Err(self.refuse_invalid(format_args!("READ of {} bytes, the most is 2^31", reth.len), io));
         }
