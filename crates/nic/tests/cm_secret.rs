@@ -3,7 +3,8 @@
 mod cm_support;
 
 use cm_support::{End, advance, connected, param, send};
-use ferroce_nic::{CmEventKind, CmId, CmTransport, PortSpace, Qp, RejectReason, Secret};
+use ferroce_nic::{CmEventKind, CmId, CmRefusal, CmTransport, Error, PortSpace, Qp, RejectReason, Secret};
+use ferroce_proto::cm::CmError;
 use ferroce_proto::verbs::{Access, Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -125,6 +126,26 @@ fn nothing_gets_in_before_the_confirmation() {
     // Data is no proof, whatever the program says.
     their_id.notify_established().unwrap();
     assert!(server.channel.try_next().is_none());
+    id.establish().unwrap();
+    server.next(CmEventKind::Established);
+    assert_eq!(cm_support::completion(&server.cq).wr_id, 1);
+    assert_eq!(cm_support::completion(&client.cq).wr_id, 2);
+}
+
+/// A second `accept` is an error, and opens nothing: neither for the queue pair of the first one nor for another.
+#[test]
+fn nothing_gets_in_after_a_second_accept() {
+    let (client, server) = (end("127.44.8.1", Some(1)), end("127.44.8.2", Some(1)));
+    let [(id, qp), (their_id, their_qp)] = unconfirmed(&client, &server, "127.44.8.2:0");
+    their_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+    let other_qp = server.qp();
+    for qp in [&their_qp, &other_qp, &their_qp] {
+        let refused = their_id.accept(&param(qp, b"")).unwrap_err();
+        assert!(matches!(refused, Error::Cm(CmRefusal::Protocol(CmError::WrongState))), "{refused}");
+    }
+    cm_support::post(&qp);
+    cm_support::wait_until(|| server.nic.counters().drops["wrong_state"] > 0);
+    assert_eq!(server.nic.counters().completions, 0);
     id.establish().unwrap();
     server.next(CmEventKind::Established);
     assert_eq!(cm_support::completion(&server.cq).wr_id, 1);

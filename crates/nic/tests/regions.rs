@@ -115,6 +115,29 @@ fn a_null_region_reads_zeros_and_swallows_writes() {
     assert_eq!(s.write(0, null.rkey(), 8), WcStatus::RemAccessErr, "not for peers");
 }
 
+/// A WRITE of the peer to such pages would raise SIGSEGV in this process.
+#[test]
+fn pages_that_are_read_only_get_no_right_to_write() {
+    let mut s = setup("127.91.3.19");
+    let pages = Pages::map(4096);
+    pages.protect(libc::PROT_READ);
+    let mut region = pages.register(&s.pd, Access::REMOTE_READ).unwrap();
+    let (addr, rkey) = (pages.addr as u64, region.rkey());
+    let refused = region.reregister(None, Some(OPEN));
+    assert!(matches!(refused, Err(Error::Memory(MemoryFault::NotPresent { .. }))), "{refused:?}");
+    // SAFETY: the pages outlive the region.
+    let refused = unsafe { region.modify(None, Some(OPEN), None) };
+    assert!(matches!(refused, Err(Error::Memory(MemoryFault::NotPresent { .. }))), "{refused:?}");
+    assert_eq!((region.access(), region.rkey()), (Access::REMOTE_READ, rkey), "it is as it was");
+    assert_eq!(s.write(addr, rkey, 100), WcStatus::RemAccessErr);
+    s.reconnect();
+    assert_eq!(s.status(SendOp::Read { addr, rkey }, s.buffer.sge(0, 100)), WcStatus::Success);
+    pages.protect(libc::PROT_READ | libc::PROT_WRITE);
+    region.reregister(None, Some(OPEN)).unwrap();
+    assert_eq!(s.write(addr, region.rkey(), 100), WcStatus::Success);
+    drop(region);
+}
+
 #[test]
 fn modify_keeps_the_keys_and_changes_the_rest() {
     let mut s = setup("127.91.3.2");

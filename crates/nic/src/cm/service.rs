@@ -51,13 +51,16 @@ impl Managed {
         }
     }
 
-    /// Accepts a connection request. With a key, the queue pair drops all packets until the peer has proven it.
+    /// Accepts a connection request. With a key, the queue pair drops all packets until the peer has proven it. The caller holds the lock
+    /// until the reply has left, so the peer learns the queue pair number only when the queue pair is shut. An attempt that fails, such as
+    /// a second one, changes nothing.
     pub(super) fn accept(
         &mut self,
         comm: CommId,
         accept: &Accept<'_>,
         qp: Option<Arc<QpCore>>,
     ) -> Result<(), CmError> {
+        self.cm.accept(comm, accept, now())?;
         if let Some(qp) = &qp {
             let shut = self.cm.is_secured(comm);
             qp.is_shut.store(shut, Ordering::Relaxed);
@@ -65,7 +68,7 @@ impl Managed {
                 self.shut.insert(comm, Arc::downgrade(qp));
             }
         }
-        self.cm.accept(comm, accept, now()).inspect_err(|_| self.proven(comm))
+        Ok(())
     }
 
     /// The peer has proven its key, or needs none: opens the queue pair.

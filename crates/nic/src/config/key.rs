@@ -2,9 +2,9 @@
 
 use ferroce_proto::cm::Secret;
 use ferroce_shm::registry::effective_uid;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// The longest key file.
@@ -49,7 +49,8 @@ pub enum KeyError {
 /// Reads a key of at least 16 bytes from a file. A newline at its end is not part of the key. The file must belong to this user or root,
 /// and its mode must grant no right to the group or to others.
 pub fn read_key(path: &Path) -> Result<Secret, KeyError> {
-    let file = File::open(path)?;
+    // Opening a FIFO blocks until another process writes to it. Non-blocking, it is opened and then refused.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     // Of the opened file: the path may be replaced at any time.
     let meta = file.metadata()?;
     if !meta.is_file() {
@@ -99,6 +100,9 @@ mod tests {
         assert!(matches!(with(b"0123456789abcde\n", 0o600), Err(KeyError::Length { len: 15, .. })));
         assert!(matches!(with(&[1; 4097], 0o600), Err(KeyError::Length { .. })));
         assert!(matches!(read_key(&directory), Err(KeyError::NotAFile)));
+        let fifo = directory.join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        assert!(matches!(read_key(&fifo), Err(KeyError::NotAFile)), "without waiting for a writer");
         assert!(matches!(read_key(&directory.join("none")), Err(KeyError::Unreadable(_))));
         std::fs::remove_dir_all(&directory).unwrap();
     }

@@ -102,6 +102,18 @@ impl Forwarded {
     }
 }
 
+impl Forwarded {
+    /// The number of packets in a message.
+    fn packets_in(message: &[u8]) -> u64 {
+        match Forwarded::parse(message) {
+            Some(Forwarded::Packets { segment_len, .. }) => {
+                (message.len() - HEADER_LEN).div_ceil(segment_len) as u64
+            }
+            Some(Forwarded::Reattach(_)) | None => 0,
+        }
+    }
+}
+
 /// The slot that owns a queue pair number; `None` for QP1 and the multicast QPN, which every process has.
 pub(super) fn owner_of(qpn: Qpn) -> Option<u8> {
     match (qpn.value() >> 16) as u8 {
@@ -222,7 +234,7 @@ impl SharedPort {
         (at != NEVER).then_some(Time(at))
     }
 
-    /// Sends the queued messages again, if it is time. Counts those whose process is gone.
+    /// Sends the queued messages again, if it is time. Counts the packets whose process is gone.
     pub(super) fn retry(&self) {
         if self.retry_at_ns.load(Relaxed) > now().0 {
             return;
@@ -241,7 +253,7 @@ impl SharedPort {
                 Delivery::Done => outbox.waiting_bytes -= message.len(),
                 Delivery::Gone => {
                     outbox.waiting_bytes -= message.len();
-                    add(&self.counters.forward_errors, 1);
+                    add(&self.counters.forward_errors, Forwarded::packets_in(&message));
                 }
             }
         }
@@ -322,6 +334,25 @@ mod tests {
         let counters = sender.counters.snapshot();
         assert_eq!((counters.forwarded_out, counters.forward_errors), (100, 0));
         drop((sender, sleeper));
+        let _ = std::fs::remove_dir_all(base);
+    }
+
+    #[test]
+    fn every_packet_for_a_process_that_is_gone_counts() {
+        let base = std::env::temp_dir().join(format!("ferroce-test-{}-gone", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let [sender, sleeper] = [(); 2]
+            .map(|()| SharedPort::open(Arc::new(Registry::open(&base).unwrap()), Arc::default()).unwrap());
+        let meta = RxMeta { sgid: Gid([1; 16]), dgid: Gid([2; 16]), sport: 0xC001, tos: 3, ttl: 4 };
+        while sender.deadline().is_none() {
+            sender.forward_run(sleeper.slot(), meta, 4, b"one two 3");
+        }
+        drop(sleeper);
+        while sender.deadline().is_some() {
+            sender.retry();
+        }
+        assert_eq!(sender.counters.snapshot().forward_errors, 3, "one run of three packets was queued");
+        drop(sender);
         let _ = std::fs::remove_dir_all(base);
     }
 

@@ -377,17 +377,17 @@ impl Table {
             .collect()
     }
 
-    /// Makes all buffers writable that contain some of these bytes.
+    /// Ends the watch on all requests with buffers that contain some of these bytes. A page that holds one of the bytes becomes writable:
+    /// each request that protects it is among them.
     fn unprotect(&mut self, bytes: &Range<usize>) {
+        let mut unprotected = Vec::new();
         for request in self.queues.values_mut().flat_map(|queue| &mut queue.sends) {
             if request.parts.iter().any(|part| overlap(&part.bytes, bytes)) {
                 request.is_exempt = true;
-                for protected in request.parts.iter_mut().filter_map(|part| part.pages.take()) {
-                    let pages = protected.pages.clone();
-                    protected.end([pages]);
-                }
+                unprotected.extend(request.parts.iter_mut().filter_map(|part| part.pages.take()));
             }
         }
+        unprotected.into_iter().for_each(|protected| self.make_writable(protected));
     }
 }
 
@@ -516,6 +516,38 @@ mod tests {
             assert_ne!(mapped, libc::MAP_FAILED);
             Pages(mapped as usize)
         }
+    }
+
+    #[test]
+    fn a_write_of_the_nic_leaves_the_pages_of_other_requests_protected() {
+        freed::install();
+        let (memory, page) = (Pages::map(3), page_len());
+        let at = |index: usize| memory.0 + index * page;
+        // The static table stays locked: this test uses the protected pages.
+        let locked = TABLE.lock();
+        let mut sends = [at(0)..at(2), at(1)..at(3)].map(|bytes| {
+            let mut part = WatchedSge { bytes, is_writable: true, ..WatchedSge::default() };
+            part.protect(PostedTo::Qp(Qpn::new(7)), "SEND", 1);
+            Request { parts: SmallVec::from([part]), ..Request::default() }
+        });
+        let second = sends[1].parts[0].pages.clone().expect("it can be protected");
+        let queue = Queue { sends: sends.iter_mut().map(mem::take).collect(), ..Queue::default() };
+        let key = (WatchedNic(u32::MAX), PostedTo::Qp(Qpn::new(7)));
+        let (queues, scatter_targets) = (BTreeMap::from([(key, queue)]), BTreeMap::new());
+        let mut table = Table { queues, scatter_targets, sums: 0 };
+        let write = |index| {
+            // SAFETY: a byte of the mapping above. The handler makes it writable if it is not.
+            unsafe { std::ptr::write_volatile(at(index) as *mut u8, 1) };
+        };
+        table.unprotect(&(at(0)..at(0) + 8));
+        let sends = &table.queues[&key].sends;
+        assert_eq!([0, 1].map(|index| sends[index].is_exempt()), [true, false]);
+        write(0);
+        assert!(!second.is_exempt(), "the first page is writable");
+        write(1);
+        assert!(second.is_exempt(), "the write to the page that both send was noticed");
+        table.make_writable(second);
+        drop(locked);
     }
 
     /// The handler takes no lock. If it took the lock of the table, this test would deadlock.

@@ -5,13 +5,14 @@
 //! models do not cover how long a deregistration waits. They also do not cover the destruction of a queue pair: loom has no `Weak`.
 
 use super::gpu::MessagePart;
-use super::{CacheOwner, CachedRegion, Peer, Region, RegionGuard, RegionTable};
+use super::region::Kind;
+use super::{CacheOwner, CachedRegion, Peer, Region, RegionGuard, RegionTable, WindowType};
 use ferroce_os::sync::Mutex;
 use ferroce_os::sync::loom::cell::UnsafeCell;
 use ferroce_os::sync::loom::model::Builder;
 use ferroce_os::sync::loom::thread;
 use ferroce_proto::qp::TxPayload;
-use ferroce_proto::verbs::{Access, Sge};
+use ferroce_proto::verbs::{Access, MwBind, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::sync::{Arc, Weak};
 
@@ -165,8 +166,34 @@ fn a_region_that_moves_is_not_used_where_it_was() {
             let (table, old, owner) = (table.clone(), old.clone(), owner.clone());
             thread::spawn(move || (0..3).all(|_| owner.uses(&table, sge, &old)))
         };
-        table.change_keeping_keys(number, |region| region.base = new.bytes.as_ptr().addr());
+        table
+            .change_keeping_keys(number, |region| region.base = new.bytes.as_ptr().addr())
+            .expect("no window");
         old.reuse();
         assert!(uses.join().unwrap(), "it is there all the time");
+    });
+}
+
+#[test]
+fn a_window_shows_the_bytes_that_its_region_has() {
+    check(5, || {
+        let (table, old, new) = (Arc::new(RegionTable::new(None)), Memory::new(), Memory::new());
+        let (number, sge, _) = register(&table, &old);
+        table.change_keeping_keys(number, |region| region.access |= Access::MW_BIND).expect("no window");
+        // Not by `add_window`: it tries random keys, and loom wants the same steps each time.
+        let window = table.free_number().expect("room");
+        let kind = Kind::Window { kind: WindowType::One, region: None };
+        table.store(window, Region { kind, ..Region::plain(0, 0, PD, Access::empty(), LKey(0), RKey(0)) });
+        let access = Access::REMOTE_WRITE;
+        let bind = MwBind { window, rkey: RKey(1), lkey: sge.lkey, addr: 0, len: LEN as u64, access };
+        let binds = {
+            let table = table.clone();
+            thread::spawn(move || table.bind(PEER, &bind).is_ok())
+        };
+        let [old, new] = [old, new].map(|memory| memory.bytes.as_ptr().addr());
+        let is_changed = table.change_keeping_keys(number, |region| region.base = new).is_ok();
+        assert!(binds.join().unwrap(), "it is there all the time");
+        let base = table.slot(window).and_then(|slot| slot.read().as_ref().map(|window| window.base));
+        assert_eq!(base, Some(if is_changed { new } else { old }));
     });
 }

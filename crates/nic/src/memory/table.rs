@@ -181,10 +181,11 @@ impl RegionTable {
         LKey(self.lkeys.key_for(number ^ 1))
     }
 
-    /// Whether a region has this rkey.
+    /// Whether a region has this rkey. The read lock is recursive: the caller may keep out the readers of `windows.find`. One of them may
+    /// hold this region, and a `dereg` may wait for it.
     pub(super) fn is_region_key(&self, key: RKey) -> bool {
         let slot = self.slot(self.rkeys.slot_of(key.0));
-        slot.is_some_and(|slot| slot.read().as_ref().is_some_and(|r| r.rkey == key))
+        slot.is_some_and(|slot| slot.read_recursive().as_ref().is_some_and(|r| r.rkey == key))
     }
 
     /// Removes, after waiting for accesses in flight. Cached copies of the region are invalid from then on. The caller drops the region without
@@ -199,30 +200,55 @@ impl RegionTable {
         gone
     }
 
-    /// Changes a region under its write lock and gives it new keys: a peer may still have the old ones.
-    pub(crate) fn change(&self, number: u32, change: impl FnOnce(&mut Region)) -> Option<(LKey, RKey)> {
-        let keys = self.windows.with_taken_keys(|taken| self.fresh_keys(number, taken));
-        self.invalidate_caches(number);
-        self.withdraw(number);
-        let mut held = self.slot(number)?.write();
-        let region = held.as_mut()?;
-        region.settle();
-        region.end_watch();
-        change(region);
-        (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
-        region.cache_use = CacheUse::default();
-        region.pages = self.pages_of(region);
-        self.publish(region);
-        Some(keys)
+    /// Changes a region and gives it new keys: a peer may still have the old ones. Returns the keys, or the number of windows that are bound
+    /// to the region: then it stays as it is.
+    pub(crate) fn change(
+        &self,
+        number: u32,
+        change: impl FnOnce(&mut Region),
+    ) -> Result<Option<(LKey, RKey)>, usize> {
+        self.change_unless_bound(number, change, || {
+            self.windows.with_taken_keys(|taken| {
+                let mut held = self.slot(number)?.write();
+                let region = held.as_mut()?;
+                // The list of watched buffers has the old key.
+                region.end_watch();
+                (region.lkey, region.rkey) = self.fresh_keys(number, taken);
+                Some((region.lkey, region.rkey))
+            })
+        })
     }
 
-    /// Changes a region under its write lock. The keys stay.
-    pub(crate) fn change_keeping_keys(&self, number: u32, change: impl FnOnce(&mut Region)) {
+    /// Changes a region. The keys stay. An error is the number of windows that are bound to the region: then it stays as it is.
+    pub(crate) fn change_keeping_keys(
+        &self,
+        number: u32,
+        change: impl FnOnce(&mut Region),
+    ) -> Result<(), usize> {
+        self.change_unless_bound(number, change, || ())
+    }
+
+    /// Changes a region under its write lock, after `prepare`. Nobody accesses it between the two if `prepare` changes its keys.
+    fn change_unless_bound<R>(
+        &self,
+        number: u32,
+        change: impl FnOnce(&mut Region),
+        prepare: impl FnOnce() -> R,
+    ) -> Result<R, usize> {
+        // Before the lock, which owners of caches may wait for.
         self.invalidate_caches(number);
+        let binding = self.windows.binding.lock();
+        let bound = self.windows_of(number).len();
+        if bound > 0 {
+            self.allow_caching(number);
+            return Err(bound);
+        }
         self.withdraw(number);
-        if let Some(slot) = self.slot(number)
-            && let Some(region) = slot.write().as_mut()
-        {
+        let prepared = prepare();
+        let mut held = self.slot(number).map(|slot| slot.write());
+        // No other window waits while pages are moved; one that is to be bound to this region waits for its lock.
+        drop(binding);
+        if let Some(region) = held.as_mut().and_then(|held| held.as_mut()) {
             region.settle();
             region.end_watch();
             change(region);
@@ -230,6 +256,7 @@ impl RegionTable {
             region.pages = self.pages_of(region);
             self.publish(region);
         }
+        Ok(prepared)
     }
 
     /// Closes a region to peers. The caller has checked that it may.

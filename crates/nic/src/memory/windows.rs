@@ -3,8 +3,8 @@
 //! A window is an entry of the region table, so an access through it costs the same as any other. The low eight bits of its key belong to
 //! the program. The other 24 bits are random and lead to the window; no region gets a key that begins with them.
 //!
-//! Binding, unbinding and deregistration take one common lock, then the lock of one entry at a time. An access takes only the lock of the
-//! entry whose key it uses. So the deregistration of a region unbinds its windows to wait for accesses through them.
+//! Binding, unbinding, deregistration and re-registration take one common lock, then the lock of one entry at a time. An access takes only the
+//! lock of the entry whose key it uses. So the deregistration of a region unbinds its windows to wait for accesses through them.
 
 use super::region::{Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
@@ -24,18 +24,21 @@ pub const MAX_MW: usize = 1 << 16;
 #[derive(Default)]
 pub(super) struct WindowKeys {
     numbers: RwLock<HashMap<u32, u32>>,
-    binding: Mutex<()>,
+    pub(super) binding: Mutex<()>,
 }
 
 impl WindowKeys {
-    /// Runs `choose` while no window can be allocated. Its argument returns whether a key could be that of a window.
+    /// Runs `choose` while no window can be allocated. Its argument returns whether a key could be that of a window. A key that `choose`
+    /// stores in the table is no window's key later.
     pub(super) fn with_taken_keys<R>(&self, choose: impl FnOnce(&dyn Fn(RKey) -> bool) -> R) -> R {
         let numbers = self.numbers.read();
         choose(&|key| numbers.contains_key(&(key.0 >> PROGRAM_BITS)))
     }
 
+    /// The number of the window with this key. The read lock is recursive: the caller may hold a region, and a thread that keeps the
+    /// lock for reading may wait for that region. A waiting `add_window` must not come between the two.
     pub(super) fn find(&self, key: RKey) -> Option<u32> {
-        self.numbers.read().get(&(key.0 >> PROGRAM_BITS)).copied()
+        self.numbers.read_recursive().get(&(key.0 >> PROGRAM_BITS)).copied()
     }
 }
 
@@ -120,7 +123,7 @@ impl RegionTable {
         self.take_out(number)
     }
 
-    fn windows_of(&self, number: u32) -> Vec<u32> {
+    pub(super) fn windows_of(&self, number: u32) -> Vec<u32> {
         let Some(slot) = self.slot(number) else { return Vec::new() };
         match slot.read().as_ref().map(|region| &region.kind) {
             Some(Kind::Memory { windows }) => windows.clone(),
@@ -223,5 +226,63 @@ impl RegionTable {
             region.check_access(key, Access::LOCAL_WRITE)?;
         }
         Ok((number, span, region.pages.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, mpsc};
+    use std::thread::{spawn, yield_now};
+    use std::time::Duration;
+
+    /// Far longer than anything here takes; reached only by a deadlock.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Runs this in another thread, because it might wait for ever.
+    fn returns<R: Send + 'static>(
+        table: &Arc<RegionTable>,
+        run: impl FnOnce(&RegionTable) -> R + Send + 'static,
+    ) -> R {
+        let (table, (tx, rx)) = (table.clone(), mpsc::channel());
+        spawn(move || tx.send(run(&table)));
+        rx.recv_timeout(PATIENCE).expect("no deadlock")
+    }
+
+    #[test]
+    fn the_allocation_of_windows_does_not_wait_for_a_region_that_is_held() {
+        let table = Arc::new(RegionTable::new(None));
+        let region = Region::plain(0x1000, 16, PdId(1), Access::empty(), LKey(0), RKey(0));
+        let (number, lkey, rkey) = table.insert(region).expect("room");
+        let held = table.by_lkey(lkey).expect("registered");
+        let dereg = spawn({
+            let table = table.clone();
+            move || table.remove(number)
+        });
+        // A plain read lock is not to be had once a writer waits.
+        while table.slot(number).expect("in use").try_read().is_some() {
+            yield_now();
+        }
+        assert!(returns(&table, move |table| table.is_region_key(rkey)));
+        drop(held);
+        dereg.join().expect("no panic");
+        assert!(!table.is_region_key(rkey));
+    }
+
+    #[test]
+    fn a_window_is_found_while_the_allocation_of_another_waits() {
+        let table = Arc::new(RegionTable::new(None));
+        let (number, rkey) = table.add_window(PdId(1), WindowType::One).expect("room");
+        let choosing = table.windows.numbers.read();
+        let allocation = spawn({
+            let table = table.clone();
+            move || table.add_window(PdId(1), WindowType::One).is_some()
+        });
+        while table.windows.numbers.try_read().is_some() {
+            yield_now();
+        }
+        assert_eq!(returns(&table, move |table| table.windows.find(rkey)), Some(number));
+        drop(choosing);
+        assert!(allocation.join().expect("no panic"));
     }
 }

@@ -268,17 +268,10 @@ impl Qp {
     }
     /// Sends that can be posted before the queue is full.
     pub fn send_room(&self) -> usize {
-        let (depth, outstanding) = match self.core.stream() {
-            Some(stream) => {
-                let machine = stream.machine.lock();
-                (machine.query().cap.max_send_wr, machine.sends_outstanding())
-            }
-            None => {
-                let machine = self.core.machine.lock();
-                (machine.query().cap.max_send_wr, machine.sends_outstanding())
-            }
-        };
-        (depth as usize).saturating_sub(outstanding)
+        match self.core.stream() {
+            Some(stream) => stream.machine.lock().send_room(),
+            None => self.core.machine.lock().send_room(),
+        }
     }
     /// Its counters.
     pub fn counters(&self) -> QpCounters {

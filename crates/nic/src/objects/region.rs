@@ -3,7 +3,7 @@
 use super::pd::{Pd, check_access, check_range};
 use crate::error::Error;
 use crate::locked_memory::LockedPages;
-use crate::memory::{Backing, Unpinned, check_mapped};
+use crate::memory::{Backing, Region, Unpinned, check_mapped};
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::{LKey, RKey};
 use std::sync::Arc;
@@ -105,25 +105,23 @@ impl MemoryRegion {
                 (self.gone, self.unpinned, self.locked) = (true, None, None);
                 Ok(())
             }
-            Err(_) => Err(Error::Busy { what: "the memory region", by: "memory windows" }),
+            Err(bound) => Err(busy(bound)),
         }
     }
 
-    /// An error for a region with bound windows, and for a null region: they cannot be changed.
-    fn check_unbound(&self) -> Result<(), Error> {
+    /// An error for a null region, which cannot be changed.
+    fn check_not_null(&self) -> Result<(), Error> {
         if self.len == usize::MAX && !self.access.contains(Access::ON_DEMAND) {
             return Err(Error::Invalid { attribute: "mr", why: "a null region cannot be changed" });
         }
-        match self.bound_windows() {
-            0 => Ok(()),
-            _ => Err(Error::Busy { what: "the memory region", by: "memory windows" }),
-        }
+        Ok(())
     }
 
-    /// Registers again with other rights or in another domain. Both keys change, so the old keys become invalid.
+    /// Registers again with other rights or in another domain. Both keys change, so the old keys become invalid. The pages are checked as at
+    /// registration: write access to read-only pages is an error.
     pub fn reregister(&mut self, pd: Option<&Arc<Pd>>, access: Option<Access>) -> Result<(), Error> {
         self.pd.nic.alive()?;
-        self.check_unbound()?;
+        self.check_not_null()?;
         let new_access = access.unwrap_or(self.access);
         check_access(new_access)?;
         let new_pd = pd.unwrap_or(&self.pd).clone();
@@ -133,9 +131,10 @@ impl MemoryRegion {
         // Zero-based addressing and on-demand paging are properties of the region, not access rights.
         let fixed = Access::ZERO_BASED | Access::ON_DEMAND;
         let new_access = (new_access - fixed) | (self.access & fixed);
-        let keys = self.pd.nic.engine.device.regions.change(self.slot, |region| {
-            (region.pd, region.access) = (new_pd.id, new_access);
-        });
+        let backing = check_range(self.addr, self.len, self.iova, new_access)?;
+        check_mapped(self.addr, self.len, new_access, backing).map_err(Error::Memory)?;
+        let change = |region: &mut Region| (region.pd, region.access) = (new_pd.id, new_access);
+        let keys = self.pd.nic.engine.device.regions.change(self.slot, change).map_err(busy)?;
         if let Some((lkey, rkey)) = keys {
             (self.lkey, self.rkey) = (lkey, rkey);
             self.unpinned.iter().for_each(|unpinned| unpinned.set_lkey(lkey.0));
@@ -156,7 +155,7 @@ impl MemoryRegion {
         place: Option<(usize, usize, u64)>,
     ) -> Result<(), Error> {
         self.pd.nic.alive()?;
-        self.check_unbound()?;
+        self.check_not_null()?;
         let new_pd = pd.unwrap_or(&self.pd).clone();
         if !Arc::ptr_eq(&new_pd.nic, &self.pd.nic) {
             return Err(Error::Invalid { attribute: "pd", why: "belongs to another device" });
@@ -168,13 +167,16 @@ impl MemoryRegion {
         let backing = check_range(addr, len, iova, new_access)?;
         check_mapped(addr, len, new_access, backing).map_err(Error::Memory)?;
         // A change of the rights does not pin the pages again; device memory is never pinned.
-        if place.is_some() || (self.access ^ new_access).contains(Access::ON_DEMAND) {
-            self.locked = self.pd.lock_pages(addr, len, backing)?;
-        }
-        self.pd.nic.engine.device.regions.change_keeping_keys(self.slot, |region| {
+        let is_pinned_again = place.is_some() || (self.access ^ new_access).contains(Access::ON_DEMAND);
+        let locked = is_pinned_again.then(|| self.pd.lock_pages(addr, len, backing)).transpose()?;
+        let change = |region: &mut Region| {
             (region.pd, region.access, region.backing) = (new_pd.id, new_access, new_pd.watched(backing));
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
-        });
+        };
+        self.pd.nic.engine.device.regions.change_keeping_keys(self.slot, change).map_err(busy)?;
+        if let Some(locked) = locked {
+            self.locked = locked;
+        }
         (self.pd, self.access) = (new_pd, new_access);
         (self.addr, self.len, self.iova) = (addr, len, iova);
         self.update_unpinned(backing);
@@ -200,15 +202,17 @@ impl MemoryRegion {
     /// As for [`Pd::register`].
     pub unsafe fn retranslate(&mut self, addr: usize, len: usize, iova: u64) -> Result<(), Error> {
         self.pd.nic.alive()?;
-        self.check_unbound()?;
+        self.check_not_null()?;
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
         let backing = check_range(addr, len, iova, self.access)?;
         check_mapped(addr, len, self.access, backing).map_err(Error::Memory)?;
-        self.locked = self.pd.lock_pages(addr, len, backing)?;
-        let keys = self.pd.nic.engine.device.regions.change(self.slot, |region| {
+        let locked = self.pd.lock_pages(addr, len, backing)?;
+        let change = |region: &mut Region| {
             region.backing = self.pd.watched(backing);
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
-        });
+        };
+        let keys = self.pd.nic.engine.device.regions.change(self.slot, change).map_err(busy)?;
+        self.locked = locked;
         if let Some((lkey, rkey)) = keys {
             (self.lkey, self.rkey) = (lkey, rkey);
         }
@@ -216,6 +220,11 @@ impl MemoryRegion {
         self.update_unpinned(backing);
         Ok(())
     }
+}
+
+/// The error for a region that has this many windows bound to it.
+fn busy(_bound: usize) -> Error {
+    Error::Busy { what: "the memory region", by: "memory windows" }
 }
 
 impl Drop for MemoryRegion {

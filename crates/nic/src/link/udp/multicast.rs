@@ -47,10 +47,10 @@ impl UdpLink {
             false => vec![self.group_socket(group, 0, interfaces)?],
             true => first_good(interfaces, |index| self.group_socket(group, index, &[index]))?,
         };
-        for socket in &sockets {
-            self.group_poll.enter(socket.as_raw_fd())?;
-            receiver.sources.push(Source::new(SourceKind::Group(group), socket.as_raw_fd()));
-        }
+        // All of them before the first one becomes a source: an error closes them, and a closed descriptor leaves the poll set by itself.
+        sockets.iter().try_for_each(|socket| self.group_poll.enter(socket.as_raw_fd()))?;
+        let source = |socket: &Socket| Source::new(SourceKind::Group(group), socket.as_raw_fd());
+        receiver.sources.extend(sockets.iter().map(source));
         receiver.memberships.push(Membership { group, joins: 1, sockets, ignored: Vec::new() });
         Ok(())
     }
