@@ -12,9 +12,13 @@ extern "C" fn at_exit() {
     let Some(open) = OPEN.try_lock() else { return };
     for (born, engine) in open.iter() {
         if let Some(engine) = engine.upgrade().filter(|_| born.is_current()) {
-            engine.close_connections();
             let contexts = engine.device.contexts();
-            contexts.iter().for_each(|context| context.settle());
+            // Otherwise this thread exits in a signal handler that interrupted a call. It would wait for locks that it holds itself, so the
+            // peers get nothing more, as from a process that was killed.
+            if contexts.iter().all(|context| context.no_call_blocks()) {
+                engine.close_connections();
+                contexts.iter().for_each(|context| context.settle());
+            }
             crate::exit_report::write(&engine);
             crate::link::flush_captures();
             // Dropping an engine here would join threads that the exiting process may have stopped already.
@@ -26,7 +30,7 @@ extern "C" fn at_exit() {
 /// Settles this engine when the process exits.
 pub(crate) fn remember(engine: &Arc<Engine>) {
     static HOOK: Once = Once::new();
-    // SAFETY: registers a handler that takes no lock it cannot get and touches only live engines.
+    // SAFETY: registers a handler that touches only live engines.
     HOOK.call_once(|| unsafe {
         libc::atexit(at_exit);
     });

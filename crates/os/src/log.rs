@@ -2,11 +2,11 @@
 //!
 //! Off by default; the sentences are then not formatted.
 
-#![expect(unsafe_code, reason = "writes to stderr from a signal handler")]
+#![expect(unsafe_code, reason = "writes to stderr without a lock")]
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Write;
+use std::io;
 use std::sync::{Mutex, OnceLock};
 
 /// Lines of one kind that `explain` prints; the others are counted.
@@ -119,8 +119,21 @@ fn say(topic: &str, why: fmt::Arguments<'_>) {
         true => to_json(pid, topic, &why.to_string()),
         false => format!("ferroce[{pid}] {line}\n"),
     };
-    // One write per line, so that lines of several processes do not mix. A closed stderr is not an error.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    write(line.as_bytes());
+}
+
+/// Writes a line to stderr with one call, so that lines of several processes do not mix. Not through the standard library, whose stderr has a
+/// lock: see `say`. A closed stderr is not an error.
+fn write(mut line: &[u8]) {
+    while !line.is_empty() {
+        // SAFETY: the pointer and the length are those of the slice.
+        let written = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+        match usize::try_from(written) {
+            Ok(written) => line = line.get(written..).unwrap_or_default(),
+            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
 }
 
 /// The line as a JSON object.
@@ -159,8 +172,7 @@ fn say_in_handler(topic: &str, why: fmt::Arguments<'_>) {
         false => fmt::write(&mut line, format_args!("ferroce[{pid}] {topic}: {why}\n")),
     };
     if written.is_ok() {
-        // SAFETY: `len` bytes of the line were written. A closed stderr is not an error.
-        unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
+        write(&line.bytes[..line.len]);
     }
 }
 
@@ -250,6 +262,20 @@ mod tests {
         assert_eq!(parse("explain"), Topics { calls: true, brief: true, ..both });
         assert_eq!(parse("explain,json"), Topics { calls: true, brief: true, json: true, ..both });
         assert_eq!(parse("json,explain"), parse("explain,json"));
+    }
+
+    /// In a child of `fork`, a lock that another thread held is never released.
+    #[test]
+    fn a_line_is_printed_while_another_thread_holds_stderr() {
+        let held = std::io::stderr().lock();
+        let (sender, printed) = std::sync::mpsc::channel();
+        let printer = std::thread::spawn(move || {
+            warning(format_args!("a test prints this line"));
+            sender.send(()).unwrap();
+        });
+        printed.recv_timeout(std::time::Duration::from_secs(30)).expect("it does not wait for the lock");
+        std::mem::drop(held);
+        printer.join().unwrap();
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::segment::{ACCESSES_PER_SLOT, REGION_DESCRIPTORS, SLOTS, ShmSegment};
 use crate::registry::Registry;
 use ferroce_os::sync::{Ordering, spin_loop, yield_now};
 use ferroce_proto::Qpn;
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 /// The low bits of an announcement: the number of the region's descriptor, plus one. The others are the low half of the QPN.
@@ -17,6 +18,9 @@ const _: () = assert!(REGION_DESCRIPTORS < 1 << REGION_BITS);
 
 /// How long the end of a queue pair waits for a process that is stopped in the middle of an access.
 const STOPPED_FOR: Duration = Duration::from_secs(1);
+
+/// The instance of a slot whose owner is gone. Its words have no meaning until the next owner of the slot has cleared them.
+const NOBODY: u64 = 0;
 
 /// The word that announces an access in progress.
 #[derive(Clone, Copy, Debug)]
@@ -98,16 +102,14 @@ pub(crate) fn end(segment: &ShmSegment, slot: u8, AccessToken(index): AccessToke
     segment.access(slot, index).store(0, Ordering::Release);
 }
 
-/// Registers the current instance of `slot` in a segment. Clears the words of an earlier instance, which died.
+/// Registers the current instance of `slot` in a segment. Clears the words of an earlier instance, which died. Only the owner of the slot clears
+/// them, so that nobody clears an announcement of a living process. The caller excludes its other threads: the second thread would clear what
+/// the first has announced.
 pub(crate) fn attach(segment: &ShmSegment, slot: u8, instance: u64) {
     if segment.accessor(slot).load(Ordering::Acquire) != instance {
-        clear(segment, slot);
+        (0..ACCESSES_PER_SLOT).for_each(|index| segment.access(slot, index).store(0, Ordering::Release));
         segment.accessor(slot).store(instance, Ordering::Release);
     }
-}
-
-fn clear(segment: &ShmSegment, slot: u8) {
-    (0..ACCESSES_PER_SLOT).for_each(|index| segment.access(slot, index).store(0, Ordering::Release));
 }
 
 /// Waits until no local peer accesses memory in this way any more. The caller has invalidated the descriptor that allowed it. Gives up only
@@ -127,16 +129,20 @@ pub(crate) fn wait_for(
             polls += 1;
             match polls {
                 ..1000 => spin_loop(),
+                _ if segment.accessor(slot).load(Ordering::Acquire) == NOBODY => break,
                 1000..2000 => yield_now(),
                 _ => {
-                    let Some(accessor) = find_accessor(segment, slot, registry) else {
-                        clear(segment, slot);
-                        break;
+                    let instance = segment.accessor(slot).load(Ordering::Acquire);
+                    let Accessor::Lives(process) = find_accessor(instance, slot, registry) else {
+                        // It stays if another process has just registered itself.
+                        let word = segment.accessor(slot);
+                        let _ = word.compare_exchange(instance, NOBODY, Ordering::SeqCst, Ordering::Relaxed);
+                        continue;
                     };
-                    if awaited.may_give_up() && accessor.process().is_none_or(is_stopped) {
+                    if awaited.may_give_up() && process.is_none_or(is_stopped) {
                         let since = *stopped_since.get_or_insert_with(Instant::now);
                         if since.elapsed() > STOPPED_FOR {
-                            return Err(StoppedPeer { process: accessor.process() });
+                            return Err(StoppedPeer { process });
                         }
                     } else {
                         stopped_since = None;
@@ -149,15 +155,83 @@ pub(crate) fn wait_for(
     Ok(())
 }
 
-/// The segment of the process that registered itself for `slot`. `None` if it is dead, or another process has the slot.
-fn find_accessor(segment: &ShmSegment, slot: u8, registry: &Registry) -> Option<ShmSegment> {
-    let instance = segment.accessor(slot).load(Ordering::Acquire);
-    let now = || ShmSegment::open(registry.directory(), slot).ok();
-    registry.is_alive(slot).then(now)?.filter(|now| now.instance() == instance)
+/// The instance that registered itself for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Accessor {
+    /// It lives, or nothing shows that it is gone. With its process ID, if that is in the PID namespace of this process.
+    Lives(Option<libc::pid_t>),
+    /// It is dead, has closed its segment, or another process has the slot.
+    Gone,
+}
+
+fn find_accessor(instance: u64, slot: u8, registry: &Registry) -> Accessor {
+    if !registry.is_alive(slot) {
+        return Accessor::Gone;
+    }
+    match ShmSegment::open(registry.directory(), slot) {
+        Ok(now) if now.instance() == instance => Accessor::Lives(now.process()),
+        Ok(_) => Accessor::Gone,
+        // An error of the system, such as EMFILE or ENOMEM, shows nothing about the owner of the slot.
+        Err(error) if error.kind() != ErrorKind::NotFound && error.raw_os_error().is_some() => {
+            Accessor::Lives(None)
+        }
+        Err(_) => Accessor::Gone,
+    }
 }
 
 /// Whether a process is stopped, by a signal or a debugger.
 fn is_stopped(process: libc::pid_t) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|state| state.starts_with(['T', 't']))
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    const QPN: Qpn = Qpn::new(0x01_1234);
+    const WORD: usize = 3;
+
+    /// A registry, its slot's segment as a local peer sees it, and an announced access of that slot in it.
+    fn announced(name: &str, slot: impl Fn(&Registry) -> u8) -> (PathBuf, Registry, [ShmSegment; 2]) {
+        let base = std::env::temp_dir().join(format!("ferroce-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let registry = Registry::open(&base).unwrap();
+        let own = ShmSegment::create(&registry, &[], None).unwrap();
+        let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
+        attach(&theirs, slot(&registry), theirs.instance());
+        begin(&theirs, slot(&registry), Announcement::new(1, QPN), &mut { WORD }).unwrap();
+        (base, registry, [own, theirs])
+    }
+
+    #[test]
+    fn an_error_of_the_system_does_not_make_a_local_peer_dead() {
+        let (base, registry, [own, theirs]) = announced("unsure", Registry::slot);
+        assert_eq!(find_accessor(4711, registry.slot(), &registry), Accessor::Gone);
+        // Opening the segment now fails with ELOOP.
+        let path = crate::segment::path_of(registry.directory(), registry.slot());
+        std::fs::rename(&path, path.with_extension("away")).unwrap();
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        assert_eq!(find_accessor(theirs.instance(), registry.slot(), &registry), Accessor::Lives(None));
+        let stopped = wait_for(&own, Awaited::Qp(QPN), &registry);
+        assert_eq!(stopped, Err(StoppedPeer { process: None }));
+        drop((own, theirs, registry));
+        std::fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
+    fn only_the_next_owner_of_a_slot_clears_the_words_of_a_dead_one() {
+        let (base, registry, [own, theirs]) = announced("cleared", |registry| registry.slot() + 1);
+        let slot = registry.slot() + 1;
+        wait_for(&own, Awaited::Qp(QPN), &registry).unwrap();
+        assert_ne!(own.access(slot, WORD).load(Ordering::Relaxed), 0, "a new owner could have announced it");
+        assert_eq!(own.accessor(slot).load(Ordering::Relaxed), NOBODY);
+        wait_for(&own, Awaited::Qp(QPN), &registry).unwrap();
+        attach(&theirs, slot, 4711);
+        assert_eq!(own.access(slot, WORD).load(Ordering::Relaxed), 0);
+        drop((own, theirs, registry));
+        std::fs::remove_dir_all(base).unwrap();
+    }
 }

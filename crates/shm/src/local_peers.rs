@@ -364,6 +364,8 @@ pub struct LocalPeers {
     /// Indexed by slot.
     known: Box<[RwLock<Known>]>,
     rings: Mutex<HashMap<u8, Arc<Mutex<Outgoing>>>>,
+    /// Held to [register](access::attach) this sender: several slots of one NIC have their tables in one segment.
+    attaching: Mutex<()>,
     addresses: HostAddresses,
 }
 
@@ -392,6 +394,7 @@ impl LocalPeers {
             uses_memfd,
             known: (0..SLOTS).map(|_| RwLock::default()).collect(),
             rings: Mutex::default(),
+            attaching: Mutex::default(),
             addresses: HostAddresses::new(),
         })
     }
@@ -535,7 +538,9 @@ impl LocalPeers {
             other if other != slot => ShmSegment::open(self.registry.directory(), other)?,
             _ => segment.twin()?,
         };
+        let attaching = self.attaching.lock();
         access::attach(&tables, own, self.segment.instance());
+        drop(attaching);
         let out = self.ring_to(slot)?;
         {
             let mut out = out.lock();

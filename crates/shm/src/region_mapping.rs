@@ -42,7 +42,9 @@ impl RegionMapping {
 
     /// The mapped part of `len` bytes of the local peer, as offsets from the first byte, and the address in this process of that part.
     pub fn part(&self, at: usize, len: usize) -> Option<(Range<usize>, usize)> {
-        let (start, end) = (self.start.max(at), (self.start + self.len).min(at.checked_add(len)?));
+        // The local peer chose `start`, and it may lie.
+        let own_end = self.start.saturating_add(self.len);
+        let (start, end) = (self.start.max(at), own_end.min(at.checked_add(len)?));
         (start < end).then(|| (start - at..end - at, self.address_of(start)))
     }
 }
@@ -195,6 +197,19 @@ mod tests {
             None,
         );
         (number.expect("room"), pages)
+    }
+
+    #[test]
+    fn a_start_near_the_end_of_the_address_space_does_not_overflow() {
+        let path = std::env::temp_dir().join(format!("ferroce-part-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        file.set_len(1 << 12).unwrap();
+        let memory = Arc::new(Mapping::new(&file, 0, 1 << 12, true).unwrap());
+        let here = memory.start() as usize;
+        let mapping = RegionMapping { memory, start: usize::MAX - 9, len: 1 << 12 };
+        assert_eq!(mapping.part(usize::MAX - 19, 15), Some((10..15, here)));
+        assert_eq!(mapping.part(4096, 64), None);
     }
 
     #[test]

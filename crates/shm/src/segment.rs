@@ -341,7 +341,7 @@ fn ring_at(slot: u8) -> usize {
     TABLES_LEN + usize::from(slot) * RING_LEN
 }
 
-fn path_of(directory: &Path, slot: u8) -> PathBuf {
+pub(crate) fn path_of(directory: &Path, slot: u8) -> PathBuf {
     directory.join(format!("slot-{slot}.shm"))
 }
 

@@ -2,12 +2,13 @@
 
 use super::host::NicHost;
 use super::strict::SendQueueDepth;
-use super::{Engine, QpCore};
+use super::{Engine, LOCK_PATIENCE, QpCore, StreamEnd};
+use crate::counters::Tally;
 use crate::error::Error;
 use crate::link::now;
 use crate::memory::{InFlight, settle_stopped};
 use crate::raw::RawQp;
-use ferroce_os::lock::{Mutex, MutexGuard};
+use ferroce_os::lock::{Mutex, MutexGuard, lock_within};
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::qp::{self, Attempt, PostError, Posted};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, QpState, RecvWr, Route, SendOp, SendWr};
@@ -64,7 +65,7 @@ impl Posting<'_> {
         };
         let Posting { host, machine, read_time, .. } = self;
         let mut depth = depth.lock();
-        depth.check(host.qp, machine)?;
+        depth.check(0, host.qp, machine)?;
         let is_signaled = machine.signals(wr.flags);
         // Before it is posted: another thread may poll its completion before the post returns.
         in_flight.iter().for_each(|in_flight| in_flight.send(&host.engine.device.regions, wr, is_signaled));
@@ -92,6 +93,28 @@ impl Posting<'_> {
     #[inline(never)]
     pub fn post_seldom(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.post(|| *wr)
+    }
+
+    /// Sends that can be posted before the queue is full.
+    pub fn room(&self) -> usize {
+        match self.slow_path {
+            // It never has a request outstanding.
+            Some(SlowPath::Raw(raw)) => raw.query().cap.max_send_wr as usize,
+            Some(SlowPath::Stream) => self.host.stream_room(),
+            Some(SlowPath::Strict(..)) | None => self.machine.send_room(),
+        }
+    }
+
+    /// Checks that [`Self::post`] accepts a request after `ahead` others that are also to be posted, if [`Self::room`] suffices for all of
+    /// them. The caller can then post all requests or none.
+    pub fn check(&self, ahead: usize, wr: &SendWr<'_>) -> Result<(), PostError> {
+        match self.slow_path {
+            Some(SlowPath::Raw(raw)) => return raw.check_send(wr).map(|_| ()),
+            Some(SlowPath::Stream) => return self.host.check_stream(wr),
+            Some(SlowPath::Strict(depth, _)) => depth.lock().check(ahead, self.host.qp, &self.machine)?,
+            None => {}
+        }
+        self.machine.check_send(wr).map(|_| ())
     }
 
     /// The sizes of the queue pair.
@@ -238,14 +261,12 @@ impl Engine {
             return self.destroy_stream(qp, stream);
         }
         self.drive_before_stop();
-        self.qps.remove(qp.qpn);
         let mut machine = qp.machine.lock();
         let mut host = NicHost::alone(self, qp);
         self.send_coalesced_of(qp, &mut machine, &mut host);
         machine.poll_replies(now(), &mut host);
         host.flush();
-        self.device.counters.retired.lock().add(&qp.tally);
-        self.device.counters.retransmitted.fetch_add(machine.counters().retransmitted, Ordering::Relaxed);
+        self.retire(qp, machine.counters().retransmitted, |_| ());
         machine.retire();
         settle_stopped(qp.address());
         self.publish_qp(qp, &machine);
@@ -255,6 +276,26 @@ impl Engine {
         self.forget_recent();
         qp.send_cq.purge(qp.qpn);
         qp.recv_cq.purge(qp.qpn);
+    }
+
+    /// Removes a queue pair from the table and adds its counters to those of destroyed ones, in one step for a [report](Self::report). `more`
+    /// adds further counters. The caller holds the lock of the queue pair.
+    pub(super) fn retire(&self, qp: &QpCore, retransmitted: u64, more: impl FnOnce(&Tally)) {
+        let counters = &self.device.counters;
+        let retired = counters.retired.lock();
+        retired.add(&qp.tally);
+        more(&retired);
+        counters.retransmitted.fetch_add(retransmitted, Ordering::Relaxed);
+        self.qps.remove(qp.qpn);
+    }
+
+    /// Whether every queue pair could be locked, each within [`LOCK_PATIENCE`]. A lock that stays taken belongs to a thread that no longer
+    /// runs. At the exit of a process this is the exiting thread, if a signal handler called `exit`. It may hold locks of the link, too.
+    pub(crate) fn no_call_blocks(&self) -> bool {
+        self.qps.all().iter().all(|qp| {
+            let is_free = |stream: &StreamEnd| lock_within(&stream.machine, LOCK_PATIENCE).is_some();
+            lock_within(&qp.machine, LOCK_PATIENCE).is_some() && qp.stream().is_none_or(is_free)
+        })
     }
 
     pub(crate) fn attach(&self, qp: &Arc<QpCore>, group: Gid) -> Result<(), Error> {
@@ -268,3 +309,6 @@ impl Engine {
         self.link.leave_multicast(group).map_err(Error::system("leaving the multicast group"))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -180,7 +180,7 @@ impl Engine {
     pub(super) fn forget_recent(&self) {
         if let Some(mut progress) = self.polling.lock.try_lock() {
             progress.recent.refresh(self.qps.removals());
-            progress.delayed_acks.refresh(self.qps.removals());
+            progress.delayed_acks.refresh(&self.qps);
         }
     }
 
@@ -240,7 +240,7 @@ impl Engine {
         let arrived = polling.source.receive(&mut progress.rx, effort);
         progress.idle = if arrived > 0 { 0 } else { progress.idle.wrapping_add(1) };
         progress.recent.refresh(self.qps.removals());
-        progress.delayed_acks.refresh(self.qps.removals());
+        progress.delayed_acks.refresh(&self.qps);
         // Reading the clock takes a tenth of an idle poll, and timers are in milliseconds: only some polls read it.
         if for_poller && !progress.idle.is_multiple_of(IDLE_POLLS_PER_CLOCK) && !polling.any_ready() {
             return served;

@@ -169,6 +169,19 @@ impl<'a, 'q> NicHost<'a, 'q> {
         }
     }
 
+    /// Checks a request to a queue pair over a stream.
+    pub(super) fn check_stream(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        match self.qp.stream() {
+            Some(stream) => stream.machine.lock().check_send(wr).map(|_| ()),
+            None => Err(PostError::WrongState(QpState::Reset)),
+        }
+    }
+
+    /// Sends that a queue pair over a stream has room for.
+    pub(super) fn stream_room(&self) -> usize {
+        self.qp.stream().map_or(0, |stream| stream.machine.lock().send_room())
+    }
+
     /// The sizes of a queue pair over a stream.
     pub(super) fn stream_cap(&self) -> QpCap {
         self.qp.stream().map_or_else(QpCap::default, |stream| stream.machine.lock().query().cap)

@@ -23,7 +23,7 @@
 //! | `report` | what the device counted |
 //!
 //! Locks, in the order in which they may be taken: the progress lock, a queue pair, then any of {region, CQ, SRQ, timers, ready list,
-//! history}.
+//! history, the counters of destroyed queue pairs}. The table of queue pairs is locked last.
 //! No lock is shared by unrelated queue pairs on the data path, except the progress lock, which is only ever tried.
 
 mod background;
@@ -69,6 +69,10 @@ use progress::Polling;
 use qps::QpTable;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// How long the exit of a process waits for a lock. The lock may belong to a thread that no longer runs.
+const LOCK_PATIENCE: Duration = Duration::from_millis(100);
 
 /// One progress context of a NIC: its own slot, link, queue pairs and background thread. What a queue pair needs on the data path belongs
 /// to its context alone, or is only read.

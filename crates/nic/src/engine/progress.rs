@@ -169,7 +169,7 @@ pub(super) struct DelayedAcks {
     pub(super) waiting: Vec<Arc<QpCore>>,
     /// The one that waited last. In a ping-pong it also waits next, and counting a reference is a locked instruction.
     pub(super) last: Option<Arc<QpCore>>,
-    /// The table's number of removals when `last` was stored.
+    /// The table's number of removals when both were checked.
     removals: u64,
 }
 
@@ -180,11 +180,13 @@ impl DelayedAcks {
         self.waiting.push(last.unwrap_or_else(|| qp.clone()));
     }
 
-    /// Drops a queue pair that may have been destroyed.
+    /// Drops queue pairs that were destroyed. They have sent their acknowledgements.
     #[inline]
-    pub(super) fn refresh(&mut self, removals: u64) {
+    pub(super) fn refresh(&mut self, table: &QpTable) {
+        let removals = table.removals();
         if self.removals != removals {
             (self.last, self.removals) = (None, removals);
+            self.waiting.retain(|qp| table.has(qp));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! sixteen random bits, so that it cannot be guessed. A freed number stays in quarantine as long as others are free: peers remember
 //! it while their end of a connection is in TIMEWAIT, and reject a connection request with it as stale.
 
-use super::QpCore;
+use super::{LOCK_PATIENCE, QpCore};
 use crate::limits::MAX_QP;
 use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_proto::Qpn;
@@ -127,10 +127,17 @@ impl QpTable {
         }
     }
 
-    /// All queue pairs, for counters.
+    /// All queue pairs, for counters. At the exit of a process the lock of an entry may belong to a thread that no longer runs; that entry is
+    /// left out.
     pub(crate) fn all(&self) -> Vec<Arc<QpCore>> {
         let chunks = self.chunks.iter().filter_map(OnceLock::get);
-        chunks.flat_map(|chunk| chunk.iter().filter_map(|slot| slot.read().clone())).collect()
+        let entry = |slot: &Slot| slot.try_read_for(LOCK_PATIENCE)?.clone();
+        chunks.flat_map(|chunk| chunk.iter().filter_map(entry)).collect()
+    }
+
+    /// Whether the queue pair is in the table.
+    pub(super) fn has(&self, qp: &Arc<QpCore>) -> bool {
+        self.get(qp.qpn).is_some_and(|found| Arc::ptr_eq(&found, qp))
     }
 }
 

@@ -1,9 +1,10 @@
 //! The counters of the device, summed up over its parts, and the reports about its objects.
 
-use super::{Engine, QpCore};
+use super::{Engine, LOCK_PATIENCE, QpCore};
 use crate::counters::{Counters, CqReport, HistoryReport, ObjectReport, QpReport, RegionReport, Tally};
 use crate::link::LinkCounters;
 use crate::memory::{COPIES, Region};
+use ferroce_os::lock::lock_within;
 use ferroce_proto::verbs::Access;
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::collections::BTreeMap;
@@ -44,16 +45,21 @@ impl Engine {
         by_id.into_values().sum()
     }
 
-    /// All counters, with a page of the queue pairs in the order of their numbers.
+    /// All counters, with a page of the queue pairs in the order of their numbers. At the exit of a process the lock of a queue pair may belong
+    /// to a thread that no longer runs; that queue pair is not listed.
     pub(crate) fn report(&self, page: QpPage) -> Report {
         let contexts = self.device.contexts();
-        let mut qps: Vec<_> = contexts.iter().flat_map(|context| context.qps.all()).collect();
         let tally = Tally::default();
-        for qp in &qps {
-            tally.add(&qp.tally);
-            qp.stream().into_iter().for_each(|stream| tally.add_stream(stream.machine.lock().counters()));
-        }
-        tally.add(&self.device.counters.retired.lock());
+        // A queue pair that is destroyed meanwhile is counted once: `retire` holds the lock, too.
+        let retired = lock_within(&self.device.counters.retired, LOCK_PATIENCE);
+        let mut qps: Vec<_> = contexts.iter().flat_map(|context| context.qps.all()).collect();
+        qps.iter().for_each(|qp| tally.add(&qp.tally));
+        retired.iter().for_each(|retired| tally.add(retired));
+        drop(retired);
+        let streams = qps.iter().filter_map(|qp| qp.stream());
+        streams
+            .filter_map(|stream| lock_within(&stream.machine, LOCK_PATIENCE))
+            .for_each(|machine| tally.add_stream(machine.counters()));
         qps.retain(|qp| qp.qpn.value() > page.after);
         qps.sort_unstable_by_key(|qp| qp.qpn.value());
         let left_out = qps.len().saturating_sub(page.most);
@@ -79,7 +85,7 @@ impl Engine {
             flushed_completions: tally.flushed_completions.value(),
             cm: self.agent().map(|agent| agent.named_counters()).unwrap_or_default(),
             link,
-            queue_pairs: qps.iter().map(|qp| report_of(qp)).collect(),
+            queue_pairs: qps.iter().filter_map(|qp| report_of(qp)).collect(),
         };
         Report { counters, left_out, listed: qps }
     }
@@ -154,10 +160,10 @@ fn history_report(qp: &QpCore) -> Vec<HistoryReport> {
     entries.map(report).collect()
 }
 
-fn report_of(qp: &QpCore) -> QpReport {
+fn report_of(qp: &QpCore) -> Option<QpReport> {
     let report = match qp.stream() {
-        Some(stream) => QpReport::of_stream(&stream.machine.lock(), stream.peer()),
-        None => QpReport::of(&qp.machine.lock()),
+        Some(stream) => QpReport::of_stream(&*lock_within(&stream.machine, LOCK_PATIENCE)?, stream.peer()),
+        None => QpReport::of(&*lock_within(&qp.machine, LOCK_PATIENCE)?),
     };
-    QpReport { cqs: [qp.send_cq.id, qp.recv_cq.id], ..report }
+    Some(QpReport { cqs: [qp.send_cq.id, qp.recv_cq.id], ..report })
 }

@@ -18,10 +18,10 @@ pub(crate) struct SendQueueDepth {
 }
 
 impl SendQueueDepth {
-    /// Whether the queue has an entry for one more request.
-    pub(crate) fn check(&mut self, qp: &QpCore, machine: &qp::Qp) -> Result<(), PostError> {
-        let depth = u64::from(machine.cap().max_send_wr);
-        if self.posted - self.freed < depth {
+    /// Checks that the queue has an entry for one more request after `ahead` others, which are not posted yet.
+    pub(crate) fn check(&mut self, ahead: usize, qp: &QpCore, machine: &qp::Qp) -> Result<(), PostError> {
+        let (depth, ahead) = (u64::from(machine.cap().max_send_wr), ahead as u64);
+        if self.posted - self.freed + ahead < depth {
             return Ok(());
         }
         // After an error every request completes, so completions do not show which requests are freed.
@@ -36,7 +36,7 @@ impl SendQueueDepth {
         {
             self.freed = freed;
         }
-        if self.posted - self.freed < depth {
+        if self.posted - self.freed + ahead < depth {
             return Ok(());
         }
         let unsignaled = (self.posted - self.freed) as usize - self.signaled.len();

@@ -170,7 +170,11 @@ impl LocalLink {
     fn send_local(&self, batch: &TxBatch, directory: &mut Directory<'_>) {
         let mut last: Option<Arc<LocalPeer>> = None;
         for index in 0..batch.len() {
-            let Some(local_peer) = directory.find(batch, index) else { continue };
+            let Some(local_peer) = directory.find(batch, index) else {
+                // It ended after `send` found it.
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
             self.push(local_peer, batch, index);
             if !last.as_ref().is_some_and(|last| Arc::ptr_eq(last, local_peer)) {
                 last.replace(local_peer.clone()).inspect(|done| self.wake_if_asleep(done));
@@ -465,6 +469,18 @@ mod tests {
         }
         let stranger = std::net::UdpSocket::bind((from.to_ip(), 0)).unwrap();
         assert!(!peer.sends_from(stranger.local_addr().unwrap().port()));
+    }
+
+    #[test]
+    fn packets_to_a_local_peer_that_vanished_are_counted() {
+        let link = open("127.43.92.1");
+        let mut batch = TxBatch::new();
+        let packet = [0x64, 0x40, 0xff, 0xff, 0, 0xff, 0, 9, 0, 0, 0, 0];
+        let gid = Gid::from_ip("127.43.92.1".parse().unwrap());
+        let route = Route { sgid: gid, dgid: gid, ..Route::default() };
+        (0..2).for_each(|_| batch.reserve(&route, packet.len()).copy_from_slice(&packet));
+        link.send_local(&batch, &mut Directory { local_peers: &link.local_peers, last: None });
+        assert_eq!(link.counters().local_lost, 2);
     }
 
     /// A thread that stops a queue pair polls the link of that queue pair's context, while the background thread of the context sleeps.

@@ -109,6 +109,27 @@ impl RawQp {
     #[cold] // beside the transports, which share its entry
     pub(crate) fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let mut frame = self.frame.lock();
+        let status = match self.check_send(wr)? {
+            QpState::Err | QpState::Sqe => WcStatus::WrFlushErr,
+            _ => self.transmit(&mut frame, &wr.payload),
+        };
+        let is_signalled = self.init.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+        if is_signalled || status != WcStatus::Success {
+            let (wr_id, opcode, qpn) = (wr.wr_id, WcOpcode::Send, self.init.qpn);
+            let completion = Completion { wr_id, status, opcode, qpn, ..Completion::default() };
+            if self.init.send_cq.push(completion).is_err() {
+                self.fail();
+            }
+        }
+        if !matches!(status, WcStatus::Success | WcStatus::WrFlushErr) {
+            self.fail();
+        }
+        Ok(())
+    }
+
+    /// Checks a request. Returns the state in which it is posted.
+    #[cold] // as the caller
+    pub(crate) fn check_send(&self, wr: &SendWr<'_>) -> Result<QpState, PostError> {
         let (state, cap) = {
             let attr = self.attr.lock();
             (attr.state, attr.cap)
@@ -125,23 +146,10 @@ impl RawQp {
             Payload::Inline(_) if given > max => return Err(PostError::InlineTooLong { given, max }),
             _ => {}
         }
-        let status = match state {
-            QpState::Rts | QpState::Sqd => self.transmit(&mut frame, &wr.payload),
-            QpState::Err | QpState::Sqe => WcStatus::WrFlushErr,
-            _ => return Err(PostError::WrongState(state)),
-        };
-        let is_signalled = self.init.signal_all || wr.flags.contains(SendFlags::SIGNALED);
-        if is_signalled || status != WcStatus::Success {
-            let (wr_id, opcode, qpn) = (wr.wr_id, WcOpcode::Send, self.init.qpn);
-            let completion = Completion { wr_id, status, opcode, qpn, ..Completion::default() };
-            if self.init.send_cq.push(completion).is_err() {
-                self.fail();
-            }
+        match state {
+            QpState::Rts | QpState::Sqd | QpState::Err | QpState::Sqe => Ok(state),
+            _ => Err(PostError::WrongState(state)),
         }
-        if !matches!(status, WcStatus::Success | WcStatus::WrFlushErr) {
-            self.fail();
-        }
-        Ok(())
     }
 
     fn transmit(&self, frame: &mut Vec<u8>, payload: &Payload<'_>) -> WcStatus {

@@ -46,6 +46,7 @@ fn pair(registry: &Arc<Registry>, file: &File) -> (LocalPeers, LocalPeer, Reader
         uses_memfd: false,
         known: Box::default(),
         rings: Mutex::default(),
+        attaching: Mutex::default(),
         addresses: HostAddresses::new(),
     };
     (receiver, peer, reader)

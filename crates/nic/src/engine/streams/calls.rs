@@ -182,20 +182,16 @@ impl Engine {
 
     /// Destroys a queue pair. Data that it has sent still reaches the peer. If a message is partially sent, the connection is reset.
     pub(in crate::engine) fn destroy_stream(&self, qp: &QpCore, stream: &StreamEnd) {
-        self.qps.remove(qp.qpn);
         let mut machine = stream.machine.lock();
         let (close, counters) = (machine.retire(), *machine.counters());
         settle_stopped(qp.address());
         let connected = stream.socket.lock().connected.take();
+        self.retire(qp, 0, |retired| retired.add_stream(&counters));
         drop(machine);
         if let (Some(streams), Some(connected)) = (&self.streams, connected) {
             self.end_stream(streams, connected, close, now());
             self.wake_for_events(streams);
         }
-        let retired = self.device.counters.retired.lock();
-        retired.add(&qp.tally);
-        retired.add_stream(&counters);
-        drop(retired);
         self.forget_recent();
         qp.send_cq.purge(qp.qpn);
         qp.recv_cq.purge(qp.qpn);
