@@ -261,14 +261,25 @@ fn a_dropped_ticket_stops_nothing() {
 #[test]
 fn a_waiter_of_a_destroyed_queue_pair_gets_an_error() {
     watched(|| {
-        let Pair { a, b } = Pair::rc(V4);
-        let received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
-        let cq = b.cq.clone();
-        let waiting = std::thread::spawn(move || received.wait().map(|_| ()));
         // If the thread already sleeps, it must be woken. Otherwise it must not begin to sleep.
-        cq.arm(false).unwrap();
-        drop((b, a));
-        assert!(matches!(waiting.join().unwrap(), Err(Error::Gone)));
+        for sleeps in [true, false] {
+            let Pair { a, b } = Pair::rc(V4);
+            let received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
+            let (tell, told) = std::sync::mpsc::channel();
+            let waiting = std::thread::spawn(move || {
+                tell.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+                received.wait().map(|_| ())
+            });
+            let stat = std::path::Path::new("/proc").join(told.recv().unwrap()).join("stat");
+            // Nothing but the wait for the completion lets it sleep now.
+            let state =
+                || std::fs::read_to_string(&stat).unwrap().rsplit(") ").next().unwrap().chars().next();
+            if sleeps {
+                until("the thread sleeps", || state() == Some('S'));
+            }
+            drop((b, a));
+            assert!(matches!(waiting.join().unwrap(), Err(Error::Gone)));
+        }
     });
 }
 

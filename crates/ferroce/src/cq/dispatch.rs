@@ -2,6 +2,9 @@
 //!
 //! Several threads and tasks may wait on one queue for different operations. Each polls every completion. A completion of
 //! another waiter's operation is stored for that waiter, and the waiter is woken.
+//!
+//! A plain completion that a waiter polls is stored while the queue is still locked. So it is always in the queue or stored, and a
+//! thread that finds the queue empty finds it stored. It also stays in order: whoever polls a later one finds it stored.
 
 use super::Cq;
 use crate::error::Error;
@@ -22,6 +25,9 @@ pub(super) struct Dispatch {
     /// Whether `undelivered.plain` has an entry, so that polling need not lock.
     any_plain: AtomicBool,
     waiters: AtomicUsize,
+    /// Called once, after a waiter has polled completions.
+    #[cfg(test)]
+    after_poll: Mutex<Option<tests::Hook>>,
 }
 
 #[derive(Default)]
@@ -33,25 +39,51 @@ struct Undelivered {
     wakers: Vec<Waker>,
 }
 
+impl Dispatch {
+    /// Stores a completion of `post_send` or `post_recv`, and returns the number of stored ones. The caller holds the lock of the
+    /// queue that it comes from, and no code takes that lock while it holds `undelivered`.
+    fn store_plain(&self, completion: Completion) -> usize {
+        let mut undelivered = self.undelivered.lock();
+        undelivered.plain.push_back(completion);
+        self.any_plain.store(true, Ordering::Release);
+        undelivered.plain.len()
+    }
+}
+
 impl Cq {
     /// Takes completions of `post_send` and `post_recv`, oldest first, and returns their number. Never blocks. If the queue is
     /// empty, the calling thread makes progress for the device: it receives and sends packets.
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
-        if self.inner.dispatch.any_plain.load(Ordering::Acquire) {
-            self.inner.device.check_ours("poll_cq")?;
-            let n = self.take_plain(out);
-            if n > 0 {
-                return Ok(n);
-            }
+        let dispatch = &self.inner.dispatch;
+        let taken = self.take_plain(out)?;
+        if taken > 0 {
+            return Ok(taken);
         }
         loop {
-            let n = self.inner.nic.poll(out).map_err(Error::in_call("poll_cq"))?;
-            if out[..n].iter().all(|c| c.wr_id & OWNED == 0) {
-                return Ok(n);
+            let (mut kept, most) = (0, out.len());
+            let take = |_, completion: Completion| {
+                // Another thread may have stored older ones meanwhile. None can while the queue is locked.
+                if dispatch.any_plain.load(Ordering::Relaxed) && completion.wr_id & OWNED == 0 {
+                    dispatch.store_plain(completion);
+                } else {
+                    out[kept] = completion;
+                    kept += 1;
+                }
+            };
+            let polled = self.inner.nic.poll_each(most, take).map_err(Error::in_call("poll_cq"))?;
+            if polled > 0 && kept == polled && out[..kept].iter().all(|c| c.wr_id & OWNED == 0) {
+                return Ok(kept);
             }
-            let plain = self.deliver_owned(&mut out[..n]);
+            let plain = self.deliver_owned(&mut out[..kept]);
             if plain > 0 {
                 return Ok(plain);
+            }
+            if kept < polled {
+                self.wake_waiters();
+            }
+            let taken = self.take_plain(out)?;
+            if taken > 0 || polled == 0 {
+                return Ok(taken);
             }
         }
     }
@@ -85,17 +117,23 @@ impl Cq {
     /// Takes some completions off the queue and dispatches them. Returns their number.
     fn dispatch_batch(&self) -> Result<usize, Error> {
         let mut batch = [Completion::default(); BATCH];
-        let n = self.inner.nic.poll(&mut batch).map_err(Error::in_call("poll_cq"))?;
-        let plain = self.deliver_owned(&mut batch[..n]);
-        if plain > 0 {
-            let depth = self.depth();
-            let mut undelivered = self.inner.dispatch.undelivered.lock();
-            undelivered.plain.extend(&batch[..plain]);
-            self.inner.dispatch.any_plain.store(true, Ordering::Release);
-            let waiting = undelivered.plain.len();
-            drop(undelivered);
+        let (mut owned, mut stored) = (0, 0);
+        let take = |_, completion: Completion| {
+            if completion.wr_id & OWNED == 0 {
+                stored = self.inner.dispatch.store_plain(completion);
+            } else {
+                batch[owned] = completion;
+                owned += 1;
+            }
+        };
+        let n = self.inner.nic.poll_each(BATCH, take).map_err(Error::in_call("poll_cq"))?;
+        #[cfg(test)]
+        tests::pause(self, n);
+        self.deliver_owned(&mut batch[..owned]);
+        if stored > 0 {
             self.wake_waiters();
-            if waiting > depth {
+            let depth = self.depth();
+            if stored > depth {
                 // The program does not poll them. A hardware queue of this depth would overflow.
                 return Err(Error::in_call("poll_cq")(ferroce_nic::Error::CqOverrun { depth }));
             }
@@ -103,14 +141,20 @@ impl Cq {
         Ok(n)
     }
 
-    fn take_plain(&self, out: &mut [Completion]) -> usize {
-        let mut undelivered = self.inner.dispatch.undelivered.lock();
+    /// Takes stored plain completions, oldest first, and returns their number.
+    fn take_plain(&self, out: &mut [Completion]) -> Result<usize, Error> {
+        let dispatch = &self.inner.dispatch;
+        if !dispatch.any_plain.load(Ordering::Acquire) {
+            return Ok(0);
+        }
+        self.inner.device.check_ours("poll_cq")?;
+        let mut undelivered = dispatch.undelivered.lock();
         let n = out.len().min(undelivered.plain.len());
         for (outcome, completion) in out.iter_mut().zip(undelivered.plain.drain(..n)) {
             *outcome = completion;
         }
-        self.inner.dispatch.any_plain.store(!undelivered.plain.is_empty(), Ordering::Release);
-        n
+        dispatch.any_plain.store(!undelivered.plain.is_empty(), Ordering::Release);
+        Ok(n)
     }
 
     /// Delivers owned completions and moves the others to the front. Returns the number of the others.
@@ -183,9 +227,61 @@ impl Drop for Waiter<'_> {
         }
         // Wakers own descriptors, so stale ones must be dropped. A waiter is counted before it registers its waker. If the
         // count is zero, all wakers are stale.
+        // They are dropped without the lock: a waker is code of the runtime, and may own anything.
         let mut undelivered = dispatch.undelivered.lock();
-        if dispatch.waiters.load(Ordering::SeqCst) == 0 {
-            undelivered.wakers.clear();
+        let is_last = dispatch.waiters.load(Ordering::SeqCst) == 0;
+        let stale = if is_last { std::mem::take(&mut undelivered.wakers) } else { Vec::new() };
+        drop(undelivered);
+        drop(stale);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Device};
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::mpsc;
+
+    pub(super) type Hook = Box<dyn FnOnce(&Cq) + Send>;
+
+    pub(super) fn pause(cq: &Cq, polled: usize) {
+        let mut hook = cq.inner.dispatch.after_poll.lock();
+        if let Some(hook) = hook.take_if(|_| polled > 0) {
+            hook(cq);
         }
+    }
+
+    #[test]
+    fn a_completion_that_a_waiter_polls_is_always_in_sight_and_in_order() {
+        let loopback = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+        let config = Config::from_env().expect("environment").with(|c| c.addresses = Some(loopback));
+        let device = Device::open_with(config).expect("a device");
+        let (pd, cq) = (device.alloc_pd().expect("a PD"), device.create_cq(16).expect("a CQ"));
+        let qp = pd.rc(&cq).create().expect("a queue pair");
+        qp.connect(&qp.endpoint().expect("an endpoint")).expect("connected");
+        let region = pd.region(8).remote_write().register().expect("a region");
+        let mut never = qp.recv(pd.buffer(8).expect("a buffer")).expect("posted");
+        let next = |cq: &Cq| loop {
+            if let Some(completion) = cq.try_next().expect("polled") {
+                return completion.wr_id;
+            }
+            std::thread::yield_now();
+        };
+        let (tell, told) = mpsc::channel();
+        let (sender, target) = (qp.clone(), region.remote());
+        *cq.inner.dispatch.after_poll.lock() = Some(Box::new(move |cq: &Cq| {
+            sender.write_inline(2, b"2", target).expect("posted");
+            tell.send(next(cq)).expect("the test waits");
+        }));
+        qp.write_inline(1, b"1", region.remote()).expect("posted");
+        let first = loop {
+            assert!(never.try_settle().expect("polled").is_none());
+            if let Ok(first) = told.try_recv() {
+                break first;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!([first, next(&cq)], [1, 2]);
     }
 }

@@ -31,7 +31,9 @@ use std::time::{Duration, Instant};
 /// queue to [`wait_shared`](Cq::wait_shared).
 ///
 /// Three ways to wait: threads call [`wait`](Cq::wait); tasks use [`AsyncCq`] with the reactor of their runtime; an event
-/// loop of the program's own watches the descriptor ([`AsFd`]) and follows the protocol of [`arm`](Cq::arm):
+/// loop of the program's own watches the descriptor ([`AsFd`]) and follows the protocol of [`arm`](Cq::arm). The first two may be
+/// mixed. A thread or task that sleeps reads the events of the descriptor, so an event loop of the program's own that runs at the same
+/// time needs a queue of its own; other threads may poll its queue.
 ///
 /// ```
 /// # use std::os::fd::AsFd;
