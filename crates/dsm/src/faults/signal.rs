@@ -46,13 +46,13 @@ impl Registration {
         if !RANGE.load(Ordering::Acquire).is_null() {
             return Err(Error::Transport("this process is in a job already".into()));
         }
-        // Never freed: a thread may be inside the handler when a job ends.
-        RANGE.store(Box::into_raw(Box::new(Range { start, len, answer })), Ordering::Release);
         for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
             if before.load(Ordering::Acquire).is_null() {
                 before.store(install(signal)?, Ordering::Release);
             }
         }
+        // Last, so that nothing is left of a call that fails. Never freed: a thread may be inside the handler when a job ends.
+        RANGE.store(Box::into_raw(Box::new(Range { start, len, answer })), Ordering::Release);
         Ok(Self(()))
     }
 }

@@ -21,6 +21,8 @@ const STRANGERS: u32 = 64;
 /// Maximum time until a connection has sent the key, and maximum length of that line.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_GREETING: usize = 128;
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// The rendezvous of one job. The launcher creates it, starts the processes with [`Rendezvous::environment`], and
 /// calls [`Rendezvous::run`] on a thread of its own.
@@ -148,7 +150,11 @@ fn welcome(listener: &TcpListener, key: &str, size: u32, events: &Sender<Event>,
         if ended.load(Ordering::Acquire) {
             return;
         }
-        let Ok(mut socket) = socket else { continue };
+        let Ok(mut socket) = socket else {
+            // It may fail again immediately, as with EMFILE.
+            std::thread::sleep(ACCEPT_PAUSE);
+            continue;
+        };
         let counted = Unproven::new(&unproven);
         if unproven.load(Ordering::Relaxed) > size + STRANGERS {
             let _ = socket.write_all(b"refused too many connections that have not shown the key\n");

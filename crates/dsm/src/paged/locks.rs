@@ -73,7 +73,14 @@ impl Locks {
 
 impl Core {
     pub(super) fn lock(&self, id: u32) -> Result<(), Error> {
-        acquire(&self.locks.gates[id as usize], Patience::brief());
+        let gate = &self.locks.gates[id as usize];
+        acquire(gate, Patience::brief());
+        // The other threads of this process must not wait at the gate for ever: they get the error, too.
+        self.lock_inside(id).inspect_err(|_| release(gate))
+    }
+
+    /// The caller has entered the gate.
+    fn lock_inside(&self, id: u32) -> Result<(), Error> {
         self.take_lock(id)?;
         let epoch = self.barriers.lock().epoch;
         let received = self.read_log(id, epoch);
@@ -169,6 +176,14 @@ impl Core {
     }
 
     pub(super) fn unlock(&self, id: u32) -> Result<(), Error> {
+        let unlocked = self.unlock_inside(id);
+        // Also after an error, as in `lock`.
+        release(&self.locks.gates[id as usize]);
+        unlocked
+    }
+
+    /// The caller leaves the gate afterwards.
+    fn unlock_inside(&self, id: u32) -> Result<(), Error> {
         let home = self.layout.lock_home(id);
         // Held until the changes are begun: the pages must not change or go before, and other threads announce them only then.
         let mut state = self.state.lock();
@@ -215,7 +230,6 @@ impl Core {
             drop(state);
             self.locks.seen.lock().entry(id).or_default().unanswered = true;
         }
-        release(&self.locks.gates[id as usize]);
         Ok(())
     }
 

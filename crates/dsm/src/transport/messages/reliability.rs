@@ -14,6 +14,9 @@ const IN_FLIGHT: usize = 16;
 /// First and longest wait for an acknowledgement.
 const WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_millis(320);
+/// Timeouts in a row after which the other side is lost: about ten seconds. As the heartbeats of the [meeting](crate::meet), they are counted, not
+/// timed: a job that was stopped and continued as a whole has missed one.
+pub(super) const UNANSWERED: u32 = 36;
 /// Datagrams that may arrive in order before they are acknowledged at once. Less than half a send window.
 const UNACKNOWLEDGED: u32 = 6;
 /// Duplicate acknowledgements after which the next datagram counts as lost.
@@ -30,8 +33,8 @@ pub(super) struct Outgoing {
     repeats: u32,
     wait: Duration,
     deadline: Instant,
-    /// Start of the time without an acknowledgement while datagrams are in flight.
-    silent_since: Instant,
+    /// Timeouts since the last acknowledgement.
+    unanswered: u32,
 }
 
 impl Outgoing {
@@ -43,7 +46,7 @@ impl Outgoing {
             repeats: 0,
             wait: WAIT,
             deadline: now,
-            silent_since: now,
+            unanswered: 0,
         }
     }
 
@@ -57,7 +60,7 @@ impl Outgoing {
             return None;
         }
         if self.in_flight == 0 {
-            self.silent_since = now;
+            self.unanswered = 0;
             self.wait = WAIT;
             self.deadline = now + self.wait;
         }
@@ -77,7 +80,7 @@ impl Outgoing {
             self.waiting.drain(..arrived as usize);
             self.in_flight -= arrived as usize;
             self.first = next;
-            (self.repeats, self.wait, self.silent_since) = (0, WAIT, now);
+            (self.repeats, self.wait, self.unanswered) = (0, WAIT, 0);
             self.deadline = now + self.wait;
             return None;
         }
@@ -98,12 +101,13 @@ impl Outgoing {
         self.wait = (self.wait * 2).min(LONGEST_WAIT);
         self.deadline = now + self.wait;
         self.repeats = 0;
+        self.unanswered += 1;
         Some((self.first, &self.waiting[0]))
     }
 
-    /// How long the other side has been silent.
-    pub(super) fn silence(&self, now: Instant) -> Duration {
-        if self.in_flight == 0 { Duration::ZERO } else { now.saturating_duration_since(self.silent_since) }
+    /// Whether the other side is lost: too many timeouts in a row.
+    pub(super) fn is_lost(&self) -> bool {
+        self.unanswered >= UNANSWERED
     }
 }
 
@@ -211,6 +215,25 @@ mod tests {
             }
             assert!(got.iter().copied().eq(0..100), "seed {seed}: {got:?}");
         }
+    }
+
+    #[test]
+    fn a_job_that_was_stopped_for_an_hour_continues_and_a_dead_process_is_lost() {
+        let mut now = Instant::now();
+        let mut outgoing = Outgoing::new(now);
+        outgoing.push(vec![0]);
+        outgoing.push(vec![1]);
+        assert!(outgoing.poll(now).is_some() && outgoing.poll(now).is_some());
+        now += Duration::from_secs(3600);
+        assert!(outgoing.expire(now).is_some() && !outgoing.is_lost());
+        outgoing.acknowledge(1, false, now);
+        let start = now;
+        while !outgoing.is_lost() {
+            now += WAIT;
+            outgoing.expire(now);
+        }
+        let silence = now - start;
+        assert!((9..12).contains(&silence.as_secs()), "{silence:?} of virtual time");
     }
 
     #[test]

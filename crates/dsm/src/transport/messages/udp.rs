@@ -3,7 +3,7 @@
 //! A thread of the program that waits receives datagrams itself, so a message wakes one thread and not two. The kernel
 //! wakes it before the service thread, which receives while no such thread waits.
 
-use super::reliability::{Arrived, Incoming, Outgoing};
+use super::reliability::{Arrived, Incoming, Outgoing, UNANSWERED};
 use super::{Carrier, LARGEST};
 use crate::error::Error;
 use crate::meet::Meeting;
@@ -23,8 +23,6 @@ const DATA: u8 = 1;
 const ACK: u8 = 2;
 /// Key, kind, number, acknowledgement.
 const HEAD: usize = 8 + 1 + 8 + 8;
-/// Silence after which a process is lost.
-const LOST: Duration = Duration::from_secs(10);
 /// Interval of the checks for retransmissions and overdue acknowledgements. Less than the wait for an acknowledgement.
 const TICK: Duration = Duration::from_millis(5);
 
@@ -188,8 +186,10 @@ impl Udp {
         let now = Instant::now();
         for (to, outgoing) in self.outgoing.iter().enumerate() {
             let mut outgoing = outgoing.lock();
-            if outgoing.silence(now) > LOST {
-                return Err(Error::Transport(format!("process {to} has not answered for {LOST:?}")));
+            if outgoing.is_lost() {
+                return Err(Error::Transport(format!(
+                    "process {to} has not answered {UNANSWERED} retransmissions"
+                )));
             }
             if let Some((number, message)) = outgoing.expire(now) {
                 self.transmit(to, DATA, number, message);
