@@ -13,6 +13,8 @@ use std::fmt;
 pub(crate) enum Refused {
     /// A number, with the reason.
     Errno(c_int, &'static str),
+    /// Not a failure, so it is not logged: an empty queue, an empty table entry, or a signal.
+    Nothing(c_int, &'static str),
     /// The error of the NIC.
     Nic(Error),
     /// A refusal that is about a queue pair.
@@ -65,7 +67,11 @@ impl From<PostError> for Box<Refused> {
 
 impl From<std::io::Error> for Refused {
     fn from(error: std::io::Error) -> Self {
-        Refused::Errno(error.raw_os_error().unwrap_or(libc::EIO), "the system refused")
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        match errno {
+            libc::EAGAIN | libc::EINTR => Refused::Nothing(errno, "there is nothing yet"),
+            _ => Refused::Errno(errno, "the system refused"),
+        }
     }
 }
 
@@ -73,12 +79,16 @@ impl Refused {
     /// The number.
     pub(crate) fn errno(&self) -> c_int {
         match self {
-            Refused::Errno(errno, _) => *errno,
+            Refused::Errno(errno, _) | Refused::Nothing(errno, _) => *errno,
             Refused::Nic(error) => of_nic(error),
             Refused::Qp(_, why) => why.errno(),
             Refused::InUse(..) => libc::EBUSY,
             Refused::Destroyed(_) => libc::EINVAL,
         }
+    }
+
+    fn is_failure(&self) -> bool {
+        !matches!(self, Refused::Nothing(..))
     }
 
     /// The refusal, with the queue pair that it is about.
@@ -91,8 +101,7 @@ impl Refused {
     #[cold]
     pub(crate) fn explain(&self, verb: &str) {
         match self {
-            // Not failures: an empty table entry, or an empty queue.
-            Refused::Errno(libc::ENODATA | libc::EAGAIN | libc::EINTR, _) => {}
+            _ if !self.is_failure() => {}
             Refused::Destroyed(_) => ferroce_nic::log_misuse(format_args!("{verb}: {self}")),
             _ => ferroce_nic::log_refusal(format_args!("{verb}: {self}")),
         }
@@ -102,7 +111,7 @@ impl Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Errno(_, why) => f.write_str(why),
+            Refused::Errno(_, why) | Refused::Nothing(_, why) => f.write_str(why),
             Refused::Destroyed(why) => f.write_str(why),
             Refused::Nic(error) => error.fmt(f),
             Refused::Qp(qpn, why) => write!(f, "QP {qpn}: {why}"),
@@ -170,6 +179,17 @@ pub(crate) fn set(errno: c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_is_no_failure_is_not_logged() {
+        for errno in [libc::EAGAIN, libc::EINTR] {
+            let refused = Refused::from(std::io::Error::from_raw_os_error(errno));
+            assert!(!refused.is_failure() && refused.errno() == errno);
+        }
+        assert!(Refused::from(std::io::Error::from_raw_os_error(libc::EBADF)).is_failure());
+        let refused = crate::xrcd::NO_DOMAIN;
+        assert!(refused.is_failure() && refused.errno() == libc::EAGAIN);
+    }
 
     #[test]
     fn what_iwarp_does_not_have_gets_the_numbers_of_siw() {

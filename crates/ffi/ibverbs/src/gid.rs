@@ -8,7 +8,7 @@ use ferroce_nic::GidEntry;
 use std::ffi::c_int;
 
 /// The refusal for an empty entry of the table.
-const EMPTY: Refused = Refused::Errno(libc::ENODATA, "this entry of the GID table is empty");
+const EMPTY: Refused = Refused::Nothing(libc::ENODATA, "this entry of the GID table is empty");
 
 /// An entry of the table, or `None` if it is empty.
 fn entry_at(context: &Context, port: u32, index: usize) -> Result<Option<GidEntry>, Refused> {

@@ -23,8 +23,8 @@ type ByHandle<T> = Mutex<HashMap<u32, T>>;
 /// The objects that can be imported, by handle. A context shares them with all contexts that were imported from it.
 pub(crate) struct Exports {
     nic: Nic,
-    /// Inode of the file behind the descriptors of these contexts.
-    inode: u64,
+    /// The file behind the descriptors of these contexts.
+    file: FileId,
     pub(crate) pds: ByHandle<(Weak<Pd>, Weak<Uses>)>,
     pub(crate) regions: ByHandle<Weak<Mutex<MemoryRegion>>>,
     pub(crate) device_memory: ByHandle<(Weak<DeviceMemory>, Weak<Uses>)>,
@@ -33,8 +33,11 @@ pub(crate) struct Exports {
 /// All open families of contexts.
 static FAMILIES: Mutex<Vec<Weak<Exports>>> = Mutex::new(Vec::new());
 
-/// Device and inode of the file that a descriptor leads to.
-pub(crate) fn file_of(fd: RawFd) -> std::io::Result<(u64, u64)> {
+/// Device and inode of a file. An inode alone is unique only within its file system.
+pub(crate) type FileId = (u64, u64);
+
+/// The file that a descriptor leads to.
+pub(crate) fn file_of(fd: RawFd) -> std::io::Result<FileId> {
     // SAFETY: plain numbers, which may be zero.
     let mut about: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: writes to a structure of ours; an invalid descriptor is refused.
@@ -47,10 +50,10 @@ pub(crate) fn file_of(fd: RawFd) -> std::io::Result<(u64, u64)> {
 impl Exports {
     /// Creates the objects of a newly opened context with this descriptor.
     pub(crate) fn found(nic: Nic, cmd_fd: RawFd) -> Result<Arc<Exports>, Refused> {
-        let (_, inode) = file_of(cmd_fd)?;
+        let file = file_of(cmd_fd)?;
         let family = Arc::new(Exports {
             nic,
-            inode,
+            file,
             pds: Mutex::default(),
             regions: Mutex::default(),
             device_memory: Mutex::default(),
@@ -62,8 +65,8 @@ impl Exports {
     }
 
     fn of_descriptor(cmd_fd: RawFd) -> Result<Arc<Exports>, Refused> {
-        let (_, wanted) = file_of(cmd_fd)?;
-        let found = FAMILIES.lock().iter().filter_map(Weak::upgrade).find(|family| family.inode == wanted);
+        let wanted = file_of(cmd_fd)?;
+        let found = FAMILIES.lock().iter().filter_map(Weak::upgrade).find(|family| family.file == wanted);
         found.ok_or_else(|| match is_name_tag(cmd_fd) {
             true => unsupported("the context is of another process, and so is its NIC"),
             false => invalid("cmd_fd is not the descriptor of a context"),

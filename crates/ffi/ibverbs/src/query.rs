@@ -173,9 +173,6 @@ unsafe fn copy_head<T>(from: &T, to: *mut T, capacity: usize) {
     }
 }
 
-/// The rate of the port in units of 100 Mb/s. 25 Gb/s is typical for ferroce between two hosts, and programs have a name for it.
-const PORT_SPEED: u64 = 250;
-
 pub(crate) unsafe extern "C" fn query_port_speed(
     context: *mut ibv_context,
     port: u32,
@@ -203,9 +200,8 @@ fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Refused> {
     out.gid_tbl_len = nic.gid_tbl_len as i32;
     out.max_msg_sz = nic.max_msg_sz;
     out.max_vl_num = 1;
-    // One lane of `PORT_SPEED`.
-    out.active_width = 1;
-    out.active_speed = 32;
+    out.active_width = PORT_WIDTH;
+    out.active_speed = PORT_LANE_SPEED;
     // "LinkUp" and "Disabled".
     out.phys_state = if up { 5 } else { 3 };
     out.link_layer = IBV_LINK_LAYER_ETHERNET;

@@ -47,3 +47,14 @@ pub(crate) extern "C" fn rate_to_mbps(rate: c_int) -> c_int {
 pub(crate) extern "C" fn mbps_to_rate(mbps: c_int) -> c_int {
     RATES.iter().find(|r| r.2 == mbps).map_or(RATE_MAX, |r| r.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{PORT_RATE, PORT_SPEED};
+
+    #[test]
+    fn the_rate_of_the_port_is_one_in_all_encodings() {
+        assert_eq!(i64::from(rate_to_mbps(PORT_RATE.into())) / 1000, PORT_SPEED as i64 / 10);
+    }
+}

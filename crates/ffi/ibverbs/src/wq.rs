@@ -34,7 +34,11 @@ pub(crate) unsafe extern "C" fn create_wq(
         if made_in != context || init.wq_type != IBV_WQT_RQ {
             return Err(invalid("a domain of another context, or a type other than a receive queue"));
         }
-        if init.comp_mask != 0 && init.create_flags != 0 {
+        let has_flags = init.comp_mask & IBV_WQ_INIT_ATTR_FLAGS != 0 && init.create_flags != 0;
+        if init.comp_mask & !IBV_WQ_INIT_ATTR_FLAGS != 0 {
+            return Err(unsupported("comp_mask asks for something that the device does not have"));
+        }
+        if has_flags {
             return Err(unsupported("create_flags that the device does not have"));
         }
         let wq = domain.pd.create_wq(init.max_wr, init.max_sge, &cq.cq)?;

@@ -69,7 +69,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 }
 
 /// The kernel returns EAGAIN, too. The program may then create the domain with O_CREAT.
-const NO_DOMAIN: Refused = Refused::Errno(libc::EAGAIN, "no process has a domain of this file open");
+pub(crate) const NO_DOMAIN: Refused =
+    Refused::Errno(libc::EAGAIN, "no process has a domain of this file open");
 
 /// The domain of a file: an existing or a new one, depending on the flags.
 fn of_file(owner: &Context, fd: c_int, oflags: c_int) -> Result<Arc<XrcDomain>, Refused> {

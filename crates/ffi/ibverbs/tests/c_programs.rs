@@ -41,7 +41,8 @@ fn compile(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs a command line on the library. `timeout` ends a program that hangs, and the test fails.
+/// Runs a command line on the library. `timeout` ends a program that hangs, and the test fails. A program that skips a part prints a line
+/// that begins with `SKIPPED:`, which this test prints, too.
 fn succeed(argv: &[&str]) {
     let out = Command::new("timeout")
         .arg("300")
@@ -51,6 +52,9 @@ fn succeed(argv: &[&str]) {
         .output()
         .expect("timeout runs");
     assert!(out.status.success(), "{argv:?}: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
+    for line in String::from_utf8_lossy(&out.stdout).lines().filter(|line| line.starts_with("SKIPPED:")) {
+        println!("{line}");
+    }
 }
 
 fn run(name: &str, arguments: &[&str]) {
@@ -113,6 +117,11 @@ fn verbs_that_no_foreign_program_calls() {
 #[test]
 fn domains_imports_clocks_and_raw_packets() {
     run("extended", &[]);
+}
+
+#[test]
+fn a_batch_is_posted_completely_or_not_at_all() {
+    run("batch", &[]);
 }
 
 #[test]
@@ -192,7 +201,9 @@ fn random_sequences_under_valgrind() {
 fn a_panic_inside_is_a_number_and_a_fatal_event() {
     let Some(program) = compile("panic") else { return };
     let program = program.to_str().expect("a path of ours");
-    for place in ["ibv_reg_mr", "ibv_poll_cq", "ibv_post_send", "ibv_post_send, locked"] {
+    for place in
+        ["ibv_reg_mr", "ibv_poll_cq", "ibv_post_send", "ibv_post_send, locked", "ibv_wr_complete, locked"]
+    {
         succeed(&["env", &format!("FERROCE_TEST_PANIC={place}"), program, place]);
     }
 }

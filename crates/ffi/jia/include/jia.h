@@ -168,7 +168,6 @@ extern int jia_lock_index;
 extern int jia_pause_index;
 
 #define FERROCE_JIA_LOCKS 4096
-#define FERROCE_JIA_FLAGS 256
 
 #define LOCKDEC(lock) int lock;
 #define LOCKINIT(lock) (lock) = jia_lock_index++ % FERROCE_JIA_LOCKS;
@@ -192,7 +191,8 @@ extern int jia_pause_index;
 #define WAIT_FOR_END(processes) jia_barrier();
 
 #define PAUSEDEC(pause) int pause;
-#define PAUSEINIT(pause) (pause) = jia_pause_index++ % FERROCE_JIA_FLAGS;
+/* Never a flag that another PAUSEINIT has: a number beyond the last flag is refused when it is used. */
+#define PAUSEINIT(pause) (pause) = jia_pause_index++;
 #define PAUSE_SET(pause, value) jia_setcv(pause);
 #define PAUSE_RESET(pause) jia_resetcv(pause);
 #define PAUSE_POLL(pause) jia_waitcv(pause);

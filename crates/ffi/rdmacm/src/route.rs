@@ -10,8 +10,6 @@ use std::ffi::c_int;
 
 /// The selector "exactly"; the others are "more than" and "less than".
 const EXACTLY: u8 = 2;
-/// 100 Gb/s as a code of `enum ibv_rate`.
-const RATE: u8 = 16;
 
 /// The path record of a route. There are no LIDs on RoCE, and both directions are the same.
 pub(crate) fn path_record(standing: &Standing) -> ibv_sa_path_rec {
@@ -28,7 +26,7 @@ pub(crate) fn path_record(standing: &Standing) -> ibv_sa_path_rec {
         mtu_selector: EXACTLY,
         mtu: standing.mtu,
         rate_selector: EXACTLY,
-        rate: RATE,
+        rate: PORT_RATE,
         packet_life_time_selector: EXACTLY,
         // The transport timer is twice the packet lifetime, plus the peer's delay.
         packet_life_time: standing.ack_timeout.saturating_sub(1),

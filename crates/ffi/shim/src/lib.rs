@@ -6,7 +6,8 @@
 //! calls without libc.
 //!
 //! Invariants: no function here allocates, locks or panics, since it may run in a signal handler or between fork and
-//! exec. `errno` is that of the wrapped function.
+//! exec. `errno` is that of the wrapped function. The exception is the first call of each wrapper: it looks up the wrapped function with
+//! `dlsym`, which takes the loader's lock. A signal handler that interrupts the loader must not make that first call.
 //!
 //! | file | content |
 //! |---|---|

@@ -6,6 +6,7 @@ use libc::{c_char, size_t};
 use std::ffi::c_void;
 
 type Realpath = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
+type CheckedRealpath = unsafe extern "C" fn(*const c_char, *mut c_char, size_t) -> *mut c_char;
 
 /// The function of libc, with the device's files.
 ///
@@ -14,16 +15,33 @@ type Realpath = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn realpath(path: *const c_char, answer: *mut c_char) -> *mut c_char {
     static NEXT: Next = Next::new(c"realpath");
-    let next = NEXT.address();
+    // SAFETY: the address is that of the function with this name; the caller's promise.
+    unsafe {
+        resolve(&NEXT, path, |next, name| {
+            let function = std::mem::transmute::<*mut c_void, Realpath>(next);
+            function(name, answer)
+        })
+    }
+}
+
+/// Calls a function of libc with the changed name, and changes its result back.
+///
+/// # Safety
+/// `path` is null or a terminated string. `call` gets the address of `next`, and returns null or a terminated string that is writable.
+unsafe fn resolve(
+    next: &Next,
+    path: *const c_char,
+    call: impl FnOnce(*mut c_void, *const c_char) -> *mut c_char,
+) -> *mut c_char {
+    let next = next.address();
     if next.is_null() {
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     }
-    // SAFETY: the address is that of the function with this name; the name lives until the call returns.
+    // SAFETY: the caller's promise; the name lives until the call returns.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, Realpath>(next);
         let name = Name::of(path);
-        let found = function(name.as_ptr(), answer);
+        let found = call(next, name.as_ptr());
         if name.is_changed() {
             strip_root(name.as_ptr(), found);
         }
@@ -31,7 +49,7 @@ pub(crate) unsafe extern "C" fn realpath(path: *const c_char, answer: *mut c_cha
     }
 }
 
-/// The same for programs with compile-time checks of the buffer size.
+/// The same for programs that were compiled with checks of buffer sizes: libc aborts if `room` is below PATH_MAX.
 ///
 /// # Safety
 /// As [`realpath`].
@@ -39,10 +57,16 @@ pub(crate) unsafe extern "C" fn realpath(path: *const c_char, answer: *mut c_cha
 pub(crate) unsafe extern "C" fn __realpath_chk(
     path: *const c_char,
     answer: *mut c_char,
-    _room: size_t,
+    room: size_t,
 ) -> *mut c_char {
-    // SAFETY: the caller's promise; the room was checked to be enough for any name when the caller was compiled.
-    unsafe { realpath(path, answer) }
+    static NEXT: Next = Next::new(c"__realpath_chk");
+    // SAFETY: as in `realpath`.
+    unsafe {
+        resolve(&NEXT, path, |next, name| {
+            let function = std::mem::transmute::<*mut c_void, CheckedRealpath>(next);
+            function(name, answer, room)
+        })
+    }
 }
 
 /// The same with a result that the caller frees.

@@ -7,6 +7,15 @@ pub const IBV_NODE_RNIC: i32 = 4;
 pub const IBV_TRANSPORT_IB: i32 = 0;
 pub const IBV_TRANSPORT_IWARP: i32 = 1;
 
+/// The rate of the port in units of 100 Mb/s. 25 Gb/s is typical for ferroce between two hosts, and programs have a name for it. The rate
+/// in the device tree of `ferroce run` must be the same.
+pub const PORT_SPEED: u64 = 250;
+/// The same as `active_width` and `active_speed`: one lane of EDR.
+pub const PORT_WIDTH: u8 = 1;
+pub const PORT_LANE_SPEED: u8 = 32;
+/// The same as a code of `enum ibv_rate`, for path records.
+pub const PORT_RATE: u8 = 15;
+
 #[repr(C)]
 pub struct ibv_device {
     pub _ops: [*const (); 2],

@@ -62,6 +62,7 @@ pub struct ibv_counter_attach_attr {
 }
 
 pub const IBV_WQT_RQ: u32 = 0;
+pub const IBV_WQ_INIT_ATTR_FLAGS: u32 = 1;
 pub const IBV_WQ_ATTR_STATE: u32 = 1;
 pub const IBV_WQ_ATTR_CURR_STATE: u32 = 1 << 1;
 

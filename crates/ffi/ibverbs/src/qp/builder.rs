@@ -9,7 +9,7 @@ use crate::handle::Handle;
 use crate::mw;
 use crate::recorded;
 use crate::watched::refuse_destroyed;
-use ferroce_nic::{LoggedCall, OperationLog};
+use ferroce_nic::{LoggedCall, OperationLog, Posting};
 use ferroce_proto::verbs::{
     AtomicOp, FlushWhat, Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget,
 };
@@ -18,7 +18,7 @@ use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 /// One request of a batch.
 struct Request {
@@ -78,6 +78,40 @@ impl Builder {
         }
         Ok(Builder { lock: RawMutex::INIT, draft: UnsafeCell::default(), cap })
     }
+
+    /// Takes over the lock from `wr_start`.
+    ///
+    /// # Safety
+    /// This thread holds the lock.
+    unsafe fn finish(&self) -> Finishing<'_> {
+        Finishing(self)
+    }
+}
+
+/// The draft of a batch that ends. Releases the lock when it is dropped, also by a panic.
+struct Finishing<'a>(&'a Builder);
+
+impl Deref for Finishing<'_> {
+    type Target = Draft;
+
+    fn deref(&self) -> &Draft {
+        // SAFETY: this thread holds the lock, and `self` is borrowed.
+        unsafe { &*self.0.draft.get() }
+    }
+}
+
+impl DerefMut for Finishing<'_> {
+    fn deref_mut(&mut self) -> &mut Draft {
+        // SAFETY: this thread holds the lock, and `self` is borrowed mutably.
+        unsafe { &mut *self.0.draft.get() }
+    }
+}
+
+impl Drop for Finishing<'_> {
+    fn drop(&mut self) {
+        // SAFETY: this thread holds the lock.
+        unsafe { self.0.lock.unlock() };
+    }
 }
 
 /// Fills in the operations.
@@ -130,7 +164,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     guard::quiet("ibv_wr_abort", || {
         // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
-        unsafe { builder(qp)?.1.lock.unlock() };
+        drop(unsafe { builder(qp)?.1.finish() });
         Ok(())
     });
 }
@@ -174,34 +208,48 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
         // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
         let (object, builder) = unsafe { builder(qp)? };
         // SAFETY: as above.
-        let draft = unsafe { &mut *builder.draft.get() };
-        let outcome = match draft.failed.take() {
+        let mut draft = unsafe { builder.finish() };
+        match draft.failed.take() {
             Some(refused) => Err(refused),
             None => draft.post(object),
-        };
-        // SAFETY: as above.
-        unsafe { builder.lock.unlock() };
-        outcome
+        }
     })
 }
 
 impl Draft {
     fn post(&self, object: &QpObject) -> Result<(), Refused> {
-        if self.requests.len() > object.qp.send_room() {
-            return Err(Refused::Errno(libc::ENOMEM, "the send queue has no room for all of them"));
-        }
         object.qp.post_send_each(|posting| {
+            guard::provoke("ibv_wr_complete, locked");
+            // The first request that is posted may be transmitted immediately, so all of them are checked before. `post` itself refuses a
+            // batch of one.
+            if self.requests.len() > 1 {
+                self.check(posting)?;
+            }
             for (n, request) in self.requests.iter().enumerate() {
                 posting.is_last(n + 1 == self.requests.len());
-                let payload = match &request.data {
-                    Data::Sges(at) => Payload::Sges(&self.sges[at.clone()]),
-                    Data::Inline(at) => Payload::Inline(&self.bytes[at.clone()]),
-                };
-                let Request { wr_id, op, flags, ud, srq, .. } = *request;
-                posting.post(|| SendWr { wr_id, op, flags, payload, ud, srq })?;
+                let wr = self.wr(request);
+                posting.post(|| wr)?;
             }
             Ok(())
         })?
+    }
+
+    /// Checks that all requests can be posted.
+    fn check(&self, posting: &Posting<'_>) -> Result<(), Refused> {
+        if self.requests.len() > posting.room() {
+            return Err(Refused::Errno(libc::ENOMEM, "the send queue has no room for all of them"));
+        }
+        let mut requests = self.requests.iter().enumerate();
+        Ok(requests.try_for_each(|(n, request)| posting.check(n, &self.wr(request)))?)
+    }
+
+    fn wr(&self, request: &Request) -> SendWr<'_> {
+        let payload = match &request.data {
+            Data::Sges(at) => Payload::Sges(&self.sges[at.clone()]),
+            Data::Inline(at) => Payload::Inline(&self.bytes[at.clone()]),
+        };
+        let Request { wr_id, op, flags, ud, srq, .. } = *request;
+        SendWr { wr_id, op, flags, payload, ud, srq }
     }
 }
 

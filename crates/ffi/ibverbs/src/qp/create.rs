@@ -14,6 +14,7 @@ use crate::pd::PdObject;
 use crate::srq::SrqObject;
 use crate::watched::LiveObject;
 use crate::xrcd::XrcdObject;
+use ferroce_nic::lock::Mutex;
 use ferroce_nic::{EventSource, Qp, QpInit};
 use ferroce_proto::verbs::{Access, AttrMask, QpAttr, QpCap, Transport};
 use std::ffi::c_void;
@@ -200,7 +201,8 @@ pub(super) unsafe fn publish(
     (abi.base.handle, abi.base.qp_num, abi.base.state) = (number, number, state);
     let Made { source, signal_all, builder, held } = made;
     let (acks, uses) = (Acks::default(), Uses::default());
-    let object = QpObject { qp, acks, uses, source, signal_all, builder, _held: held };
+    let object =
+        QpObject { qp, acks, uses, groups: Mutex::default(), source, signal_all, builder, _held: held };
     // SAFETY: the domain is one of ours, or NULL.
     let lender = unsafe { PdObject::lender(abi.base.pd) };
     let made: *mut ibv_qp = Handle::publish_in(lender, abi, object)?.cast();

@@ -19,14 +19,18 @@ use crate::errno::Refused;
 use crate::handle::{Handle, Use, Uses, object};
 use crate::watched::{self, LiveObject};
 use builder::Builder;
+use ferroce_nic::lock::Mutex;
 use ferroce_nic::{EventSource, Qp};
+use ferroce_proto::Gid;
 
 /// A queue pair.
 pub(crate) struct QpObject {
     pub(crate) qp: Qp,
     pub(crate) acks: Acks,
-    /// The flows of the queue pair.
+    /// The flows and multicast groups of the queue pair.
     pub(crate) uses: Uses,
+    /// One entry for each attachment to a multicast group.
+    pub(crate) groups: Mutex<Vec<(Gid, Use)>>,
     /// The source that its events carry.
     source: EventSource,
     pub(crate) signal_all: bool,
@@ -36,7 +40,7 @@ pub(crate) struct QpObject {
     _held: Vec<Use>,
 }
 
-object!(QpObject, ibv_qp_ex, "ibv_destroy_qp", "the queue pair is attached to a multicast group" => settle);
+object!(QpObject, ibv_qp_ex, "ibv_destroy_qp", "flows or multicast groups still have the queue pair" => settle);
 
 impl QpObject {
     /// The queue pair behind a pointer.

@@ -275,6 +275,21 @@ static void kernel_structures(struct ibv_context *context) {
     RETURNS(-EHOSTUNREACH, ibv_resolve_eth_l2_from_gid(context, &address, mac, &vlan));
 }
 
+static void work_queues(struct ibv_context *context, struct ibv_pd *pd) {
+    struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
+    MUST(cq != NULL);
+    struct ibv_wq_init_attr attr = {.wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1, .pd = pd, .cq = cq, .comp_mask = 1 << 5};
+    NULL_WITH(EOPNOTSUPP, ibv_create_wq(context, &attr));
+    attr.comp_mask = IBV_WQ_INIT_ATTR_FLAGS, attr.create_flags = IBV_WQ_FLAGS_CVLAN_STRIPPING;
+    NULL_WITH(EOPNOTSUPP, ibv_create_wq(context, &attr));
+    /* Without its bit in comp_mask, this member is not read. */
+    attr.comp_mask = 0;
+    struct ibv_wq *wq = ibv_create_wq(context, &attr);
+    MUST(wq != NULL);
+    RETURNS(0, ibv_destroy_wq(wq));
+    RETURNS(0, ibv_destroy_cq(cq));
+}
+
 int main(void) {
     struct ibv_context *context = open_first();
     struct ibv_pd *pd = ibv_alloc_pd(context);
@@ -282,6 +297,7 @@ int main(void) {
     domains(context, pd);
     imports(context, pd);
     clocks(context);
+    work_queues(context, pd);
     raw_packets(context, pd);
     kernel_structures(context);
     RETURNS(0, ibv_dealloc_pd(pd));

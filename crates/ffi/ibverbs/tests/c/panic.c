@@ -19,6 +19,33 @@ static struct ibv_send_wr a_write(struct ibv_sge *word, const struct end *to)
 				     .wr.rdma = { (uintptr_t)to->buf, to->mr->rkey } };
 }
 
+// A panic while a batch is posted releases the lock that ibv_wr_start took: the next batch begins, and is refused.
+static void panic_in_a_batch(struct ibv_context *context, struct ibv_pd *pd)
+{
+	struct end a = make_end(context, IBV_QPT_RC, NULL, pd), b = make_end(context, IBV_QPT_RC, NULL, pd);
+	struct ibv_qp_init_attr_ex init = { .send_cq = a.cq,
+					    .recv_cq = a.cq,
+					    .cap = { END_DEPTH, END_DEPTH, 4, 4, 64 },
+					    .qp_type = IBV_QPT_RC,
+					    .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+					    .pd = pd,
+					    .send_ops_flags = IBV_QP_EX_WITH_SEND };
+	CHECK(ibv_destroy_qp(a.qp) == 0);
+	a.qp = ibv_create_qp_ex(context, &init);
+	CHECK(a.qp);
+	connect_end(&a, b.qp->qp_num);
+	connect_end(&b, a.qp->qp_num);
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(a.qp);
+	for (int i = 0; i < 2; i++) {
+		ibv_wr_start(ex);
+		ibv_wr_send(ex);
+		ibv_wr_set_sge(ex, a.mr->lkey, (uintptr_t)a.buf, 8);
+		CHECK(ibv_wr_complete(ex) == EIO);
+	}
+	free_end(&a);
+	free_end(&b);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
@@ -28,6 +55,8 @@ int main(int argc, char **argv)
 	if (strcmp(argv[1], "ibv_reg_mr") == 0) {
 		static char memory[64];
 		CHECK_NULL(ibv_reg_mr(pd, memory, sizeof memory, 0), EIO);
+	} else if (strcmp(argv[1], "ibv_wr_complete, locked") == 0) {
+		panic_in_a_batch(context, pd);
 	} else {
 		struct end a = make_end(context, IBV_QPT_RC, NULL, pd), b = make_end(context, IBV_QPT_RC, NULL, pd);
 		connect_end(&a, b.qp->qp_num);

@@ -9,9 +9,7 @@ use super::errno::{Errno, Outcome};
 use super::settings::Defaults;
 use super::socket::Socket;
 use super::wait::{Bell, sleep_on, watch};
-
-/// How long a call sleeps without events before it probes the peers, as in `waiting`. A killed peer sends nothing.
-const SILENCE: Duration = Duration::from_secs(5);
+use super::waiting::SILENCE;
 
 /// The descriptors of a call of `rpoll`, and the sockets of ours among them.
 struct Watch<'a> {

@@ -10,8 +10,8 @@ use super::errno::{Errno, Outcome};
 use super::settings::Defaults;
 use super::wait::{Bell, Sleepers, sleep_on, watch};
 
-/// How long a sleeper waits without events before it probes the peer. A killed peer sends nothing.
-const SILENCE: Duration = Duration::from_secs(5);
+/// How long a sleeper waits without events before it probes its peers. A killed peer sends nothing.
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
 
 /// The state of a socket for a waiter. `own` is the caller's bell, which need not be woken.
 pub(crate) trait Watched {

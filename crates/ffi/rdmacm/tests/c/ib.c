@@ -113,6 +113,11 @@ static void listening(void)
 	DONE(rdma_listen(listens, 4));
 	int port = ntohs(rdma_get_src_port(listens));
 	struct rdma_cm_id *active = routed(here, RDMA_PS_TCP, port);
+	struct ibv_port_attr at;
+	CHECK(ibv_query_port(active->verbs, 1, &at) == 0);
+	// The rate of the path is that of the port: one lane of EDR.
+	CHECK(at.active_width == 1 && at.active_speed == 32);
+	CHECK(active->route.num_paths == 1 && active->route.path_rec->rate == IBV_RATE_25_GBPS);
 	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
 	DONE(rdma_create_qp(active, NULL, &attr));
 	struct rdma_conn_param param = { .private_data = "hello", .private_data_len = 6 };

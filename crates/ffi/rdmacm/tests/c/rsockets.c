@@ -469,6 +469,11 @@ static void sets_of_sockets(void) {
     CHECK(repoll_wait(set, got, 2, 10000) == 1 && got[0].data.u64 == 5);
     CHECK(repoll_ctl(set, EPOLL_CTL_DEL, pipes[0], NULL) == 0);
     CHECK(repoll_wait(set, got, 2, 10) == 0);
+    // A closed member leaves the set. Its number is high, so that the next descriptor does not get it.
+    int high = fcntl(pipes[0], F_DUPFD, 900);
+    CHECK(high >= 900 && repoll_ctl(set, EPOLL_CTL_ADD, high, &event) == 0 && repoll_wait(set, got, 2, 0) == 1);
+    CHECK(close(high) == 0 && repoll_wait(set, got, 2, 0) == 0);
+    CHECK(repoll_ctl(set, EPOLL_CTL_DEL, high, NULL) == ENOENT);
     FAILS(repoll_wait(set, got, 0, 0), EINVAL);
     CHECK(rclose(set) == 0);
     FAILS(repoll_wait(set, got, 2, 0), EINVAL);

@@ -245,9 +245,10 @@ fn work_survives_its_number() {
 }
 
 /// A peer sends any messages, in any order, with any numbers. No message leads to an access outside the receive ring or the send
-/// ring.
+/// ring, and one that announces more bytes than the ring has ends the connection.
 #[test]
 fn a_peer_that_says_anything_gets_nowhere() {
+    let mut violations = 0;
     for seed in 0..300 {
         let (mut a, _) = pair();
         let mut next = numbers(seed);
@@ -260,7 +261,12 @@ fn a_peer_that_says_anything_gets_nowhere() {
                 rkey: next(usize::MAX) as u32,
                 length: [0, 1, 2048, u32::MAX][next(4)],
             });
-            a.machine.handle_message(Message::from_u32(raw), entry);
+            let (message, was_connected) = (Message::from_u32(raw), a.machine.life.is_connected());
+            a.machine.handle_message(message, entry);
+            if was_connected && matches!(message, Message::Data(length) if length > SIZES.recv_ring) {
+                assert_eq!(a.machine.life.end(), Some(End::Failed), "seed {seed}: {message:?}");
+                violations += 1;
+            }
             check_inside(&mut a, &mut next);
             if next(16) == 0 {
                 a.machine.handle_sent(Work::from_id(next(usize::MAX) as u64), next(8) != 0);
@@ -273,6 +279,7 @@ fn a_peer_that_says_anything_gets_nowhere() {
             }
         }
     }
+    assert!(violations > 0, "no connection lived until a violation");
 }
 
 fn check_inside(tester: &mut Tester, next: &mut impl FnMut(usize) -> usize) {
