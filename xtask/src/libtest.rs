@@ -48,7 +48,8 @@ impl Reader {
             self.block = Some(name.to_owned());
         } else if line == "successes:" {
             self.block = None;
-        } else if line == "failures:" {
+        } else if line == "failures:" && (self.block.is_none() || self.in_failures) {
+            // Between the blocks of passed tests it is output: a list of their names ends those blocks.
             self.block = None;
             self.in_failures = true;
         } else if self.block.is_none() {
@@ -244,6 +245,35 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert_eq!(report.failures, ["ferroce_nic: a"]);
         assert_eq!(report.skips, [""; 0], "a failed test is a failure and nothing else");
         assert_eq!(report.extract.first().map(String::as_str), Some(""), "shown from the first failure on");
+    }
+
+    #[test]
+    fn a_passed_test_may_print_the_heading_of_failures() {
+        let report = read(
+            "     Running tests/golden.rs (target/debug/deps/golden-0123abcd)
+
+running 2 tests
+test one ... ok
+test two ... ok
+
+successes:
+
+---- one stdout ----
+failures:
+SKIPPED: no veth
+
+---- two stdout ----
+SKIPPED: no IPv6
+
+successes:
+    one
+    two
+
+test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        assert_eq!(report.skips, ["golden: one: no veth", "golden: two: no IPv6"]);
+        assert_eq!(report.passed, 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Standard output and error share one pipe, which keeps the order of libtest's summaries and cargo's headings.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, PipeReader};
+use std::io::{BufRead, BufReader, PipeReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -15,6 +15,10 @@ use crate::step::Context;
 const TICK: Duration = Duration::from_millis(200);
 /// How long the pipe may stay open after the child has ended, because a descendant holds it.
 const LINGER: Duration = Duration::from_secs(3);
+/// Interval at which a child without output is checked for its end.
+const CHECK: Duration = Duration::from_millis(5);
+/// Time limit of a command whose caller sets none.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// A command with a time limit.
 pub(crate) struct Job {
@@ -38,7 +42,7 @@ impl Job {
     pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program);
         command.stdin(Stdio::null());
-        Self { command, limit: Duration::from_secs(20 * 60) }
+        Self { command, limit: LIMIT }
     }
 
     /// The cargo that started xtask, with plain output.
@@ -90,17 +94,25 @@ impl Job {
         }
     }
 
-    /// Runs without a limit and returns standard output, for commands that print data.
+    /// Runs and returns standard output, for commands that print data.
     pub(crate) fn answer(mut self, ctx: &Context) -> Result<String, String> {
         let title = self.title();
         if self.command.get_current_dir().is_none() {
             self.command.current_dir(&ctx.root);
         }
-        let output = self.command.output().map_err(|error| format!("`{title}` did not start: {error}"))?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        let started = Instant::now();
+        self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = self.command.spawn().map_err(|error| format!("`{title}` did not start: {error}"))?;
+        let (output, errors) = (collect(child.stdout.take()), collect(child.stderr.take()));
+        let status = end_of(&mut child, started, self.limit).map_err(|why| format!("`{title}` {why}"))?;
+        let text = |of: Receiver<String>| {
+            let held = |_| format!("`{title}`: a process it left behind still holds its output");
+            of.recv_timeout(LINGER).map_err(held)
+        };
+        if status.success() {
+            return text(output);
         }
-        Err(format!("`{title}`: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)))
+        Err(format!("`{title}`: {status}\n{}", text(errors)?))
     }
 
     fn title(&self) -> String {
@@ -133,6 +145,33 @@ fn forward(reader: PipeReader, send: &mpsc::Sender<String>) {
     }
 }
 
+/// Everything that comes out of a pipe, once it has ended.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        let _ = send.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receive
+}
+
+/// Waits for the end of a child. At the limit, it and its descendants are killed.
+fn end_of(child: &mut Child, started: Instant, limit: Duration) -> Result<ExitStatus, String> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) if started.elapsed() > limit => {
+                kill_tree(child.id());
+                let _ = child.wait();
+                return Err(format!("ran past its limit of {} s and was killed", limit.as_secs()));
+            }
+            Ok(None) => std::thread::sleep(CHECK),
+            Err(error) => return Err(format!("could not be waited for: {error}")),
+        }
+    }
+}
+
 fn follow(ctx: &Context, title: String, mut child: Child, output: &Receiver<String>, limit: Duration) -> Ran {
     let started = Instant::now();
     let mut ended: Option<Instant> = None;
@@ -156,14 +195,10 @@ fn follow(ctx: &Context, title: String, mut child: Child, output: &Receiver<Stri
             break;
         }
         if ended.is_none() && started.elapsed() > limit {
-            kill_tree(child.id());
-            let _ = child.wait();
-            let status = Err(format!("ran past its limit of {} s and was killed", limit.as_secs()));
-            return Ran { title, status, lines };
+            break;
         }
     }
-    let status = child.wait().map_err(|error| format!("could not be waited for: {error}"));
-    Ran { title, status, lines }
+    Ran { title, status: end_of(&mut child, started, limit), lines }
 }
 
 impl Ran {
@@ -252,6 +287,23 @@ mod tests {
         let ctx = Context::new(false, Tier::Default);
         let ran = Job::new("sh").args(["-c", "sleep 600 & sleep 600; echo never"]).limit_s(1).run(&ctx);
         assert!(ran.failure().is_some_and(|failure| failure.contains("limit of 1 s")));
+    }
+
+    #[test]
+    fn a_child_without_output_is_killed_at_the_limit() {
+        let ctx = Context::new(false, Tier::Default);
+        let job = || Job::new("sh").args(["-c", "exec >&- 2>&-; sleep 600"]).limit_s(1);
+        assert!(job().run(&ctx).failure().is_some_and(|failure| failure.contains("limit of 1 s")));
+        assert!(job().answer(&ctx).is_err_and(|failure| failure.contains("limit of 1 s")));
+    }
+
+    #[test]
+    fn an_answer_is_standard_output_and_a_failure_is_standard_error() {
+        let ctx = Context::new(false, Tier::Default);
+        let answer = |script| Job::new("sh").args(["-c", script]).answer(&ctx);
+        assert_eq!(answer("echo one; echo two >&2"), Ok("one\n".to_owned()));
+        let failure = answer("echo one; echo two >&2; exit 3").expect_err("status 3");
+        assert!(failure.contains("exit status: 3\ntwo") && !failure.contains("one\n"), "{failure}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ const STEPS: [Step; 23] = [
     Step { name: "programs-udp", tier: Tier::Default, run: programs::check_over_udp, about: "some of them without the same-host fabric (full: all of them)" },
     Step { name: "dsm", tier: Tier::Default, run: dsm::check, about: "shared-memory programs on every transport (full: each with 1 to 8 processes)" },
     Step { name: "unprivileged", tier: Tier::Default, run: unprivileged::check, about: "ferroce perf and integration tests as a user without rights (full: all of them)" },
-    Step { name: "fuzz", tier: Tier::Default, run: fuzz::smoke, about: "the fuzz targets for 12 s, two at once (full: 2 minutes)" },
+    Step { name: "fuzz", tier: Tier::Default, run: fuzz::smoke, about: "the fuzz targets for 12 s, two at once (full: 80 s)" },
     Step { name: "interop", tier: Tier::Default, run: interop::check, about: "the Linux kernel's Soft-RoCE as the peer, in a virtual machine (full: every variation)" },
 ];
 

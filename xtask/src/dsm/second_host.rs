@@ -16,7 +16,7 @@ const NARROW: &str = "rate 1gbit burst 128k latency 50ms";
 
 /// The second host. Dropping it removes the namespace.
 pub(super) struct SecondHost {
-    /// A process that keeps the namespace alive.
+    /// A process that keeps the namespace alive. Its input is a pipe whose only other end is here, so it ends with this process.
     keeper: Child,
     ssh: PathBuf,
     hosts: PathBuf,
@@ -26,8 +26,9 @@ impl SecondHost {
     /// Creates the namespace and the veth pair; files go to `folder`.
     fn make(folder: &Path) -> Result<SecondHost, String> {
         let keeper = Command::new("unshare")
-            .args(["-n", "sleep", "1000"])
-            .stdin(Stdio::null())
+            .args(["-n", "cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
             .spawn()
             .map_err(|error| format!("unshare did not start: {error}"))?;
         let id = keeper.id();
