@@ -13,7 +13,7 @@ use crate::pending::Done;
 use ferroce_nic::lock::Mutex;
 use ferroce_proto::verbs::Completion;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::task::Waker;
 
 /// Completions that one poll takes on behalf of all waiters.
@@ -24,6 +24,8 @@ pub(super) struct Dispatch {
     undelivered: Mutex<Undelivered>,
     /// Whether `undelivered.plain` has an entry, so that polling need not lock.
     any_plain: AtomicBool,
+    /// Plain completions that were ever stored. It changes only while the queue is locked.
+    stored: AtomicU64,
     waiters: AtomicUsize,
     /// Called once, after a waiter has polled completions.
     #[cfg(test)]
@@ -37,6 +39,8 @@ struct Undelivered {
     /// Completed owned receives of a shared receive queue.
     shared: VecDeque<Done>,
     wakers: Vec<Waker>,
+    /// Plain completions that were ever taken, less those that were stored before others: the stored one at position `n` has number `taken + n`.
+    taken: u64,
 }
 
 impl Dispatch {
@@ -45,8 +49,20 @@ impl Dispatch {
     fn store_plain(&self, completion: Completion) -> usize {
         let mut undelivered = self.undelivered.lock();
         undelivered.plain.push_back(completion);
+        self.stored.fetch_add(1, Ordering::Relaxed);
         self.any_plain.store(true, Ordering::Release);
         undelivered.plain.len()
+    }
+
+    /// Takes stored plain completions, oldest first, and returns their number.
+    fn take_stored(&self, undelivered: &mut Undelivered, out: &mut [Completion]) -> usize {
+        let n = out.len().min(undelivered.plain.len());
+        for (outcome, completion) in out.iter_mut().zip(undelivered.plain.drain(..n)) {
+            *outcome = completion;
+        }
+        undelivered.taken = undelivered.taken.wrapping_add(n as u64);
+        self.any_plain.store(!undelivered.plain.is_empty(), Ordering::Release);
+        n
     }
 }
 
@@ -60,30 +76,24 @@ impl Cq {
             return Ok(taken);
         }
         loop {
-            let (mut kept, most) = (0, out.len());
-            let take = |_, completion: Completion| {
-                // Another thread may have stored older ones meanwhile. None can while the queue is locked.
-                if dispatch.any_plain.load(Ordering::Relaxed) && completion.wr_id & OWNED == 0 {
-                    dispatch.store_plain(completion);
-                } else {
-                    out[kept] = completion;
-                    kept += 1;
-                }
+            let (mut older, most) = (0, out.len());
+            let take = |index: usize, completion| {
+                out[index] = completion;
+                // None is stored while the queue is locked.
+                older = dispatch.stored.load(Ordering::Relaxed);
             };
             let polled = self.inner.nic.poll_each(most, take).map_err(Error::in_call("poll_cq"))?;
-            if polled > 0 && kept == polled && out[..kept].iter().all(|c| c.wr_id & OWNED == 0) {
-                return Ok(kept);
+            if polled == 0 {
+                // Another thread may have stored some meanwhile.
+                return self.take_plain(out);
             }
-            let plain = self.deliver_owned(&mut out[..kept]);
-            if plain > 0 {
+            let all_plain = out[..polled].iter().all(|c| c.wr_id & OWNED == 0);
+            let plain = if all_plain { polled } else { self.deliver_owned(&mut out[..polled]) };
+            if plain > 0 && !dispatch.any_plain.load(Ordering::Relaxed) {
                 return Ok(plain);
             }
-            if kept < polled {
-                self.wake_waiters();
-            }
-            let taken = self.take_plain(out)?;
-            if taken > 0 || polled == 0 {
-                return Ok(taken);
+            if plain > 0 {
+                return Ok(self.take_older_first(out, plain, older));
             }
         }
     }
@@ -148,13 +158,27 @@ impl Cq {
             return Ok(0);
         }
         self.inner.device.check_ours("poll_cq")?;
+        Ok(dispatch.take_stored(&mut dispatch.undelivered.lock(), out))
+    }
+
+    /// Another thread has stored completions. The first `older` that were ever stored precede the first `plain` of `out`, and are taken first.
+    /// Returns the number of completions in `out` then; others stay stored.
+    #[cold]
+    fn take_older_first(&self, out: &mut [Completion], plain: usize, older: u64) -> usize {
+        let dispatch = &self.inner.dispatch;
         let mut undelivered = dispatch.undelivered.lock();
-        let n = out.len().min(undelivered.plain.len());
-        for (outcome, completion) in out.iter_mut().zip(undelivered.plain.drain(..n)) {
-            *outcome = completion;
+        // Negative if all of them are taken, and more.
+        let older = older.wrapping_sub(undelivered.taken) as i64;
+        let older = usize::try_from(older).unwrap_or(0).min(undelivered.plain.len());
+        if older == 0 {
+            return plain;
         }
-        dispatch.any_plain.store(!undelivered.plain.is_empty(), Ordering::Release);
-        Ok(n)
+        let newer = undelivered.plain.split_off(older);
+        undelivered.plain.extend(&out[..plain]);
+        undelivered.plain.extend(newer);
+        // The newer ones keep their numbers.
+        undelivered.taken = undelivered.taken.wrapping_sub(plain as u64);
+        dispatch.take_stored(&mut undelivered, out)
     }
 
     /// Delivers owned completions and moves the others to the front. Returns the number of the others.
@@ -283,5 +307,34 @@ mod tests {
             std::thread::yield_now();
         };
         assert_eq!([first, next(&cq)], [1, 2]);
+    }
+
+    #[test]
+    fn stored_completions_go_before_those_that_were_polled_after_them() {
+        let loopback = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+        let config = Config::from_env().expect("environment").with(|c| c.addresses = Some(loopback));
+        let device = Device::open_with(config).expect("a device");
+        let cq = device.create_cq(16).expect("a CQ");
+        let number = |wr_id| Completion { wr_id, ..Completion::default() };
+        let store = |wr_id| cq.inner.dispatch.store_plain(number(wr_id));
+        let stored = || cq.inner.dispatch.stored.load(Ordering::Relaxed);
+        for round in 0..3 {
+            let [a, b, c, d, e, f] = [1, 2, 3, 4, 5, 6].map(|n| 10 * round + n);
+            store(a);
+            store(b);
+            let mut polled = [number(c), number(d)];
+            let older = stored();
+            store(e);
+            assert_eq!(cq.take_older_first(&mut polled, 2, older), 2);
+            assert_eq!(polled.map(|completion| completion.wr_id), [a, b]);
+            // Polled after e was stored.
+            let mut later = [number(f)];
+            let older = stored();
+            assert_eq!(cq.take_older_first(&mut later, 1, older), 1);
+            let rest = [(); 3].map(|()| cq.try_next().expect("polled").expect("stored").wr_id);
+            assert_eq!((later[0].wr_id, rest), (c, [d, e, f]));
+            let mut alone = [number(f)];
+            assert_eq!((cq.take_older_first(&mut alone, 1, older), alone[0].wr_id), (1, f));
+        }
     }
 }
