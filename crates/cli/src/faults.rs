@@ -64,6 +64,12 @@ impl FaultArgs {
         }
     }
 
+    /// The value of the variable for this process: the options, or what the environment sets.
+    pub(crate) fn or_environment(&self) -> Result<Option<String>, Failure> {
+        let exported = || std::env::var(FAULTS_VARIABLE).ok().filter(|value| !value.is_empty());
+        Ok(self.to_variable()?.or_else(exported))
+    }
+
     /// Sets the variable in our own environment. Must be called before the first thread starts.
     pub(crate) fn apply_here(&self) -> Result<(), Failure> {
         if let Some(value) = self.to_variable()? {

@@ -59,21 +59,30 @@ pub(crate) fn serve(listener: &TcpListener, checks_host: bool, content: Content<
                 let _ = respond(&stream, &Answer::refusal(503, "too many connections\n"));
                 continue;
             }
-            let busy = &busy;
+            let slot = Slot(&busy);
             scope.spawn(move || {
+                let _slot = slot;
                 let answer = match read_request(&stream) {
                     Ok(request) => request.refusal(checks_host).unwrap_or_else(|| content(&request)),
-                    Err(status) => Answer::refusal(status, "not a request that is understood here\n"),
+                    Err(status) => Answer::refusal(status, "malformed request\n"),
                 };
                 let _ = respond(&stream, &answer);
-                busy.fetch_sub(1, Ordering::Relaxed);
             });
         }
     })
 }
 
+/// One of [`MOST_CONNECTIONS`]. It is free again when its thread ends, also by a panic.
+struct Slot<'a>(&'a AtomicUsize);
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Whether an error is temporary: a connection that ended before it was accepted, a signal, or a lack of descriptors or memory.
-fn is_passing(error: &io::Error) -> bool {
+pub(crate) fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(error.kind(), Kind::ConnectionAborted | Kind::Interrupted | Kind::ConnectionReset)
         || matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
@@ -148,8 +157,9 @@ fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
-        let code =
-            after.get(..2).and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok());
+        // `from_str_radix` accepts a sign.
+        let code = after.get(..2).filter(|code| code.iter().all(u8::is_ascii_hexdigit));
+        let code = code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok());
         (rest, _) = match (first, code) {
             (b'%', Some(code)) => (&after[2..], bytes.push(code)),
             (b'+', _) => (after, bytes.push(b' ')),
@@ -209,11 +219,36 @@ mod tests {
         assert_eq!(status("GET /metrics\r\n\r\n"), 400);
     }
 
+    /// More panics than slots: the last request is still answered.
+    #[test]
+    fn a_panic_leaks_no_slot() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("its address");
+        let content = |request: &Request| match request.path() {
+            "/panic" => panic!("expected by this test"),
+            _ => Answer::new("text/plain", "fine"),
+        };
+        std::thread::spawn(move || serve(&listener, false, &content));
+        let get = |path: &str| {
+            let mut stream = TcpStream::connect(at).expect("a server");
+            let _ = write!(stream, "GET {path} HTTP/1.1\r\n\r\n");
+            let mut answer = String::new();
+            let _ = stream.read_to_string(&mut answer);
+            answer
+        };
+        (0..=MOST_CONNECTIONS).for_each(|_| assert_eq!(get("/panic"), ""));
+        // The thread closes its connection before it frees the slot.
+        let deadline = Instant::now() + PATIENCE;
+        while !get("/").ends_with("fine") {
+            assert!(Instant::now() < deadline, "no slot is free");
+        }
+    }
+
     #[test]
     fn parameters_are_decoded() {
-        let request = Request("GET /a/b?x=%3Ca%20b%26&y=1+2&z=%&w=%ff%C3%A4 HTTP/1.1\r\n\r\n".into());
-        let found = ["x", "y", "z", "w", "v"].map(|name| request.parameter(name));
-        let expected = [Some("<a b&"), Some("1 2"), Some("%"), Some("\u{fffd}ä"), None];
+        let request = Request("GET /a/b?x=%3Ca%20b%26&y=1+2&z=%&w=%ff%C3%A4&s=%+f HTTP/1.1\r\n\r\n".into());
+        let found = ["x", "y", "z", "w", "s", "v"].map(|name| request.parameter(name));
+        let expected = [Some("<a b&"), Some("1 2"), Some("%"), Some("\u{fffd}ä"), Some("% f"), None];
         assert_eq!(found, expected.map(|text| text.map(str::to_owned)));
         assert_eq!(request.path(), "/a/b");
     }

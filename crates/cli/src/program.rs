@@ -3,6 +3,7 @@
 use crate::child;
 use crate::failure::Failure;
 use crate::signals;
+use rustix::fs::{Access, access};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -14,13 +15,19 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// Exit status of a shell for a command that it found and cannot run.
 pub(crate) const CANNOT_RUN: u8 = 126;
 
-/// The file that a shell would start for this name.
+/// The file that a shell would start for this name. In `PATH` it skips files that may not be executed, as `execvp` does, unless there
+/// is no other; then the error names the first.
 pub(crate) fn search(name: &OsStr) -> Option<PathBuf> {
     if name.as_encoded_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(|path| path.exists());
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+    search_in(&std::env::var_os("PATH").unwrap_or_default(), name)
+}
+
+fn search_in(path: &OsStr, name: &OsStr) -> Option<PathBuf> {
+    let is_executable = |file: &PathBuf| access(file.as_path(), Access::EXEC_OK).is_ok();
+    let files = || std::env::split_paths(path).map(|folder| folder.join(name)).filter(|file| file.is_file());
+    files().find(is_executable).or_else(|| files().next())
 }
 
 /// Runs the program to its end. The program receives the signals that are sent to this process, and dies with it.
@@ -64,6 +71,24 @@ pub(crate) fn cannot_start(command: &Command, error: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_may_not_be_executed_is_skipped() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = std::env::temp_dir().join(format!("ferroce-search-{}", std::process::id()));
+        let [first, second] = ["first", "second"].map(|name| base.join(name));
+        for (folder, mode) in [(&first, 0o644), (&second, 0o755)] {
+            std::fs::create_dir_all(folder).expect("a folder");
+            std::fs::write(folder.join("x"), "").expect("our own folder");
+            std::fs::set_permissions(folder.join("x"), PermissionsExt::from_mode(mode))
+                .expect("our own file");
+        }
+        let path = std::env::join_paths([&first, &second]).expect("a path");
+        assert_eq!(search_in(&path, OsStr::new("x")), Some(second.join("x")));
+        assert_eq!(search_in(first.as_os_str(), OsStr::new("x")), Some(first.join("x")), "the only one");
+        assert_eq!(search_in(&path, OsStr::new("y")), None);
+        std::fs::remove_dir_all(base).expect("our own folder");
+    }
 
     #[test]
     fn exit_codes_follow_the_shell() {

@@ -144,6 +144,27 @@ fn the_preloaded_names_are_for_glibc_alone() {
     assert!(found.stdout.ends_with("/$LIB/libibverbs.so.1\n"), "{found:?}");
 }
 
+/// `--preload` is for the program alone: neither `ferroce` nor its loader may need what the library needs.
+#[test]
+fn preloaded_libraries_are_for_the_program_alone() {
+    let Some(folder) = programs("preload") else { return };
+    std::fs::write(folder.join("needs.c"), "int needs(void) { return 0; }\n").expect("a file of ours");
+    cc(&folder, "-shared -fPIC -o libgone.so needs.c");
+    cc(&folder, "-shared -fPIC -o libneeds.so needs.c -Wl,--no-as-needed -L. -lgone");
+    let own = folder.join("own.so");
+    std::fs::copy(folder.join("libgone.so"), &own).expect("our own file");
+    let mut command = ferroce("run --preload ./libneeds.so --preload ./libgone.so -- sh -c");
+    command.arg("echo \"$LD_PRELOAD\"; cat /proc/self/maps").current_dir(&folder);
+    let found = outcome(command.env("LD_PRELOAD", &own).env("LD_LIBRARY_PATH", &folder));
+    let at = folder.display();
+    let listed = format!("{}:{at}/libneeds.so:{at}/libgone.so:", own.display());
+    assert!(found.stdout.starts_with(&listed) && found.stdout.contains("libneeds.so\n"), "{found:?}");
+    // The loader cannot find what the library needs. The program alone ends for that.
+    let found = run("--preload ./libneeds.so", &folder, "list open libibverbs.so");
+    assert!(found.code == 127 && found.stderr.starts_with("./list: error while loading"), "{found:?}");
+    std::fs::remove_dir_all(folder).expect("our own folder");
+}
+
 /// The findings of `ferroce doctor -- COMMAND`, as `check: found (advice)`, and the exit status.
 #[track_caller]
 fn doctor(folder: &Path, command: &str) -> (Vec<String>, i32) {
@@ -273,9 +294,11 @@ fn a_bundled_librdmacm_is_named_with_a_remedy() {
     cc(&folder, &format!("-shared -fPIC -o {BUNDLED} cm.c -Wl,-soname,{BUNDLED} -Wl,--version-script=map"));
     cc(&folder, &format!("-o user user.c ./{BUNDLED} -Wl,-rpath,{}", folder.display()));
     assert_eq!(run("", &folder, "user").code, 1, "the copy has no channel");
-    diagnose(&folder, "./user", &["librdmacm fails", BUNDLED, "not ferroce's", "LD_PRELOAD="]);
+    diagnose(&folder, "./user", &["librdmacm fails", BUNDLED, "not ferroce's", "ferroce run --preload "]);
     let ours = Path::new(env!("CARGO_BIN_EXE_ferroce")).with_file_name("librdmacm.so");
-    let remedied = outcome(ferroce("run -- ./user").current_dir(&folder).env("LD_PRELOAD", ours));
-    assert_eq!(remedied.code, 0, "{remedied:?}");
+    for options in ["", "--no-namespace"] {
+        let remedied = run(&format!("{options} --preload {}", ours.display()), &folder, "user");
+        assert_eq!((remedied.code, remedied.stderr.as_str()), (0, ""), "{options}: {remedied:?}");
+    }
     std::fs::remove_dir_all(folder).expect("our own folder");
 }

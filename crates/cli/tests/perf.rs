@@ -178,8 +178,10 @@ fn both_sides_send_concurrently() {
         for more in ["", "-e"] {
             let size = if test == "atomic-bw" { 8 } else { 1000 };
             let line = &both_sides(test, &format!("-c {transport} -n 100 -s {size} -b {more}"))[0];
-            let bandwidth = &line["bandwidth"];
-            assert!(bandwidth["messages"].as_u64().expect("a number") > 0, "{line}");
+            assert_eq!(line["params"]["bidirectional"], true, "{line}");
+            let messages = line["bandwidth"]["messages"].as_u64().expect("a number");
+            // Without -b, 100 of one side. An unreliable transport may lose some of the other's, but not all.
+            assert!(if transport == "rc" { messages > 100 } else { messages > 0 }, "{line}");
         }
     }
 }

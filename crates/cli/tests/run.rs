@@ -118,6 +118,21 @@ fn programs_of_one_user_share_a_user_namespace() {
     assert_eq!(second.stdout, shown);
     let own = std::fs::read_link("/proc/self/ns/user").expect("Linux");
     assert_ne!(second.stdout.trim(), own.to_string_lossy(), "it is not the one around them");
+    // Others make such a namespace, too, and may end what runs in it.
+    let mut foreign = std::process::Command::new("unshare")
+        .args(["--user", "--map-current-user", "sh", "-c", &format!("{SHOW}; read end")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare of util-linux");
+    let mut theirs = String::new();
+    let mut lines = std::io::BufReader::new(foreign.stdout.take().expect("a pipe"));
+    std::io::BufRead::read_line(&mut lines, &mut theirs).expect("a line");
+    let third = run("third", "", SHOW);
+    drop(foreign.stdin.take());
+    foreign.wait().expect("our child");
+    assert!(third.code == 0 && theirs.starts_with("user:"), "{third:?} {theirs}");
+    assert_ne!(third.stdout, theirs);
     let later = run("later", "", SHOW);
     assert_eq!(later.code, 0, "nobody is left to join: {later:?}");
 }

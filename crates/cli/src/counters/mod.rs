@@ -41,6 +41,27 @@ pub(crate) struct Report {
     pub(crate) unanswered: Vec<Unanswered>,
 }
 
+/// When a device reported, and since when it is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReportTime {
+    /// Time of the report by the monotonic clock of the host; 0 if the device does not report it.
+    pub(crate) now_ns: u64,
+    pub(crate) uptime_ms: u64,
+}
+
+impl ReportTime {
+    pub(crate) fn of(device: &Snapshot) -> ReportTime {
+        ReportTime { now_ns: device.now_ns, uptime_ms: device.uptime_ms }
+    }
+
+    /// Whether the device was opened after the earlier report of the same process and slot: its counters began at zero again. The new
+    /// uptime may be longer than the earlier one.
+    pub(crate) fn is_reopened_since(self, before: ReportTime) -> bool {
+        let opened_ns = self.now_ns.saturating_sub(self.uptime_ms.saturating_mul(1_000_000));
+        self.uptime_ms < before.uptime_ms || (before.now_ns != 0 && opened_ns > before.now_ns)
+    }
+}
+
 /// A NIC that did not answer.
 #[derive(Debug, Serialize)]
 pub(crate) struct Unanswered {

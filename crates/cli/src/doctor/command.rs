@@ -162,7 +162,8 @@ fn python() -> Finding {
 }
 
 fn explain(loader: &Path, path: &Path, file: &[u8]) -> Result<Vec<Finding>, Failure> {
-    let asked = |error: io::Error| Failure::io(format!("{} cannot be asked", loader.display()), error);
+    let asked =
+        |error: io::Error| Failure::io(format!("{} cannot list the libraries", loader.display()), error);
     let (run, plain) =
         (Trace::of(loader, path, true).map_err(asked)?, Trace::of(loader, path, false).map_err(asked)?);
     let mut findings: Vec<Finding> = run
@@ -227,13 +228,17 @@ fn of_role(role: &Role, run: &Trace) -> Option<Finding> {
     })
 }
 
+/// `ferroce run` preloads libibverbs already. It does not preload librdmacm, which has short names.
 fn remedy(role: &Role) -> String {
-    let ours = Libraries::find().ok().and_then(|libraries| match role.prefix == VERBS.prefix {
-        true => Some(libraries.verbs),
-        false => libraries.connections,
-    });
-    match ours {
-        Some(ours) => format!("Preload ferroce's: LD_PRELOAD={} ferroce run -- COMMAND", ours.display()),
+    if role.prefix == VERBS.prefix {
+        let preloaded = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty());
+        return match preloaded {
+            Some(_) => "Unset LD_PRELOAD: the libraries that it lists come before ferroce's".into(),
+            None => "Link it with libibverbs.so.1 of rdma-core: ferroce's is preloaded, and has no function of this name and version".into(),
+        };
+    }
+    match Libraries::find().ok().and_then(|libraries| libraries.connections) {
+        Some(ours) => format!("Preload ferroce's: ferroce run --preload {} -- COMMAND", ours.display()),
         None => format!("Build ferroce's {}: cargo build --release", role.name),
     }
 }

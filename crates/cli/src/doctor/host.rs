@@ -43,7 +43,7 @@ fn registry() -> Finding {
             base.display()
         );
         return Finding::limited("registry", found).advise(
-            "Make room, or a larger one: docker run --shm-size=256m, mount -o remount,size=256m /dev/shm",
+            "Free some space, or mount a larger one: docker run --shm-size=256m, mount -o remount,size=256m /dev/shm",
         );
     }
     match base == Path::new("/dev/shm") {

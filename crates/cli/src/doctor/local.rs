@@ -83,7 +83,7 @@ fn findings(ways: &Ways, memfd: bool) -> Vec<Finding> {
         true => Finding::works(COPIES, "allowed: long messages, and memory that cannot be mapped, are copied once"),
         false => Finding::limited(
             COPIES,
-            format!("not allowed{}: long messages are copied twice, and what cannot be mapped goes as packets", yama()),
+            format!("not allowed{}: long messages are copied twice, and memory that cannot be mapped is accessed with packets", yama()),
         )
         .advise("sysctl kernel.yama.ptrace_scope=0; in containers, allow process_vm_readv (docker run --cap-add=SYS_PTRACE)"),
     };
@@ -124,7 +124,7 @@ fn meet_local_peer() -> Tried<Ways> {
     socket.read_to_string(&mut answer)?;
     drop(peer);
     if memory.to_vec().iter().any(|byte| *byte != 7) {
-        return Err("what it wrote did not arrive".into());
+        return Err("the data of its WRITE did not arrive".into());
     }
     Ok(serde_json::from_str(&answer)?)
 }

@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let _ = std::io::stdout().flush();
     if !address.ip().is_loopback() {
         eprintln!(
-            "ferroce: {address} is no loopback address: everybody who reaches it reads names and addresses of peers."
+            "ferroce: {address} is no loopback address: anyone who can connect can read process names and peer addresses."
         );
     }
     let content = |request: &Request| match request.path() {

@@ -45,6 +45,10 @@ fn counters_of_the_host_never_fall() {
     let mut anew = snapshot(own, "b", &[], 1);
     anew.now_ns += 3_000_000_000;
     assert_eq!(sent(vec![anew]), 30e6, "it opened the device anew");
+    // No report came for minutes, so that the new device is older than the old one was.
+    let mut later = snapshot(own, "b", &[], 2);
+    (later.now_ns, later.uptime_ms) = (later.now_ns + 600_000_000_000, later.uptime_ms + 120_000);
+    assert_eq!(sent(vec![later]), 40e6, "it opened the device again");
 }
 
 #[test]

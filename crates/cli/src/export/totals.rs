@@ -1,7 +1,7 @@
 //! Counters of the host, summed over all processes. Prometheus takes a counter that falls for a restart, and would count the remaining sum
 //! again. So the last report of an ended process stays in the sum.
 
-use crate::counters::{drops, meaning};
+use crate::counters::{ReportTime, drops, meaning};
 use ferroce_nic::inspect::Snapshot;
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,9 +20,7 @@ pub(super) struct Totals {
 
 /// What a device reported last.
 struct Seen {
-    /// Time of the report by the monotonic clock of the host; 0 if the device does not report it.
-    now_ns: u64,
-    uptime_ms: u64,
+    time: ReportTime,
     counters: BTreeMap<Key, u64>,
 }
 
@@ -31,19 +29,18 @@ impl Totals {
     pub(super) fn update(&mut self, devices: &[Snapshot]) {
         let mut before = std::mem::take(&mut self.running);
         for device in devices {
-            let id = (device.pid, device.slot);
+            let (id, time) = ((device.pid, device.slot), ReportTime::of(device));
             match before.remove(&id) {
                 // This answer is older than the stored one.
-                Some(newer) if device.now_ns != 0 && newer.now_ns > device.now_ns => {
+                Some(newer) if device.now_ns != 0 && newer.time.now_ns > device.now_ns => {
                     self.running.insert(id, newer);
                     continue;
                 }
                 // Another device with the same process ID and slot.
-                Some(old) if old.uptime_ms > device.uptime_ms => self.retire(&old),
+                Some(old) if time.is_reopened_since(old.time) => self.retire(&old),
                 _ => {}
             }
-            let (now_ns, uptime_ms) = (device.now_ns, device.uptime_ms);
-            self.running.insert(id, Seen { now_ns, uptime_ms, counters: counters_of(device) });
+            self.running.insert(id, Seen { time, counters: counters_of(device) });
         }
         for (id, gone) in before {
             // A stopped process does not answer and may continue later. Its report is kept while the process exists.

@@ -59,7 +59,7 @@ pub(crate) enum Command {
 const SIM_EXAMPLES: &str = "\
 Examples:
   ferroce fabric sim scenarios/incast.toml                 table on the terminal, figures in incast.html
-  ferroce fabric sim scenarios/incast.toml --seed 7        the same with other dice
+  ferroce fabric sim scenarios/incast.toml --seed 7        the same with another seed
   ferroce fabric sim x.toml --json x.jsonl --flows         every run and every flow as JSON lines
   ferroce fabric controls                                  what `control = \"…\"` can be
 

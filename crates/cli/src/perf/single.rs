@@ -125,7 +125,7 @@ fn connect(test: Test, host: &str, port: u16) -> Result<TcpStream, Failure> {
         Some(error) if may_be_there(error) => {
             format!("Start it there first: ferroce perf {} -p {port}", test.name())
         }
-        _ => "No way leads there from this machine; check the address, or try another of that host".into(),
+        _ => "This machine has no route to it; check the address, or try another of that host".into(),
     };
     Err(Failure::new(format!("cannot reach a server at {host} port {port}: {why}")).advise(advice))
 }

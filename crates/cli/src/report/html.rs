@@ -58,7 +58,7 @@ fn headlines(page: &mut String, headlines: &[Headline]) {
         let noise =
             headline.noise.iter().map(|why| format!("<br><span class=\"soft\">{}</span>", escape(why)));
         let below = format!(
-            "{}<br><span class=\"soft\">{} to {}</span><br><span class=\"{class}\">{} × wanted, {better}: {verdict}</span>{}",
+            "{}<br><span class=\"soft\">{} to {}</span><br><span class=\"{class}\">goal {} ×, {better}: {verdict}</span>{}",
             escape(&headline.name),
             escape(&headline.measured),
             escape(&headline.against),
@@ -150,7 +150,7 @@ mod tests {
         let better = headline.better;
         let page = html(&results);
         let verdict = format!(
-            " × wanted, {better}: too noisy to tell</span><br><span class=\"soft\">the samples &lt; differ</span>"
+            " ×, {better}: too noisy to tell</span><br><span class=\"soft\">the samples &lt; differ</span>"
         );
         assert!(page.contains(&verdict), "{page}");
         assert_eq!(

@@ -6,6 +6,7 @@ use crate::counters::meaning;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
@@ -81,12 +82,19 @@ pub(crate) fn apply_to(command: &mut Command, folder: &Path, explain: Explain) {
     if explain.watches {
         command.env(WATCH_VARIABLE, "1");
     }
-    match explain.format {
-        Format::Json => drop(command.env(LOG_VARIABLE, "explain,json")),
-        Format::Text if std::env::var_os(LOG_VARIABLE).is_none_or(|value| value.is_empty()) => {
-            command.env(LOG_VARIABLE, "explain");
+    command.env(LOG_VARIABLE, topics(explain.format, std::env::var_os(LOG_VARIABLE)));
+}
+
+/// The value of the variable. It always has the word `explain`, since the user's value may name fewer topics, or none.
+fn topics(format: Format, current: Option<OsString>) -> OsString {
+    match (format, current.filter(|value| !value.is_empty())) {
+        (Format::Json, _) => "explain,json".into(),
+        (Format::Text, None) => "explain".into(),
+        (Format::Text, Some(current)) => {
+            let mut value = OsString::from("explain,");
+            value.push(current);
+            value
         }
-        Format::Text => {}
     }
 }
 
@@ -169,10 +177,10 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
                  {copied} copied by the kernel"
             );
             if rendezvous > 0 {
-                text += &format!("; {rendezvous} messages fetched from its memory");
+                text += &format!("; {rendezvous} rendezvous sends copied by their receivers");
             }
             if fetched > 0 {
-                text += &format!("; it fetched {fetched} from memory of others that it mapped");
+                text += &format!("; {fetched} rendezvous sends of peers copied from mapped memory");
             }
             text.push('\n');
         }
@@ -212,6 +220,15 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_topics_are_explained_whatever_the_user_logs() {
+        for (current, expected) in [("", "explain"), ("calls", "explain,calls"), ("0", "explain,0")] {
+            assert_eq!(topics(Format::Text, Some(current.into())), expected);
+        }
+        assert_eq!(topics(Format::Text, None), "explain");
+        assert_eq!(topics(Format::Json, Some("calls".into())), "explain,json");
+    }
 
     #[test]
     fn reports_become_sentences() {

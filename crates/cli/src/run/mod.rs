@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// requests use them; both: `--explain=json,strict`.
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "text", value_delimiter = ',')]
     explain: Vec<explain::Word>,
-    /// Refuse what hardware would refuse, also on this host: queue depths, path MTU, missing GRH, locked memory; `--strict=connectx-6` heeds
+    /// Refuse what hardware would refuse, also on this host: queue depths, path MTU, missing GRH, locked memory; `--strict=connectx-6` applies
     /// the limits of that NIC too.
     #[arg(long, value_name = "DEVICE", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = strict_names())]
     strict: Option<String>,
@@ -88,6 +88,10 @@ pub(crate) struct Args {
     /// Show the device's files by LD_PRELOAD instead of a mount namespace.
     #[arg(long)]
     no_namespace: bool,
+    /// Preload this library into the program, before ferroce's libibverbs and after what LD_PRELOAD lists; may be repeated. LD_PRELOAD
+    /// is for `ferroce` too, which cannot load a library that needs ferroce's libibverbs.
+    #[arg(long, value_name = "LIBRARY", value_parser = parse_preload)]
+    preload: Vec<OsString>,
     #[command(flatten)]
     faults: FaultArgs,
     /// Program to run, with its arguments.
@@ -135,6 +139,25 @@ fn parse_congestion(text: &str) -> Result<String, String> {
     ferroce_nic::parse_congestion(text).map(|_| text.to_owned())
 }
 
+/// A library to preload, absolute because the program may have another current directory. A name without a slash is searched by the loader.
+fn parse_preload(text: &str) -> Result<OsString, String> {
+    if text.is_empty() || text.contains([':', ' ']) {
+        return Err("LD_PRELOAD cannot list a name that is empty or contains a colon or a space; make a link to it with another name".into());
+    }
+    if !text.contains('/') {
+        return Ok(text.into());
+    }
+    let path = std::path::absolute(text).map_err(|error| error.to_string())?;
+    match path.to_string_lossy().contains([':', ' ']) {
+        _ if !path.is_file() => Err("there is no such file".into()),
+        true => Err(format!(
+            "LD_PRELOAD cannot list {}, which contains a colon or a space; make a link to it with another name",
+            path.display()
+        )),
+        false => Ok(path.into_os_string()),
+    }
+}
+
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let libraries = Libraries::find()?;
@@ -152,7 +175,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let stage = Stage::set(args.no_namespace, &Files { sys: &sys, libraries: &libraries })?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
-    stage.apply_to(&mut command);
+    stage.apply_to(&mut command, &args.preload);
     command.envs(faults.map(|value| (FAULTS_VARIABLE, value)));
     if !args.addr.is_empty() {
         let list: Vec<String> = args.addr.iter().map(IpAddr::to_string).collect();
@@ -252,10 +275,12 @@ impl Stage {
         Ok(Stage { folder, preload, shown: Some(shown) })
     }
 
-    fn apply_to(&self, command: &mut Command) {
+    /// Sets the variables of the program. `preload` are libraries to load before ours.
+    fn apply_to(&self, command: &mut Command, preload: &[OsString]) {
         command.env("LD_LIBRARY_PATH", before(self.folder.as_os_str(), "LD_LIBRARY_PATH", ":"));
         // A library that the user preloads to observe verbs must be found before ours.
-        command.env("LD_PRELOAD", after(&self.preload, "LD_PRELOAD", ":"));
+        let own: Vec<&OsStr> = preload.iter().chain([&self.preload]).map(OsString::as_os_str).collect();
+        command.env("LD_PRELOAD", after(&own.join(OsStr::new(":")), "LD_PRELOAD", ":"));
         command.env("ASAN_OPTIONS", before(OsStr::new(ASAN_OPTION), "ASAN_OPTIONS", ":"));
         if std::env::var_os(NCCL_GIN.0).is_none() {
             command.env(NCCL_GIN.0, NCCL_GIN.1);
@@ -330,6 +355,18 @@ mod tests {
         assert_eq!(strict("run --strict -- x"), Ok(Some("1".to_owned())));
         assert_eq!(strict("run --strict=connectx-6 x"), Ok(Some("connectx-6".to_owned())));
         assert!(strict("run --strict=connectx-9 -- x").is_err_and(|error| error.contains("connectx-6")));
+    }
+
+    #[test]
+    fn libraries_to_preload_are_files_that_the_loader_can_list() {
+        let preload = |line: &str| parse(line).map(|args| args.preload);
+        assert_eq!(
+            preload("run --preload /bin/sh --preload libx.so -- x"),
+            Ok(vec!["/bin/sh".into(), "libx.so".into()])
+        );
+        assert!(preload("run --preload ./no.so x").is_err_and(|error| error.contains("no such file")));
+        assert!(preload("run --preload a:b x").is_err_and(|error| error.contains("colon")));
+        assert!(preload("run --preload= x").is_err_and(|error| error.contains("empty")));
     }
 
     #[test]

@@ -16,6 +16,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+/// The source of our mounts, as /proc/PID/mountinfo lists it.
+const SOURCE: &str = "ferroce";
+
 /// The files that a program needs before it starts.
 pub(crate) struct Files<'a> {
     pub(crate) sys: &'a SysTree,
@@ -121,11 +124,20 @@ fn mount_files(files: &Files<'_>) -> Result<PathBuf, Refused> {
     }
 }
 
+/// Whether a process, by its /proc/PID/mountinfo, is in a mount namespace that [`enter`] prepared. It is so from the first of the
+/// two mounts on.
+pub(super) fn is_prepared(mountinfo: &str) -> bool {
+    mountinfo.lines().any(|line| {
+        let Some((mount, source)) = line.split_once(" - ") else { return false };
+        mount.split(' ').nth(4) == Some(CLASSES) && source.split(' ').take(2).eq(["tmpfs", SOURCE])
+    })
+}
+
 /// Covers `folder` with a file system that shows its entries, and lets `fill` create ours there.
 fn cover(folder: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let below = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let entries: Vec<_> = std::fs::read_dir(folder)?.collect::<io::Result<_>>()?;
-    rustix::mount::mount("ferroce", folder, "tmpfs", MountFlags::NOSUID, Some(c"mode=0755,size=4m"))?;
+    rustix::mount::mount(SOURCE, folder, "tmpfs", MountFlags::NOSUID, Some(c"mode=0755,size=4m"))?;
     let fill_folder = || -> io::Result<()> {
         let below = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
         // They exist already if a program below `ferroce run` starts `ferroce run`.
@@ -211,6 +223,17 @@ mod tests {
         assert!(has_capability(status, CAP_NET_ADMIN) && has_capability(status, 21));
         assert!(!has_capability(status, 11) && !has_capability("", CAP_NET_ADMIN));
         assert!(!has_capability("CapPrm:\t0000000000001000\nCapEff:\t0\n", CAP_NET_ADMIN));
+    }
+
+    #[test]
+    fn our_mounts_are_marked() {
+        let ours = "91 80 0:50 / /sys/class rw,nosuid,relatime - tmpfs ferroce rw,size=4096k,mode=755";
+        assert!(is_prepared(&format!("80 1 8:1 / / rw shared:1 - ext4 /dev/sda rw\n{ours}\n")));
+        for other in
+            [ours.replace("tmpfs ferroce", "tmpfs tmpfs"), ours.replace("/sys/class", "/etc"), String::new()]
+        {
+            assert!(!is_prepared(&other), "{other}");
+        }
     }
 
     #[test]

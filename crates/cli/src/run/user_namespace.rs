@@ -4,6 +4,7 @@
 //! access each other's memory only within one such namespace, and local peers depend on that. A program therefore
 //! joins the namespace of a running program of the same user, if there is one, instead of making its own.
 
+use super::namespace;
 use ferroce_os::random;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -76,7 +77,8 @@ pub(super) fn join(uid: u32, gid: u32) -> Join {
     if joined { Join::Joined } else { Join::NoneRunning }
 }
 
-/// The user namespace of a process, if `ferroce run` made it for this user.
+/// The user namespace of a process, if `ferroce run` made it for this user. Others make such namespaces, too, and may end their
+/// processes together: `ferroce fabric live` and bubblewrap. Ours have a process with our mounts.
 fn namespace_of(process: &Path, own: u64, uid: u32, gid: u32) -> Option<OwnedFd> {
     let is_ours = process.metadata().ok()?.uid() == uid;
     let maps_only = |file: &str, id: u32| {
@@ -84,6 +86,9 @@ fn namespace_of(process: &Path, own: u64, uid: u32, gid: u32) -> Option<OwnedFd>
         map.split_whitespace().eq([id.to_string().as_str(), id.to_string().as_str(), "1"])
     };
     if !is_ours || !maps_only("uid_map", uid) || !maps_only("gid_map", gid) {
+        return None;
+    }
+    if !namespace::is_prepared(&std::fs::read_to_string(process.join("mountinfo")).ok()?) {
         return None;
     }
     let namespace = File::open(process.join("ns/user")).ok()?;

@@ -266,8 +266,9 @@ impl Pairer {
     }
 
     fn vote(&mut self, key: (IpAddr, IpAddr, Psn), flow: usize) {
-        let candidates = self.requests.iter_mut().find_map(|generation| generation.get_mut(&key));
-        let Some(candidates) = candidates.filter(|candidates| !candidates.is_empty()) else { return };
+        // An emptied list does not hide the requests of the older generation.
+        let mut lists = self.requests.iter_mut().filter_map(|generation| generation.get_mut(&key));
+        let Some(candidates) = lists.find(|candidates| !candidates.is_empty()) else { return };
         let has_other = candidates.iter().any(|&candidate| candidate != flow);
         let votes = &mut self.flows[flow].votes;
         let mut weight = 1.0;
@@ -436,5 +437,36 @@ impl Plan {
                 other.map_or(if is_loopback { flow.seen } else { SeenAt::default() }, |other| other.seen),
             ],
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The votes for flow 0 in the newer generation are used up. The older one has a request of flow 1 with the same PSN.
+    #[test]
+    fn an_emptied_list_does_not_hide_older_requests() {
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let key = (here, here, Psn::new(7));
+        let mut pairer = Pairer::default();
+        for qpn in 1..=2 {
+            let key = FlowKey { src: here, dst: here, dest_qpn: qpn, src_qpn: None };
+            let seen = SeenAt::default();
+            let votes = Vec::new();
+            pairer.flows.push(Flow {
+                key,
+                service: Service::Rc,
+                packets: 0,
+                complaints: 0,
+                mtu: None,
+                seen,
+                votes,
+            });
+        }
+        pairer.requests = [HashMap::from([(key, Vec::new())]), HashMap::from([(key, vec![1])])];
+        pairer.vote(key, 0);
+        assert_eq!(pairer.flows[0].votes, [(1, 1.0)]);
+        assert!(pairer.requests[1][&key].is_empty(), "it counts as answered");
     }
 }

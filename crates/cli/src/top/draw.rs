@@ -317,7 +317,7 @@ fn detail(open: &mut Open, colours: bool, area: Rect, buffer: &mut Buffer) {
     let events = snapshot.objects.history.as_ref().unwrap_or(&none);
     let title = match (&snapshot.objects.history, snapshot.now_ns) {
         (None, 0) => "Its process is of a version that keeps no events.".to_owned(),
-        (None, _) => "Asking for its events …".to_owned(),
+        (None, _) => "Requesting its events …".to_owned(),
         (Some(_), _) => {
             format!("Last {}, the newest first:", counted(events.len() as u64, "event", "events"))
         }

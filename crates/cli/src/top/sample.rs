@@ -1,6 +1,6 @@
 //! One sample of all processes, and what changed since the one before.
 
-use crate::counters::{Report, drops};
+use crate::counters::{Report, ReportTime, drops};
 use ferroce_nic::QpReport;
 use ferroce_nic::inspect::{self, Snapshot};
 use serde::Serialize;
@@ -93,7 +93,8 @@ impl Sampler {
 impl Device {
     fn since(before: Option<&Snapshot>, snapshot: Snapshot) -> Device {
         // The counters of a device that was opened again begin at zero.
-        let before = before.filter(|before| before.uptime_ms <= snapshot.uptime_ms);
+        let time = ReportTime::of(&snapshot);
+        let before = before.filter(|before| !time.is_reopened_since(ReportTime::of(before)));
         let seconds = before.map_or(0.0, |before| seconds_between(before, &snapshot));
         let per_second = |then: u64, now: u64| match seconds > 0.0 {
             true => now.saturating_sub(then) as f64 / seconds,

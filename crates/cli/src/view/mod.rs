@@ -73,7 +73,7 @@ retries, drops by reason, completion queues, memory and connections, with plots 
 pair for its last hundred events. A process that runs under `ferroce run --capture x.pcapng` or `--timeline x.html` also has its
 packet timeline, live. A process pays nothing while no page asks.
 
-The address holds a random token. Who knows it can read the page, so do not pass it on.";
+The address holds a random token. Anyone with the address can read the page; keep it private.";
 
 /// Serves until a signal ends it.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {

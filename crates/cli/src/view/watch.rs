@@ -48,7 +48,7 @@ impl Watch {
             && let Some(mut now) = Report::of(inspect::whole(Some((id.slot, id.qpn))))
                 .devices
                 .into_iter()
-                .find(|d| d.slot == id.slot)
+                .find(|device| (device.pid, device.slot) == (id.pid, id.slot))
         {
             device.snapshot.objects.history = now.objects.history.take();
         }

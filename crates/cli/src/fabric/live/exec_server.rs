@@ -7,6 +7,7 @@ use super::exec::{MAX_REQUEST, NAME, STREAMS, outer_name};
 use super::launch::{Starter, exit_status};
 use crate::child;
 use crate::failure::Failure;
+use crate::http::is_passing;
 use crate::program;
 use crate::sockopt::peer_uid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,6 +29,8 @@ use std::time::Duration;
 const MAX_COMMANDS: usize = 256;
 /// How long a caller may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after a connection that could not be accepted.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// How long a command may take to end after its caller.
 const TERM_TIMEOUT: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
@@ -58,7 +61,16 @@ pub(super) fn start<'scope, 'env>(
                 return;
             }
             for (listener, _) in listeners.iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty()) {
-                let Ok((caller, _)) = listener.accept() else { continue };
+                let caller = match listener.accept() {
+                    Ok((caller, _)) => caller,
+                    Err(error) => {
+                        // Without descriptors the caller stays in the queue, and `poll` would return at once, forever.
+                        if is_passing(&error) {
+                            std::thread::sleep(RETRY_AFTER);
+                        }
+                        continue;
+                    }
+                };
                 if running.fetch_add(1, Ordering::Relaxed) >= MAX_COMMANDS {
                     running.fetch_sub(1, Ordering::Relaxed);
                     answer(

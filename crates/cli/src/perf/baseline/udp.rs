@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) const SPINS_PER_LOOK: u32 = 1024;
 /// A datagram without an answer after this time is lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
+/// The test ends after this many losses without an arrival in between.
 const LOST_IN_A_ROW: u32 = 5;
 
 /// Client.
@@ -48,7 +49,7 @@ pub(crate) fn serve(
     control.send(&Reply::Started)?;
     let mut message = vec![0; params.size as usize + 1];
     let mut received = 0;
-    let mut spins = 0;
+    let mut spins = 0_u32;
     loop {
         match socket.recv(&mut message) {
             Ok(length) => {
@@ -57,9 +58,9 @@ pub(crate) fn serve(
                 let _ = socket.send(&message[..length]);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                spins += 1;
+                spins = spins.wrapping_add(1);
                 single_core.yield_core();
-                if spins % SPINS_PER_LOOK == 0 && control.has_news() {
+                if spins.is_multiple_of(SPINS_PER_LOOK) && control.has_news() {
                     break;
                 }
             }
@@ -80,13 +81,13 @@ fn exchange(
     for _ in 0..LOST_IN_A_ROW {
         socket.send(message).map_err(broken)?;
         let start = Instant::now();
-        for spins in 1u32.. {
+        for spins in 1u64.. {
             match socket.recv(answer) {
                 Ok(length) if length == message.len() => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     single_core.yield_core();
-                    if spins % SPINS_PER_LOOK == 0 && start.elapsed() > LOST_AFTER {
+                    if spins.is_multiple_of(u64::from(SPINS_PER_LOOK)) && start.elapsed() > LOST_AFTER {
                         break;
                     }
                 }

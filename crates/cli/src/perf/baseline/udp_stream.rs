@@ -35,7 +35,8 @@ const WINDOWS: std::ops::RangeInclusive<u64> = (64 << 10)..=(1 << 20);
 const BYTES_PER_ANSWER: u64 = 128 << 10;
 /// Bytes without a report after this time are lost.
 const LOST_AFTER: Duration = Duration::from_millis(100);
-const LOST_WINDOWS: u32 = 20;
+/// The test ends after this many losses without an arrival in between.
+const LOST_IN_A_ROW: u32 = 20;
 
 /// Client.
 pub(crate) fn run(
@@ -59,7 +60,7 @@ pub(crate) fn run(
         sent: 0,
         arrived: 0,
         lost_bytes: 0,
-        lost: 0,
+        lost_in_a_row: 0,
     };
     sender.stream(Limit::Time(budget.warm_up))?;
     let (start, before) = (Instant::now(), sender.arrived);
@@ -124,8 +125,8 @@ struct Sender {
     sent: u64,
     arrived: u64,
     lost_bytes: u64,
-    /// Windows that were lost.
-    lost: u32,
+    /// Windows that were lost since the last report of more bytes.
+    lost_in_a_row: u32,
 }
 
 impl Sender {
@@ -157,7 +158,10 @@ impl Sender {
         while self.sent - (self.arrived + self.lost_bytes).min(self.sent) > most {
             match self.socket.recv(&mut answer) {
                 Ok(8) => {
-                    self.arrived = self.arrived.max(u64::from_be_bytes(answer));
+                    let arrived = u64::from_be_bytes(answer);
+                    if arrived > self.arrived {
+                        (self.arrived, self.lost_in_a_row) = (arrived, 0);
+                    }
                     since = None;
                 }
                 Ok(_) => {}
@@ -180,11 +184,43 @@ impl Sender {
     /// Counts the bytes in flight as lost.
     fn count_as_lost(&mut self) -> Result<(), Failure> {
         self.lost_bytes = self.sent - self.arrived;
-        self.lost += 1;
-        if self.lost < LOST_WINDOWS {
+        self.lost_in_a_row += 1;
+        if self.lost_in_a_row < LOST_IN_A_ROW {
             return Ok(());
         }
-        Err(Failure::new(format!("packets of the {} bytes in flight were lost {LOST_WINDOWS} times", self.window))
+        Err(Failure::new(format!("packets of the {} bytes in flight were lost {LOST_IN_A_ROW} times in a row", self.window))
             .advise("A firewall between the machines may drop UDP, or the receive buffer (net.core.rmem_max) is small"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_count_only_in_a_row() {
+        let [socket, receiver] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+        socket.connect(receiver.local_addr().expect("bound")).expect("loopback");
+        receiver.connect(socket.local_addr().expect("bound")).expect("loopback");
+        let mut sender = Sender {
+            socket,
+            single_core: SingleCore::ignored(),
+            bytes: Vec::new(),
+            run_bytes: PACKET,
+            window: 1,
+            sent: 0,
+            arrived: 0,
+            lost_bytes: 0,
+            lost_in_a_row: 0,
+        };
+        for round in 1..=3_u64 {
+            sender.sent += 2;
+            (1..LOST_IN_A_ROW).for_each(|_| sender.count_as_lost().expect("too few in a row"));
+            sender.sent += 1;
+            receiver.send(&(3 * round).to_be_bytes()).expect("loopback");
+            sender.wait(0).expect("all have arrived");
+        }
+        (1..LOST_IN_A_ROW).for_each(|_| sender.count_as_lost().expect("too few in a row"));
+        assert!(sender.count_as_lost().is_err_and(|failure| failure.what().contains("20 times in a row")));
     }
 }

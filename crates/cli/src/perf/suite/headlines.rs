@@ -139,15 +139,18 @@ fn memory(results: &Results) -> Option<Headline> {
     Some(Headline::new(name, figure(measured), figure(most), measured / most, Goal::AtMost(1.0)))
 }
 
-/// `None` unless all queue pairs worked.
+/// Always there: if the step failed, no queue pair counts as connected.
 fn connections(results: &Results) -> Option<Headline> {
-    let found = results.connections.as_ref()?;
-    let name = format!(
-        "RC queue pairs connected in {:.2} s and used in {:.2} s, of those wanted",
-        found.connect_s, found.traffic_s
-    );
-    let count = found.queue_pairs.to_string();
-    Some(Headline::new(name, count.clone(), count, 1.0, Goal::AtLeast(1.0)))
+    let (name, count) = match &results.connections {
+        Some(found) => {
+            let times = format!("connected in {:.2} s and used in {:.2} s", found.connect_s, found.traffic_s);
+            (format!("RC queue pairs {times}, of those requested"), found.queue_pairs)
+        }
+        None => ("RC queue pairs connected and used, of those requested".into(), 0),
+    };
+    let requested = results.requested_queue_pairs;
+    let ratio = f64::from(count) / f64::from(requested);
+    Some(Headline::new(name, count.to_string(), requested.to_string(), ratio, Goal::AtLeast(1.0)))
 }
 
 fn gigabytes(rate: f64) -> String {

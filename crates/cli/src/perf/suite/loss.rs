@@ -7,6 +7,7 @@ use super::super::stats::Bandwidth;
 use super::super::test::Test;
 use super::peer::Peer;
 use crate::failure::Failure;
+use crate::faults::{FAULTS_VARIABLE, FaultArgs};
 use crate::sizes::format_size;
 use crate::wire::WireChoice;
 use serde::Serialize;
@@ -48,6 +49,13 @@ pub(crate) fn run(args: &LossArgs) -> Result<(), Failure> {
         .advise(
             "Lose packets below TCP instead, for example with `tc qdisc add dev lo root netem loss 1%`",
         ));
+    }
+    // The side without faults would have them, too.
+    if let Some(exported) = FaultArgs::default().or_environment()? {
+        return Err(Failure::usage(format!(
+            "{FAULTS_VARIABLE}={exported} is set, and `perf loss` compares with a run without faults"
+        ))
+        .advise(format!("Unset {FAULTS_VARIABLE}, and use options such as --loss 1%")));
     }
     let faults = args.faults.to_variable()?.unwrap_or(ONE_PERCENT.into());
     let budget = Budget {

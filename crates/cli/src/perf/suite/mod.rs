@@ -46,7 +46,8 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
     if !args.no_report {
         try_report(&args.report).map_err(|error| no_report(&args.report, error))?;
     }
-    let (mut results, start) = (Results::new(&plan, args.quick, args.faults.to_variable()?), Instant::now());
+    let (mut results, start) =
+        (Results::new(&plan, args.quick, args.faults.or_environment()?), Instant::now());
     if !results.machine.optimised {
         eprintln!(
             "ferroce perf: built without optimisation; use `cargo run --release -- perf` for figures that count."

@@ -88,6 +88,9 @@ pub(crate) struct Results {
     pub(crate) machine: Machine,
     /// The comparisons that matter most.
     pub(crate) headlines: Vec<Headline>,
+    /// The number of queue pairs that the step with very many connects.
+    #[serde(skip)]
+    pub(crate) requested_queue_pairs: u32,
     /// Very many queue pairs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connections: Option<Connections>,
@@ -116,6 +119,7 @@ impl Results {
             faults,
             machine: Machine::describe(),
             headlines: Vec::new(),
+            requested_queue_pairs: plan.queue_pairs,
             connections: None,
             loss: None,
             failures: Vec::new(),
@@ -279,6 +283,18 @@ mod tests {
         assert_eq!(results.headlines.len(), 6);
         assert!(results.headlines.iter().all(|headline| headline.reached));
         assert_eq!(results.first_error(), None);
+    }
+
+    #[test]
+    fn queue_pairs_are_compared_with_the_requested_number() {
+        let last = |results: &Results| headlines::of(results).pop().expect("a headline");
+        let mut results = examples::results();
+        results.requested_queue_pairs = 20_000;
+        let half = last(&results);
+        assert_eq!((half.measured.as_str(), half.against.as_str(), half.reached), ("10000", "20000", false));
+        results.connections = None;
+        let failed = last(&results);
+        assert!(failed.name.starts_with("RC queue pairs") && !failed.reached, "{failed:?}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) fn render(results: &Results) -> String {
     }
     for headline in &results.headlines {
         text.push(format!(
-            "{}: {} to {} = {:.2}\n  wanted {}, {}: {}",
+            "{}: {} to {} = {:.2}\n  goal {}, {}: {}",
             headline.name,
             headline.measured,
             headline.against,
