@@ -71,9 +71,11 @@ impl Cq {
     /// empty, the calling thread makes progress for the device: it receives and sends packets.
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
         let dispatch = &self.inner.dispatch;
-        let taken = self.take_plain(out)?;
-        if taken > 0 {
-            return Ok(taken);
+        if dispatch.any_plain.load(Ordering::Acquire) {
+            let taken = self.take_plain(out)?;
+            if taken > 0 {
+                return Ok(taken);
+            }
         }
         loop {
             let (mut older, most) = (0, out.len());
@@ -85,7 +87,7 @@ impl Cq {
             let polled = self.inner.nic.poll_each(most, take).map_err(Error::in_call("poll_cq"))?;
             if polled == 0 {
                 // Another thread may have stored some meanwhile.
-                return self.take_plain(out);
+                return if dispatch.any_plain.load(Ordering::Acquire) { self.take_plain(out) } else { Ok(0) };
             }
             let all_plain = out[..polled].iter().all(|c| c.wr_id & OWNED == 0);
             let plain = if all_plain { polled } else { self.deliver_owned(&mut out[..polled]) };
@@ -152,11 +154,9 @@ impl Cq {
     }
 
     /// Takes stored plain completions, oldest first, and returns their number.
+    #[cold]
     fn take_plain(&self, out: &mut [Completion]) -> Result<usize, Error> {
         let dispatch = &self.inner.dispatch;
-        if !dispatch.any_plain.load(Ordering::Acquire) {
-            return Ok(0);
-        }
         self.inner.device.check_ours("poll_cq")?;
         Ok(dispatch.take_stored(&mut dispatch.undelivered.lock(), out))
     }
