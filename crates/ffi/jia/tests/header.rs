@@ -1,6 +1,5 @@
 //! The macros of include/jia.h, in a C program without the library.
 
-use std::path::Path;
 use std::process::Command;
 
 const PROGRAM: &str = r#"
@@ -28,7 +27,8 @@ int main(void)
 /// The library refuses numbers beyond its last flag, so the macro must not reuse one.
 #[test]
 fn no_two_pauses_share_a_flag() {
-    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let scratch = std::env::temp_dir().join(format!("jia-pauses-{}", std::process::id()));
+    std::fs::create_dir(&scratch).expect("a folder of our own");
     let [source, program] = ["jia-pauses.c", "jia-pauses"].map(|name| scratch.join(name));
     std::fs::write(&source, PROGRAM).expect("the folder for tests can be written");
     let mut cc = Command::new("cc");
@@ -38,4 +38,5 @@ fn no_two_pauses_share_a_flag() {
     };
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(Command::new(&program).status().expect("the program runs").success());
+    std::fs::remove_dir_all(scratch).expect("our own folder");
 }
