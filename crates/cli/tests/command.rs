@@ -64,7 +64,10 @@ fn an_unreachable_address_gets_no_advice_to_start_a_server() {
     // The broadcast address: the kernel refuses to connect to it, whatever the machine has.
     let found = outcome(&mut ferroce("perf tcp-lat 255.255.255.255 -p 1"));
     assert_eq!(found.code, 1);
-    assert!(found.stderr.contains("This machine has no route to it") && !found.stderr.contains("Start it"), "{found:?}");
+    assert!(
+        found.stderr.contains("This machine has no route to it") && !found.stderr.contains("Start it"),
+        "{found:?}"
+    );
 }
 
 #[test]

@@ -405,8 +405,9 @@ fn prepare(at: &Path) -> Vec<Book> {
     let tools = at.join("tools");
     std::fs::create_dir_all(&tools).expect("a folder of our own");
     let own = std::env::current_exe().expect("this test");
-    // A further word is one more filter to libtest, which changes nothing, and an argument to the program.
-    let start = format!("exec {} --exact rust_program --nocapture", own.display());
+    // With one thread, libtest prints the test's name before the program's first line. A further word is one more filter to libtest,
+    // which changes nothing, and an argument to the program.
+    let start = format!("exec {} --exact rust_program --nocapture --test-threads=2", own.display());
     let cargo = format!(
         "#!/bin/sh\ncase $1 in\nrun) {start} $4 ;;\nbuild) mkdir -p target/debug && \
          printf '#!/bin/sh\\n{start}\\n' >target/debug/main-rust && chmod +x target/debug/main-rust ;;\nesac\n"
