@@ -18,6 +18,11 @@ use std::sync::Arc;
 /// would free a buffer that the NIC still uses.
 pub(crate) const OWNED: u64 = 1 << 63;
 
+/// Whether a completion is of a work request that owns a buffer.
+pub(crate) fn is_owned(completion: &Completion) -> bool {
+    completion.wr_id & OWNED != 0
+}
+
 /// The queue that a buffer is posted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {

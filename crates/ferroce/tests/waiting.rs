@@ -243,6 +243,35 @@ fn many_threads_post_on_one_queue_pair() {
 }
 
 #[test]
+fn a_waiter_leaves_the_completions_of_others_in_the_queue() {
+    watched(|| {
+        let Pair { a, b } = Pair::rc(V4);
+        let cq = a.device.create_cq(3).unwrap();
+        let (from, to) = (a.pd.rc(&cq).create().unwrap(), b.pd.rc(&b.cq).create().unwrap());
+        join(&from, &to);
+        let region = b.open_region(8);
+        let target = region.remote();
+        let owned = || {
+            drop(to.recv(b.pd.buffer(8).unwrap()).unwrap());
+            from.send(a.pd.buffer(8).unwrap()).unwrap()
+        };
+        for n in 1..=2 {
+            from.write_inline(n, b"1", target).unwrap();
+            owned().wait().unwrap();
+        }
+        assert_eq!([next(&cq).wr_id, next(&cq).wr_id], [1, 2]);
+
+        // They fill it as if nobody had polled.
+        for n in 3..=5 {
+            from.write_inline(n, b"3", target).unwrap();
+        }
+        let error = owned().settle().unwrap_err();
+        assert!(matches!(error.refusal(), Some(ferroce::Refusal::CqOverrun { depth: 3 })), "{error}");
+        assert_eq!([3, 4, 5].map(|_| next(&cq).wr_id), [3, 4, 5]);
+    });
+}
+
+#[test]
 fn a_dropped_ticket_stops_nothing() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);

@@ -57,6 +57,22 @@ fn stamps_come_with_their_completions() {
 }
 
 #[test]
+fn a_poll_for_some_completions_takes_their_stamps_alone() {
+    let nic = open("127.91.4.4");
+    let cq = nic.create_cq(64, None, 0).unwrap();
+    cq.stamp_completions();
+    let _first = exchange(&nic, &cq, 3);
+    let between = nic.raw_clock_ns();
+    let second = exchange(&nic, &cq, 2);
+    let mut some = [Completion::default(); 8];
+    let n = cq.poll_selected(&mut some, |completion| completion.qpn == second.qpn()).unwrap();
+    assert_eq!(some[..n].iter().map(|c| c.wr_id).collect::<Vec<_>>(), [0, 1]);
+    let (done, stamps) = poll_stamped(&cq, 3);
+    assert_eq!(done.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [0, 1, 2]);
+    assert!(stamps.iter().all(|stamp| stamp.raw_ns <= between), "{stamps:?} {between}");
+}
+
+#[test]
 fn a_plain_poll_and_a_destroyed_queue_pair_take_their_stamps_along() {
     let nic = open("127.91.4.2");
     let cq = nic.create_cq(64, None, 0).unwrap();

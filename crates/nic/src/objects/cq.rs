@@ -80,25 +80,39 @@ impl Cq {
     /// The same, with the time of each completion: see [`Cq::stamp_completions`]. Fills at most `stamps.len()` stamps.
     #[inline] // as `poll_into`
     pub fn poll_stamped(&self, out: &mut [Completion], stamps: &mut [Stamp]) -> Result<usize, Error> {
-        self.poll_into(out.len(), stamps, |i, completion| out[i] = completion)
+        let most = out.len();
+        self.poll_into(
+            most,
+            |core| core.take(most, stamps, &mut |i, completion| out[i] = completion),
+            |_| true,
+        )
     }
 
     /// The same, but passes each completion with its index to `each`, for callers with their own completion type. The queue is locked
     /// meanwhile.
-    pub fn poll_each(&self, most: usize, each: impl FnMut(usize, Completion)) -> Result<usize, Error> {
-        self.poll_into(most, &mut [], each)
+    pub fn poll_each(&self, most: usize, mut each: impl FnMut(usize, Completion)) -> Result<usize, Error> {
+        self.poll_into(most, |core| core.take(most, &mut [], &mut each), |_| true)
+    }
+
+    /// The same for the completions that `is_mine` selects; the others stay in the queue, in their order.
+    pub fn poll_selected(
+        &self,
+        out: &mut [Completion],
+        is_mine: impl Fn(&Completion) -> bool,
+    ) -> Result<usize, Error> {
+        self.poll_into(out.len(), |core| core.take_selected(out, &is_mine), &is_mine)
     }
 
     #[inline(always)] // a poll that finds completions should cost little more than copying them
     fn poll_into(
         &self,
         most: usize,
-        stamps: &mut [Stamp],
-        mut each: impl FnMut(usize, Completion),
+        mut take: impl FnMut(&CqCore) -> usize,
+        is_mine: impl Fn(&Completion) -> bool,
     ) -> Result<usize, Error> {
-        let n = self.core.take(most, stamps, &mut each);
+        let n = take(&self.core);
         if n == 0 && most > 0 {
-            return self.drive_and_take(most, stamps, &mut each);
+            return self.drive_and_take(take, is_mine);
         }
         self.each_context(|engine| {
             engine.activity.polled();
@@ -131,15 +145,14 @@ impl Cq {
     #[inline(never)]
     fn drive_and_take(
         &self,
-        most: usize,
-        stamps: &mut [Stamp],
-        each: &mut impl FnMut(usize, Completion),
+        mut take: impl FnMut(&CqCore) -> usize,
+        is_mine: impl Fn(&Completion) -> bool,
     ) -> Result<usize, Error> {
         self.nic.alive()?;
         self.each_context(|engine| engine.drive_for_poller(false));
-        let n = self.core.take(most, stamps, each);
+        let n = take(&self.core);
         if n == 0 {
-            self.core.check_overrun()?;
+            self.core.check_overrun(is_mine)?;
         }
         Ok(n)
     }

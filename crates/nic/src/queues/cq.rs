@@ -42,7 +42,7 @@ pub struct Moderation {
 
 struct State {
     ring: VecDeque<Completion>,
-    /// Completions that were polled so far.
+    /// Completions that were polled so far while they were the oldest.
     polled: u64,
     /// One for each entry of the ring if `stamping`, else none.
     stamps: VecDeque<Stamp>,
@@ -303,6 +303,33 @@ impl CqCore {
         n
     }
 
+    /// Takes the oldest completions that `is_mine` selects, as many as `out` holds, and returns their number. The others keep their order.
+    pub(crate) fn take_selected(
+        &self,
+        out: &mut [Completion],
+        is_mine: impl Fn(&Completion) -> bool,
+    ) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut state = self.state.lock();
+        let (mut n, mut at) = (0, 0);
+        while let Some(&completion) = state.ring.get(at).filter(|_| n < out.len()) {
+            if !is_mine(&completion) {
+                at += 1;
+                continue;
+            }
+            self.watch.iter().for_each(|watch| watch.polled(&completion));
+            state.ring.remove(at);
+            state.stamps.remove(at);
+            state.polled += u64::from(at == 0);
+            out[n] = completion;
+            n += 1;
+        }
+        self.waiting.store(state.ring.len(), Ordering::Release);
+        n
+    }
+
     /// Handles stamps and the watch for the first `n` completions.
     #[cold]
     #[inline(never)]
@@ -319,12 +346,13 @@ impl CqCore {
         }
     }
 
-    pub(crate) fn check_overrun(&self) -> Result<(), Error> {
+    /// Returns an error if the queue has overrun and holds no completion that `is_mine` selects.
+    pub(crate) fn check_overrun(&self, is_mine: impl Fn(&Completion) -> bool) -> Result<(), Error> {
         if !self.overrun.load(Ordering::Relaxed) {
             return Ok(());
         }
         let state = self.state.lock();
-        if state.ring.is_empty() { Err(Error::CqOverrun { depth: state.depth }) } else { Ok(()) }
+        if state.ring.iter().any(is_mine) { Ok(()) } else { Err(Error::CqOverrun { depth: state.depth }) }
     }
 
     /// Entries it holds.
