@@ -312,7 +312,7 @@ MISTAKE(remote_write_without_local_write)
 /* A region is deregistered while a memory window is bound to it.
  *
  * shows: ibv_dereg_mr: EBUSY
- * says: refused: ibv_dereg_mr: the memory region is still in use by memory windows
+ * says: refused: ibv_dereg_mr: the memory region is still in use by 1 memory window
  */
 MISTAKE(deregister_under_window)
 {

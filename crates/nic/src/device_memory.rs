@@ -93,7 +93,7 @@ impl DeviceMemory {
     pub fn free(self: Arc<Self>) -> Result<(), (Arc<DeviceMemory>, Error)> {
         match Arc::try_unwrap(self) {
             Ok(_) => Ok(()),
-            Err(used) => Err((used, Error::Busy { what: "the device memory", by: "memory regions" })),
+            Err(used) => Err((used, Error::Busy { what: "the device memory", by: "memory regions".into() })),
         }
     }
 }

@@ -99,7 +99,7 @@ impl Nic {
         Nic::over(Arc::new(NicInner {
             engine,
             more: MoreContexts::new(&config),
-            watch: (config.watch && config.wire == Wire::Roce).then(WatchedNic::new),
+            watch: config.watch.then(WatchedNic::new),
             config,
             limits,
             window_bytes,

@@ -152,6 +152,33 @@ fn nothing_gets_in_after_a_second_accept() {
     assert_eq!(cm_support::completion(&client.cq).wr_id, 2);
 }
 
+/// No other connection of the queue pair opens it meanwhile, whether this end requests or accepts that one.
+#[test]
+fn nothing_gets_in_through_another_connection_of_the_queue_pair() {
+    let (client, server) = (end("127.44.9.1", Some(1)), end("127.44.9.2", Some(1)));
+    let [(id, qp), (_their_id, their_qp)] = unconfirmed(&client, &server, "127.44.9.2:0");
+    their_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+    let wrong_state = |outcome: Result<(), Error>| {
+        let refused = outcome.unwrap_err();
+        assert!(matches!(refused, Error::Cm(CmRefusal::WrongState { .. })), "{refused}");
+    };
+    let elsewhere = client.listener("127.44.9.1:0", 8);
+    let outgoing = server.routed(PortSpace::Tcp, elsewhere.local_addr().unwrap());
+    wrong_state(outgoing.connect(CmTransport::Rc, &param(&their_qp, b"")));
+    let listener = server.listener("127.44.9.2:0", 8);
+    let (second, second_qp) = (client.routed(PortSpace::Tcp, listener.local_addr().unwrap()), client.qp());
+    second.connect(CmTransport::Rc, &param(&second_qp, b"")).unwrap();
+    let request = server.next(CmEventKind::ConnectRequest);
+    wrong_state(request.id.accept(&param(&their_qp, b"")));
+    cm_support::post(&qp);
+    cm_support::wait_until(|| server.nic.counters().drops["wrong_state"] > 0);
+    assert_eq!(server.nic.counters().completions, 0);
+    id.establish().unwrap();
+    server.next(CmEventKind::Established);
+    assert_eq!(cm_support::completion(&server.cq).wr_id, 1);
+    assert_eq!(cm_support::completion(&client.cq).wr_id, 2);
+}
+
 /// The same for memory: a peer on this host needs no packet to write, and must not write either.
 #[test]
 fn nothing_is_written_before_the_confirmation() {

@@ -138,6 +138,28 @@ fn pages_that_are_read_only_get_no_right_to_write() {
     drop(region);
 }
 
+/// The slot of a deregistered region may belong to another one, which a late call must not change.
+#[test]
+fn a_deregistered_region_cannot_be_changed() {
+    let s = setup("127.91.3.22");
+    let (first, second) = (Pages::map(4096), Pages::map(4096));
+    let mut gone = first.register(&s.pd, OPEN).unwrap();
+    gone.deregister().unwrap();
+    let other = second.register(&s.pd, OPEN).unwrap();
+    // SAFETY: refused; the pages outlive the region.
+    let (modified, moved) = unsafe {
+        (
+            gone.modify(None, Some(Access::LOCAL_WRITE), None),
+            gone.retranslate(first.addr, first.len, first.addr as u64),
+        )
+    };
+    for refused in [gone.reregister(None, Some(Access::LOCAL_WRITE)), modified, moved] {
+        let text = refused.unwrap_err().to_string();
+        assert_eq!(text, "mr: the region is deregistered already, so it cannot be changed");
+    }
+    assert_eq!(s.write(second.addr as u64, other.rkey(), 100), WcStatus::Success);
+}
+
 #[test]
 fn modify_keeps_the_keys_and_changes_the_rest() {
     let mut s = setup("127.91.3.2");

@@ -10,7 +10,6 @@ use ferroce_proto::cm::{
     Accept, Answer, CmError, CommId, Connect, IpHeader, Query, RejectReason, ServiceId, SidrStatus,
 };
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl CmId {
     /// Requests a connection, or queries the datagram service, at the resolved destination. The outcome is an event:
@@ -38,10 +37,7 @@ impl CmId {
         let (response_timeout, max_retries) = (state.options.response_timeout, state.options.max_retries);
         let weak = Arc::downgrade(self);
         let secret = state.secret.as_ref();
-        if let Some((_, qp)) = self.service.engine.device.find_qp(param.qpn) {
-            // An earlier connection whose peer never proved its key may have left it shut.
-            qp.is_shut.store(false, Ordering::Relaxed);
-        }
+        let qp = self.service.engine.device.find_qp(param.qpn).map(|(_, qp)| qp);
         let comm = self.service.manage(|managed| {
             let private_data = &param.private_data[..];
             let comm = if self.is_datagram() {
@@ -66,7 +62,7 @@ impl CmId {
                     max_retries,
                     secret,
                 };
-                managed.cm.connect(&request, now())?
+                managed.connect(&request, qp)?
             };
             managed.ids.insert(comm, weak);
             Ok::<_, CmRefusal>(comm)
@@ -161,7 +157,10 @@ impl CmId {
         Ok(self.service.streams.as_ref())
     }
 
-    fn with_comm(&self, work: impl FnOnce(&mut Managed, CommId) -> Result<(), CmError>) -> Result<(), Error> {
+    fn with_comm<E>(&self, work: impl FnOnce(&mut Managed, CommId) -> Result<(), E>) -> Result<(), Error>
+    where
+        CmRefusal: From<E>,
+    {
         self.usable()?;
         let comm = self.state.lock().comm.ok_or(CmRefusal::WrongState { why: "it has no connection" })?;
         self.service.manage(|managed| work(managed, comm)).map_err(CmRefusal::from)?;

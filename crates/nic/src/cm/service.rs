@@ -12,7 +12,7 @@ use ferroce_os::fork::Generation;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::cm::{
-    Accept, Cm, CmCounters, CmError, CommId, Config, ListenerId, MadAddressing, Transmit,
+    Accept, Cm, CmCounters, CommId, Config, Connect, ListenerId, MadAddressing, Transmit,
 };
 use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
 use ferroce_shm::registry::Ports;
@@ -51,6 +51,18 @@ impl Managed {
         }
     }
 
+    /// Requests a connection. Opens the queue pair: an earlier connection whose peer never proved its key may have left it shut.
+    pub(super) fn connect(
+        &mut self,
+        request: &Connect<'_>,
+        qp: Option<Arc<QpCore>>,
+    ) -> Result<CommId, CmRefusal> {
+        self.check_not_awaiting(None, qp.as_ref())?;
+        let comm = self.cm.connect(request, now())?;
+        self.set_shut(comm, qp, false);
+        Ok(comm)
+    }
+
     /// Accepts a connection request. With a key, the queue pair drops all packets until the peer has proven it. The caller holds the lock
     /// until the reply has left, so the peer learns the queue pair number only when the queue pair is shut. An attempt that fails, such as
     /// a second one, changes nothing.
@@ -59,16 +71,37 @@ impl Managed {
         comm: CommId,
         accept: &Accept<'_>,
         qp: Option<Arc<QpCore>>,
-    ) -> Result<(), CmError> {
+    ) -> Result<(), CmRefusal> {
+        self.check_not_awaiting(Some(comm), qp.as_ref())?;
         self.cm.accept(comm, accept, now())?;
-        if let Some(qp) = &qp {
-            let shut = self.cm.is_secured(comm);
-            qp.is_shut.store(shut, Ordering::Relaxed);
-            if shut {
-                self.shut.insert(comm, Arc::downgrade(qp));
-            }
-        }
+        self.set_shut(comm, qp, self.cm.is_secured(comm));
         Ok(())
+    }
+
+    /// An error if another accepted connection of the queue pair waits for the proof of its peer's key: opening the queue pair would let that
+    /// peer in. After a reset the queue pair is free.
+    fn check_not_awaiting(&self, comm: Option<CommId>, qp: Option<&Arc<QpCore>>) -> Result<(), CmRefusal> {
+        let Some(qp) = qp.filter(|qp| qp.is_shut.load(Ordering::Relaxed)) else { return Ok(()) };
+        let is_other = |(other, shut): (&CommId, &Weak<QpCore>)| {
+            Some(*other) != comm && std::ptr::eq(shut.as_ptr(), Arc::as_ptr(qp))
+        };
+        match self.shut.iter().any(is_other) {
+            true => Err(CmRefusal::WrongState {
+                why: "the queue pair has an accepted connection whose peer has not proven its key yet; end it, or reset the queue pair",
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Shuts a queue pair until the peer of a connection has proven its key, or opens it. From now on only this connection decides.
+    fn set_shut(&mut self, comm: CommId, qp: Option<Arc<QpCore>>, shut: bool) {
+        let Some(qp) = qp else { return };
+        qp.is_shut.store(shut, Ordering::Relaxed);
+        if shut {
+            // The program may have reset it while an earlier connection waited.
+            self.shut.retain(|_, other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(&qp)));
+            self.shut.insert(comm, Arc::downgrade(&qp));
+        }
     }
 
     /// The peer has proven its key, or needs none: opens the queue pair.

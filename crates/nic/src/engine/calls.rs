@@ -6,7 +6,7 @@ use super::{Engine, LOCK_PATIENCE, QpCore, StreamEnd};
 use crate::counters::Tally;
 use crate::error::Error;
 use crate::link::now;
-use crate::memory::{InFlight, settle_stopped};
+use crate::memory::settle_stopped;
 use crate::raw::RawQp;
 use ferroce_os::lock::{Mutex, MutexGuard, lock_within};
 use ferroce_proto::qp::state::AttrLimits;
@@ -35,7 +35,7 @@ pub(crate) enum SlowPath {
     /// Its wire is iWARP.
     Stream,
     /// Strict mode.
-    Strict(Mutex<SendQueueDepth>, Option<InFlight>),
+    Strict(Mutex<SendQueueDepth>),
 }
 
 impl Posting<'_> {
@@ -58,21 +58,31 @@ impl Posting<'_> {
 
     #[inline(never)]
     fn post_slow(&mut self, slow_path: &SlowPath, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let (depth, in_flight) = match slow_path {
+        let NicHost { engine, qp, .. } = self.host;
+        // The machine of a raw or stream queue pair has this attribute, too.
+        let is_signaled = self.machine.signals(wr.flags);
+        let mut post = || self.post_unwatched(slow_path, wr, is_signaled);
+        match &qp.in_flight {
+            Some(in_flight) => in_flight.send(&engine.device.regions, wr, is_signaled, post),
+            None => post(),
+        }
+    }
+
+    fn post_unwatched(
+        &mut self,
+        slow_path: &SlowPath,
+        wr: &SendWr<'_>,
+        is_signaled: bool,
+    ) -> Result<(), PostError> {
+        let depth = match slow_path {
             SlowPath::Raw(raw) => return raw.post_send(wr),
             SlowPath::Stream => return self.host.post_stream(wr),
-            SlowPath::Strict(depth, in_flight) => (depth, in_flight.as_ref()),
+            SlowPath::Strict(depth) => depth,
         };
         let Posting { host, machine, read_time, .. } = self;
         let mut depth = depth.lock();
         depth.check(0, host.qp, machine)?;
-        let is_signaled = machine.signals(wr.flags);
-        // Before it is posted: another thread may poll its completion before the post returns.
-        in_flight.iter().for_each(|in_flight| in_flight.send(&host.engine.device.regions, wr, is_signaled));
-        let posted =
-            machine.post_send(|| *wr, || *read_time.get_or_insert_with(now), host).inspect_err(|_| {
-                in_flight.iter().for_each(|in_flight| in_flight.cancel_send());
-            })?;
+        let posted = machine.post_send(|| *wr, || *read_time.get_or_insert_with(now), host)?;
         if posted == Posted::Queued {
             self.is_plain = false;
         }
@@ -111,7 +121,7 @@ impl Posting<'_> {
         match self.slow_path {
             Some(SlowPath::Raw(raw)) => return raw.check_send(wr).map(|_| ()),
             Some(SlowPath::Stream) => return self.host.check_stream(wr),
-            Some(SlowPath::Strict(depth, _)) => depth.lock().check(ahead, self.host.qp, &self.machine)?,
+            Some(SlowPath::Strict(depth)) => depth.lock().check(ahead, self.host.qp, &self.machine)?,
             None => {}
         }
         self.machine.check_send(wr).map(|_| ())

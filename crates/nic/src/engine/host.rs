@@ -492,8 +492,8 @@ impl Events for NicHost<'_, '_> {
 
     fn take_shared_recv(&mut self, xrc: Option<Srqn>, into: &mut RecvWqe) -> bool {
         match xrc {
-            Some(number) => self.xrc_srq(number).is_some_and(|srq| srq.take(into)),
-            None => self.qp.srq.as_ref().is_some_and(|srq| srq.take(into)),
+            Some(number) => self.xrc_srq(number).is_some_and(|srq| srq.take(self.qp.qpn, into)),
+            None => self.qp.srq.as_ref().is_some_and(|srq| srq.take(self.qp.qpn, into)),
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Resends, StreamEnd};
 use crate::counters::Tally;
 use crate::link::SinglePacket;
 use crate::local::Path;
-use crate::memory::CacheOwner;
+use crate::memory::{CacheOwner, InFlight};
 use crate::queues::{CqCore, EventQueue, EventSource, SrqCore};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
@@ -60,6 +60,8 @@ pub(crate) struct QpCore {
     pub(crate) touched: AtomicBool,
     /// Already in the engine's list of queue pairs with more to send.
     pub(crate) ready: AtomicBool,
+    /// `Some` with `Config::watch`.
+    pub(crate) in_flight: Option<InFlight>,
     /// A completion found its CQ full.
     pub(crate) overrun: AtomicBool,
     /// All packets are dropped: the peer must prove its key first.
@@ -92,6 +94,7 @@ impl QpCore {
         queues: QpQueues,
         xrc_domain: Option<u32>,
         events: Arc<EventQueue>,
+        in_flight: Option<InFlight>,
     ) -> QpCore {
         let QpQueues { send_cq, recv_cq, srq } = queues;
         let first = || Mutex::new(vec![Handle { number: 0, events: events.clone() }]);
@@ -119,6 +122,7 @@ impl QpCore {
             timer_at: AtomicU64::new(u64::MAX),
             touched: AtomicBool::new(false),
             ready: AtomicBool::new(false),
+            in_flight,
             overrun: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
         }

@@ -10,6 +10,7 @@ use ferroce_os::fork::Generation;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::ModifyError;
 use ferroce_proto::verbs::MemoryFault;
+use std::borrow::Cow;
 use std::io;
 use std::net::IpAddr;
 
@@ -105,8 +106,8 @@ pub enum Error {
     Busy {
         /// Which object.
         what: &'static str,
-        /// Who uses it.
-        by: &'static str,
+        /// The objects that use it.
+        by: Cow<'static, str>,
     },
     /// The completion queue overflowed earlier.
     #[error(

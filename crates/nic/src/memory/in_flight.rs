@@ -20,7 +20,8 @@ use super::table::RegionTable;
 use super::watched_sge::{HeldRegions, SUMMED_TOGETHER, WatchedSge};
 use ferroce_os::lock::Mutex;
 use ferroce_os::log;
-use ferroce_proto::verbs::{Completion, Payload, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+use ferroce_proto::qp::PostError;
+use ferroce_proto::verbs::{Completion, Payload, RecvWr, SendOp, SendWr, WcOpcode, WcStatus};
 use ferroce_proto::{LKey, PdId, Qpn};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
@@ -46,9 +47,17 @@ impl WatchedNic {
         WatchedNic(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A completion that will not be polled: its queue pair was destroyed or reset.
-    pub(crate) fn discarded(self, completion: &Completion) {
-        TABLE.lock().complete(self, completion);
+    /// Ends the watch on all requests of a queue that was reset or destroyed, also on those that queue pairs have taken from it.
+    pub(crate) fn forget(self, queue: PostedTo) {
+        let mut table = TABLE.lock();
+        let Queue { sends, receives, .. } = table.queues.remove(&(self, queue)).unwrap_or_default();
+        sends.iter().chain(&receives).for_each(|request| table.release(request));
+        let Table { queues, scatter_targets, .. } = &mut *table;
+        let is_shared = matches!(queue, PostedTo::Srq(_));
+        for (_, other) in queues.iter_mut().filter(|((nic, _), _)| is_shared && *nic == self) {
+            let taken = other.receives.iter_mut().filter(|request| request.taken_from == Some(queue));
+            taken.flat_map(|request| &mut request.parts).for_each(|part| unlist(scatter_targets, part));
+        }
     }
 
     /// The program polls a completion: its request and all sends before it are complete.
@@ -75,7 +84,7 @@ impl fmt::Display for PostedTo {
     }
 }
 
-/// The requests of one queue pair, or of one shared receive queue. Dropping this removes them.
+/// The requests of one queue pair, or of one shared receive queue, until [`WatchedNic::forget`].
 pub(crate) struct InFlight {
     watch: WatchedNic,
     queue: PostedTo,
@@ -83,21 +92,52 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// The requests of a queue pair, which may take its receives from a shared queue.
-    pub(crate) fn of_qp(watch: WatchedNic, qpn: Qpn, pd: PdId, srq: Option<u32>) -> InFlight {
-        let list = InFlight { watch, queue: PostedTo::Qp(qpn), pd };
-        if srq.is_some() {
-            TABLE.lock().queues.entry(list.key()).or_default().srq = srq;
-        }
-        list
+    pub(crate) fn new(watch: WatchedNic, queue: PostedTo, pd: PdId) -> InFlight {
+        InFlight { watch, queue, pd }
     }
 
-    pub(crate) fn of_srq(watch: WatchedNic, id: u32, pd: PdId) -> InFlight {
-        InFlight { watch, queue: PostedTo::Srq(id), pd }
+    /// Posts a send with `post`. Its buffers are watched before: another thread may poll its completion before `post` returns.
+    pub(crate) fn send(
+        &self,
+        regions: &RegionTable,
+        wr: &SendWr<'_>,
+        is_signaled: bool,
+        post: impl FnOnce() -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        let report = self.add_send(regions, wr, is_signaled);
+        let posted = post();
+        self.settle(posted.is_ok(), report, |queue| &mut queue.sends);
+        posted
     }
 
-    /// Watches the buffers of a request that is about to be posted.
-    pub(crate) fn send(&self, regions: &RegionTable, wr: &SendWr<'_>, is_signaled: bool) {
+    /// Posts a receive with `post`, while the queue is locked.
+    pub(crate) fn receive(
+        &self,
+        regions: &RegionTable,
+        wr: &RecvWr<'_>,
+        post: impl FnOnce() -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        let (held, parts): (HeldRegions<'_>, _) = regions.watched(self.pd, wr.sges).unzip();
+        let request =
+            Request { name: "receive", wr_id: wr.wr_id, is_signaled: true, parts, ..Request::default() };
+        let report = self.add_filled(request, |queue| &mut queue.receives);
+        drop(held);
+        let posted = post();
+        self.settle(posted.is_ok(), report, |queue| &mut queue.receives);
+        posted
+    }
+
+    /// A queue pair takes the oldest receive of this shared receive queue. The completion names only the queue pair.
+    pub(crate) fn taken_by(&self, qpn: Qpn) {
+        let mut table = TABLE.lock();
+        let oldest = table.queues.get_mut(&self.key()).and_then(|queue| queue.receives.pop_front());
+        let Some(request) = oldest else { return };
+        let queue = table.queues.entry((self.watch, PostedTo::Qp(qpn))).or_default();
+        queue.receives.push_back(Request { taken_from: Some(self.queue), ..request });
+    }
+
+    /// Watches the buffers of a request that is about to be posted. Returns what to report if it is.
+    fn add_send(&self, regions: &RegionTable, wr: &SendWr<'_>, is_signaled: bool) -> Option<String> {
         let (name, is_sent) = match wr.op {
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => ("SEND", true),
             SendOp::Write { .. } | SendOp::WriteImm { .. } => ("WRITE", true),
@@ -143,60 +183,40 @@ impl InFlight {
             .flat_map(|request| &mut request.parts)
             .zip(sums)
             .for_each(|(part, sums)| part.sums = sums);
+        None
     }
 
-    /// Undoes the last [`Self::send`]: the post failed.
-    pub(crate) fn cancel_send(&self) {
-        let mut table = TABLE.lock();
-        if let Some(request) = table.queues.get_mut(&self.key()).and_then(|queue| queue.sends.pop_back()) {
-            table.release(&request);
-        }
-    }
-
-    /// Records a posted receive.
-    pub(crate) fn receive(&self, regions: &RegionTable, wr_id: u64, sges: &[Sge]) {
-        let (_held, parts): (HeldRegions<'_>, _) = regions.watched(self.pd, sges).unzip();
-        let request = Request { name: "receive", wr_id, is_signaled: true, parts, ..Request::default() };
-        self.add_filled(request, |queue| &mut queue.receives);
-    }
-
-    /// Adds a request that fills its buffers.
-    fn add_filled(&self, mut request: Request, list: impl FnOnce(&mut Queue) -> &mut VecDeque<Request>) {
+    /// Adds a request that is about to be posted and fills its buffers. Returns what to report if it is.
+    fn add_filled(&self, mut request: Request, list: List) -> Option<String> {
         let mut table = TABLE.lock();
         let shared = table.fill(&mut request, self.queue);
         let queue = table.queues.entry(self.key()).or_default();
-        let report = shared.filter(|_| !mem::replace(&mut queue.has_shared, true));
-        let (name, wr_id) = (request.name, request.wr_id);
+        let report = shared.filter(|_| !queue.has_shared).map(|(range, other)| {
+            let (name, wr_id, len, start) = (request.name, request.wr_id, range.len(), range.start);
+            format!(
+                "{}: the {name} with wr_id {wr_id:#x} fills {len} bytes at {start:#x}, and so does the {} with wr_id {:#x} on {}, which is not \
+                 completed: one overwrites the other. Give each outstanding receive and READ memory of its own",
+                self.queue, other.name, other.wr_id, other.queue
+            )
+        });
         list(queue).push_back(request);
-        drop(table);
-        if let Some((range, other)) = report {
-            let (len, start, queue) = (range.len(), range.start, self.queue);
-            log::misuse(format_args!(
-                "{queue}: the {name} with wr_id {wr_id:#x} fills {len} bytes at {start:#x}, and so does the {} with wr_id {:#x} on {}, which is \
-                 not completed: one overwrites the other. Give each outstanding receive and READ memory of its own",
-                other.name, other.wr_id, other.queue
-            ));
-        }
+        report
     }
 
-    /// Removes all requests: the queue pair is reset or destroyed.
-    pub(crate) fn forget(&self) {
-        let mut table = TABLE.lock();
-        let Some(queue) = table.queues.get_mut(&self.key()) else { return };
-        let requests = [mem::take(&mut queue.sends), mem::take(&mut queue.receives)];
-        queue.has_shared = false;
-        requests.iter().flatten().for_each(|request| table.release(request));
+    /// After the post: removes the request if it was refused.
+    fn settle(&self, is_posted: bool, report: Option<String>, list: List) {
+        if !is_posted {
+            let mut table = TABLE.lock();
+            let refused = table.queues.get_mut(&self.key()).and_then(|queue| list(queue).pop_back());
+            refused.iter().for_each(|request| table.release(request));
+        } else if let Some(report) = report {
+            TABLE.lock().queues.entry(self.key()).or_default().has_shared = true;
+            log::misuse(format_args!("{report}"));
+        }
     }
 
     fn key(&self) -> (WatchedNic, PostedTo) {
         (self.watch, self.queue)
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.forget();
-        TABLE.lock().queues.remove(&self.key());
     }
 }
 
@@ -208,6 +228,8 @@ struct Request {
     parts: SmallVec<[WatchedSge; 1]>,
     /// The NIC wrote to its buffers, or the watch on its memory ended.
     is_exempt: bool,
+    /// The shared receive queue that it was posted to, once a queue pair has taken it.
+    taken_from: Option<PostedTo>,
 }
 
 impl Request {
@@ -236,12 +258,14 @@ impl Request {
 #[derive(Debug, Default)]
 struct Queue {
     sends: VecDeque<Request>,
+    /// The receives posted to it, and those that it has taken from shared receive queues.
     receives: VecDeque<Request>,
-    /// The shared receive queue of the queue pair.
-    srq: Option<u32>,
     /// A receive or READ that shares memory with another request was reported.
     has_shared: bool,
 }
+
+/// The sends or the receives of a queue.
+type List = fn(&mut Queue) -> &mut VecDeque<Request>;
 
 /// A request that fills memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,6 +307,13 @@ fn uncovered(range: Range<usize>, others: impl Iterator<Item = Range<usize>>) ->
             .collect();
     }
     left
+}
+
+/// Removes an entry of a request from the scatter targets.
+fn unlist(targets: &mut BTreeMap<usize, ScatterTarget>, part: &mut WatchedSge) {
+    if mem::take(&mut part.is_listed) {
+        targets.remove(&part.bytes.start);
+    }
 }
 
 impl Table {
@@ -338,9 +369,7 @@ impl Table {
                 request.is_exempt = true;
                 for part in request.parts.iter_mut().filter(|part| is_inside(part)) {
                     unprotected.extend(part.pages.take());
-                    if mem::take(&mut part.is_listed) {
-                        self.scatter_targets.remove(&part.bytes.start);
-                    }
+                    unlist(&mut self.scatter_targets, part);
                 }
             }
         }
@@ -357,9 +386,8 @@ impl Table {
             // A message of the peer may answer unsignaled sends, so the program may treat them as complete.
             let unsignaled = queue.sends.iter().take_while(|request| !request.is_signaled).count();
             let mut done: Vec<Request> = queue.sends.drain(..unsignaled).collect();
-            let from = queue.srq.map_or(key, |id| (watch, PostedTo::Srq(id)));
-            let receives = self.queues.get_mut(&from).map(|queue| &mut queue.receives);
-            done.extend(receives.and_then(|list| list.remove(list.iter().position(|r| r.wr_id == wr_id)?)));
+            let receive = queue.receives.iter().position(|r| r.wr_id == wr_id);
+            done.extend(receive.and_then(|at| queue.receives.remove(at)));
             done
         } else {
             // After an error, unsignaled requests make completions too.

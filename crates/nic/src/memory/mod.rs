@@ -48,7 +48,7 @@ pub(crate) use freed::Unpinned;
 pub use gpu::is_driver_loaded;
 pub(crate) use gpu::{COPIES, MessagePart, OpenedAllocation, ReadAhead, answers_of, gpu_of, settle_stopped};
 pub(crate) use guard::RegionGuard;
-pub(crate) use in_flight::{InFlight, WatchedNic};
+pub(crate) use in_flight::{InFlight, PostedTo, WatchedNic};
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;

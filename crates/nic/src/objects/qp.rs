@@ -8,7 +8,7 @@ use crate::congestion;
 use crate::engine::{Engine, Posting, QpCore, QpQueues, RecvQueueDepth, SendQueueDepth, SlowPath, StreamEnd};
 use crate::error::Error;
 use crate::limits::DeviceLimits;
-use crate::memory::InFlight;
+use crate::memory::{InFlight, PostedTo};
 use crate::quota::Permit;
 use crate::raw::{Flow, FlowRule, RawQp};
 use crate::xrc::XrcDomain;
@@ -145,7 +145,8 @@ impl Pd {
                 (config.transport, config.cap) = (Transport::Ud, QpCap::default());
             }
             let domain = domain.as_ref().map(|domain| domain.id());
-            let core = QpCore::new(qp::Qp::new(config), parts.queues, domain, self.events.clone());
+            let in_flight = nic.watch.map(|watch| InFlight::new(watch, PostedTo::Qp(qpn), self.id));
+            let core = QpCore::new(qp::Qp::new(config), parts.queues, domain, self.events.clone(), in_flight);
             Arc::new(match stream {
                 Some(stream) => core.with_stream(stream),
                 None => core,
@@ -159,11 +160,7 @@ impl Pd {
         qp.core.srq.iter().for_each(|srq| srq.add_user(qp.qpn(), &qp.core.recv_cq));
         qp.slow_path = match nic.config.strict {
             _ if is_stream => Some(SlowPath::Stream),
-            Some(_) => {
-                let srq = qp.core.srq.as_ref().map(|srq| srq.id);
-                let in_flight = nic.watch.map(|watch| InFlight::of_qp(watch, qp.qpn(), self.id, srq));
-                Some(SlowPath::Strict(Mutex::default(), in_flight))
-            }
+            Some(_) => Some(SlowPath::Strict(Mutex::default())),
             None => None,
         };
         Ok(qp)
@@ -307,7 +304,7 @@ impl Qp {
             false => None,
         };
         let limits = nic.attr_limits(route.as_ref());
-        let Some(SlowPath::Strict(depth, in_flight)) = &self.slow_path else {
+        let Some(SlowPath::Strict(depth)) = &self.slow_path else {
             return self.engine.modify(&self.core, attr, mask, route, &limits);
         };
         // A transition from SQE empties the send queue: every request has completed.
@@ -315,7 +312,6 @@ impl Qp {
         self.engine.modify(&self.core, attr, mask, route, &limits)?;
         if mask.contains(AttrMask::STATE) && (was_stopped || attr.state == QpState::Reset) {
             *depth.lock() = SendQueueDepth::default();
-            in_flight.iter().for_each(InFlight::forget);
         }
         Ok(())
     }
@@ -371,20 +367,29 @@ impl Qp {
         slow_path: &SlowPath,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> R {
+        let Some(in_flight) = &self.core.in_flight else { return self.post_recv_unwatched(slow_path, fill) };
+        let regions = &self.engine.device.regions;
+        self.post_recv_unwatched(slow_path, |post| {
+            fill(&mut |wr| in_flight.receive(regions, wr, || post(wr)))
+        })
+    }
+
+    fn post_recv_unwatched<R>(
+        &self,
+        slow_path: &SlowPath,
+        fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
+    ) -> R {
         match (slow_path, self.core.stream()) {
             (SlowPath::Raw(raw), _) => raw.post_recv_each(fill),
             (SlowPath::Stream, Some(stream)) => self.engine.post_stream_recv(&self.core, stream, fill),
             (SlowPath::Stream, None) => self.engine.post_recv_each(&self.core, fill),
-            (SlowPath::Strict(_, in_flight), _) => {
+            (SlowPath::Strict(_), _) => {
                 let mut depth = RecvQueueDepth::of(&self.core);
                 self.engine.post_recv_each(&self.core, |post| {
                     fill(&mut |wr| {
                         depth.check(wr)?;
                         post(wr)?;
                         depth.count();
-                        // The queue pair is locked, so the receive cannot have completed yet.
-                        let regions = &self.engine.device.regions;
-                        in_flight.iter().for_each(|list| list.receive(regions, wr.wr_id, wr.sges));
                         Ok(())
                     })
                 })

@@ -11,15 +11,14 @@ use std::sync::Arc;
 /// A registration. Dropping it waits for accesses in flight and then refuses every later one.
 pub struct MemoryRegion {
     pd: Arc<Pd>,
-    slot: u32,
+    /// `None` once it is deregistered: the slot may belong to another region then.
+    slot: Option<u32>,
     addr: usize,
     len: usize,
     iova: u64,
     access: Access,
     lkey: LKey,
     rkey: RKey,
-    /// Deregistered already.
-    gone: bool,
     /// `Some` if the program may unmap the bytes and the log is to report it.
     unpinned: Option<Unpinned>,
     /// Strict mode: the pages that a NIC would pin.
@@ -40,14 +39,13 @@ impl MemoryRegion {
     ) -> Self {
         MemoryRegion {
             pd,
-            slot,
+            slot: Some(slot),
             addr,
             len,
             iova,
             access,
             lkey,
             rkey,
-            gone: false,
             unpinned: None,
             locked: None,
         }
@@ -92,36 +90,31 @@ impl MemoryRegion {
 
     /// How many memory windows are bound to it.
     pub fn bound_windows(&self) -> usize {
-        self.pd.nic.engine.device.regions.bound_windows(self.slot)
+        self.slot.map_or(0, |slot| self.pd.nic.engine.device.regions.bound_windows(slot))
     }
 
     /// Deregisters, unless memory windows are bound to it: then this returns an error. (Dropping the region unbinds the windows.)
     pub fn deregister(&mut self) -> Result<(), Error> {
-        if self.gone || self.pd.nic.alive().is_err() {
-            return Ok(());
-        }
-        match self.pd.nic.engine.device.regions.remove_unless_bound(self.slot) {
-            Ok(()) => {
-                (self.gone, self.unpinned, self.locked) = (true, None, None);
-                Ok(())
-            }
-            Err(bound) => Err(busy(bound)),
-        }
+        let Some(slot) = self.slot.filter(|_| self.pd.nic.alive().is_ok()) else { return Ok(()) };
+        self.pd.nic.engine.device.regions.remove_unless_bound(slot).map_err(busy)?;
+        (self.slot, self.unpinned, self.locked) = (None, None, None);
+        Ok(())
     }
 
-    /// An error for a null region, which cannot be changed.
-    fn check_not_null(&self) -> Result<(), Error> {
+    /// The slot of a region that can be changed: not of a null region, and not of a deregistered one.
+    fn changeable_slot(&self) -> Result<u32, Error> {
+        self.pd.nic.alive()?;
+        let refused = |why| Error::Invalid { attribute: "mr", why };
         if self.len == usize::MAX && !self.access.contains(Access::ON_DEMAND) {
-            return Err(Error::Invalid { attribute: "mr", why: "a null region cannot be changed" });
+            return Err(refused("a null region cannot be changed"));
         }
-        Ok(())
+        self.slot.ok_or_else(|| refused("the region is deregistered already, so it cannot be changed"))
     }
 
     /// Registers again with other rights or in another domain. Both keys change, so the old keys become invalid. The pages are checked as at
     /// registration: write access to read-only pages is an error.
     pub fn reregister(&mut self, pd: Option<&Arc<Pd>>, access: Option<Access>) -> Result<(), Error> {
-        self.pd.nic.alive()?;
-        self.check_not_null()?;
+        let slot = self.changeable_slot()?;
         let new_access = access.unwrap_or(self.access);
         check_access(new_access)?;
         let new_pd = pd.unwrap_or(&self.pd).clone();
@@ -134,7 +127,7 @@ impl MemoryRegion {
         let backing = check_range(self.addr, self.len, self.iova, new_access)?;
         check_mapped(self.addr, self.len, new_access, backing).map_err(Error::Memory)?;
         let change = |region: &mut Region| (region.pd, region.access) = (new_pd.id, new_access);
-        let keys = self.pd.nic.engine.device.regions.change(self.slot, change).map_err(busy)?;
+        let keys = self.pd.nic.engine.device.regions.change(slot, change).map_err(busy)?;
         if let Some((lkey, rkey)) = keys {
             (self.lkey, self.rkey) = (lkey, rkey);
             self.unpinned.iter().for_each(|unpinned| unpinned.set_lkey(lkey.0));
@@ -154,8 +147,7 @@ impl MemoryRegion {
         access: Option<Access>,
         place: Option<(usize, usize, u64)>,
     ) -> Result<(), Error> {
-        self.pd.nic.alive()?;
-        self.check_not_null()?;
+        let slot = self.changeable_slot()?;
         let new_pd = pd.unwrap_or(&self.pd).clone();
         if !Arc::ptr_eq(&new_pd.nic, &self.pd.nic) {
             return Err(Error::Invalid { attribute: "pd", why: "belongs to another device" });
@@ -173,7 +165,7 @@ impl MemoryRegion {
             (region.pd, region.access, region.backing) = (new_pd.id, new_access, new_pd.watched(backing));
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         };
-        self.pd.nic.engine.device.regions.change_keeping_keys(self.slot, change).map_err(busy)?;
+        self.pd.nic.engine.device.regions.change_keeping_keys(slot, change).map_err(busy)?;
         if let Some(locked) = locked {
             self.locked = locked;
         }
@@ -201,8 +193,7 @@ impl MemoryRegion {
     /// # Safety
     /// As for [`Pd::register`].
     pub unsafe fn retranslate(&mut self, addr: usize, len: usize, iova: u64) -> Result<(), Error> {
-        self.pd.nic.alive()?;
-        self.check_not_null()?;
+        let slot = self.changeable_slot()?;
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
         let backing = check_range(addr, len, iova, self.access)?;
         check_mapped(addr, len, self.access, backing).map_err(Error::Memory)?;
@@ -211,7 +202,7 @@ impl MemoryRegion {
             region.backing = self.pd.watched(backing);
             (region.base, region.len, region.capacity, region.iova) = (addr, len as u64, len, iova);
         };
-        let keys = self.pd.nic.engine.device.regions.change(self.slot, change).map_err(busy)?;
+        let keys = self.pd.nic.engine.device.regions.change(slot, change).map_err(busy)?;
         self.locked = locked;
         if let Some((lkey, rkey)) = keys {
             (self.lkey, self.rkey) = (lkey, rkey);
@@ -223,14 +214,15 @@ impl MemoryRegion {
 }
 
 /// The error for a region that has this many windows bound to it.
-fn busy(_bound: usize) -> Error {
-    Error::Busy { what: "the memory region", by: "memory windows" }
+fn busy(bound: usize) -> Error {
+    let by = if bound == 1 { "1 memory window".into() } else { format!("{bound} memory windows").into() };
+    Error::Busy { what: "the memory region", by }
 }
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        if !self.gone && self.pd.nic.alive().is_ok() {
-            self.pd.nic.engine.device.regions.remove(self.slot);
+        if let Some(slot) = self.slot.filter(|_| self.pd.nic.alive().is_ok()) {
+            self.pd.nic.engine.device.regions.remove(slot);
         }
     }
 }

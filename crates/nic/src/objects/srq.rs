@@ -4,7 +4,7 @@ use super::cq::Cq;
 use super::pd::Pd;
 use crate::error::Error;
 use crate::limits::DeviceLimits;
-use crate::memory::InFlight;
+use crate::memory::{InFlight, PostedTo};
 use crate::queues::{SrqAttr, SrqCore, XrcSide};
 use crate::quota::Permit;
 use crate::xrc::XrcDomain;
@@ -18,8 +18,6 @@ pub struct Srq {
     pub(crate) core: Arc<SrqCore>,
     pd: Arc<Pd>,
     domain: Option<Arc<XrcDomain>>,
-    /// `Some` with `Config::watch`, except for an XRC one.
-    in_flight: Option<InFlight>,
     _permit: Permit,
 }
 
@@ -30,8 +28,7 @@ impl Pd {
         check_sizes(max_wr, max_sge, &self.nic.limits)?;
         let _permit = self.nic.quotas.srqs.take()?;
         let core = Arc::new(self.srq_core(max_wr, max_sge, None));
-        let in_flight = self.nic.watch.map(|watch| InFlight::of_srq(watch, core.id, self.id));
-        Ok(Srq { core, pd: self.clone(), domain: None, in_flight, _permit })
+        Ok(Srq { core, pd: self.clone(), domain: None, _permit })
     }
 
     /// Creates an XRC shared receive queue. Requests that arrive at any receiving end of the domain select it by its number, and its
@@ -62,17 +59,19 @@ impl Pd {
         })?;
         // Receiving ends of an XRC domain belong to the first context.
         self.nic.more.enter_first(&cq.core);
-        Ok(Srq { core, pd: self.clone(), domain: Some(domain.clone()), in_flight: None, _permit })
+        Ok(Srq { core, pd: self.clone(), domain: Some(domain.clone()), _permit })
     }
 
     fn srq_core(&self, max_wr: u32, max_sge: u32, xrc: Option<XrcSide>) -> SrqCore {
+        let id = self.nic.next_id();
         SrqCore::new(
-            self.nic.next_id(),
+            id,
             max_wr,
             max_sge,
             xrc,
             self.events.clone(),
             self.nic.config.strict.is_some(),
+            self.nic.watch.map(|watch| InFlight::new(watch, PostedTo::Srq(id), self.id)),
         )
     }
 }
@@ -131,15 +130,9 @@ impl Srq {
         &self,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> R {
-        let Some(in_flight) = &self.in_flight else { return self.core.post_each(fill) };
-        self.core.post_each(|post| {
-            fill(&mut |wr| {
-                post(wr)?;
-                // The queue is locked, so no message has consumed the receive yet.
-                in_flight.receive(&self.pd.nic.engine.device.regions, wr.wr_id, wr.sges);
-                Ok(())
-            })
-        })
+        let Some(in_flight) = &self.core.in_flight else { return self.core.post_each(fill) };
+        let regions = &self.pd.nic.engine.device.regions;
+        self.core.post_each(|post| fill(&mut |wr| in_flight.receive(regions, wr, || post(wr))))
     }
 
     /// Arms the limit event: raised once, when fewer than `limit` receives wait.
@@ -171,5 +164,6 @@ impl Drop for Srq {
         {
             self.pd.nic.engine.device.srqs.remove(xrc.number);
         }
+        self.pd.nic.watch.iter().for_each(|watch| watch.forget(PostedTo::Srq(self.core.id)));
     }
 }

@@ -38,7 +38,7 @@ impl Nic {
 
     fn new_xrc_domain(&self) -> Arc<XrcDomain> {
         let (armed, events) = (self.engine().device.armed.clone(), self.event_queue().clone());
-        let no_cq = CqCore::new(self.inner().next_id(), 0, 1, None, armed, events, None);
+        let no_cq = CqCore::new(self.inner().next_id(), 0, 1, None, armed, events, self.inner().watch);
         XrcDomain::new(self.inner().next_id(), self.inner().clone(), no_cq)
     }
 }

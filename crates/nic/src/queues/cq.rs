@@ -4,7 +4,7 @@ use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
 use crate::limits::DeviceLimits;
-use crate::memory::WatchedNic;
+use crate::memory::{PostedTo, WatchedNic};
 use crate::poller_activity::ArmedCqs;
 use ferroce_os::clock::{now, wall_clock_ns};
 use ferroce_os::lock::Mutex;
@@ -75,7 +75,7 @@ pub(crate) struct CqCore {
     /// The progress contexts of its queue pairs, a bit each.
     contexts: AtomicU32,
     events: Arc<EventQueue>,
-    /// Is notified of each polled completion.
+    /// Is notified of each polled completion, and of queue pairs that end.
     watch: Option<WatchedNic>,
 }
 
@@ -257,11 +257,9 @@ impl CqCore {
 
     /// Removes the completions of a queue pair that was reset or destroyed.
     pub(crate) fn purge(&self, qpn: Qpn) {
+        self.watch.iter().for_each(|watch| watch.forget(PostedTo::Qp(qpn)));
         let mut state = self.state.lock();
         let State { ring, stamps, .. } = &mut *state;
-        if let Some(watch) = self.watch {
-            ring.iter().filter(|c| c.qpn == qpn).for_each(|completion| watch.discarded(completion));
-        }
         let mut kept = ring.iter().map(|c| c.qpn != qpn);
         stamps.retain(|_| kept.next().unwrap_or(false));
         ring.retain(|c| c.qpn != qpn);

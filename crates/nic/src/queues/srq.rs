@@ -3,6 +3,7 @@
 use super::cq::CqCore;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
+use crate::memory::InFlight;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::qp::{PostError, RecvQueue, RecvWqe};
 use ferroce_proto::verbs::{EventKind, RecvWr};
@@ -51,6 +52,8 @@ pub(crate) struct SrqCore {
     events: Arc<EventQueue>,
     /// Strict mode: its queue pairs, and where completions of their receives go.
     users: Option<Users>,
+    /// `Some` with `Config::watch`.
+    pub(crate) in_flight: Option<InFlight>,
 }
 
 impl SrqCore {
@@ -61,14 +64,26 @@ impl SrqCore {
         xrc: Option<XrcSide>,
         events: Arc<EventQueue>,
         is_strict: bool,
+        in_flight: Option<InFlight>,
     ) -> SrqCore {
         let state = State { queue: RecvQueue::new(max_wr, max_sge.max(1)), limit: 0 };
-        SrqCore { id, xrc, state: Mutex::new(state), events, users: is_strict.then(Mutex::default) }
+        SrqCore {
+            id,
+            xrc,
+            state: Mutex::new(state),
+            events,
+            users: is_strict.then(Mutex::default),
+            in_flight,
+        }
     }
 
-    pub(crate) fn take(&self, into: &mut RecvWqe) -> bool {
+    /// Takes the oldest receive for a queue pair. Returns whether there was one.
+    pub(crate) fn take(&self, qpn: Qpn, into: &mut RecvWqe) -> bool {
         let mut state = self.state.lock();
         let taken = state.queue.pop(into);
+        if taken && let Some(in_flight) = &self.in_flight {
+            in_flight.taken_by(qpn);
+        }
         if state.limit > 0 && state.queue.len() < state.limit as usize {
             // One event per arming (IBA 10.2.9.2).
             state.limit = 0;

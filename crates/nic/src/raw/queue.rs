@@ -114,7 +114,7 @@ impl RawQueue {
             return;
         }
         let taken = match &self.srq {
-            Some(srq) => srq.take(&mut state.wqe),
+            Some(srq) => srq.take(self.number, &mut state.wqe),
             None => self.pop(&mut state),
         };
         if !taken {

@@ -250,9 +250,17 @@ impl Qp {
     pub fn set_congestion(&mut self, congestion: Controller) -> bool {
         let may_change = self.attr.state == QpState::Reset;
         if may_change {
-            self.machine = Machine::new(self.id.transport, congestion);
+            self.renew_machine(congestion);
         }
         may_change
+    }
+    /// A machine without history. The pacing credit stays: it depends on the host's clock, not on the connection.
+    fn renew_machine(&mut self, congestion: Controller) {
+        let mut renewed = Machine::new(self.id.transport, congestion);
+        if let (Machine::Rc(old), Machine::Rc(new)) = (&self.machine, &mut renewed) {
+            new.0.set_pacing_credit(old.0.pacing_credit_ns());
+        }
+        self.machine = renewed;
     }
     /// Sets how much unused sending time pacing may make up for, in nanoseconds. Threads wake up late; a simulated clock does not.
     pub fn set_pacing_credit(&mut self, credit_ns: u64) {
@@ -298,5 +306,36 @@ impl Qp {
             Machine::Ud(_) => 0,
         };
         machine + self.sq.memory_footprint() + self.rq.memory_footprint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pacing_credit_survives_a_reset_and_another_congestion_control() {
+        let congestion = || FixedWindow { bytes: 4096 }.into();
+        let mut qp = Qp::new(QpConfig {
+            qpn: Qpn::new(17),
+            transport: Transport::Rc,
+            pd: PdId::default(),
+            cap: QpCap::default(),
+            signal_all: false,
+            shared_recv: None,
+            port_mtu: Mtu::B1024,
+            congestion: congestion(),
+            reorder: ReorderBudget::new(0),
+            takes_large: true,
+        });
+        let credit_ns = |qp: &Qp| match &qp.machine {
+            Machine::Rc(rc) => rc.0.pacing_credit_ns(),
+            _ => panic!("a reliable connection"),
+        };
+        qp.set_pacing_credit(7);
+        qp.retire();
+        assert_eq!(credit_ns(&qp), 7, "after a reset");
+        assert!(qp.set_congestion(congestion()));
+        assert_eq!(credit_ns(&qp), 7, "with another congestion control");
     }
 }

@@ -56,7 +56,6 @@ impl Qp {
             MAX_DEST_RD_ATOMIC => max_dest_rd_atomic,
             PATH_MIG_STATE => path_mig_state,
             DEST_QPN => dest_qpn,
-            RATE_LIMIT => rate_limit,
         }
     }
 
@@ -118,7 +117,7 @@ impl Qp {
             current.restart();
             core::mem::swap(current, &mut congestion);
         }
-        self.machine = Machine::new(self.id.transport, congestion);
+        self.renew_machine(congestion);
         self.attr = QpAttr { cap: self.attr.cap, path_mtu: self.attr.path_mtu, ..QpAttr::default() };
         self.route = Route::default();
     }

@@ -173,6 +173,11 @@ impl Requester {
     pub(crate) fn set_pacing_credit(&mut self, credit_ns: u64) {
         self.pacer.set_credit_ns(credit_ns);
     }
+
+    /// As [`Self::set_pacing_credit`] has set it.
+    pub(crate) fn pacing_credit_ns(&self) -> u64 {
+        self.pacer.credit_ns
+    }
 }
 
 #[cfg(test)]
