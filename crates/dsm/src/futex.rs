@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 /// Maximum length of one sleep. It only bounds the cost of a missed wake-up.
-const NAP: Duration = Duration::from_millis(100);
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// The kernel counts sleepers with a signed number.
 pub(crate) const MAX_SLEEPERS: u32 = i32::MAX as u32;
@@ -26,11 +26,11 @@ const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
 /// Acquires the lock in this word.
-pub(crate) fn acquire(word: &AtomicU32, patience: Patience) {
+pub(crate) fn acquire(word: &AtomicU32, limit: SpinLimit) {
     if word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
         return;
     }
-    for _ in 0..patience.0 {
+    for _ in 0..limit.0 {
         let free = word.load(Ordering::Relaxed) == FREE;
         if free && word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             return;
@@ -39,7 +39,7 @@ pub(crate) fn acquire(word: &AtomicU32, patience: Patience) {
     }
     // Other threads may still sleep, so a thread that slept marks the lock as contended.
     while word.swap(CONTENDED, Ordering::Acquire) != FREE {
-        sleep(word, CONTENDED, NAP);
+        sleep(word, CONTENDED, MAX_SLEEP);
     }
 }
 
@@ -62,9 +62,9 @@ pub(crate) fn release(word: &AtomicU32) {
 
 /// How long to spin: not at all if the processes outnumber the cores.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience(u32);
+pub(crate) struct SpinLimit(u32);
 
-impl Patience {
+impl SpinLimit {
     /// For a job with `processes` on this host.
     pub(crate) fn new(processes: u32) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -77,7 +77,7 @@ impl Patience {
     }
 
     /// Polls `word` for less than a microsecond. Returns whether it became `ready`.
-    pub(crate) fn glance(word: &AtomicU32, ready: impl Fn(u32) -> bool) -> bool {
+    pub(crate) fn poll_briefly(word: &AtomicU32, ready: impl Fn(u32) -> bool) -> bool {
         (0..16).any(|_| {
             let is_ready = ready(word.load(Ordering::Acquire));
             if !is_ready {
@@ -102,7 +102,7 @@ impl Patience {
             if ready(value) {
                 break value;
             }
-            sleep(word, value, NAP);
+            sleep(word, value, MAX_SLEEP);
         };
         sleepers.fetch_sub(1, Ordering::SeqCst);
         value

@@ -33,8 +33,6 @@ pub enum Tuning {
     AdaptiveWriteDetection,
     /// Barriers over a tree.
     BroadcastTree,
-    /// Measure speeds, for load balancing.
-    LoadBalance,
     /// Fetch only the changed blocks of a page.
     ChangedBlocks,
     /// Scattered changes of a page are sent home together. On by default.
@@ -174,7 +172,7 @@ impl Job {
 
     /// Acquires lock `id` for this thread. Earlier writes under the lock are visible afterwards.
     pub fn lock(&self, id: u32) -> Result<(), Error> {
-        known("lock", id, LOCKS)?;
+        check_id("lock", id, LOCKS)?;
         if HELD.with_borrow(|held| held.contains(&id)) {
             return Err(Error::HeldAlready(id));
         }
@@ -216,25 +214,25 @@ impl Job {
 
     /// Sets a flag; it stays set until a process resets it.
     pub fn set_flag(&self, id: u32) -> Result<(), Error> {
-        known("flag", id, FLAGS)?;
+        check_id("flag", id, FLAGS)?;
         self.spanned("set_flag", || self.0.backend.change_flag(id, true))
     }
 
     /// Resets a flag.
     pub fn reset_flag(&self, id: u32) -> Result<(), Error> {
-        known("flag", id, FLAGS)?;
+        check_id("flag", id, FLAGS)?;
         self.spanned("reset_flag", || self.0.backend.change_flag(id, false))
     }
 
     /// Waits until a flag is set, without making writes visible.
     pub fn wait_flag(&self, id: u32) -> Result<(), Error> {
-        known("flag", id, FLAGS)?;
+        check_id("flag", id, FLAGS)?;
         self.spanned("wait_flag", || self.0.backend.wait_flag(id))
     }
 
     /// Sends a message. The caller may reuse `bytes` when it returns, even if the message was not received yet.
     pub fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error> {
-        known("process", to, self.size())?;
+        check_id("process", to, self.size())?;
         add(&self.0.counters.messages, 1);
         add(&self.0.counters.message_bytes, bytes.len() as u64);
         self.spanned("send", || self.0.backend.send(to, tag, bytes))
@@ -250,7 +248,7 @@ impl Job {
         into: &mut [u8],
     ) -> Result<(usize, u32, i32), Error> {
         if let Some(from) = from {
-            known("process", from, self.size())?;
+            check_id("process", from, self.size())?;
         }
         let ((sender, tag), bytes) = self.spanned("recv", || self.0.backend.recv(from, tag))?;
         let fits = bytes.len().min(into.len());
@@ -334,7 +332,7 @@ impl Job {
     }
 }
 
-fn known(what: &'static str, id: u32, count: u32) -> Result<(), Error> {
+fn check_id(what: &'static str, id: u32, count: u32) -> Result<(), Error> {
     if id < count { Ok(()) } else { Err(Error::NoSuch { what, id, count }) }
 }
 
@@ -347,12 +345,12 @@ fn open(
     let memory = (settings.rank == 0)
         .then(|| anonymous_file(c"ferroce-dsm", Local::file_len(settings.size, settings.heap_bytes)))
         .transpose()?;
-    let wish = settings.transport.map_or("any", TransportKind::name);
+    let requested = settings.transport.map_or("any", TransportKind::name);
     let fd = memory.as_ref().map_or(-1, |file| file.as_raw_fd());
     let host = format!("{}/{}", host_id(), settings.host.map_or(String::new(), |host| host.to_string()));
     let colocated =
         if settings.switches.contains(&(Tuning::Colocated, false)) { "apart" } else { "colocated" };
-    let mine = format!("{wish} {} {host} {} {fd} {colocated}", settings.heap_bytes, std::process::id());
+    let mine = format!("{requested} {} {host} {} {fd} {colocated}", settings.heap_bytes, std::process::id());
     let lines = meeting.gather(&mine)?;
     let word = |line: &str, at: usize| line.split(' ').nth(at).unwrap_or_default().to_owned();
     for (rank, line) in lines.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Creates, maps and accesses memory that several processes map, or that one process maps several times. The rest of the
 //! crate needs no pointers.
 
-#![expect(unsafe_code, reason = "maps memory and touches what others may touch at the same time")]
+#![expect(unsafe_code, reason = "maps memory that other processes access at the same time")]
 
 use crate::coherence::Access;
 use crate::error::Error;
@@ -221,7 +221,7 @@ mod tests {
         // More than a process can address.
         let len = 1 << 50;
         let file = anonymous_file(c"test", len).expect("it costs nothing");
-        let error = Mapping::anywhere(&file, 0, len).expect_err("no room").to_string();
+        let error = Mapping::anywhere(&file, 0, len).expect_err("no address space").to_string();
         assert!(error.starts_with("mmap of the shared heap (FERROCE_DSM_HEAP sets its size): "), "{error}");
     }
 }

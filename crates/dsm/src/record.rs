@@ -1,7 +1,7 @@
-//! What `ferroce dsm run --stat` shows: the counters of this process, and when it waited for what.
+//! The record for `ferroce dsm run --stat`: the counters of this process, and its waits with their times.
 //!
 //! The record is one line of JSON at the end of standard error, behind a mark that no program prints, so it arrives from
-//! other hosts, too. The launcher removes it from the output. Nothing is recorded unless the launcher asks.
+//! other hosts, too. The launcher removes it from the output. Nothing is recorded unless the launcher requests it.
 
 use crate::heat::PageTraffic;
 use crate::statistics::Statistics;
@@ -15,9 +15,9 @@ const VARIABLE: &str = "FERROCE_DSM_STAT";
 /// Begins the line; the launcher uses the same mark.
 const MARK: &str = "\u{1e}ferroce-dsm-statistics ";
 /// Maximum number of single waits in the record; the diagram shows no more.
-const MOST_SPANS: usize = 4096;
+const MAX_SPANS: usize = 4096;
 /// Maximum number of pages in the record; the diagram shows no more.
-const MOST_PAGES: usize = 16384;
+const MAX_PAGES: usize = 16384;
 /// Shorter calls did not wait.
 const SHORTEST_NS: u64 = 2_000;
 
@@ -49,7 +49,7 @@ fn counters(statistics: &Statistics) -> Map<String, Value> {
 }
 
 impl Record {
-    /// Starts recording, if the launcher asks for it.
+    /// Starts recording, if the launcher requests it.
     pub(crate) fn begin() -> Option<Record> {
         let wanted = ferroce_os::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
         wanted.then(|| Record {
@@ -66,7 +66,7 @@ impl Record {
             return took_ns;
         }
         let mut kept = self.kept.lock();
-        if kept.spans.len() < MOST_SPANS {
+        if kept.spans.len() < MAX_SPANS {
             let at_ns = nanoseconds(started.duration_since(self.began));
             kept.spans.push(json!([call, at_ns, took_ns]));
         } else {
@@ -103,9 +103,9 @@ impl Record {
 
 /// `[page, fetched, changed]` of each transferred page; the busiest, if there are too many.
 fn busiest(mut pages: Vec<PageTraffic>) -> Vec<[u64; 3]> {
-    if pages.len() > MOST_PAGES {
+    if pages.len() > MAX_PAGES {
         pages.sort_by_key(|page| std::cmp::Reverse(page.fetched + page.changed));
-        pages.truncate(MOST_PAGES);
+        pages.truncate(MAX_PAGES);
     }
     pages.into_iter().map(|page| [page.page, page.fetched, page.changed]).collect()
 }

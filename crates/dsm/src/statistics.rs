@@ -36,13 +36,13 @@ counted! {
     fetches,
     /// Pages fetched with another one, or received with the arrival of their home at a barrier.
     prefetches,
-    /// Pages whose changes went home.
+    /// Pages whose changes were sent home.
     diffs,
-    /// Those of them that went in a parcel, because many single words changed.
+    /// Those of them that were sent in a parcel, because many single words changed.
     packed_diffs,
     /// Bytes of all those changes.
     diff_bytes,
-    /// Bytes of pages that came from their homes.
+    /// Bytes of pages that were fetched from their homes.
     fetched_bytes,
     /// Copies that were invalidated because another process wrote the page.
     invalidations,

@@ -1,4 +1,4 @@
-//! Processes of one host use each other's pages where they are, in jobs over several hosts.
+//! Processes of one host use each other's pages in place, in jobs over several hosts.
 
 #[allow(dead_code)]
 mod support;
@@ -10,7 +10,7 @@ const WORDS: usize = PAGE / 8;
 const PAGES: usize = 40;
 
 fn pages(job: &Job, home: u32) -> Shared<[u64]> {
-    job.shared(PAGES * WORDS, &Placement::On(home)).expect("room")
+    job.shared(PAGES * WORDS, &Placement::On(home)).expect("an allocation")
 }
 
 /// The counters of a process while `work` runs.
@@ -24,7 +24,7 @@ fn counted(job: &Job, work: impl FnOnce()) -> Statistics {
     counted
 }
 
-/// Everybody writes a word of every page of every home, and reads those of all.
+/// Every process writes a word of every page of every home, and reads those of all.
 fn write_and_read(job: &Job, array: &Shared<[u64]>, round: u64) -> Statistics {
     let value = |page: usize, rank: u32| round * 1000 + page as u64 * 10 + u64::from(rank);
     job.barrier().expect("a barrier");
@@ -54,9 +54,9 @@ fn local_peers_exchange_no_pages(job: &Job) {
             let array = pages(job, home);
             for round in 1..=3 {
                 let counted = write_and_read(job, &array, round);
-                let travels = (counted.fetches > 0, counted.diffs > 0);
+                let transfers = (counted.fetches > 0, counted.diffs > 0);
                 let apart = !shares(job, home);
-                assert_eq!(travels, (apart, apart), "home {home}, process {}: {counted:?}", job.rank());
+                assert_eq!(transfers, (apart, apart), "home {home}, process {}: {counted:?}", job.rank());
             }
         }
     }
@@ -96,7 +96,7 @@ fn freed_memory_is_zeros_for_the_next_home() {
     let test = "freed_memory_is_zeros_for_the_next_home";
     work(|job| {
         for round in 0..12 {
-            let at = job.alloc(PAGES * PAGE, &Placement::On(round % job.size())).expect("room");
+            let at = job.alloc(PAGES * PAGE, &Placement::On(round % job.size())).expect("an allocation");
             let mut now = vec![1; PAGES * PAGE];
             job.get(&mut now, at).expect("a copy");
             assert!(now.iter().all(|byte| *byte == 0), "round {round}");
@@ -149,8 +149,9 @@ fn more_pieces_than_can_be_shown() {
     let test = "more_pieces_than_can_be_shown";
     work(|job| {
         const MANY: usize = 60_000;
-        let array =
-            job.shared::<u64>(MANY * WORDS, &Placement::Cyclic { block: PAGE, first: 0 }).expect("room");
+        let array = job
+            .shared::<u64>(MANY * WORDS, &Placement::Cyclic { block: PAGE, first: 0 })
+            .expect("an allocation");
         let looked_at = || (0..600).chain(MANY - 600..MANY);
         let own = |page: &usize| page / 3 % 3 == job.rank() as usize;
         looked_at().filter(own).for_each(|page| array.set(page * WORDS, page as u64 + 1));
@@ -172,7 +173,7 @@ fn more_pieces_than_can_be_shown() {
 /// Pages of our own that are cut into pieces, more than an ordinary system allows.
 const CUT: usize = 1 << 18;
 
-/// Cuts memory of our own into pieces until the system allows no more than about so many in addition.
+/// Cuts memory of our own into pieces until the system allows only about this many more.
 fn leave_pieces(left: usize) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: fresh memory of that size, or an error, which is checked.
@@ -195,8 +196,9 @@ fn what_cannot_be_shown_is_fetched() {
     work(|job| {
         const MANY: usize = 6000;
         leave_pieces(1000);
-        let array =
-            job.shared::<u64>(MANY * WORDS, &Placement::Cyclic { block: PAGE, first: 0 }).expect("room");
+        let array = job
+            .shared::<u64>(MANY * WORDS, &Placement::Cyclic { block: PAGE, first: 0 })
+            .expect("an allocation");
         let pages = || (0..MANY).step_by(7);
         let own = |page: &usize| page / 7 % 3 == job.rank() as usize;
         pages().filter(own).for_each(|page| array.set(page * WORDS, page as u64 + 1));

@@ -1,4 +1,4 @@
-//! A process that dies takes the job with it, and everybody says why.
+//! A process that dies ends the job, and every other process reports why.
 
 #[allow(dead_code)]
 mod support;
@@ -9,10 +9,10 @@ use rand::{Rng, SeedableRng};
 use std::time::Duration;
 use support::{Plan, TWO_ON_EACH_HOST, work};
 
-/// Names the file by which a process says that it has joined.
+/// The variable with the file that a process creates once it has joined.
 const JOINED: &str = "FERROCE_TEST_JOINED";
 
-fn survivors_name_the_dead(test: &str, wait: fn(&Job)) {
+fn survivors_name_the_dead_process(test: &str, wait: fn(&Job)) {
     work(|job| {
         job.barrier().unwrap();
         if job.rank() == 1 {
@@ -37,22 +37,22 @@ fn survivors_name_the_dead(test: &str, wait: fn(&Job)) {
 
 #[test]
 fn in_a_barrier() {
-    survivors_name_the_dead("in_a_barrier", |job| job.barrier().unwrap());
+    survivors_name_the_dead_process("in_a_barrier", |job| job.barrier().unwrap());
 }
 
 #[test]
 fn in_a_receive() {
-    survivors_name_the_dead("in_a_receive", |job| {
+    survivors_name_the_dead_process("in_a_receive", |job| {
         job.recv(None, None, &mut [0; 8]).unwrap();
     });
 }
 
 #[test]
 fn in_a_page_fault() {
-    survivors_name_the_dead("in_a_page_fault", |job| {
+    survivors_name_the_dead_process("in_a_page_fault", |job| {
         let pages = 1 << 20;
         let at = job.alloc(pages * 4096, &Placement::On(1)).unwrap();
-        // Long before the last page the home is known to be dead. The local transport has no faults, and waits here.
+        // The death of the home is detected long before the last page. The local transport has no faults, and waits here.
         for page in 0..pages {
             // SAFETY: shared memory that nobody writes.
             std::hint::black_box(unsafe { at.add(page * 4096).read_volatile() });
@@ -68,7 +68,7 @@ fn a_foreign_fault_is_still_one() {
     let test = "a_foreign_fault_is_still_one";
     work(|job| {
         job.barrier().unwrap();
-        // SAFETY: none; this must end the process, and not wait for ever in our handler.
+        // SAFETY: none; this must end the process, and not wait indefinitely in our handler.
         unsafe { std::ptr::null_mut::<u8>().wrapping_add(64).write_volatile(1) };
     });
     let ended = Plan { test, size: 1, transport: TransportKind::Rdma, variables: &[] }.run_with(|_| ());
@@ -87,7 +87,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// Whatever the others are doing at that moment.
+/// The other processes may be in any call at that moment.
 #[test]
 fn killed_at_any_time() {
     let test = "killed_at_any_time";
@@ -115,7 +115,7 @@ fn killed_at_any_time() {
     for (transport, variables) in alone.into_iter().chain([colocated]).flat_map(|kind| vec![kind; MOMENTS]) {
         let moment = Duration::from_micros(random.random_range(0..200_000));
         let ended = Plan { test, size: 4, transport, variables: &variables }.run_with(|children| {
-            // Who has not joined is not missed here: that is the launcher's part.
+            // Only the launcher detects the death of a process that has not joined.
             while !joined.exists() && children[2].try_wait().unwrap().is_none() {
                 std::thread::yield_now();
             }
@@ -139,8 +139,8 @@ fn killed_at_any_time() {
 
 /// A process that is cut off closes no connection; one that is stopped behaves the same.
 #[test]
-fn silent_without_being_dead() {
-    let test = "silent_without_being_dead";
+fn a_stopped_process_is_reported() {
+    let test = "a_stopped_process_is_reported";
     work(|job| {
         job.barrier().unwrap();
         if job.rank() == 1 {
@@ -151,7 +151,7 @@ fn silent_without_being_dead() {
     });
     let transport = TransportKind::Udp;
     let ended = Plan { test, size: 3, transport, variables: &[] }.run_with(|children| {
-        // Its own end is ours to make, once the others have found it silent.
+        // The test ends it after the others have detected that it is silent.
         for rank in [0, 2] {
             children[rank].wait().unwrap();
         }

@@ -1,4 +1,4 @@
-//! Both ways in which page faults come to us, with several threads that fault at once.
+//! Both mechanisms that catch page faults, with several threads that fault concurrently.
 
 mod support;
 
@@ -10,9 +10,9 @@ const WORDS: usize = PAGE / 8;
 const THREADS: usize = 3;
 const ROUNDS: u64 = 4;
 
-/// Every thread of every process writes its own words of all pages, and reads everybody's.
+/// Every thread of every process writes its own words of all pages, and reads those of all.
 fn body(job: &Job) {
-    let array = job.shared::<u64>(PAGES * WORDS, &Placement::Rotating).expect("room");
+    let array = job.shared::<u64>(PAGES * WORDS, &Placement::Rotating).expect("an allocation");
     let each = |thread: usize, rank: u32, page: usize| page * WORDS + thread * 16 + rank as usize;
     for round in 1..=ROUNDS {
         job.barrier().expect("a barrier");
@@ -57,7 +57,7 @@ fn threads_that_fault_concurrently() {
         let ended = plan.run_with(|_| ());
         let errors = ended.errors.join("---\n");
         if kind == "userfaultfd" && errors.contains("call: \"userfaultfd\"") {
-            println!("SKIPPED: this system does not let us have userfaultfd: {errors}");
+            println!("SKIPPED: this system refuses userfaultfd: {errors}");
             return;
         }
         assert!(ended.statuses.iter().all(|status| status.success()), "{kind}: {errors}");
@@ -70,14 +70,14 @@ fn forbid_userfaultfd() {
     let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     let mut filter = [
-        // The number of the call is the first word of what the filter sees.
+        // The number of the call is the first word of the filter's input.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_userfaultfd as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, refuse),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the filter lives during both calls; it changes nothing but the answer to one system call.
+    // SAFETY: the filter lives during both calls; it changes only the result of one system call.
     let rc = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)

@@ -24,7 +24,7 @@ fn everywhere(test: &str, body: fn(&Job)) {
 /// `count` words of shared memory.
 fn words(job: &Job, count: usize, placement: &Placement) -> &'static mut [u64] {
     let at = job.alloc(count * 8, placement).unwrap();
-    // SAFETY: fresh shared memory of that size, whose other users are held off by locks and barriers.
+    // SAFETY: fresh shared memory of that size, whose other users are excluded by locks and barriers.
     unsafe { std::slice::from_raw_parts_mut(at.cast(), count) }
 }
 
@@ -69,7 +69,7 @@ fn messages_and_flags() {
         let (rank, size) = (job.rank(), job.size());
         let next = (rank + 1) % size;
         let before = (rank + size - 1) % size;
-        // More than any ring holds, from everybody at once.
+        // More than any ring holds, from all processes at the same time.
         let long: Vec<u8> = (0..1 << 20).map(|at| (at as u8).wrapping_mul(rank as u8 + 1)).collect();
         job.send(next, 1, &long).unwrap();
         job.send(next, 2, b"short").unwrap();
@@ -170,7 +170,7 @@ fn a_refused_allocation_takes_no_memory() {
             let more = most_memory() - before;
             assert!(more < 32 << 10, "{len} bytes that were refused took {more} KiB");
         }
-        // Who is refused for its placement has taken no room.
+        // A call that is refused for its placement has allocated nothing.
         assert!(job.alloc(16 << 20, &Placement::On(job.size())).is_err());
         job.alloc(16 << 20, &cyclic).unwrap();
     });

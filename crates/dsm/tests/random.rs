@@ -1,5 +1,5 @@
-//! Random programs on real processes. Each knows what it must see: words under a lock all change together, and words with
-//! an owner hold what the owner of the last phase computed.
+//! Random programs on real processes. Each checks what it reads: words under a lock all change together, and words with an
+//! owner hold what the owner of the last phase computed.
 
 #[allow(dead_code)]
 mod support;
@@ -59,7 +59,7 @@ fn phase(job: &Job, heap: &Shared<[u64]>, random: &mut Random, phase: u64) -> [u
     }
     for _ in 0..random.below(6) {
         let lock = random.below(LOCKS);
-        // Only upwards, so that nobody waits in a circle.
+        // Only upwards, so that there is no deadlock.
         let inner = (lock + 1 < LOCKS && random.below(2) == 0).then_some(lock + 1);
         critical_section(job, heap, lock, inner);
         changes[lock] += 1;

@@ -1,4 +1,4 @@
-//! Programs that are hard on the protocol: more dirty pages than the cache holds, threads, homes that move, loss.
+//! Programs that stress the protocol: more dirty pages than the cache holds, threads, homes that move, loss.
 
 #[allow(dead_code)]
 mod support;
@@ -11,7 +11,7 @@ const PAGED: [TransportKind; 3] = [TransportKind::Rdma, TransportKind::RdmaMsg, 
 /// `count` words of shared memory.
 fn words(job: &Job, count: usize, placement: &Placement) -> &'static mut [u64] {
     let at = job.alloc(count * 8, placement).unwrap();
-    // SAFETY: fresh shared memory of that size, whose other users are held off by locks and barriers.
+    // SAFETY: fresh shared memory of that size, whose other users are excluded by locks and barriers.
     unsafe { std::slice::from_raw_parts_mut(at.cast(), count) }
 }
 
@@ -39,7 +39,7 @@ fn dirty_sets_far_larger_than_the_cache() {
     }
 }
 
-/// As many as a job is promised to have, on however few cores there are.
+/// The number of processes that a job must support, on any number of cores.
 #[test]
 fn sixty_four_processes() {
     let test = "sixty_four_processes";
@@ -126,7 +126,7 @@ fn homes_move_to_their_writers() {
         if rank > 0 {
             assert_eq!(counted.migrations, 20);
             // A wrong guess of the first home may hold some of them back for an interval.
-            assert!(counted.diffs <= 40, "soon everybody writes at home: {counted:?}");
+            assert!(counted.diffs <= 40, "soon every process writes at home: {counted:?}");
         }
     });
     for transport in PAGED {
@@ -194,7 +194,7 @@ fn one_packet_in_a_hundred_is_lost() {
     }
 }
 
-/// The system has a limit on pieces of memory with different rights; beyond it everything is closed and faults anew.
+/// The system has a limit on pieces of memory with different rights; beyond it all pages are closed and fault again.
 #[test]
 fn more_pieces_than_the_system_has() {
     let test = "more_pieces_than_the_system_has";

@@ -1,4 +1,4 @@
-//! What a program may switch changes what travels, never what it sees.
+//! Switches change which data is transferred, never the results.
 
 #[allow(dead_code)]
 mod support;
@@ -9,9 +9,11 @@ use support::{Plan, work};
 const PAGED: [TransportKind; 3] = [TransportKind::Rdma, TransportKind::RdmaMsg, TransportKind::Udp];
 const WORDS: usize = PAGE / 4;
 
-/// Every process writes every so manieth word of all pages, and checks those of all.
+/// Every process writes every n-th word of all pages, where n is the number of processes, and checks all words.
 fn interleaved(job: &Job, pages: usize, rounds: u32) {
-    let array = job.shared::<u32>(pages * WORDS, &Placement::Cyclic { block: PAGE, first: 0 }).expect("room");
+    let array = job
+        .shared::<u32>(pages * WORDS, &Placement::Cyclic { block: PAGE, first: 0 })
+        .expect("an allocation");
     let value = |round: u32, at: usize| round * 7919 + at as u32;
     for round in 1..=rounds {
         for at in (job.rank() as usize..pages * WORDS).step_by(job.size() as usize) {
@@ -57,7 +59,7 @@ fn barriers_over_a_tree() {
         // Interleaved words make parcels, a few words make short notices, many scattered pages make long ones.
         interleaved(job, 6, 3);
         let pages = 400;
-        let array = job.shared::<u32>(pages * WORDS, &Placement::Rotating).expect("room");
+        let array = job.shared::<u32>(pages * WORDS, &Placement::Rotating).expect("an allocation");
         for round in 1..=4 {
             for page in (job.rank() as usize * 2..pages).step_by(2 * job.size() as usize) {
                 array.set(page * WORDS, round);
@@ -82,7 +84,9 @@ fn bytes_of_small_changes(job: &Job, on: bool) -> u64 {
     job.barrier().expect("a barrier");
     job.configure(Tuning::ChangedBlocks, on);
     // Half of the pages are at home at their writer, half at a process co-located with their reader.
-    let array = job.shared::<u32>(PAGES * WORDS, &Placement::Cyclic { block: PAGE, first: 0 }).expect("room");
+    let array = job
+        .shared::<u32>(PAGES * WORDS, &Placement::Cyclic { block: PAGE, first: 0 })
+        .expect("an allocation");
     let before = job.statistics();
     for round in 1..=6u32 {
         if job.rank() == 0 {
@@ -119,7 +123,7 @@ fn faults_of_whole_pages(job: &Job, on: bool) -> u64 {
     job.barrier().expect("a barrier");
     job.configure(Tuning::ChangedBlocks, on);
     let part = Placement::Cyclic { block: PAGES * PAGE, first: 0 };
-    let array = job.shared::<u32>(job.size() as usize * PAGES * WORDS, &part).expect("room");
+    let array = job.shared::<u32>(job.size() as usize * PAGES * WORDS, &part).expect("an allocation");
     let begin = |rank: u32| (rank % job.size()) as usize * PAGES * WORDS;
     let before = job.statistics();
     for round in 1..=60 {

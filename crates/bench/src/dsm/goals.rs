@@ -36,7 +36,7 @@ const GOALS: [Goal; 4] = [
     },
     Goal {
         what: "lock and unlock, remote, uncontended, that link",
-        ours: (Piece::TwoHosts, "lock and unlock, remote, nobody else"),
+        ours: (Piece::TwoHosts, "lock and unlock, remote, uncontended"),
         peer: "bare atomic of 8 bytes on that link",
         theirs: (Piece::TwoHosts, "bare FETCH_ADD"),
         at_most: 2.5,
@@ -71,13 +71,13 @@ const fn switch(what: &'static str, off: &'static str, on: &'static str) -> Swit
 const SWITCHES: [Switch; 10] = [
     Switch {
         what: "changed blocks (`WVEC`): one word of each of 100 pages changes, the other process reads them, cable of 1 Gbit/s",
-        off: (Piece::TwoHostsNarrow, "one word of 100 pages told, whole pages"),
-        on: (Piece::TwoHostsNarrow, "one word of 100 pages told, changed blocks"),
+        off: (Piece::TwoHostsNarrow, "one word of 100 pages changed, whole pages"),
+        on: (Piece::TwoHostsNarrow, "one word of 100 pages changed, changed blocks"),
     },
     switch(
         "the same over a cable as fast as memory",
-        "one word of 100 pages told, whole pages",
-        "one word of 100 pages told, changed blocks",
+        "one word of 100 pages changed, whole pages",
+        "one word of 100 pages changed, changed blocks",
     ),
     switch(
         "home migration (`HMIG`): 100 pages of another home written repeatedly, two of them read by the other",
@@ -86,8 +86,8 @@ const SWITCHES: [Switch; 10] = [
     ),
     switch(
         "adaptive write detection (`ADWD`, on by default): 100 pages written at home repeatedly, and read by the other",
-        "100 own pages written, each noticed",
-        "100 own pages written, writing foreseen",
+        "100 own pages written, each with a fault",
+        "100 own pages written, predicted",
     ),
     switch(
         "parcels (on by default): every second word of 100 pages changes",
@@ -106,7 +106,7 @@ const SWITCHES: [Switch; 10] = [
     },
     Switch {
         what: "tree (`BROADCAST`): empty barrier of 8 processes over UDP on this machine",
-        off: (Piece::Eight, "empty barrier, straight"),
+        off: (Piece::Eight, "empty barrier, direct"),
         on: (Piece::Eight, "empty barrier, over a tree"),
     },
     Switch {
@@ -244,7 +244,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_ratio_says_whether_it_is_good_enough() {
+    fn a_ratio_is_compared_with_its_goal() {
         let text = to_markdown(&examples());
         assert!(text.contains("| fetch | 15.00 | bare | 10.00 | 1.50 | at most 1.5: reached |"), "{text}");
         assert!(

@@ -26,7 +26,7 @@ const GOAL_OF_UDP: f64 = 1.0;
 /// Operations as the example `figures` names them, with JIAJIA's times over its fastest transport, in microseconds.
 const OPERATIONS: [(&str, f64); 3] = [
     ("read fault and fetch of a page", 75.0),
-    ("lock and unlock, remote, nobody else", 123.0),
+    ("lock and unlock, remote, uncontended", 123.0),
     ("empty barrier", 75.0),
 ];
 const OPERATION_ROUNDS: usize = 5;

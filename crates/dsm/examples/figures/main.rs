@@ -4,7 +4,7 @@
 //!
 //! With a number behind the transport, that many processes measure only their barrier, direct and over a tree. Over a link
 //! between two network namespaces: an address of the first, and how to start a program, the last one, in the second. With `auto` and
-//! three processes, the two in the first namespace measure what it is good for that they share pages.
+//! three processes, the two in the first namespace measure the effect of sharing pages.
 //!
 //!     ip netns exec one target/release/examples/figures rdma 10.9.0.1 ip netns exec two
 
@@ -77,7 +77,7 @@ const RUN: usize = 40;
 struct Figures(Vec<(&'static str, Vec<f64>)>);
 
 impl Figures {
-    /// Does `work` so often, and notes microseconds per time.
+    /// Runs `work` `times` times, and records the microseconds of one run.
     fn time(&mut self, what: &'static str, times: usize, mut work: impl FnMut() -> Result<()>) -> Result<()> {
         let start = Instant::now();
         for _ in 0..times {
@@ -122,14 +122,14 @@ fn measure() -> Result<()> {
             figures.time("bare READ of 4096 bytes", RUN, || bare.read())?;
             fetched.fetch(&mut figures, round)?;
             figures.time("bare FETCH_ADD", RUN, || bare.fetch_add())?;
-            figures.time("lock and unlock, remote, nobody else", RUN, || {
+            figures.time("lock and unlock, remote, uncontended", RUN, || {
                 job.lock(1)?;
                 Ok(job.unlock(1)?)
             })?;
         }
         job.barrier()?;
     }
-    // In one piece, as its peer, programs/mpi/barrier.c, does it.
+    // Without other work in between, like programs/mpi/barrier.c, which it is compared with.
     for _ in 0..101 {
         figures.time("empty barrier", 20, || Ok(job.barrier()?))?;
     }
@@ -155,7 +155,7 @@ fn counter(job: &Job, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Pages at home at process 1, each with a word that tells its number.
+/// Pages at home at process 1, each with a word that holds its number.
 struct Pages {
     array: Shared<[u64]>,
     count: usize,

@@ -1,21 +1,23 @@
-//! What each switch is good for: the same work with it off and on, alternating.
+//! The effect of each switch: the same work with the switch off and on, alternately.
 
 use crate::{Figures, ROUNDS, RUN, Result, WORDS};
 use ferroce_dsm::{Job, Placement, Shared, Tuning};
 
 const PAGES: usize = 100;
-/// Pages of a long walk.
+/// Pages of a long sequential read.
 const WALK: usize = 400;
 /// Intervals of one round.
 const INTERVALS: u64 = 4;
 
-/// A switch, the pages that are worked on, its figure with it off and on, an interval of the work that it should help, and how many pages both look at
-/// after it.
+/// A switch and the work that it should speed up.
 struct Case {
     tuning: Tuning,
     pages: usize,
+    /// The figure with the switch off, and on.
     names: [&'static str; 2],
+    /// Number of pages that both processes read after the work.
     seen: usize,
+    /// The work of one interval.
     work: fn(&Job, &Shared<[u64]>, u64),
 }
 
@@ -23,7 +25,10 @@ const CASES: [Case; 5] = [
     Case {
         tuning: Tuning::ChangedBlocks,
         pages: PAGES,
-        names: ["one word of 100 pages told, whole pages", "one word of 100 pages told, changed blocks"],
+        names: [
+            "one word of 100 pages changed, whole pages",
+            "one word of 100 pages changed, changed blocks",
+        ],
         seen: PAGES,
         work: |job, array, round| {
             if job.rank() == 1 {
@@ -38,7 +43,7 @@ const CASES: [Case; 5] = [
             "100 pages of another home written, homes stay",
             "100 pages of another home written, homes move",
         ],
-        // As of a field that was placed wrong: the others want its edge.
+        // Like a grid whose home is the wrong process: other processes read only its edge.
         seen: 2,
         work: |job, array, round| {
             if job.rank() == 0 {
@@ -49,7 +54,7 @@ const CASES: [Case; 5] = [
     Case {
         tuning: Tuning::AdaptiveWriteDetection,
         pages: PAGES,
-        names: ["100 own pages written, each noticed", "100 own pages written, writing foreseen"],
+        names: ["100 own pages written, each with a fault", "100 own pages written, predicted"],
         seen: PAGES,
         work: |job, array, round| {
             if job.rank() == 1 {
@@ -81,14 +86,14 @@ const CASES: [Case; 5] = [
     },
 ];
 
-/// An interval: the work, a barrier, and a look by the other process; all of it counts.
+/// Measures intervals: the work, a barrier, reads by both processes, and a barrier.
 pub(crate) fn measure(job: &Job, figures: &mut Figures) -> Result<()> {
     for case in &CASES {
         let usual =
             matches!(case.tuning, Tuning::AdaptiveWriteDetection | Tuning::Parcels | Tuning::Prefetch);
         let mut round = 0;
         for on in [false, true].repeat(ROUNDS / 2) {
-            // Where homes moved, they must not stay so for the other half.
+            // New pages each time: homes that have moved must not affect the next setting.
             let array = job.shared::<u64>(case.pages * WORDS, &Placement::On(1))?;
             job.barrier()?;
             job.configure(case.tuning, on);
@@ -135,13 +140,13 @@ pub(crate) fn colocated(job: &Job, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Barriers of all processes, straight and over a tree.
+/// Barriers of all processes, direct and over a tree.
 pub(crate) fn tree(job: &Job, figures: &mut Figures) -> Result<()> {
     for on in [false, true].repeat(ROUNDS / 2) {
         job.barrier()?;
         job.configure(Tuning::BroadcastTree, on);
         job.barrier()?;
-        let name = if on { "empty barrier, over a tree" } else { "empty barrier, straight" };
+        let name = if on { "empty barrier, over a tree" } else { "empty barrier, direct" };
         figures.time(name, RUN, || Ok(job.barrier()?))?;
     }
     Ok(())

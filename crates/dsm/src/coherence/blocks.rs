@@ -14,19 +14,19 @@ use std::ops::Range;
 /// Blocks of a page.
 pub(crate) const BLOCKS: usize = 16;
 /// Maximum number of READs for one page; beyond that, one READ of the whole page is cheaper.
-const MOST_PIECES: usize = 2;
+const MAX_PIECES: usize = 2;
 /// Missing blocks from which on the whole page is fetched.
 const NEARLY_ALL: u32 = 12;
 
 /// Writes of a home page that are announced whole after most of it had changed: at first, and at most.
-const FEWEST_WHOLE: u8 = 8;
-const MOST_WHOLE: u8 = 128;
+const MIN_WHOLE: u8 = 8;
+const MAX_WHOLE: u8 = 128;
 /// How often the blocks of a home page are named at barriers after the last report that a process fetched the page.
-const MOST_UNREAD: u8 = 24;
-/// Barriers from one report of fetches to the next, less than [`MOST_UNREAD`], and maximum length of a report. The first
+const MAX_UNREAD: u8 = 24;
+/// Barriers from one report of fetches to the next, less than [`MAX_UNREAD`], and maximum length of a report. The first
 /// fetch of a page is reported at the next barrier.
 const REPORT_EVERY: u8 = 8;
-const MOST_REPORTED: usize = 1 << 14;
+const MAX_REPORTED: usize = 1 << 14;
 
 /// A set of blocks, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,7 +57,7 @@ impl Blocks {
 
     /// Whether fetching these blocks alone is cheaper than fetching the whole page.
     fn are_few(self) -> bool {
-        self.0.count_ones() < NEARLY_ALL && self.ranges(BLOCKS).len() <= MOST_PIECES
+        self.0.count_ones() < NEARLY_ALL && self.ranges(BLOCKS).len() <= MAX_PIECES
     }
 
     fn missing(self) -> Blocks {
@@ -96,16 +96,16 @@ impl Usefulness {
         self.whole_left = self.whole_left.saturating_sub(1);
     }
 
-    /// Whether to look for the changed blocks of the next write.
+    /// Whether to determine the changed blocks of the next write.
     fn is_likely(self) -> bool {
         self.read && self.whole_left == 0
     }
 
     /// The program changed these blocks.
     pub(super) fn judge(&mut self, changed: Blocks) {
-        self.read &= self.unread < MOST_UNREAD;
+        self.read &= self.unread < MAX_UNREAD;
         if !changed.are_few() {
-            self.whole = self.whole.saturating_mul(2).clamp(FEWEST_WHOLE, MOST_WHOLE);
+            self.whole = self.whole.saturating_mul(2).clamp(MIN_WHOLE, MAX_WHOLE);
         } else if !changed.is_empty() {
             self.whole = 0;
         }
@@ -134,13 +134,13 @@ pub(super) struct Fetches {
 
 impl Fetches {
     fn note(&mut self, page: usize, is_new: bool) {
-        if self.pages.len() < MOST_REPORTED {
+        if self.pages.len() < MAX_REPORTED {
             self.pages.push(page);
             self.any_new |= is_new;
         }
     }
 
-    /// Notices of no blocks, at most so many, if one is new, and at every [`REPORT_EVERY`]th barrier.
+    /// At most `most` notices without blocks: if a page is new, and at every [`REPORT_EVERY`]th barrier.
     pub(super) fn report(&mut self, most: usize) -> Vec<Notice> {
         self.barriers = (self.barriers + 1) % REPORT_EVERY;
         if !std::mem::take(&mut self.any_new) && self.barriers != 0 {
@@ -156,7 +156,7 @@ impl Fetches {
 
 impl Machine {
     /// The blocks to fetch of a page, or `None` if the whole page should be fetched.
-    fn worth(&self, page: usize) -> Option<Blocks> {
+    fn blocks_worth_fetching(&self, page: usize) -> Option<Blocks> {
         let missing = self.table[page].here.missing();
         Some(missing).filter(|missing| self.changed_blocks && missing.are_few())
     }
@@ -170,7 +170,7 @@ impl Machine {
 
     /// The number of those blocks.
     pub(super) fn blocks_to_fetch(&self, page: usize) -> usize {
-        self.worth(page).map_or(BLOCKS, |blocks| blocks.0.count_ones() as usize)
+        self.blocks_worth_fetching(page).map_or(BLOCKS, |blocks| blocks.0.count_ones() as usize)
     }
 
     /// The steps that fetch sorted pages: whole pages in runs, and single blocks of pages whose other blocks are
@@ -182,7 +182,7 @@ impl Machine {
                 let is_new = !std::mem::replace(&mut self.table[page].reported, true);
                 self.fetches.note(page, is_new);
             }
-            match (self.take_update(page), self.worth(page)) {
+            match (self.take_update(page), self.blocks_worth_fetching(page)) {
                 (Some(update), _) => steps.push(update),
                 (None, Some(missing)) => {
                     steps.push(Step::FetchBlocks(page, missing, self.home(page)));

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// Maximum number of pieces of the view that show other mappings. Each may split the mapping twice, and the system
 /// allows about 65000 mappings.
-const MOST_PIECES: usize = 16384;
+const MAX_PIECES: usize = 16384;
 
 /// The co-located processes, and what is shared with them.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ impl Colocated {
         self.hosts.get(usize::from(rank)).copied()
     }
 
-    /// Whether these are on one host, or one process.
-    pub(super) fn are_together(&self, one: u16, other: u16) -> bool {
+    /// Whether both processes are on one host, or are the same.
+    pub(super) fn same_host(&self, one: u16, other: u16) -> bool {
         one == other || self.host(one).is_some_and(|host| self.host(other) == Some(host))
     }
 
@@ -49,7 +49,7 @@ impl Colocated {
     }
 
     /// A home moves away from this process.
-    pub(super) fn note_move(&mut self, from: u16) {
+    pub(super) fn on_home_moved(&mut self, from: u16) {
         let host = self.host(from);
         self.left |= host.is_some() && self.hosts.iter().filter(|other| Some(**other) == host).count() > 1;
     }
@@ -66,9 +66,9 @@ impl Machine {
         &self.colocated.pages
     }
 
-    /// Whether pages left a host of several processes at the last barrier; the same in all processes. Their old home
-    /// may discard its bytes once it has passed, so all processes must stop showing them first.
-    pub(crate) fn must_meet_again(&mut self) -> bool {
+    /// Whether pages left a host of several processes at the last barrier; the same in all processes. Their old home discards its
+    /// bytes after the barrier, so all processes must wait for each other again once they have stopped showing these bytes.
+    pub(crate) fn must_wait_again(&mut self) -> bool {
         std::mem::take(&mut self.colocated.left)
     }
 
@@ -89,7 +89,7 @@ impl Machine {
     /// Shows pages of one home, if it is co-located. This process has no unsent changes to them.
     pub(super) fn share(&mut self, run: Run, steps: &mut Vec<Step>) {
         let home = self.table[run.first].home;
-        if !self.colocated.shows(home) || self.colocated.pieces >= MOST_PIECES {
+        if !self.colocated.shows(home) || self.colocated.pieces >= MAX_PIECES {
             return;
         }
         self.close(run.pages(), steps);
@@ -129,7 +129,7 @@ impl Machine {
     }
 
     /// Stops sharing, because the system allows no more mappings. All pages are fetched from now on.
-    pub(crate) fn share_nothing(&mut self) -> Vec<Step> {
+    pub(crate) fn stop_sharing(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         let shared: Vec<usize> = (0..self.table.len()).filter(|&page| self.table[page].shared).collect();
         self.forget(&shared, &mut steps);

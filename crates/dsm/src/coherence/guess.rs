@@ -1,7 +1,7 @@
 //! Predicts which pages are used together with a page: those that were used with it the last time.
 //!
 //! A fault is the most expensive step that sends no page. Programs repeat themselves, so pages that were written or
-//! fetched in the same interval the last time are opened or fetched together. Now and then a page is left out, to see
+//! fetched in the same interval the last time are opened or fetched together. Now and then a page is left out, to detect
 //! whether it is still used. A wrong guess costs a comparison with the twin, or, at home, one superfluous notice.
 //!
 //! Home pages that are written in every interval stay writable over a barrier, and the next barrier announces them. Only
@@ -19,47 +19,47 @@ use super::notice::Notices;
 use super::{Access, Run, Step};
 
 /// Maximum number of extra pages that one write fault opens: in all, and of those that need a twin.
-pub(super) const MOST_WRITE_GUESSES: usize = 512;
-const MOST_TWIN_GUESSES: usize = 16;
+pub(super) const MAX_PAGES_PER_WRITE_FAULT: usize = 512;
+const MAX_TWINS_PER_WRITE_FAULT: usize = 16;
 /// Pages that one fault fetches by blocks, for each page that it may fetch whole. Each is a READ of its own.
-const MOST_PAGES_OF_BLOCKS: usize = 8;
+const MAX_PAGES_OF_BLOCKS: usize = 8;
 /// How often in a row a page must be fetched after the barrier that invalidated it to be fetched at the next one.
 const REFETCHES: u8 = 2;
 /// Maximum number of pages that a barrier fetches.
-const MOST_AT_BARRIER: usize = 128;
+const MAX_AT_BARRIER: usize = 128;
 /// Intervals in a row after which a home page that is written stays writable over a barrier.
 const KEPT_AFTER: u8 = 8;
-/// Of so many pages that stay writable, one must show by a fault that they are still written.
+/// Number of pages that stay writable, of which one must show by a fault that all are still written.
 const SAMPLE: usize = 32;
-/// Guesses in a row before a page must fault again to stay predicted, and the same for writes that were confirmed so
-/// often.
-const PATIENCE: u8 = 31;
-const MOST_PATIENCE: u8 = 8 * PATIENCE;
+/// Guesses in a row before a page must fault again to stay predicted, and the maximum for pages whose writes faults have
+/// confirmed often.
+const GUESSES_IN_A_ROW: u8 = 31;
+const MAX_GUESSES_IN_A_ROW: u8 = 8 * GUESSES_IN_A_ROW;
 /// As the number of guesses: only an adjacent page was a reason for the first one.
 pub(super) const UNCONFIRMED: u8 = u8::MAX;
 
-/// How many writes of a page are guessed in a row. Each time that the program still writes the page afterwards, it doubles.
+/// How many writes of a page are guessed in a row. The number doubles each time that a fault confirms the guesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct WritePatience(u8);
+pub(super) struct GuessLimit(u8);
 
-impl Default for WritePatience {
+impl Default for GuessLimit {
     fn default() -> Self {
-        Self(PATIENCE)
+        Self(GUESSES_IN_A_ROW)
     }
 }
 
-impl WritePatience {
+impl GuessLimit {
     fn allows(self, guesses: u8) -> bool {
         guesses < self.0
     }
 
-    /// The page faults after so many guesses.
-    pub(super) fn learn(&mut self, guesses: u8) {
+    /// Handles a write fault of the page after this many guesses.
+    pub(super) fn on_fault(&mut self, guesses: u8) {
         match guesses {
-            // The first page of a run; no guess was made. Or only an adjacent page was a reason to make one.
+            // No guess was made, because the page is the first of a run; or only an adjacent page suggested one.
             0 | UNCONFIRMED => {}
             _ if self.allows(guesses) => *self = Self::default(),
-            _ => self.0 = self.0.saturating_mul(2).min(MOST_PATIENCE),
+            _ => self.0 = self.0.saturating_mul(2).min(MAX_GUESSES_IN_A_ROW),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Machine {
         let most = match (self.guess, state.written_in) {
             (false, _) => 0,
             (true, 0) => ahead,
-            (true, _) => MOST_WRITE_GUESSES,
+            (true, _) => MAX_PAGES_PER_WRITE_FAULT,
         };
         let mut twins = 0;
         let fits = |at: &usize| {
@@ -89,9 +89,9 @@ impl Machine {
             let alike = other.home == state.home && other.written_in == state.written_in;
             twins += usize::from(self.needs_twin(*at));
             alike
-                && twins <= MOST_TWIN_GUESSES
+                && twins <= MAX_TWINS_PER_WRITE_FAULT
                 && other.valid
-                && (other.write_patience.allows(other.write_guesses)
+                && (other.guess_limit.allows(other.write_guesses)
                     || is_unconfirmed(*at) && *at <= page + ahead)
         };
         let end = (page + 1 + most).min(self.table.len());
@@ -114,14 +114,14 @@ impl Machine {
         // A long sorted run and a few more, which a stable sort merges.
         self.writable.sort();
         self.writable.dedup();
-        self.learn_from_samples();
+        self.confirm_by_samples();
         let stays = |page: &usize| {
             let state = &self.table[*page];
             self.guess
                 && state.access == Access::Write
                 && state.written_in == self.interval
                 && state.written_in_a_row >= KEPT_AFTER
-                && (state.write_patience.allows(state.write_guesses) || self.has_sample(*page))
+                && (state.guess_limit.allows(state.write_guesses) || self.has_sample(*page))
                 && !self.needs_twin(*page)
         };
         let runs = Run::of(self.writable.iter().copied().filter(stays));
@@ -130,30 +130,30 @@ impl Machine {
         self.writable.retain(|page| kept.next_if_eq(&page).is_none());
     }
 
-    /// Whether another page, which was written like this one until now, stands for it by a fault in the next interval.
+    /// Whether another page, which was written like this one until now, confirms it by a fault in the next interval.
     fn has_sample(&self, page: usize) -> bool {
         let sample = &self.table[page - page % SAMPLE];
         let of = |state: &Page| {
-            let Page { home, written_in, write_guesses, write_patience, .. } = *state;
-            (home, written_in, write_guesses, write_patience)
+            let Page { home, written_in, write_guesses, guess_limit, .. } = *state;
+            (home, written_in, write_guesses, guess_limit)
         };
         !page.is_multiple_of(SAMPLE) && of(sample) == of(&self.table[page])
     }
 
-    /// Pages that need no fault of their own because their sample had one in this interval.
-    fn learn_from_samples(&mut self) {
+    /// Confirms pages whose sample had a fault in this interval, so that they need none of their own.
+    fn confirm_by_samples(&mut self) {
         for at in 0..self.writable.len() {
             let page = self.writable[at];
             let sample = self.table[page - page % SAMPLE];
             let state = &mut self.table[page];
-            let is_shown = sample.home == state.home
+            let is_confirmed = sample.home == state.home
                 && (sample.written_in, sample.write_guesses) == (state.written_in, 0)
-                && sample.write_patience >= state.write_patience;
-            if is_shown
-                && !state.write_patience.allows(state.write_guesses)
+                && sample.guess_limit >= state.guess_limit;
+            if is_confirmed
+                && !state.guess_limit.allows(state.write_guesses)
                 && state.write_guesses != UNCONFIRMED
             {
-                (state.write_guesses, state.write_patience) = (0, sample.write_patience);
+                (state.write_guesses, state.guess_limit) = (0, sample.guess_limit);
             }
         }
     }
@@ -171,13 +171,13 @@ impl Machine {
         let mut blocks = self.blocks_to_fetch(page);
         for other in page + 1..end {
             let state = &self.table[other];
-            if blocks > most * BLOCKS || pages.len() > most * MOST_PAGES_OF_BLOCKS {
+            if blocks > most * BLOCKS || pages.len() > most * MAX_PAGES_OF_BLOCKS {
                 break;
             }
             if state.valid || state.home == u16::MAX {
                 continue;
             }
-            let again = before != 0 && state.fetched_in == before && state.fetch_guesses < PATIENCE;
+            let again = before != 0 && state.fetched_in == before && state.fetch_guesses < GUESSES_IN_A_ROW;
             if again || plan.has(other - page) {
                 pages.push(other);
                 blocks += self.blocks_to_fetch(other);
@@ -195,9 +195,9 @@ impl Machine {
         }
         let again = |page: &usize| {
             let state = &self.table[*page];
-            !state.valid && state.refetches >= REFETCHES && state.fetch_guesses < PATIENCE
+            !state.valid && state.refetches >= REFETCHES && state.fetch_guesses < GUESSES_IN_A_ROW
         };
-        let most = if self.locality.most == 0 { 0 } else { MOST_AT_BARRIER.min(self.cache.most / 4) };
+        let most = if self.locality.most == 0 { 0 } else { MAX_AT_BARRIER.min(self.cache.most / 4) };
         let pages: Vec<usize> = stale.iter().copied().filter(again).take(most).collect();
         self.request(&pages, received);
         if !pages.is_empty() {

@@ -1,4 +1,4 @@
-//! Which page is at home where.
+//! The home of each page.
 
 use super::machine::{Machine, Page};
 use super::notice::{Notice, Notices};
@@ -47,7 +47,7 @@ impl Machine {
         }
         let moves = |(page, writer): (usize, Option<u16>)| {
             let home = self.table.get(page)?.home;
-            let moves = |writer: &u16| home != u16::MAX && !self.colocated.are_together(home, *writer);
+            let moves = |writer: &u16| home != u16::MAX && !self.colocated.same_host(home, *writer);
             Some((page, writer.filter(moves)?))
         };
         let moves: Vec<(usize, u16)> = writers.into_iter().filter_map(moves).collect();
@@ -55,7 +55,7 @@ impl Machine {
         let (mut moved, mut came) = (false, Vec::new());
         for (page, writer) in moves {
             let state = &mut self.table[page];
-            self.colocated.note_move(state.home);
+            self.colocated.on_home_moved(state.home);
             let (was_home, is_home) = (u32::from(state.home) == self.rank, u32::from(writer) == self.rank);
             state.home = writer;
             if was_home || is_home {

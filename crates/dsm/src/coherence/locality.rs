@@ -1,10 +1,10 @@
-//! Predicts the next pages: adjacent ones, where the faults so far went from page to adjacent page, and those at the same
-//! distance, where they went in equal strides, as over the columns of a matrix.
+//! Predicts the next pages: adjacent ones after faults at adjacent pages, and those at the same distance after faults in equal
+//! strides, as over the columns of a matrix.
 
 /// Streams that are followed in parallel, such as the rows that a stencil reads.
 const STREAMS: usize = 8;
 /// Longest stride that is followed.
-const MOST_STRIDE: usize = 512;
+const MAX_STRIDE: usize = 512;
 
 /// A walk over pages.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +76,7 @@ impl Strides {
                 self.before = Some((self.stride, self.run));
             }
             let stride = page.saturating_sub(self.last);
-            self.stride = if (2..=MOST_STRIDE).contains(&stride) { stride } else { 0 };
+            self.stride = if (2..=MAX_STRIDE).contains(&stride) { stride } else { 0 };
             (self.stops, self.run) = (0, 1);
         }
         self.last = page + self.stops * self.stride;

@@ -3,7 +3,7 @@
 use super::blocks::{Blocks, Fetches, Usefulness};
 use super::cache::Cache;
 use super::colocated::Colocated;
-use super::guess::{MOST_WRITE_GUESSES, UNCONFIRMED, WritePatience};
+use super::guess::{GuessLimit, MAX_PAGES_PER_WRITE_FAULT, UNCONFIRMED};
 use super::locality::Locality;
 use super::notice::{Notice, Notices};
 use super::updates::{Update, Updates};
@@ -17,8 +17,8 @@ const OPEN_RUNS: usize = 16;
 
 /// Maximum number of notices with blocks per lock or barrier. Beyond it, notices list whole pages, which merge
 /// better.
-const MOST_LOCK_NOTICES: usize = 20;
-const MOST_BARRIER_NOTICES: usize = 1024;
+const MAX_LOCK_NOTICES: usize = 20;
+const MAX_BARRIER_NOTICES: usize = 1024;
 
 /// What is fixed when a process joins.
 #[derive(Debug, Clone)]
@@ -53,8 +53,8 @@ pub(super) struct Page {
     pub(super) wrote: Blocks,
     /// Written since the last barrier.
     pub(super) written: bool,
-    /// The page was really written, as far as known, and not only opened on a guess.
-    pub(super) surely: bool,
+    /// The program is known to have written the page: it was not only opened on a guess.
+    pub(super) known_written: bool,
     /// Counted by the cache.
     pub(super) resident: bool,
     /// Interval in which it was last opened for writing, and last fetched; 0 for never.
@@ -66,7 +66,7 @@ pub(super) struct Page {
     /// Number of such guesses in a row.
     pub(super) write_guesses: u8,
     pub(super) fetch_guesses: u8,
-    pub(super) write_patience: WritePatience,
+    pub(super) guess_limit: GuessLimit,
     /// Number of intervals in a row in which it was opened for writing.
     pub(super) written_in_a_row: u8,
     /// The barrier before which changes last went home, except at that barrier itself; 0 for never.
@@ -138,7 +138,7 @@ impl Machine {
             colocated: Colocated::new(options.hosts, options.colocated),
             locality: Locality::new(prefetch_pages),
             prefetch_pages,
-            writing: Locality::new(MOST_WRITE_GUESSES),
+            writing: Locality::new(MAX_PAGES_PER_WRITE_FAULT),
             interval: 1,
             guess: true,
             alone: options.alone,
@@ -173,7 +173,7 @@ impl Machine {
             return Fault::Steps(steps);
         }
         if !state.valid {
-            self.bring(page, &mut steps);
+            self.fetch_for_fault(page, &mut steps);
         }
         if write {
             self.begin_writing(page, &mut steps);
@@ -217,7 +217,7 @@ impl Machine {
         runs
     }
 
-    fn bring(&mut self, page: usize, steps: &mut Vec<Step>) {
+    fn fetch_for_fault(&mut self, page: usize, steps: &mut Vec<Step>) {
         let pages = self.fetched_together(page);
         self.fetch(&pages, page, steps);
     }
@@ -311,7 +311,7 @@ impl Machine {
         }
         state.write_guesses = match (guess, state.written_in) {
             (false, _) => {
-                state.write_patience.learn(state.write_guesses);
+                state.guess_limit.on_fault(state.write_guesses);
                 0
             }
             // Only an adjacent page suggests it; the next interval must confirm that it is written, by a fault or a walk of faults.
@@ -327,10 +327,10 @@ impl Machine {
         state.written_in = self.interval;
         if !twin {
             // There is no twin to compare with later.
-            (state.surely, state.wrote) = (true, Blocks::ALL);
+            (state.known_written, state.wrote) = (true, Blocks::ALL);
             state.usefulness.skip();
         }
-        state.surely |= !guess;
+        state.known_written |= !guess;
         if !state.written {
             state.written = true;
             self.written.push(page);
@@ -350,7 +350,7 @@ impl Machine {
 
     fn note_changed(&mut self, page: usize, changed: Blocks) {
         let state = &mut self.table[page];
-        state.surely |= !changed.is_empty();
+        state.known_written |= !changed.is_empty();
         state.wrote = state.wrote.with(changed);
     }
 
@@ -422,9 +422,9 @@ impl Machine {
     /// Those steps are done. Returns the notices for the next holder.
     pub(crate) fn released(&mut self, lock: u32) -> Vec<Notice> {
         let mut pages = self.scopes.remove(&lock).unwrap_or_default();
-        pages.retain(|&page| self.table[page].surely);
+        pages.retain(|&page| self.table[page].known_written);
         let notices = pages.into_iter().map(|page| self.notice(page, false));
-        Notice::merged(notices.collect(), MOST_LOCK_NOTICES)
+        Notice::merged(notices.collect(), MAX_LOCK_NOTICES)
     }
 
     fn notice(&self, page: usize, kept: bool) -> Notice {
@@ -457,7 +457,7 @@ impl Machine {
                 state.usefulness.named();
             }
             (state.written, state.wrote) = (false, Blocks::NONE);
-            if std::mem::take(&mut state.surely) {
+            if std::mem::take(&mut state.known_written) {
                 notices.push(notice);
             }
         }
@@ -466,10 +466,10 @@ impl Machine {
             self.note_write(self.kept[at], true, &mut Vec::new());
         }
         self.writable.extend(&self.kept);
-        let mut notices = Notice::merged(notices, MOST_BARRIER_NOTICES);
+        let mut notices = Notice::merged(notices, MAX_BARRIER_NOTICES);
         self.choose_updates(&notices);
-        notices.extend(self.updates.requests(MOST_BARRIER_NOTICES.saturating_sub(notices.len())));
-        notices.extend(self.fetches.report(MOST_BARRIER_NOTICES.saturating_sub(notices.len())));
+        notices.extend(self.updates.requests(MAX_BARRIER_NOTICES.saturating_sub(notices.len())));
+        notices.extend(self.fetches.report(MAX_BARRIER_NOTICES.saturating_sub(notices.len())));
         notices
     }
 
@@ -503,11 +503,12 @@ impl Machine {
                     let end = self.table.len();
                     for Notice { run, blocks, .. } in notices {
                         let pages = run.first.min(end)..(run.first + run.count).min(end);
-                        stale.extend(pages.filter(|&page| self.lose(page, *blocks)));
+                        stale.extend(pages.filter(|&page| self.mark_stale(page, *blocks)));
                     }
                 }
                 Notices::Overflow => {
-                    stale = (0..self.table.len()).filter(|&page| self.lose(page, Blocks::ALL)).collect();
+                    stale =
+                        (0..self.table.len()).filter(|&page| self.mark_stale(page, Blocks::ALL)).collect();
                     break;
                 }
             }
@@ -518,14 +519,14 @@ impl Machine {
         stale
     }
 
-    /// Another process wrote these blocks, or, if none, fetched the page. Returns whether there is a copy to invalidate.
-    fn lose(&mut self, page: usize, blocks: Blocks) -> bool {
+    /// Handles a notice: another process wrote these blocks or, if none, fetched the page. Returns whether there is a copy to invalidate.
+    fn mark_stale(&mut self, page: usize, blocks: Blocks) -> bool {
         if self.sees_home(page) {
             if blocks.is_empty() {
                 self.table[page].usefulness.fetched();
             }
             if self.table[page].dirty {
-                // The page has their words, but its twin does not: a later write of ours may look unchanged.
+                // The page has their words, but its twin does not: a later write of ours may not differ from the twin.
                 self.note_changed(page, blocks);
             }
             return false;

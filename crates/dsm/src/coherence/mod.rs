@@ -15,8 +15,8 @@
 //! | `cache` | which copies go when there are too many |
 //! | `homes` | which page is at home where, and when that changes |
 //! | `colocated` | which pages are shared with a home on this host |
-//! | `guess`, `locality` | which pages will be wanted next |
-//! | `updates` | which pages a home sends at a barrier without being asked |
+//! | `guess`, `locality` | which pages will be used next |
+//! | `updates` | which pages a home sends at a barrier without a request |
 //! | `notice` | how written pages are listed and packed |
 //! | `diff`, `blocks` | which words of a page changed, and which parts must be fetched again |
 
@@ -39,7 +39,7 @@ pub(crate) use blocks::Blocks;
 pub(crate) use diff::{WORD, changed};
 pub(crate) use machine::{Fault, Machine, Options};
 pub(crate) use notice::{Notice, Notices};
-pub(crate) use updates::{MOST_UPDATES, Update};
+pub(crate) use updates::{MAX_UPDATES, Update};
 
 /// What the program may do with a page right now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -30,8 +30,8 @@ const NAMED: u64 = 1 << 62;
 
 impl Notice {
     /// Longest run of one packed notice, and the same where it names blocks.
-    const MOST: usize = (1 << COUNT_BITS) - 1;
-    const MOST_NAMED: usize = (1 << SHORT_COUNT_BITS) - 1;
+    const MAX_COUNT: usize = (1 << COUNT_BITS) - 1;
+    const MAX_COUNT_NAMED: usize = (1 << SHORT_COUNT_BITS) - 1;
 
     /// Merges adjacent equal notices. If more than `most` remain, it drops their blocks.
     pub(crate) fn merged(notices: Vec<Notice>, most: usize) -> Vec<Notice> {
@@ -59,8 +59,10 @@ impl Notice {
         let mut words = Vec::with_capacity(notices.len());
         for Notice { run, kept, blocks } in notices {
             let (most, named) = match *blocks {
-                Blocks::ALL => (Self::MOST, 0),
-                Blocks(bits) => (Self::MOST_NAMED, NAMED | u64::from(bits) << (PAGE_BITS + SHORT_COUNT_BITS)),
+                Blocks::ALL => (Self::MAX_COUNT, 0),
+                Blocks(bits) => {
+                    (Self::MAX_COUNT_NAMED, NAMED | u64::from(bits) << (PAGE_BITS + SHORT_COUNT_BITS))
+                }
             };
             let mut rest = *run;
             while rest.count > 0 {
@@ -77,10 +79,10 @@ impl Notice {
     pub(crate) fn unpack(word: u64) -> Notice {
         let first = (word & ((1 << PAGE_BITS) - 1)) as usize;
         let (count, blocks) = match word & NAMED {
-            0 => ((word >> PAGE_BITS) as usize & Self::MOST, Blocks::ALL),
+            0 => ((word >> PAGE_BITS) as usize & Self::MAX_COUNT, Blocks::ALL),
             _ => {
                 let bits = (word >> (PAGE_BITS + SHORT_COUNT_BITS)) as u16;
-                ((word >> PAGE_BITS) as usize & Self::MOST_NAMED, Blocks(bits))
+                ((word >> PAGE_BITS) as usize & Self::MAX_COUNT_NAMED, Blocks(bits))
             }
         };
         Notice { run: Run { first, count }, kept: word & KEPT != 0, blocks }
@@ -102,10 +104,13 @@ mod tests {
         let words = Notice::pack(&notices);
         assert_eq!(words.iter().copied().map(Notice::unpack).collect::<Vec<_>>(), notices);
         let long =
-            Notice { run: Run { first: 0, count: Notice::MOST + 5 }, kept: false, blocks: Blocks::ALL };
+            Notice { run: Run { first: 0, count: Notice::MAX_COUNT + 5 }, kept: false, blocks: Blocks::ALL };
         let parts: Vec<Run> =
             Notice::pack(&[long]).into_iter().map(|word| Notice::unpack(word).run).collect();
-        assert_eq!(parts, [Run { first: 0, count: Notice::MOST }, Run { first: Notice::MOST, count: 5 }]);
+        assert_eq!(
+            parts,
+            [Run { first: 0, count: Notice::MAX_COUNT }, Run { first: Notice::MAX_COUNT, count: 5 }]
+        );
     }
 
     #[test]

@@ -12,11 +12,11 @@ use super::{Run, Step};
 use std::collections::BTreeMap;
 
 /// Maximum number of pages that one process sends another at a barrier. Fetching more than that takes no longer.
-pub(crate) const MOST_UPDATES: usize = 16;
+pub(crate) const MAX_UPDATES: usize = 16;
 /// How often a requested page is sent.
 const TIMES: u8 = 32;
 
-/// A page that a process wants to receive.
+/// A page that a process has requested.
 #[derive(Debug)]
 struct Request {
     page: usize,
@@ -60,7 +60,7 @@ impl Updates {
 }
 
 impl Machine {
-    /// Decides which pages go to whom with the arrival that announces these notices.
+    /// Chooses the pages to send with the arrival that announces these notices, and their receivers.
     pub(super) fn choose_updates(&mut self, notices: &[Notice]) {
         let Updates { requests, sending, .. } = &mut self.updates;
         sending.clear();
@@ -75,7 +75,7 @@ impl Machine {
         requests.retain(|request| request.left > 0);
     }
 
-    /// After [`Machine::arrived`]: the receivers of pages, at most [`MOST_UPDATES`] for each.
+    /// After [`Machine::arrived`]: the receivers of pages, at most [`MAX_UPDATES`] for each.
     pub(crate) fn updates(&self) -> &[(u32, usize)] {
         &self.updates.sending
     }
@@ -85,11 +85,11 @@ impl Machine {
         for (by, received) in (0..).zip(received).filter(|(rank, _)| *rank != self.rank) {
             let Notices::Pages(notices) = received else { continue };
             let requests = notices.iter().filter(|notice| notice.kept && notice.blocks.is_empty());
-            for page in requests.flat_map(|notice| notice.run.pages().take(MOST_UPDATES)) {
-                let is_ours = self.table.get(page).is_some_and(|state| u32::from(state.home) == self.rank);
+            for page in requests.flat_map(|notice| notice.run.pages().take(MAX_UPDATES)) {
+                let is_home = self.table.get(page).is_some_and(|state| u32::from(state.home) == self.rank);
                 let requests = &mut self.updates.requests;
                 requests.retain(|request| (request.by, request.page) != (by, page));
-                if is_ours && requests.iter().filter(|request| request.by == by).count() < MOST_UPDATES {
+                if is_home && requests.iter().filter(|request| request.by == by).count() < MAX_UPDATES {
                     requests.push(Request { page, by, left: TIMES });
                 }
             }
@@ -136,7 +136,7 @@ impl Machine {
             .iter()
             .copied()
             .filter(|&page| !self.updates.received.contains_key(&page) && self.is_updatable(page, received));
-        self.updates.wanted = missing.take(MOST_UPDATES).collect();
+        self.updates.wanted = missing.take(MAX_UPDATES).collect();
     }
 
     /// The barrier is passed.

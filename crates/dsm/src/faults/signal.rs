@@ -4,7 +4,7 @@
 //! The signal is synchronous: the faulting thread runs the program's code. It holds neither the allocator's lock nor one of ours,
 //! because this crate never accesses the program's view of the heap with a lock held. So the handler may call any function.
 
-#![expect(unsafe_code, reason = "installs a signal handler, which reads what the kernel says")]
+#![expect(unsafe_code, reason = "installs a signal handler, which reads what the kernel passes")]
 
 use crate::error::Error;
 use ferroce_os::signal::{Earlier, keep_errno};

@@ -55,17 +55,17 @@ impl Userfault {
         let fd =
             unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | user_mode_only)? };
         let this = Self { fd, start, len };
-        this.ask(ioctl::UFFDIO_API, &mut [general::UFFD_API.into(), FEATURES.into(), 0])?;
+        this.ioctl(ioctl::UFFDIO_API, &mut [general::UFFD_API.into(), FEATURES.into(), 0])?;
         this.register(0, len)?;
         Ok(this)
     }
 
     /// Registers a part of the range that was mapped again.
     pub(super) fn register(&self, offset: usize, len: usize) -> io::Result<()> {
-        self.ask(ioctl::UFFDIO_REGISTER, &mut [(self.start + offset) as u64, len as u64, MODES.into(), 0])
+        self.ioctl(ioctl::UFFDIO_REGISTER, &mut [(self.start + offset) as u64, len as u64, MODES.into(), 0])
     }
 
-    fn ask(&self, request: u32, words: &mut [u64]) -> io::Result<()> {
+    fn ioctl(&self, request: u32, words: &mut [u64]) -> io::Result<()> {
         // SAFETY: every structure of this interface consists of words; the caller passes as many as the request needs, and they live
         // during the call.
         let rc = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, words.as_mut_ptr()) };
@@ -79,7 +79,7 @@ impl Userfault {
         while done < len {
             let piece = most.min(len - done);
             let mut words = [(self.start + offset + done) as u64, piece as u64, mode, 0];
-            let Err(error) = self.ask(ioctl::UFFDIO_CONTINUE, &mut words) else {
+            let Err(error) = self.ioctl(ioctl::UFFDIO_CONTINUE, &mut words) else {
                 done += piece;
                 continue;
             };
@@ -102,7 +102,7 @@ impl Userfault {
     pub(super) fn protect(&self, offset: usize, len: usize, protect: bool) -> Result<(), Error> {
         let mut words = [(self.start + offset) as u64, len as u64, u64::from(protect)];
         loop {
-            match self.ask(ioctl::UFFDIO_WRITEPROTECT, &mut words) {
+            match self.ioctl(ioctl::UFFDIO_WRITEPROTECT, &mut words) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
                 Err(source) => return Err(Error::System { call: "UFFDIO_WRITEPROTECT", source }),
@@ -112,7 +112,7 @@ impl Userfault {
 
     /// Unregisters the range. Pages are then opened on access, as in any mapping.
     pub(super) fn unregister(&self) -> Result<(), Error> {
-        self.ask(ioctl::UFFDIO_UNREGISTER, &mut [self.start as u64, self.len as u64])
+        self.ioctl(ioctl::UFFDIO_UNREGISTER, &mut [self.start as u64, self.len as u64])
             .map_err(|source| Error::System { call: "UFFDIO_UNREGISTER", source })
     }
 }

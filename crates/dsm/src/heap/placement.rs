@@ -55,15 +55,15 @@ impl PlacementState {
         };
         match placement {
             Placement::Cyclic { block, first } => {
-                deal(std::iter::repeat(*block), pages, known(*first)?, size)
+                distribute(std::iter::repeat(*block), pages, known(*first)?, size)
             }
             Placement::Trips { blocks, first } => {
                 let last = *blocks.last().ok_or_else(|| Error::Placement("no block size is given".into()))?;
                 let trips = blocks.iter().copied().chain(std::iter::repeat(last));
-                deal(trips, pages, known(*first)?, size)
+                distribute(trips, pages, known(*first)?, size)
             }
             Placement::On(rank) => Ok(vec![(pages, known(*rank)?)]),
-            Placement::Shares(shares) => share_out(shares, pages, size),
+            Placement::Shares(shares) => distribute_shares(shares, pages, size),
             Placement::Rotating => {
                 let home = self.next % size;
                 self.next = self.next.wrapping_add(1) % size;
@@ -77,7 +77,12 @@ impl PlacementState {
     }
 }
 
-fn deal(trips: impl Iterator<Item = usize>, pages: usize, first: u32, size: u32) -> Result<Homes, Error> {
+fn distribute(
+    trips: impl Iterator<Item = usize>,
+    pages: usize,
+    first: u32,
+    size: u32,
+) -> Result<Homes, Error> {
     let mut homes = Homes::new();
     let mut left = pages;
     for block in trips {
@@ -97,7 +102,7 @@ fn deal(trips: impl Iterator<Item = usize>, pages: usize, first: u32, size: u32)
     Ok(homes)
 }
 
-fn share_out(shares: &[usize], pages: usize, size: u32) -> Result<Homes, Error> {
+fn distribute_shares(shares: &[usize], pages: usize, size: u32) -> Result<Homes, Error> {
     if shares.is_empty() || shares.len() > size as usize {
         let why = format!("there are {} shares for {size} processes", shares.len());
         return Err(Error::Placement(why));

@@ -47,7 +47,7 @@ impl Layout {
     }
 
     /// For a job of two: the number of barriers at which a process has arrived, and the number of threads that sleep for it.
-    pub(super) fn came(self, rank: u32) -> [usize; 2] {
+    pub(super) fn arrived(self, rank: u32) -> [usize; 2] {
         let at = (2 + rank as usize) * LINE;
         [at, at + 4]
     }

@@ -2,7 +2,7 @@
 
 use super::layout::{Layout, MailboxLayout, RING};
 use crate::backend::Envelope;
-use crate::futex::{MAX_SLEEPERS, Patience, announce, release, sleep, try_acquire, wake};
+use crate::futex::{MAX_SLEEPERS, SpinLimit, announce, release, sleep, try_acquire, wake};
 use crate::mailbox::{Inbox, Partial, header};
 use crate::map::Mapping;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ pub(super) struct Mail {
     memory: Arc<Mapping>,
     layout: Layout,
     rank: u32,
-    patience: Patience,
+    spin_limit: SpinLimit,
     arrived: Mutex<Arrived>,
 }
 
@@ -27,14 +27,14 @@ struct Arrived {
 }
 
 impl Mail {
-    pub(super) fn new(memory: Arc<Mapping>, layout: Layout, rank: u32, patience: Patience) -> Self {
-        Self { memory, layout, rank, patience, arrived: Mutex::default() }
+    pub(super) fn new(memory: Arc<Mapping>, layout: Layout, rank: u32, spin_limit: SpinLimit) -> Self {
+        Self { memory, layout, rank, spin_limit, arrived: Mutex::default() }
     }
 
     pub(super) fn send(&self, to: u32, tag: i32, bytes: &[u8]) {
         if to == self.rank {
             self.arrived.lock().inbox.push((to, tag), bytes.to_vec());
-            self.ring_bell(&self.layout.mailbox(to));
+            self.notify_receiver(&self.layout.mailbox(to));
             return;
         }
         let mailbox = self.layout.mailbox(to);
@@ -69,12 +69,12 @@ impl Mail {
             let piece = bytes.len().min(free).min(RING - from);
             self.memory.write(mailbox.ring + from, &bytes[..piece]);
             written.store(at + piece as u64, Ordering::Release);
-            self.ring_bell(mailbox);
+            self.notify_receiver(mailbox);
             bytes = &bytes[piece..];
         }
     }
 
-    fn ring_bell(&self, mailbox: &MailboxLayout) {
+    fn notify_receiver(&self, mailbox: &MailboxLayout) {
         let arrivals = self.memory.word(mailbox.arrivals);
         arrivals.fetch_add(1, Ordering::AcqRel);
         announce(arrivals, self.memory.word(mailbox.arrival_sleepers));
@@ -92,7 +92,7 @@ impl Mail {
                 return message;
             }
             drop(arrived);
-            self.patience.wait(arrivals, sleepers, |now| now != seen);
+            self.spin_limit.wait(arrivals, sleepers, |now| now != seen);
         }
     }
 

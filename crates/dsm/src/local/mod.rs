@@ -6,7 +6,7 @@ mod mail;
 
 use crate::backend::{Backend, Envelope};
 use crate::error::Error;
-use crate::futex::{Patience, acquire, announce, release};
+use crate::futex::{SpinLimit, acquire, announce, release};
 use crate::heap::{HEAP_ADDRESS, Homes};
 use crate::map::{Mapping, punch};
 use crate::meet::Meeting;
@@ -26,7 +26,7 @@ pub(crate) struct Local {
     control: Arc<Mapping>,
     heap: Mapping,
     mail: Mail,
-    patience: Patience,
+    spin_limit: SpinLimit,
 }
 
 impl Local {
@@ -56,27 +56,27 @@ impl Local {
         let heap = Mapping::fixed(&file, layout.len(), settings.heap_bytes, HEAP_ADDRESS, access)?;
         // Process 0 keeps its descriptor open until all others have opened it.
         meeting.gather("mapped")?;
-        let patience = Patience::new(settings.size);
-        let mail = Mail::new(control.clone(), layout, settings.rank, patience);
-        Ok(Self { rank: settings.rank, size: settings.size, file, layout, control, heap, mail, patience })
+        let spin_limit = SpinLimit::new(settings.size);
+        let mail = Mail::new(control.clone(), layout, settings.rank, spin_limit);
+        Ok(Self { rank: settings.rank, size: settings.size, file, layout, control, heap, mail, spin_limit })
     }
 }
 
 impl Local {
-    /// A barrier of two: each writes a cache line of its own and reads the other's, both at the same time.
-    fn wait_for_the_other(&self, waits: &AtomicU64) {
-        let [came, sleepers] = self.layout.came(self.rank).map(|at| self.control.word(at));
-        let [theirs, ours_sleeping] = self.layout.came(1 - self.rank).map(|at| self.control.word(at));
-        let now = came.load(Ordering::Relaxed).wrapping_add(1);
+    /// A barrier of two processes: each writes a cache line of its own and reads the other's, both at the same time.
+    fn barrier_of_two(&self, waits: &AtomicU64) {
+        let [arrived, sleepers] = self.layout.arrived(self.rank).map(|at| self.control.word(at));
+        let [theirs, our_sleepers] = self.layout.arrived(1 - self.rank).map(|at| self.control.word(at));
+        let now = arrived.load(Ordering::Relaxed).wrapping_add(1);
         // The other process may have arrived at the next barrier already.
         let there = |value: u32| value.wrapping_sub(now) < u32::MAX / 2;
-        came.store(now, Ordering::Release);
+        arrived.store(now, Ordering::Release);
         // Loaded before `announce`, which waits until our store is visible: so both cache lines are transferred at the same time.
         let already = there(theirs.load(Ordering::Acquire));
-        announce(came, sleepers);
+        announce(arrived, sleepers);
         // Reading the clock twice would take a third of the time.
-        if !already && !Patience::glance(theirs, there) {
-            timed(waits, || self.patience.wait(theirs, ours_sleeping, there));
+        if !already && !SpinLimit::poll_briefly(theirs, there) {
+            timed(waits, || self.spin_limit.wait(theirs, our_sleepers, there));
         }
     }
 }
@@ -95,7 +95,7 @@ impl Backend for Local {
     }
 
     fn lock(&self, id: u32) -> Result<(), Error> {
-        acquire(self.control.word(self.layout.lock(id)), self.patience);
+        acquire(self.control.word(self.layout.lock(id)), self.spin_limit);
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl Backend for Local {
 
     fn wait_all(&self, waits: &AtomicU64) -> Result<(), Error> {
         if self.size == 2 {
-            self.wait_for_the_other(waits);
+            self.barrier_of_two(waits);
             return Ok(());
         }
         let [count, round, sleepers] = self.layout.barrier().map(|at| self.control.word(at));
@@ -120,7 +120,7 @@ impl Backend for Local {
             round.store(now.wrapping_add(1), Ordering::Release);
             announce(round, sleepers);
         } else {
-            timed(waits, || self.patience.wait(round, sleepers, |round| round != now));
+            timed(waits, || self.spin_limit.wait(round, sleepers, |round| round != now));
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Backend for Local {
 
     fn wait_flag(&self, id: u32) -> Result<(), Error> {
         let [flag, sleepers] = self.layout.flag(id).map(|at| self.control.word(at));
-        self.patience.wait(flag, sleepers, |value| value != 0);
+        self.spin_limit.wait(flag, sleepers, |value| value != 0);
         Ok(())
     }
 

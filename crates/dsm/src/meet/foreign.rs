@@ -3,12 +3,15 @@
 //! A foreign launcher provides rank and size, but no rendezvous. Process 0 runs one, and writes its address and key
 //! into a file that only this user can read. The launcher's name for the job is part of the file name. All processes
 //! must have the same folder, so this works on one host; use `ferroce dsm run --hosts` for several.
+//!
+//! Process 0 holds a lock on the file. A file without it was left by a killed job whose name another job may get, because
+//! launchers make names of process IDs.
 
 use super::server::{Departure, Rendezvous};
 use crate::error::Error;
 use crate::settings::Settings;
 use ferroce_os::thread::spawn;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -71,6 +74,8 @@ fn own_user() -> u32 {
 #[derive(Debug)]
 pub(crate) struct Kept {
     file: PathBuf,
+    /// The file, locked.
+    _locked: File,
     server: Option<JoinHandle<Departure>>,
 }
 
@@ -97,9 +102,9 @@ pub(crate) fn arrange(settings: &mut Settings) -> Result<Option<Kept>, Error> {
         0 => {
             let meeting = Rendezvous::bind(job.size)?;
             let text = format!("{} {}", meeting.address(), meeting.key);
-            publish(&file, &text).map_err(failed)?;
+            let locked = publish(&file, &text).map_err(failed)?;
             let server = spawn("ferroce-dsm-host", move || meeting.run()).map_err(failed)?;
-            (Some(Kept { file: file.clone(), server: Some(server) }), text)
+            (Some(Kept { file: file.clone(), _locked: locked, server: Some(server) }), text)
         }
         _ => (None, await_text(&file).map_err(failed)?),
     };
@@ -109,8 +114,8 @@ pub(crate) fn arrange(settings: &mut Settings) -> Result<Option<Kept>, Error> {
     Ok(kept)
 }
 
-/// Writes the file under another name first and renames it, so that no process reads half of it.
-fn publish(file: &Path, text: &str) -> io::Result<()> {
+/// Writes the file under another name first and renames it, so that no process reads half of it. The lock ends with the returned file.
+fn publish(file: &Path, text: &str) -> io::Result<File> {
     let fresh = file.with_extension("new");
     for old in [file, &fresh] {
         match std::fs::remove_file(old) {
@@ -119,19 +124,38 @@ fn publish(file: &Path, text: &str) -> io::Result<()> {
         }
     }
     let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    written.lock()?;
     written.write_all(text.as_bytes())?;
-    std::fs::rename(&fresh, file)
+    std::fs::rename(&fresh, file)?;
+    Ok(written)
+}
+
+/// The text that a running process 0 has published, if any.
+fn published(file: &Path) -> io::Result<Option<String>> {
+    // A file of another user in /tmp is not from our process 0.
+    if !std::fs::symlink_metadata(file).is_ok_and(|entry| entry.is_file() && entry.uid() == own_user()) {
+        return Ok(None);
+    }
+    let opened = match File::open(file) {
+        // Process 0 has just removed the old one.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    match opened.try_lock_shared() {
+        Ok(()) => Ok(None),
+        Err(TryLockError::WouldBlock) => io::read_to_string(opened).map(Some),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 fn await_text(file: &Path) -> io::Result<String> {
     let started = Instant::now();
     loop {
-        // A file of another user in /tmp is not from our process 0.
-        if std::fs::symlink_metadata(file).is_ok_and(|entry| entry.is_file() && entry.uid() == own_user()) {
-            return std::fs::read_to_string(file);
+        if let Some(text) = published(file)? {
+            return Ok(text);
         }
         if started.elapsed() > PATIENCE {
-            let why = "process 0 did not write this file; below another launcher all processes must be on one machine";
+            let why = "no running process 0 wrote this file; below another launcher all processes must be on one machine";
             return Err(io::Error::new(io::ErrorKind::TimedOut, why));
         }
         std::thread::sleep(TICK);
@@ -164,11 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_published_anew() {
+    fn a_file_is_published_anew_and_an_abandoned_one_is_not_read() {
         let file = std::env::temp_dir().join(format!("ferroce-dsm-test-{}", std::process::id()));
         for text in ["first", "second"] {
-            publish(&file, text).expect("a file of ours");
+            let locked = publish(&file, text).expect("a file of ours");
             assert_eq!(await_text(&file).expect("it is there"), text);
+            // As if process 0 were killed.
+            drop(locked);
+            assert_eq!(published(&file).expect("a file of ours"), None);
         }
         std::fs::remove_file(&file).expect("our own file");
     }

@@ -1,5 +1,5 @@
 //! Barriers. Each process writes its arrival and its notices to every other process, without a coordinator, or along a tree
-//! if the program asks for one.
+//! if the program requests one.
 
 use super::layout::{LONG_NOTICES, SHORT_NOTICES};
 use super::packed::Parcels;
@@ -29,7 +29,7 @@ impl Arrival {
     }
 }
 
-/// How many barriers this process has passed.
+/// Number of barriers that this process has passed.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
     /// With coherence.
@@ -68,7 +68,7 @@ impl Core {
             }
             (arrival, words)
         };
-        let received = self.meet(&arrival, &words, tree)?;
+        let received = self.wait_for_arrivals(&arrival, &words, tree)?;
         let mut state = self.state.lock();
         let before = state.machine.migrations;
         let steps = state.machine.depart(&received, &self.received_updates(epoch));
@@ -79,7 +79,7 @@ impl Core {
         if state.machine.migrate {
             self.peers.finish()?;
         }
-        let again = state.machine.must_meet_again();
+        let again = state.machine.must_wait_again();
         drop(state);
         if again {
             self.wait_all()?;
@@ -89,9 +89,9 @@ impl Core {
     }
 
     /// Returns the notices of all processes, once the changes of all are at home.
-    fn meet(&self, arrival: &Arrival, words: &[u64], tree: bool) -> Result<Vec<Notices>, Error> {
+    fn wait_for_arrivals(&self, arrival: &Arrival, words: &[u64], tree: bool) -> Result<Vec<Notices>, Error> {
         if tree {
-            self.meet_over_tree(arrival.epoch)?
+            self.gather_over_tree(arrival.epoch)?
         }
         let (received, parcels) = self.collect_arrivals(arrival, words)?;
         if parcels {

@@ -151,7 +151,7 @@ impl Executor {
             Some(true) => self.close_all(state)?,
         }
         if self.view.show(run, rank)? == Change::TooManyMappings {
-            let steps = state.machine.share_nothing();
+            let steps = state.machine.stop_sharing();
             self.start(state, steps, None)?;
         }
         Ok(Change::TooManyMappings)

@@ -1,6 +1,6 @@
 //! Offsets in a mapping. All mappings of a job have the same layout, so an offset is valid in all of them.
 
-use crate::coherence::MOST_UPDATES;
+use crate::coherence::MAX_UPDATES;
 use crate::{FLAGS, LOCKS, PAGE};
 
 /// Notices in the log of a lock. A process that has missed more invalidates all its copies.
@@ -15,8 +15,8 @@ pub(super) const LONG_NOTICES: usize = 64 << 10;
 /// Bytes of changes that one process packs for another at a barrier.
 pub(super) const PARCEL: usize = 1 << 20;
 /// Pages that one process sends another at a barrier, behind the number of the barrier and of each page.
-pub(super) const UPDATE_HEADER: usize = 8 + 8 * MOST_UPDATES;
-const UPDATES: usize = UPDATE_HEADER + MOST_UPDATES * PAGE;
+pub(super) const UPDATE_HEADER: usize = 8 + 8 * MAX_UPDATES;
+const UPDATES: usize = UPDATE_HEADER + MAX_UPDATES * PAGE;
 /// Bytes of messages in flight from one process to another.
 pub(super) const RING: usize = 64 << 10;
 
@@ -69,13 +69,13 @@ impl MappingLayout {
     }
 
     /// Local: where the rank of the next waiter arrives.
-    pub(super) fn next_name(&self, lock: u32) -> usize {
+    pub(super) fn next_waiter(&self, lock: u32) -> usize {
         self.ticket(LOCKS) + lock as usize * 8
     }
 
     /// Local: where the old value of a lock's word arrives after a release.
     pub(super) fn released(&self, lock: u32) -> usize {
-        self.next_name(LOCKS) + lock as usize * 8
+        self.next_waiter(LOCKS) + lock as usize * 8
     }
 
     /// A copy of a lock's header and notices, written by ourselves or by the process that hands the lock over to us.
@@ -117,7 +117,7 @@ impl MappingLayout {
         self.lock_slots() + (lock as usize / self.size * self.slots + slot) * 8
     }
 
-    /// Bytes of messages that came from a process.
+    /// Bytes of messages received from a process.
     pub(super) fn mail_tail(&self, from: u32) -> usize {
         self.lock_slots() + self.locks_per_home() * self.slots * 8 + from as usize * 8
     }

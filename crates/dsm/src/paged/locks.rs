@@ -12,7 +12,7 @@ use super::Core;
 use super::layout::LOCK_NOTICES;
 use crate::coherence::{Notice, Notices};
 use crate::error::Error;
-use crate::futex::{Patience, acquire, release};
+use crate::futex::{SpinLimit, acquire, release};
 use crate::transport::Op;
 use parking_lot::Mutex;
 use std::cmp;
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Where in a lock's copy its numbers are.
+/// Offsets of the numbers in a lock's copy.
 const EPOCH: usize = 0;
 const START: usize = 8;
 const NEXT: usize = 16;
@@ -35,20 +35,20 @@ fn serving(ticket: u32, by_itself: bool) -> u32 {
 }
 
 /// Releases with a direct grant after contention was seen.
-const BY_HAND: u8 = 16;
+const DIRECT_GRANTS: u8 = 16;
 /// How long a waiter polls for the grant before it reads the word at the home; doubled each time, up to the maximum.
-const LOOK_AT_HOME: Duration = Duration::from_micros(30);
-const LOOK_AT_HOME_MOST: Duration = Duration::from_millis(2);
+const GRANT_POLL: Duration = Duration::from_micros(30);
+const MAX_GRANT_POLL: Duration = Duration::from_millis(2);
 
 pub(super) struct Locks {
-    /// Serialises the threads of this process before they ask the home.
+    /// Serialise the threads of this process before they access the home.
     gates: Vec<AtomicU32>,
-    seen: Mutex<HashMap<u32, Seen>>,
+    seen: Mutex<HashMap<u32, LockState>>,
 }
 
 /// What this process has read of a lock's log.
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
+struct LockState {
     epoch: u64,
     /// Notices from this number on are new.
     next: u64,
@@ -57,12 +57,12 @@ struct Seen {
     serving: u32,
     /// The lock was acquired before, so `ticket` is valid.
     taken: bool,
-    /// This process had the lock the last two times, so its copy of the log is likely to be current.
+    /// This process was the holder the last two times, so its copy of the log is likely to be current.
     ours: bool,
     /// Remaining releases with a direct grant.
-    wanted: u8,
+    direct_grants: u8,
     /// It was released without waiting for the reply.
-    unanswered: bool,
+    unacknowledged_release: bool,
 }
 
 impl Locks {
@@ -74,8 +74,8 @@ impl Locks {
 impl Core {
     pub(super) fn lock(&self, id: u32) -> Result<(), Error> {
         let gate = &self.locks.gates[id as usize];
-        acquire(gate, Patience::brief());
-        // The other threads of this process must not wait at the gate for ever: they get the error, too.
+        acquire(gate, SpinLimit::brief());
+        // The other threads of this process must not wait at the gate indefinitely: they get the error, too.
         self.lock_inside(id).inspect_err(|_| release(gate))
     }
 
@@ -94,12 +94,12 @@ impl Core {
     fn take_lock(&self, id: u32) -> Result<(), Error> {
         let home = self.layout.lock_home(id);
         let before = self.locks.seen.lock().get(&id).copied().unwrap_or_default();
-        let draw =
+        let take_ticket =
             Op::FetchAdd { remote: self.layout.lock_word(id), add: 1 << 32, old: self.layout.ticket(id) };
         if before.ours {
-            self.peers.execute(&[(home, draw)])?;
+            self.peers.execute(&[(home, take_ticket)])?;
         } else {
-            self.peers.execute(&[(home, draw), (home, self.copy_log(id))])?;
+            self.peers.execute(&[(home, take_ticket), (home, self.copy_log(id))])?;
         }
         let word = self.mapping.long(self.layout.ticket(id)).load(Ordering::Acquire);
         let (ticket, mut lower) = ((word >> 32) as u32, word as u32);
@@ -114,9 +114,17 @@ impl Core {
         let seen = seen.entry(id).or_default();
         // The reply to the release arrived before the reply to the ticket.
         let answer = self.mapping.long(self.layout.released(id)).load(Ordering::Acquire);
-        let missed = before.unanswered && (answer >> 32) as u32 != before.ticket.wrapping_add(1);
-        let wanted = if waits || missed { BY_HAND } else { before.wanted };
-        *seen = Seen { ticket, serving: lower, taken: true, ours, wanted, unanswered: false, ..before };
+        let missed = before.unacknowledged_release && (answer >> 32) as u32 != before.ticket.wrapping_add(1);
+        let direct_grants = if waits || missed { DIRECT_GRANTS } else { before.direct_grants };
+        *seen = LockState {
+            ticket,
+            serving: lower,
+            taken: true,
+            ours,
+            direct_grants,
+            unacknowledged_release: false,
+            ..before
+        };
         Ok(())
     }
 
@@ -127,23 +135,26 @@ impl Core {
 
     /// Returns the lower half of the word.
     fn wait_for_grant(&self, id: u32, home: u32, ticket: u32) -> Result<u32, Error> {
-        let name = FILLED | u64::from(ticket) << 16 | u64::from(self.rank);
+        let waiter = FILLED | u64::from(ticket) << 16 | u64::from(self.rank);
         let slot = self.layout.lock_slot(id, ticket);
-        self.peers.execute(&[(home, Op::WriteWord { remote: slot, value: name })])?;
+        self.peers.execute(&[(home, Op::WriteWord { remote: slot, value: waiter })])?;
         let grant = self.mapping.long(self.layout.lock_grant(id));
         let mine = FILLED | u64::from(ticket);
-        let mut patience = LOOK_AT_HOME;
+        let mut poll_for = GRANT_POLL;
         // The log arrives before the grant.
-        while !self.patience.until_or(&self.peers, patience, || grant.load(Ordering::Acquire) == mine)? {
+        while !self
+            .poll_times
+            .wait_timeout(&self.peers, poll_for, || grant.load(Ordering::Acquire) == mine)?
+        {
             let old = self.layout.ticket(id);
-            let look = Op::FetchAdd { remote: self.layout.lock_word(id), add: 0, old };
-            self.peers.execute(&[(home, look)])?;
+            let read_word = Op::FetchAdd { remote: self.layout.lock_word(id), add: 0, old };
+            self.peers.execute(&[(home, read_word)])?;
             let lower = self.mapping.long(old).load(Ordering::Acquire) as u32;
             if lower == serving(ticket, true) {
                 self.peers.execute(&[(home, self.copy_log(id))])?;
                 return Ok(lower);
             }
-            patience = (patience * 2).min(LOOK_AT_HOME_MOST);
+            poll_for = (poll_for * 2).min(MAX_GRANT_POLL);
         }
         Ok(serving(ticket, false))
     }
@@ -201,25 +212,25 @@ impl Core {
         let changed = !ops.is_empty();
         let seen = self.append_log(id, &words);
         let next = seen.ticket.wrapping_add(1);
-        let by_hand = seen.wanted > 0;
+        let grants_directly = seen.direct_grants > 0;
         if !words.is_empty() {
             ops.push((home, self.copy_to_home(id)));
         }
         // Only the holder changes the lower half, so an addition sets it.
-        let add = u64::from(serving(next, !by_hand)).wrapping_sub(u64::from(seen.serving));
+        let add = u64::from(serving(next, !grants_directly)).wrapping_sub(u64::from(seen.serving));
         let old = self.layout.released(id);
         ops.push((home, Op::FetchAdd { remote: self.layout.lock_word(id), add, old }));
-        if by_hand {
-            ops.push((home, self.read_name(id, next)));
+        if grants_directly {
+            ops.push((home, self.read_waiter(id, next)));
             self.peers.execute(&ops)?;
             drop(state);
             let word = self.mapping.long(old).load(Ordering::Acquire);
-            let wanted = (word >> 32) as u32 != next;
-            if wanted {
+            let is_contended = (word >> 32) as u32 != next;
+            if is_contended {
                 self.hand_over(id, home, next)?;
             }
-            let wanted = if wanted { BY_HAND } else { seen.wanted - 1 };
-            self.locks.seen.lock().entry(id).or_default().wanted = wanted;
+            let direct_grants = if is_contended { DIRECT_GRANTS } else { seen.direct_grants - 1 };
+            self.locks.seen.lock().entry(id).or_default().direct_grants = direct_grants;
         } else {
             // Changes must be at home before any other notice of them: at a barrier, or by another lock. These wait for them.
             if changed {
@@ -228,7 +239,7 @@ impl Core {
                 self.peers.post(&ops)?
             }
             drop(state);
-            self.locks.seen.lock().entry(id).or_default().unanswered = true;
+            self.locks.seen.lock().entry(id).or_default().unacknowledged_release = true;
         }
         Ok(())
     }
@@ -238,12 +249,12 @@ impl Core {
         Op::Write { remote, local, len: self.layout.lock_copy_len() }
     }
 
-    fn read_name(&self, id: u32, ticket: u32) -> Op {
-        Op::Read { remote: self.layout.lock_slot(id, ticket), local: self.layout.next_name(id), len: 8 }
+    fn read_waiter(&self, id: u32, ticket: u32) -> Op {
+        Op::Read { remote: self.layout.lock_slot(id, ticket), local: self.layout.next_waiter(id), len: 8 }
     }
 
     /// Appends notices to the copy of the log, and returns the state of the lock.
-    fn append_log(&self, id: u32, words: &[u64]) -> Seen {
+    fn append_log(&self, id: u32, words: &[u64]) -> LockState {
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
         if !words.is_empty() {
@@ -263,9 +274,9 @@ impl Core {
     /// Finds the process with the next ticket, and writes the log and the grant to it. It may not have written its rank yet.
     fn hand_over(&self, id: u32, home: u32, ticket: u32) -> Result<(), Error> {
         loop {
-            let name = self.mapping.long(self.layout.next_name(id)).load(Ordering::Acquire);
-            if name & FILLED != 0 && (name >> 16) as u32 == ticket {
-                let to = u32::from(name as u16);
+            let waiter = self.mapping.long(self.layout.next_waiter(id)).load(Ordering::Acquire);
+            if waiter & FILLED != 0 && (waiter >> 16) as u32 == ticket {
+                let to = u32::from(waiter as u16);
                 let copy = self.layout.lock_copy(id);
                 let log = Op::Write { remote: copy, local: copy, len: self.layout.lock_copy_len() };
                 let grant = Op::WriteAndWake {
@@ -275,7 +286,7 @@ impl Core {
                 return self.peers.execute(&[(to, log), (to, grant)]);
             }
             std::thread::yield_now();
-            self.peers.execute(&[(home, self.read_name(id, ticket))])?;
+            self.peers.execute(&[(home, self.read_waiter(id, ticket))])?;
         }
     }
 }

@@ -58,11 +58,11 @@ impl Core {
     fn stream(&self, to: u32, sent: &mut u64, mut bytes: &[u8]) -> Result<(), Error> {
         let taken = self.mapping.long(self.layout.mail_taken(to));
         while !bytes.is_empty() {
-            let room = || RING - (*sent - taken.load(Ordering::Acquire)) as usize;
-            self.wait_until(|| room() > 0 || self.drain_mail().is_err())?;
+            let free = || RING - (*sent - taken.load(Ordering::Acquire)) as usize;
+            self.wait_until(|| free() > 0 || self.drain_mail().is_err())?;
             self.drain_mail()?;
             let at = *sent as usize % RING;
-            let piece = bytes.len().min(room()).min(RING - at);
+            let piece = bytes.len().min(free()).min(RING - at);
             let local = self.layout.mail_stage(to) + at;
             self.mapping.write(local, &bytes[..piece]);
             *sent += piece as u64;

@@ -13,7 +13,7 @@
 //! | `locks` | who holds a lock, and what was written under it |
 //! | `barrier`, `tree` | barriers, with notices and without; the same over a tree |
 //! | `updates` | pages that are sent with an arrival |
-//! | `packed` | how a page of many small changes goes home |
+//! | `packed` | how a page of many small changes is sent home |
 //! | `mail` | flags and messages |
 //! | `waiting` | how to wait for a word that a peer writes |
 
@@ -48,7 +48,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use waiting::Patience;
+use waiting::PollTimes;
 
 /// A process of a job with a paged heap.
 pub(crate) struct Paged {
@@ -65,7 +65,7 @@ struct Core {
     layout: MappingLayout,
     mapping: Arc<Mapping>,
     peers: Arc<Peers>,
-    patience: Patience,
+    poll_times: PollTimes,
     state: Mutex<State>,
     executor: Executor,
     locks: Locks,
@@ -81,7 +81,7 @@ struct Core {
 struct State {
     machine: Machine,
     twins: executor::Twins,
-    /// Words that went home since the program arrived at a barrier that it has not left, by page.
+    /// Words sent home since the program arrived at a barrier that it has not left, by page.
     sent: Option<executor::Sent>,
 }
 
@@ -95,7 +95,7 @@ impl Paged {
         hosts: &Hosts,
         counters: &Arc<Counters>,
     ) -> Result<Self, Error> {
-        let patience = Patience::of(local_processes);
+        let poll_times = PollTimes::new(local_processes);
         let (rank, size) = (settings.rank, settings.size);
         let layout = MappingLayout::new(size);
         let len = layout.len() + settings.heap_bytes;
@@ -113,9 +113,16 @@ impl Paged {
             _ if size == 1 => None,
             TransportKind::RdmaMsg | TransportKind::Udp => {
                 let over_udp = transport == TransportKind::Udp;
-                Some(Box::new(Messages::open(over_udp, rank, size, &mapping, meeting, patience.spin)?))
+                Some(Box::new(Messages::open(
+                    over_udp,
+                    rank,
+                    size,
+                    &mapping,
+                    meeting,
+                    poll_times.completion,
+                )?))
             }
-            _ => Some(Box::new(Rdma::open(rank, size, &mapping, meeting, patience.spin)?)),
+            _ => Some(Box::new(Rdma::open(rank, size, &mapping, meeting, poll_times.completion)?)),
         };
         let peers = Arc::new(Peers::new(rank, mapping.clone(), remote));
         let options = Options {
@@ -133,7 +140,7 @@ impl Paged {
             rank,
             size,
             layout,
-            patience,
+            poll_times,
             state: Mutex::new(State { machine, twins: Default::default(), sent: None }),
             executor: Executor::new(view, peers.clone(), mapping.clone(), layout, counters.clone()),
             locks: Locks::new(LOCKS),
@@ -166,7 +173,7 @@ impl Core {
 
     /// Waits until `ready`, and serves other processes meanwhile.
     fn wait_until(&self, ready: impl FnMut() -> bool) -> Result<(), Error> {
-        self.patience.until(&self.peers, ready)
+        self.poll_times.wait(&self.peers, ready)
     }
 }
 
@@ -252,7 +259,6 @@ impl Backend for Paged {
             Tuning::ChangedBlocks => machine.changed_blocks = on,
             Tuning::Prefetch => machine.set_prefetching(on),
             Tuning::Colocated => machine.set_sharing(on),
-            Tuning::LoadBalance => {}
         }
     }
 

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Changed ranges of a page from which on it goes into a parcel.
+/// A page with at least this many changed ranges goes into a parcel.
 pub(super) const SCATTERED: usize = 32;
 const HEADER: usize = 16;
 const WORDS: usize = PAGE / WORD;

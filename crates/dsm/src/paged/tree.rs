@@ -38,7 +38,7 @@ impl TreeNode {
 
 impl Core {
     /// Returns when the arrivals and short notices of all processes are in our mapping.
-    pub(super) fn meet_over_tree(&self, epoch: u64) -> Result<(), Error> {
+    pub(super) fn gather_over_tree(&self, epoch: u64) -> Result<(), Error> {
         let parity = (epoch & 1) as usize;
         let node = TreeNode::of(self.rank, self.size);
         for child in &node.children {

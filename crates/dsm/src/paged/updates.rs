@@ -6,7 +6,7 @@
 use super::Core;
 use super::layout::UPDATE_HEADER;
 use crate::PAGE;
-use crate::coherence::{MOST_UPDATES, Update};
+use crate::coherence::{MAX_UPDATES, Update};
 use crate::transport::Op;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ impl Core {
             pages.entry(to).or_default().push(page);
         }
         let stage = |(to, mut pages): (u32, Vec<usize>)| {
-            pages.truncate(MOST_UPDATES);
+            pages.truncate(MAX_UPDATES);
             let local = self.layout.updates_stage(parity, to);
             let set = |at, value| self.mapping.long(local + 8 * at).store(value, Ordering::Release);
             set(0, epoch << COUNT_BITS | pages.len() as u64);
@@ -49,7 +49,7 @@ impl Core {
                 continue;
             }
             let count = word(0) as usize & ((1 << COUNT_BITS) - 1);
-            received.extend((0..count.min(MOST_UPDATES)).map(|at| Update {
+            received.extend((0..count.min(MAX_UPDATES)).map(|at| Update {
                 page: word(1 + at) as usize,
                 from,
                 at: place + UPDATE_HEADER + at * PAGE,

@@ -7,38 +7,38 @@ use std::time::{Duration, Instant};
 
 /// How long to poll before the first sleep, and for the completion of an operation, where every thread has a core. A
 /// sleep and a wake-up cost about as much.
-const LOOK: Duration = Duration::from_micros(100);
-const SPIN: Duration = Duration::from_micros(50);
+const POLL_FOR_WORD: Duration = Duration::from_micros(100);
+const POLL_FOR_COMPLETION: Duration = Duration::from_micros(50);
 /// The longest sleep: the cost of a wake-up that went to another thread.
-const NAP: Duration = Duration::from_millis(2);
+const MAX_SLEEP: Duration = Duration::from_millis(2);
 
 /// How long threads poll before they sleep.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
-    pub(super) look: Duration,
-    pub(super) spin: Duration,
+pub(super) struct PollTimes {
+    pub(super) word: Duration,
+    pub(super) completion: Duration,
 }
 
-impl Patience {
+impl PollTimes {
     /// For this many processes on this host, including ourselves. Each has a service thread. If that has no core of
     /// its own, polling takes the core from the process that we wait for.
-    pub(super) fn of(local_processes: usize) -> Self {
+    pub(super) fn new(local_processes: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         match 2 * local_processes <= cores {
-            true => Self { look: LOOK, spin: SPIN },
-            false => Self { look: Duration::ZERO, spin: Duration::ZERO },
+            true => Self { word: POLL_FOR_WORD, completion: POLL_FOR_COMPLETION },
+            false => Self { word: Duration::ZERO, completion: Duration::ZERO },
         }
     }
 
-    /// Waits with a timeout. Returns whether the word came.
-    pub(super) fn until_or(
+    /// Waits with a timeout. Returns whether the word is ready.
+    pub(super) fn wait_timeout(
         self,
         peers: &Peers,
         most: Duration,
         mut ready: impl FnMut() -> bool,
     ) -> Result<bool, Error> {
         let start = Instant::now();
-        if poll_until(self.look.min(most), &mut ready, || peers.progress())? {
+        if poll_until(self.word.min(most), &mut ready, || peers.progress())? {
             return Ok(true);
         }
         while !ready() {
@@ -46,17 +46,17 @@ impl Patience {
             if waited >= most {
                 return Ok(false);
             }
-            peers.nap(most - waited, &mut ready)?;
+            peers.sleep(most - waited, &mut ready)?;
         }
         Ok(true)
     }
 
-    pub(super) fn until(self, peers: &Peers, mut ready: impl FnMut() -> bool) -> Result<(), Error> {
-        if poll_until(self.look, &mut ready, || peers.progress())? {
+    pub(super) fn wait(self, peers: &Peers, mut ready: impl FnMut() -> bool) -> Result<(), Error> {
+        if poll_until(self.word, &mut ready, || peers.progress())? {
             return Ok(());
         }
         while !ready() {
-            peers.nap(NAP, &mut ready)?;
+            peers.sleep(MAX_SLEEP, &mut ready)?;
         }
         Ok(())
     }

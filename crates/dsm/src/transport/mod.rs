@@ -51,7 +51,7 @@ pub(crate) trait Transport: Send + Sync {
     fn progress(&self) -> Result<(), Error>;
     /// Sleeps until a peer wakes us, at most for `most`, and not at all if `ready`. The caller checks `ready` again
     /// afterwards.
-    fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error>;
+    fn sleep(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error>;
 }
 
 /// The memory of all processes, including our own.
@@ -111,9 +111,9 @@ impl Peers {
         self.transport.as_ref().map_or(Ok(()), |transport| transport.progress())
     }
 
-    pub(crate) fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+    pub(crate) fn sleep(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         match &self.transport {
-            Some(transport) => transport.nap(most, ready),
+            Some(transport) => transport.sleep(most, ready),
             None => {
                 std::thread::sleep(most.min(Duration::from_millis(1)));
                 Ok(())
@@ -141,11 +141,11 @@ impl Peers {
     }
 }
 
-/// How long to poll before other threads of this core may run. What comes sooner needs no other thread here.
+/// How long to poll before other threads of this core may run. A reply within this time needs no other thread of this core.
 const EAGER: Duration = Duration::from_micros(20);
 
 /// Polls until `ready`, for at most `most`. Returns whether it is ready. After a while other threads of this core may run
-/// between two polls: where cores are scarce, one of them may be the one that answers.
+/// between two polls: where cores are scarce, one of them may be the thread that answers.
 pub(crate) fn poll_until(
     most: Duration,
     mut ready: impl FnMut() -> bool,
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::map::anonymous_file;
 
-    /// Records to whom writes were begun, and which of them were waited for.
+    /// Records the receivers of begun writes, and those that were waited for.
     #[derive(Default)]
     struct Recorder(Arc<Mutex<Vec<Call>>>);
     type Call = (&'static str, Vec<u32>);
@@ -208,7 +208,7 @@ mod tests {
         fn progress(&self) -> Result<(), Error> {
             Ok(())
         }
-        fn nap(&self, _most: Duration, _ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        fn sleep(&self, _most: Duration, _ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
             Ok(())
         }
     }
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn writes_that_were_begun_are_waited_for_once() {
         let file = anonymous_file(c"test", 4096).expect("memory");
-        let mapping = Arc::new(Mapping::anywhere(&file, 0, 4096).expect("room"));
+        let mapping = Arc::new(Mapping::anywhere(&file, 0, 4096).expect("a mapping"));
         let recorder = Recorder::default();
         let calls = recorder.0.clone();
         let peers = Peers::new(0, mapping, Some(Box::new(recorder)));

@@ -24,7 +24,7 @@ const RECEIVES: usize = 4096;
 /// Receives that are reposted together.
 const REFILL: usize = 64;
 /// The longest sleep.
-const DOZE: Duration = Duration::from_millis(5);
+const MAX_SLEEP: Duration = Duration::from_millis(5);
 /// 4.096 us * 2^17 = 537 ms, eight times: a process that does not answer for four seconds is lost.
 const TIMEOUT: u8 = 17;
 
@@ -33,16 +33,16 @@ pub(crate) struct Rdma {
     region: Region,
     peers: Vec<Option<Peer>>,
     srq: Srq,
-    lanes: Mutex<Lanes>,
+    queues: Mutex<SendQueues>,
     /// How long to poll for completions before sleeping.
     spin: Duration,
 }
 
-/// Work in flight, and its completions.
-struct Lanes {
-    to: Vec<Lane>,
+/// The send queues of all peers.
+struct SendQueues {
+    to: Vec<SendQueue>,
     /// Consumed receives that are not reposted yet.
-    spent: usize,
+    consumed_receives: usize,
 }
 
 struct Peer {
@@ -50,11 +50,11 @@ struct Peer {
     mapping: RemoteRegion,
 }
 
-/// Work in flight to one process.
+/// Work requests in flight to one process.
 #[derive(Default)]
-struct Lane {
+struct SendQueue {
     in_flight: usize,
-    /// Requests that each future completion covers.
+    /// Number of work requests that each outstanding completion covers.
     groups: VecDeque<usize>,
 }
 
@@ -85,35 +85,43 @@ impl Rdma {
         for (qp, line) in qps.into_iter().zip(&lines) {
             peers.push(qp.map(|qp| Peer::connect(qp, line, rank)).transpose()?);
         }
-        // The program computes between two waits, and the NIC cannot tell that from a pause of polling: its thread must wake for
+        // The program computes between two waits, and the NIC cannot distinguish that from a pause of polling: its thread must wake for
         // requests of peers at any time.
         cq.set_interrupt_driven().map_err(failed)?;
         // All processes must be able to receive before any sends.
         meeting.gather("connected")?;
-        let lanes = Lanes { to: (0..size).map(|_| Lane::default()).collect(), spent: 0 };
-        Ok(Self { cq, region, peers, srq, lanes: Mutex::new(lanes), spin })
+        let queues =
+            SendQueues { to: (0..size).map(|_| SendQueue::default()).collect(), consumed_receives: 0 };
+        Ok(Self { cq, region, peers, srq, queues: Mutex::new(queues), spin })
     }
 
     /// Posts operations for one process. `signal` requests a completion for the last.
-    fn start(&self, lanes: &mut Lanes, to: u32, ops: &[Op], signal: bool) -> Result<(), Error> {
+    fn start(&self, queues: &mut SendQueues, to: u32, ops: &[Op], signal: bool) -> Result<(), Error> {
         let Some(peer) = self.peers.get(to as usize).and_then(Option::as_ref) else { return Ok(()) };
         for (at, chunk) in ops.chunks(CHUNK).enumerate() {
-            while lanes.to[to as usize].in_flight + chunk.len() > DEPTH - CHUNK {
-                self.reap(lanes)?;
+            while queues.to[to as usize].in_flight + chunk.len() > DEPTH - CHUNK {
+                self.reap(queues)?;
             }
             let last = (at + 1) * CHUNK >= ops.len();
-            self.ring(&mut lanes.to[to as usize], peer, to, chunk, signal || !last)?;
+            self.post_chunk(&mut queues.to[to as usize], peer, to, chunk, signal || !last)?;
         }
         Ok(())
     }
 
-    fn ring(&self, lane: &mut Lane, peer: &Peer, to: u32, ops: &[Op], signal: bool) -> Result<(), Error> {
+    fn post_chunk(
+        &self,
+        queue: &mut SendQueue,
+        peer: &Peer,
+        to: u32,
+        ops: &[Op],
+        signal: bool,
+    ) -> Result<(), Error> {
         let sges: Vec<[Sge; 1]> = ops.iter().map(|op| self.local(*op)).collect::<Result<_, _>>()?;
         let words: Vec<[u8; 8]> = ops.iter().map(|op| word(*op)).collect();
-        lane.in_flight += ops.len();
+        queue.in_flight += ops.len();
         // An unsignalled request is done when a later one completes. Some must be signalled, or the queue would fill
         // up.
-        let unsignalled = lane.in_flight - lane.groups.iter().sum::<usize>();
+        let unsignalled = queue.in_flight - queue.groups.iter().sum::<usize>();
         let signal = signal || unsignalled > CHUNK;
         let mut requests: Vec<SendWr<'_>> = Vec::with_capacity(ops.len());
         for ((op, sges), word) in ops.iter().zip(&sges).zip(&words) {
@@ -123,7 +131,7 @@ impl Rdma {
             if let Some(last) = requests.last_mut() {
                 last.flags |= SendFlags::SIGNALED;
             }
-            lane.groups.push_back(unsignalled);
+            queue.groups.push_back(unsignalled);
         }
         peer.qp.post_send(&requests).map_err(failed)
     }
@@ -138,10 +146,10 @@ impl Rdma {
     }
 
     /// Takes completions while requests are outstanding: polls for a while, then sleeps.
-    fn complete(&self, lanes: &mut Lanes, is_busy: impl Fn(&Lanes) -> bool) -> Result<(), Error> {
-        let lanes = RefCell::new(lanes);
-        let is_done = || !is_busy(&lanes.borrow());
-        let reap = || self.reap(&mut lanes.borrow_mut());
+    fn complete(&self, queues: &mut SendQueues, is_busy: impl Fn(&SendQueues) -> bool) -> Result<(), Error> {
+        let queues = RefCell::new(queues);
+        let is_done = || !is_busy(&queues.borrow());
+        let reap = || self.reap(&mut queues.borrow_mut());
         if poll_until(self.spin, is_done, reap)? {
             return Ok(());
         }
@@ -149,7 +157,7 @@ impl Rdma {
             self.cq.arm(false).map_err(failed)?;
             reap()?;
             if !is_done() {
-                self.cq.sleep(DOZE).map_err(failed)?;
+                self.cq.sleep(MAX_SLEEP).map_err(failed)?;
                 reap()?;
             }
         }
@@ -157,13 +165,13 @@ impl Rdma {
     }
 
     /// Takes completions, if there are any.
-    fn reap(&self, lanes: &mut Lanes) -> Result<(), Error> {
+    fn reap(&self, queues: &mut SendQueues) -> Result<(), Error> {
         let mut done = [Completion::default(); 16];
         let count = self.cq.poll(&mut done).map_err(failed)?;
         for completion in &done[..count] {
             let peer = completion.wr_id;
             if completion.opcode == WcOpcode::RecvRdmaWithImm && completion.status == WcStatus::Success {
-                lanes.spent += 1;
+                queues.consumed_receives += 1;
                 continue;
             }
             if let Err(error) = completion.ok() {
@@ -172,11 +180,11 @@ impl Rdma {
                     error.explain()
                 )));
             }
-            let lane = &mut lanes.to[peer as usize];
-            lane.in_flight -= lane.groups.pop_front().unwrap_or(0);
+            let queue = &mut queues.to[peer as usize];
+            queue.in_flight -= queue.groups.pop_front().unwrap_or(0);
         }
-        if lanes.spent >= REFILL {
-            receive(&self.srq, std::mem::take(&mut lanes.spent))?;
+        if queues.consumed_receives >= REFILL {
+            receive(&self.srq, std::mem::take(&mut queues.consumed_receives))?;
         }
         Ok(())
     }
@@ -262,34 +270,35 @@ fn request<'a>(
 
 impl Transport for Rdma {
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
-        let mut lanes = self.lanes.lock();
-        each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, true))?;
+        let mut queues = self.queues.lock();
+        each_peer(ops, |to, ops| self.start(&mut queues, to, ops, true))?;
         meanwhile();
-        let is_busy = |lanes: &Lanes| ops.iter().any(|(to, _)| !lanes.to[*to as usize].groups.is_empty());
-        self.complete(&mut lanes, is_busy)
+        let is_busy =
+            |queues: &SendQueues| ops.iter().any(|(to, _)| !queues.to[*to as usize].groups.is_empty());
+        self.complete(&mut queues, is_busy)
     }
 
     fn begin(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
-        let mut lanes = self.lanes.lock();
-        each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, true))
+        let mut queues = self.queues.lock();
+        each_peer(ops, |to, ops| self.start(&mut queues, to, ops, true))
     }
 
     fn finish(&self, to: &[u32]) -> Result<(), Error> {
-        let is_busy = |lanes: &Lanes| to.iter().any(|to| !lanes.to[*to as usize].groups.is_empty());
-        self.complete(&mut self.lanes.lock(), is_busy)
+        let is_busy = |queues: &SendQueues| to.iter().any(|to| !queues.to[*to as usize].groups.is_empty());
+        self.complete(&mut self.queues.lock(), is_busy)
     }
 
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
-        let mut lanes = self.lanes.lock();
-        each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, false))
+        let mut queues = self.queues.lock();
+        each_peer(ops, |to, ops| self.start(&mut queues, to, ops, false))
     }
 
     fn progress(&self) -> Result<(), Error> {
         // Polling also drives the NIC.
-        self.lanes.try_lock().map_or(Ok(()), |mut lanes| self.reap(&mut lanes))
+        self.queues.try_lock().map_or(Ok(()), |mut queues| self.reap(&mut queues))
     }
 
-    fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+    fn sleep(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         self.cq.arm(false).map_err(failed)?;
         // Completions before the arming wake no one.
         self.progress()?;
@@ -301,7 +310,7 @@ impl Transport for Rdma {
 }
 
 /// Sleeps on the channel of an armed queue.
-pub(super) fn doze(cq: &Cq, most: Duration) {
+pub(super) fn sleep_on_channel(cq: &Cq, most: Duration) {
     let mut fds = [PollFd::new(cq, PollFlags::IN)];
     let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
     let _ = poll(&mut fds, Some(&most));

@@ -34,7 +34,7 @@ impl LockGuard<'_> {
 impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.job.unlock(self.id) {
-            // The other processes would wait for this lock for ever.
+            // The other processes would wait for this lock indefinitely.
             stop(self.job.rank(), &error.to_string());
         }
     }

@@ -6,24 +6,24 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longest that one job may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const JOB_TIMEOUT: Duration = Duration::from_secs(60);
 const WORKER: &str = "FERROCE_TEST_WORKER";
-/// So many processes are on one host each, or count as such.
+/// Number of processes per host. All run on this machine; the number only simulates hosts.
 const PER_HOST: &str = "FERROCE_TEST_PER_HOST";
-/// Variables of a [`Plan`] whose processes are two on each host, and choose how they reach each other by themselves.
+/// Variables of a [`Plan`] whose processes are two on each host, and choose the transport themselves.
 #[allow(dead_code, reason = "not every test has hosts")]
 pub(crate) const TWO_ON_EACH_HOST: [(&str, &str); 2] = [("FERROCE_DSM_TRANSPORT", ""), (PER_HOST, "2")];
 
 /// A job to be started.
 pub(crate) struct Plan<'a> {
-    /// Full name of the test that calls [`Plan::run`], so that workers find their way back there.
+    /// Full name of the test that calls [`Plan::run`]; the workers run the same test.
     pub(crate) test: &'a str,
     pub(crate) size: u32,
     pub(crate) transport: TransportKind,
     pub(crate) variables: &'a [(&'a str, &'a str)],
 }
 
-/// What became of it.
+/// The result of a job.
 pub(crate) struct Ended {
     pub(crate) departure: Departure,
     pub(crate) statuses: Vec<ExitStatus>,
@@ -31,7 +31,7 @@ pub(crate) struct Ended {
 }
 
 /// Whether this is a worker, not the test itself.
-#[allow(dead_code, reason = "not every test asks")]
+#[allow(dead_code, reason = "not every test uses it")]
 pub(crate) fn is_worker() -> bool {
     std::env::var(WORKER).is_ok()
 }
@@ -50,12 +50,12 @@ pub(crate) fn work(body: impl FnOnce(&Job)) {
 }
 
 impl Plan<'_> {
-    /// Starts all processes and waits for them, `meddle` having had a chance to disturb them.
-    pub(crate) fn run_with(&self, meddle: impl FnOnce(&mut [Child])) -> Ended {
+    /// Starts all processes, lets `disturb` act on them, and waits for them.
+    pub(crate) fn run_with(&self, disturb: impl FnOnce(&mut [Child])) -> Ended {
         let rendezvous = Rendezvous::bind(self.size).expect("a port on loopback");
         let mut children: Vec<Child> = (0..self.size).map(|rank| self.start(&rendezvous, rank)).collect();
         let meeting = std::thread::spawn(move || rendezvous.run());
-        meddle(&mut children);
+        disturb(&mut children);
         let start = Instant::now();
         let mut ended = Ended { departure: Departure::All, statuses: Vec::new(), errors: Vec::new() };
         for (rank, child) in children.iter_mut().enumerate() {
@@ -64,9 +64,9 @@ impl Plan<'_> {
             child.stderr.take().expect("a pipe").read_to_string(&mut text).expect("text");
             ended.errors.push(text);
         }
-        // Workers that failed before they met leave the rendezvous waiting, and this thread with it.
-        let heard = ended.errors.iter().any(|text| text.contains("stops:"));
-        if ended.statuses.iter().all(ExitStatus::success) || meeting.is_finished() || heard {
+        // If workers failed before they joined, the rendezvous waits for them, and so does this thread.
+        let has_stopped = ended.errors.iter().any(|text| text.contains("stops:"));
+        if ended.statuses.iter().all(ExitStatus::success) || meeting.is_finished() || has_stopped {
             ended.departure = meeting.join().expect("the rendezvous does not panic");
         }
         ended
@@ -108,9 +108,9 @@ fn wait(child: &mut Child, rank: usize, start: Instant) -> ExitStatus {
         if let Some(status) = child.try_wait().expect("a child of ours") {
             return status;
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > JOB_TIMEOUT {
             let _ = child.kill();
-            eprintln!("watchdog: process {rank} has not ended after {PATIENCE:?}");
+            eprintln!("watchdog: process {rank} has not ended after {JOB_TIMEOUT:?}");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

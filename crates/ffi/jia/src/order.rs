@@ -61,23 +61,23 @@ pub(crate) extern "C" fn jia_waitcv(flag: c_int) {
 pub(crate) extern "C" fn jia_config(option: c_int, on: c_int) {
     let on = on != 0;
     let tuning = match option {
-        0 => Tuning::HomeMigration,
-        1 => Tuning::AdaptiveWriteDetection,
+        0 => Some(Tuning::HomeMigration),
+        1 => Some(Tuning::AdaptiveWriteDetection),
         2 => {
             tree::shape(on);
-            Tuning::BroadcastTree
+            Some(Tuning::BroadcastTree)
         }
         3 => {
             balance::switch(on);
-            Tuning::LoadBalance
+            None
         }
-        4 => Tuning::ChangedBlocks,
+        4 => Some(Tuning::ChangedBlocks),
         other => fail(&format!(
             "jia_config: option {other} does not exist; use HMIG, ADWD, BROADCAST, LOADBAL or WVEC"
         )),
     };
     run("jia_config", |job| {
-        job.configure(tuning, on);
+        tuning.iter().for_each(|&tuning| job.configure(tuning, on));
         Ok(())
     });
 }

@@ -73,7 +73,7 @@ impl World {
         };
         let mut process = |rank: usize| {
             let others = (0..hosts.len()).filter(|&other| other != rank && hosts[other] == hosts[rank]);
-            // Now and then a mapping cannot be opened.
+            // Some mappings cannot be opened.
             let colocated = others.filter(|_| random.below(4) > 0).map(|other| other as u32).collect();
             let options = Options {
                 rank: rank as u32,
@@ -106,7 +106,7 @@ impl World {
             let rank = self.random.below(self.processes.len() as u64) as usize;
             let moved = self.step(rank, setup);
             idle = if moved { 0 } else { idle + 1 };
-            assert!(idle < 10_000, "nobody can go on");
+            assert!(idle < 10_000, "no process makes progress");
             self.trace = self.trace.wrapping_mul(31).wrapping_add(rank as u64 * 2 + u64::from(moved));
         }
         (self.trace, self.updated)
@@ -117,8 +117,8 @@ impl World {
             self.perform(rank, micro);
             return true;
         }
-        if !self.processes[rank].has_met() {
-            return self.meet_again(rank);
+        if !self.processes[rank].has_passed() {
+            return self.wait_again(rank);
         }
         let Some(&act) = self.processes[rank].acts.front() else { return false };
         let done = match act {
@@ -140,14 +140,14 @@ impl World {
     }
 
     /// Continues once all processes have done their steps after the barrier.
-    fn meet_again(&mut self, rank: usize) -> bool {
+    fn wait_again(&mut self, rank: usize) -> bool {
         let epoch = self.processes[rank].epoch;
         self.processes[rank].ready = epoch;
-        let met = self.processes.iter().all(|process| process.ready >= epoch);
-        if met {
-            self.processes[rank].met = epoch;
+        let passed = self.processes.iter().all(|process| process.ready >= epoch);
+        if passed {
+            self.processes[rank].passed = epoch;
         }
-        met
+        passed
     }
 
     fn read(&mut self, rank: usize, word: usize) -> Option<()> {
@@ -203,8 +203,8 @@ impl World {
         let steps = process.machine.depart(&received, &updates);
         self.updated += steps.iter().filter(|step| matches!(step, Step::Update(..))).count();
         process.plan(steps);
-        if !process.machine.must_meet_again() {
-            process.met = process.epoch;
+        if !process.machine.must_wait_again() {
+            process.passed = process.epoch;
         }
         process.departed = true;
         if self.processes.iter().all(|process| process.departed) {
@@ -253,7 +253,7 @@ impl World {
             Micro::Discard(run) => {
                 for page in run.pages() {
                     let open = self.processes.iter().position(|process| process.may_see(page, rank));
-                    assert_eq!(open, None, "page {page} discarded while this process may look");
+                    assert_eq!(open, None, "page {page} discarded while this process may read it");
                     self.memory[rank][page * WORDS..(page + 1) * WORDS].fill(process::GARBAGE);
                 }
             }

@@ -51,9 +51,9 @@ pub(super) struct Process {
     pub(super) epoch: u64,
     pub(super) arrived: bool,
     pub(super) departed: bool,
-    /// Barriers after which this process is done, and those after which all processes are known to be.
+    /// The last barrier whose steps this process has done, and the last one for which all processes have.
     pub(super) ready: u64,
-    pub(super) met: u64,
+    pub(super) passed: u64,
 }
 
 impl Process {
@@ -79,14 +79,14 @@ impl Process {
             arrived: false,
             departed: false,
             ready: 0,
-            met: 0,
+            passed: 0,
         };
         process.plan(placed);
         process
     }
 
-    pub(super) fn has_met(&self) -> bool {
-        self.met == self.epoch
+    pub(super) fn has_passed(&self) -> bool {
+        self.passed == self.epoch
     }
 
     /// Whether pages at home there are shared with it.
@@ -130,7 +130,7 @@ impl Process {
 
     fn fault(&mut self, page: usize, write: bool) {
         let Fault::Steps(steps) = self.machine.fault(page, write) else { panic!("page {page} is allocated") };
-        assert!(!steps.is_empty(), "a fault that nothing is done about");
+        assert!(!steps.is_empty(), "a fault without steps");
         if !write {
             let opened =
                 steps.iter().any(|step| matches!(step, Step::Twin(_) | Step::Protect(_, Access::Write)));
@@ -185,11 +185,11 @@ impl Process {
             }
             Micro::Show(run, home) => {
                 for page in run.pages() {
-                    assert_eq!(self.access[page], Access::None, "shown while the program may look");
+                    assert_eq!(self.access[page], Access::None, "shown while the program may read it");
                     self.shown[page] = home;
                 }
             }
-            other => panic!("{other:?} concerns others"),
+            other => panic!("{other:?} needs other processes"),
         }
     }
 }

@@ -120,7 +120,7 @@ fn touch(
     acts: &mut VecDeque<Act>,
 ) {
     let mut wanted = 1 + random.below(5);
-    // Most words belong to others; the walk ends when it has met enough of them.
+    // Most words belong to others; the search ends after enough of them.
     for _ in 0..200 {
         let word = random.below(guards.len() as u64) as usize;
         let (may_read, may_write) = match guards[word] {

@@ -1,4 +1,4 @@
-//! When a home looks for the changed blocks of the pages that its program writes.
+//! When a home determines the changed blocks of the pages that its program writes.
 
 use super::super::{Blocks, Machine, Notice, Notices, Options, Run, Step};
 use super::{Access, nothing, options, steps};
@@ -135,7 +135,7 @@ fn a_reader_reports_the_pages_that_it_fetched() {
     assert_eq!(
         (&reports[0], &reports[7]),
         (&vec![report], &vec![report]),
-        "the first fetch is reported at once"
+        "the first fetch is reported immediately"
     );
     reader.changed_blocks = false;
     let off = (0..16).flat_map(|_| {
@@ -145,7 +145,7 @@ fn a_reader_reports_the_pages_that_it_fetched() {
         reader.depart(&[theirs.clone(), nothing()], &[]);
         notices
     });
-    assert_eq!(off.count(), 0, "nobody needs reports without the switch");
+    assert_eq!(off.count(), 0, "no process needs reports without the switch");
 }
 
 #[test]

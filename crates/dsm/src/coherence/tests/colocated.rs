@@ -49,7 +49,7 @@ fn no_home_moves_to_a_colocated_process() {
     all.iter_mut().for_each(|machine| machine.migrate = true);
     for machine in &mut all {
         machine.depart(&[notices_of(&[1]), nothing(), nothing(), nothing()], &[]);
-        assert!(!machine.must_meet_again());
+        assert!(!machine.must_wait_again());
         assert_eq!(machine.migrations, 0);
     }
     assert_eq!(steps(all[2].fault(1, false))[0], Step::Fetch(Run { first: 1, count: 1 }, 1));
@@ -75,7 +75,7 @@ fn a_page_that_leaves_the_host_is_shown_no_longer() {
         [closed, Step::Discard(first), Step::Show(first, 2)],
         "co-located with the new home"
     );
-    assert!(all.iter_mut().all(Machine::must_meet_again), "nobody may look at what the old home discards");
+    assert!(all.iter_mut().all(Machine::must_wait_again), "no process may read what the old home discards");
     assert_eq!(steps(all[0].fault(1, false))[0], Step::Fetch(first, 2));
     assert_eq!(steps(all[3].fault(1, true)), [Step::Protect(first, Access::Write)]);
 }
@@ -100,7 +100,7 @@ fn what_cannot_be_shown_is_fetched_and_all_else_with_it() {
     assert_eq!(steps(machine.fault(0, true)), [Step::Twin(0), Step::Protect(ONE, Access::Write)]);
     let all = Run { first: 0, count: 10 };
     let closed = Step::Protect(ONE, Access::None);
-    assert_eq!(machine.share_nothing(), [closed, Step::Compare(0), Step::Show(all, 0)]);
+    assert_eq!(machine.stop_sharing(), [closed, Step::Compare(0), Step::Show(all, 0)]);
     assert_eq!((machine.is_to_show(NINE, 1), machine.is_to_show(all, 0)), (Some(false), None));
     assert_eq!(steps(machine.fault(1, false))[0], Step::Fetch(Run { first: 1, count: 1 }, 1));
     assert_eq!(machine.place(Run { first: 10, count: 1 }, 1), [], "and nothing more is tried");
@@ -109,7 +109,7 @@ fn what_cannot_be_shown_is_fetched_and_all_else_with_it() {
     let notices = machine.arrived();
     assert_eq!((notices[0].run, notices[0].blocks), (ONE, Blocks::ALL), "a notice lists what was written");
     assert_eq!(notices[1].blocks, Blocks::NONE, "another one what was fetched");
-    assert_eq!(machine.share_nothing(), [], "there is nothing more to give up");
+    assert_eq!(machine.stop_sharing(), [], "there is nothing more to give up");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn overwritten_words_of_others_are_listed() {
     machine.changed_blocks = true;
     machine.depart(&[nothing(), fetches(ONE)], &[]);
     steps(machine.fault(0, true));
-    // Somebody else writes a word of block 3 at this home; we write the old one over it, which looks like nothing.
+    // Another process writes a word of block 3 at this home. We overwrite it with its old value, so the twin shows no change.
     let theirs = Notice { run: ONE, kept: true, blocks: Blocks(1 << 3) };
     machine.acquire(5, &Notices::Pages(vec![theirs]));
     steps(machine.fault(0, true));

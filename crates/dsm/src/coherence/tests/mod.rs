@@ -1,4 +1,4 @@
-//! Litmus tests: what must be seen after which lock or barrier, and the life of a page, step by step.
+//! Litmus tests: which writes must be visible after which lock or barrier, and the steps for a page, one by one.
 
 mod blocks;
 mod colocated;
@@ -248,7 +248,7 @@ fn the_only_writer_becomes_the_home() {
     assert_eq!(steps(writer.fault(0, true)), [Step::Protect(ONE, Access::Write)], "at home: no twin");
     assert_eq!(writer.migrations, 1);
     assert_eq!(steps(home.fault(0, true))[0], Step::Twin(0), "its copy is still good, but a copy");
-    // Somebody who could not tell everything prevents the move.
+    // A process whose notices overflowed prevents the move.
     let before = home.migrations;
     home.depart(&[Notices::Overflow, notices_of(&[0])], &[]);
     assert_eq!(home.migrations, before);

@@ -65,14 +65,14 @@ fn head(kind: u8, id: u64) -> Vec<u8> {
 /// A request without its number, and where the bytes of its reply go.
 pub(super) struct Request {
     pub(super) bytes: Vec<u8>,
-    pub(super) places: Vec<(usize, usize)>,
+    pub(super) destinations: Vec<(usize, usize)>,
     /// Bytes of its reply.
     reply: usize,
 }
 
 impl Request {
     fn new() -> Self {
-        Self { bytes: head(REQUEST, 0), places: Vec::new(), reply: HEAD }
+        Self { bytes: head(REQUEST, 0), destinations: Vec::new(), reply: HEAD }
     }
 
     fn push(&mut self, kind: u8, place: usize, value: u64) {
@@ -82,12 +82,12 @@ impl Request {
     }
 
     fn expect(&mut self, at: usize, len: usize) {
-        self.places.push((at, len));
+        self.destinations.push((at, len));
         self.reply += len;
     }
 
     /// Bytes that one more operation may carry, in either direction.
-    fn room(&self) -> usize {
+    fn space(&self) -> usize {
         LARGEST.saturating_sub(self.bytes.len().max(self.reply) + OP)
     }
 }
@@ -104,7 +104,7 @@ pub(super) fn requests(ops: &[Op], mapping: &Mapping) -> Vec<Request> {
     for &op in ops {
         let mut rest = Some(op);
         while let Some(op) = rest {
-            if request.room() < 8 {
+            if request.space() < 8 {
                 done.push(std::mem::replace(&mut request, Request::new()));
             }
             rest = add(&mut request, op, mapping);
@@ -118,14 +118,14 @@ pub(super) fn requests(ops: &[Op], mapping: &Mapping) -> Vec<Request> {
 fn add(request: &mut Request, op: Op, mapping: &Mapping) -> Option<Op> {
     match op {
         Op::Read { remote, local, len } => {
-            let piece = len.min(request.room());
+            let piece = len.min(request.space());
             request.push(READ, remote, piece as u64);
             request.expect(local, piece);
             let rest = Op::Read { remote: remote + piece, local: local + piece, len: len - piece };
             (len > piece).then_some(rest)
         }
         Op::Write { remote, local, len } => {
-            let piece = len.min(request.room());
+            let piece = len.min(request.space());
             request.push(WRITE, remote, piece as u64);
             let start = request.bytes.len();
             request.bytes.resize(start + piece, 0);
@@ -217,7 +217,7 @@ mod tests {
             let reply = serve(&theirs, 77, ops).unwrap();
             assert!(reply.len() <= LARGEST);
             let Ok(Message::Reply { id: 77, mut bytes }) = Message::parse(&reply) else { panic!("a reply") };
-            for (at, len) in request.places {
+            for (at, len) in request.destinations {
                 ours.write(at, &bytes[..len]);
                 bytes = &bytes[len..];
             }
@@ -230,21 +230,21 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_requests_are_refused() {
         let mapping = mapping();
         assert_eq!(Message::parse(&[1; 8]), Err(Malformed::Short));
         assert_eq!(Message::parse(&[9; 9]), Err(Malformed::Kind(9)));
-        let ask = |kind: u8, place: u64, value: u64| {
+        let execute = |kind: u8, place: u64, value: u64| {
             let mut request = Request::new();
             request.push(kind, place as usize, value);
             serve(&mapping, 0, &request.bytes[HEAD..])
         };
-        assert_eq!(ask(READ, u64::MAX, 8), Err(Malformed::Outside));
-        assert_eq!(ask(READ, 0, 1 << 15), Err(Malformed::Outside));
-        assert_eq!(ask(WRITE, 0, 8), Err(Malformed::Short));
-        assert_eq!(ask(FETCH_ADD, 4, 1), Err(Malformed::Misaligned));
-        assert_eq!(ask(WRITE_WORD, 1 << 16, 1), Err(Malformed::Outside));
-        assert_eq!(ask(99, 0, 1), Err(Malformed::Kind(99)));
+        assert_eq!(execute(READ, u64::MAX, 8), Err(Malformed::Outside));
+        assert_eq!(execute(READ, 0, 1 << 15), Err(Malformed::Outside));
+        assert_eq!(execute(WRITE, 0, 8), Err(Malformed::Short));
+        assert_eq!(execute(FETCH_ADD, 4, 1), Err(Malformed::Misaligned));
+        assert_eq!(execute(WRITE_WORD, 1 << 16, 1), Err(Malformed::Outside));
+        assert_eq!(execute(99, 0, 1), Err(Malformed::Kind(99)));
         assert_eq!(serve(&mapping, 0, &[1, 2, 3]), Err(Malformed::Short));
     }
 }

@@ -1,9 +1,9 @@
-//! Operations on a mapping as messages: a request asks for operations, a thread of the other process executes them
-//! and replies. One-sided operations need no such thread.
+//! Operations on a mapping as messages: a request carries operations, and a thread of the other process executes them and
+//! replies. One-sided operations need no such thread.
 //!
 //! | file | question |
 //! |---|---|
-//! | here | who asks, who waits |
+//! | here | which thread sends, receives and waits |
 //! | `codec` | what a request and a reply look like |
 //! | `udp` | messages over plain sockets, with acknowledgement and retransmission |
 //! | `reliability` | which datagram was lost, as a machine without sockets |
@@ -31,22 +31,22 @@ use std::time::Duration;
 /// Longest message: two pages and the headers.
 const LARGEST: usize = 2 * crate::PAGE + 256;
 /// How long the service thread waits for a message before it checks whether it should end.
-const LOOK: Duration = Duration::from_millis(20);
+const SERVICE_POLL: Duration = Duration::from_millis(20);
 
 /// Carries messages of up to [`LARGEST`] bytes, in order, exactly once.
 trait Carrier: Send + Sync {
     /// Never waits for the receiver.
     fn send(&self, to: u32, message: Vec<u8>) -> Result<(), Error>;
-    /// Delivers received messages; waits at most `patience` for one. Only the service thread calls it.
-    fn receive(&self, patience: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error>;
+    /// Delivers received messages; waits at most `timeout` for one. Only the service thread calls it.
+    fn receive(&self, timeout: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error>;
     /// Delivers messages that are here, to a thread of the program that polls, one at a time. A carrier may leave them to the
     /// service thread.
     fn poll(&self, _each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
         Ok(())
     }
-    /// The same for a thread of the program that waits until `ready`, one at a time. May return earlier. Returns whether this
-    /// carrier supports it.
-    fn receive_in_front(
+    /// The same for a thread of the program that waits until `ready`, one at a time. May return earlier. Returns `false` if this
+    /// carrier leaves all messages to the service thread.
+    fn receive_in_caller(
         &self,
         _most: Duration,
         _ready: &mut dyn FnMut() -> bool,
@@ -68,10 +68,10 @@ struct Shared {
     carrier: Box<dyn Carrier>,
     next: AtomicU64,
     calls: Mutex<Calls>,
-    /// A call is done, or a peer wrote to our mapping.
-    news: Condvar,
-    /// Held by the thread of the program that receives messages itself.
-    front: Mutex<()>,
+    /// Notified when a call is done, or a peer has written to our mapping.
+    changed: Condvar,
+    /// Held by the thread of the program that receives messages in place of the service thread.
+    receiver: Mutex<()>,
     ended: AtomicBool,
 }
 
@@ -86,7 +86,7 @@ struct Calls {
 /// A request without a reply yet.
 struct Call {
     /// Where the bytes of the reply go.
-    places: Vec<(usize, usize)>,
+    destinations: Vec<(usize, usize)>,
     /// Requests that its caller waits for.
     left: Option<Arc<AtomicUsize>>,
 }
@@ -110,8 +110,8 @@ impl Messages {
             carrier,
             next: AtomicU64::new(0),
             calls: Mutex::default(),
-            news: Condvar::new(),
-            front: Mutex::default(),
+            changed: Condvar::new(),
+            receiver: Mutex::default(),
             ended: AtomicBool::new(false),
         });
         let server = shared.clone();
@@ -134,9 +134,9 @@ impl Drop for Messages {
 impl Shared {
     fn serve(&self) {
         while !self.ended.load(Ordering::Acquire) {
-            if let Err(error) = self.handle_all(|each| self.carrier.receive(LOOK, each)) {
+            if let Err(error) = self.handle_all(|each| self.carrier.receive(SERVICE_POLL, each)) {
                 self.calls.lock().failure = Some(error.to_string());
-                self.news.notify_all();
+                self.changed.notify_all();
                 return;
             }
         }
@@ -155,7 +155,7 @@ impl Shared {
 
     /// Handles messages that are here, unless another thread of the program does.
     fn poll(&self) -> Result<(), Error> {
-        if let Some(_front) = self.front.try_lock() {
+        if let Some(_receiver) = self.receiver.try_lock() {
             self.handle_all(|each| self.carrier.poll(each))?;
         }
         self.calls.try_lock().map_or(Ok(()), |calls| Self::check(&calls))
@@ -179,12 +179,12 @@ impl Shared {
         }
         // Waiters for a word in our mapping check it again.
         self.calls.lock().handled += 1;
-        self.news.notify_all();
+        self.changed.notify_all();
         Ok(())
     }
 
     fn finish(&self, call: &Call, mut bytes: &[u8]) -> Result<(), codec::Malformed> {
-        for &(at, len) in &call.places {
+        for &(at, len) in &call.destinations {
             let (part, rest) = bytes.split_at_checked(len).ok_or(codec::Malformed::Short)?;
             self.mapping.write(at, part);
             bytes = rest;
@@ -195,13 +195,13 @@ impl Shared {
         Ok(())
     }
 
-    fn ask(&self, to: u32, ops: &[Op], left: Option<&Arc<AtomicUsize>>) -> Result<(), Error> {
+    fn send_requests(&self, to: u32, ops: &[Op], left: Option<&Arc<AtomicUsize>>) -> Result<(), Error> {
         for request in codec::requests(ops, &self.mapping) {
             let id = self.next.fetch_add(1, Ordering::Relaxed);
             if let Some(left) = left {
                 left.fetch_add(1, Ordering::AcqRel);
             }
-            let call = Call { places: request.places, left: left.cloned() };
+            let call = Call { destinations: request.destinations, left: left.cloned() };
             self.calls.lock().waiting.insert(id, call);
             self.carrier.send(to, codec::with_id(request.bytes, id))?;
         }
@@ -210,8 +210,8 @@ impl Shared {
 
     /// Waits for messages until `ready`, at most for `most`. May return earlier.
     fn wait(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        if let Some(_front) = self.front.try_lock()
-            && self.handle_all(|each| self.carrier.receive_in_front(most, ready, each))?
+        if let Some(_receiver) = self.receiver.try_lock()
+            && self.handle_all(|each| self.carrier.receive_in_caller(most, ready, each))?
         {
             return Self::check(&self.calls.lock());
         }
@@ -221,7 +221,7 @@ impl Shared {
         }
         let mut calls = self.calls.lock();
         if calls.handled == seen {
-            self.news.wait_for(&mut calls, most);
+            self.changed.wait_for(&mut calls, most);
         }
         Self::check(&calls)
     }
@@ -234,7 +234,7 @@ impl Shared {
 impl Transport for Messages {
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
         let left = Arc::new(AtomicUsize::new(0));
-        each_peer(ops, |to, ops| self.shared.ask(to, ops, Some(&left)))?;
+        each_peer(ops, |to, ops| self.shared.send_requests(to, ops, Some(&left)))?;
         meanwhile();
         let mut ready = || left.load(Ordering::Acquire) == 0;
         poll_until(self.spin, ready, || self.progress())?;
@@ -245,14 +245,14 @@ impl Transport for Messages {
     }
 
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
-        each_peer(ops, |to, ops| self.shared.ask(to, ops, None))
+        each_peer(ops, |to, ops| self.shared.send_requests(to, ops, None))
     }
 
     fn progress(&self) -> Result<(), Error> {
         self.shared.poll()
     }
 
-    fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+    fn sleep(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         self.shared.wait(most, ready)
     }
 }
@@ -262,13 +262,13 @@ mod tests {
     use super::*;
     use crate::map::anonymous_file;
 
-    /// The other process, which replies at once.
-    struct Prompt {
+    /// The other process, which replies immediately.
+    struct ImmediatePeer {
         mapping: Mapping,
         replies: Mutex<Vec<Vec<u8>>>,
     }
 
-    impl Carrier for Prompt {
+    impl Carrier for ImmediatePeer {
         fn send(&self, _to: u32, message: Vec<u8>) -> Result<(), Error> {
             let Ok(Message::Request { id, ops }) = Message::parse(&message) else { panic!("a request") };
             let reply = codec::serve(&self.mapping, id, ops).expect("a good request");
@@ -276,7 +276,7 @@ mod tests {
             Ok(())
         }
 
-        fn receive(&self, _patience: Duration, _each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
+        fn receive(&self, _timeout: Duration, _each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
             panic!("there is no service thread")
         }
 
@@ -285,19 +285,19 @@ mod tests {
             Ok(())
         }
 
-        fn receive_in_front(
+        fn receive_in_caller(
             &self,
             _most: Duration,
             _ready: &mut dyn FnMut() -> bool,
             _each: &mut dyn FnMut(u32, &[u8]),
         ) -> Result<bool, Error> {
-            panic!("the reply is here: no reason to sleep")
+            panic!("the reply has arrived: no reason to sleep")
         }
     }
 
     fn mapping() -> Mapping {
         let file = anonymous_file(c"test", 1 << 16).expect("memory");
-        Mapping::anywhere(&file, 0, 1 << 16).expect("room")
+        Mapping::anywhere(&file, 0, 1 << 16).expect("a mapping")
     }
 
     #[test]
@@ -306,11 +306,11 @@ mod tests {
         theirs.write(64, b"page");
         let shared = Arc::new(Shared {
             mapping: Arc::new(mapping()),
-            carrier: Box::new(Prompt { mapping: theirs, replies: Mutex::default() }),
+            carrier: Box::new(ImmediatePeer { mapping: theirs, replies: Mutex::default() }),
             next: AtomicU64::new(0),
             calls: Mutex::default(),
-            news: Condvar::new(),
-            front: Mutex::default(),
+            changed: Condvar::new(),
+            receiver: Mutex::default(),
             ended: AtomicBool::new(false),
         });
         let messages = Messages { shared, spin: Duration::from_secs(60), service: None };

@@ -1,7 +1,7 @@
 //! One direction of a connection over datagrams, without I/O: sequence numbers, a send window, acknowledgements,
 //! retransmission.
 //!
-//! Every datagram acknowledges what came the other way. A request is answered by a reply, and a reply is often followed by
+//! Every datagram acknowledges those of the other direction. A request is answered by a reply, and a reply is often followed by
 //! the next request, so few acknowledgements need a datagram of their own: those of a gap or a duplicate, which must not
 //! wait, those of many datagrams, and those that a timer finds.
 
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 const IN_FLIGHT: usize = 16;
 /// First and longest wait for an acknowledgement.
 const WAIT: Duration = Duration::from_millis(10);
-const LONGEST_WAIT: Duration = Duration::from_millis(320);
+const MAX_WAIT: Duration = Duration::from_millis(320);
 /// Timeouts in a row after which the other side is lost: about ten seconds. As the heartbeats of the [meeting](crate::meet), they are counted, not
 /// timed: a job that was stopped and continued as a whole has missed one.
-pub(super) const UNANSWERED: u32 = 36;
-/// Datagrams that may arrive in order before they are acknowledged at once. Less than half a send window.
+pub(super) const MAX_UNANSWERED: u32 = 36;
+/// Datagrams that may arrive in order before they are acknowledged immediately. Less than half a send window.
 const UNACKNOWLEDGED: u32 = 6;
 /// Duplicate acknowledgements after which the next datagram counts as lost.
 const REPEATS: u32 = 2;
@@ -70,7 +70,7 @@ impl Outgoing {
     }
 
     /// Handles an acknowledgement of all datagrams before `next`. Returns the datagram to retransmit. One that came with
-    /// a message (`piggybacked`) does not tell of a gap.
+    /// a message (`piggybacked`) does not indicate a gap.
     pub(super) fn acknowledge(&mut self, next: u64, piggybacked: bool, now: Instant) -> Option<(u64, &[u8])> {
         let arrived = next.saturating_sub(self.first);
         if arrived > self.in_flight as u64 {
@@ -98,7 +98,7 @@ impl Outgoing {
         if self.in_flight == 0 || now < self.deadline {
             return None;
         }
-        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        self.wait = (self.wait * 2).min(MAX_WAIT);
         self.deadline = now + self.wait;
         self.repeats = 0;
         self.unanswered += 1;
@@ -107,7 +107,7 @@ impl Outgoing {
 
     /// Whether the other side is lost: too many timeouts in a row.
     pub(super) fn is_lost(&self) -> bool {
-        self.unanswered >= UNANSWERED
+        self.unanswered >= MAX_UNANSWERED
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) struct Incoming {
     early: BTreeMap<u64, Vec<u8>>,
 }
 
-/// What a receiver has to acknowledge. Any thread that sends takes it along.
+/// What a receiver has to acknowledge. Every datagram that any thread sends carries it.
 #[derive(Debug, Default)]
 pub(super) struct Arrived {
     next: AtomicU64,
@@ -143,7 +143,7 @@ impl Arrived {
 }
 
 impl Incoming {
-    /// Handles a datagram; delivers complete messages in order. Returns whether to acknowledge at once.
+    /// Handles a datagram; delivers complete messages in order. Returns whether to acknowledge immediately.
     pub(super) fn take(
         &mut self,
         arrived: &Arrived,
@@ -158,7 +158,7 @@ impl Incoming {
             }
             return true;
         }
-        // A message may be answered at once, so it counts as arrived before.
+        // Counted before it is delivered: its reply, which carries the acknowledgement, may be sent during the delivery.
         let mut next = arrived.advance();
         each(message);
         while let Some(message) = self.early.remove(&next) {
@@ -194,16 +194,17 @@ mod tests {
                 let mut acknowledge = wire.is_empty() && arrived.is_overdue();
                 let mut piggybacked = random(2) == 0;
                 if wire.is_empty() {
-                    now += LONGEST_WAIT;
+                    now += MAX_WAIT;
                     wire.extend(outgoing.expire(now).map(|(number, message)| (number, message.to_vec())));
                 } else {
                     let (number, message) = wire.swap_remove(random(wire.len() as u64) as usize);
                     if random(4) == 0 {
                         continue;
                     }
-                    let at_once = incoming.take(&arrived, number, &message, |message| got.push(message[0]));
-                    acknowledge |= at_once || piggybacked;
-                    piggybacked &= !at_once;
+                    let immediately =
+                        incoming.take(&arrived, number, &message, |message| got.push(message[0]));
+                    acknowledge |= immediately || piggybacked;
+                    piggybacked &= !immediately;
                 }
                 if acknowledge {
                     let next = arrived.acknowledge();
@@ -232,12 +233,12 @@ mod tests {
             now += WAIT;
             outgoing.expire(now);
         }
-        let silence = now - start;
-        assert!((9..12).contains(&silence.as_secs()), "{silence:?} of virtual time");
+        let elapsed = now - start;
+        assert!((9..12).contains(&elapsed.as_secs()), "{elapsed:?} of virtual time");
     }
 
     #[test]
-    fn a_conversation_needs_no_datagrams_for_acknowledgements() {
+    fn replies_carry_the_acknowledgements() {
         let mut incoming = Incoming::default();
         let arrived = Arrived::default();
         for number in 0..50 {
@@ -245,11 +246,11 @@ mod tests {
             assert_eq!(arrived.acknowledge(), number + 1, "the reply carries it");
         }
         assert!(!arrived.is_overdue());
-        let at_once: Vec<u64> =
+        let immediately: Vec<u64> =
             (50..62).filter(|&number| incoming.take(&arrived, number, b"", |_| ())).collect();
-        assert_eq!(at_once.first(), Some(&55), "a long silence is broken");
+        assert_eq!(immediately.first(), Some(&55), "many datagrams are acknowledged without a reply");
         assert!(arrived.is_overdue());
-        assert!(incoming.take(&arrived, 70, b"", |_| ()), "a gap is reported at once");
+        assert!(incoming.take(&arrived, 70, b"", |_| ()), "a gap is reported immediately");
         assert!(incoming.take(&arrived, 3, b"", |_| ()), "so is a duplicate");
     }
 }

@@ -3,7 +3,7 @@
 //! A thread of the program that waits receives datagrams itself, so a message wakes one thread and not two. The kernel
 //! wakes it before the service thread, which receives while no such thread waits.
 
-use super::reliability::{Arrived, Incoming, Outgoing, UNANSWERED};
+use super::reliability::{Arrived, Incoming, MAX_UNANSWERED, Outgoing};
 use super::{Carrier, LARGEST};
 use crate::error::Error;
 use crate::meet::Meeting;
@@ -33,49 +33,50 @@ pub(super) struct Udp {
     outgoing: Vec<Mutex<Outgoing>>,
     incoming: Vec<Mutex<Incoming>>,
     arrived: Vec<Arrived>,
-    front: Front,
+    caller_wait: CallerWait,
     /// Faults as the NIC injects them, so that all transports can be tested on the same lossy network.
     faults: FaultConfig,
-    dice: AtomicU64,
+    random_state: AtomicU64,
 }
 
-/// Where a thread of the program waits for datagrams.
-struct Front {
+/// Lets a thread of the program wait for datagrams, one at a time.
+struct CallerWait {
     set: WaitSet,
-    /// The service thread handled a message that a thread in front may wait for.
-    bell: EventFd,
-    occupied: AtomicBool,
-    /// Not on the stack, which may be small: a page fault waits here, too.
+    /// Set when the service thread has handled a message that the waiting thread may need.
+    wake_event: EventFd,
+    waiting: AtomicBool,
+    /// Not on the stack, which may be small: page faults use it, too.
     datagram: Mutex<Vec<u8>>,
 }
 
-impl Front {
+impl CallerWait {
     fn new(socket: &UdpSocket) -> io::Result<Self> {
-        let (set, bell) = (WaitSet::new()?, EventFd::new()?);
+        let (set, wake_event) = (WaitSet::new()?, EventFd::new()?);
         let datagram = Mutex::new(vec![0; HEAD + LARGEST]);
-        let front = Self { set, bell, occupied: AtomicBool::new(false), datagram };
-        front.set.enter_exclusive(socket.as_raw_fd())?;
-        front.set.enter_other(front.bell.as_fd().as_raw_fd())?;
-        Ok(front)
+        let caller_wait = Self { set, wake_event, waiting: AtomicBool::new(false), datagram };
+        caller_wait.set.enter_exclusive(socket.as_raw_fd())?;
+        caller_wait.set.enter_other(caller_wait.wake_event.as_fd().as_raw_fd())?;
+        Ok(caller_wait)
     }
 
-    /// Occupies or leaves the front.
-    fn occupy(&self, occupied: bool) {
-        self.occupied.store(occupied, Ordering::Relaxed);
-        // Pairs with the one in `ring`: either the bell rings, or the occupant sees what the message changed.
+    /// Records whether a thread of the program waits.
+    fn set_waiting(&self, waiting: bool) {
+        self.waiting.store(waiting, Ordering::Relaxed);
+        // Pairs with the fence in `wake`: either the event is set, or the waiting thread sees what the message changed.
         fence(Ordering::SeqCst);
     }
 
-    fn ring(&self) {
+    /// Wakes the waiting thread, if any.
+    fn wake(&self) {
         fence(Ordering::SeqCst);
-        if self.occupied.load(Ordering::Relaxed) {
-            self.bell.add();
+        if self.waiting.load(Ordering::Relaxed) {
+            self.wake_event.add();
         }
     }
 
     fn sleep(&self, most: Duration) {
         if !self.set.sleep(most) {
-            while self.bell.try_take() {}
+            while self.wake_event.try_take() {}
         }
     }
 }
@@ -89,7 +90,7 @@ impl Udp {
         let own = meeting.local_address().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let socket = UdpSocket::bind(SocketAddr::new(own, 0)).map_err(failed("binding a UDP socket"))?;
         socket.set_read_timeout(Some(TICK)).map_err(failed("setting a timeout"))?;
-        let address = socket.local_addr().map_err(failed("asking for the socket's address"))?;
+        let address = socket.local_addr().map_err(failed("reading the address of the socket"))?;
         // The key keeps out datagrams of jobs that had this port before.
         let proposal: u64 = if rank == 0 { rand::random() } else { 0 };
         let lines = meeting.gather(&format!("{address} {proposal}"))?;
@@ -104,11 +105,11 @@ impl Udp {
         let faults = ferroce::Config::from_env().map_err(|error| Error::Transport(error.to_string()))?.faults;
         let faults = faults.unwrap_or_default();
         let now = Instant::now();
-        let front = Front::new(&socket).map_err(failed("making a set of descriptors"))?;
+        let caller_wait = CallerWait::new(&socket).map_err(failed("making a set of descriptors"))?;
         Ok(Self {
-            front,
+            caller_wait,
             faults,
-            dice: AtomicU64::new(faults.seed.wrapping_add(u64::from(rank) << 32)),
+            random_state: AtomicU64::new(faults.seed.wrapping_add(u64::from(rank) << 32)),
             socket,
             key,
             addresses,
@@ -124,7 +125,7 @@ impl Udp {
             return false;
         }
         // The finalizer of SplitMix64: consecutive numbers give unrelated results.
-        let mut roll = self.dice.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut roll = self.random_state.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         roll = (roll ^ roll >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         roll = (roll ^ roll >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((roll ^ roll >> 31) >> 11) as f64 / (1u64 << 53) as f64 <= probability
@@ -172,9 +173,9 @@ impl Udp {
         }
         if *kind == DATA {
             let mut incoming = self.incoming[peer].lock();
-            let at_once =
+            let immediately =
                 incoming.take(&self.arrived[peer], number, message, |message| each(peer as u32, message));
-            if at_once {
+            if immediately {
                 self.transmit(peer, ACK, 0, &[]);
             }
         }
@@ -188,7 +189,7 @@ impl Udp {
             let mut outgoing = outgoing.lock();
             if outgoing.is_lost() {
                 return Err(Error::Transport(format!(
-                    "process {to} has not answered {UNANSWERED} retransmissions"
+                    "process {to} has not answered {MAX_UNANSWERED} retransmissions"
                 )));
             }
             if let Some((number, message)) = outgoing.expire(now) {
@@ -231,45 +232,45 @@ impl Carrier for Udp {
         Ok(())
     }
 
-    fn receive(&self, patience: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
+    fn receive(&self, timeout: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
         let start = Instant::now();
         let mut ticked = start;
         let mut datagram = [0; HEAD + LARGEST];
         loop {
             // It blocks for at most a tick.
             if self.receive_one(RecvFlags::empty(), &mut datagram, each)? {
-                self.front.ring();
+                self.caller_wait.wake();
             }
             let now = Instant::now();
             if now - ticked >= TICK {
                 ticked = now;
                 self.expire()?;
             }
-            if now - start >= patience {
+            if now - start >= timeout {
                 return Ok(());
             }
         }
     }
 
     fn poll(&self, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
-        let mut datagram = self.front.datagram.lock();
+        let mut datagram = self.caller_wait.datagram.lock();
         self.receive_one(RecvFlags::DONTWAIT, &mut datagram[..], each).map(|_| ())
     }
 
-    fn receive_in_front(
+    fn receive_in_caller(
         &self,
         most: Duration,
         ready: &mut dyn FnMut() -> bool,
         each: &mut dyn FnMut(u32, &[u8]),
     ) -> Result<bool, Error> {
-        self.front.occupy(true);
+        self.caller_wait.set_waiting(true);
         let sleeps = !ready();
         if sleeps {
-            self.front.sleep(most);
+            self.caller_wait.sleep(most);
         }
-        self.front.occupy(false);
-        // A datagram that woke us woke nobody else, so at least one is received.
-        let mut datagram = self.front.datagram.lock();
+        self.caller_wait.set_waiting(false);
+        // A datagram wakes one thread only, so this thread receives at least one.
+        let mut datagram = self.caller_wait.datagram.lock();
         while sleeps && self.receive_one(RecvFlags::DONTWAIT, &mut datagram[..], each)? && !ready() {}
         Ok(true)
     }

@@ -3,7 +3,7 @@
 use super::{Carrier, LARGEST};
 use crate::error::Error;
 use crate::meet::Meeting;
-use crate::transport::rdma::{connect, doze, failed, queue_pairs};
+use crate::transport::rdma::{connect, failed, queue_pairs, sleep_on_channel};
 use ferroce::{
     Completion, Cq, Device, Outcome, Qpn, RcQp, RecvWr, Region, SendFlags, SendWr, Srq, WcOpcode, wr,
 };
@@ -118,10 +118,10 @@ impl Carrier for Verbs {
         self.pump(&mut sending)
     }
 
-    fn receive(&self, patience: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
+    fn receive(&self, timeout: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
         self.cq.arm(false).map_err(failed)?;
         if self.drain(each)? == 0 {
-            doze(&self.cq, patience);
+            sleep_on_channel(&self.cq, timeout);
             self.drain(each)?;
         }
         self.pump(&mut self.sending.lock())
