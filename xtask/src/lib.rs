@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `test` | the list of steps, and the loop that runs and tallies them |
 //! | `step` | the context of a step, and its report |
+//! | `pid_namespace` | ends all that xtask has started when xtask ends |
 //! | `process` | a child process: one output stream, a time limit, no orphans |
 //! | `dialogue` | a helper process that answers lines |
 //! | `screen` | progress on a terminal, plain lines elsewhere |
@@ -43,6 +44,7 @@ mod layout;
 mod libtest;
 mod links;
 mod package;
+mod pid_namespace;
 mod process;
 pub mod programs;
 mod screen;
@@ -108,7 +110,11 @@ enum Command {
 
 /// Runs the command that the arguments of the process name.
 pub fn main() -> ExitCode {
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Some(ended) = pid_namespace::run_again() {
+        return ended;
+    }
+    match command {
         Command::Test(args) => test::run(&Context::new(args.verbose, args.tier()), &args),
         Command::Fuzz(args) => fuzz::run(&Context::new(true, Tier::Full), &args),
         Command::Sim(args) => sim::run(&Context::new(true, Tier::Full), &args),
