@@ -37,7 +37,7 @@ const ANY: &str = "…";
 const SAME: &str = "# the same";
 const INTERRUPT: &str = "^C";
 /// Far more than the watchdog of the NIC needs to explain a hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 macro_rules! programs {
     ($($module:ident $folder:literal)*) => {
@@ -115,8 +115,8 @@ fn lines_match<P: AsRef<str>, L: AsRef<str>>(patterns: &[P], lines: &[L]) -> boo
     let Some((pattern, others)) = patterns.split_first() else { return lines.is_empty() };
     if pattern.as_ref() == ANY {
         // The page always has the sentences of ferroce about the program.
-        let said = lines.iter().position(|line| line.as_ref().starts_with("ferroce["));
-        return (0..=said.unwrap_or(lines.len())).any(|at| lines_match(others, &lines[at..]));
+        let first_sentence = lines.iter().position(|line| line.as_ref().starts_with("ferroce["));
+        return (0..=first_sentence.unwrap_or(lines.len())).any(|at| lines_match(others, &lines[at..]));
     }
     lines.split_first().is_some_and(|(line, rest)| {
         line_matches(pattern.as_ref(), line.as_ref()) && lines_match(others, rest)
@@ -228,22 +228,22 @@ impl Book {
         let mut shell = self.shell(command);
         let mut child =
             shell.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sh");
-        let (said, lines) = mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         let streams: [Box<dyn Read + Send>; 2] =
             [Box::new(child.stdout.take().expect("a pipe")), Box::new(child.stderr.take().expect("a pipe"))];
         for (number, stream) in streams.into_iter().enumerate() {
-            let said = said.clone();
+            let sender = sender.clone();
             // The receiver may have seen enough.
             std::thread::spawn(move || {
                 BufReader::new(stream)
                     .lines()
                     .map_while(Result::ok)
-                    .all(|line| said.send((number, line)).is_ok())
+                    .all(|line| sender.send((number, line)).is_ok())
             });
         }
-        drop(said);
+        drop(sender);
         let mut found = [Vec::new(), Vec::new()];
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG_TIMEOUT;
         while !lines_match(expected, &found.concat()) {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok((number, line)) = lines.recv_timeout(left) else { break };
@@ -252,12 +252,12 @@ impl Book {
         let group = format!("-{}", child.id());
         let kill = |signal| Command::new("kill").args([signal, "--", &group]).status();
         let _ = kill("-INT");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG_TIMEOUT;
         while child.try_wait().expect("a child of ours").is_none() {
             if Instant::now() > deadline {
                 let _ = kill("-KILL");
                 child.wait().expect("an end");
-                panic!("{command}: it does not end {PATIENCE:?} after SIGINT");
+                panic!("{command}: it does not end {HANG_TIMEOUT:?} after SIGINT");
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -386,8 +386,12 @@ impl Book {
     }
 }
 
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").canonicalize().expect("part of the repository")
+}
+
 fn learn() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/learn")
+    docs().join("learn")
 }
 
 /// The folders of the chapters, as the command lists them.
@@ -482,18 +486,51 @@ fn every_chapter_has_the_same_parts() {
 }
 
 #[test]
-fn the_summary_lists_the_chapters_of_the_command() {
-    let summary = std::fs::read_to_string(learn().join("SUMMARY.md")).expect("part of the book");
-    let listed: Vec<String> = chapters()
-        .iter()
-        .zip(1..)
-        .map(|((folder, title), number)| format!("{number}. [{title}]({folder}/README.md)"))
-        .collect();
-    let found: Vec<&str> = summary.lines().filter(|line| line.contains("/README.md")).collect();
-    assert_eq!(found, listed);
+fn the_contents_list_the_chapters_of_the_command() {
+    let (mut contents, mut summary) = (Vec::new(), Vec::new());
+    for ((folder, title), number) in chapters().iter().zip(1..) {
+        contents.push(format!("{number}. [{title}]({folder}/README.md)"));
+        summary.push(format!("  - [{number}. {title}](learn/{folder}/README.md)"));
+    }
+    for (page, listed) in [("learn/README.md", contents), ("SUMMARY.md", summary)] {
+        let text = std::fs::read_to_string(docs().join(page)).expect("part of the repository");
+        let entry =
+            |line: &&str| line.trim_start_matches([' ', '-', '[']).starts_with(|c: char| c.is_ascii_digit());
+        assert_eq!(text.lines().filter(entry).collect::<Vec<_>>(), listed, "{page}");
+    }
     let programs: Vec<&str> = PROGRAMS.iter().map(|(folder, _)| *folder).collect();
     let folders: Vec<String> = chapters().into_iter().map(|(folder, _)| folder).collect();
     assert_eq!(programs, folders, "the Rust programs of this test");
+}
+
+/// The files to which the relative links of a page lead.
+fn links(page: &Path) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string(page).expect("a page of the documentation");
+    // Every second part is a block of code.
+    let links = text.split("```").step_by(2).flat_map(|prose| prose.split("](").skip(1));
+    let targets = links.filter_map(|rest| rest.split(['#', ')']).next());
+    let relative = targets.filter(|target| !target.is_empty() && !target.contains("://"));
+    let leads = |target: &str| page.with_file_name(target).canonicalize();
+    relative
+        .map(|target| leads(target).unwrap_or_else(|error| panic!("{page:?}: {target}: {error}")))
+        .collect()
+}
+
+#[test]
+fn links_of_the_website_stay_in_it() {
+    let docs = docs();
+    let pages = links(&docs.join("SUMMARY.md"));
+    // mdBook makes a page of each file in the summary, and copies all others but Markdown.
+    let is_there = |target: &PathBuf| {
+        let is_page = target.extension().is_some_and(|extension| extension == "md");
+        if is_page { pages.contains(target) } else { target.is_file() && target.starts_with(&docs) }
+    };
+    let lost: Vec<(&Path, PathBuf)> = pages
+        .iter()
+        .flat_map(|page| links(page).into_iter().map(move |target| (page.as_path(), target)))
+        .filter(|(_, target)| !is_there(target))
+        .collect();
+    assert!(lost.is_empty(), "`mdbook build docs` does not take these with it: {lost:#?}");
 }
 
 #[test]

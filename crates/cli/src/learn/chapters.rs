@@ -1,4 +1,4 @@
-//! The chapters and their files, which are part of the command. A test compares the list with docs/learn/SUMMARY.md.
+//! The chapters and their files, which are part of the command. A test compares the list with docs/SUMMARY.md.
 //!
 //! `learn` in this package is a link to docs/learn, so that `cargo package` includes the files.
 
