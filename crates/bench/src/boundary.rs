@@ -16,7 +16,7 @@ use xtask::programs::session::{Program, is_listening};
 use xtask::programs::{Setup, network};
 use xtask::tools::which;
 
-use crate::sides::{on_core_of, talk};
+use crate::sides::{on_core_of, run_pair};
 use crate::{Json, measure_in_namespace, prepare};
 
 /// Rounds of each comparison, and of starts.
@@ -257,7 +257,7 @@ fn next(port: &Cell<u16>) -> u16 {
 /// Runs a server and a client with the same arguments. Returns the output of the client.
 fn both_sides(args: &Args, words: &[String], link: &str, port: &Cell<u16>) -> Result<String, String> {
     let port = next(port);
-    talk(&args.setup.logs, "boundary", port, LIMIT, |host| {
+    run_pair(&args.setup.logs, "boundary", port, LIMIT, |host| {
         let mut command = on_core_of(host, &args.setup.ferroce);
         command.args(words).args(["-p", &port.to_string()]).args(host).env(LINK, link);
         command
@@ -302,10 +302,11 @@ fn rows<'a>(answer: &'a Value, link: &str) -> impl Iterator<Item = (&'a Value, &
 
 /// The row with the highest cost. A row without a figure is worse than any other.
 fn worst<'a>(answer: &'a Value, link: &str) -> (&'a str, f64) {
-    let told = rows(answer, link).map(|(row, _)| {
+    let costs = rows(answer, link).map(|(row, _)| {
         (row["name"].as_str().unwrap_or("a row that is missing"), row["cost"].as_f64().unwrap_or(f64::NAN))
     });
-    told.reduce(|worst, row| if worst.1.is_nan() || row.1 <= worst.1 { worst } else { row })
+    costs
+        .reduce(|worst, row| if worst.1.is_nan() || row.1 <= worst.1 { worst } else { row })
         .unwrap_or(("no row", f64::NAN))
 }
 

@@ -59,7 +59,7 @@ enum Command {
     /// Compare unmodified perftest programs with UCX, sockets and bare memory; takes under four minutes.
     #[command(long_flag = "fabric")]
     Fabric(fabric::Options),
-    /// Measure the simulator of fabrics on one core: packet hops per second, a fat tree of 4394 hosts, and ns-3 beside it.
+    /// Measure the simulator of fabrics on one core: packet hops per second, a fat tree of 4394 hosts, and ns-3 for comparison.
     #[command(long_flag = "fabric-sim")]
     FabricSim(fabric_sim::Options),
     /// Compare UCX over ferroce with UCX over TCP.

@@ -163,8 +163,8 @@ fn column(test: &str) -> &str {
 /// A figure, and its ratio to TCP at the same size. READs and atomics are compared with a request and its reply.
 fn cell(table: &Table, row: &BTreeMap<&str, f64>, column: &str) -> String {
     let Some(&figure) = row.get(column) else { return "-".to_owned() };
-    let asks = matches!(column, "read" | "atomic");
-    let base = if asks { row.get("tcp-rr").or_else(|| row.get("tcp")) } else { row.get("tcp") };
+    let is_request = matches!(column, "read" | "atomic");
+    let base = if is_request { row.get("tcp-rr").or_else(|| row.get("tcp")) } else { row.get("tcp") };
     let figure_text = if figure < 0.1 { format!("{figure:.4}") } else { format!("{figure:.2}") };
     match base {
         Some(&base) if !column.starts_with("tcp") && base > 0.0 && figure > 0.0 => {

@@ -13,7 +13,7 @@ const HOST: &str = "127.0.0.1";
 
 /// Runs a server per port and, once all servers listen, a client for each. Returns the output of the clients. `side` returns the
 /// command of one side for its port and, for a client, the host.
-pub(crate) fn converse(
+pub(crate) fn run_pairs(
     logs: &Path,
     name: &str,
     ports: &[u16],
@@ -42,14 +42,14 @@ pub(crate) fn converse(
 }
 
 /// Runs one pair. Returns the output of the client.
-pub(crate) fn talk(
+pub(crate) fn run_pair(
     logs: &Path,
     name: &str,
     port: u16,
     limit: Duration,
     side: impl Fn(Option<&str>) -> Command,
 ) -> Result<String, String> {
-    Ok(converse(logs, name, &[port], limit, |_, host| side(host))?.concat())
+    Ok(run_pairs(logs, name, &[port], limit, |_, host| side(host))?.concat())
 }
 
 /// A command pinned to the core of its side. Two polling sides on one core would wait for the scheduler.

@@ -10,7 +10,7 @@ use xtask::figure::{self, median};
 use xtask::programs::Setup;
 use xtask::tools::which;
 
-use crate::sides::{on_core_of, talk};
+use crate::sides::{on_core_of, run_pair};
 use crate::{Json, measure_in_namespace, prepare};
 
 const ROUNDS: usize = 5;
@@ -85,7 +85,7 @@ fn compare(
 
 /// Runs a server and a client. Returns the output of the client.
 fn both_sides(args: &Setup, tls: &str, test: &str, port: u16) -> Result<String, String> {
-    talk(&args.logs, "ucx", port, LIMIT, |host| {
+    run_pair(&args.logs, "ucx", port, LIMIT, |host| {
         let mut command = on_core_of(host, &args.ferroce);
         command.args(["run", "--", "ucx_perftest", "-p", &port.to_string()]).env("UCX_TLS", tls);
         if let Some(host) = host {

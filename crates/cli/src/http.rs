@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Connections at a time; a Prometheus needs one, a browser six.
-const MOST_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// A request without its body; Prometheus sends a few hundred bytes.
-const MOST_REQUEST: usize = 8 << 10;
+const MAX_REQUEST_HEAD: usize = 8 << 10;
 /// Timeout for receiving a request, and for sending the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The answer to a request.
 pub(crate) struct Answer {
@@ -47,13 +47,13 @@ pub(crate) fn serve(listener: &TcpListener, checks_host: bool, content: Content<
         loop {
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) if is_passing(&error) => {
+                Err(error) if is_transient(&error) => {
                     std::thread::sleep(Duration::from_millis(100));
                     continue;
                 }
                 Err(error) => return Err(Failure::io("cannot accept connections", error)),
             };
-            if busy.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            if busy.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
                 busy.fetch_sub(1, Ordering::Relaxed);
                 // A peer that does not read loses the answer.
                 let _ = respond(&stream, &Answer::refusal(503, "too many connections\n"));
@@ -72,7 +72,7 @@ pub(crate) fn serve(listener: &TcpListener, checks_host: bool, content: Content<
     })
 }
 
-/// One of [`MOST_CONNECTIONS`]. It is free again when its thread ends, also by a panic.
+/// One of [`MAX_CONNECTIONS`]. It is free again when its thread ends, also by a panic.
 struct Slot<'a>(&'a AtomicUsize);
 
 impl Drop for Slot<'_> {
@@ -82,7 +82,7 @@ impl Drop for Slot<'_> {
 }
 
 /// Whether an error is temporary: a connection that ended before it was accepted, a signal, or a lack of descriptors or memory.
-pub(crate) fn is_passing(error: &io::Error) -> bool {
+pub(crate) fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(error.kind(), Kind::ConnectionAborted | Kind::Interrupted | Kind::ConnectionReset)
         || matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
@@ -93,7 +93,7 @@ pub(crate) struct Request(String);
 
 /// Reads up to the empty line. The error is the HTTP status of the answer.
 fn read_request(mut stream: &TcpStream) -> Result<Request, u16> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + IO_TIMEOUT;
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
@@ -108,7 +108,7 @@ fn read_request(mut stream: &TcpStream) -> Result<Request, u16> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return Err(408),
         }
-        if head.len() > MOST_REQUEST {
+        if head.len() > MAX_REQUEST_HEAD {
             return Err(431);
         }
     }
@@ -190,7 +190,7 @@ fn respond(mut stream: &TcpStream, answer: &Answer) -> io::Result<()> {
         431 => "Request Header Fields Too Large",
         _ => "Service Unavailable",
     };
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let head = format!(
         "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{headers}Connection: close\r\n\r\n",
         body.len()
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_apart() {
+    fn invalid_requests_have_a_status() {
         assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: localhost:9479\r\n\r\n"), 200);
         assert_eq!(status("GET /metrics?x=1 HTTP/1.1\r\nhost: [::1]:9479\r\n\r\n"), 200);
         assert_eq!(status("GET / HTTP/1.0\r\n\r\n"), 200);
@@ -236,9 +236,9 @@ mod tests {
             let _ = stream.read_to_string(&mut answer);
             answer
         };
-        (0..=MOST_CONNECTIONS).for_each(|_| assert_eq!(get("/panic"), ""));
+        (0..=MAX_CONNECTIONS).for_each(|_| assert_eq!(get("/panic"), ""));
         // The thread closes its connection before it frees the slot.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + IO_TIMEOUT;
         while !get("/").ends_with("fine") {
             assert!(Instant::now() < deadline, "no slot is free");
         }

@@ -59,7 +59,7 @@ ferroce runs RDMA programs on any machine: a RoCEv2 NIC in software, without har
 
 Start here:
   ferroce doctor                     what works on this machine
-  ferroce run -- ibv_rc_pingpong     run an RDMA program, unmodified; `ferroce run --explain` says why it fails
+  ferroce run -- ibv_rc_pingpong     run an RDMA program, unmodified; `ferroce run --explain` explains failures
   ferroce perf --quick               measure RDMA against TCP and UDP, in ten seconds
   ferroce top                        watch all ferroce processes
   ferroce learn                      learn RDMA by running it

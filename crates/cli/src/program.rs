@@ -40,7 +40,7 @@ pub(crate) fn run_to_end(mut command: Command) -> Result<ExitStatus, Failure> {
 }
 
 /// Executes the program in this process; returns only if that fails.
-pub(crate) fn become_it(mut command: Command) -> Failure {
+pub(crate) fn exec(mut command: Command) -> Failure {
     let error = command.exec();
     cannot_start(&command, &error)
 }

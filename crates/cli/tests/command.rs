@@ -41,7 +41,7 @@ fn wrong_command_lines_end_with_2() {
 
 /// The whole suite takes a minute, so its preconditions are checked first.
 #[test]
-fn what_the_suite_needs_is_tried_first() {
+fn preconditions_of_the_suite_are_checked_first() {
     let found = outcome(&mut ferroce("perf --quick --report /nowhere/at/all/r.html"));
     assert_eq!((found.code, found.stdout.as_str()), (1, ""), "{found:?}");
     assert!(found.stderr.contains("cannot write the report /nowhere/at/all/r.html"), "{found:?}");
@@ -103,9 +103,9 @@ fn a_server_names_what_it_refuses() {
     let found = outcome(&mut ferroce(&format!("perf tcp-bw 127.0.0.1 -p {} -s 128", server.port)));
     assert_eq!(found.code, 1);
     assert!(found.stderr.contains("-s"), "{found:?}");
-    let (code, said) = server.end();
+    let (code, output) = server.end();
     assert_eq!(code, Some(1));
-    assert!(said.contains("refused the client"), "{said}");
+    assert!(output.contains("refused the client"), "{output}");
 }
 
 #[test]

@@ -50,9 +50,9 @@ fn every_process_has_the_arguments_and_the_first_has_the_input() {
     assert_eq!(found.code, 0, "{found:?}");
     for rank in 0..3 {
         let line = format!("[{rank}] of 3, in /: <describe> <a b> <-n> <$HOME> <>");
-        assert!(found.stdout.lines().any(|said| said == line), "{line}: {found:?}");
+        assert!(found.stdout.lines().any(|printed| printed == line), "{line}: {found:?}");
         let input = format!("[{rank}] input: {}", if rank == 0 { "hello" } else { "none" });
-        assert!(found.stdout.lines().any(|said| said == input), "{input}: {found:?}");
+        assert!(found.stdout.lines().any(|printed| printed == input), "{input}: {found:?}");
     }
 }
 
@@ -133,7 +133,7 @@ fn a_death_ends_all_and_is_named() {
 }
 
 #[test]
-fn what_fails_before_the_job_has_the_number_that_was_given() {
+fn failures_before_the_job_name_the_rank() {
     let Some(program) = program() else { return };
     let found = outcome(ferroce("dsm run -n 3").arg(program).env("FERROCE_DSM_HEAP", "much"));
     for rank in 0..3 {
@@ -173,11 +173,11 @@ fn a_signal_to_the_launcher_ends_everything() {
     let mut command = ferroce("dsm run -n 3");
     command.arg(program).arg("sleeps").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the command starts");
-    let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut sleepers = Vec::new();
     while sleepers.len() < 3 {
         let mut line = String::new();
-        assert!(said.read_line(&mut line).expect("a line") > 0, "all three fall asleep");
+        assert!(output.read_line(&mut line).expect("a line") > 0, "all three fall asleep");
         sleepers.push(line.trim().rsplit(' ').next().expect("a number").to_owned());
     }
     let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
@@ -217,7 +217,7 @@ fn more_processes_than_a_job_has_are_refused() {
     let found = outcome(ferroce("dsm run --hosts").arg(&hosts).arg("true"));
     std::fs::remove_file(hosts).expect("our own file");
     assert_eq!(found.code, 2, "{found:?}");
-    assert!(found.stderr.contains("asks for 2000 processes, but a job has at most 1024"), "{found:?}");
+    assert!(found.stderr.contains("exceed the maximum of a job, 1024"), "{found:?}");
 }
 
 #[test]
@@ -320,10 +320,10 @@ fn a_real_ssh_server_starts_processes() {
     assert_eq!(found.code, 0, "{found:?}");
     for rank in 0..3 {
         let line = format!("[{rank}] of 3, in /: <describe> <it's> <a b> <$HOME> <>");
-        assert!(found.stdout.lines().any(|said| said == line), "{line}: {found:?}");
+        assert!(found.stdout.lines().any(|printed| printed == line), "{line}: {found:?}");
     }
     assert!(found.stderr.contains("Transport: ") && !found.stderr.contains('\u{1e}'), "{found:?}");
-    // The worst status comes back from there, and a death is named.
+    // The remote host returns the worst status, and the process that died is named.
     let mut command = ferroce("dsm run --meet 127.0.0.1 --hosts");
     command.arg(server.hosts(1, 2)).args(["--ssh", &server.command()]).arg(program).arg("exits");
     let found = outcome(&mut command);
@@ -338,11 +338,11 @@ fn processes_behind_a_real_ssh_end_with_the_launcher() {
     command.arg(server.hosts(1, 1)).args(["--ssh", &server.command()]).arg(program).arg("sleeps");
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
-    let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut sleepers = Vec::new();
     while sleepers.len() < 2 {
         let mut line = String::new();
-        assert!(said.read_line(&mut line).expect("a line") > 0, "both fall asleep");
+        assert!(output.read_line(&mut line).expect("a line") > 0, "both fall asleep");
         sleepers.push(line.trim().rsplit(' ').next().expect("a number").to_owned());
     }
     let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
@@ -350,9 +350,9 @@ fn processes_behind_a_real_ssh_end_with_the_launcher() {
     let found = finish(child);
     assert_eq!(found.code, 128 + 15, "{found:?}");
     // Behind ssh no parent waits for the process; the rendezvous reports to it that the launcher has ended.
-    let patience = std::time::Instant::now();
+    let start = std::time::Instant::now();
     while sleepers.iter().any(|sleeper| Path::new("/proc").join(sleeper).exists()) {
-        assert!(patience.elapsed() < std::time::Duration::from_secs(20), "left: {sleepers:?}");
+        assert!(start.elapsed() < std::time::Duration::from_secs(20), "left: {sleepers:?}");
         std::thread::yield_now();
     }
 }

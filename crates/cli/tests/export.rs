@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Far longer than anything here takes; reached only by a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The endpoint on a free port.
 struct Exporter {
@@ -32,12 +32,12 @@ impl Exporter {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a time limit");
         stream
     }
 
     /// Sends a request; returns the head and the body of the answer.
-    fn ask(&self, request: &str) -> (String, String) {
+    fn send(&self, request: &str) -> (String, String) {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).expect("it reads");
         let mut answer = String::new();
@@ -47,7 +47,7 @@ impl Exporter {
     }
 
     fn get(&self, path: &str, headers: &str) -> (String, String) {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", self.address))
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", self.address))
     }
 }
 
@@ -69,7 +69,7 @@ fn prometheus_reads_the_counters_of_this_process() {
     let (head, body) = loop {
         let accept = "Accept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n";
         let answer = exporter.get("/metrics", accept);
-        if answer.1.contains(&info) || start.elapsed() > PATIENCE {
+        if answer.1.contains(&info) || start.elapsed() > HANG_TIMEOUT {
             break answer;
         }
     };
@@ -81,11 +81,11 @@ fn prometheus_reads_the_counters_of_this_process() {
     assert!(body.contains("node_infiniband_state_id{device=\"ferroce0\",port=\"1\"} 4\n"), "{body}");
     let (head, text) = exporter.get("/metrics", "");
     assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
-    judge(&text);
+    check_with_promtool(&text);
 }
 
 /// Prometheus' own tool, where it is installed, checks the text format.
-fn judge(text: &str) {
+fn check_with_promtool(text: &str) {
     let started = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -107,7 +107,7 @@ fn judge(text: &str) {
 #[test]
 fn other_requests_are_refused() {
     let exporter = Exporter::start();
-    let status = |request: &str| exporter.ask(request).0.split(' ').nth(1).unwrap_or_default().to_owned();
+    let status = |request: &str| exporter.send(request).0.split(' ').nth(1).unwrap_or_default().to_owned();
     assert_eq!(status("GET /secret HTTP/1.1\r\n\r\n"), "404");
     assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), "405");
     assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n"), "403");
@@ -118,13 +118,13 @@ fn other_requests_are_refused() {
 
 /// Connections that send nothing occupy the slots of others only for a few seconds.
 #[test]
-fn silent_connections_are_bounded_in_number_and_time() {
+fn idle_connections_are_bounded_in_number_and_time() {
     let exporter = Exporter::start();
-    let silent: Vec<TcpStream> = (0..16).map(|_| exporter.connect()).collect();
+    let idle: Vec<TcpStream> = (0..16).map(|_| exporter.connect()).collect();
     let mut refused = String::new();
     exporter.connect().read_to_string(&mut refused).expect("text");
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
-    for mut stream in silent {
+    for mut stream in idle {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("text");
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");

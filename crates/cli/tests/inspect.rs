@@ -63,7 +63,7 @@ fn wrong_variables_are_named() {
         assert_eq!(code, 1);
         assert!(stderr.contains("does not have"), "{stderr}");
     }
-    // A key that everybody can read.
+    // A key that every user can read.
     let (code, _, stderr) = outcome(ferroce("devices", "127.77.20.1").env("FERROCE_CM_KEY", "/etc/passwd"));
     assert_eq!(code, 1);
     assert!(stderr.contains("FERROCE_CM_KEY=/etc/passwd: the key file has mode 0644"), "{stderr}");

@@ -73,7 +73,7 @@ fn can_live(name: &str) -> bool {
 }
 
 #[test]
-fn rdma_programs_speak_through_the_switch() {
+fn rdma_programs_communicate_through_the_switch() {
     if !can_live("perf") {
         return;
     }

@@ -58,7 +58,7 @@ fn make_setuid(file: &Path) {
 }
 
 #[test]
-fn every_way_to_ask_for_the_library_leads_to_ours() {
+fn every_way_to_load_the_library_finds_ours() {
     let Some(folder) = programs("ways") else { return };
     let bundled = outcome(Command::new("./rpath").arg("linked").current_dir(&folder));
     assert!(bundled.stdout.starts_with("bundled\n"), "without ferroce run it uses its own: {bundled:?}");
@@ -191,7 +191,7 @@ fn diagnose(folder: &Path, command: &str, words: &[&str]) {
 }
 
 #[test]
-fn doctor_asks_the_loader_what_a_command_would_load() {
+fn doctor_reports_what_a_command_would_load() {
     let Some(folder) = programs("doctor") else { return };
     diagnose(&folder, "./rpath", &["libibverbs works", "libibverbs-1de1263b", "RPATH from file ./rpath"]);
     diagnose(&folder, "./rpath linked", &["without ferroce run note", "libibverbs-1de1263b"]);
@@ -219,7 +219,7 @@ const OPENS: &str =
     "#include <dlfcn.h>\nint main(void) { return dlopen(\"libibverbs.so\", RTLD_NOW) == 0; }\n";
 
 #[test]
-fn doctor_says_why_our_library_cannot_get_in() {
+fn doctor_explains_why_our_library_cannot_be_loaded() {
     let Some(folder) = programs("refused") else { return };
     let file = |name: &str| folder.join(name);
     std::fs::write(file("empty.c"), "int main(void) { return 0; }\n").expect("a file of ours");

@@ -274,7 +274,7 @@ fn the_page_lists_every_mistake() {
         "# Mistakes\n\n\
          <!-- Made from programs/mistakes: FERROCE_REGENERATE=1 cargo test -p ferroce-cli --test mistakes -->\n\n\
          What does my program see when I make this mistake, and what does ferroce tell me? Each of these {count} mistakes is a short function in \
-         [programs/mistakes](../../programs/mistakes). To make one:\n\n\
+         `programs/mistakes`. To make one:\n\n\
          ```\n\
          cc -pthread -o mistakes programs/mistakes/*.c -lrdmacm -libverbs\n\
          ferroce run --explain -- ./mistakes wrong_rkey\n\

@@ -15,7 +15,7 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
     SERIAL.lock().unwrap_or_else(|failed| failed.into_inner())
 }
 
-/// Latencies in order, of so many samples.
+/// Checks the number of samples, and that the latencies are in order.
 #[track_caller]
 fn check_latency(line: &Value, samples: u64) {
     let latency = &line["latency"];
@@ -27,7 +27,7 @@ fn check_latency(line: &Value, samples: u64) {
     );
 }
 
-/// A rate, of so many messages; those of an unreliable transport may be lost.
+/// Checks a rate over this many messages. An unreliable transport may lose some.
 #[track_caller]
 fn check_bandwidth(line: &Value, messages: u64) {
     let bandwidth = &line["bandwidth"];
@@ -280,9 +280,9 @@ fn a_last_message_that_never_arrives_is_not_called_damaged() {
         let found = outcome(&mut ferroce(&line));
         assert_eq!((found.code, found.stdout.as_str()), (1, ""), "{found:?}");
         assert!(found.stderr.contains("times, and no copy arrived"), "{found:?}");
-        let (code, said) = server.end();
-        assert_eq!(code, Some(1), "{said}");
-        assert!(!said.contains("did not arrive as it was sent"), "{said}");
+        let (code, output) = server.end();
+        assert_eq!(code, Some(1), "{output}");
+        assert!(!output.contains("did not arrive as it was sent"), "{output}");
     }
 }
 

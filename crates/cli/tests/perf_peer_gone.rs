@@ -1,4 +1,4 @@
-//! `ferroce perf` when the other side dies or falls silent in the middle: a sentence and exit status 1, never a hang.
+//! `ferroce perf` when the other side dies or stops answering in the middle: a sentence and exit status 1, never a hang.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn interrupt(test: &str, options: &str, link: &str, signal: &str) -> Outcome {
     finish(client)
 }
 
-/// Both sides poll: who has used this much processor time is past the handshake.
+/// Waits until a side has used some processor time. Both sides poll, so it is past the handshake then.
 fn await_work(process: u32) {
     const ENOUGH_TICKS: u64 = 20;
     let start = Instant::now();
@@ -59,7 +59,7 @@ fn a_killed_server_ends_the_client() {
 }
 
 #[test]
-fn a_silent_server_ends_the_client_with_the_reason() {
+fn a_stopped_server_ends_the_client_with_the_reason() {
     // One-sided operations over the same-host fabric need no action of a stopped server: they continue.
     let cases = [
         ("write-bw", "-s 64K", "udp"),

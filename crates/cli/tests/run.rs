@@ -134,7 +134,7 @@ fn programs_of_one_user_share_a_user_namespace() {
     assert!(third.code == 0 && theirs.starts_with("user:"), "{third:?} {theirs}");
     assert_ne!(third.stdout, theirs);
     let later = run("later", "", SHOW);
-    assert_eq!(later.code, 0, "nobody is left to join: {later:?}");
+    assert_eq!(later.code, 0, "there is no namespace to join: {later:?}");
 }
 
 #[test]
@@ -205,14 +205,14 @@ fn signals_reach_the_program_through_a_waiting_parent() {
     let mut command = ferroce("run --explain -- sh -c");
     command.arg(script).env("FERROCE_LIB", &library).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
-    let mut said = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut output = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut said, &mut line).expect("text");
+    std::io::BufRead::read_line(&mut output, &mut line).expect("text");
     assert_eq!(line, "ready\n");
     let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
     assert!(sent.success());
     line.clear();
-    std::io::BufRead::read_line(&mut said, &mut line).expect("text");
+    std::io::BufRead::read_line(&mut output, &mut line).expect("text");
     assert_eq!((line.as_str(), child.wait().expect("an end").code()), ("caught\n", Some(3)));
     std::fs::remove_file(library).expect("our own file");
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use watched::Watched;
 
 /// Far longer than anything here takes; reached only by a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `ferroce top` on a pseudoterminal.
 struct Session {
@@ -82,7 +82,7 @@ impl Session {
             }
             let last: String =
                 written.chars().rev().take(2000).collect::<Vec<_>>().into_iter().rev().collect();
-            assert!(start.elapsed() < PATIENCE, "no {word:?} in\n{last:?}");
+            assert!(start.elapsed() < HANG_TIMEOUT, "no {word:?} in\n{last:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -94,12 +94,12 @@ impl Session {
             if let Some(status) = self.program.try_wait().expect("it can be waited for") {
                 break status;
             }
-            assert!(start.elapsed() < PATIENCE, "it does not end");
+            assert!(start.elapsed() < HANG_TIMEOUT, "it does not end");
             std::thread::sleep(Duration::from_millis(5));
         };
         assert!(status.success(), "{status}: {:?}", self.written());
         while !self.written().contains("\x1b[?1049l") {
-            assert!(start.elapsed() < PATIENCE, "the alternate screen stays");
+            assert!(start.elapsed() < HANG_TIMEOUT, "the alternate screen stays");
             std::thread::sleep(Duration::from_millis(5));
         }
         let written = self.written();
@@ -193,12 +193,12 @@ fn output_with(line: &str, is_awaited: impl Fn(&str) -> bool) -> (i32, String, S
         if is_awaited(&found.1) {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "{found:?}");
+        assert!(start.elapsed() < HANG_TIMEOUT, "{found:?}");
     }
 }
 
 #[test]
-fn without_a_terminal_it_says_what_to_do() {
+fn without_a_terminal_there_is_advice() {
     let (code, _, stderr) = output("top");
     assert_eq!(code, 2);
     assert!(stderr.contains("needs a terminal") && stderr.contains("--once"), "{stderr}");

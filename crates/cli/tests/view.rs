@@ -23,7 +23,7 @@ use watched::Watched;
 static OWN_NICS: Mutex<()> = Mutex::new(());
 
 /// Far longer than anything here takes; reached only by a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The server on a free port.
 struct Viewer {
@@ -49,9 +49,9 @@ impl Viewer {
     }
 
     /// Sends bytes; returns status, head and body of the answer.
-    fn ask(&self, request: &[u8]) -> (u16, String, String) {
+    fn send(&self, request: &[u8]) -> (u16, String, String) {
         let mut stream = TcpStream::connect(self.address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a time limit");
         stream.write_all(request).expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("text");
@@ -61,7 +61,7 @@ impl Viewer {
     }
 
     fn get(&self, path: &str, host: &str) -> (u16, String, String) {
-        self.ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())
     }
 
     fn file(&self, name: &str) -> (u16, String, String) {
@@ -78,7 +78,7 @@ impl Viewer {
             if is_awaited(&value) {
                 return value;
             }
-            assert!(start.elapsed() < PATIENCE, "{value:#}");
+            assert!(start.elapsed() < HANG_TIMEOUT, "{value:#}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -92,7 +92,7 @@ impl Drop for Viewer {
 }
 
 #[test]
-fn only_who_knows_the_token_and_the_address_reads() {
+fn access_needs_the_token_and_the_address() {
     let viewer = Viewer::start();
     assert_eq!(viewer.address.ip().to_string(), "127.0.0.1");
     let own = viewer.address.to_string();
@@ -127,10 +127,10 @@ fn only_who_knows_the_token_and_the_address_reads() {
     assert_eq!(viewer.get(&data, "rebound.example").0, 403);
     assert_eq!(viewer.get(&data, &format!("localhost:{}", viewer.address.port())).0, 200);
     let post = format!("POST {data} HTTP/1.1\r\nHost: {own}\r\n\r\n");
-    assert_eq!(viewer.ask(post.as_bytes()).0, 405);
-    assert_eq!(viewer.ask(b"nonsense\r\n\r\n").0, 400);
-    assert_eq!(viewer.ask(b"GET /\xff\xfe HTTP/1.1\r\n\r\n").0, 400);
-    assert_eq!(viewer.ask(format!("GET /{} HTTP/1.1", "x".repeat(8192)).as_bytes()).0, 431);
+    assert_eq!(viewer.send(post.as_bytes()).0, 405);
+    assert_eq!(viewer.send(b"nonsense\r\n\r\n").0, 400);
+    assert_eq!(viewer.send(b"GET /\xff\xfe HTTP/1.1\r\n\r\n").0, 400);
+    assert_eq!(viewer.send(format!("GET /{} HTTP/1.1", "x".repeat(8192)).as_bytes()).0, 431);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn one_snapshot_is_json_and_a_taken_port_is_explained() {
             assert_eq!(device["queue_pairs"][0]["qpn"], watched.qp.qpn().value());
             break;
         }
-        assert!(start.elapsed() < PATIENCE, "{found:#}");
+        assert!(start.elapsed() < HANG_TIMEOUT, "{found:#}");
     }
     let viewer = Viewer::start();
     let found = outcome(&mut ferroce(&format!("view --no-open --port {}", viewer.address.port())));
@@ -208,7 +208,7 @@ fn check_shown(browser: &mut Browser, name: &str) {
     }
     browser.prefer("light");
     check_printed(browser, name);
-    assert_eq!(browser.complaints(), Vec::<String>::new(), "{name}");
+    assert_eq!(browser.errors(), Vec::<String>::new(), "{name}");
 }
 
 /// What every page must fulfil on paper, also where the reader has opened the tables: nothing is cut off at the right, and no heading of a
@@ -282,7 +282,7 @@ fn a_fabric_page_in_a_browser() {
     // The slider moves the replay.
     browser.value("(() => { const t = document.getElementById('time'); t.value = t.max; t.dispatchEvent(new Event('input')); })()");
     assert_ne!(browser.value("document.getElementById('clock').textContent"), "");
-    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_eq!(browser.errors(), Vec::<String>::new());
     std::fs::remove_dir_all(folder).expect("our own folder");
 }
 
@@ -386,7 +386,8 @@ fn the_view_and_a_timeline_in_a_browser() {
     browser.wait_for("document.getElementById('frame').getAttribute('src')?.startsWith('timeline?pid=')");
     // The capture is written a few times a second.
     let (own, start) = (std::process::id(), Instant::now());
-    while !viewer.file(&format!("timeline?pid={own}")).2.contains("<tr data-p=") && start.elapsed() < PATIENCE
+    while !viewer.file(&format!("timeline?pid={own}")).2.contains("<tr data-p=")
+        && start.elapsed() < HANG_TIMEOUT
     {
         std::thread::sleep(Duration::from_millis(100));
     }

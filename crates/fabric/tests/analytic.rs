@@ -64,8 +64,8 @@ fn run(text: &str) -> Run {
 
 /// At any time, the bytes that hosts have sent equal the sum of all other bytes.
 fn assert_balance(world: &World) {
-    let (sent, places) = world.balance();
-    assert_eq!(sent, places.iter().sum::<u64>(), "at {} ps: {places:?}", world.now_ps());
+    let (sent, parts) = world.balance();
+    assert_eq!(sent, parts.iter().sum::<u64>(), "at {} ps: {parts:?}", world.now_ps());
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn fixed_windows_fill_the_queue_beyond_the_bdp() {
 }
 
 #[test]
-fn every_byte_is_somewhere_at_every_event() {
+fn every_byte_is_accounted_for_at_every_event() {
     let topology = Topology::chain(&[4, 4], HOST_LINK, HOST_LINK);
     let flows: Vec<Flow> = (0..4).map(|from| flow(from, 4 + from % 2, 300_000, 0)).collect();
     for (pfc, loss) in [(false, 0.0), (true, 0.0), (false, 0.01)] {

@@ -106,7 +106,7 @@ fn without_pfc_a_full_buffer_drops_and_every_packet_has_an_outcome() {
 }
 
 #[test]
-fn a_paused_nic_fills_up_and_asks_for_no_more() {
+fn a_paused_nic_fills_up_and_accepts_no_more() {
     let mut world = world("[switch]\nbuffer = \"60kB\"\nheadroom = \"6kB\"\n");
     let mut tag = 0;
     let mut refused = false;
@@ -138,7 +138,7 @@ fn an_ack_leaves_while_data_is_paused() {
     }
     let (mut now, mut paused) = (0, 0);
     while world.host_paused_ps(1) < paused + 10 * US {
-        assert!(now < 2000 * US, "nobody pauses host 1");
+        assert!(now < 2000 * US, "host 1 is not paused");
         paused = world.host_paused_ps(1);
         now += 10 * US;
         world.advance(now);

@@ -95,15 +95,15 @@ fn paced_queue_pairs_that_wait_long_for_their_port_all_finish() {
 }
 
 #[test]
-fn queue_pairs_recover_what_links_and_switches_lose_and_every_byte_is_somewhere() {
+fn queue_pairs_recover_what_links_and_switches_lose_and_every_byte_is_accounted_for() {
     let lossy = INCAST.replace("control", "loss = 0.01\ncontrol");
     let small = INCAST.replace("buffer = \"1MB\"", "buffer = \"200kB\"\npfc = false");
     for (text, what) in [(lossy, "links"), (small, "switches")] {
         let mut run = scenario(&text).run(0, None, false).expect("a good run");
         while run.world.finished().len() < 8 {
             assert!(run.world.step(run.limit_ps), "{what}: {:?}", run.world.counters());
-            let (sent, places) = run.world.balance();
-            assert_eq!(sent, places.iter().sum::<u64>(), "{what}");
+            let (sent, parts) = run.world.balance();
+            assert_eq!(sent, parts.iter().sum::<u64>(), "{what}");
         }
         let counters = run.world.counters();
         assert!(counters.retransmissions > 0 && counters.nacks > 0, "{what}: {counters:?}");

@@ -26,9 +26,9 @@ fn every_example_runs() {
         for at in 0..scenario.runs() {
             let mut run = scenario.run(at, None, false).unwrap_or_else(|error| panic!("{path:?}: {error}"));
             run.world.run_until(run.limit_ps.min(30_000_000));
-            let (sent, places) = run.world.balance();
+            let (sent, parts) = run.world.balance();
             assert!(sent > 0, "{path:?} {}: nothing was sent in 30 us", run.name);
-            assert_eq!(sent, places.iter().sum::<u64>(), "{path:?} {}", run.name);
+            assert_eq!(sent, parts.iter().sum::<u64>(), "{path:?} {}", run.name);
         }
     }
 }

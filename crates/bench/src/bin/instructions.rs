@@ -38,7 +38,7 @@ const RECEIVE: u64 = 2;
 /// The transport timer of a queue pair for short messages: 4.096 µs times two to this power.
 const TIMEOUT: u8 = 14;
 /// Number of polls without a completion that counts as a failure.
-const PATIENCE: u64 = 1_000_000;
+const MAX_EMPTY_POLLS: u64 = 1_000_000;
 
 /// Callgrind collects inside this function and nowhere else (`--toggle-collect`).
 #[inline(never)]
@@ -172,7 +172,7 @@ impl End {
 
     /// Polls until there is a completion with this identifier. Every poll is counted.
     fn complete(&self, meter: Meter, wr_id: u64) {
-        let done = (0..PATIENCE).any(|_| meter.run(self.role, || self.poll(wr_id)));
+        let done = (0..MAX_EMPTY_POLLS).any(|_| meter.run(self.role, || self.poll(wr_id)));
         assert!(done, "no completion; {:?}", self.device.counters());
     }
 }
@@ -242,7 +242,7 @@ impl Pair {
     /// Polls both ends alternately until the requester has a completion.
     fn alternate(&self, meter: Meter) {
         let Pair { requester, responder, .. } = self;
-        let done = (0..PATIENCE).any(|_| {
+        let done = (0..MAX_EMPTY_POLLS).any(|_| {
             meter.run(Role::Responder, || responder.poll(REQUEST));
             meter.run(Role::Requester, || requester.poll(REQUEST))
         });

@@ -22,7 +22,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Observes the machine for a second.
-    pub(crate) fn look() -> Self {
+    pub(crate) fn observe() -> Self {
         let before = ProcessorTime::now();
         std::thread::sleep(Duration::from_secs(1));
         let busy = before.zip(ProcessorTime::now()).and_then(|(before, after)| after.busy_since(before));
@@ -44,7 +44,7 @@ impl Machine {
     pub(crate) fn warning(&self) -> Option<String> {
         let percent = 100.0 * self.busy;
         (self.busy > BUSY).then(|| {
-            format!("the machine is {percent:.0} % busy with other things: do not trust these figures")
+            format!("the machine is {percent:.0} % busy with other work: these figures are not valid")
         })
     }
 

@@ -38,7 +38,7 @@ pub(crate) struct Options {
     /// Renew docs/figures/fabric-figures.md, its picture, and the snapshot of the ratios.
     #[arg(long, conflicts_with = "filter")]
     write: bool,
-    /// Run only the rows that have this in a name; may be given several times.
+    /// Run only the rows whose names contain this text; may be given several times.
     #[arg(long, value_name = "TEXT")]
     filter: Vec<String>,
     /// How often everything is measured (3 unless given); medians are compared.
@@ -60,7 +60,7 @@ impl Options {
 /// The benchmark. It fails if a program could not run, not because of a low ratio.
 pub(crate) fn bench(options: &Options) -> Result<(), String> {
     if table::rows(&options.filter).is_empty() {
-        return Err(format!("no row has {} in a name", options.filter.join(" or ")));
+        return Err(format!("no name of a row contains {}", options.filter.join(" or ")));
     }
     let ctx = options.format.context();
     let mut installed = Report::default();
@@ -109,7 +109,7 @@ fn measure(ctx: &Context, options: &Options) -> Result<(Machine, Vec<Verdict>), 
     network::check()?;
     let prepared = prepare(ctx, options.ferroce.as_deref())?;
     let pingpong = build_pingpong(ctx);
-    let mut machine = Machine::look();
+    let mut machine = Machine::observe();
     machine.warning().iter().for_each(|warning| eprintln!("{warning}"));
     let measure = || {
         measure_in_namespace("fabric-worker", prepared, |command| {

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scale_holds_whatever_comes() {
+    fn every_ratio_is_inside_the_scale() {
         assert_eq!([x_of(0.0), x_of(LEAST), x_of(MOST), x_of(1e6)], [LEFT, LEFT, RIGHT, RIGHT]);
         assert_eq!(x_of(1.0), (LEFT + RIGHT) / 2.0);
     }

@@ -14,8 +14,8 @@ use xtask::figure::{self, median};
 use xtask::programs::session::Program;
 use xtask::programs::{Setup, network};
 
-use super::table::{Link, Source, Unit, Way, rows, sources};
-use crate::sides::{converse, on_core_of};
+use super::table::{Link, Method, Source, Unit, rows, sources};
+use crate::sides::{on_core_of, run_pairs};
 
 /// Time limit of a run. A busy machine needs several times as long as a quiet one.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<Value, String> {
 }
 
 /// The results of one source so far.
-struct Course {
+struct SourceRuns {
     source: &'static Source,
     figures: Vec<f64>,
     failure: Option<String>,
@@ -56,31 +56,31 @@ struct Runner<'a> {
 impl Runner<'_> {
     /// By name of the source: its median, or the reason for its failure.
     fn all_rounds(mut self) -> Value {
-        let course = |source| Course { source, figures: Vec::new(), failure: None };
-        let mut courses: Vec<Course> = sources(&rows(&self.args.filter)).into_iter().map(course).collect();
-        let progress = Progress::new((self.args.rounds * courses.len()) as u64);
+        let runs = |source| SourceRuns { source, figures: Vec::new(), failure: None };
+        let mut all_runs: Vec<SourceRuns> = sources(&rows(&self.args.filter)).into_iter().map(runs).collect();
+        let progress = Progress::new((self.args.rounds * all_runs.len()) as u64);
         for round in 1..=self.args.rounds {
-            for course in &mut courses {
-                progress.step(round, course.source.name);
-                if course.failure.is_none() {
-                    match self.measure(course.source) {
-                        Ok(figure) => course.figures.push(figure),
-                        Err(reason) => course.failure = Some(reason),
+            for runs in &mut all_runs {
+                progress.step(round, runs.source.name);
+                if runs.failure.is_none() {
+                    match self.measure(runs.source) {
+                        Ok(figure) => runs.figures.push(figure),
+                        Err(reason) => runs.failure = Some(reason),
                     }
                 }
                 progress.step_done();
             }
-            courses.reverse();
+            all_runs.reverse();
         }
         progress.finish();
-        let answers: Map<String, Value> = courses
+        let answers: Map<String, Value> = all_runs
             .iter_mut()
-            .map(|course| {
-                let answer = match &course.failure {
+            .map(|runs| {
+                let answer = match &runs.failure {
                     Some(reason) => json!({"failure": reason}),
-                    None => json!({"figure": median(&mut course.figures), "rounds": course.figures}),
+                    None => json!({"figure": median(&mut runs.figures), "rounds": runs.figures}),
                 };
-                (course.source.name.to_owned(), answer)
+                (runs.source.name.to_owned(), answer)
             })
             .collect();
         Value::Object(answers)
@@ -88,23 +88,23 @@ impl Runner<'_> {
 
     fn measure(&mut self, source: &Source) -> Result<f64, String> {
         // One output for each client.
-        let outputs = match source.way {
-            Way::Perftest(line, link) => {
+        let outputs = match source.method {
+            Method::Perftest(line, link) => {
                 let port = self.take_port();
-                self.talk(port, |host| {
+                self.run_pair(port, |host| {
                     let mut command = on_core_of(host, &self.args.setup.ferroce);
                     self.add_perftest(&mut command, line, link, port, host);
                     command
                 })?
             }
-            Way::Crowd(line, link, pairs) => self.crowd(line, link, pairs)?,
-            Way::Ucx(test) => self.ucx(test, "sm,self")?,
-            Way::UcxTcp(test) => self.ucx(test, "tcp,self")?,
-            Way::BarePingPong => self.pingpong(&[])?,
-            Way::BareTcp => self.pingpong(&["tcp"])?,
-            Way::BareUdp => self.bare_udp()?,
-            Way::Threads(line, link, threads) => self.threads(line, link, threads)?,
-            Way::Iperf3(bytes) => self.iperf3(bytes)?,
+            Method::ConcurrentPairs(line, link, pairs) => self.concurrent_pairs(line, link, pairs)?,
+            Method::Ucx(test) => self.ucx(test, "sm,self")?,
+            Method::UcxTcp(test) => self.ucx(test, "tcp,self")?,
+            Method::BarePingPong => self.pingpong(&[])?,
+            Method::BareTcp => self.pingpong(&["tcp"])?,
+            Method::BareUdp => self.bare_udp()?,
+            Method::Threads(line, link, threads) => self.threads(line, link, threads)?,
+            Method::Iperf3(bytes) => self.iperf3(bytes)?,
         };
         let total: Option<f64> = outputs.iter().map(|output| figure_in(source, output)).sum();
         let good = total.filter(|figure| figure.is_finite() && *figure > 0.0);
@@ -116,8 +116,8 @@ impl Runner<'_> {
         self.next_port
     }
 
-    fn talk(&self, port: u16, side: impl Fn(Option<&str>) -> Command) -> Result<Vec<String>, String> {
-        converse(&self.args.setup.logs, "fabric", &[port], LIMIT, |_, host| side(host))
+    fn run_pair(&self, port: u16, side: impl Fn(Option<&str>) -> Command) -> Result<Vec<String>, String> {
+        run_pairs(&self.args.setup.logs, "fabric", &[port], LIMIT, |_, host| side(host))
     }
 
     fn add_perftest(&self, command: &mut Command, line: &str, link: Link, port: u16, host: Option<&str>) {
@@ -131,9 +131,9 @@ impl Runner<'_> {
         set_link(command, link);
     }
 
-    fn crowd(&mut self, line: &str, link: Link, pairs: u16) -> Result<Vec<String>, String> {
+    fn concurrent_pairs(&mut self, line: &str, link: Link, pairs: u16) -> Result<Vec<String>, String> {
         let ports: Vec<u16> = (0..pairs).map(|_| self.take_port()).collect();
-        converse(&self.args.setup.logs, "fabric crowd", &ports, LIMIT, |port, host| {
+        run_pairs(&self.args.setup.logs, "fabric concurrent", &ports, LIMIT, |port, host| {
             let mut command = Command::new(&self.args.setup.ferroce);
             self.add_perftest(&mut command, line, link, port, host);
             command
@@ -142,7 +142,7 @@ impl Runner<'_> {
 
     fn ucx(&mut self, test: &str, transports: &str) -> Result<Vec<String>, String> {
         let port = self.take_port();
-        self.talk(port, |host| {
+        self.run_pair(port, |host| {
             let mut command = on_core_of(host, "ucx_perftest");
             command.args(["-p", &port.to_string()]).env("UCX_TLS", transports);
             if let Some(host) = host {
@@ -164,7 +164,7 @@ impl Runner<'_> {
 
     fn bare_udp(&mut self) -> Result<Vec<String>, String> {
         let port = self.take_port();
-        self.talk(port, |host| {
+        self.run_pair(port, |host| {
             let mut command = on_core_of(host, &self.args.setup.ferroce);
             command.args(["perf", "udp-lat", "-p", &port.to_string()]);
             if let Some(host) = host {
@@ -176,7 +176,7 @@ impl Runner<'_> {
 
     fn threads(&mut self, line: &str, link: Link, threads: u16) -> Result<Vec<String>, String> {
         let port = self.take_port();
-        self.talk(port, |host| {
+        self.run_pair(port, |host| {
             let mut command = Command::new(&self.args.setup.ferroce);
             command.arg("perf").args(line.split_whitespace());
             command
@@ -189,7 +189,7 @@ impl Runner<'_> {
 
     fn iperf3(&mut self, bytes: u32) -> Result<Vec<String>, String> {
         let port = self.take_port();
-        self.talk(port, |host| {
+        self.run_pair(port, |host| {
             let mut command = on_core_of(host, "iperf3");
             command.args(["-p", &port.to_string()]);
             match host {
@@ -218,13 +218,13 @@ fn set_link(command: &mut Command, link: Link) {
 
 /// The figure in the output of one client.
 fn figure_in(source: &Source, output: &str) -> Option<f64> {
-    match source.way {
-        Way::Perftest(..) | Way::Crowd(..) => perftest_figure(output, source.unit),
-        Way::Ucx(_) | Way::UcxTcp(_) => ucx_figure(output, source.unit),
-        Way::BarePingPong | Way::BareTcp => output.trim().parse::<f64>().ok().map(|ns| ns * 1e-3),
-        Way::BareUdp => figure::of_own_perf(output, ["latency", "median_ns"]).map(|ns| ns * 1e-3),
-        Way::Threads(..) => figure::of_own_perf(output, ["bandwidth", "million_messages_per_s"]),
-        Way::Iperf3(bytes) => figure::of_iperf3(output).map(|mib| match source.unit {
+    match source.method {
+        Method::Perftest(..) | Method::ConcurrentPairs(..) => perftest_figure(output, source.unit),
+        Method::Ucx(_) | Method::UcxTcp(_) => ucx_figure(output, source.unit),
+        Method::BarePingPong | Method::BareTcp => output.trim().parse::<f64>().ok().map(|ns| ns * 1e-3),
+        Method::BareUdp => figure::of_own_perf(output, ["latency", "median_ns"]).map(|ns| ns * 1e-3),
+        Method::Threads(..) => figure::of_own_perf(output, ["bandwidth", "million_messages_per_s"]),
+        Method::Iperf3(bytes) => figure::of_iperf3(output).map(|mib| match source.unit {
             Unit::MillionPerSecond => mib * 1.048_576 / f64::from(bytes),
             _ => mib,
         }),

@@ -43,11 +43,11 @@ pub(crate) enum Link {
 
 /// How a figure is measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Method {
     /// A perftest program below `ferroce run`, each side on a core of its own.
     Perftest(&'static str, Link),
     /// The sum of the bandwidths of this many concurrent pairs, without pinned cores.
-    Crowd(&'static str, Link, u16),
+    ConcurrentPairs(&'static str, Link, u16),
     /// A test of ucx_perftest over UCX's own shared memory.
     Ucx(&'static str),
     /// The same over UCX's tcp, with tag messages: puts are several times slower there.
@@ -60,7 +60,7 @@ pub(crate) enum Way {
     BareUdp,
     /// `ferroce perf` with this many threads on each side, not pinned.
     Threads(&'static str, Link, u16),
-    /// One TCP stream, written in pieces of so many bytes.
+    /// One TCP stream, with this many bytes per write.
     Iperf3(u32),
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum Way {
 pub(crate) struct Source {
     /// Its unique name in tables.
     pub(crate) name: &'static str,
-    pub(crate) way: Way,
+    pub(crate) method: Method,
     pub(crate) unit: Unit,
 }
 
@@ -86,62 +86,62 @@ pub(crate) struct Row {
 }
 
 use Link::{Iwarp, IwarpCrc, Local, LossyUdp, Udp};
+use Method::{BarePingPong, BareTcp, BareUdp, ConcurrentPairs, Iperf3, Perftest, Threads, Ucx, UcxTcp};
 use Unit::{MibPerSecond, Microseconds, MillionPerSecond};
-use Way::{BarePingPong, BareTcp, BareUdp, Crowd, Iperf3, Perftest, Threads, Ucx, UcxTcp};
 
 /// Each takes about half a second on a quiet machine.
 #[rustfmt::skip]
 mod sources {
-    use super::{BarePingPong, BareTcp, BareUdp, Crowd, Iperf3, Iwarp, IwarpCrc, Local, LossyUdp, MibPerSecond, Microseconds, MillionPerSecond, Perftest, Source, Threads, Udp, Ucx, UcxTcp};
+    use super::{BarePingPong, BareTcp, BareUdp, ConcurrentPairs, Iperf3, Iwarp, IwarpCrc, Local, LossyUdp, MibPerSecond, Microseconds, MillionPerSecond, Perftest, Source, Threads, Udp, Ucx, UcxTcp};
 
-    pub(super) static BARE: Source = Source { name: "bare shared-memory ping-pong", way: BarePingPong, unit: Microseconds };
-    pub(super) static WRITE_LAT: Source = Source { name: "ib_write_lat 8 B, local", way: Perftest("ib_write_lat -s 8 -n 200000", Local), unit: Microseconds };
-    pub(super) static PUT_LAT: Source = Source { name: "UCX put latency 8 B", way: Ucx("ucp_put_lat -s 8 -n 500000 -w 10000"), unit: Microseconds };
-    pub(super) static READ_LAT: Source = Source { name: "ib_read_lat 8 B, local", way: Perftest("ib_read_lat -s 8 -n 200000", Local), unit: Microseconds };
-    pub(super) static ATOMIC_LAT: Source = Source { name: "ib_atomic_lat, local", way: Perftest("ib_atomic_lat -n 200000", Local), unit: Microseconds };
-    pub(super) static SEND_LAT: Source = Source { name: "ib_send_lat 8 B, local", way: Perftest("ib_send_lat -s 8 -n 200000", Local), unit: Microseconds };
-    pub(super) static TAG_LAT: Source = Source { name: "UCX tag latency 8 B", way: Ucx("tag_lat -s 8 -n 200000 -w 10000"), unit: Microseconds };
-    pub(super) static WRITE_64K: Source = Source { name: "ib_write_bw 64 KiB, local", way: Perftest("ib_write_bw -s 65536 -n 100000 -N", Local), unit: MibPerSecond };
-    pub(super) static PUT_64K: Source = Source { name: "UCX put bandwidth 64 KiB", way: Ucx("ucp_put_bw -s 65536 -n 100000 -w 1000"), unit: MibPerSecond };
-    pub(super) static SEND_64K: Source = Source { name: "ib_send_bw 64 KiB, local", way: Perftest("ib_send_bw -s 65536 -n 50000 -N", Local), unit: MibPerSecond };
-    pub(super) static TAG_64K: Source = Source { name: "UCX tag bandwidth 64 KiB", way: Ucx("tag_bw -s 65536 -n 50000 -w 1000"), unit: MibPerSecond };
-    pub(super) static SEND_1M: Source = Source { name: "ib_send_bw 1 MiB, local", way: Perftest("ib_send_bw -s 1048576 -n 4000 -N", Local), unit: MibPerSecond };
-    pub(super) static TAG_1M: Source = Source { name: "UCX tag bandwidth 1 MiB", way: Ucx("tag_bw -s 1048576 -n 4000 -w 100"), unit: MibPerSecond };
-    pub(super) static WRITE_RATE: Source = Source { name: "ib_write_bw 8 B, post list of 32, local", way: Perftest("ib_write_bw -s 8 -l 32 -n 3000000 -N", Local), unit: MillionPerSecond };
-    pub(super) static PUT_RATE: Source = Source { name: "UCX put rate 8 B", way: Ucx("ucp_put_bw -s 8 -n 10000000 -w 10000"), unit: MillionPerSecond };
-    pub(super) static UDP_SEND_LAT: Source = Source { name: "ib_send_lat 8 B, UDP", way: Perftest("ib_send_lat -s 8 -n 50000", Udp), unit: Microseconds };
-    pub(super) static UDP_BARE: Source = Source { name: "bare spinning UDP ping-pong", way: BareUdp, unit: Microseconds };
-    pub(super) static TCP_TAG_LAT: Source = Source { name: "UCX tag latency 8 B, tcp", way: UcxTcp("tag_lat -s 8 -n 20000 -w 1000"), unit: Microseconds };
-    pub(super) static TCP_TAG_1M: Source = Source { name: "UCX tag bandwidth 1 MiB, tcp", way: UcxTcp("tag_bw -s 1048576 -n 1500 -w 100"), unit: MibPerSecond };
-    pub(super) static TCP: Source = Source { name: "iperf3, one TCP stream", way: Iperf3(131_072), unit: MibPerSecond };
-    pub(super) static UDP_WRITE_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP", way: Perftest("ib_write_bw -s 1048576 -n 2000 -N", Udp), unit: MibPerSecond };
-    pub(super) static UDP_LOSSY_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP, 1 % loss", way: Perftest("ib_write_bw -s 1048576 -n 2000 -N", LossyUdp), unit: MibPerSecond };
-    pub(super) static IWARP_WRITE_1M: Source = Source { name: "ib_write_bw 1 MiB, iWARP", way: Perftest("ib_write_bw -R -s 1048576 -n 2000 -N", Iwarp), unit: MibPerSecond };
-    pub(super) static IWARP_CRC_1M: Source = Source { name: "ib_write_bw 1 MiB, iWARP, CRC", way: Perftest("ib_write_bw -R -s 1048576 -n 2000 -N", IwarpCrc), unit: MibPerSecond };
-    pub(super) static IWARP_SEND_LAT: Source = Source { name: "ib_send_lat 8 B, iWARP", way: Perftest("ib_send_lat -R -s 8 -n 50000", Iwarp), unit: Microseconds };
-    pub(super) static TCP_BARE: Source = Source { name: "bare spinning TCP ping-pong", way: BareTcp, unit: Microseconds };
+    pub(super) static BARE: Source = Source { name: "bare shared-memory ping-pong", method: BarePingPong, unit: Microseconds };
+    pub(super) static WRITE_LAT: Source = Source { name: "ib_write_lat 8 B, local", method: Perftest("ib_write_lat -s 8 -n 200000", Local), unit: Microseconds };
+    pub(super) static PUT_LAT: Source = Source { name: "UCX put latency 8 B", method: Ucx("ucp_put_lat -s 8 -n 500000 -w 10000"), unit: Microseconds };
+    pub(super) static READ_LAT: Source = Source { name: "ib_read_lat 8 B, local", method: Perftest("ib_read_lat -s 8 -n 200000", Local), unit: Microseconds };
+    pub(super) static ATOMIC_LAT: Source = Source { name: "ib_atomic_lat, local", method: Perftest("ib_atomic_lat -n 200000", Local), unit: Microseconds };
+    pub(super) static SEND_LAT: Source = Source { name: "ib_send_lat 8 B, local", method: Perftest("ib_send_lat -s 8 -n 200000", Local), unit: Microseconds };
+    pub(super) static TAG_LAT: Source = Source { name: "UCX tag latency 8 B", method: Ucx("tag_lat -s 8 -n 200000 -w 10000"), unit: Microseconds };
+    pub(super) static WRITE_64K: Source = Source { name: "ib_write_bw 64 KiB, local", method: Perftest("ib_write_bw -s 65536 -n 100000 -N", Local), unit: MibPerSecond };
+    pub(super) static PUT_64K: Source = Source { name: "UCX put bandwidth 64 KiB", method: Ucx("ucp_put_bw -s 65536 -n 100000 -w 1000"), unit: MibPerSecond };
+    pub(super) static SEND_64K: Source = Source { name: "ib_send_bw 64 KiB, local", method: Perftest("ib_send_bw -s 65536 -n 50000 -N", Local), unit: MibPerSecond };
+    pub(super) static TAG_64K: Source = Source { name: "UCX tag bandwidth 64 KiB", method: Ucx("tag_bw -s 65536 -n 50000 -w 1000"), unit: MibPerSecond };
+    pub(super) static SEND_1M: Source = Source { name: "ib_send_bw 1 MiB, local", method: Perftest("ib_send_bw -s 1048576 -n 4000 -N", Local), unit: MibPerSecond };
+    pub(super) static TAG_1M: Source = Source { name: "UCX tag bandwidth 1 MiB", method: Ucx("tag_bw -s 1048576 -n 4000 -w 100"), unit: MibPerSecond };
+    pub(super) static WRITE_RATE: Source = Source { name: "ib_write_bw 8 B, post list of 32, local", method: Perftest("ib_write_bw -s 8 -l 32 -n 3000000 -N", Local), unit: MillionPerSecond };
+    pub(super) static PUT_RATE: Source = Source { name: "UCX put rate 8 B", method: Ucx("ucp_put_bw -s 8 -n 10000000 -w 10000"), unit: MillionPerSecond };
+    pub(super) static UDP_SEND_LAT: Source = Source { name: "ib_send_lat 8 B, UDP", method: Perftest("ib_send_lat -s 8 -n 50000", Udp), unit: Microseconds };
+    pub(super) static UDP_BARE: Source = Source { name: "bare spinning UDP ping-pong", method: BareUdp, unit: Microseconds };
+    pub(super) static TCP_TAG_LAT: Source = Source { name: "UCX tag latency 8 B, tcp", method: UcxTcp("tag_lat -s 8 -n 20000 -w 1000"), unit: Microseconds };
+    pub(super) static TCP_TAG_1M: Source = Source { name: "UCX tag bandwidth 1 MiB, tcp", method: UcxTcp("tag_bw -s 1048576 -n 1500 -w 100"), unit: MibPerSecond };
+    pub(super) static TCP: Source = Source { name: "iperf3, one TCP stream", method: Iperf3(131_072), unit: MibPerSecond };
+    pub(super) static UDP_WRITE_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP", method: Perftest("ib_write_bw -s 1048576 -n 2000 -N", Udp), unit: MibPerSecond };
+    pub(super) static UDP_LOSSY_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP, 1 % loss", method: Perftest("ib_write_bw -s 1048576 -n 2000 -N", LossyUdp), unit: MibPerSecond };
+    pub(super) static IWARP_WRITE_1M: Source = Source { name: "ib_write_bw 1 MiB, iWARP", method: Perftest("ib_write_bw -R -s 1048576 -n 2000 -N", Iwarp), unit: MibPerSecond };
+    pub(super) static IWARP_CRC_1M: Source = Source { name: "ib_write_bw 1 MiB, iWARP, CRC", method: Perftest("ib_write_bw -R -s 1048576 -n 2000 -N", IwarpCrc), unit: MibPerSecond };
+    pub(super) static IWARP_SEND_LAT: Source = Source { name: "ib_send_lat 8 B, iWARP", method: Perftest("ib_send_lat -R -s 8 -n 50000", Iwarp), unit: Microseconds };
+    pub(super) static TCP_BARE: Source = Source { name: "bare spinning TCP ping-pong", method: BareTcp, unit: Microseconds };
     // One request per call, the default of programs.
-    pub(super) static SEND_RATE: Source = Source { name: "ib_send_bw 64 B, local", way: Perftest("ib_send_bw -s 64 -n 1000000", Local), unit: MillionPerSecond };
-    pub(super) static TAG_RATE: Source = Source { name: "UCX tag rate 64 B", way: Ucx("tag_bw -s 64 -n 2000000 -w 10000"), unit: MillionPerSecond };
-    pub(super) static UDP_WRITE_64: Source = Source { name: "ib_write_bw 64 B, UDP", way: Perftest("ib_write_bw -s 64 -n 500000", Udp), unit: MillionPerSecond };
-    pub(super) static UDP_SEND_64: Source = Source { name: "ib_send_bw 64 B, UDP", way: Perftest("ib_send_bw -s 64 -n 500000", Udp), unit: MillionPerSecond };
-    pub(super) static TCP_64: Source = Source { name: "iperf3, writes of 64 B", way: Iperf3(64), unit: MillionPerSecond };
-    pub(super) static UDP_WRITE_4K: Source = Source { name: "ib_write_bw 4 KiB, UDP", way: Perftest("ib_write_bw -s 4096 -n 300000", Udp), unit: MibPerSecond };
-    pub(super) static TCP_4K: Source = Source { name: "iperf3, writes of 4 KiB", way: Iperf3(4096), unit: MibPerSecond };
-    pub(super) static UDP_WRITE_64K: Source = Source { name: "ib_write_bw 64 KiB, UDP", way: Perftest("ib_write_bw -s 65536 -n 30000", Udp), unit: MibPerSecond };
-    pub(super) static UDP_READ_64K: Source = Source { name: "ib_read_bw 64 KiB, UDP", way: Perftest("ib_read_bw -s 65536 -n 30000", Udp), unit: MibPerSecond };
-    pub(super) static TCP_64K: Source = Source { name: "iperf3, writes of 64 KiB", way: Iperf3(65_536), unit: MibPerSecond };
-    pub(super) static UDP_WRITE_LAT: Source = Source { name: "ib_write_lat 8 B, UDP", way: Perftest("ib_write_lat -s 8 -n 20000", Udp), unit: Microseconds };
+    pub(super) static SEND_RATE: Source = Source { name: "ib_send_bw 64 B, local", method: Perftest("ib_send_bw -s 64 -n 1000000", Local), unit: MillionPerSecond };
+    pub(super) static TAG_RATE: Source = Source { name: "UCX tag rate 64 B", method: Ucx("tag_bw -s 64 -n 2000000 -w 10000"), unit: MillionPerSecond };
+    pub(super) static UDP_WRITE_64: Source = Source { name: "ib_write_bw 64 B, UDP", method: Perftest("ib_write_bw -s 64 -n 500000", Udp), unit: MillionPerSecond };
+    pub(super) static UDP_SEND_64: Source = Source { name: "ib_send_bw 64 B, UDP", method: Perftest("ib_send_bw -s 64 -n 500000", Udp), unit: MillionPerSecond };
+    pub(super) static TCP_64: Source = Source { name: "iperf3, writes of 64 B", method: Iperf3(64), unit: MillionPerSecond };
+    pub(super) static UDP_WRITE_4K: Source = Source { name: "ib_write_bw 4 KiB, UDP", method: Perftest("ib_write_bw -s 4096 -n 300000", Udp), unit: MibPerSecond };
+    pub(super) static TCP_4K: Source = Source { name: "iperf3, writes of 4 KiB", method: Iperf3(4096), unit: MibPerSecond };
+    pub(super) static UDP_WRITE_64K: Source = Source { name: "ib_write_bw 64 KiB, UDP", method: Perftest("ib_write_bw -s 65536 -n 30000", Udp), unit: MibPerSecond };
+    pub(super) static UDP_READ_64K: Source = Source { name: "ib_read_bw 64 KiB, UDP", method: Perftest("ib_read_bw -s 65536 -n 30000", Udp), unit: MibPerSecond };
+    pub(super) static TCP_64K: Source = Source { name: "iperf3, writes of 64 KiB", method: Iperf3(65_536), unit: MibPerSecond };
+    pub(super) static UDP_WRITE_LAT: Source = Source { name: "ib_write_lat 8 B, UDP", method: Perftest("ib_write_lat -s 8 -n 20000", Udp), unit: Microseconds };
     // The goals of threads apply to sixteen cores. On two cores, eight threads must not be slower than one.
-    pub(super) static THREAD_1: Source = Source { name: "SEND 64 B, one thread, local", way: Threads("send-bw -s 64", Local, 1), unit: MillionPerSecond };
-    pub(super) static THREADS_8: Source = Source { name: "SEND 64 B, 8 threads, local", way: Threads("send-bw -s 64", Local, 8), unit: MillionPerSecond };
-    pub(super) static UDP_THREAD_1: Source = Source { name: "SEND 64 B, one thread, UDP", way: Threads("send-bw -s 64", Udp, 1), unit: MillionPerSecond };
-    pub(super) static UDP_THREADS_8: Source = Source { name: "SEND 64 B, 8 threads, UDP", way: Threads("send-bw -s 64", Udp, 8), unit: MillionPerSecond };
+    pub(super) static THREAD_1: Source = Source { name: "SEND 64 B, one thread, local", method: Threads("send-bw -s 64", Local, 1), unit: MillionPerSecond };
+    pub(super) static THREADS_8: Source = Source { name: "SEND 64 B, 8 threads, local", method: Threads("send-bw -s 64", Local, 8), unit: MillionPerSecond };
+    pub(super) static UDP_THREAD_1: Source = Source { name: "SEND 64 B, one thread, UDP", method: Threads("send-bw -s 64", Udp, 1), unit: MillionPerSecond };
+    pub(super) static UDP_THREADS_8: Source = Source { name: "SEND 64 B, 8 threads, UDP", method: Threads("send-bw -s 64", Udp, 8), unit: MillionPerSecond };
     // perftest counts the middle of its duration, in which all pairs run concurrently. So the sum of their bandwidths is valid.
-    pub(super) static ONE_LOCAL: Source = Source { name: "ib_write_bw 64 KiB, one QP, local", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1", Local, 1), unit: MibPerSecond };
-    pub(super) static MANY_LOCAL: Source = Source { name: "ib_write_bw 64 KiB, 64 QPs of 8 clients, local", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1 -q 8", Local, 8), unit: MibPerSecond };
-    pub(super) static ONE_UDP: Source = Source { name: "ib_write_bw 64 KiB, one QP, UDP", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1", Udp, 1), unit: MibPerSecond };
-    pub(super) static MANY_UDP: Source = Source { name: "ib_write_bw 64 KiB, 64 QPs of 8 clients, UDP", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1 -q 8", Udp, 8), unit: MibPerSecond };
+    pub(super) static ONE_LOCAL: Source = Source { name: "ib_write_bw 64 KiB, one QP, local", method: ConcurrentPairs("ib_write_bw -s 65536 -D 3 -f 1", Local, 1), unit: MibPerSecond };
+    pub(super) static MANY_LOCAL: Source = Source { name: "ib_write_bw 64 KiB, 64 QPs of 8 clients, local", method: ConcurrentPairs("ib_write_bw -s 65536 -D 3 -f 1 -q 8", Local, 8), unit: MibPerSecond };
+    pub(super) static ONE_UDP: Source = Source { name: "ib_write_bw 64 KiB, one QP, UDP", method: ConcurrentPairs("ib_write_bw -s 65536 -D 3 -f 1", Udp, 1), unit: MibPerSecond };
+    pub(super) static MANY_UDP: Source = Source { name: "ib_write_bw 64 KiB, 64 QPs of 8 clients, UDP", method: ConcurrentPairs("ib_write_bw -s 65536 -D 3 -f 1 -q 8", Udp, 8), unit: MibPerSecond };
 }
 use sources::*;
 

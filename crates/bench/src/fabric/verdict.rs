@@ -46,7 +46,7 @@ impl Verdict {
     }
 }
 
-/// Judges the rows by the answer of the worker.
+/// Compares the rows with their goals, from the answer of the worker.
 pub(crate) fn of(rows: Vec<&'static Row>, answer: &Value) -> Vec<Verdict> {
     let figure = |name: &str| -> Result<f64, String> {
         let source = &answer[name];
@@ -106,7 +106,7 @@ pub(crate) fn example() -> Vec<Verdict> {
     for (at, source) in super::table::sources(&rows).into_iter().enumerate() {
         answer.insert(source.name.to_owned(), json!({"figure": 1.0 + at as f64 / 10.0}));
     }
-    answer.insert("ib_send_lat 8 B, local".to_owned(), json!({"failure": "no <room>\nmore"}));
+    answer.insert("ib_send_lat 8 B, local".to_owned(), json!({"failure": "no <space>\nmore"}));
     of(rows, &Value::Object(answer))
 }
 
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_and_bandwidths_are_judged_their_own_way() {
+    fn for_latencies_less_is_better_and_for_bandwidths_more() {
         let verdicts = example();
         let ratio =
             |at: usize| verdicts[at].figures.as_ref().map(|figures| figures.ratio).unwrap_or(f64::NAN);
@@ -131,14 +131,14 @@ mod tests {
     #[test]
     fn a_row_that_could_not_run_is_named_once() {
         let verdicts = example();
-        assert_eq!(failures(&verdicts), ["ib_send_lat 8 B, local: no <room>\nmore"]);
+        assert_eq!(failures(&verdicts), ["ib_send_lat 8 B, local: no <space>\nmore"]);
         let none = of(rows(&[]), &json!({}));
         assert_eq!(failures(&none).len(), sources(&rows(&[])).len());
         let json = to_json(&machine::example(), 3, &verdicts);
         assert_eq!(json["rows"].as_array().map(Vec::len), Some(verdicts.len()));
         assert_eq!(json["rows"][4]["reached"], false);
         assert_eq!((&json["rows"][10]["goal"], &json["rows"][10]["reached"]), (&Value::Null, &Value::Null));
-        assert_eq!(json["rows"][4]["failures"], json!(["ib_send_lat 8 B, local: no <room>\nmore"]));
+        assert_eq!(json["rows"][4]["failures"], json!(["ib_send_lat 8 B, local: no <space>\nmore"]));
     }
 
     #[test]

@@ -134,7 +134,7 @@ fn fat_tree() -> Result<(), String> {
     let wall = std::time::Instant::now();
     let (run, start_s, cpu_s) = measure(&scenario, 1)?;
     let (wall_s, hops) = (wall.elapsed().as_secs_f64(), run.world.counters().packet_hops as f64 / 1e6);
-    let memory = peak_mib().ok_or("/proc/self/status does not say how much memory was used")?;
+    let memory = peak_mib().ok_or("/proc/self/status has no peak memory (VmHWM)")?;
     println!(
         "| hosts | flows | simulated ms | M packet hops | M packet hops/s | start s | CPU s | elapsed s | peak memory MiB | hash |"
     );

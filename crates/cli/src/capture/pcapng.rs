@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_ends() {
+    fn invalid_files_have_no_packets() {
         for file in [&[][..], &[0; 64], &[0xff; 64], b"hello, this is no capture file at all"] {
             assert_eq!(count(file).expect("memory").packets, 0);
         }

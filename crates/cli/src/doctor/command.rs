@@ -162,10 +162,10 @@ fn python() -> Finding {
 }
 
 fn explain(loader: &Path, path: &Path, file: &[u8]) -> Result<Vec<Finding>, Failure> {
-    let asked =
+    let failed =
         |error: io::Error| Failure::io(format!("{} cannot list the libraries", loader.display()), error);
     let (run, plain) =
-        (Trace::of(loader, path, true).map_err(asked)?, Trace::of(loader, path, false).map_err(asked)?);
+        (Trace::of(loader, path, true).map_err(failed)?, Trace::of(loader, path, false).map_err(failed)?);
     let mut findings: Vec<Finding> = run
         .missing
         .iter()

@@ -47,9 +47,10 @@ fn registry() -> Finding {
         );
     }
     match base == Path::new("/dev/shm") {
-        true => {
-            Finding::works("registry", format!("/dev/shm, where your processes meet; {free_mib} MiB left"))
-        }
+        true => Finding::works(
+            "registry",
+            format!("/dev/shm, through which your processes share memory; {free_mib} MiB left"),
+        ),
         false => {
             Finding::limited("registry", format!("{}, since /dev/shm cannot be written", base.display()))
         }

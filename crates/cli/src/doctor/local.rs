@@ -23,13 +23,13 @@ const CHECK: &str = "local link";
 const COPIES: &str = "copies between processes";
 const LEN: usize = 3 * 4096;
 /// Longer than the check takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
-type Tried<T> = Result<T, Box<dyn std::error::Error>>;
+type CheckResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// The result of the peer.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Ways {
+struct PathCounters {
     /// Operations in memory that it mapped, and by the kernel's copy.
     mapped: u64,
     copied: u64,
@@ -50,28 +50,28 @@ pub(super) fn check() -> Vec<Finding> {
     if let Some(why) = off {
         return vec![Finding::note(CHECK, format!("turned off by {why}"))];
     }
-    match meet_local_peer() {
-        Ok(ways) => findings(&ways, config.memfd),
+    match test_local_peer() {
+        Ok(paths) => findings(&paths, config.memfd),
         Err(error) => {
             vec![Finding::fails(CHECK, format!("the connection to a second process failed: {error}"))]
         }
     }
 }
 
-fn findings(ways: &Ways, memfd: bool) -> Vec<Finding> {
-    let link = match ways {
-        Ways { mapped: 1.., .. } => {
+fn findings(paths: &PathCounters, memfd: bool) -> Vec<Finding> {
+    let link = match paths {
+        PathCounters { mapped: 1.., .. } => {
             Finding::works(CHECK, "a process writes directly into another's registered memory")
         }
-        Ways { copied: 1.., .. } if !memfd => {
+        PathCounters { copied: 1.., .. } if !memfd => {
             Finding::limited(CHECK, "the kernel copies between processes: FERROCE_MEMFD=0 keeps memory from being mapped")
                 .advise("Unset FERROCE_MEMFD")
         }
-        Ways { copied: 1.., .. } => {
-            Finding::limited(CHECK, "the kernel copies between processes: one's memory cannot be mapped by another")
+        PathCounters { copied: 1.., .. } => {
+            Finding::limited(CHECK, "the kernel copies between processes: a process cannot map another's memory")
                 .advise("See why: FERROCE_LOG=calls; a sandbox may forbid memfd_create, or to open /proc/PID/fd")
         }
-        Ways { rings: 1.., .. } => Finding::limited(
+        PathCounters { rings: 1.., .. } => Finding::limited(
             CHECK,
             "packets through shared memory: a process cannot reach another's memory, neither by mapping nor by the kernel's copy",
         )
@@ -79,7 +79,7 @@ fn findings(ways: &Ways, memfd: bool) -> Vec<Finding> {
         _ => Finding::limited(CHECK, "UDP: your processes share no memory")
             .advise("Free space in /dev/shm (docker run --shm-size=256m, mount -o remount,size=256m /dev/shm)"),
     };
-    let copies = match ways.may_trace {
+    let copies = match paths.may_trace {
         true => Finding::works(COPIES, "allowed: long messages, and memory that cannot be mapped, are copied once"),
         false => Finding::limited(
             COPIES,
@@ -106,9 +106,9 @@ pub(super) fn free_mib(base: &Path) -> Option<u64> {
 }
 
 /// Runs the side that owns the memory, and starts the peer.
-fn meet_local_peer() -> Tried<Ways> {
+fn test_local_peer() -> CheckResult<PathCounters> {
     let (mut socket, theirs) = UnixStream::pair()?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(PEER_TIMEOUT))?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["doctor", "--as-local-peer"]).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
     let peer = Helper(command.stderr(Stdio::null()).spawn()?);
@@ -134,9 +134,9 @@ pub(super) fn run_local_peer() -> Result<(), Failure> {
     write_to_parent().map_err(|error| Failure::new(error.to_string()))
 }
 
-fn write_to_parent() -> Tried<()> {
+fn write_to_parent() -> CheckResult<()> {
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(PEER_TIMEOUT))?;
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
     let source = pd.region(LEN).register()?;
@@ -149,14 +149,14 @@ fn write_to_parent() -> Tried<()> {
     cq.wait()?.ok()?;
     let link = device.counters().link;
     let parent = format!("/proc/{}/mem", std::os::unix::process::parent_id());
-    let ways = Ways {
+    let paths = PathCounters {
         mapped: link.direct_mapped,
         copied: link.direct_copied,
         rings: link.local_tx_packets,
         // The kernel checks the same right as for its copy.
         may_trace: File::open(parent).is_ok(),
     };
-    Ok(serde_json::to_writer(&socket, &ways)?)
+    Ok(serde_json::to_writer(&socket, &paths)?)
 }
 
 #[cfg(test)]
@@ -167,8 +167,8 @@ mod tests {
     #[test]
     fn the_fastest_path_taken_is_named() {
         let link = |mapped, copied, rings| {
-            let ways = Ways { mapped, copied, rings, may_trace: true };
-            findings(&ways, true).swap_remove(0)
+            let paths = PathCounters { mapped, copied, rings, may_trace: true };
+            findings(&paths, true).swap_remove(0)
         };
         assert_eq!(link(1, 0, 3).verdict, Verdict::Works);
         for (finding, word) in [
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn without_the_right_to_trace_there_is_advice() {
-        let copies = findings(&Ways::default(), true).swap_remove(1);
+        let copies = findings(&PathCounters::default(), true).swap_remove(1);
         assert_eq!(copies.verdict, Verdict::Limited);
         assert!(copies.advice.is_some_and(|advice| advice.contains("ptrace_scope=0")));
     }

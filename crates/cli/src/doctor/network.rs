@@ -54,7 +54,7 @@ fn addresses(gids: &[GidEntry]) -> Finding {
         (true, _) => Finding::fails("addresses", "this machine has none that could be a GID")
             .advise("ip link set lo up"),
         (false, []) => {
-            Finding::limited("addresses", "only loopback: programs of this machine can talk to each other")
+            Finding::limited("addresses", "only loopback: only programs of this machine can communicate")
         }
         (false, list) => Finding::works("addresses", list.join(", ")),
     }

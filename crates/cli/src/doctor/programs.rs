@@ -19,7 +19,7 @@ const KNOWN: [(&str, &str); 5] = [
 ];
 const LIBRARY_TRANSFER: &str = "unmodified programs";
 /// Longer than any transfer takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// `with_library`: whether the drop-in library is there.
 pub(super) fn check(with_library: bool) -> Vec<Finding> {
@@ -105,7 +105,7 @@ fn pingpong() -> Result<String, String> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Helper)
     };
     let server = side(None).map_err(text)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TRANSFER_TIMEOUT;
     // The server accepts only one connection, so it cannot be probed; the client is started again instead.
     loop {
         match end(side(Some("127.0.0.1")).map_err(text)?, deadline) {

@@ -12,7 +12,7 @@ use crate::child;
 use crate::failure::Failure;
 use crate::program::{self, CANNOT_RUN};
 use crate::run::{before, library};
-use crate::signals::{Blocked, Taken};
+use crate::signals::{Blocked, Received};
 use ferroce_dsm::{Departure, Rendezvous, Reporter};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::ffi::OsString;
@@ -30,11 +30,11 @@ const LIBRARY: &str = "libjia.so";
 /// Interval of the checks when nothing happens.
 const TICK: Duration = Duration::from_millis(50);
 /// The rendezvous reads a `bye` within this time. A process that ended without one by then has died.
-const GOODBYE: Duration = Duration::from_millis(100);
+const BYE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Grace time after a process ended successfully without joining: the others may be about to end, too.
-const STRANGER: Duration = Duration::from_secs(1);
+const JOIN_GRACE: Duration = Duration::from_secs(1);
 /// How long processes may take to stop by themselves, and then after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Exit status of a process that stopped because another one died (crates/dsm/src/meet/client.rs).
 const STOPPED: u8 = 70;
 
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Run) -> Result<ExitCode, Failure> {
         .map_err(|error| Failure::new(error.to_string()).exit_with(CANNOT_RUN))?;
     let meetings = (0..plan.size()).map(|rank| meeting.environment(rank)).collect();
     let folder = std::env::current_dir();
-    let folder = folder.map_err(|error| Failure::io("cannot find out the present folder", error))?;
+    let folder = folder.map_err(|error| Failure::io("cannot determine the current directory", error))?;
     let starter = Starter { args, plan: &plan, meetings, folder, library_path: library_path()? };
     let mut job = Job::new(args, plan.size());
     let code = job.watch(&starter, meeting, &blocked)?;
@@ -173,9 +173,9 @@ impl Job {
         std::thread::spawn(move || send.send(meeting.run()));
         while !self.waiting.is_empty() || self.processes.iter().any(|process| process.ended.is_none()) {
             self.start_some(starter, blocked)?;
-            let patience = if self.waiting.is_empty() { TICK } else { Duration::ZERO };
-            if let Some(taken) = blocked.next(patience) {
-                self.interrupt(taken);
+            let timeout = if self.waiting.is_empty() { TICK } else { Duration::ZERO };
+            if let Some(received) = blocked.next(timeout) {
+                self.interrupt(received);
             }
             self.reap();
             self.report(&reporter);
@@ -191,17 +191,17 @@ impl Job {
         self.waiting.start = self.waiting.end;
     }
 
-    fn interrupt(&mut self, taken: Taken) {
+    fn interrupt(&mut self, received: Received) {
         for process in self.processes.iter().filter(|process| process.ended.is_none()) {
             // Processes in our group have received the terminal's signal already.
-            if process.group || taken.by_process {
-                process.signal(taken.signal);
+            if process.group || received.by_process {
+                process.signal(received.signal);
             }
         }
-        if ![libc::SIGUSR1, libc::SIGUSR2].contains(&taken.signal) {
+        if ![libc::SIGUSR1, libc::SIGUSR2].contains(&received.signal) {
             self.close();
-            self.interrupted.get_or_insert(taken.signal);
-            self.kill_at.get_or_insert(Instant::now() + PATIENCE);
+            self.interrupted.get_or_insert(received.signal);
+            self.kill_at.get_or_insert(Instant::now() + STOP_TIMEOUT);
         }
     }
 
@@ -220,13 +220,13 @@ impl Job {
             let Some((status, since)) = process.ended else { continue };
             let due = match (status.code(), status.success()) {
                 (None, _) => since,
-                (_, false) => since + GOODBYE,
-                (_, true) if all => since.max(complete) + STRANGER,
+                (_, false) => since + BYE_TIMEOUT,
+                (_, true) if all => since.max(complete) + JOIN_GRACE,
                 (_, true) => continue,
             };
             if Instant::now() >= due {
                 process.reported = true;
-                reporter.down(process.rank, &process.fate(status));
+                reporter.down(process.rank, &process.how_ended(status));
             }
         }
     }
@@ -235,7 +235,7 @@ impl Job {
     fn on_departure(&mut self, verdict: &Receiver<Departure>) {
         if let Ok(Departure::Down { .. }) = verdict.try_recv() {
             self.close();
-            self.term_at.get_or_insert(Instant::now() + PATIENCE);
+            self.term_at.get_or_insert(Instant::now() + STOP_TIMEOUT);
         }
     }
 
@@ -243,7 +243,7 @@ impl Job {
         let now = Instant::now();
         if self.term_at.is_some_and(|at| now >= at) {
             self.term_at = None;
-            self.kill_at.get_or_insert(now + PATIENCE);
+            self.kill_at.get_or_insert(now + STOP_TIMEOUT);
             self.end_all(libc::SIGTERM);
         }
         if self.kill_at.is_some_and(|at| now >= at) {
@@ -267,7 +267,7 @@ impl Job {
     }
 
     /// Processes that failed by themselves, and not because another one did.
-    fn culprits(&self) -> impl Iterator<Item = (&Process, ExitStatus)> {
+    fn own_failures(&self) -> impl Iterator<Item = (&Process, ExitStatus)> {
         let ended = self.processes.iter().filter_map(|process| Some((process, process.ended?.0)));
         ended.filter(|(_, status)| !status.success() && program::exit_code(*status) != STOPPED)
     }
@@ -277,14 +277,14 @@ impl Job {
             return;
         }
         // A process of this host that failed by itself has printed its reason. One of another host may not have started.
-        for (process, status) in self.culprits() {
-            let (rank, fate) = (process.rank, process.fate(status));
+        for (process, status) in self.own_failures() {
+            let (rank, how_ended) = (process.rank, process.how_ended(status));
             match &process.host {
                 Some(host) if !process.ssh_failed(status) => {
-                    eprintln!("ferroce dsm: process {rank}, started on {host} by `{ssh}`, {fate}.");
+                    eprintln!("ferroce dsm: process {rank}, started on {host} by `{ssh}`, {how_ended}.");
                 }
                 None if status.code().is_some() => {}
-                _ => eprintln!("ferroce dsm: process {rank} {fate}."),
+                _ => eprintln!("ferroce dsm: process {rank} {how_ended}."),
             }
         }
     }
@@ -293,7 +293,7 @@ impl Job {
         if let Some(signal) = self.interrupted {
             return 128 + signal as u8;
         }
-        let worst = self.culprits().map(|(_, status)| program::exit_code(status)).max();
+        let worst = self.own_failures().map(|(_, status)| program::exit_code(status)).max();
         let all = self.processes.iter().filter_map(|process| Some(program::exit_code(process.ended?.0)));
         worst.or(all.max()).unwrap_or(0)
     }
@@ -315,7 +315,7 @@ impl Process {
     }
 
     /// How it ended, as a continuation of its name.
-    fn fate(&self, status: ExitStatus) -> String {
+    fn how_ended(&self, status: ExitStatus) -> String {
         match (status.code(), status.signal()) {
             (Some(0), _) => "ended before the others, without leaving the job".to_owned(),
             (Some(code), _) if self.ssh_failed(status) => {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Begins a record for the launcher.
 const MARK: &[u8] = "\u{1e}ferroce-dsm-statistics ".as_bytes();
 /// How long a pipe may stay open after its process has ended: a child process may hold it.
-const LINGER: Duration = Duration::from_secs(1);
+const PIPE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes the lines of all processes.
 pub(crate) struct Output {
@@ -43,8 +43,8 @@ impl Output {
 
     /// Waits for the remaining output; returns the records of the processes.
     pub(crate) fn finish(self) -> Vec<Value> {
-        let patience = Instant::now() + LINGER;
-        while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < patience {
+        let deadline = Instant::now() + PIPE_TIMEOUT;
+        while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
         let mut records = std::mem::take(&mut *self.records.lock());

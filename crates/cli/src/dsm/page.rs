@@ -11,13 +11,13 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 980.0;
 const LEFT: f64 = 60.0;
-const LANE: f64 = 26.0;
+const ROW_HEIGHT: f64 = 26.0;
 /// The least width of a bar: a shorter time stays visible.
-const THIN: f64 = 0.4;
+const MIN_BAR_WIDTH: f64 = 0.4;
 /// Cells of the map of pages in a row.
 const COLUMNS: u64 = 96;
 /// Maximum number of visible cells; beyond it, a cell is several pages.
-const MOST_CELLS: u64 = 96 * 40;
+const MAX_CELLS: u64 = 96 * 40;
 
 /// Rows of the table behind a picture.
 const TABLE_ROWS: usize = 200;
@@ -45,7 +45,7 @@ pub(crate) fn html(command: &str, records: &[Value]) -> String {
     shares(&mut page, records);
     page.push_str("<h2>When each process waited</h2>\n");
     timeline(&mut page, records);
-    page.push_str("<h2>Pages that travelled</h2>\n");
+    page.push_str("<h2>Transferred pages</h2>\n");
     heat_map(&mut page, records);
     page.push_str("<h2>All figures</h2>\n");
     let (headings, rows) = statistics::rows(records);
@@ -56,11 +56,11 @@ pub(crate) fn html(command: &str, records: &[Value]) -> String {
 /// One bar per process.
 fn shares(page: &mut String, records: &[Value]) {
     const COLOURS: [&str; 4] = ["var(--c5)", "var(--c3)", "var(--c1)", "var(--c0)"];
-    let height = LANE * records.len() as f64 + 34.0;
+    let height = ROW_HEIGHT * records.len() as f64 + 34.0;
     begin_figure(page, "", (WIDTH, height), "time of each process by use");
     let longest = records.iter().filter_map(|process| process["took_ns"].as_u64()).max().unwrap_or(1).max(1);
-    for (lane, process) in records.iter().enumerate() {
-        let y = LANE * lane as f64 + 4.0;
+    for (row, process) in records.iter().enumerate() {
+        let y = ROW_HEIGHT * row as f64 + 4.0;
         text(page, "end", (LEFT - 10.0, y + 14.0), &process["rank"].to_string());
         let waits =
             WAITS.iter().map(|(name, counter)| (*name, process["counters"][counter].as_u64().unwrap_or(0)));
@@ -73,7 +73,7 @@ fn shares(page: &mut String, records: &[Value]) {
                     page,
                     colour,
                     (x, y),
-                    (width.max(THIN), LANE - 8.0),
+                    (width.max(MIN_BAR_WIDTH), ROW_HEIGHT - 8.0),
                     &format!("{name}: {}", format_duration(ns)),
                 );
             }
@@ -90,22 +90,22 @@ fn kind(call: &str) -> (&'static str, &'static str) {
     found.map_or(("other", "var(--c3)"), |(name, colour, _)| (*name, *colour))
 }
 
-/// One lane per process, one rectangle per wait.
+/// One row per process, one rectangle per wait.
 fn timeline(page: &mut String, records: &[Value]) {
     let began = |process: &Value| process["began_unix_ns"].as_u64().unwrap_or(0);
     let took = |process: &Value| process["took_ns"].as_u64().unwrap_or(0);
     let first = records.iter().map(began).min().unwrap_or(0);
     let last = records.iter().map(|process| began(process) + took(process)).max().unwrap_or(1);
     let scale = (WIDTH - LEFT - 10.0) / (last - first).max(1) as f64;
-    let height = LANE * records.len() as f64 + 56.0;
+    let height = ROW_HEIGHT * records.len() as f64 + 56.0;
     begin_figure(page, "", (WIDTH, height), "waits of each process over time");
     let mut left_out = 0;
-    for (lane, process) in records.iter().enumerate() {
-        let y = LANE * lane as f64 + 4.0;
+    for (row, process) in records.iter().enumerate() {
+        let y = ROW_HEIGHT * row as f64 + 4.0;
         let offset = began(process) - first;
         text(page, "end", (LEFT - 10.0, y + 14.0), &process["rank"].to_string());
         let x = LEFT + offset as f64 * scale;
-        let size = (took(process) as f64 * scale, LANE - 8.0);
+        let size = (took(process) as f64 * scale, ROW_HEIGHT - 8.0);
         let _ = writeln!(
             page,
             "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"#8a949e\" fill-opacity=\"0.25\"/>",
@@ -116,7 +116,13 @@ fn timeline(page: &mut String, records: &[Value]) {
             let (Some(at), Some(ns)) = (at, ns) else { continue };
             let words = format!("{call}: {} at {}", format_duration(ns), format_duration(offset + at));
             let x = LEFT + (offset + at) as f64 * scale;
-            rectangle(page, kind(call).1, (x, y), ((ns as f64 * scale).max(THIN), LANE - 8.0), &words);
+            rectangle(
+                page,
+                kind(call).1,
+                (x, y),
+                ((ns as f64 * scale).max(MIN_BAR_WIDTH), ROW_HEIGHT - 8.0),
+                &words,
+            );
         }
         left_out += process["spans_left_out"].as_u64().unwrap_or(0);
     }
@@ -131,7 +137,7 @@ fn timeline(page: &mut String, records: &[Value]) {
     longest_waits(page, records);
 }
 
-/// The table behind the lanes.
+/// The waits as a table.
 fn longest_waits(page: &mut String, records: &[Value]) {
     let wait = |rank: &Value, span: &Value| {
         Some((
@@ -170,7 +176,7 @@ fn heat_map(page: &mut String, records: &[Value]) {
         page.push_str("<p>None: the processes share memory, or did not count.</p>\n");
         return;
     };
-    let pages_per_cell = (last + 1).div_ceil(MOST_CELLS).max(1);
+    let pages_per_cell = (last + 1).div_ceil(MAX_CELLS).max(1);
     let mut cells: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for [at, fetched, changed] in pages {
         let cell = cells.entry(at / pages_per_cell).or_default();
@@ -184,7 +190,7 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
     let hottest = cells.values().map(|(a, b)| a + b).max().unwrap_or(1).max(1);
     let side = (WIDTH - LEFT) / COLUMNS as f64;
     let height = side * (last / COLUMNS + 1) as f64 + 4.0;
-    begin_figure(page, "", (WIDTH, height), "how often each page travelled");
+    begin_figure(page, "", (WIDTH, height), "transfers of each page");
     for (&at, &(fetched, changed)) in cells {
         let position = (LEFT + (at % COLUMNS) as f64 * side, (at / COLUMNS) as f64 * side);
         // Logarithmic, so that one hot page does not leave all others white.
@@ -197,7 +203,7 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
     let of_each =
         if pages_per_cell > 1 { format!("Each cell is {pages_per_cell} pages. ") } else { String::new() };
     let order = "Row by row from the start of the shared heap.";
-    end_figure(page, &format!("{order} {of_each}The darkest travelled {hottest} times."));
+    end_figure(page, &format!("{order} {of_each}The darkest was transferred {hottest} times."));
     let mut busiest: Vec<_> = cells.iter().map(|(at, counts)| (counts.0 + counts.1, at, counts)).collect();
     busiest.sort_by(|a, b| b.cmp(a));
     let shown = busiest.len().min(TABLE_ROWS);

@@ -8,7 +8,7 @@ use ferroce_dsm::MAX_SIZE;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 /// Processes without a hosts file and without -n.
-const FEW: u32 = 2;
+const DEFAULT_PROCESSES: u32 = 2;
 
 /// The whole job, before anything has started.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Plan {
     /// Builds the plan from the options.
     pub(crate) fn of(args: &Run) -> Result<Plan, Failure> {
         let mut plan = Plan {
-            hosts: vec![None; args.processes.unwrap_or(FEW) as usize],
+            hosts: vec![None; args.processes.unwrap_or(DEFAULT_PROCESSES) as usize],
             meet: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             variables: Vec::new(),
             notes: Vec::new(),
@@ -40,18 +40,18 @@ impl Plan {
                     path.display()
                 ));
             }
-            plan.hosts = deal(&list.hosts, args.processes);
+            plan.hosts = assign_hosts(&list.hosts, args.processes);
             if plan.size() > MAX_SIZE {
                 let (all, path) = (plan.size(), path.display());
                 return Err(Failure::usage(format!(
-                    "{path} asks for {all} processes, but a job has at most {MAX_SIZE}"
+                    "{all} processes of {path} exceed the maximum of a job, {MAX_SIZE}"
                 ))
-                .advise("Say how many of them: -n"));
+                .advise("Choose the number of processes with -n"));
             }
             plan.variables = hosts::settings_next_to(path)?;
             // A variable of the user has priority over a file.
             plan.variables.retain(|(name, _)| std::env::var_os(name).is_none());
-            plan.meet = SocketAddr::new(meeting_address(args.meet, &plan.hosts)?, 0);
+            plan.meet = SocketAddr::new(rendezvous_address(args.meet, &plan.hosts)?, 0);
         }
         if let Some(transport) = args.transport {
             plan.variables.retain(|(name, _)| *name != "FERROCE_DSM_TRANSPORT");
@@ -70,7 +70,7 @@ impl Plan {
 }
 
 /// Assigns to each host as many consecutive ranks as its entry names, and starts over at the end of the list.
-fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Option<Host>> {
+fn assign_hosts(hosts: &[Host], processes: Option<u32>) -> Vec<Option<Host>> {
     let of_each = hosts.iter().flat_map(|host| {
         let other = (!is_here(host)).then(|| host.clone());
         std::iter::repeat_n(other, host.processes as usize)
@@ -101,7 +101,7 @@ fn first_remote(hosts: &[Option<Host>]) -> Option<&Host> {
 }
 
 /// The address that other hosts use for this one: the source address of packets to the first of them.
-fn meeting_address(given: Option<IpAddr>, hosts: &[Option<Host>]) -> Result<IpAddr, Failure> {
+fn rendezvous_address(given: Option<IpAddr>, hosts: &[Option<Host>]) -> Result<IpAddr, Failure> {
     if let Some(address) = given {
         return Ok(address);
     }
@@ -115,7 +115,7 @@ fn meeting_address(given: Option<IpAddr>, hosts: &[Option<Host>]) -> Result<IpAd
         Ok(socket.local_addr()?.ip())
     });
     found.map_err(|error| {
-        Failure::io(format!("cannot find out how {} reaches this machine", host.name), error)
+        Failure::io(format!("cannot determine the route from {} to this machine", host.name), error)
             .advise("Name an address of this machine that the others reach: --meet ADDRESS")
     })
 }
@@ -132,9 +132,9 @@ mod tests {
     fn processes_are_distributed_round_robin() {
         let hosts = [host("localhost", 1), host("far.test", 2)];
         let far = Some(hosts[1].clone());
-        assert_eq!(deal(&hosts, None), [None, far.clone(), far.clone()]);
-        assert_eq!(deal(&hosts, Some(2)), [None, far.clone()]);
-        assert_eq!(deal(&hosts, Some(5)), [None, far.clone(), far.clone(), None, far]);
+        assert_eq!(assign_hosts(&hosts, None), [None, far.clone(), far.clone()]);
+        assert_eq!(assign_hosts(&hosts, Some(2)), [None, far.clone()]);
+        assert_eq!(assign_hosts(&hosts, Some(5)), [None, far.clone(), far.clone(), None, far]);
     }
 
     #[test]
@@ -142,18 +142,18 @@ mod tests {
         let port = Host { port: Some(2222), ..host("localhost", 1) };
         let user = Host { user: Some("ann".into()), ..host("127.0.0.1", 1) };
         let hosts = [host("localhost", 1), port.clone(), user.clone()];
-        assert_eq!(deal(&hosts, None), [None, Some(port.clone()), Some(user)]);
+        assert_eq!(assign_hosts(&hosts, None), [None, Some(port.clone()), Some(user)]);
         let far = Host { port: Some(2222), ..host("far.test", 1) };
         let [port, there] = [port, far.clone()].map(Some);
-        let meeting = meeting_address(None, std::slice::from_ref(&port));
-        assert!(meeting.is_ok_and(|address| address.is_loopback()));
+        let address = rendezvous_address(None, std::slice::from_ref(&port));
+        assert!(address.is_ok_and(|address| address.is_loopback()));
         assert_eq!(first_remote(&[port, there]), Some(&far));
     }
 
     #[test]
     fn this_machine_needs_no_route() {
-        assert_eq!(meeting_address(None, &[None]), Ok(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(rendezvous_address(None, &[None]), Ok(Ipv4Addr::LOCALHOST.into()));
         let given = "192.0.2.1".parse().expect("an address");
-        assert_eq!(meeting_address(Some(given), &[Some(host("x", 1))]), Ok(given));
+        assert_eq!(rendezvous_address(Some(given), &[Some(host("x", 1))]), Ok(given));
     }
 }

@@ -34,7 +34,7 @@ const HOST_COUNTERS: [(&str, &str); 15] = [
     ("node_infiniband_port_errors_received", "Packets received that are malformed or have a wrong ICRC"),
     (
         "node_infiniband_port_discards_received",
-        "Packets discarded on arrival for lack of room or of their process",
+        "Packets discarded on arrival because a buffer was full or their process had ended",
     ),
     ("node_infiniband_port_discards_transmitted", "Packets that could not be transmitted"),
     ("node_infiniband_port_constraint_errors_received", "Packets received with a wrong partition key"),

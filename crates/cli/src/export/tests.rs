@@ -45,14 +45,14 @@ fn counters_of_the_host_never_fall() {
     let mut anew = snapshot(own, "b", &[], 1);
     anew.now_ns += 3_000_000_000;
     assert_eq!(sent(vec![anew]), 30e6, "it opened the device anew");
-    // No report came for minutes, so that the new device is older than the old one was.
+    // Without a report for minutes: the uptime of the new device exceeds the last one of the old device.
     let mut later = snapshot(own, "b", &[], 2);
     (later.now_ns, later.uptime_ms) = (later.now_ns + 600_000_000_000, later.uptime_ms + 120_000);
     assert_eq!(sent(vec![later]), 40e6, "it opened the device again");
 }
 
 #[test]
-fn what_others_choose_makes_no_series() {
+fn foreign_names_make_no_series() {
     let mut hostile = snapshot(7, "a\"b\\c\nd\u{1b}e", &[0x1_0001, 0x1_0002, 0x1_0003], 1);
     hostile.drops.extend((0..1000).map(|n| (format!("made_up_{n}"), 2)));
     let text = rendered(vec![hostile], 2, Format::OpenMetrics);
@@ -135,13 +135,13 @@ fn check_labels(text: &str) -> &str {
 
 /// Every metric that the dashboard queries is exported.
 #[test]
-fn the_dashboard_asks_for_what_there_is() {
+fn the_dashboard_queries_exported_metrics() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dashboards/ferroce.json");
     let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(path).expect(path)).expect("JSON");
     let text = rendered(vec![snapshot(7, "a", &[0x1_0001], 1)], 9, Format::Text);
     let exported: BTreeSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
-    let mut asked = BTreeSet::new();
+    let mut queried = BTreeSet::new();
     for panel in dashboard["panels"].as_array().expect("panels") {
         assert!(panel["title"].is_string() && panel["gridPos"]["w"].is_u64(), "{panel}");
         for target in panel["targets"].as_array().into_iter().flatten() {
@@ -149,14 +149,14 @@ fn the_dashboard_asks_for_what_there_is() {
                 .as_str()
                 .expect("an expression")
                 .split(|c: char| !c.is_alphanumeric() && c != '_');
-            asked.extend(
+            queried.extend(
                 words
                     .filter(|word| word.starts_with("ferroce_") || word.starts_with("node_infiniband_"))
                     .map(str::to_owned),
             );
         }
     }
-    let missing: Vec<&String> = asked.iter().filter(|name| !exported.contains(name.as_str())).collect();
+    let missing: Vec<&String> = queried.iter().filter(|name| !exported.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "{missing:?} are not exported");
-    assert!(asked.len() >= 12, "{asked:?}");
+    assert!(queried.len() >= 12, "{queried:?}");
 }

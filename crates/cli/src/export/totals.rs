@@ -15,11 +15,11 @@ const OTHER: &str = "other";
 #[derive(Default)]
 pub(super) struct Totals {
     ended: BTreeMap<Key, u64>,
-    running: HashMap<(u32, u8), Seen>,
+    running: HashMap<(u32, u8), LastReport>,
 }
 
 /// What a device reported last.
-struct Seen {
+struct LastReport {
     time: ReportTime,
     counters: BTreeMap<Key, u64>,
 }
@@ -40,7 +40,7 @@ impl Totals {
                 Some(old) if time.is_reopened_since(old.time) => self.retire(&old),
                 _ => {}
             }
-            self.running.insert(id, Seen { time, counters: counters_of(device) });
+            self.running.insert(id, LastReport { time, counters: counters_of(device) });
         }
         for (id, gone) in before {
             // A stopped process does not answer and may continue later. Its report is kept while the process exists.
@@ -52,7 +52,7 @@ impl Totals {
         }
     }
 
-    fn retire(&mut self, gone: &Seen) {
+    fn retire(&mut self, gone: &LastReport) {
         for (key, count) in &gone.counters {
             let sum = self.ended.entry(*key).or_default();
             *sum = sum.saturating_add(*count);

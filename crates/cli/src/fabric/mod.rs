@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Run unmodified programs on the hosts of a scenario, with its links and switches between them.
     ///
     /// The hosts are namespaces of this machine. One process runs the switches of `ferroce fabric sim` against the real clock: rates,
-    /// queues, ECN marks, pauses, loss. Afterwards it prints what each host sent and got, and writes a page; if the scenario has
+    /// queues, ECN marks, pauses, loss. Afterwards it prints what each host sent and received, and writes a page; if the scenario has
     /// workloads, their simulation is drawn over the measurement. The exit status is the worst of the commands.
     #[command(after_help = live::EXAMPLES)]
     Live(live::LiveArgs),

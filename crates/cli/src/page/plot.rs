@@ -91,7 +91,7 @@ const LEGEND_LINES: usize = 12;
 /// Colours of the style sheet.
 const COLOURS: usize = 10;
 /// Cells of the table behind a plot.
-const MOST_CELLS: usize = 3000;
+const MAX_CELLS: usize = 3000;
 
 /// An axis in the picture.
 enum Scale {
@@ -235,7 +235,7 @@ impl Plot {
 
     /// Adds a table with a row for each value of the horizontal axis, or for every n-th if there are many.
     fn tabulate(&self, page: &mut String, positions: usize) {
-        let every = (positions * self.series.len()).div_ceil(MOST_CELLS).max(1);
+        let every = (positions * self.series.len()).div_ceil(MAX_CELLS).max(1);
         let mut rows: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         for (column, series) in self.series.iter().enumerate() {
             for (x, y, _) in self.points(series) {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_table_is_thinned_and_says_so() {
+    fn a_long_table_is_thinned_and_reports_it() {
         let series = (0..3)
             .map(|n| Series::line(format!("s{n}"), n, (0..4000).map(|x| (f64::from(x), 1.0))))
             .collect();

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_comes_back() {
+    fn the_affinity_mask_is_restored() {
         let mask = || sched_getaffinity(None).map(|set| set.count());
         let before = mask();
         drop(Pinned::to_core_of(Side::Server));

@@ -27,7 +27,7 @@ impl Client {
     pub(crate) fn run(&mut self, params: &Params, budget: Budget) -> Result<Measurement, Failure> {
         self.local.prepare(params)?;
         let _pinned = self.local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
-        let offer = handshake::ask(&mut self.control, params)?;
+        let offer = handshake::request_test(&mut self.control, params)?;
         match params.test.operation() {
             Operation::Tcp => tcp::run(&mut self.control, params, budget, &offer, self.local.single_core),
             Operation::Udp if params.test == Test::UdpBw => {

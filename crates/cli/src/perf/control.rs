@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for a step that needs no measurement of the peer.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Fits a list of 16,384 endpoints; longer messages are refused.
-const LONGEST_LINE: usize = 8 << 20;
+const MAX_LINE: usize = 8 << 20;
 
 /// The channel.
 pub(crate) struct Control {
@@ -79,17 +79,17 @@ impl Control {
     }
 
     /// Whether a message, or the end of the peer, is ready. Never blocks.
-    pub(crate) fn has_news(&self) -> bool {
-        self.has_news_within(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+    pub(crate) fn is_readable(&self) -> bool {
+        self.is_readable_within(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
     }
 
     /// Waits until the peer sends something or closes.
-    pub(crate) fn sleep_until_news(&self) {
+    pub(crate) fn wait_readable(&self) {
         // An interrupted sleep is just shorter.
-        while !self.has_news_within(None) {}
+        while !self.is_readable_within(None) {}
     }
 
-    fn has_news_within(&self, longest: Option<&Timespec>) -> bool {
+    fn is_readable_within(&self, longest: Option<&Timespec>) -> bool {
         if !self.received.is_empty() {
             return true;
         }
@@ -106,7 +106,7 @@ impl Control {
                 return Ok(std::mem::replace(&mut self.received, rest));
             }
             searched = self.received.len();
-            if searched > LONGEST_LINE {
+            if searched > MAX_LINE {
                 return Err(Failure::new(
                     "the other side sent a line that is too long to be a message of ferroce perf",
                 ));
@@ -117,11 +117,11 @@ impl Control {
     }
 
     fn read_some(&mut self, left: Option<Duration>) -> Result<(), Failure> {
-        let silent =
+        let unresponsive =
             || Failure::new("the other side did not answer in time").advise("Check that it still runs");
         // The kernel takes a timeout of 0 microseconds for no timeout.
         if left.is_some_and(|left| left.as_micros() == 0) {
-            return Err(silent());
+            return Err(unresponsive());
         }
         let mut bytes = [0; 16384];
         match self.stream.set_read_timeout(left).and_then(|()| self.stream.read(&mut bytes)) {
@@ -132,7 +132,7 @@ impl Control {
             }
             Err(error) => match error.kind() {
                 ErrorKind::Interrupted => Ok(()),
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(silent()),
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(unresponsive()),
                 ErrorKind::ConnectionReset => Err(peer_left()),
                 _ => Err(Failure::io("cannot receive from the other side", error)),
             },
@@ -176,25 +176,25 @@ mod tests {
     #[test]
     fn several_messages_in_one_read() {
         let (mut control, mut peer) = pair();
-        assert!(!control.has_news());
-        peer.write_all(b"1\n\"two\"\n3").expect("room");
+        assert!(!control.is_readable());
+        peer.write_all(b"1\n\"two\"\n3").expect("it is sent");
         assert_eq!(control.receive::<u32>(None), Ok(1));
-        assert!(control.has_news());
+        assert!(control.is_readable());
         assert_eq!(control.receive::<String>(None), Ok("two".into()));
-        peer.write_all(b"4\n").expect("room");
+        peer.write_all(b"4\n").expect("it is sent");
         assert_eq!(control.receive::<u32>(None), Ok(34));
-        assert!(!control.has_news());
+        assert!(!control.is_readable());
     }
 
     #[test]
-    fn silence_and_disconnect_are_distinguished() {
+    fn timeout_and_disconnect_are_distinguished() {
         let (mut control, peer) = pair();
-        let silence = control.receive::<u32>(Some(Duration::from_millis(1))).expect_err("nobody spoke");
-        assert!(silence.what().contains("in time"));
+        let timeout = control.receive::<u32>(Some(Duration::from_millis(1))).expect_err("no message");
+        assert!(timeout.what().contains("in time"));
         drop(peer);
-        assert!(control.has_news());
-        let departure = control.receive::<u32>(None).expect_err("nobody is there");
-        assert!(departure.what().contains("ended"));
+        assert!(control.is_readable());
+        let disconnect = control.receive::<u32>(None).expect_err("the peer has closed");
+        assert!(disconnect.what().contains("ended"));
     }
 
     #[test]
@@ -219,11 +219,11 @@ mod tests {
     fn invalid_json_is_refused() {
         for bytes in [&b"\n"[..], b"\0\0\n", b"{\n", b"\xff\xfe\n", b"GET / HTTP/1.1\r\n"] {
             let (mut control, mut peer) = pair();
-            peer.write_all(bytes).expect("room");
+            peer.write_all(bytes).expect("it is sent");
             assert!(control.receive::<std::collections::BTreeMap<String, u64>>(None).is_err());
         }
         let (mut control, mut peer) = pair();
-        peer.write_all(&[&[b'['; 100_000][..], b"\n"].concat()).expect("room");
+        peer.write_all(&[&[b'['; 100_000][..], b"\n"].concat()).expect("it is sent");
         assert!(control.receive::<serde_json::Value>(None).is_err(), "nested without end");
     }
 }

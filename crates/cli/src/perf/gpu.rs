@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long the bare copy is measured.
-const COPYING: Duration = Duration::from_millis(200);
+const COPY_TIME: Duration = Duration::from_millis(200);
 
 library_functions! {
     /// The functions of the CUDA driver that are used here. All return a `CUresult`.
@@ -72,7 +72,7 @@ impl Gpu {
             let opened = check("be started", (driver.init)(0))
                 .and_then(|()| check("find a GPU", (driver.device)(&mut device, 0)))
                 .and_then(|()| check("open the GPU", (driver.retain_primary_context)(&mut context, device)));
-            opened.map_err(|failure| failure.advise("See what it says: nvidia-smi"))?;
+            opened.map_err(|failure| failure.advise("Check the GPU: nvidia-smi"))?;
         }
         Ok(Gpu { driver, context: context as usize })
     }
@@ -148,7 +148,7 @@ pub(crate) fn bare_copy(len: usize) -> Result<f64, Failure> {
     let copy = || check("copy", unsafe { (driver.copy_to_device)(to.start, from, len) });
     let timed = copy().and_then(|()| {
         let (start, mut copies) = (Instant::now(), 0_u32);
-        while start.elapsed() < COPYING {
+        while start.elapsed() < COPY_TIME {
             copy()?;
             copies += 1;
         }

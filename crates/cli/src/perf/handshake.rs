@@ -9,8 +9,8 @@
 //!         …… over iWARP, a TCP connection per queue pair ……
 //!               ◀────────── Started
 //!         …… traffic ……
-//!         Settle ─────────▶          unreliable traffic only: pause, and receive what is in flight
-//!               ◀────────── Settled
+//!         Drain ──────────▶          unreliable traffic only: pause, and receive what is in flight
+//!               ◀────────── Drained
 //!         …… more traffic, and perhaps another break ……
 //!         Stop ───────────▶          all of the client's messages arrived
 //!               ◀────────── Report
@@ -24,14 +24,14 @@ use super::rdma;
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 
-/// First word of every conversation.
+/// First field of every greeting.
 const MAGIC: &str = "ferroce-perf";
 /// Changes whenever the messages below do.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Messages of the client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Request {
     /// Prepare this test.
     Run {
@@ -43,8 +43,8 @@ pub(crate) enum Request {
         /// The client's side.
         offer: Offer,
     },
-    /// A break in the traffic.
-    Settle,
+    /// Pause the traffic, and receive what is in flight.
+    Drain,
     /// The traffic is over.
     Stop,
     /// No further test.
@@ -53,17 +53,17 @@ pub(crate) enum Request {
 
 /// Messages of the server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Reply {
-    /// The server's side is made.
+    /// The server's sockets or queue pairs exist.
     Ready {
-        /// To connect to.
+        /// The address to connect to.
         offer: Offer,
     },
     /// The server is ready for traffic.
     Started,
-    /// The server sends nothing any more and has taken all that arrived.
-    Settled,
+    /// The server has stopped sending, and has received everything in flight.
+    Drained,
     /// What the server counted.
     Report(Report),
     /// The server refuses these parameters. The client may request another test.
@@ -71,7 +71,7 @@ pub(crate) enum Reply {
         /// The reason.
         reason: String,
     },
-    /// Something broke; the server leaves.
+    /// The test failed; the server ends.
     Failed {
         /// The failure.
         reason: String,
@@ -80,7 +80,7 @@ pub(crate) enum Reply {
 
 /// The address of one side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Offer {
     /// A socket.
     Socket {
@@ -131,7 +131,7 @@ impl Hello {
         if self.version != VERSION {
             let theirs: String = self.program.chars().filter(|c| !c.is_control()).take(32).collect();
             return Err(Failure::new(format!(
-                "the other side speaks version {} of the test protocol (ferroce {theirs}), this side version {VERSION} \
+                "the other side uses version {} of the test protocol (ferroce {theirs}), this side version {VERSION} \
                  (ferroce {})",
                 self.version,
                 env!("CARGO_PKG_VERSION")
@@ -149,7 +149,7 @@ pub(crate) fn greet(control: &mut Control) -> Result<(), Failure> {
 }
 
 /// Client: requests a test.
-pub(crate) fn ask(control: &mut Control, params: &Params) -> Result<Offer, Failure> {
+pub(crate) fn request_test(control: &mut Control, params: &Params) -> Result<Offer, Failure> {
     control.send(&Request::Run { params: params.clone() })?;
     match receive(control)? {
         Reply::Ready { offer } => Ok(offer),
@@ -185,10 +185,10 @@ pub(crate) fn await_report(control: &mut Control) -> Result<Report, Failure> {
     }
 }
 
-/// Client: takes the answer to [`Request::Settle`].
-pub(crate) fn await_settled(control: &mut Control) -> Result<(), Failure> {
+/// Client: takes the answer to [`Request::Drain`].
+pub(crate) fn await_drained(control: &mut Control) -> Result<(), Failure> {
     match receive(control)? {
-        Reply::Settled => Ok(()),
+        Reply::Drained => Ok(()),
         other => Err(unexpected(&other)),
     }
 }
@@ -219,7 +219,7 @@ pub(crate) enum Pause {
 /// Server: receives the message with which the client interrupts the traffic.
 pub(crate) fn await_pause(control: &mut Control) -> Result<Pause, Failure> {
     match control.receive(None)? {
-        Request::Settle => Ok(Pause::Break),
+        Request::Drain => Ok(Pause::Break),
         Request::Stop => Ok(Pause::End),
         other => Err(out_of_order("client", &other)),
     }
@@ -248,7 +248,7 @@ fn unexpected(reply: &Reply) -> Failure {
 /// The failure for a message of `side` that is not valid at this point.
 pub(crate) fn out_of_order(side: &str, message: &impl Serialize) -> Failure {
     let message = serde_json::to_value(message).unwrap_or_default();
-    Failure::new(format!("the {side} sent {} out of order", message["say"]))
+    Failure::new(format!("the {side} sent {} out of order", message["type"]))
 }
 
 /// A peer's text, fit for a terminal.
@@ -265,7 +265,7 @@ mod tests {
 
     fn answer_with(lines: &str) -> Control {
         let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
-        theirs.write_all(lines.as_bytes()).expect("room");
+        theirs.write_all(lines.as_bytes()).expect("it is sent");
         // The peer stays open until our side closes, so that only its messages decide.
         std::thread::spawn(move || theirs.read_to_end(&mut Vec::new()));
         Control::over_pair(ours).expect("options")
@@ -276,7 +276,7 @@ mod tests {
         for request in [
             Request::Run { params: Params::defaults(Test::WriteBw) },
             Request::Go { offer: Offer::Socket { port: 7, nonce: u64::MAX } },
-            Request::Settle,
+            Request::Drain,
             Request::Stop,
             Request::Bye,
         ] {
@@ -300,9 +300,9 @@ mod tests {
             good.replace("\"size\"", "\"extra\":1,\"size\""),
             good.replace("\"size\":65536,", ""),
             good.replace("\"rc\"", "\"xrc\""),
-            r#"{"say":"dance"}"#.into(),
-            r#"{"say":"go","offer":{"by":"socket","port":65536,"nonce":0}}"#.into(),
-            r#"{"say":"go","offer":{"by":"pigeon"}}"#.into(),
+            r#"{"type":"dance"}"#.into(),
+            r#"{"type":"go","offer":{"kind":"socket","port":65536,"nonce":0}}"#.into(),
+            r#"{"type":"go","offer":{"kind":"pigeon"}}"#.into(),
             "[]".into(),
             "null".into(),
         ] {
@@ -327,10 +327,11 @@ mod tests {
     #[test]
     fn refusals_reach_the_user() {
         let params = Params::defaults(Test::SendLat);
-        let line = "{\"say\":\"refused\",\"reason\":\"not today\\u0007\"}\n";
-        let failure = ask(&mut answer_with(line), &params).expect_err("refused");
+        let line = "{\"type\":\"refused\",\"reason\":\"not today\\u0007\"}\n";
+        let failure = request_test(&mut answer_with(line), &params).expect_err("refused");
         assert_eq!(failure.what(), "the server refused: not today");
-        let failure = ask(&mut answer_with("{\"say\":\"started\"}\n"), &params).expect_err("out of order");
+        let failure =
+            request_test(&mut answer_with("{\"type\":\"started\"}\n"), &params).expect_err("out of order");
         assert!(failure.what().contains("out of order"));
     }
 }

@@ -18,12 +18,12 @@ pub(crate) struct Budget {
 pub(crate) enum Limit {
     /// After that many messages (round trips, for latency).
     Messages(u64),
-    /// After that time, but not before [`FEWEST`] messages.
+    /// After that time, but not before [`MIN_MESSAGES`] messages.
     Time(Duration),
 }
 
 /// Minimum for a meaningful median.
-pub(crate) const FEWEST: u64 = 5;
+pub(crate) const MIN_MESSAGES: u64 = 5;
 
 impl Limit {
     /// Whether enough was measured.
@@ -31,7 +31,7 @@ impl Limit {
     pub(crate) fn is_reached(self, messages: u64, elapsed: Duration) -> bool {
         match self {
             Limit::Messages(most) => messages >= most,
-            Limit::Time(longest) => messages >= FEWEST && elapsed >= longest,
+            Limit::Time(longest) => messages >= MIN_MESSAGES && elapsed >= longest,
         }
     }
 }

@@ -355,34 +355,34 @@ impl TestArgs {
     }
 
     /// Checks a client's parameters against the explicit options of this server.
-    pub(crate) fn agrees_with(&self, test: Test, asked: &Params) -> Result<(), String> {
-        if asked.test != test {
+    pub(crate) fn agrees_with(&self, test: Test, requested: &Params) -> Result<(), String> {
+        if requested.test != test {
             return Err(format!(
-                "the server was started for {}, the client asks for {}; start it with `ferroce perf {}`",
+                "the server was started for {}, the client requests {}; start it with `ferroce perf {}`",
                 test.name(),
-                asked.test.name(),
-                asked.test.name()
+                requested.test.name(),
+                requested.test.name()
             ));
         }
-        fn differs<T: PartialEq>(given: Option<T>, asked: T) -> bool {
-            given.is_some_and(|given| given != asked)
+        fn differs<T: PartialEq>(given: Option<T>, requested: T) -> bool {
+            given.is_some_and(|given| given != requested)
         }
         let wire = self.wire.given().map_err(|failure| failure.what().to_owned())?;
         for (option, differs) in [
-            ("--wire", !test.is_baseline() && differs(wire, asked.wire)),
-            ("-s", differs(self.size, asked.size)),
-            ("-q", differs(self.qps, asked.queue_pairs)),
-            ("-T", differs(self.threads, asked.threads)),
-            ("-t", differs(self.tx_depth, asked.tx_depth)),
-            ("-I", differs(self.inline, asked.inline)),
-            ("-e", self.events && !asked.events),
-            ("-b", self.bidirectional && !asked.bidirectional),
-            ("-l", differs(self.post_list, asked.post_list)),
-            ("-c", differs(self.transport, asked.transport)),
-            ("-m", self.mtu.is_some() && self.mtu != asked.mtu),
-            ("-Q", self.cq_moderation.is_some() && self.cq_moderation != asked.cq_moderation),
-            ("--like-perftest", self.like_perftest && !asked.like_perftest),
-            ("--gpu", self.gpu && !asked.gpu),
+            ("--wire", !test.is_baseline() && differs(wire, requested.wire)),
+            ("-s", differs(self.size, requested.size)),
+            ("-q", differs(self.qps, requested.queue_pairs)),
+            ("-T", differs(self.threads, requested.threads)),
+            ("-t", differs(self.tx_depth, requested.tx_depth)),
+            ("-I", differs(self.inline, requested.inline)),
+            ("-e", self.events && !requested.events),
+            ("-b", self.bidirectional && !requested.bidirectional),
+            ("-l", differs(self.post_list, requested.post_list)),
+            ("-c", differs(self.transport, requested.transport)),
+            ("-m", self.mtu.is_some() && self.mtu != requested.mtu),
+            ("-Q", self.cq_moderation.is_some() && self.cq_moderation != requested.cq_moderation),
+            ("--like-perftest", self.like_perftest && !requested.like_perftest),
+            ("--gpu", self.gpu && !requested.gpu),
         ] {
             if differs {
                 return Err(format!(
@@ -487,15 +487,15 @@ mod tests {
     #[test]
     fn a_server_refuses_what_it_was_not_started_for() {
         let (test, server) = parse("perf send-bw -q 2").expect("clap accepts it");
-        let asked = params("perf send-bw h -q 2 -s 64").expect("allowed");
-        assert_eq!(server.agrees_with(test, &asked), Ok(()));
+        let requested = params("perf send-bw h -q 2 -s 64").expect("allowed");
+        assert_eq!(server.agrees_with(test, &requested), Ok(()));
         let other = server.agrees_with(test, &params("perf send-bw h").expect("allowed"));
         assert!(other.expect_err("refused").contains("-q"));
         let other = server.agrees_with(test, &params("perf write-bw h").expect("allowed"));
         assert!(other.expect_err("refused").contains("ferroce perf write-bw"));
-        let asked = params("perf send-bw h -q 2 --wire iwarp").expect("allowed");
-        assert_eq!(server.agrees_with(test, &asked), Ok(()), "the server takes the client's wire");
+        let requested = params("perf send-bw h -q 2 --wire iwarp").expect("allowed");
+        assert_eq!(server.agrees_with(test, &requested), Ok(()), "the server takes the client's wire");
         let (test, server) = parse("perf send-bw --wire roce").expect("clap accepts it");
-        assert!(server.agrees_with(test, &asked).expect_err("refused").contains("--wire"));
+        assert!(server.agrees_with(test, &requested).expect_err("refused").contains("--wire"));
     }
 }

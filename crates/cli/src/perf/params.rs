@@ -266,7 +266,7 @@ impl Params {
             (self.post_list != 1, "a post list (-l)"),
             (self.tx_depth != 1, "a depth (-t)"),
             (self.cq_moderation.is_some(), "a number of messages per completion (-Q)"),
-            (self.bidirectional, "both directions at once (-b)"),
+            (self.bidirectional, "both directions (-b)"),
         ] {
             if wrong {
                 return Err(format!("{name} has one message in flight: {option} belongs to the -bw tests"));

@@ -19,15 +19,15 @@ pub(crate) fn serve(
     mut accept: impl FnMut(&Params) -> Result<(), String>,
 ) -> Result<(), Failure> {
     let mut refusal: Option<String> = None;
-    // The station of the last test. It lives until the client has received the report.
-    let mut station = None;
+    // The context of the last test. It lives until the client has received the report.
+    let mut context = None;
     loop {
         // If the client closes the channel after a refusal, the refusal is the reason.
         let request = control.receive(idle).map_err(|failure| match refusal.take() {
             Some(reason) => Failure::new(format!("refused the client: {reason}")),
             None => failure,
         })?;
-        drop(std::mem::take(&mut station));
+        drop(std::mem::take(&mut context));
         match request {
             Request::Run { params } => match params.check().and_then(|()| accept(&params)) {
                 Err(reason) => {
@@ -39,7 +39,7 @@ pub(crate) fn serve(
                     let (report, served) = serve_test(control, &params, local).inspect_err(|failure| {
                         let _ = control.send(&Reply::Failed { reason: failure.what().to_owned() });
                     })?;
-                    station = served;
+                    context = served;
                     control.send(&Reply::Report(report))?;
                 }
             },
@@ -56,14 +56,14 @@ fn serve_test(
     control: &mut Control,
     params: &Params,
     local: &rdma::Local,
-) -> Result<(Report, Option<rdma::Station>), Failure> {
+) -> Result<(Report, Option<rdma::TestContext>), Failure> {
     local.prepare(params)?;
     let _pinned = local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
     let report = match params.test.operation() {
         Operation::Tcp => tcp::serve(control, params, local.single_core),
         Operation::Udp if params.test == Test::UdpBw => udp_stream::serve(control, params, local.single_core),
         Operation::Udp => udp::serve(control, params, local.single_core),
-        _ => return rdma::serve(control, params, local).map(|(report, station)| (report, Some(station))),
+        _ => return rdma::serve(control, params, local).map(|(report, context)| (report, Some(context))),
     }?;
     Ok((report, None))
 }

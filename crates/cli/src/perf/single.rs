@@ -45,7 +45,7 @@ fn run_client(test: Test, args: &TestArgs, params: &Params, host: &str) -> Resul
     let local = Local::new(None, args.gid_index);
     let lines = if params.threads > 1 {
         local.prepare(params)?;
-        let others = (1..params.threads).map(|_| local.beside()).collect::<Result<Vec<_>, _>>()?;
+        let others = (1..params.threads).map(|_| local.for_thread()).collect::<Result<Vec<_>, _>>()?;
         let threads = std::thread::scope(|scope| {
             // The server accepts the other threads once the first has sent their number.
             let others: Vec<_> = others
@@ -159,12 +159,13 @@ fn run_server(test: Test, args: &TestArgs) -> Result<(), Failure> {
     let mut served: Vec<Params> = Vec::new();
     std::thread::scope(|scope| {
         let mut listener = Some(listener);
-        server::serve(&mut control, &local, server::IDLE, |asked| {
-            args.agrees_with(test, asked)?;
-            served.push(asked.clone());
-            if let Some(listener) = listener.take().filter(|_| asked.threads > 1) {
-                local.prepare(asked).map_err(|failure| failure.what().to_owned())?;
-                let others = (1..asked.threads).map(|_| local.beside()).collect::<Result<Vec<_>, _>>();
+        server::serve(&mut control, &local, server::IDLE, |requested| {
+            args.agrees_with(test, requested)?;
+            served.push(requested.clone());
+            if let Some(listener) = listener.take().filter(|_| requested.threads > 1) {
+                local.prepare(requested).map_err(|failure| failure.what().to_owned())?;
+                let others =
+                    (1..requested.threads).map(|_| local.for_thread()).collect::<Result<Vec<_>, _>>();
                 let others = others.map_err(|failure| failure.what().to_owned())?;
                 scope.spawn(move || serve_others(scope, test, args, &listener, others));
             }
@@ -193,7 +194,7 @@ fn serve_others<'scope>(
         };
         scope.spawn(move || {
             let mut control = control;
-            let agrees = |asked: &Params| args.agrees_with(test, asked);
+            let agrees = |requested: &Params| args.agrees_with(test, requested);
             if let Err(failure) = server::serve(&mut control, &local, server::IDLE, agrees) {
                 eprintln!("ferroce perf: {}.", failure.what());
             }
@@ -219,7 +220,7 @@ fn await_client(listener: &TcpListener, most: Option<Duration>) -> Result<Contro
                 eprintln!("ferroce perf: client {from} connected.");
                 return Ok(control);
             }
-            Err(failure) => eprintln!("ferroce perf: not served {from}: {}.", failure.what()),
+            Err(failure) => eprintln!("ferroce perf: refused {from}: {}.", failure.what()),
         }
     }
 }

@@ -150,7 +150,7 @@ mod tests {
         let better = headline.better;
         let page = html(&results);
         let verdict = format!(
-            " ×, {better}: too noisy to tell</span><br><span class=\"soft\">the samples &lt; differ</span>"
+            " ×, {better}: too noisy to decide</span><br><span class=\"soft\">the samples &lt; differ</span>"
         );
         assert!(page.contains(&verdict), "{page}");
         assert_eq!(

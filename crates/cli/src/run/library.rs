@@ -76,7 +76,7 @@ impl Libraries {
 /// The folder of this command, links resolved: `~/bin/ferroce` may be a link into a source tree.
 pub(crate) fn own_folder() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize());
-    let own = own.map_err(|error| Failure::io("cannot find out where this command lies", error))?;
+    let own = own.map_err(|error| Failure::io("cannot locate this command", error))?;
     Ok(own.parent().unwrap_or(Path::new("/")).to_path_buf())
 }
 

@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
     /// Write an HTML page of what happened: packets, messages, and the posts and completions of the program on the same time axis.
-    /// Packets then travel over UDP, also on this host. x.pcapng and x.operations.jsonl beside x.html keep what was recorded.
+    /// Packets then travel over UDP, also on this host. The records stay in x.pcapng and x.operations.jsonl next to x.html.
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// With --timeline: record no packets, so that traffic on this host stays in shared memory and shows as operations.
@@ -78,11 +78,11 @@ pub(crate) struct Args {
     addr: Vec<IpAddr>,
     #[command(flatten)]
     wire: WireArg,
-    /// How packets of RoCE travel.
+    /// Path of RoCE packets.
     #[arg(long, value_name = "LINK", default_value = "auto")]
     link: LinkChoice,
     /// Congestion control, with parameters: dcqcn-paper, dcqcn-nic, timely, swift, dctcp, powertcp-delay, irn, cubic, vegas …
-    /// [default: a window that losses halve].
+    /// [default: a congestion window that is halved on loss].
     #[arg(long, value_name = "NAME,PARAM=VALUE", value_parser = parse_congestion)]
     cc: Option<String>,
     /// Show the device's files by LD_PRELOAD instead of a mount namespace.
@@ -99,7 +99,7 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// How packets travel.
+/// Path of RoCE packets.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LinkChoice {
     /// Shared memory to programs of this user on this host, udp to all others.
@@ -110,7 +110,7 @@ enum LinkChoice {
 
 const EXAMPLES: &str = "\
 The program finds an RDMA device called ferroce0. It needs no rebuild, no hardware, no kernel module and no root:
-ferroce's libibverbs takes the place of the system's, and of a copy that the program brings along, in the program and in all
+ferroce's libibverbs replaces the system's, and any copy that is bundled with the program, in the program and in all
 that it starts.
 
 Examples:
@@ -126,7 +126,7 @@ Examples:
   ferroce run --explain=strict -- ./my_program           and does it leave the buffers of its requests alone?
 
 The exit status is the program's: 128 + n if signal n ended it, 127 if it (or the library) was not found, 126 if it could
-not be started. `ferroce doctor` says what works on this machine, `ferroce doctor -- COMMAND` whether a program would use
+not be started. `ferroce doctor` shows what works on this machine, `ferroce doctor -- COMMAND` whether a program would use
 ferroce. A setuid program ignores LD_LIBRARY_PATH and LD_PRELOAD, or runs without its rights; run a copy without that bit.";
 
 /// What `--strict=` takes.
@@ -172,10 +172,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         _ => None,
     };
 
-    let stage = Stage::set(args.no_namespace, &Files { sys: &sys, libraries: &libraries })?;
+    let program_files =
+        ProgramFiles::prepare(args.no_namespace, &Files { sys: &sys, libraries: &libraries })?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
-    stage.apply_to(&mut command, &args.preload);
+    program_files.apply_to(&mut command, &args.preload);
     command.envs(faults.map(|value| (FAULTS_VARIABLE, value)));
     if !args.addr.is_empty() {
         let list: Vec<String> = args.addr.iter().map(IpAddr::to_string).collect();
@@ -194,8 +195,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     timeline.iter().for_each(|timeline| timeline.apply_to(&mut command));
 
     // Replace this process by the program, unless there is work at the end.
-    if recording.is_none() && timeline.is_none() && reports.is_none() && stage.shown.is_none() {
-        return Err(program::become_it(command));
+    if recording.is_none() && timeline.is_none() && reports.is_none() && program_files.shown.is_none() {
+        return Err(program::exec(command));
     }
     let code = program::exit_code(program::run_to_end(command)?);
     if let Some((folder, explain)) = reports {
@@ -238,7 +239,7 @@ fn require_program(name: &OsStr) -> Result<(), Failure> {
 }
 
 /// The libraries and files that the program gets.
-struct Stage {
+struct ProgramFiles {
     /// The folder in which the loader finds the libraries by their right names.
     folder: PathBuf,
     /// What the loader preloads.
@@ -247,14 +248,14 @@ struct Stage {
     shown: Option<PrivateFolder>,
 }
 
-impl Stage {
-    fn set(no_namespace: bool, files: &Files<'_>) -> Result<Stage, Failure> {
+impl ProgramFiles {
+    fn prepare(no_namespace: bool, files: &Files<'_>) -> Result<ProgramFiles, Failure> {
         let why = match no_namespace {
             true => None,
             false => match namespace::enter(files) {
                 Ok(folder) => {
                     let preload = files.libraries.preload(&folder, false);
-                    return Ok(Stage { folder, preload, shown: None });
+                    return Ok(ProgramFiles { folder, preload, shown: None });
                 }
                 Err(refused) => Some(refused),
             },
@@ -272,7 +273,7 @@ impl Stage {
             Failure::io(format!("cannot write to {}", shown.path().display()), error).exit_with(CANNOT_RUN)
         })?;
         let preload = files.libraries.preload(&folder, true);
-        Ok(Stage { folder, preload, shown: Some(shown) })
+        Ok(ProgramFiles { folder, preload, shown: Some(shown) })
     }
 
     /// Sets the variables of the program. `preload` are libraries to load before ours.

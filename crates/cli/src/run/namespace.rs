@@ -48,13 +48,13 @@ pub(crate) fn enter(files: &Files<'_>) -> Result<PathBuf, Refused> {
     if unshare(libc::CLONE_NEWNS).is_ok() {
         return mount_files(files);
     }
-    rehearse(|| enter_as_user(files).map(drop))?;
+    run_in_child(|| enter_as_user(files).map(drop))?;
     enter_as_user(files)
 }
 
 /// Whether [`enter`] would work, tried in a child that then ends.
 pub(crate) fn try_out(files: &Files<'_>) -> Result<(), Refused> {
-    rehearse(|| match unshare(libc::CLONE_NEWNS) {
+    run_in_child(|| match unshare(libc::CLONE_NEWNS) {
         Ok(()) => mount_files(files).map(drop),
         Err(_) => enter_as_user(files).map(drop),
     })
@@ -178,7 +178,7 @@ fn unshare(flags: libc::c_int) -> io::Result<()> {
 }
 
 /// Runs `what` in a child and returns its result, which comes through a pipe.
-fn rehearse(what: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
+fn run_in_child(what: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
     let (mut reader, mut writer) = io::pipe().map_err(refused("a pipe"))?;
     // SAFETY: this process has one thread, so the child has all of its memory in a consistent state.
     match unsafe { libc::fork() } {
@@ -202,7 +202,7 @@ fn rehearse(what: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
     }
 }
 
-/// What the child of [`rehearse`] writes on success.
+/// What the child of [`run_in_child`] writes on success.
 const DONE: &str = "done";
 
 fn received(result: String) -> Result<(), Refused> {

@@ -192,7 +192,7 @@ mod tests {
         SysTree::of(Wire::Roce, &gids, false).make_in(&folder).expect("files of ours");
         assert!(
             !folder.join(INFINIBAND).join(DEVICE).join("device/net").exists(),
-            "nobody is led to a librdmacm that cannot work"
+            "a librdmacm that cannot work is not offered"
         );
         std::fs::remove_dir_all(&folder).expect("our own folder");
 

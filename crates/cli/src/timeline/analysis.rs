@@ -255,7 +255,7 @@ impl Connection {
         let headers = &packet.headers;
         let is_negative = headers.aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));
         for (is_true, note) in [
-            (is_negative || headers.bth.opcode == Opcode::CNP, Notes::COMPLAINT),
+            (is_negative || headers.bth.opcode == Opcode::CNP, Notes::NAK_OR_CNP),
             (packet.ecn == CONGESTION_EXPERIENCED, Notes::MARKED),
             (packet.icrc == IcrcState::Wrong, Notes::BAD_ICRC),
         ] {

@@ -41,7 +41,7 @@ impl Notes {
     /// The file has it more often as received than as sent.
     pub(super) const DUPLICATED: Notes = Notes(1 << 8);
     /// A NAK, an RNR NAK or a CNP.
-    pub(super) const COMPLAINT: Notes = Notes(1 << 9);
+    pub(super) const NAK_OR_CNP: Notes = Notes(1 << 9);
 
     /// Adds one.
     pub(super) fn add(&mut self, note: Notes) {
@@ -366,12 +366,12 @@ impl Requester {
         match syndrome {
             Some(Syndrome::RnrNak { .. }) => {
                 self.counts.rnr_naks += 1;
-                finding.notes.add(Notes::COMPLAINT);
+                finding.notes.add(Notes::NAK_OR_CNP);
                 concerned.into_iter().for_each(|message| message.rnr_naks += 1);
             }
             Some(Syndrome::Nak(code)) => {
                 self.counts.naks[code as usize] += 1;
-                finding.notes.add(Notes::COMPLAINT);
+                finding.notes.add(Notes::NAK_OR_CNP);
                 if code == NakCode::PsnSequence {
                     self.resent_from = Some(psn);
                 } else if concerned.is_some()

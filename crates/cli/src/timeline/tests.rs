@@ -220,7 +220,7 @@ fn every_operation_becomes_a_message() {
     assert!(requests.rtt.is_some_and(|rtt| rtt.p50_ns >= LATENCY_NS), "{:?}", requests.rtt);
     let page = page::html(&analysis, &report);
     assert_eq!(page.matches("data-p=").count(), packets.len());
-    for words in ["Fetch and add: adds 0x5", "RDMA READ request: asks for 2500 B", "Immediate data 0x1234"] {
+    for words in ["Fetch and add: adds 0x5", "RDMA READ request for 2500 B", "Immediate data 0x1234"] {
         assert!(page.contains(words), "{words}");
     }
 }
@@ -426,7 +426,7 @@ fn a_gso_run_is_split_into_its_packets() {
 }
 
 #[test]
-fn the_page_shows_no_more_than_it_should_and_says_so() {
+fn the_page_keeps_its_limit_and_reports_it() {
     let pair = Pair::rc(Mtu::B1024);
     let packets = record(&pair);
     for n in 0..300 {
@@ -464,7 +464,7 @@ fn the_page_stands_alone() {
 }
 
 #[test]
-fn every_cut_and_every_damaged_byte_ends_well() {
+fn truncated_and_damaged_files_are_handled() {
     let all = mixed_traffic();
     let packets = &all[..6];
     for file in [pcapng(&frames(packets), ETHERNET, false, 120), pcap(&frames(packets), ETHERNET, true, true)]
@@ -486,7 +486,7 @@ fn every_cut_and_every_damaged_byte_ends_well() {
 }
 
 #[test]
-fn random_bytes_behind_a_valid_header_end_well() {
+fn random_bytes_behind_a_valid_header_are_handled() {
     let mut state = 0x1234_5678_u64;
     let mut random = || {
         state ^= state << 13;

@@ -85,7 +85,7 @@ fn of_headers(item: &Item) -> String {
         }
         Operation::ReadRequest => match headers.reth {
             Some(reth) => format!(
-                "RDMA READ request: asks for {} at address {:#x} with R_Key {:#x}.",
+                "RDMA READ request for {} at address {:#x} with R_Key {:#x}.",
                 format_size(reth.len.into()),
                 reth.addr,
                 reth.rkey.0
@@ -208,7 +208,7 @@ fn nak_meaning(code: NakCode) -> &'static str {
 fn of_flags(text: &mut String, item: &Item) {
     let bth = &item.headers.bth;
     if bth.ack_req && bth.opcode.operation.is_request() {
-        text.push_str(" It asks for an acknowledgement.");
+        text.push_str(" It requests an acknowledgement.");
     }
     if bth.solicited {
         text.push_str(" Solicited event.");
@@ -274,7 +274,7 @@ pub(super) fn of_cm(message: &CmMessage) -> String {
         ),
         CmMessage::Rtu(_) => format!("{name}: the connection is ready to use."),
         CmMessage::Rej(m) => format!("{name}: refuses the connection, reason {}.", m.reason),
-        CmMessage::Mra(_) => format!("{name}: asks for more time."),
+        CmMessage::Mra(_) => format!("{name}: requests more time."),
         CmMessage::Dreq(_) => format!("{name}: closes the connection."),
         CmMessage::Drep(_) => format!("{name}: confirms that the connection is closed."),
         _ => format!("{name}: a message of the connection manager."),

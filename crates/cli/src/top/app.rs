@@ -153,7 +153,7 @@ impl App {
             KeyCode::Char('r') => self.reverse(),
             KeyCode::Enter => return self.enter(),
             KeyCode::Esc | KeyCode::Backspace => self.leave(),
-            _ => self.walk(key.code),
+            _ => self.move_selection(key.code),
         }
         Action::None
     }
@@ -218,7 +218,7 @@ impl App {
         self.arrange();
     }
 
-    fn walk(&mut self, code: KeyCode) {
+    fn move_selection(&mut self, code: KeyCode) {
         let page = self.page.max(1);
         let step = |at: usize| match code {
             KeyCode::Up | KeyCode::Char('k') => at.saturating_sub(1),

@@ -1,4 +1,4 @@
-//! How the application looks on a screen of any size, and as plain text.
+//! Draws the application on a screen of any size, and as plain text.
 
 use super::app::{App, Open};
 use super::sample::{Device, QpRates, Sample};
@@ -309,14 +309,14 @@ fn detail(open: &mut Open, colours: bool, area: Rect, buffer: &mut Buffer) {
     );
     let mut lines = vec![Line::styled(title, Style::new().add_modifier(Modifier::BOLD))];
     if !open.is_there {
-        let gone = format!("It is gone: this is what it last reported, at {}.", open.last.at);
+        let gone = format!("It is gone; this is its last report, at {}.", open.last.at);
         lines.push(Line::styled(gone, style_of(Tone::Bad, colours)));
     }
     lines.extend(facts(device, qp, rates, area.width, colours));
     let none = Vec::new();
     let events = snapshot.objects.history.as_ref().unwrap_or(&none);
     let title = match (&snapshot.objects.history, snapshot.now_ns) {
-        (None, 0) => "Its process is of a version that keeps no events.".to_owned(),
+        (None, 0) => "The version of its process stores no events.".to_owned(),
         (None, _) => "Requesting its events …".to_owned(),
         (Some(_), _) => {
             format!("Last {}, the newest first:", counted(events.len() as u64, "event", "events"))

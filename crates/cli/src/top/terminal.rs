@@ -75,7 +75,7 @@ impl SampleThread {
             }
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => {
-                Err(Failure::new("the thread that asks the processes has ended"))
+                Err(Failure::new("the thread that queries the processes has ended"))
             }
         }
     }

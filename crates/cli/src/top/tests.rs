@@ -203,10 +203,7 @@ fn a_process_may_vanish_while_it_is_watched() {
     app.update(sample(&mut sampler, 3, rest()));
     assert_eq!(app.history_of(), Some(open));
     let shown = screen(&mut app, 100, 30);
-    assert!(
-        shown.contains("It is gone: this is what it last reported, at 2026-11-18 12:00:02 UTC."),
-        "{shown}"
-    );
+    assert!(shown.contains("It is gone; this is its last report, at 2026-11-18 12:00:02 UTC."), "{shown}");
     assert!(shown.contains("packet retransmitted ×37"), "{shown}");
     press(&mut app, &[KeyCode::Esc]);
     assert_eq!((app.rows.len(), app.selected), (1, 0));

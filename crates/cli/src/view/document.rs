@@ -2,22 +2,22 @@
 //! text of other processes printable. A document is bounded: the page shows a limited number of rows, and reports that.
 
 use super::topology::topology;
-use super::watch::Seen;
+use super::watch::Observed;
 use crate::counters::printable;
 use crate::top::sample::{Device, QpId};
 use crate::top::tables::{Order, Row, RowId, Tab, Tone, facts, tone_of};
 use serde_json::{Value, json};
 
 /// Rows that a page shows at a time.
-pub(super) const MOST_ROWS: usize = 200;
+pub(super) const MAX_ROWS: usize = 200;
 /// Lines of the plot of processes.
-const MOST_LINES: usize = 8;
+const MAX_LINES: usize = 8;
 /// Longest filter.
 const FILTER_LEN: usize = 64;
 
 /// The request of a page. Invalid parameters have their defaults.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Wish {
+pub(super) struct PageRequest {
     tab: usize,
     order: Option<Order>,
     filter: String,
@@ -25,13 +25,13 @@ pub(super) struct Wish {
     pub(super) qp: Option<QpId>,
 }
 
-impl Wish {
+impl PageRequest {
     /// Reads the parameters of a request.
-    pub(super) fn of(parameter: impl Fn(&str) -> Option<String>) -> Wish {
+    pub(super) fn of(parameter: impl Fn(&str) -> Option<String>) -> PageRequest {
         let number = |name: &str| parameter(name).and_then(|text| text.parse::<usize>().ok());
         let tab = number("tab").filter(|tab| *tab < Tab::ALL.len()).unwrap_or(0);
         let column = number("sort").filter(|column| *column < Tab::ALL[tab].columns().len());
-        Wish {
+        PageRequest {
             tab,
             order: column.map(|column| Order { column, descends: number("down") == Some(1) }),
             filter: parameter("filter").unwrap_or_default().chars().take(FILTER_LEN).collect(),
@@ -68,7 +68,7 @@ pub(super) fn class_of(tone: Tone) -> &'static str {
 }
 
 /// The whole document.
-pub(super) fn document(seen: &Seen, wish: &Wish) -> Value {
+pub(super) fn document(seen: &Observed, request: &PageRequest) -> Value {
     let sample = &seen.sample;
     let is_alive = |pid: &u32| {
         sample
@@ -76,25 +76,25 @@ pub(super) fn document(seen: &Seen, wish: &Wish) -> Value {
             .iter()
             .any(|device| device.snapshot.pid == *pid && seen.gone_for(device.id()).is_none())
     };
-    let watched = wish.qp.map(|qp| qp.pid).or(wish.pid).filter(is_alive);
+    let watched = request.qp.map(|qp| qp.pid).or(request.pid).filter(is_alive);
     let captures = watched.map(super::captures_of).unwrap_or_default();
     json!({
         "at": sample.at,
         "unanswered": sample.unanswered.iter().map(|why| printable(why)).collect::<Vec<_>>(),
         "gone": seen.gone.len(),
         "tabs": Tab::ALL.map(Tab::title),
-        "table": table(seen, wish),
+        "table": table(seen, request),
         "rates": rates(&sample.devices),
         "topology": topology(seen),
-        "open": wish.qp.and_then(|id| open(seen, id)),
+        "open": request.qp.and_then(|id| open(seen, id)),
         "captures": captures.iter().map(|path| printable(&path.display().to_string())).collect::<Vec<_>>(),
     })
 }
 
-fn table(seen: &Seen, wish: &Wish) -> Value {
-    let tab = Tab::ALL[wish.tab];
-    let order = wish.order.unwrap_or_else(|| tab.first_order());
-    let (rows, all) = tab.arranged(&seen.sample, &wish.filter, wish.pid, order);
+fn table(seen: &Observed, request: &PageRequest) -> Value {
+    let tab = Tab::ALL[request.tab];
+    let order = request.order.unwrap_or_else(|| tab.first_order());
+    let (rows, all) = tab.arranged(&seen.sample, &request.filter, request.pid, order);
     let matching = rows.len();
     let row = |row: &Row| {
         let cells = row.cells.iter().map(|cell| json!([cell.text, class_of(cell.tone)]));
@@ -104,8 +104,8 @@ fn table(seen: &Seen, wish: &Wish) -> Value {
     };
     let columns = tab.columns().iter().map(|column| json!([column.title, column.is_number]));
     json!({
-        "tab": wish.tab, "columns": columns.collect::<Vec<_>>(), "sort": order.column, "down": order.descends,
-        "rows": rows.iter().take(MOST_ROWS).map(row).collect::<Vec<_>>(), "matching": matching, "all": all,
+        "tab": request.tab, "columns": columns.collect::<Vec<_>>(), "sort": order.column, "down": order.descends,
+        "rows": rows.iter().take(MAX_ROWS).map(row).collect::<Vec<_>>(), "matching": matching, "all": all,
         "nothing": if all > 0 { "No row matches." } else { tab.nothing(&seen.sample) },
     })
 }
@@ -125,12 +125,12 @@ fn rates(devices: &[Device]) -> Value {
         "tx": sum(&|device| device.rates.tx_bytes), "rx": sum(&|device| device.rates.rx_bytes),
         "resent": sum(&resent), "drops": sum(&|device| device.rates.drops),
         "qps": devices.iter().map(Device::qp_count).sum::<u64>(), "processes": devices.len(),
-        "busiest": busiest.iter().take(MOST_LINES).map(line).collect::<Vec<_>>(),
+        "busiest": busiest.iter().take(MAX_LINES).map(line).collect::<Vec<_>>(),
     })
 }
 
 /// A queue pair with its counters, rates and events, the newest first.
-fn open(seen: &Seen, id: QpId) -> Option<Value> {
+fn open(seen: &Observed, id: QpId) -> Option<Value> {
     let (device, qp, rates) = seen.sample.find(id)?;
     let snapshot = &device.snapshot;
     let events = snapshot.objects.history.iter().flatten().rev().map(|event| {

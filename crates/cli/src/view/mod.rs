@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::http::{self, Answer, Request};
 use crate::signals::Blocked;
 use crate::{page, timeline};
-use document::Wish;
+use document::PageRequest;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ const TIMELINE_HEADERS: &str = "Content-Security-Policy: default-src 'none'; sty
      base-uri 'none'; form-action 'none'; frame-ancestors 'self'\r\n\
      Referrer-Policy: no-referrer\r\nX-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n";
 /// Captures longer than this are for `ferroce timeline`, which has a progress bar.
-const MOST_CAPTURED: u64 = 64 << 20;
+const MAX_CAPTURE_LEN: u64 = 64 << 20;
 
 /// Options of `ferroce view`.
 #[derive(clap::Parser)]
@@ -71,7 +71,7 @@ Examples:
 The page shows all ferroce processes of your user in this network namespace: queue pairs with state, peer, rates and
 retries, drops by reason, completion queues, memory and connections, with plots over time and the topology. Click a queue
 pair for its last hundred events. A process that runs under `ferroce run --capture x.pcapng` or `--timeline x.html` also has its
-packet timeline, live. A process pays nothing while no page asks.
+packet timeline, live. A process does no extra work while no page is open.
 
 The address holds a random token. Anyone with the address can read the page; keep it private.";
 
@@ -138,10 +138,10 @@ impl Site {
     }
 
     fn data(&self, request: &Request) -> serde_json::Value {
-        let wish = Wish::of(|name| request.parameter(name));
+        let request = PageRequest::of(|name| request.parameter(name));
         let mut watch = self.watch();
-        let seen = watch.look(wish.qp);
-        document::document(&seen, &wish)
+        let seen = watch.observe(request.qp);
+        document::document(&seen, &request)
     }
 
     /// The packets that a watched process has recorded so far.
@@ -153,8 +153,8 @@ impl Site {
         let body = if files.is_empty() {
             Err("This process records no packets. Start it with `ferroce run --capture x.pcapng -- PROGRAM`."
                 .to_owned())
-        } else if bytes > MOST_CAPTURED {
-            let mib = MOST_CAPTURED >> 20;
+        } else if bytes > MAX_CAPTURE_LEN {
+            let mib = MAX_CAPTURE_LEN >> 20;
             Err(format!(
                 "The capture has {} MiB, and the live page reads up to {mib} MiB. Use `ferroce timeline`.",
                 bytes >> 20

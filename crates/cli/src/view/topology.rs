@@ -1,7 +1,7 @@
 //! Which processes and hosts the queue pairs connect.
 
 use super::document::{class_of, name_of};
-use super::watch::Seen;
+use super::watch::Observed;
 use crate::counters::printable;
 use crate::top::sample::{QpId, peer_of};
 use crate::top::tables::tone_of;
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
 /// Processes and hosts that are drawn.
-pub(super) const MOST_NODES: usize = 24;
+pub(super) const MAX_NODES: usize = 24;
 /// Queue pairs of a link that are drawn one by one.
-const MOST_LINES: usize = 8;
+const MAX_LINES: usize = 8;
 
 /// A process or another host.
 #[derive(Serialize)]
@@ -41,7 +41,7 @@ struct Link {
 }
 
 /// The nodes and links as the page draws them.
-pub(super) fn topology(seen: &Seen) -> Value {
+pub(super) fn topology(seen: &Observed) -> Value {
     let devices = &seen.sample.devices;
     let mut nodes: Vec<Node> = devices
         .iter()
@@ -88,7 +88,7 @@ pub(super) fn topology(seen: &Seen) -> Value {
             nodes[other].bytes += bytes;
             if local.is_none_or(|(_, peer)| qp.qpn <= peer.qpn) {
                 link.count += 1;
-                if link.lines.len() < MOST_LINES {
+                if link.lines.len() < MAX_LINES {
                     let id = QpId { pid: device.snapshot.pid, slot: device.snapshot.slot, qpn: qp.qpn };
                     link.lines.push((name_of(id), class_of(tone_of(&qp.state))));
                 }
@@ -102,7 +102,7 @@ pub(super) fn topology(seen: &Seen) -> Value {
 fn drawn(nodes: Vec<Node>, links: BTreeMap<(usize, usize), Link>) -> Value {
     let mut order: Vec<usize> = (0..nodes.len()).collect();
     order.sort_by(|one, other| nodes[*other].bytes.total_cmp(&nodes[*one].bytes).then(one.cmp(other)));
-    order.truncate(MOST_NODES);
+    order.truncate(MAX_NODES);
     // Nodes keep their positions while their rates change.
     order.sort_unstable();
     let position: HashMap<usize, usize> = order.iter().enumerate().map(|(new, old)| (*old, new)).collect();

@@ -4,7 +4,7 @@
   const INTERVAL_MS = 1000, KEPT = 300, TABLE_ROWS = 60, HEIGHT = 220;
   const at = id => document.getElementById(id);
   const SVG = document.querySelector('svg').namespaceURI;
-  const wish = new URLSearchParams(location.hash.slice(1));
+  const query = new URLSearchParams(location.hash.slice(1));
   let paused = false, timer = null, asking = false, again = false, openBefore = null;
 
   // ---- elements
@@ -36,9 +36,9 @@
   // ---- the user's choices: kept in the address, so that reloading shows the same
   const want = changes => {
     for (const [key, value] of Object.entries(changes)) {
-      if (value === null || value === '') wish.delete(key); else wish.set(key, value);
+      if (value === null || value === '') query.delete(key); else query.set(key, value);
     }
-    history.replaceState(null, '', '#' + wish);
+    history.replaceState(null, '', '#' + query);
     ask();
   };
 
@@ -135,22 +135,22 @@
     const filtered = table.matching < table.all ? ` of ${table.all}` : '';
     setText(at('count'), shown === 0 ? table.nothing : shown < table.matching
       ? `The first ${shown} rows of ${table.matching}${filtered}: sort or filter to see others.` : `${shown}${filtered} rows.`);
-    at('all').hidden = !wish.has('pid');
-    setText(at('all'), `Show all processes, not only ${wish.get('pid')}`);
+    at('all').hidden = !query.has('pid');
+    setText(at('all'), `Show all processes, not only ${query.get('pid')}`);
   };
 
   // ---- one queue pair
-  const lane = what => what.replace(/[\d:,(].*/s, '').trim();
+  const kindOf = what => what.replace(/[\d:,(].*/s, '').trim();
   const showEvents = events => {
     const figure = at('timeline'), svg = figure.querySelector('svg');
-    const lanes = [...new Set(events.map(event => lane(event.what)))].slice(0, 8);
+    const kinds = [...new Set(events.map(event => kindOf(event.what)))].slice(0, 8);
     const width = Math.max(280, figure.clientWidth), left = Math.min(190, width * .45), right = width - 12, row = 22;
     const oldest = Math.max(1e-3, ...events.map(event => event.ago_s));
     // Logarithmic: the last second is as wide as the hour before.
     const x = ago => right - Math.log1p(ago * 1e3) / Math.log1p(oldest * 1e3) * (right - left);
-    const y = what => 16 + row * Math.max(0, lanes.indexOf(lane(what)));
-    const height = 16 + row * Math.max(1, lanes.length) + 18;
-    const parts = lanes.flatMap(name => [draw('line', { class: 'grid', x1: left, x2: right, y1: y(name), y2: y(name) }),
+    const y = what => 16 + row * Math.max(0, kinds.indexOf(kindOf(what)));
+    const height = 16 + row * Math.max(1, kinds.length) + 18;
+    const parts = kinds.flatMap(name => [draw('line', { class: 'grid', x1: left, x2: right, y1: y(name), y2: y(name) }),
       draw('text', { x: 0, y: y(name) + 4 }, name.length > left / 8 ? name.slice(0, left / 8 - 1) + '…' : name)]);
     for (const event of events) {
       const tone = /fail|timeout|drop|refus|ERR/i.test(event.what) ? 'failed' : /retrans|NAK|RNR/.test(event.what) ? 'warning' : 'reached';
@@ -163,13 +163,13 @@
     setText(figure.querySelector('figcaption'), 'Time is logarithmic. A larger dot is an event that repeated.');
   };
   const showDetail = (open, now) => {
-    const isWanted = wish.has('qp');
+    const isWanted = query.has('qp');
     const section = at('detail');
-    if (isWanted && !open && openBefore?.qp === wish.get('qp')) open = { ...openBefore, gone: true };
+    if (isWanted && !open && openBefore?.qp === query.get('qp')) open = { ...openBefore, gone: true };
     section.hidden = !isWanted;
     if (!isWanted) { openBefore = null; return; }
     at('detail-gone').hidden = !!open && !open.gone;
-    setText(at('detail-gone'), open ? 'It is gone: this is what it last reported.' : 'There is no such queue pair any more.');
+    setText(at('detail-gone'), open ? 'It is gone; this is its last report.' : 'There is no such queue pair any more.');
     if (!open) { setText(at('detail-title'), 'Queue pair'); return; }
     if (openBefore?.qp !== open.qp) {
       series.delete('qp-rates'); series.delete('qp-resent');
@@ -182,7 +182,7 @@
     remember('qp-resent', 'retransmitted', open.rates.retransmitted, now);
     plot('qp-rates', 'Bytes per second. One-sided operations in the memory of a local peer have no packets: they are the row direct above.');
     plot('qp-resent', 'Packets per second; 0 is best.');
-    setText(at('events-title'), open.keeps_events ? `Last ${open.events.length} events, the newest first` : 'Its process is of a version that keeps no events');
+    setText(at('events-title'), open.keeps_events ? `Last ${open.events.length} events, the newest first` : 'The version of its process stores no events');
     showEvents(open.events);
     replace(at('events').querySelector('tbody'), open.events.map(event => make('tr', {},
       make('td', {}, event.ago_s.toFixed(3)), make('td', {}, String(event.count)), make('td', {}, event.what))));
@@ -191,7 +191,7 @@
   // ---- the packet timeline of a process that records
   let framed = null, framedAt = 0;
   const showPackets = data => {
-    const pid = wish.get('qp')?.split('.')[0] ?? wish.get('pid');
+    const pid = query.get('qp')?.split('.')[0] ?? query.get('pid');
     const isThere = data.captures.length > 0 && !!pid;
     at('packets').hidden = !isThere;
     if (!isThere) { if (framed) at('frame').removeAttribute('src'); framed = null; return; }
@@ -275,7 +275,7 @@
     clearTimeout(timer);
     asking = true;
     try {
-      const answer = await fetch('data?' + wish, { cache: 'no-store' });
+      const answer = await fetch('data?' + query, { cache: 'no-store' });
       if (!answer.ok) throw new Error(`status ${answer.status}`);
       render(await answer.json());
     } catch (error) {
@@ -284,7 +284,7 @@
     asking = false;
     if (again) { again = false; ask(); } else if (!paused && !document.hidden) timer = setTimeout(ask, INTERVAL_MS);
   };
-  at('filter').value = wish.get('filter') ?? '';
+  at('filter').value = query.get('filter') ?? '';
   at('filter').addEventListener('input', event => want({ filter: event.target.value }));
   at('all').addEventListener('click', () => want({ pid: null }));
   at('close').addEventListener('click', () => want({ qp: null }));

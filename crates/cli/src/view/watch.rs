@@ -6,11 +6,11 @@ use ferroce_nic::inspect;
 use std::time::{Duration, Instant};
 
 /// A younger sample serves further pages too, so that its rates cover a reasonable time.
-const FRESH: Duration = Duration::from_millis(400);
+const MAX_SAMPLE_AGE: Duration = Duration::from_millis(400);
 /// How long a process stays on the page after its last answer.
-const REMEMBERED: Duration = Duration::from_secs(30);
+const ENDED_SHOWN_FOR: Duration = Duration::from_secs(30);
 /// Processes that are remembered.
-const MOST_GONE: usize = 100;
+const MAX_ENDED: usize = 100;
 
 /// Takes samples when a page requests data.
 #[derive(Default)]
@@ -21,15 +21,15 @@ pub(super) struct Watch {
     gone: Vec<(Device, Instant)>,
 }
 
-/// What a page sees.
-pub(super) struct Seen {
+/// The processes that a page shows.
+pub(super) struct Observed {
     /// All processes, the gone ones last.
     pub(super) sample: Sample,
     /// Those that no longer answer, and for how long.
     pub(super) gone: Vec<(DeviceId, Duration)>,
 }
 
-impl Seen {
+impl Observed {
     /// For how long a device has not answered; none if it does.
     pub(super) fn gone_for(&self, id: DeviceId) -> Option<Duration> {
         self.gone.iter().find(|(gone, _)| *gone == id).map(|(_, since)| *since)
@@ -38,8 +38,8 @@ impl Seen {
 
 impl Watch {
     /// The processes now, with the history of one queue pair.
-    pub(super) fn look(&mut self, history_of: Option<QpId>) -> Seen {
-        if self.taken.is_none_or(|taken| taken.elapsed() >= FRESH) {
+    pub(super) fn observe(&mut self, history_of: Option<QpId>) -> Observed {
+        if self.taken.is_none_or(|taken| taken.elapsed() >= MAX_SAMPLE_AGE) {
             let sample = self.sampler.take(history_of);
             self.update(sample, Instant::now());
         } else if let Some(id) = history_of
@@ -52,7 +52,7 @@ impl Watch {
         {
             device.snapshot.objects.history = now.objects.history.take();
         }
-        self.seen(Instant::now())
+        self.observed(Instant::now())
     }
 
     /// Replaces the sample, and remembers who is no longer in it.
@@ -60,17 +60,18 @@ impl Watch {
         let is_there = |id: DeviceId| sample.devices.iter().any(|device| device.id() == id);
         let before = std::mem::take(&mut self.sample.devices).into_iter();
         self.gone.extend(before.map(|device| (without_rates(device), now)));
-        self.gone.retain(|(device, since)| !is_there(device.id()) && now.duration_since(*since) < REMEMBERED);
-        let too_many = self.gone.len().saturating_sub(MOST_GONE);
+        self.gone
+            .retain(|(device, since)| !is_there(device.id()) && now.duration_since(*since) < ENDED_SHOWN_FOR);
+        let too_many = self.gone.len().saturating_sub(MAX_ENDED);
         self.gone.drain(..too_many);
         (self.sample, self.taken) = (sample, Some(now));
     }
 
-    pub(super) fn seen(&self, now: Instant) -> Seen {
+    pub(super) fn observed(&self, now: Instant) -> Observed {
         let mut sample = self.sample.clone();
         sample.devices.extend(self.gone.iter().map(|(device, _)| device.clone()));
         let gone = self.gone.iter().map(|(device, since)| (device.id(), now.duration_since(*since)));
-        Seen { sample, gone: gone.collect() }
+        Observed { sample, gone: gone.collect() }
     }
 
     /// Whether the last sample has a process.

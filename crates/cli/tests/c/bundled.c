@@ -1,4 +1,4 @@
-/* A libibverbs that a program brings along: it finds one device, called "bundled". */
+/* A libibverbs that is bundled with a program. It has one device, called "bundled". */
 #include <stddef.h>
 
 struct ibv_device;

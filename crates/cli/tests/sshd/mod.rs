@@ -83,7 +83,7 @@ impl Sshd {
         format!("ssh -F {}", self.folder.join("client.conf").display())
     }
 
-    /// A hosts file with so many processes there.
+    /// A hosts file with this many processes here, and there.
     pub(crate) fn hosts(&self, here: u32, there: u32) -> PathBuf {
         let path = self.folder.join("hosts");
         let text = format!("localhost {here}\n{NAME}:{} {there}\n", self.port);

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Far more than any of our command lines takes, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The command, its arguments parted by spaces. Its RDMA traffic keeps to a loopback address of this test process.
 pub(crate) fn ferroce(line: &str) -> Command {
@@ -112,9 +112,9 @@ pub(crate) fn finish(child: Child) -> Outcome {
     let id = child.id();
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || done.send(child.wait_with_output()));
-    let Ok(output) = wait.recv_timeout(PATIENCE) else {
+    let Ok(output) = wait.recv_timeout(HANG_TIMEOUT) else {
         let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
-        panic!("watchdog: the command did not end within {PATIENCE:?}");
+        panic!("watchdog: the command did not end within {HANG_TIMEOUT:?}");
     };
     let Output { status, stdout, stderr } = output.expect("an end");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
@@ -124,7 +124,7 @@ pub(crate) fn finish(child: Child) -> Outcome {
 /// A server of one test on a free port. Killed when dropped.
 pub(crate) struct Server {
     pub(crate) child: Child,
-    pub(crate) said: BufReader<ChildStderr>,
+    pub(crate) output: BufReader<ChildStderr>,
     /// As the client must name it.
     pub(crate) port: String,
 }
@@ -138,19 +138,20 @@ impl Server {
     /// The same with a command that has more than its arguments.
     pub(crate) fn start_command(command: &mut Command) -> Server {
         let mut child = command.arg("-p0").stderr(Stdio::piped()).spawn().expect("the server starts");
-        let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut output = BufReader::new(child.stderr.take().expect("a pipe"));
         let mut hint = String::new();
-        said.read_line(&mut hint)
-            .and_then(|_| said.read_line(&mut hint))
-            .expect("it says how to start the client");
+        output
+            .read_line(&mut hint)
+            .and_then(|_| output.read_line(&mut hint))
+            .expect("the command of the client");
         let port = hint.split_whitespace().last().expect("the port").to_owned();
-        Server { child, said, port }
+        Server { child, output, port }
     }
 
     /// Its exit status and its remaining output, once it has ended by itself.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
-        self.said.read_to_string(&mut rest).expect("text");
+        self.output.read_to_string(&mut rest).expect("text");
         (self.child.wait().expect("an end").code(), rest)
     }
 }
@@ -184,7 +185,7 @@ pub(crate) fn both_sides_with(
     let server = Server::start_command(&mut side(&format!("perf {test}")));
     let line = format!("perf {test} 127.0.0.1 -p {} {options} --json", server.port);
     let client = outcome(&mut side(&line));
-    let (code, said) = server.end();
-    assert_eq!((client.code, code), (0, Some(0)), "{line}: {client:?}, server: {said}");
+    let (code, output) = server.end();
+    assert_eq!((client.code, code), (0, Some(0)), "{line}: {client:?}, server: {output}");
     client.json().as_array().expect("lines").clone()
 }

@@ -1,6 +1,6 @@
 //! A headless Chromium over its DevTools protocol, on a pipe: no port and no further crate.
 
-use super::{PATIENCE, scratch};
+use super::{HANG_TIMEOUT, scratch};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub(crate) struct Browser {
     session: Option<String>,
     last_id: u64,
     /// Exceptions of scripts, and what the page or the browser wrote to the console.
-    complaints: Vec<String>,
+    errors: Vec<String>,
     has_loaded: bool,
 }
 
@@ -71,7 +71,7 @@ impl Browser {
             profile,
             session: None,
             last_id: 0,
-            complaints: Vec::new(),
+            errors: Vec::new(),
             has_loaded: false,
         };
         let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }))["targetId"].clone();
@@ -118,17 +118,17 @@ impl Browser {
 
     /// The next message; events are noted.
     fn next(&mut self) -> Value {
-        let message = self.answers.recv_timeout(PATIENCE).expect("the browser answers");
+        let message = self.answers.recv_timeout(HANG_TIMEOUT).expect("the browser answers");
         let params = &message["params"];
         match message["method"].as_str() {
             Some("Page.loadEventFired") => self.has_loaded = true,
-            Some("Runtime.exceptionThrown") => self.complaints.push(params["exceptionDetails"].to_string()),
-            Some("Runtime.consoleAPICalled") => self.complaints.push(params["args"].to_string()),
+            Some("Runtime.exceptionThrown") => self.errors.push(params["exceptionDetails"].to_string()),
+            Some("Runtime.consoleAPICalled") => self.errors.push(params["args"].to_string()),
             // The browser requests no icon for a page that is opened as a file.
             Some("Log.entryAdded")
                 if !params["entry"]["url"].as_str().is_some_and(|url| url.ends_with("/favicon.ico")) =>
             {
-                self.complaints.push(params["entry"].to_string());
+                self.errors.push(params["entry"].to_string());
             }
             _ => {}
         }
@@ -164,7 +164,11 @@ impl Browser {
     pub(crate) fn wait_for(&mut self, expression: &str) {
         let start = Instant::now();
         while self.value(expression) != true {
-            assert!(start.elapsed() < PATIENCE, "{expression}\n{}", self.value("document.body.innerText"));
+            assert!(
+                start.elapsed() < HANG_TIMEOUT,
+                "{expression}\n{}",
+                self.value("document.body.innerText")
+            );
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
     }
@@ -178,10 +182,10 @@ impl Browser {
     }
 
     /// What went wrong since the last call.
-    pub(crate) fn complaints(&mut self) -> Vec<String> {
+    pub(crate) fn errors(&mut self) -> Vec<String> {
         // Events that were sent before this answer come before it.
         self.call("Runtime.evaluate", json!({ "expression": "0" }));
-        std::mem::take(&mut self.complaints)
+        std::mem::take(&mut self.errors)
     }
 }
 

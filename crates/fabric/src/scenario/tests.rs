@@ -156,7 +156,7 @@ fn every_mistake_is_one_sentence_that_names_the_remedy() {
 }
 
 #[test]
-fn a_collective_takes_as_many_hosts_as_its_mistake_says() {
+fn a_collective_takes_as_many_hosts_as_its_mistake_states() {
     let with = |hosts: u32| {
         let text = GOOD
             .replace("hosts = 4", "hosts = 2000")

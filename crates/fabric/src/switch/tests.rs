@@ -95,7 +95,7 @@ fn a_paused_priority_waits_and_acks_pass() {
 }
 
 #[test]
-fn priorities_take_turns() {
+fn priorities_alternate() {
     let mut switch = Switch::new(config(2), 1, 0);
     for id in 0..6 {
         assert_eq!(switch.handle_packet(0, 1, [3, 5][id as usize / 3], id, 100), Admission::Queued);
@@ -106,7 +106,7 @@ fn priorities_take_turns() {
 }
 
 #[test]
-fn acks_between_data_do_not_change_whose_turn_it_is() {
+fn acks_between_data_do_not_change_the_round_robin_order() {
     let mut switch = Switch::new(config(2), 1, 0);
     for id in 0..6 {
         assert_eq!(switch.handle_packet(0, 1, [3, 5][id as usize / 3], id, 100), Admission::Queued);
@@ -156,7 +156,7 @@ fn ecmp_is_uniform_by_chi_square_and_stays_on_one_path() {
 }
 
 #[test]
-fn spray_takes_turns_and_least_queue_avoids_the_longest() {
+fn spray_is_round_robin_and_least_queue_avoids_the_longest() {
     let mut switch = Switch::new(SwitchConfig { balance: Balance::Spray, ..config(4) }, 1, 0);
     let mut counts = [0; 4];
     for _ in 0..100 {

@@ -141,7 +141,7 @@ mod tests {
     const TEMPLATE: Flow = Flow { start_ps: 0, bytes: 0, from: 0, to: 0, then: NONE, priority: 3, group: 0 };
 
     #[test]
-    fn poisson_asks_for_its_load() {
+    fn poisson_offers_its_load() {
         let sizes = SizeCdf::named("alistorage").expect("a table");
         let all =
             Poisson { sizes, load: 0.5, host_rate: 100_000_000_000, hosts: 16, until_ps: 20_000_000_000 };

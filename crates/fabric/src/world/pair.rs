@@ -204,7 +204,7 @@ impl World {
         let (frame, has_more) = match pair.repairs.pop_front() {
             Some(frame) => (Some(frame), true),
             None => {
-                pairs.host = std::mem::take(&mut pairs.host).with_room(1);
+                pairs.host = std::mem::take(&mut pairs.host).with_space(1);
                 pair.requester.poll_requests(time, &mut pairs.host);
                 (pairs.host.frames.first().copied(), pairs.host.is_full)
             }
@@ -274,7 +274,7 @@ impl World {
         }
         pair.deadline_at = u64::MAX;
         let is_due = pair.requester.deadline().is_some_and(|at| at <= time);
-        pairs.host = std::mem::take(&mut pairs.host).with_room(0);
+        pairs.host = std::mem::take(&mut pairs.host).with_space(0);
         pair.requester.handle_timeout(time, &mut pairs.host);
         pair.responder.handle_timeout(time, &mut pairs.host);
         self.counters.timeouts += u64::from(pairs.host.timeouts);
@@ -313,7 +313,7 @@ impl World {
             ring: None,
             age_ns: 0,
         };
-        pairs.host = std::mem::take(&mut pairs.host).with_room(MAX_REPAIRS);
+        pairs.host = std::mem::take(&mut pairs.host).with_space(MAX_REPAIRS);
         let qp = if is_data { &mut pair.responder } else { &mut pair.requester };
         let bytes_of = pairs.scratch.packet(&pairs.frames[packet.cause]);
         let _ = qp.receive(&arrival, bytes_of, || time, &mut pairs.host); // the host grants every access

@@ -86,7 +86,7 @@ impl Scratch {
 #[derive(Debug, Default)]
 pub(super) struct PairHost {
     /// Number of packets that the host still accepts.
-    pub(super) room: u32,
+    pub(super) space: u32,
     /// Whether it refused a packet.
     pub(super) is_full: bool,
     /// The packets that it accepted.
@@ -100,21 +100,21 @@ pub(super) struct PairHost {
 }
 
 impl PairHost {
-    /// The host for the next call of a queue pair. It accepts at most `room` packets.
-    pub(super) fn with_room(mut self, room: u32) -> PairHost {
+    /// The host for the next call of a queue pair. It accepts at most `space` packets.
+    pub(super) fn with_space(mut self, space: u32) -> PairHost {
         self.frames.clear();
-        PairHost { room, frames: self.frames, ..PairHost::default() }
+        PairHost { space, frames: self.frames, ..PairHost::default() }
     }
 }
 
 impl Egress for PairHost {
     fn send<W: WriteHeaders>(&mut self, _route: &Route, segment: &Segment<'_, W>) -> Result<u32, TxError> {
         // One packet of a segment per call, so that the flows of a host share its port round robin.
-        if self.room == 0 {
+        if self.space == 0 {
             self.is_full = true;
             return Err(TxError::Full);
         }
-        self.room -= 1;
+        self.space -= 1;
         self.frames.push(Frame::new(segment));
         Ok(1)
     }

@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_description_has_every_link_and_flow_and_ways_that_exist() {
+    fn the_description_has_every_link_and_flow_and_existing_paths() {
         for row in &ROWS {
             let scenario = Scenario::parse(row.text, Path::new(".")).expect(row.name);
             let run = scenario.run(0, None, false).expect(row.name);

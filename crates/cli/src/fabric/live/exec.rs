@@ -119,8 +119,8 @@ fn run(
     let streams = streams.into_iter().collect::<io::Result<Vec<_>>>();
     let streams =
         streams.map_err(|error| Failure::io("standard input, output and error must be open", error))?;
-    let answer =
-        talk(fabric, &streams, &request).map_err(|error| Failure::io("the live fabric has ended", error))?;
+    let answer = exchange(fabric, &streams, &request)
+        .map_err(|error| Failure::io("the live fabric has ended", error))?;
     match &answer[..] {
         [code] => Ok(ExitCode::from(*code)),
         [code, text @ ..] => Err(Failure::new(String::from_utf8_lossy(text)).exit_with(*code)),
@@ -129,7 +129,7 @@ fn run(
 }
 
 /// Sends the request; returns the answer: the exit status, and a text if the command did not start.
-fn talk(mut fabric: UnixStream, streams: &[std::os::fd::OwnedFd], request: &[u8]) -> io::Result<Vec<u8>> {
+fn exchange(mut fabric: UnixStream, streams: &[std::os::fd::OwnedFd], request: &[u8]) -> io::Result<Vec<u8>> {
     let fds: Vec<BorrowedFd<'_>> = streams.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -7,7 +7,7 @@ use super::exec::{MAX_REQUEST, NAME, STREAMS, outer_name};
 use super::launch::{Starter, exit_status};
 use crate::child;
 use crate::failure::Failure;
-use crate::http::is_passing;
+use crate::http::is_transient;
 use crate::program;
 use crate::sockopt::peer_uid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -64,8 +64,8 @@ pub(super) fn start<'scope, 'env>(
                 let caller = match listener.accept() {
                     Ok((caller, _)) => caller,
                     Err(error) => {
-                        // Without descriptors the caller stays in the queue, and `poll` would return at once, forever.
-                        if is_passing(&error) {
+                        // Without descriptors the caller stays in the queue, and `poll` would return immediately each time.
+                        if is_transient(&error) {
                             std::thread::sleep(RETRY_AFTER);
                         }
                         continue;

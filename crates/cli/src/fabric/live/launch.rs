@@ -7,7 +7,7 @@ use super::ip::address;
 use crate::dsm::output::Output;
 use crate::failure::Failure;
 use crate::program::{self, CANNOT_RUN};
-use crate::signals::{self, Blocked, Taken};
+use crate::signals::{self, Blocked, Received};
 use ferroce_fabric::scenario::HostCommand;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Interval of the checks when nothing happens.
 const TICK: Duration = Duration::from_millis(20);
 /// How long servers may take until they listen.
-const READY: Duration = Duration::from_secs(30);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long commands may take to end after a signal.
 const KILL_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -145,7 +145,7 @@ impl Job<'_> {
         if let Some(process) = self.processes.iter().find(|process| !listens(process)) {
             let HostCommand { host, listen, .. } = process.task.spec;
             let port = listen.unwrap_or_default();
-            if process.ended.is_some() || began.elapsed() > READY {
+            if process.ended.is_some() || began.elapsed() > LISTEN_TIMEOUT {
                 let why = if process.ended.is_some() { "has ended" } else { "does not" };
                 return Err(Failure::new(format!(
                     "the server on h{host} should listen on port {port} and {why}, {:.0} s after its start",
@@ -164,8 +164,8 @@ impl Job<'_> {
         if !(self.context.has_fabric)() {
             return Err(Failure::new("the thread of the fabric has ended before the commands"));
         }
-        if let Some(taken) = self.context.starter.blocked.next(TICK) {
-            self.interrupt(taken);
+        if let Some(received) = self.context.starter.blocked.next(TICK) {
+            self.interrupt(received);
         }
         let stopped = self.stopped.is_some();
         for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
@@ -200,17 +200,17 @@ impl Job<'_> {
         self.kill_at.get_or_insert(Instant::now() + KILL_TIMEOUT);
     }
 
-    fn interrupt(&mut self, taken: Taken) {
+    fn interrupt(&mut self, received: Received) {
         for process in self.processes.iter().filter(|process| process.ended.is_none()) {
             // The interactive command is in our own group, and has received the terminal's signal already.
-            if !self.context.interactive || taken.by_process {
-                self.context.signal(process, taken.signal);
+            if !self.context.interactive || received.by_process {
+                self.context.signal(process, received.signal);
             }
         }
-        let passes = [libc::SIGUSR1, libc::SIGUSR2].contains(&taken.signal)
-            || (self.context.interactive && !taken.by_process && taken.signal == libc::SIGINT);
+        let passes = [libc::SIGUSR1, libc::SIGUSR2].contains(&received.signal)
+            || (self.context.interactive && !received.by_process && received.signal == libc::SIGINT);
         if !passes {
-            self.stop(Stop::Signal(taken.signal));
+            self.stop(Stop::Signal(received.signal));
         }
     }
 
@@ -303,8 +303,8 @@ impl CommandContext<'_> {
 impl Starter<'_> {
     /// A command with a ferroce device, for a host.
     pub(super) fn command(&self, host: u32, words: &[OsString]) -> Result<Command, Failure> {
-        let own: PathBuf = std::env::current_exe()
-            .map_err(|error| Failure::io("cannot find out where this command lies", error))?;
+        let own: PathBuf =
+            std::env::current_exe().map_err(|error| Failure::io("cannot locate this command", error))?;
         let mut command = Command::new(own);
         // Packets must cross the fabric, so shared memory is off, also between the programs of one host.
         command.args(["run", "--link", "udp", "--cc", self.control, "--"]).args(words);

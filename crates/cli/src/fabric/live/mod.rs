@@ -50,7 +50,7 @@ const MIN_MTU: u32 = 1280;
 
 #[derive(Args)]
 pub(crate) struct LiveArgs {
-    /// The scenario. Its topology, switches and congestion control are used; [[run]] tables say what runs where.
+    /// The scenario. Its topology, switches and congestion control are used; [[run]] tables list the commands of the hosts.
     scenario: PathBuf,
     /// Use this seed for marking, loss and ECMP instead of the scenario's.
     #[arg(long)]
@@ -80,11 +80,11 @@ pub(crate) struct LiveArgs {
 
 pub(super) const EXAMPLES: &str = "\
 Every host is a network namespace with one interface, fab0, and the names h0, h1, … for all hosts. Programs find a ferroce device
-with the scenario's congestion control. FERROCE_FABRIC_HOST, _HOSTS, _ADDRESS, _ADDRESSES and _COPY tell a program where it runs.
+with the scenario's congestion control. FERROCE_FABRIC_HOST, _HOSTS, _ADDRESS, _ADDRESSES and _COPY describe the host to a program.
 No root, no kernel module: user namespaces and /dev/net/tun are enough.
 
 Examples:
-  ferroce fabric live scenarios/live-incast-2.toml             the commands of the scenario, and its simulation beside them
+  ferroce fabric live scenarios/live-incast-2.toml             the commands of the scenario, compared with its simulation
   ferroce fabric live x.toml -- sh -c 'echo I am h$FERROCE_FABRIC_HOST'    one command on every host
   ferroce fabric live x.toml --host 1 -- bash                  a shell on h1
 

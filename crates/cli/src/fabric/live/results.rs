@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fabric_that_cannot_keep_up_says_what_the_machine_carries() {
+    fn a_slow_machine_is_reported_with_its_packet_rate() {
         assert!(!report(40.0, 500.0).contains("slow") && !report(40.0, 500.0).contains("keep up"));
         assert!(report(40.0, 2500.0).contains("too slow"));
         assert!(report(90.0, 500.0).contains("about 50000 packets/s"), "{}", report(90.0, 500.0));

@@ -6,11 +6,11 @@
 use super::super::affinity::SingleCore;
 use super::super::control::{Control, STEP_TIMEOUT, canonical};
 use super::super::handshake::{self, Offer, Reply, Report};
-use super::super::measure::{Budget, FEWEST, Limit, Measurement, time_round_trips};
+use super::super::measure::{Budget, Limit, MIN_MESSAGES, Measurement, time_round_trips};
 use super::super::params::Params;
 use super::super::stats::Bandwidth;
 use super::super::test::Test;
-use super::udp::SPINS_PER_LOOK;
+use super::udp::SPINS_PER_CHECK;
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::hash::{BuildHasher, RandomState};
@@ -179,7 +179,7 @@ impl Spinning<'_> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.single_core.yield_core(),
                 result => return result,
             }
-            if spins % SPINS_PER_LOOK == 0 && start.get_or_insert_with(Instant::now).elapsed() > DATA_TIMEOUT
+            if spins % SPINS_PER_CHECK == 0 && start.get_or_insert_with(Instant::now).elapsed() > DATA_TIMEOUT
             {
                 break;
             }
@@ -216,7 +216,7 @@ fn stream_messages(stream: &mut TcpStream, message: &[u8], budget: Budget) -> Re
         Limit::Messages(count) => count,
         Limit::Time(time) => {
             let per_message = elapsed.as_secs_f64() / count as f64;
-            ((time.as_secs_f64() / per_message) as u64).max(FEWEST)
+            ((time.as_secs_f64() / per_message) as u64).max(MIN_MESSAGES)
         }
     };
     let elapsed = burst(stream, message, count)?;

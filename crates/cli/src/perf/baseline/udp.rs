@@ -13,11 +13,11 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 /// Empty receives between two reads of the clock and the control channel.
-pub(super) const SPINS_PER_LOOK: u32 = 1024;
+pub(super) const SPINS_PER_CHECK: u32 = 1024;
 /// A datagram without an answer after this time is lost.
-const LOST_AFTER: Duration = Duration::from_secs(1);
+const LOSS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The test ends after this many losses without an arrival in between.
-const LOST_IN_A_ROW: u32 = 5;
+const MAX_CONSECUTIVE_LOSSES: u32 = 5;
 
 /// Client.
 pub(crate) fn run(
@@ -60,7 +60,7 @@ pub(crate) fn serve(
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 spins = spins.wrapping_add(1);
                 single_core.yield_core();
-                if spins.is_multiple_of(SPINS_PER_LOOK) && control.has_news() {
+                if spins.is_multiple_of(SPINS_PER_CHECK) && control.is_readable() {
                     break;
                 }
             }
@@ -78,7 +78,7 @@ fn exchange(
     answer: &mut [u8],
     single_core: SingleCore,
 ) -> Result<(), Failure> {
-    for _ in 0..LOST_IN_A_ROW {
+    for _ in 0..MAX_CONSECUTIVE_LOSSES {
         socket.send(message).map_err(broken)?;
         let start = Instant::now();
         for spins in 1u64.. {
@@ -87,7 +87,7 @@ fn exchange(
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     single_core.yield_core();
-                    if spins.is_multiple_of(u64::from(SPINS_PER_LOOK)) && start.elapsed() > LOST_AFTER {
+                    if spins.is_multiple_of(u64::from(SPINS_PER_CHECK)) && start.elapsed() > LOSS_TIMEOUT {
                         break;
                     }
                 }
@@ -96,7 +96,7 @@ fn exchange(
             }
         }
     }
-    Err(Failure::new(format!("{LOST_IN_A_ROW} UDP datagrams in a row were not answered"))
+    Err(Failure::new(format!("{MAX_CONSECUTIVE_LOSSES} UDP datagrams in a row were not answered"))
         .advise("A firewall between the machines may drop UDP"))
 }
 

@@ -11,7 +11,7 @@ use super::super::handshake::{self, Offer, Reply, Report};
 use super::super::measure::{Budget, Limit, Measurement};
 use super::super::params::{Params, UDP_STREAM_UNIT};
 use super::super::stats::Bandwidth;
-use super::udp::{SPINS_PER_LOOK, bind, broken, connect, here, is_bounce};
+use super::udp::{SPINS_PER_CHECK, bind, broken, connect, here, is_bounce};
 use crate::failure::Failure;
 use crate::sockopt;
 use rustix::net::sockopt::{
@@ -34,9 +34,9 @@ const WINDOWS: std::ops::RangeInclusive<u64> = (64 << 10)..=(1 << 20);
 /// The receiver reports after this many bytes, or when its socket is empty.
 const BYTES_PER_ANSWER: u64 = 128 << 10;
 /// Bytes without a report after this time are lost.
-const LOST_AFTER: Duration = Duration::from_millis(100);
+const LOSS_TIMEOUT: Duration = Duration::from_millis(100);
 /// The test ends after this many losses without an arrival in between.
-const LOST_IN_A_ROW: u32 = 20;
+const MAX_CONSECUTIVE_LOSSES: u32 = 20;
 
 /// Client.
 pub(crate) fn run(
@@ -95,7 +95,7 @@ pub(crate) fn serve(control: &mut Control, _: &Params, single_core: SingleCore) 
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 spins = spins.wrapping_add(1);
                 single_core.yield_core();
-                if spins.is_multiple_of(SPINS_PER_LOOK) && control.has_news() {
+                if spins.is_multiple_of(SPINS_PER_CHECK) && control.is_readable() {
                     break;
                 }
                 received > reported
@@ -168,8 +168,8 @@ impl Sender {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.single_core.yield_core();
                     spins = spins.wrapping_add(1);
-                    if spins.is_multiple_of(SPINS_PER_LOOK)
-                        && since.get_or_insert_with(Instant::now).elapsed() > LOST_AFTER
+                    if spins.is_multiple_of(SPINS_PER_CHECK)
+                        && since.get_or_insert_with(Instant::now).elapsed() > LOSS_TIMEOUT
                     {
                         self.count_as_lost()?;
                     }
@@ -185,10 +185,10 @@ impl Sender {
     fn count_as_lost(&mut self) -> Result<(), Failure> {
         self.lost_bytes = self.sent - self.arrived;
         self.lost_in_a_row += 1;
-        if self.lost_in_a_row < LOST_IN_A_ROW {
+        if self.lost_in_a_row < MAX_CONSECUTIVE_LOSSES {
             return Ok(());
         }
-        Err(Failure::new(format!("packets of the {} bytes in flight were lost {LOST_IN_A_ROW} times in a row", self.window))
+        Err(Failure::new(format!("packets of the {} bytes in flight were lost {MAX_CONSECUTIVE_LOSSES} times in a row", self.window))
             .advise("A firewall between the machines may drop UDP, or the receive buffer (net.core.rmem_max) is small"))
     }
 }
@@ -215,12 +215,12 @@ mod tests {
         };
         for round in 1..=3_u64 {
             sender.sent += 2;
-            (1..LOST_IN_A_ROW).for_each(|_| sender.count_as_lost().expect("too few in a row"));
+            (1..MAX_CONSECUTIVE_LOSSES).for_each(|_| sender.count_as_lost().expect("too few in a row"));
             sender.sent += 1;
             receiver.send(&(3 * round).to_be_bytes()).expect("loopback");
             sender.wait(0).expect("all have arrived");
         }
-        (1..LOST_IN_A_ROW).for_each(|_| sender.count_as_lost().expect("too few in a row"));
+        (1..MAX_CONSECUTIVE_LOSSES).for_each(|_| sender.count_as_lost().expect("too few in a row"));
         assert!(sender.count_as_lost().is_err_and(|failure| failure.what().contains("20 times in a row")));
     }
 }

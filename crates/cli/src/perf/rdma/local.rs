@@ -29,8 +29,8 @@ impl Local {
         Local { pin, gid_index, single_core: SingleCore::new(), faults: None, device: OnceCell::new() }
     }
 
-    /// The same device, for another thread.
-    pub(crate) fn beside(&self) -> Result<Local, Failure> {
+    /// The settings of another thread of this side, with the same device.
+    pub(crate) fn for_thread(&self) -> Result<Local, Failure> {
         let device = OnceCell::from(self.device()?.clone());
         Ok(Local { device, faults: self.faults.clone(), single_core: SingleCore::new(), ..*self })
     }

@@ -3,9 +3,9 @@
 use super::super::control::Control;
 use super::super::handshake::{self, Reply, Report};
 use super::super::params::Params;
+use super::context::TestContext;
 use super::local::Local;
-use super::send_lat::silent;
-use super::station::Station;
+use super::send_lat::unresponsive;
 use super::wait::{WaitOutcome, Waiter};
 use super::{broken, refused};
 use crate::failure::Failure;
@@ -37,15 +37,15 @@ pub(crate) struct Connections {
 pub(crate) fn run(control: &mut Control, params: &Params, local: &Local) -> Result<Connections, Failure> {
     let before = resident_bytes();
     let start = Instant::now();
-    let server = handshake::ask(control, params)?;
-    let mut station = Station::make(control, params, local)?;
-    station.lanes.iter().enumerate().try_for_each(|(n, lane)| lane.post_receives(n as u64, 1))?;
-    station.meet_server(control, &server)?;
+    let server = handshake::request_test(control, params)?;
+    let mut context = TestContext::make(control, params, local)?;
+    context.qps.iter().enumerate().try_for_each(|(n, qp)| qp.post_receives(n as u64, 1))?;
+    context.connect_to_server(control, &server)?;
     drop(server);
     let connect_s = start.elapsed().as_secs_f64();
     let grown = resident_bytes().saturating_sub(before);
     let start = Instant::now();
-    let answered = exchange(&station, control)?;
+    let answered = exchange(&context, control)?;
     let traffic_s = start.elapsed().as_secs_f64();
     let report = handshake::stop(control)?;
     if (answered, report.received) != (params.queue_pairs.into(), params.queue_pairs.into()) {
@@ -55,7 +55,7 @@ pub(crate) fn run(control: &mut Control, params: &Params, local: &Local) -> Resu
         )));
     }
     let each = |bytes: u64| bytes as f64 / f64::from(params.queue_pairs);
-    let footprint = station.lanes.iter().map(|lane| lane.qp.memory_footprint() as u64).sum();
+    let footprint = context.qps.iter().map(|qp| qp.queue_pair.memory_footprint() as u64).sum();
     Ok(Connections {
         queue_pairs: params.queue_pairs,
         connect_s,
@@ -67,18 +67,18 @@ pub(crate) fn run(control: &mut Control, params: &Params, local: &Local) -> Resu
 }
 
 /// Sends one message on every queue pair and waits for its answer; returns the number of answers.
-fn exchange(station: &Station, control: &mut Control) -> Result<u64, Failure> {
-    let mut waiter = Waiter::new(station);
-    let mut answered = vec![false; station.lanes.len()];
+fn exchange(context: &TestContext, control: &mut Control) -> Result<u64, Failure> {
+    let mut waiter = Waiter::new(context);
+    let mut answered = vec![false; context.qps.len()];
     let (mut next, mut under_way) = (0, 0);
     let mut completions = [Completion::default(); 64];
-    while next < station.lanes.len() || under_way > 0 {
-        while under_way < AT_A_TIME && next < station.lanes.len() {
-            let lane = &station.lanes[next];
-            lane.qp.post_send(&[lane.request(next as u64, false)])?;
+    while next < context.qps.len() || under_way > 0 {
+        while under_way < AT_A_TIME && next < context.qps.len() {
+            let qp = &context.qps[next];
+            qp.queue_pair.post_send(&[qp.request(next as u64, false)])?;
             (next, under_way) = (next + 1, under_way + 1);
         }
-        let n = station.cq.poll(&mut completions).map_err(refused)?;
+        let n = context.cq.poll(&mut completions).map_err(refused)?;
         for completion in &completions[..n] {
             let done = completion.ok().map_err(broken)?;
             if done.opcode == WcOpcode::Recv {
@@ -86,10 +86,10 @@ fn exchange(station: &Station, control: &mut Control) -> Result<u64, Failure> {
                 under_way -= 1;
             }
         }
-        match waiter.after_poll(n, (next - under_way) as u64, &station.cq, control)? {
+        match waiter.after_poll(n, (next - under_way) as u64, &context.cq, control)? {
             WaitOutcome::PollAgain => {}
             WaitOutcome::ControlReady => return Err(handshake::interrupted(control)),
-            WaitOutcome::TimedOut => return Err(silent()),
+            WaitOutcome::TimedOut => return Err(unresponsive()),
         }
     }
     Ok(answered.iter().filter(|answered| **answered).count() as u64)
@@ -100,32 +100,32 @@ pub(super) fn serve(
     control: &mut Control,
     params: &Params,
     local: &Local,
-) -> Result<(Report, Station), Failure> {
+) -> Result<(Report, TestContext), Failure> {
     let before = resident_bytes();
-    let mut station = Station::make(control, params, local)?;
-    station.lanes.iter().enumerate().try_for_each(|(n, lane)| lane.post_receives(n as u64, 1))?;
-    station.meet_client(control, local)?;
+    let mut context = TestContext::make(control, params, local)?;
+    context.qps.iter().enumerate().try_for_each(|(n, qp)| qp.post_receives(n as u64, 1))?;
+    context.accept_client(control, local)?;
     let memory_bytes = resident_bytes().saturating_sub(before);
     control.send(&Reply::Started)?;
-    let mut waiter = Waiter::new(&station);
+    let mut waiter = Waiter::new(&context);
     let mut completions = [Completion::default(); 64];
     let mut received = 0;
     loop {
-        let n = station.cq.poll(&mut completions).map_err(refused)?;
+        let n = context.cq.poll(&mut completions).map_err(refused)?;
         for completion in &completions[..n] {
             let done = completion.ok().map_err(broken)?;
             if done.opcode == WcOpcode::Recv {
                 received += 1;
-                let lane = &station.lanes[done.wr_id as usize];
-                lane.qp.post_send(&[lane.request(done.wr_id, false)])?;
+                let qp = &context.qps[done.wr_id as usize];
+                qp.queue_pair.post_send(&[qp.request(done.wr_id, false)])?;
             }
         }
-        if waiter.after_poll(n, received, &station.cq, control)? == WaitOutcome::ControlReady {
+        if waiter.after_poll(n, received, &context.cq, control)? == WaitOutcome::ControlReady {
             break;
         }
     }
     handshake::await_stop(control)?;
-    Ok((Report { received, memory_bytes, ..Report::default() }, station))
+    Ok((Report { received, memory_bytes, ..Report::default() }, context))
 }
 
 /// Resident memory of this process.

@@ -2,18 +2,18 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `local` | what does one side decide for itself? |
-//! | `offer`, `queue_pair`, `streams`, `lane`, `buffers`, `station` | how is a test set up, and what do the sides exchange? |
-//! | `wait` | how does a side wait without hanging? |
-//! | `ping`, `send_lat`, `write_lat`, `one_sided_lat` | what is timed one by one? |
-//! | `bandwidth` | what is streamed? |
+//! | `local` | which device and settings does one side use? |
+//! | `offer`, `queue_pair`, `streams`, `test_qp`, `buffers`, `context` | how is a test set up, and what do the sides exchange? |
+//! | `wait` | how does a side wait for completions, with a timeout? |
+//! | `ping`, `send_lat`, `write_lat`, `one_sided_lat` | how is one operation at a time measured? |
+//! | `bandwidth` | how are many messages in flight measured? |
 //! | `like_perftest` | what do perftest's programs call, and when? |
 //! | `many` | what do very many queue pairs cost? |
 //! | `pattern` | did the bytes arrive? |
 
 mod bandwidth;
 mod buffers;
-mod lane;
+mod context;
 mod like_perftest;
 mod local;
 mod many;
@@ -23,8 +23,8 @@ mod pattern;
 mod ping;
 mod queue_pair;
 mod send_lat;
-mod station;
 mod streams;
+mod test_qp;
 mod wait;
 mod write_lat;
 
@@ -40,7 +40,7 @@ use super::measure::{Budget, Measurement};
 use super::params::Params;
 use super::test::Test;
 use crate::failure::Failure;
-pub(crate) use station::Station;
+pub(crate) use context::TestContext;
 
 /// Client of all RDMA tests except that of very many queue pairs.
 pub(crate) fn run(
@@ -50,41 +50,41 @@ pub(crate) fn run(
     offer: &handshake::Offer,
     local: &Local,
 ) -> Result<Measurement, Failure> {
-    let mut station = Station::make(control, params, local)?;
-    station.post_receives()?;
-    station.meet_server(control, offer)?;
+    let mut context = TestContext::make(control, params, local)?;
+    context.post_receives()?;
+    context.connect_to_server(control, offer)?;
     let latency = match params.test {
-        Test::SendLat if params.like_perftest => like_perftest::run_send_lat(&station, control, budget),
-        Test::SendLat => send_lat::run(&station, control, budget),
-        Test::WriteLat => write_lat::run(&station, control, budget),
-        Test::ReadLat | Test::AtomicLat => one_sided_lat::run(&station, control, budget),
-        _ => return bandwidth::run(&station, control, budget).map(Measurement::Bandwidth),
+        Test::SendLat if params.like_perftest => like_perftest::run_send_lat(&context, control, budget),
+        Test::SendLat => send_lat::run(&context, control, budget),
+        Test::WriteLat => write_lat::run(&context, control, budget),
+        Test::ReadLat | Test::AtomicLat => one_sided_lat::run(&context, control, budget),
+        _ => return bandwidth::run(&context, control, budget).map(Measurement::Bandwidth),
     };
     latency.map(Measurement::Latency)
 }
 
-/// Server of all RDMA tests. The station must live until the client has taken the report: its end would end the client's iWARP
-/// connections.
+/// Server of all RDMA tests. The caller keeps the returned context until the client has received the report: dropping it ends the
+/// client's iWARP connections.
 pub(crate) fn serve(
     control: &mut Control,
     params: &Params,
     local: &Local,
-) -> Result<(Report, Station), Failure> {
+) -> Result<(Report, TestContext), Failure> {
     if params.test == Test::Qps {
         return many::serve(control, params, local);
     }
-    let mut station = Station::make(control, params, local)?;
-    station.post_receives()?;
-    station.meet_client(control, local)?;
+    let mut context = TestContext::make(control, params, local)?;
+    context.post_receives()?;
+    context.accept_client(control, local)?;
     control.send(&Reply::Started)?;
     let report = match params.test {
-        Test::SendLat if params.like_perftest => like_perftest::serve_send_lat(&station, control),
-        Test::SendLat => send_lat::serve(&station, control),
-        Test::WriteLat => write_lat::serve(&station, control),
-        Test::ReadLat | Test::AtomicLat => one_sided_lat::serve(&station, control),
-        _ => bandwidth::serve(&station, control),
+        Test::SendLat if params.like_perftest => like_perftest::serve_send_lat(&context, control),
+        Test::SendLat => send_lat::serve(&context, control),
+        Test::WriteLat => write_lat::serve(&context, control),
+        Test::ReadLat | Test::AtomicLat => one_sided_lat::serve(&context, control),
+        _ => bandwidth::serve(&context, control),
     }?;
-    Ok((report, station))
+    Ok((report, context))
 }
 
 /// A verb was refused.

@@ -84,7 +84,8 @@ mod tests {
         let back: Offer = serde_json::from_str(&text).expect("our own JSON");
         assert_eq!((back.endpoints(1), back.region()), (Ok(vec![endpoint]), region));
         assert!(back.endpoints(2).is_err());
-        let lie: Offer = serde_json::from_str(&text.replace("127.0.0.1", "224.0.0.1")).expect("well-formed");
-        assert!(lie.endpoints(1).is_err());
+        let invalid: Offer =
+            serde_json::from_str(&text.replace("127.0.0.1", "224.0.0.1")).expect("well-formed");
+        assert!(invalid.endpoints(1).is_err());
     }
 }

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_and_places_differ() {
+    fn bytes_depend_on_seed_and_position() {
         assert_eq!(bytes(7, 13), bytes(7, 13));
         assert_ne!(bytes(7, 64), bytes(8, 64));
         assert_eq!(bytes(1, 3).len(), 3);

@@ -1,7 +1,7 @@
 //! The message of a ping-pong: its last byte is a counter, so that each differs from the one before.
 
+use super::context::{LATENCY_SENDS, TestContext};
 use super::refused;
-use super::station::{LATENCY_SENDS, Station};
 use crate::failure::Failure;
 use ferroce::{Payload, Region, SendWr};
 
@@ -10,34 +10,34 @@ const SIGNAL_EVERY: u64 = LATENCY_SENDS as u64 / 2;
 
 /// The sending half of a ping-pong.
 pub(super) struct Ping<'a> {
-    station: &'a Station,
+    context: &'a TestContext,
     /// The message, if it is sent inline.
     inline: Option<Vec<u8>>,
     posted: u64,
 }
 
 impl<'a> Ping<'a> {
-    pub(super) fn new(station: &'a Station) -> Ping<'a> {
-        Ping { station, inline: station.lanes[0].inline.clone(), posted: 0 }
+    pub(super) fn new(context: &'a TestContext) -> Ping<'a> {
+        Ping { context, inline: context.qps[0].inline.clone(), posted: 0 }
     }
 
     /// Sends the message with this count in its last byte.
     #[inline]
     pub(super) fn post(&mut self, count: u8) -> Result<(), Failure> {
-        let lane = &self.station.lanes[0];
+        let qp = &self.context.qps[0];
         self.posted += 1;
-        let request = lane.request(0, self.posted.is_multiple_of(SIGNAL_EVERY));
+        let request = qp.request(0, self.posted.is_multiple_of(SIGNAL_EVERY));
         match &mut self.inline {
             Some(message) => {
                 if let Some(last) = message.last_mut() {
                     *last = count;
                 }
-                lane.qp.post_send(&[SendWr { payload: Payload::Inline(message), ..request }])
+                qp.queue_pair.post_send(&[SendWr { payload: Payload::Inline(message), ..request }])
             }
             None => {
-                let last = self.station.layout.outgoing(0) + self.station.params.size - 1;
-                self.station.region.host().store_u8(last as usize, count).map_err(refused)?;
-                lane.qp.post_send(&[request])
+                let last = self.context.layout.outgoing(0) + self.context.params.size - 1;
+                self.context.region.host().store_u8(last as usize, count).map_err(refused)?;
+                qp.queue_pair.post_send(&[request])
             }
         }
     }
@@ -50,9 +50,9 @@ pub(super) struct LastByte<'a> {
 }
 
 impl<'a> LastByte<'a> {
-    pub(super) fn new(station: &'a Station) -> LastByte<'a> {
-        let at = station.layout.incoming(0) + station.params.size - 1;
-        LastByte { region: station.region.host(), at: at as usize }
+    pub(super) fn new(context: &'a TestContext) -> LastByte<'a> {
+        let at = context.layout.incoming(0) + context.params.size - 1;
+        LastByte { region: context.region.host(), at: at as usize }
     }
 
     /// Loads the byte.

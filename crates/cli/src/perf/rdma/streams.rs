@@ -3,9 +3,9 @@
 
 use super::super::control::{Control, STEP_TIMEOUT};
 use super::super::handshake;
-use super::lane::Lane;
 use super::queue_pair::QueuePair;
 use super::refused;
+use super::test_qp::TestQp;
 use crate::failure::Failure;
 use ferroce::{Connection, Connector, Device, Listener, Rc};
 use serde::{Deserialize, Serialize};
@@ -28,10 +28,10 @@ pub(crate) struct Address {
 }
 
 /// The private data of the connection of a queue pair.
-fn greeting(nonce: u64, lane: usize) -> [u8; 16] {
+fn greeting(nonce: u64, qp: usize) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&nonce.to_be_bytes());
-    bytes[8..].copy_from_slice(&(lane as u64).to_be_bytes());
+    bytes[8..].copy_from_slice(&(qp as u64).to_be_bytes());
     bytes
 }
 
@@ -56,9 +56,9 @@ impl Streams {
         Address { at: self.listener.local_addr(), nonce: self.nonce }
     }
 
-    /// Accepts the connection of each lane, in order; refuses those of others.
-    pub(super) fn accept(&self, lanes: &[Lane]) -> Result<Vec<Connection<Rc>>, Failure> {
-        let accept = |(n, lane): (usize, &Lane)| {
+    /// Accepts the connection of each queue pair, in order; refuses those of others.
+    pub(super) fn accept(&self, qps: &[TestQp]) -> Result<Vec<Connection<Rc>>, Failure> {
+        let accept = |(n, qp): (usize, &TestQp)| {
             let end = Instant::now() + STEP_TIMEOUT;
             loop {
                 let left = end.saturating_duration_since(Instant::now());
@@ -66,33 +66,33 @@ impl Streams {
                     Failure::new(format!("the connection of queue pair {n} did not arrive: {error}"))
                 })?;
                 if request.private_data() == greeting(self.nonce, n) {
-                    return request.accept(reliable(&lane.qp)?, &[]).map_err(refused);
+                    return request.accept(reliable(&qp.queue_pair)?, &[]).map_err(refused);
                 }
             }
         };
-        lanes.iter().enumerate().map(accept).collect()
+        qps.iter().enumerate().map(accept).collect()
     }
 }
 
-/// Client: connects each lane to the server's listener.
+/// Client: connects each queue pair to the server's listener.
 pub(super) fn connect(
     device: &Device,
-    lanes: &[Lane],
+    qps: &[TestQp],
     server: Address,
     control: &mut Control,
 ) -> Result<Vec<Connection<Rc>>, Failure> {
     // The scope of a link-local address is valid on this host only.
     let known = control.peer_address(server.at.port());
     let to = if known.ip() == server.at.ip() { known } else { server.at };
-    let connect = |(n, lane): (usize, &Lane)| {
+    let connect = |(n, qp): (usize, &TestQp)| {
         let connector = Connector::new(device, to).private_data(&greeting(server.nonce, n));
-        connector.connect(reliable(&lane.qp)?).map_err(|error| {
+        connector.connect(reliable(&qp.queue_pair)?).map_err(|error| {
             // If the server has sent a reason, it is more precise.
             let ours = || Failure::new(format!("queue pair {n} cannot be connected to {to}: {error}"));
-            if control.has_news() { handshake::interrupted(control) } else { ours() }
+            if control.is_readable() { handshake::interrupted(control) } else { ours() }
         })
     };
-    lanes.iter().enumerate().map(connect).collect()
+    qps.iter().enumerate().map(connect).collect()
 }
 
 fn reliable(qp: &QueuePair) -> Result<&ferroce::RcQp, Failure> {

@@ -2,8 +2,8 @@
 
 use super::super::affinity::SingleCore;
 use super::super::control::Control;
+use super::context::TestContext;
 use super::refused;
-use super::station::Station;
 use crate::failure::Failure;
 use ferroce::Cq;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 /// Polls between two reads of the clock and the control channel, each of which costs about as much as a poll.
 const POLLS_PER_CHECK: u32 = 1024;
-/// A reliable connection would have failed by itself before it was silent for this long.
-const LONGEST_SILENCE: Duration = Duration::from_secs(20);
-/// An unreliable message that is not there after this time is lost.
-const LOST_AFTER: Duration = Duration::from_millis(200);
+/// Time without progress after which a test fails. A reliable connection fails by itself earlier.
+const STALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// An unreliable message that has not arrived after this time is lost.
+const LOSS_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Why a wait returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,18 +40,18 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// For a side of this test whose messages are answered one by one.
-    pub(super) fn new(station: &Station) -> Waiter {
-        let timeout = if station.is_reliable() { LONGEST_SILENCE } else { LOST_AFTER };
-        Waiter { timeout, ..Waiter::patient(station) }
+    /// For ping-pongs: the timeout of an unreliable transport detects a lost message.
+    pub(super) fn new(context: &TestContext) -> Waiter {
+        let timeout = if context.is_reliable() { STALL_TIMEOUT } else { LOSS_TIMEOUT };
+        Waiter { timeout, ..Waiter::for_stalls(context) }
     }
 
-    /// For a side that need not detect a loss early.
-    pub(super) fn patient(station: &Station) -> Waiter {
+    /// Times out only if the test makes no progress at all.
+    pub(super) fn for_stalls(context: &TestContext) -> Waiter {
         Waiter {
-            events: station.params.events,
-            single_core: station.single_core,
-            timeout: LONGEST_SILENCE,
+            events: context.params.events,
+            single_core: context.single_core,
+            timeout: STALL_TIMEOUT,
             armed: false,
             polls: 0,
             progress: 0,
@@ -88,7 +88,7 @@ impl Waiter {
         if progress != self.progress {
             (self.progress, self.since) = (progress, now);
         }
-        if control.has_news() {
+        if control.is_readable() {
             return WaitOutcome::ControlReady;
         }
         if now - self.since < self.timeout {

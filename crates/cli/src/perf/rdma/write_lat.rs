@@ -5,19 +5,19 @@ use super::super::control::Control;
 use super::super::handshake::{self, Report};
 use super::super::measure::{Budget, time_round_trips};
 use super::super::stats::Histogram;
+use super::context::TestContext;
 use super::ping::{LastByte, Ping};
-use super::send_lat::silent;
-use super::station::Station;
+use super::send_lat::unresponsive;
 use super::wait::{WaitOutcome, Waiter};
 use super::{broken, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Outcome};
 
 /// Unreliable messages that may be lost in a row before the path counts as broken.
-const LOST_IN_A_ROW: u32 = 10;
+const MAX_CONSECUTIVE_LOSSES: u32 = 10;
 
 struct Watch<'a> {
-    station: &'a Station,
+    context: &'a TestContext,
     last: LastByte<'a>,
     waiter: Waiter,
     completions: [Completion; 16],
@@ -25,20 +25,20 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(station: &'a Station) -> Watch<'a> {
-        let (last, waiter) = (LastByte::new(station), Waiter::new(station));
-        Watch { station, last, waiter, completions: [Completion::default(); 16], seen: 0 }
+    fn new(context: &'a TestContext) -> Watch<'a> {
+        let (last, waiter) = (LastByte::new(context), Waiter::new(context));
+        Watch { context, last, waiter, completions: [Completion::default(); 16], seen: 0 }
     }
 
     /// Waits until the last byte has this value. Returns [`WaitOutcome::PollAgain`] when it has, else why the wait ended.
     #[inline]
     fn wait(&mut self, count: u8, control: &Control) -> Result<WaitOutcome, Failure> {
         while self.last.load()? != count {
-            let n = self.station.cq.poll(&mut self.completions).map_err(refused)?;
+            let n = self.context.cq.poll(&mut self.completions).map_err(refused)?;
             for completion in &self.completions[..n] {
                 completion.ok().map_err(broken)?;
             }
-            match self.waiter.after_poll(n, self.seen, &self.station.cq, control)? {
+            match self.waiter.after_poll(n, self.seen, &self.context.cq, control)? {
                 WaitOutcome::PollAgain => {}
                 other => return Ok(other),
             }
@@ -49,32 +49,36 @@ impl<'a> Watch<'a> {
 }
 
 /// Client.
-pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> Result<Histogram, Failure> {
-    let (mut ping, mut watch) = (Ping::new(station), Watch::new(station));
+pub(super) fn run(
+    context: &TestContext,
+    control: &mut Control,
+    budget: Budget,
+) -> Result<Histogram, Failure> {
+    let (mut ping, mut watch) = (Ping::new(context), Watch::new(context));
     let mut count = 0u8;
     let histogram = time_round_trips(budget, || {
         count = count.wrapping_add(1);
         ping.post(count)?;
-        for _ in 0..LOST_IN_A_ROW {
+        for _ in 0..MAX_CONSECUTIVE_LOSSES {
             match watch.wait(count, control)? {
                 WaitOutcome::PollAgain => return Ok(()),
                 WaitOutcome::ControlReady => return Err(handshake::interrupted(control)),
-                WaitOutcome::TimedOut if station.is_reliable() => return Err(silent()),
+                WaitOutcome::TimedOut if context.is_reliable() => return Err(unresponsive()),
                 WaitOutcome::TimedOut => ping.post(count)?,
             }
         }
-        Err(silent())
+        Err(unresponsive())
     })?;
     let report = handshake::stop(control)?;
     if report.received == 0 {
-        return Err(Failure::new("the server saw nothing arrive"));
+        return Err(Failure::new("no WRITE arrived at the server"));
     }
     Ok(histogram)
 }
 
 /// Server: writes back each count that it sees.
-pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, Failure> {
-    let (mut pong, mut watch) = (Ping::new(station), Watch::new(station));
+pub(super) fn serve(context: &TestContext, control: &mut Control) -> Result<Report, Failure> {
+    let (mut pong, mut watch) = (Ping::new(context), Watch::new(context));
     let mut count = 1u8;
     loop {
         match watch.wait(count, control)? {
@@ -84,7 +88,7 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
             }
             WaitOutcome::ControlReady => break,
             // Either the message to us was lost, and the client resends it, or our answer was.
-            WaitOutcome::TimedOut if !station.is_reliable() && watch.seen > 0 => {
+            WaitOutcome::TimedOut if !context.is_reliable() && watch.seen > 0 => {
                 pong.post(count.wrapping_sub(1))?
             }
             WaitOutcome::TimedOut => {}

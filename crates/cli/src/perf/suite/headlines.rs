@@ -78,7 +78,7 @@ impl Headline {
     }
 
     /// Adds the first reason why these cells are too noisy. With one, the goal does not count as reached.
-    fn doubted(mut self, cells: [Option<&Cell>; 2]) -> Headline {
+    fn with_noise_of(mut self, cells: [Option<&Cell>; 2]) -> Headline {
         self.noise = cells.into_iter().flatten().find_map(Cell::noise);
         self.reached &= self.noise.is_none();
         self
@@ -87,7 +87,7 @@ impl Headline {
     /// Whether the goal is reached, in words.
     pub(crate) fn verdict(&self) -> &'static str {
         match (&self.noise, self.reached) {
-            (Some(_), _) => "too noisy to tell",
+            (Some(_), _) => "too noisy to decide",
             (None, true) => "reached",
             (None, false) => "not reached",
         }
@@ -101,7 +101,7 @@ fn latency(results: &Results, against: Test, name: &str, goal: Goal) -> Option<H
     let name = format!("RC send latency at {} against {name}", format_size(size));
     let figure = |us: f64| format!("{us:.2} µs");
     let headline = Headline::new(name, figure(measured), figure(other), measured / other, goal);
-    Some(headline.doubted([Test::SendLat, against].map(|test| results.cell(test, size))))
+    Some(headline.with_noise_of([Test::SendLat, against].map(|test| results.cell(test, size))))
 }
 
 fn bandwidth(results: &Results) -> Option<Headline> {
@@ -116,7 +116,7 @@ fn bandwidth(results: &Results) -> Option<Headline> {
     };
     let goal = Goal::AtLeast(goal);
     let headline = Headline::new(name, gigabytes(measured), gigabytes(other), measured / other, goal);
-    Some(headline.doubted([Test::WriteBw, Test::TcpBw].map(|test| results.cell(test, size))))
+    Some(headline.with_noise_of([Test::WriteBw, Test::TcpBw].map(|test| results.cell(test, size))))
 }
 
 fn loss(results: &Results) -> Option<Headline> {

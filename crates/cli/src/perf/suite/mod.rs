@@ -199,9 +199,9 @@ mod tests {
             latency.p99_ns = Some(28e6);
         }
         let verdicts = verdicts(&results);
-        assert_eq!(verdicts[..3], ["too noisy to tell", "reached", "too noisy to tell"], "{verdicts:?}");
+        assert_eq!(verdicts[..3], ["too noisy to decide", "reached", "too noisy to decide"], "{verdicts:?}");
         let page = crate::report::html(&Results { headlines: headlines::of(&results), ..results });
-        assert!(page.contains("too noisy to tell"));
+        assert!(page.contains("too noisy to decide"));
     }
 
     #[test]

@@ -31,15 +31,15 @@ impl Peer {
 
     /// Runs a test against it.
     pub(super) fn run(&mut self, params: &Params, budget: Budget) -> Result<Measurement, Failure> {
-        self.ask(|client| client.run(params, budget))
+        self.with_client(|client| client.run(params, budget))
     }
 
     /// Connects very many queue pairs with it.
     pub(super) fn connect_many(&mut self, params: &Params) -> Result<Connections, Failure> {
-        self.ask(|client| client.connect_many(params))
+        self.with_client(|client| client.connect_many(params))
     }
 
-    fn ask<T>(&mut self, what: impl FnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
+    fn with_client<T>(&mut self, what: impl FnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
         if self.running.is_none() {
             self.running = Some(start(self.faults.as_deref())?);
         }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_test_has_a_place() {
+    fn every_test_has_a_row() {
         let (roce, iwarp) = (Plan::full(WireChoice::Roce), Plan::full(WireChoice::Iwarp));
         let has = |plan: &Plan, test| SIZES.iter().any(|size| plan.tests(*size).contains(&test));
         for test in Test::all() {

@@ -60,7 +60,7 @@ impl Cell {
 }
 
 /// Share of stolen time from which on the figures are doubtful.
-const WORTH_TELLING: f64 = 0.01;
+const MIN_REPORTED_STEAL: f64 = 0.01;
 
 /// Everything that one run found.
 #[derive(Debug, Clone, Serialize)]
@@ -134,7 +134,7 @@ impl Results {
 
     /// A warning about the machine, if its figures are doubtful.
     pub(crate) fn caution(&self) -> Option<String> {
-        let stolen = self.stolen.filter(|share| *share >= WORTH_TELLING)?;
+        let stolen = self.stolen.filter(|share| *share >= MIN_REPORTED_STEAL)?;
         Some(format!(
             "Other machines on the same hardware took {:.0} % of this machine's processor time during the run, which makes rows less comparable.",
             100.0 * stolen

@@ -1,27 +1,27 @@
 //! Many messages in flight: bandwidth and message rate.
 //!
-//! All messages of a lane use the same source bytes and the same target bytes, as all writes of the TCP stream do. So
+//! All messages of a queue pair use the same source bytes and the same target bytes, as all writes of the TCP stream do. So
 //! the caches treat both alike.
 //!
 //! | file | question |
 //! |---|---|
 //! | `sender` | what is posted, and which of it makes a completion? |
-//! | `receiver` | what arrived, and which receives are owed? |
+//! | `receiver` | what arrived, and which receives are reposted? |
 //! | `traffic` | how do the two share a completion queue, and when are they done? |
-//! | `landing` | did the bytes arrive? |
+//! | `verification` | did the bytes arrive? |
 
-mod landing;
 mod receiver;
 mod sender;
 mod traffic;
+mod verification;
 
 use super::super::control::Control;
 use super::super::handshake::Report;
 use super::super::measure::{Budget, Limit};
 use super::super::stats::Bandwidth;
 use super::super::test::Operation;
+use super::context::TestContext;
 use super::like_perftest;
-use super::station::Station;
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
 use traffic::Traffic;
@@ -36,57 +36,61 @@ enum Phase {
 }
 
 /// Client.
-pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> Result<Bandwidth, Failure> {
-    let mut traffic = Traffic::new(station);
-    if station.params.like_perftest {
-        let bandwidth = like_perftest::stream(station, budget)?;
-        landing::prove(&mut traffic, control)?;
+pub(super) fn run(
+    context: &TestContext,
+    control: &mut Control,
+    budget: Budget,
+) -> Result<Bandwidth, Failure> {
+    let mut traffic = Traffic::new(context);
+    if context.params.like_perftest {
+        let bandwidth = like_perftest::stream(context, budget)?;
+        verification::send_last(&mut traffic, control)?;
         traffic.stop(control)?;
         return Ok(bandwidth);
     }
     let warm_up = traffic.stream(Limit::Time(budget.warm_up), Phase::Unmeasured, control)?;
-    traffic.settle(control)?;
+    traffic.drain_in_flight(control)?;
     let start = Instant::now();
     let sent = traffic.stream(budget.limit, Phase::Measured, control)?;
     let elapsed = start.elapsed();
-    traffic.settle(control)?;
-    let last = landing::prove(&mut traffic, control)?;
+    traffic.drain_in_flight(control)?;
+    let last = verification::send_last(&mut traffic, control)?;
     let report = traffic.stop(control)?;
-    landing::check_returned(station, &report)?;
-    let arrived = arrived(station, &report, sent, warm_up + last)?;
-    let bandwidth = forward(station, sent, arrived, elapsed, &report);
-    if !station.params.bidirectional {
+    verification::check_returned(context, &report)?;
+    let arrived = arrived(context, &report, sent, warm_up + last)?;
+    let bandwidth = forward(context, sent, arrived, elapsed, &report);
+    if !context.params.bidirectional {
         return Ok(bandwidth);
     }
     Ok(bandwidth.with_reverse(report.sent, report.elapsed_ns))
 }
 
 /// Server: receives, or serves its memory, until the client stops; sends as well if requested.
-pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, Failure> {
-    if station.params.like_perftest {
-        control.sleep_until_news();
+pub(super) fn serve(context: &TestContext, control: &mut Control) -> Result<Report, Failure> {
+    if context.params.like_perftest {
+        control.wait_readable();
     }
-    let mut traffic = Traffic::new(station);
+    let mut traffic = Traffic::new(context);
     let report = traffic.serve(control)?;
-    landing::check(station, &traffic.receiver.proved)?;
+    verification::check(context, &traffic.receiver.last_arrived)?;
     Ok(report)
 }
 
 /// How many of the measured messages arrived.
-fn arrived(station: &Station, report: &Report, sent: u64, unmeasured: u64) -> Result<u64, Failure> {
-    let arrived = match (station.params.test.operation(), station.is_reliable()) {
-        (Operation::Send, _) if !station.is_iwarp() => report.received,
+fn arrived(context: &TestContext, report: &Report, sent: u64, unmeasured: u64) -> Result<u64, Failure> {
+    let arrived = match (context.params.test.operation(), context.is_reliable()) {
+        (Operation::Send, _) if !context.is_iwarp() => report.received,
         (Operation::Send | Operation::Atomic, _) => report.received.saturating_sub(unmeasured),
         (_, true) => sent,
         // The server counts the bytes of all messages that were packets; losses affect all of them alike. Operations
         // done directly in its memory cannot be lost, and only this side counts them.
         (_, false) => {
-            let direct: u64 = station.lanes.iter().map(|lane| lane.qp.counters().performed).sum();
+            let direct: u64 = context.qps.iter().map(|qp| qp.queue_pair.counters().performed).sum();
             let share = (report.received + direct) as f64 / (sent + unmeasured) as f64;
             (sent as f64 * share.min(1.0)).round() as u64
         }
     };
-    if station.is_reliable() && arrived != sent {
+    if context.is_reliable() && arrived != sent {
         return Err(Failure::new(format!("{sent} messages were acknowledged, but {arrived} arrived")));
     }
     if arrived == 0 {
@@ -96,9 +100,9 @@ fn arrived(station: &Station, report: &Report, sent: u64, unmeasured: u64) -> Re
     Ok(arrived.min(sent))
 }
 
-fn forward(station: &Station, sent: u64, arrived: u64, elapsed: Duration, report: &Report) -> Bandwidth {
-    let size = station.params.size;
-    if station.is_reliable() {
+fn forward(context: &TestContext, sent: u64, arrived: u64, elapsed: Duration, report: &Report) -> Bandwidth {
+    let size = context.params.size;
+    if context.is_reliable() {
         return Bandwidth::new(sent, sent * size, elapsed.as_nanos() as u64);
     }
     // Without acknowledgements, only messages that arrived count, over the longer of the times to send and to receive.

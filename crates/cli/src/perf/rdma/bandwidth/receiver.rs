@@ -1,18 +1,18 @@
 //! Counts arrived messages, and reposts receives.
 
-use super::super::lane::Lane;
-use super::super::station::{Station, give_back};
+use super::super::context::{TestContext, repost_batch};
+use super::super::test_qp::TestQp;
 use crate::failure::Failure;
 use ferroce::{Completion, RecvWr, WcFlags};
 use std::time::{Duration, Instant};
 
-/// The receiving half of one side, over all of its lanes.
+/// The receiving half of one side, over all of its queue pairs.
 pub(super) struct Receiver<'a> {
-    lanes: &'a [Lane],
-    owed: Vec<u32>,
-    /// Lanes on which an uncounted message arrived whole since the last break.
-    pub(super) proved: Vec<bool>,
-    give_back: u32,
+    qps: &'a [TestQp],
+    to_repost: Vec<u32>,
+    /// Queue pairs on which an uncounted message arrived whole since the last break.
+    pub(super) last_arrived: Vec<bool>,
+    repost_batch: u32,
     batch: Vec<RecvWr<'a>>,
     /// Counted messages.
     pub(super) received: u64,
@@ -21,14 +21,14 @@ pub(super) struct Receiver<'a> {
 
 impl<'a> Receiver<'a> {
     /// Receives are posted already.
-    pub(super) fn new(station: &'a Station) -> Receiver<'a> {
-        let give_back = give_back(&station.params);
+    pub(super) fn new(context: &'a TestContext) -> Receiver<'a> {
+        let repost_batch = repost_batch(&context.params);
         Receiver {
-            lanes: &station.lanes,
-            owed: vec![0; station.lanes.len()],
-            proved: vec![false; station.lanes.len()],
-            give_back,
-            batch: Vec::with_capacity(give_back as usize),
+            qps: &context.qps,
+            to_repost: vec![0; context.qps.len()],
+            last_arrived: vec![false; context.qps.len()],
+            repost_batch,
+            batch: Vec::with_capacity(repost_batch as usize),
             received: 0,
             span: None,
         }
@@ -40,29 +40,29 @@ impl<'a> Receiver<'a> {
         let n = (completion.wr_id >> 32) as usize;
         let counts = !completion.flags.contains(WcFlags::WITH_IMM);
         self.received += u64::from(counts);
-        self.proved[n] |= !counts;
-        self.owed[n] += 1;
-        if self.owed[n] < self.give_back {
+        self.last_arrived[n] |= !counts;
+        self.to_repost[n] += 1;
+        if self.to_repost[n] < self.repost_batch {
             return Ok(0);
         }
-        self.owed[n] = 0;
-        let lane = &self.lanes[n];
+        self.to_repost[n] = 0;
+        let qp = &self.qps[n];
         self.batch.clear();
-        let wr = RecvWr { wr_id: completion.wr_id, sges: &lane.receive };
-        self.batch.resize(self.give_back as usize, wr);
-        lane.qp.post_recv(&self.batch)?;
-        Ok(self.give_back)
+        let wr = RecvWr { wr_id: completion.wr_id, sges: &qp.receive };
+        self.batch.resize(self.repost_batch as usize, wr);
+        qp.queue_pair.post_recv(&self.batch)?;
+        Ok(self.repost_batch)
     }
 
     /// Handles an arrived credit, whose receive is reposted immediately.
     pub(super) fn on_credit(&mut self, completion: &Completion) -> Result<(), Failure> {
-        let lane = &self.lanes[(completion.wr_id >> 32) as usize];
-        lane.qp.post_recv(&[RecvWr { wr_id: completion.wr_id, sges: &lane.receive }])
+        let qp = &self.qps[(completion.wr_id >> 32) as usize];
+        qp.queue_pair.post_recv(&[RecvWr { wr_id: completion.wr_id, sges: &qp.receive }])
     }
 
     /// Handles a break. Of the uncounted messages, only the last ones follow the last break.
     pub(super) fn note_break(&mut self) {
-        self.proved.fill(false);
+        self.last_arrived.fill(false);
     }
 
     /// Counted messages have just arrived.

@@ -1,16 +1,16 @@
 //! Posts messages, and selects those with a completion.
 
-use super::super::lane::{Lane, credit};
-use super::super::station::{CREDITS_IN_FLIGHT, Station, give_back, receives};
+use super::super::context::{CREDITS_IN_FLIGHT, TestContext, receives, repost_batch};
+use super::super::test_qp::{TestQp, credit};
 use super::Phase;
 use crate::failure::Failure;
 use ferroce::{Completion, Payload, SendFlags, SendOp, SendWr};
 
-/// The sending half of one side, over all of its lanes.
+/// The sending half of one side, over all of its queue pairs.
 pub(super) struct Sender<'a> {
-    lanes: &'a [Lane],
+    qps: &'a [TestQp],
     counts: Vec<Count>,
-    /// Lanes that may have free queue entries.
+    /// Queue pairs that may have free queue entries.
     ready: Vec<usize>,
     depth: u32,
     list: u32,
@@ -29,7 +29,7 @@ pub(super) struct Sender<'a> {
     pub(super) done: u64,
 }
 
-/// One lane.
+/// One queue pair.
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     outstanding: u32,
@@ -39,24 +39,24 @@ struct Count {
     credits: u64,
 }
 
-/// The completion of a credit or probe: it stands for no message.
+/// Number of messages that the completion of a credit or probe covers.
 const NO_MESSAGE: u64 = 0;
 
 impl<'a> Sender<'a> {
     /// Nothing is posted yet.
-    pub(super) fn new(station: &'a Station) -> Sender<'a> {
-        let params = &station.params;
-        let credits = match station.has_credits() {
+    pub(super) fn new(context: &'a TestContext) -> Sender<'a> {
+        let params = &context.params;
+        let credits = match context.has_credits() {
             true => u64::from(receives(params) - CREDITS_IN_FLIGHT),
             false => u64::MAX,
         };
         Sender {
-            lanes: &station.lanes,
-            counts: vec![Count { credits, ..Count::default() }; station.lanes.len()],
-            grant: give_back(params),
-            marks: !station.is_iwarp(),
+            qps: &context.qps,
+            counts: vec![Count { credits, ..Count::default() }; context.qps.len()],
+            grant: repost_batch(params),
+            marks: !context.is_iwarp(),
             extra: 0,
-            ready: Vec::with_capacity(station.lanes.len()),
+            ready: Vec::with_capacity(context.qps.len()),
             depth: params.tx_depth,
             list: params.post_list,
             // Often enough that the queue never runs empty, rarely enough that completions cost little.
@@ -68,21 +68,21 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Starts a phase: this many messages over all lanes, or as many as time allows.
+    /// Starts a phase: this many messages over all queue pairs, or as many as time allows.
     pub(super) fn start(&mut self, messages: Option<u64>, phase: Phase) {
-        let lanes = self.counts.len() as u64;
+        let qps = self.counts.len() as u64;
         self.phase = phase;
         (self.posted, self.done) = (0, 0);
         for (n, count) in self.counts.iter_mut().enumerate() {
             count.left = match messages {
-                Some(all) => all / lanes + u64::from((n as u64) < all % lanes),
+                Some(all) => all / qps + u64::from((n as u64) < all % qps),
                 None => u64::MAX,
             };
         }
         self.all_ready();
     }
 
-    /// Posts only what each lane needs to end with a signalled message.
+    /// Posts only what each queue pair needs to end with a signalled message.
     pub(super) fn finish(&mut self) {
         for count in &mut self.counts {
             let rest = if count.since_signal == 0 { 0 } else { self.signal_every - count.since_signal };
@@ -93,7 +93,7 @@ impl<'a> Sender<'a> {
 
     fn all_ready(&mut self) {
         self.ready.clear();
-        self.ready.extend((0..self.lanes.len()).rev());
+        self.ready.extend((0..self.qps.len()).rev());
     }
 
     /// Posts as much as the queues hold.
@@ -114,14 +114,14 @@ impl<'a> Sender<'a> {
 
     #[inline]
     fn post_list(&mut self, n: usize, length: u32) -> Result<(), Failure> {
-        let (lane, count) = (&self.lanes[n], &mut self.counts[n]);
+        let (qp, count) = (&self.qps[n], &mut self.counts[n]);
         self.batch.clear();
         for _ in 0..length {
             count.left -= 1;
             count.since_signal += 1;
             let signalled = count.left == 0 || count.since_signal == self.signal_every;
-            // The completion identifies the lane, and how many messages it covers.
-            let mut request = lane.request((n as u64) << 32 | u64::from(count.since_signal), signalled);
+            // The completion identifies the queue pair, and how many messages it covers.
+            let mut request = qp.request((n as u64) << 32 | u64::from(count.since_signal), signalled);
             if self.phase == Phase::Unmeasured {
                 request.op = marked(self.marks, request.op);
             }
@@ -133,17 +133,17 @@ impl<'a> Sender<'a> {
         count.outstanding += length;
         count.credits -= u64::from(length);
         self.posted += u64::from(length);
-        lane.qp.post_send(&self.batch)
+        qp.queue_pair.post_send(&self.batch)
     }
 
-    /// Whether [`Sender::post_one`] may post to this lane.
+    /// Whether [`Sender::post_one`] may post to this queue pair.
     pub(super) fn has_credit(&self, n: usize) -> bool {
         self.counts[n].credits > 0
     }
 
-    /// Posts a single message to an idle lane; `message` is the inline data.
+    /// Posts a single message to an idle queue pair; `message` is the inline data.
     pub(super) fn post_one(&mut self, n: usize, message: &[u8]) -> Result<(), Failure> {
-        let mut request = self.lanes[n].request((n as u64) << 32 | 1, true);
+        let mut request = self.qps[n].request((n as u64) << 32 | 1, true);
         request.op = marked(self.marks, request.op);
         if request.flags.contains(SendFlags::INLINE) {
             request.payload = Payload::Inline(message);
@@ -151,13 +151,13 @@ impl<'a> Sender<'a> {
         self.counts[n].outstanding += 1;
         self.counts[n].credits -= 1;
         self.posted += 1;
-        self.lanes[n].qp.post_send(&[request])
+        self.qps[n].queue_pair.post_send(&[request])
     }
 
-    /// Grants receives that were reposted on a lane.
+    /// Grants receives that were reposted on a queue pair.
     pub(super) fn send_credit(&mut self, n: usize) -> Result<(), Failure> {
         self.extra += 1;
-        self.lanes[n].qp.post_send(&[credit((n as u64) << 32 | NO_MESSAGE)])
+        self.qps[n].queue_pair.post_send(&[credit((n as u64) << 32 | NO_MESSAGE)])
     }
 
     /// Handles a credit of the other side.
@@ -166,11 +166,11 @@ impl<'a> Sender<'a> {
         self.ready.push(n);
     }
 
-    /// Posts a READ behind the messages of each lane: it completes when the other side has placed them.
+    /// Posts a READ behind the messages of each queue pair: it completes when the other side has placed them.
     pub(super) fn probe(&mut self) -> Result<(), Failure> {
-        for (n, lane) in self.lanes.iter().enumerate() {
+        for (n, qp) in self.qps.iter().enumerate() {
             self.extra += 1;
-            lane.qp.post_send(&[lane.probe((n as u64) << 32 | NO_MESSAGE)])?;
+            qp.queue_pair.post_send(&[qp.probe((n as u64) << 32 | NO_MESSAGE)])?;
         }
         Ok(())
     }
@@ -183,11 +183,11 @@ impl<'a> Sender<'a> {
     /// Handles a completion of a send.
     #[inline]
     pub(super) fn on_completion(&mut self, completion: &Completion) {
-        let (lane, stands_for) = ((completion.wr_id >> 32) as usize, completion.wr_id as u32);
+        let (qp, stands_for) = ((completion.wr_id >> 32) as usize, completion.wr_id as u32);
         self.extra -= u32::from(u64::from(stands_for) == NO_MESSAGE);
-        self.counts[lane].outstanding -= stands_for;
+        self.counts[qp].outstanding -= stands_for;
         self.done += u64::from(stands_for);
-        self.ready.push(lane);
+        self.ready.push(qp);
     }
 
     /// Whether all messages of the phase are posted and completed.

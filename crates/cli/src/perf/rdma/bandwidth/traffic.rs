@@ -2,10 +2,10 @@
 
 use super::super::super::control::{Control, STEP_TIMEOUT};
 use super::super::super::handshake::{self, Pause, Reply, Report, Request};
-use super::super::super::measure::{FEWEST, Limit};
+use super::super::super::measure::{Limit, MIN_MESSAGES};
 use super::super::super::test::Operation;
-use super::super::send_lat::silent;
-use super::super::station::Station;
+use super::super::context::TestContext;
+use super::super::send_lat::unresponsive;
 use super::super::wait::{WaitOutcome, Waiter};
 use super::super::{broken, refused};
 use super::Phase;
@@ -15,10 +15,10 @@ use crate::failure::Failure;
 use ferroce::{Completion, Outcome, WcOpcode};
 use std::time::{Duration, Instant};
 
-/// Unreliable messages in flight arrive within this time of the one before.
+/// No further unreliable message is in flight if none arrives for this time.
 const QUIET: Duration = Duration::from_millis(50);
-/// Maximum wait for that.
-const LONGEST_DRAIN: Duration = Duration::from_secs(5);
+/// Maximum duration of a drain.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often an unreliable queue is polled before more is sent.
 const POLLS_PER_STEP: u32 = 8;
@@ -33,7 +33,7 @@ pub(super) enum Step {
 
 /// All traffic of one side.
 pub(super) struct Traffic<'a> {
-    pub(super) station: &'a Station,
+    pub(super) context: &'a TestContext,
     pub(super) sender: Sender<'a>,
     pub(super) receiver: Receiver<'a>,
     waiter: Waiter,
@@ -41,13 +41,13 @@ pub(super) struct Traffic<'a> {
 }
 
 impl<'a> Traffic<'a> {
-    /// For a connected station.
-    pub(super) fn new(station: &'a Station) -> Traffic<'a> {
+    /// `context` is connected.
+    pub(super) fn new(context: &'a TestContext) -> Traffic<'a> {
         Traffic {
-            station,
-            sender: Sender::new(station),
-            receiver: Receiver::new(station),
-            waiter: Waiter::patient(station),
+            context,
+            sender: Sender::new(context),
+            receiver: Receiver::new(context),
+            waiter: Waiter::for_stalls(context),
             completions: [Completion::default(); 64],
         }
     }
@@ -65,7 +65,7 @@ impl<'a> Traffic<'a> {
         };
         self.sender.start(messages, phase);
         while self.step(control)? == Step::Running {
-            let over = |end: Instant| self.sender.posted >= FEWEST && Instant::now() >= end;
+            let over = |end: Instant| self.sender.posted >= MIN_MESSAGES && Instant::now() >= end;
             if end.is_some_and(over) {
                 end = None;
                 self.sender.finish();
@@ -89,8 +89,8 @@ impl<'a> Traffic<'a> {
     }
 
     fn must_probe(&self) -> bool {
-        let carries = matches!(self.station.params.test.operation(), Operation::Send | Operation::Write);
-        self.station.is_iwarp() && carries
+        let carries = matches!(self.context.params.test.operation(), Operation::Send | Operation::Write);
+        self.context.is_iwarp() && carries
     }
 
     /// Client: posts and polls once.
@@ -103,39 +103,39 @@ impl<'a> Traffic<'a> {
         self.wait(found, control).map(|()| Step::Running)
     }
 
-    /// Client: waits after a poll that found so many completions.
+    /// Client: waits after a poll that found this many completions.
     pub(super) fn wait(&mut self, found: usize, control: &mut Control) -> Result<(), Failure> {
-        match self.waiter.after_poll(found, self.progress(), &self.station.cq, control)? {
+        match self.waiter.after_poll(found, self.progress(), &self.context.cq, control)? {
             WaitOutcome::PollAgain => Ok(()),
             WaitOutcome::ControlReady => Err(handshake::interrupted(control)),
-            WaitOutcome::TimedOut => Err(silent()),
+            WaitOutcome::TimedOut => Err(unresponsive()),
         }
     }
 
     /// Client: reports that it is done, and continues to receive until the server is done.
     pub(super) fn stop(&mut self, control: &mut Control) -> Result<Report, Failure> {
         control.send(&Request::Stop)?;
-        self.receive_until_news(control)?;
+        self.receive_until_readable(control)?;
         handshake::await_report(control)
     }
 
-    /// Client: a break. Unreliable messages have no flow control. A side that also sends falls behind with receiving,
-    /// and everything behind a full buffer is lost: the measured messages behind those of the warm-up, and the last
-    /// ones behind those. Reliable ones are flow-controlled.
-    pub(super) fn settle(&mut self, control: &mut Control) -> Result<(), Failure> {
-        if self.station.is_reliable() {
+    /// Client: pauses the traffic until both sides have received what is in flight. Only unreliable messages need it: they have no flow
+    /// control, and a side that also sends falls behind with receiving. Its full receive buffer would drop the first measured messages,
+    /// and the last ones.
+    pub(super) fn drain_in_flight(&mut self, control: &mut Control) -> Result<(), Failure> {
+        if self.context.is_reliable() {
             return Ok(());
         }
-        control.send(&Request::Settle)?;
-        self.receive_until_news(control)?;
-        handshake::await_settled(control)
+        control.send(&Request::Drain)?;
+        self.receive_until_readable(control)?;
+        handshake::await_drained(control)
     }
 
-    fn receive_until_news(&mut self, control: &Control) -> Result<(), Failure> {
+    fn receive_until_readable(&mut self, control: &Control) -> Result<(), Failure> {
         let end = Instant::now() + STEP_TIMEOUT;
         loop {
             let found = self.poll()?;
-            let outcome = self.waiter.after_poll(found, self.progress(), &self.station.cq, control)?;
+            let outcome = self.waiter.after_poll(found, self.progress(), &self.context.cq, control)?;
             if outcome == WaitOutcome::ControlReady || Instant::now() > end {
                 return Ok(());
             }
@@ -145,16 +145,16 @@ impl<'a> Traffic<'a> {
     /// Server: runs until the client stops. It sends unreliable messages only from the first break to the second,
     /// while those of the client count.
     pub(super) fn serve(&mut self, control: &mut Control) -> Result<Report, Failure> {
-        let bidirectional = self.station.params.bidirectional;
+        let bidirectional = self.context.params.bidirectional;
         let (mut start, mut elapsed_ns, mut breaks) = (Instant::now(), 0, 0);
-        let mut sends = bidirectional && self.station.is_reliable();
+        let mut sends = bidirectional && self.context.is_reliable();
         if sends {
             self.sender.start(None, Phase::Measured);
         }
         loop {
             self.sender.post()?;
             let found = self.poll()?;
-            if self.waiter.after_poll(found, self.progress(), &self.station.cq, control)?
+            if self.waiter.after_poll(found, self.progress(), &self.context.cq, control)?
                 != WaitOutcome::ControlReady
             {
                 continue;
@@ -169,7 +169,7 @@ impl<'a> Traffic<'a> {
                 break;
             }
             self.receiver.note_break();
-            control.send(&Reply::Settled)?;
+            control.send(&Reply::Drained)?;
             breaks += 1;
             if bidirectional && breaks == 1 {
                 (sends, start) = (true, Instant::now());
@@ -185,16 +185,16 @@ impl<'a> Traffic<'a> {
         })
     }
 
-    /// What the server counts: messages, atomics, or for WRITEs the bytes of that many messages.
+    /// Messages that the server received. WRITEs are counted by their bytes, atomics by the value in memory.
     fn arrived(&self) -> Result<u64, Failure> {
-        let Station { region, layout, lanes, params, .. } = self.station;
+        let TestContext { region, layout, qps, params, .. } = self.context;
         match params.test.operation() {
             Operation::Atomic => {
                 let word = |n: usize| region.host().load_u64(layout.incoming(n) as usize).map_err(refused);
-                (0..lanes.len()).map(word).sum()
+                (0..qps.len()).map(word).sum()
             }
             Operation::Write => {
-                let bytes: u64 = lanes.iter().map(|lane| lane.qp.counters().rx_bytes).sum();
+                let bytes: u64 = qps.iter().map(|qp| qp.queue_pair.counters().rx_bytes).sum();
                 Ok(bytes / params.size)
             }
             _ => Ok(self.receiver.received),
@@ -203,7 +203,7 @@ impl<'a> Traffic<'a> {
 
     fn end_sending(&mut self) -> Result<(), Failure> {
         self.sender.finish();
-        let end = Instant::now() + LONGEST_DRAIN;
+        let end = Instant::now() + DRAIN_TIMEOUT;
         let mut probes = self.must_probe();
         while probes || !self.sender.is_finished() || !self.sender.is_confirmed() {
             self.sender.post()?;
@@ -213,7 +213,7 @@ impl<'a> Traffic<'a> {
             }
             self.poll()?;
             if Instant::now() > end {
-                return Err(silent());
+                return Err(unresponsive());
             }
         }
         Ok(())
@@ -222,8 +222,8 @@ impl<'a> Traffic<'a> {
     /// Takes completions of arrived messages that were not polled yet. Acknowledged messages have arrived; others may
     /// be in flight.
     fn drain(&mut self) -> Result<(), Failure> {
-        let quiet = if self.station.is_reliable() { Duration::ZERO } else { QUIET };
-        let end = Instant::now() + LONGEST_DRAIN;
+        let quiet = if self.context.is_reliable() { Duration::ZERO } else { QUIET };
+        let end = Instant::now() + DRAIN_TIMEOUT;
         let mut last = Instant::now();
         loop {
             let now = Instant::now();
@@ -240,7 +240,7 @@ impl<'a> Traffic<'a> {
     #[inline]
     pub(super) fn poll(&mut self) -> Result<usize, Failure> {
         let mut found = self.poll_once()?;
-        if found > 0 && !self.station.is_reliable() {
+        if found > 0 && !self.context.is_reliable() {
             for _ in 0..POLLS_PER_STEP {
                 match self.poll_once()? {
                     0 => break,
@@ -253,7 +253,7 @@ impl<'a> Traffic<'a> {
 
     #[inline]
     fn poll_once(&mut self) -> Result<usize, Failure> {
-        let found = self.station.cq.poll(&mut self.completions).map_err(refused)?;
+        let found = self.context.cq.poll(&mut self.completions).map_err(refused)?;
         let before = self.receiver.received;
         for completion in &self.completions[..found] {
             let done = completion.ok().map_err(broken)?;
@@ -263,10 +263,10 @@ impl<'a> Traffic<'a> {
             }
             let n = (done.wr_id >> 32) as usize;
             // A message has at least one byte.
-            if done.byte_len == 0 && self.station.has_credits() {
+            if done.byte_len == 0 && self.context.has_credits() {
                 self.receiver.on_credit(&done)?;
                 self.sender.on_credit(n);
-            } else if self.receiver.on_completion(&done)? > 0 && self.station.has_credits() {
+            } else if self.receiver.on_completion(&done)? > 0 && self.context.has_credits() {
                 self.sender.send_credit(n)?;
             }
         }

@@ -12,7 +12,7 @@ const GRH_LEN: u64 = 40;
 /// Space for it, so that the message behind it starts a cache line.
 const HEADROOM: u64 = 64;
 
-/// The offsets of each lane's buffers in a region; the same on both sides.
+/// The offsets of each queue pair's buffers in the region. They are the same on both sides.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     size: u64,
@@ -24,8 +24,8 @@ pub(super) struct Layout {
 impl Layout {
     /// For these parameters.
     pub(super) fn of(params: &Params) -> Layout {
-        let pitch = match like_perftest::walk(params) {
-            Some(walk) => walk.end,
+        let pitch = match like_perftest::offsets(params) {
+            Some(offsets) => offsets.end,
             None => params.size.next_multiple_of(64),
         };
         // perftest has no such space. Without it, both buffers begin at the same offset in a page. That matters for
@@ -37,32 +37,32 @@ impl Layout {
         Layout { size: params.size, pitch, headroom, stride }
     }
 
-    /// Bytes for that many lanes.
-    pub(super) fn total(&self, lanes: u32) -> u64 {
-        2 * self.pitch + self.headroom + self.stride * u64::from(lanes.saturating_sub(1))
+    /// Bytes for that many queue pairs.
+    pub(super) fn total(&self, qps: u32) -> u64 {
+        2 * self.pitch + self.headroom + self.stride * u64::from(qps.saturating_sub(1))
     }
 
     /// The source of messages, and the target of the other side's READs.
-    pub(super) fn outgoing(&self, lane: usize) -> u64 {
-        self.stride * lane as u64
+    pub(super) fn outgoing(&self, qp: usize) -> u64 {
+        self.stride * qp as u64
     }
 
     /// The target of messages of the other side.
-    pub(super) fn incoming(&self, lane: usize) -> u64 {
-        self.outgoing(lane) + self.pitch + self.headroom
+    pub(super) fn incoming(&self, qp: usize) -> u64 {
+        self.outgoing(qp) + self.pitch + self.headroom
     }
 
     /// The bytes of a receive.
-    pub(super) fn receive(&self, lane: usize, transport: Transport) -> std::ops::Range<u64> {
-        let at = self.incoming(lane);
+    pub(super) fn receive(&self, qp: usize, transport: Transport) -> std::ops::Range<u64> {
+        let at = self.incoming(qp);
         let head = if transport == Transport::Ud { GRH_LEN } else { 0 };
         at - head..at + self.size
     }
 }
 
 /// A connected queue pair and its buffers.
-pub(super) struct Lane {
-    pub(super) qp: QueuePair,
+pub(super) struct TestQp {
+    pub(super) queue_pair: QueuePair,
     pub(super) receive: [Sge; 1],
     op: SendOp,
     local: [Sge; 1],
@@ -73,15 +73,15 @@ pub(super) struct Lane {
     pub(super) inline: Option<Vec<u8>>,
 }
 
-impl Lane {
-    /// A lane that is not connected yet.
-    pub(super) fn new(qp: QueuePair, receive: Sge, local: Sge) -> Lane {
+impl TestQp {
+    /// An unconnected queue pair with its buffers.
+    pub(super) fn new(queue_pair: QueuePair, receive: Sge, local: Sge) -> TestQp {
         let (op, probe) = (SendOp::Send, SendOp::Send);
-        Lane { qp, receive: [receive], op, local: [local], probe, ud: None, inline: None }
+        TestQp { queue_pair, receive: [receive], op, local: [local], probe, ud: None, inline: None }
     }
 
     /// Sets the target of its work requests: the other side's memory, and its queue pair for UD.
-    pub(super) fn aim(
+    pub(super) fn set_target(
         &mut self,
         operation: Operation,
         ud: Option<UdTarget>,
@@ -135,13 +135,13 @@ impl Lane {
     /// Posts one receive.
     #[inline]
     pub(super) fn post_receive(&self) -> Result<(), Failure> {
-        self.qp.post_recv(&[RecvWr { wr_id: 0, sges: &self.receive }])
+        self.queue_pair.post_recv(&[RecvWr { wr_id: 0, sges: &self.receive }])
     }
 
     /// Posts that many receives.
     pub(super) fn post_receives(&self, wr_id: u64, count: u32) -> Result<(), Failure> {
         let list = vec![RecvWr { wr_id, sges: &self.receive }; count as usize];
-        self.qp.post_recv(&list)
+        self.queue_pair.post_recv(&list)
     }
 }
 
@@ -156,16 +156,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_do_not_overlap() {
+    fn buffers_do_not_overlap() {
         for size in [1, 64, 65, 4096] {
             let params = Params { size, queue_pairs: 3, ..Params::defaults(Test::SendBw) };
             let layout = Layout::of(&params);
             let mut last = 0;
-            for lane in 0..3 {
-                assert!(layout.outgoing(lane) >= last);
-                let receive = layout.receive(lane, Transport::Ud);
-                assert!(receive.start >= layout.outgoing(lane) + size);
-                assert_eq!(receive.end, layout.incoming(lane) + size);
+            for qp in 0..3 {
+                assert!(layout.outgoing(qp) >= last);
+                let receive = layout.receive(qp, Transport::Ud);
+                assert!(receive.start >= layout.outgoing(qp) + size);
+                assert_eq!(receive.end, layout.incoming(qp) + size);
                 last = receive.end;
             }
             assert!(last <= layout.total(3));
