@@ -68,9 +68,7 @@ pub(crate) fn test(ctx: &Context) -> Report {
         job = job.env("PROPTEST_CASES", "32");
     }
     let tools = ctx.tools();
-    if let Some(python) = &tools.python {
-        job = job.env("FERROCE_PYTHON", python);
-    }
+    job = tools.locate(job);
     let requires_tools =
         |job: Job| if tools.complete() { job.env("FERROCE_REQUIRE_TOOLS", "1") } else { job };
     let _pages = HugePages::borrow();
@@ -114,7 +112,7 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
         false => job.arg("--workspace").args(usual.iter().flat_map(|name| ["--test", name])),
     };
     let _pages = HugePages::borrow();
-    let job = job.arg("--").args(for_repeated_tests()).env("FERROCE_LINK", "udp");
+    let job = ctx.tools().locate(job.arg("--").args(for_repeated_tests())).env("FERROCE_LINK", "udp");
     libtest::report(job.limit_s(15 * 60).run(ctx))
 }
 

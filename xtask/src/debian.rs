@@ -12,14 +12,15 @@ pub fn unpacked(ctx: &Context, cache: &Path, names: &[String]) -> Result<(PathBu
     if let Some(tool) = ["apt-get", "apt-cache", "dpkg-deb"].into_iter().find(|tool| which(tool).is_none()) {
         return Err(format!("{tool} is missing: {} come as Debian packages", names.join(" ")));
     }
-    let packages = versions(ctx, names)?;
     let (path, stamp) = (cache.join("sysroot"), cache.join("sysroot.packages"));
-    let fingerprint = packages.join("\n");
-    if !path.is_dir() || std::fs::read_to_string(&stamp).ok().as_ref() != Some(&fingerprint) {
-        let files = fetch(ctx, &cache.join("archives"), &packages)?;
-        unpack(ctx, &files, &path)?;
-        std::fs::write(&stamp, &fingerprint).map_err(|error| format!("{}: {error}", stamp.display()))?;
+    let unpacked = if path.is_dir() { std::fs::read_to_string(&stamp).ok() } else { None };
+    let packages = versions(ctx, names)?;
+    if unpacked == Some(packages.join("\n")) {
+        return Ok((path, packages));
     }
+    let (packages, files) = fetch(ctx, &cache.join("archives"), || versions(ctx, names))?;
+    unpack(ctx, &files, &path)?;
+    std::fs::write(&stamp, packages.join("\n")).map_err(|error| format!("{}: {error}", stamp.display()))?;
     Ok((path, packages))
 }
 
@@ -58,21 +59,30 @@ fn candidates(policy: &str) -> Vec<String> {
     found
 }
 
-/// Downloads packages, `name=version` each, unless they are there. Returns their files.
-pub(crate) fn fetch(ctx: &Context, archives: &Path, packages: &[String]) -> Result<Vec<PathBuf>, String> {
+/// Downloads the packages that `wanted` returns, `name=version` each, unless they are there. Returns them and their files. If that fails, it
+/// refreshes the package lists and tries again: old lists name versions that the archive does not have any more.
+pub(crate) fn fetch(
+    ctx: &Context,
+    archives: &Path,
+    wanted: impl Fn() -> Result<Vec<String>, String>,
+) -> Result<(Vec<String>, Vec<PathBuf>), String> {
     std::fs::create_dir_all(archives).map_err(|error| error.to_string())?;
-    if !download(ctx, archives, packages) {
-        refresh(ctx);
-        if !download(ctx, archives, packages) {
+    let fetch = || {
+        let packages = wanted()?;
+        if !download(ctx, archives, &packages) {
             return Err(format!("these Debian packages cannot be fetched: {}", packages.join(" ")));
         }
-    }
-    let files: Option<Vec<PathBuf>> = packages.iter().map(|package| archive(archives, package)).collect();
-    files.ok_or_else(|| "a package was fetched but is not there".to_owned())
+        let files: Option<Vec<PathBuf>> = packages.iter().map(|package| archive(archives, package)).collect();
+        Ok((packages, files.ok_or("a package was fetched but is not there")?))
+    };
+    fetch().or_else(|_| {
+        refresh(ctx);
+        fetch()
+    })
 }
 
 /// Images ship without package lists; only root may fetch them.
-pub(crate) fn refresh(ctx: &Context) {
+fn refresh(ctx: &Context) {
     if is_root() {
         let _ = Job::new("apt-get").args(["update", "-o", "Acquire::http::Timeout=20"]).limit_s(180).run(ctx);
     }

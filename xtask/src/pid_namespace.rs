@@ -46,3 +46,49 @@ pub(crate) fn run_again() -> Option<ExitCode> {
         Err(error) => fail(&format!("xtask did not start again: {error}")),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Read};
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Stdio;
+
+    /// In the place of the xtask inside: a child, and a grandchild in a session of its own. Both hold the output.
+    const PROGRAM: &str = "#!/bin/sh
+setsid sh -c 'sleep 20; echo survived' &
+echo started
+wait
+";
+
+    // Not an integration test: cargo would build xtask for it again, and replace the executable of the xtask that runs the tests.
+    #[test]
+    fn programs_end_with_a_killed_xtask() {
+        if let Err(why) = succeed(&mut inside(Path::new("true"))) {
+            println!("SKIPPED: no PID namespace can be made here: {why}");
+            return;
+        }
+        let program = std::env::temp_dir().join(format!("xtask-that-stays.{}", std::process::id()));
+        std::fs::write(&program, PROGRAM).expect("a file");
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("our own file");
+        for signal in ["KILL", "TERM"] {
+            let again = inside(&program);
+            // In the place of the xtask outside.
+            let mut xtask = Command::new("sh");
+            xtask.args(["-c", "\"$@\"; exit", "sh"]).arg(again.get_program()).args(again.get_args());
+            let mut xtask = xtask.stdout(Stdio::piped()).spawn().expect("sh starts");
+            let mut output = BufReader::new(xtask.stdout.take().expect("a pipe"));
+            let mut started = String::new();
+            output.read_line(&mut started).expect("output");
+            assert_eq!(started, "started\n");
+            let killed = Command::new("kill").args(["-s", signal, &xtask.id().to_string()]).status();
+            assert!(killed.expect("kill starts").success());
+            // The output ends with the last process that holds it.
+            let mut rest = String::new();
+            output.read_to_string(&mut rest).expect("output");
+            xtask.wait().expect("it has ended");
+            assert_eq!(rest, "", "after SIG{signal}");
+        }
+        std::fs::remove_file(program).expect("our own file");
+    }
+}

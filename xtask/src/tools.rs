@@ -38,12 +38,25 @@ pub(crate) struct Tools {
     pub(crate) browser: Option<PathBuf>,
     /// A Python that can import scapy's RoCE layer.
     pub(crate) python: Option<PathBuf>,
+    /// Prometheus' judge of the text format.
+    pub(crate) promtool: Option<PathBuf>,
 }
 
 impl Tools {
+    /// Tells test programs where tools are that are not in `PATH`.
+    pub(crate) fn locate(&self, mut job: Job) -> Job {
+        for (name, path) in [("FERROCE_PYTHON", &self.python), ("FERROCE_PROMTOOL", &self.promtool)] {
+            if let Some(path) = path {
+                job = job.env(name, path);
+            }
+        }
+        job
+    }
+
     /// Finds programs without installing any.
     pub(crate) fn find(ctx: &Context) -> Self {
         let venv = venv(ctx).join("bin/python");
+        let unpacked = prometheus(ctx).join("sysroot/usr/bin/promtool");
         let candidates = [Some(venv), which("python3")];
         Self {
             tshark: which("tshark"),
@@ -51,6 +64,7 @@ impl Tools {
             cxx: which("c++"),
             browser: which(BROWSER),
             python: candidates.into_iter().flatten().find(|python| has_scapy(ctx, python)),
+            promtool: which("promtool").or(Some(unpacked).filter(|path| path.exists())),
         }
     }
 
@@ -67,6 +81,8 @@ pub(crate) fn provide(ctx: &Context) -> Report {
     if !missing.is_empty() {
         apt_install(ctx, &missing, &mut report);
     }
+    // Tests compile C programs against the headers, and compare answers with those of the real libraries.
+    crate::programs::provide(ctx, &mut report);
     for need in NEEDS.iter().filter(|need| which(need.program).is_none()) {
         let Need { program, package, why } = need;
         report
@@ -78,6 +94,12 @@ pub(crate) fn provide(ctx: &Context) -> Report {
             "scapy is missing (an independent ICRC); install it: `sudo apt-get install -y python3-venv`, or \
              `pip install '{SCAPY}'` for the python3 of your PATH"
         ));
+    }
+    // Its package would start a server, so it is not installed.
+    if Tools::find(ctx).promtool.is_none()
+        && let Err(why) = crate::debian::unpacked(ctx, &prometheus(ctx), &["prometheus".to_owned()])
+    {
+        report.skips.push(format!("promtool is missing (judges the metrics): {why}"));
     }
     let _ = ctx.tools.set(Tools::find(ctx));
     if report.skips.is_empty() {
@@ -133,6 +155,10 @@ fn make_venv<'a>(
 
 fn venv(ctx: &Context) -> PathBuf {
     ctx.scratch().join("venv")
+}
+
+fn prometheus(ctx: &Context) -> PathBuf {
+    ctx.scratch().join("prometheus")
 }
 
 fn has_scapy(ctx: &Context, python: &Path) -> bool {

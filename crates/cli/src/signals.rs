@@ -97,8 +97,11 @@ pub(crate) fn reclaim_terminal() {
     // The kernel stops a background process that calls tcsetpgrp, unless it ignores SIGTTOU.
     // SAFETY: ignores a signal for the time of one call, and then restores what was set before.
     let before = unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
-    // Fails if standard input is no terminal; there is nothing to take back then.
-    let _ = rustix::termios::tcsetpgrp(io::stdin(), rustix::process::getpgrp());
+    // SAFETY: only returns a number. It is 0 if the group is outside of the PID namespace of this process, which cannot name it then.
+    if let Some(group) = rustix::process::Pid::from_raw(unsafe { libc::getpgrp() }) {
+        // Fails if standard input is no terminal; there is nothing to take back then.
+        let _ = rustix::termios::tcsetpgrp(io::stdin(), group);
+    }
     // SAFETY: as above.
     unsafe { libc::signal(libc::SIGTTOU, before) };
 }

@@ -86,7 +86,8 @@ fn prometheus_reads_the_counters_of_this_process() {
 
 /// Prometheus' own tool, where it is installed, checks the text format.
 fn check_with_promtool(text: &str) {
-    let started = Command::new("promtool")
+    let promtool = std::env::var_os("FERROCE_PROMTOOL").unwrap_or_else(|| "promtool".into());
+    let started = Command::new(promtool)
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

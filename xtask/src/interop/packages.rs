@@ -44,14 +44,8 @@ pub(crate) fn provide(ctx: &Context, cache: &Path) -> Result<Sysroot, Failure> {
     if let Some(tool) = apt_missing {
         return Err(Failure::Skip(format!("{tool} is missing: the guest is made of Debian packages")));
     }
-    let packages = match closure(ctx) {
-        Ok(packages) => packages,
-        Err(_) => {
-            debian::refresh(ctx);
-            closure(ctx).map_err(Failure::Skip)?
-        }
-    };
-    let files = debian::fetch(ctx, &cache.join("archives"), &packages).map_err(Failure::Skip)?;
+    let archives = cache.join("archives");
+    let (packages, files) = debian::fetch(ctx, &archives, || closure(ctx)).map_err(Failure::Skip)?;
     debian::unpack(ctx, &files, &path).map_err(Failure::Broken)?;
     let fingerprint = packages.join("\n");
     std::fs::write(&stamp, &fingerprint)?;

@@ -52,14 +52,8 @@ fn build(ctx: &Context, cache: &Path, kernel: &Kernel<'_>, into: &Path) -> Resul
     if let Some(tool) = missing {
         return Err(format!("{tool} is missing: `apt-get install -y build-essential xz-utils`"));
     }
-    let headers = format!("linux-headers-{}", kernel.release);
-    let named = Job::new("apt-cache").args(["depends", &headers]).answer(ctx)?;
-    let below = named.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    let below = below.filter(|name| name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-"));
-    let names = below.chain([headers.as_str()]).map(str::to_owned).chain([kernel.source()]);
-    let wanted: Vec<String> = names.map(|name| format!("{name}={}", kernel.version)).collect();
     let archives = cache.join("archives");
-    let files = debian::fetch(ctx, &archives, &wanted)
+    let (_, files) = debian::fetch(ctx, &archives, || packages(ctx, kernel))
         .map_err(|why| format!("{why}; if the archive has a newer kernel, remove {}", cache.display()))?;
     let dir = cache.join("siw");
     let made = make(ctx, &dir, kernel, &files);
@@ -67,6 +61,16 @@ fn build(ctx: &Context, cache: &Path, kernel: &Kernel<'_>, into: &Path) -> Resul
     // Several hundred MB, which are not needed again.
     let _ = std::fs::remove_dir_all(&dir);
     made
+}
+
+/// The headers and the source of the kernel, as `name=version`.
+fn packages(ctx: &Context, kernel: &Kernel<'_>) -> Result<Vec<String>, String> {
+    let headers = format!("linux-headers-{}", kernel.release);
+    let named = Job::new("apt-cache").args(["depends", &headers]).answer(ctx)?;
+    let below = named.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let below = below.filter(|name| name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-"));
+    let names = below.chain([headers.as_str()]).map(str::to_owned).chain([kernel.source()]);
+    Ok(names.map(|name| format!("{name}={}", kernel.version)).collect())
 }
 
 /// Compiles in `dir`, which the caller removes.
