@@ -11,6 +11,7 @@ use ferroce_proto::{Psn, Qpn, RKey};
 use objects_support::{Buffer, CAP, completions, connect, connect_at, create, gid, open, pair, post};
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 struct Setup {
@@ -56,12 +57,16 @@ struct Pages {
 }
 
 impl Pages {
+    /// Maps pages at addresses that no other mapping takes once they are unmapped: the kernel prefers higher ones.
     fn map(len: usize) -> Pages {
-        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new pages, wherever the kernel likes.
-        let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
-        assert_ne!(addr, libc::MAP_FAILED);
-        Pages { addr: addr as usize, len }
+        static NEXT: AtomicUsize = AtomicUsize::new(0x20_0000_0000);
+        let addr = NEXT.fetch_add(len.next_multiple_of(4 << 20), Ordering::Relaxed);
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: new pages, where nothing is mapped.
+        let mapped = unsafe { libc::mmap(addr as *mut libc::c_void, len, rights, flags, -1, 0) };
+        assert_eq!(mapped as usize, addr);
+        Pages { addr, len }
     }
 
     /// Takes part of them away.
