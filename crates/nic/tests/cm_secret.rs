@@ -5,7 +5,7 @@ mod cm_support;
 use cm_support::{End, advance, connected, param, send};
 use ferroce_nic::{CmEventKind, CmId, CmRefusal, CmTransport, Error, PortSpace, Qp, RejectReason, Secret};
 use ferroce_proto::cm::CmError;
-use ferroce_proto::verbs::{Access, Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
+use ferroce_proto::verbs::{Access, AttrMask, Payload, QpAttr, QpState, RecvWr, SendFlags, SendOp, SendWr};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -177,6 +177,25 @@ fn nothing_gets_in_through_another_connection_of_the_queue_pair() {
     server.next(CmEventKind::Established);
     assert_eq!(cm_support::completion(&server.cq).wr_id, 1);
     assert_eq!(cm_support::completion(&client.cq).wr_id, 2);
+}
+
+/// The peer of a connection that has ended without a proof stays outside until the queue pair is reset.
+#[test]
+fn nothing_gets_in_after_the_end_of_an_unconfirmed_connection() {
+    let (client, server) = (end("127.44.10.1", Some(1)), end("127.44.10.2", Some(1)));
+    let [(_id, qp), (their_id, their_qp)] = unconfirmed(&client, &server, "127.44.10.2:0");
+    their_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+    drop(their_id);
+    let elsewhere = client.listener("127.44.10.1:0", 8);
+    let outgoing = server.routed(PortSpace::Tcp, elsewhere.local_addr().unwrap());
+    let refused = outgoing.connect(CmTransport::Rc, &param(&their_qp, b"")).unwrap_err();
+    assert!(matches!(refused, Error::Cm(CmRefusal::WrongState { .. })), "{refused}");
+    cm_support::post(&qp);
+    cm_support::wait_until(|| server.nic.counters().drops["wrong_state"] > 0);
+    assert_eq!(server.nic.counters().completions, 0);
+    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    their_qp.modify(&reset, AttrMask::STATE).unwrap();
+    outgoing.connect(CmTransport::Rc, &param(&their_qp, b"")).unwrap();
 }
 
 /// The same for memory: a peer on this host needs no packet to write, and must not write either.

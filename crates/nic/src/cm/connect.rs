@@ -62,7 +62,7 @@ impl CmId {
                     max_retries,
                     secret,
                 };
-                managed.connect(&request, qp)?
+                managed.connect(&request, qp.as_ref())?
             };
             managed.ids.insert(comm, weak);
             Ok::<_, CmRefusal>(comm)

@@ -51,16 +51,14 @@ impl Managed {
         }
     }
 
-    /// Requests a connection. Opens the queue pair: an earlier connection whose peer never proved its key may have left it shut.
+    /// Requests a connection.
     pub(super) fn connect(
         &mut self,
         request: &Connect<'_>,
-        qp: Option<Arc<QpCore>>,
+        qp: Option<&Arc<QpCore>>,
     ) -> Result<CommId, CmRefusal> {
-        self.check_not_awaiting(None, qp.as_ref())?;
-        let comm = self.cm.connect(request, now())?;
-        self.set_shut(comm, qp, false);
-        Ok(comm)
+        self.check_not_shut(None, qp)?;
+        Ok(self.cm.connect(request, now())?)
     }
 
     /// Accepts a connection request. With a key, the queue pair drops all packets until the peer has proven it. The caller holds the lock
@@ -72,25 +70,23 @@ impl Managed {
         accept: &Accept<'_>,
         qp: Option<Arc<QpCore>>,
     ) -> Result<(), CmRefusal> {
-        self.check_not_awaiting(Some(comm), qp.as_ref())?;
+        self.check_not_shut(Some(comm), qp.as_ref())?;
         self.cm.accept(comm, accept, now())?;
         self.set_shut(comm, qp, self.cm.is_secured(comm));
         Ok(())
     }
 
-    /// An error if another accepted connection of the queue pair waits for the proof of its peer's key: opening the queue pair would let that
-    /// peer in. After a reset the queue pair is free.
-    fn check_not_awaiting(&self, comm: Option<CommId>, qp: Option<&Arc<QpCore>>) -> Result<(), CmRefusal> {
+    /// An error if another connection has shut the queue pair: opening it would let the peer of that one in, which has not proven its key. The
+    /// connection may have ended, but the queue pair accepts the packets of its peer until a reset.
+    fn check_not_shut(&self, comm: Option<CommId>, qp: Option<&Arc<QpCore>>) -> Result<(), CmRefusal> {
         let Some(qp) = qp.filter(|qp| qp.is_shut.load(Ordering::Relaxed)) else { return Ok(()) };
-        let is_other = |(other, shut): (&CommId, &Weak<QpCore>)| {
-            Some(*other) != comm && std::ptr::eq(shut.as_ptr(), Arc::as_ptr(qp))
-        };
-        match self.shut.iter().any(is_other) {
-            true => Err(CmRefusal::WrongState {
-                why: "the queue pair has an accepted connection whose peer has not proven its key yet; end it, or reset the queue pair",
-            }),
-            false => Ok(()),
+        let own = comm.and_then(|comm| self.shut.get(&comm));
+        if own.is_some_and(|own| std::ptr::eq(own.as_ptr(), Arc::as_ptr(qp))) {
+            return Ok(());
         }
+        Err(CmRefusal::WrongState {
+            why: "the queue pair was accepted for a connection whose peer has not proven its key; reset the queue pair",
+        })
     }
 
     /// Shuts a queue pair until the peer of a connection has proven its key, or opens it. From now on only this connection decides.
@@ -111,7 +107,7 @@ impl Managed {
         }
     }
 
-    /// The peer will not prove its key: the queue pair stays shut until it is reset or connected again.
+    /// The peer will not prove its key: the queue pair stays shut until it is reset.
     pub(super) fn forget_shut(&mut self, comm: CommId) -> Option<Arc<QpCore>> {
         self.shut.remove(&comm)?.upgrade()
     }

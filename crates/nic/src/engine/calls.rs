@@ -235,7 +235,8 @@ impl Engine {
         route: Option<Route>,
         limits: &AttrLimits,
     ) -> Result<(), Error> {
-        let stops = mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset);
+        let resets = mask.contains(AttrMask::STATE) && attr.state == QpState::Reset;
+        let stops = resets || mask.contains(AttrMask::STATE) && attr.state == QpState::Err;
         if stops {
             self.drive_before_stop();
         }
@@ -244,6 +245,10 @@ impl Engine {
         let mut host = NicHost::alone(self, qp);
         self.send_coalesced_of(qp, &mut machine, &mut host);
         machine.modify(attr, mask, route, limits, now, &mut host)?;
+        if resets {
+            // From here on it has no peer. Before, this would have let in one that has not proven its key.
+            qp.is_shut.store(false, Ordering::Relaxed);
+        }
         if stops {
             settle_stopped(qp.address());
         }
@@ -257,7 +262,7 @@ impl Engine {
         if stops {
             self.wait_for_accesses(qp);
         }
-        if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
+        if resets {
             // The QP starts anew: completions from before the reset would be taken for new ones.
             qp.send_cq.purge(qp.qpn);
             qp.recv_cq.purge(qp.qpn);

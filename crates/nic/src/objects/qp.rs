@@ -19,7 +19,6 @@ use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, QpState, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The parameters of a new queue pair.
 pub struct QpInit<'a> {
@@ -294,9 +293,6 @@ impl Qp {
             (Some(SlowPath::Raw(raw)), _) => return raw.modify(attr, mask),
             (_, Some(stream)) => return self.engine.modify_stream(&self.core, stream, attr, mask),
             _ => {}
-        }
-        if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
-            self.core.is_shut.store(false, Ordering::Relaxed);
         }
         let route = match mask.contains(AttrMask::AV) {
             true if attr.av.dgid.is_zero() => None,
