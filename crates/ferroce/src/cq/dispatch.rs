@@ -66,12 +66,18 @@ impl Cq {
                 return Ok(Some(found));
             }
             let mut batch = [Completion::default(); BATCH];
-            let n = self.inner.nic.poll_selected(&mut batch, is_owned).map_err(Error::in_call("poll_cq"))?;
-            if n == 0 {
+            match self.inner.nic.poll_selected(&mut batch, is_owned) {
+                Ok(n) if n > 0 => self.deliver_owned(&mut batch[..n]),
                 // Another thread may have delivered it after the first look-up.
-                return find(&self.inner.dispatch.undelivered);
-            }
-            self.deliver_owned(&mut batch[..n]);
+                polled => {
+                    let found = find(&self.inner.dispatch.undelivered)?;
+                    return if found.is_some() {
+                        Ok(found)
+                    } else {
+                        polled.map(|_| None).map_err(Error::in_call("poll_cq"))
+                    };
+                }
+            };
         }
     }
 
@@ -128,8 +134,9 @@ impl<'a> Waiter<'a> {
     /// Must follow each wake-up by the descriptor. An event concerns all waiters, but only one can read it. That waiter arms the
     /// queue again and wakes the others.
     pub(super) fn take_events(&self) -> Result<(), Error> {
-        let others = self.0.inner.dispatch.waiters.load(Ordering::SeqCst) > 1;
-        if self.0.clear_events() > 0 && others {
+        let cleared = self.0.clear_events();
+        // A waiter is counted before it arms the queue, so whoever cleared its event counts it.
+        if cleared > 0 && self.0.inner.dispatch.waiters.load(Ordering::SeqCst) > 1 {
             self.0.arm(false)?;
             self.0.wake_waiters();
         }
