@@ -12,7 +12,7 @@ use std::sync::{Mutex, OnceLock};
 /// Lines of one kind that `explain` prints; the others are counted.
 const LINES_PER_KIND: usize = 5;
 /// Kinds of lines that `explain` distinguishes. Lines of further kinds are of one kind.
-const MOST_KINDS: usize = 256;
+const MAX_KINDS: usize = 256;
 
 /// The topic of [`misuse`].
 const MISUSED: &str = "misused";
@@ -72,7 +72,7 @@ impl Kinds {
     /// Returns `true` if the line is to be printed, and counts it otherwise.
     fn admit(&mut self, line: &str) -> bool {
         let mut kind = kind_of(line);
-        if self.0.len() >= MOST_KINDS && !self.0.contains_key(&kind) {
+        if self.0.len() >= MAX_KINDS && !self.0.contains_key(&kind) {
             kind = String::new();
         }
         let kind = self.0.entry(kind).or_default();
@@ -304,8 +304,8 @@ mod tests {
     fn the_table_of_kinds_is_bounded() {
         let mut kinds = Kinds::new();
         let word = |n: usize| format!("dropped: {}", "x".repeat(n));
-        let printed = (1..=2 * MOST_KINDS).filter(|&n| kinds.admit(&word(n))).count();
-        assert_eq!((printed, kinds.0.len()), (MOST_KINDS + LINES_PER_KIND, MOST_KINDS + 1));
-        assert_eq!(kinds.take_more(), [(word(MOST_KINDS + 1), (MOST_KINDS - LINES_PER_KIND) as u64)]);
+        let printed = (1..=2 * MAX_KINDS).filter(|&n| kinds.admit(&word(n))).count();
+        assert_eq!((printed, kinds.0.len()), (MAX_KINDS + LINES_PER_KIND, MAX_KINDS + 1));
+        assert_eq!(kinds.take_more(), [(word(MAX_KINDS + 1), (MAX_KINDS - LINES_PER_KIND) as u64)]);
     }
 }

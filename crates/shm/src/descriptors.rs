@@ -291,7 +291,7 @@ struct Used {
 
 impl std::fmt::Debug for RegionDescriptors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RegionBoard").finish_non_exhaustive()
+        f.debug_struct("RegionDescriptors").finish_non_exhaustive()
     }
 }
 

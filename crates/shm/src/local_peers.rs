@@ -229,7 +229,7 @@ impl LocalPeer {
         }
         // SAFETY: the caller's promise.
         let is_sent = unsafe {
-            out.ring.push_line(meta, head, payload) || {
+            out.ring.push_short(meta, head, payload) || {
                 let pad = &[0; 3][..pad_of(payload.len)];
                 let pieces = [Piece::of(head), payload, Piece::of(pad)];
                 let len = pieces.iter().map(|piece| piece.len).sum();

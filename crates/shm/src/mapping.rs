@@ -1,6 +1,7 @@
 //! Memory of a file that several processes map, and private memory with the same interface.
 
 use super::address_space::{self, What};
+use ferroce_os::memory;
 use ferroce_os::sync::{AtomicU32, AtomicU64};
 use std::fs::File;
 use std::io;
@@ -163,16 +164,7 @@ impl Mapping {
         #[cfg(loom)]
         self.shadow.write(at, len);
         // SAFETY: inside the mapping, which nobody has a reference into; the caller vouches for the source.
-        unsafe {
-            let to = self.start().add(at);
-            // Usual lengths in short messages. The compiler inlines these copies; a call of `memcpy` takes longer than the copy.
-            match len {
-                8 => std::ptr::copy_nonoverlapping(from, to, 8),
-                12 => std::ptr::copy_nonoverlapping(from, to, 12),
-                20 => std::ptr::copy_nonoverlapping(from, to, 20),
-                _ => std::ptr::copy_nonoverlapping(from, to, len),
-            }
-        }
+        unsafe { memory::copy(from, self.start().add(at), len) }
     }
 
     /// The address of the byte at an offset.

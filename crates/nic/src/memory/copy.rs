@@ -10,6 +10,7 @@
 use super::gpu::{MessagePart, ReadAhead};
 use super::region::{Backing, Span};
 use super::{gpu, in_flight, on_demand};
+use ferroce_os::memory;
 use ferroce_proto::verbs::{AtomicOp, MemoryFault};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -19,15 +20,10 @@ pub(crate) fn read(span: Span, out: &mut [u8], ahead: impl FnOnce() -> ReadAhead
     debug_assert_eq!(span.len, out.len());
     match span.backing {
         Backing::Mapped => {
-            if let Ok(eight) = <&mut [u8; 8]>::try_from(&mut *out) {
-                // SAFETY: as below.
-                *eight = unsafe { (span.start as *const [u8; 8]).read_unaligned() };
-                return Ok(());
-            }
             // SAFETY: `span` came from a `Region` check while its lock is held, so the bytes belong to a registration
             // whose owner promised that they stay mapped until it is gone; `out` is ours and cannot overlap memory of a
             // region unless the application registered the NIC's own buffers, which it cannot name.
-            unsafe { std::ptr::copy_nonoverlapping(span.start as *const u8, out.as_mut_ptr(), span.len) }
+            unsafe { memory::copy(span.start as *const u8, out.as_mut_ptr(), span.len) }
             Ok(())
         }
         Backing::Watched => {
@@ -44,7 +40,7 @@ pub(crate) fn read(span: Span, out: &mut [u8], ahead: impl FnOnce() -> ReadAhead
 }
 
 /// Copies into registered memory. The last byte becomes visible last, as with hardware: programs poll it. `memcpy` guarantees no order.
-#[inline]
+#[inline(always)] // on the latency path of every short message
 pub(crate) fn write(span: Span, data: &[u8], part: MessagePart) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, data.len());
     match span.backing {
@@ -99,7 +95,7 @@ unsafe fn put(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: within the bytes that the caller guarantees.
     unsafe {
         let last = from.add(len - 1).read_volatile();
-        std::ptr::copy(from, to, len - 1);
+        memory::copy(from, to, len - 1);
         fence(Ordering::Release);
         to.add(len - 1).write_volatile(last);
     }

@@ -35,12 +35,12 @@ pub type Mutex<T> = lock_api::Mutex<Raw, T>;
 /// Proof that the calling thread holds a [`Mutex`].
 pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, Raw, T>;
 
-/// Takes a lock, but waits at most `patience`. While a process exits, the holder may be a thread that no longer runs.
-pub fn lock_within<T>(mutex: &Mutex<T>, patience: Duration) -> Option<MutexGuard<'_, T>> {
+/// Takes a lock, but waits at most `max_wait`. While a process exits, the holder may be a thread that no longer runs.
+pub fn lock_within<T>(mutex: &Mutex<T>, max_wait: Duration) -> Option<MutexGuard<'_, T>> {
     let start = Instant::now();
     loop {
         match mutex.try_lock() {
-            None if start.elapsed() < patience => std::thread::sleep(RETRY_EVERY),
+            None if start.elapsed() < max_wait => std::thread::sleep(RETRY_EVERY),
             outcome => return outcome,
         }
     }

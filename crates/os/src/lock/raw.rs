@@ -18,7 +18,7 @@ const YIELDS: u32 = 4;
 /// Rounds in total. One is enough for loom, which tries every order anyway.
 const ROUNDS: u32 = if cfg!(loom) { 1 } else { SPINS + YIELDS };
 /// The longest sleep with `membarrier`, where every sleeper is woken. The limit bounds the effect of a lost wake-up.
-const LONGEST_SLEEP_NS: i64 = 100_000_000;
+const MAX_SLEEP_NS: i64 = 100_000_000;
 /// The longest sleep without `membarrier`, where a wake-up can be missed.
 const UNSURE_SLEEP_NS: i64 = 1_000_000;
 
@@ -74,7 +74,7 @@ impl RawLock {
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         // If a thread released the lock before the barrier, `try_lock` below sees its store. A thread that releases it later sees the count.
-        let sleep_ns = if kernel::barrier_everywhere() { LONGEST_SLEEP_NS } else { UNSURE_SLEEP_NS };
+        let sleep_ns = if kernel::barrier_everywhere() { MAX_SLEEP_NS } else { UNSURE_SLEEP_NS };
         while !self.try_lock() {
             kernel::sleep_while(&self.state, HELD, sleep_ns);
         }

@@ -167,24 +167,24 @@ impl Registry {
         self.change(change)
     }
 
-    /// Like [`Self::update`], but gives up with `None` after `patience`: for the receive path.
+    /// Like [`Self::update`], but gives up with `None` after `max_wait`: for the receive path.
     pub fn try_update<T>(
         &self,
-        patience: Duration,
+        max_wait: Duration,
         change: impl FnOnce(&Registry, &mut Roster) -> T,
     ) -> Result<Option<T>, RegistryError> {
-        match self.lock(patience) {
+        match self.lock(max_wait) {
             Ok(_locked) => self.change(change).map(Some),
             Err(RegistryError::Stuck { .. }) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    fn lock(&self, patience: Duration) -> Result<RosterLock<'_>, RegistryError> {
+    fn lock(&self, max_wait: Duration) -> Result<RosterLock<'_>, RegistryError> {
         let start = Instant::now();
         let failed = |e| io_error(&self.directory, "lock the roster", e);
         while !self.locks.try_lock(ROSTER_BYTE).map_err(failed)? {
-            if start.elapsed() > patience {
+            if start.elapsed() > max_wait {
                 return Err(RegistryError::Stuck { path: self.directory.clone() });
             }
             std::thread::sleep(Duration::from_micros(100));

@@ -22,7 +22,7 @@ const TITLE: &str = "ferroce ports 1";
 const FILE: &str = "ports";
 const LOCK_FILE: &str = "ports.lock";
 const LOCK_BYTE: u8 = 0;
-const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// Ports for programs that do not choose one.
 const EPHEMERAL: std::ops::Range<u16> = 40_960..65_472;
@@ -243,7 +243,7 @@ impl Ports {
         // The byte lock belongs to the opened file, so it does not exclude threads of this process. The cache's lock does.
         let mut cache = self.cache.lock();
         while !self.lock.try_lock(LOCK_BYTE).map_err(failed("lock the port table"))? {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > MAX_WAIT {
                 return Err(RegistryError::Stuck { path: self.directory.clone() });
             }
             std::thread::sleep(Duration::from_micros(100));

@@ -6,7 +6,7 @@ use super::{LOCK_FILE, ROSTER_BYTE, effective_uid, is_in_use};
 use std::path::Path;
 
 /// Registries that one process checks when it starts. The next process checks the rest.
-const MOST_REGISTRIES: usize = 64;
+const MAX_REGISTRIES: usize = 64;
 
 /// Prefix of the file extension of a registry while it is being removed.
 const GONE: &str = "gone-";
@@ -38,7 +38,7 @@ pub(crate) fn sweep_registries(own: &Path) {
         number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
     };
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
-    for path in entries.filter(|path| path != own && is_registry(path)).take(MOST_REGISTRIES) {
+    for path in entries.filter(|path| path != own && is_registry(path)).take(MAX_REGISTRIES) {
         // Any user may create a directory with such a name.
         if !is_ours(&path) {
             continue;

@@ -35,14 +35,14 @@ fn ring(file: &File) -> (Writer, Reader) {
     (writer, reader)
 }
 
-/// Sends a packet as a local peer does: as one line if possible.
+/// Sends a packet as a local peer does: the short way if possible.
 fn send(writer: &mut Writer, number: usize, packet: Packet, consumed: &AtomicU64) {
     let bytes = vec![number as u8; packet.len];
     let (head, payload) = bytes.split_at(8);
     let meta = packet.meta();
     // SAFETY: the pieces are parts of the packet.
     while !unsafe {
-        writer.push_line(&meta, head, Piece::of(payload))
+        writer.push_short(&meta, head, Piece::of(payload))
             || writer.push(&meta, packet.len, [head, payload].map(Piece::of).into_iter(), consumed)
     } {
         yield_now();
@@ -118,7 +118,7 @@ fn packets_of_two_lines_that_skip_the_end_of_the_ring() {
 }
 
 #[test]
-fn packets_of_flows_that_take_turns() {
+fn packets_of_flows_that_alternate() {
     static PACKETS: [Packet; 5] = [
         Packet { len: 12, sport: 1 },
         Packet { len: 12, sport: 2 },
