@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::hugepages::HugePages;
 use crate::libtest;
+use crate::live;
 use crate::process::Job;
 use crate::source::files_below;
 use crate::step::{Context, Report, Tier};
@@ -76,13 +77,17 @@ pub(crate) fn test(ctx: &Context) -> Report {
         return libtest::report(job.run(ctx));
     }
     let waiting = Job::cargo(args).args(["--test", "c_programs", "--", "--show-output", WAITING]);
-    let (job, waiting) = (requires_tools(job), requires_tools(waiting));
+    let (job, waiting) = (allow_skip_live(ctx, requires_tools(job)), requires_tools(waiting));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| libtest::report(waiting.limit_s(45 * 60).run(ctx)));
         let mut report = libtest::report(job.run(ctx));
         report.merge(waiting.join().unwrap_or_else(|_| Report::fail("a thread of the step panicked")));
         report
     })
+}
+
+fn allow_skip_live(ctx: &Context, job: Job) -> Job {
+    live::allow_skip(ctx, job, || Job::new("unshare"))
 }
 
 /// Arguments of test programs in the steps that repeat the step `test` over another link or as another user.
@@ -113,7 +118,7 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
     };
     let _pages = HugePages::borrow();
     let job = ctx.tools().locate(job.arg("--").args(for_repeated_tests())).env("FERROCE_LINK", "udp");
-    libtest::report(job.limit_s(15 * 60).run(ctx))
+    libtest::report(allow_skip_live(ctx, job).limit_s(15 * 60).run(ctx))
 }
 
 /// Kills processes at random moments under traffic, many times. The step `test` already kills a hundred.

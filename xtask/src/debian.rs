@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::process::Job;
-use crate::step::{Context, is_root};
-use crate::tools::which;
+use crate::step::Context;
+use crate::tools::{apt_update, which};
 
 /// Fetches packages and unpacks them into `cache/sysroot`, unless it holds exactly these. Returns that folder, and the packages as
 /// `name=version`.
@@ -14,11 +14,14 @@ pub fn unpacked(ctx: &Context, cache: &Path, names: &[String]) -> Result<(PathBu
     }
     let (path, stamp) = (cache.join("sysroot"), cache.join("sysroot.packages"));
     let unpacked = if path.is_dir() { std::fs::read_to_string(&stamp).ok() } else { None };
-    let packages = versions(ctx, names)?;
-    if unpacked == Some(packages.join("\n")) {
+    let wanted = || complete(names, versions(ctx, names)?);
+    // `fetch` refreshes the package lists if they lack a package.
+    if let Ok(packages) = wanted()
+        && unpacked == Some(packages.join("\n"))
+    {
         return Ok((path, packages));
     }
-    let (packages, files) = fetch(ctx, &cache.join("archives"), || versions(ctx, names))?;
+    let (packages, files) = fetch(ctx, &cache.join("archives"), wanted)?;
     unpack(ctx, &files, &path)?;
     std::fs::write(&stamp, packages.join("\n")).map_err(|error| format!("{}: {error}", stamp.display()))?;
     Ok((path, packages))
@@ -27,10 +30,7 @@ pub fn unpacked(ctx: &Context, cache: &Path, names: &[String]) -> Result<(PathBu
 /// The packages that a package needs itself.
 pub fn depends(ctx: &Context, package: &str) -> Result<Vec<String>, String> {
     let ask = || Job::new("apt-cache").args(["depends", "--important", package]).answer(ctx);
-    let listed = ask().or_else(|_| {
-        refresh(ctx);
-        ask()
-    })?;
+    let listed = ask().or_else(|why| if apt_update(ctx, &mut Vec::new()) { ask() } else { Err(why) })?;
     let names = listed.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     Ok(names.map(str::to_owned).collect())
 }
@@ -39,6 +39,14 @@ pub fn depends(ctx: &Context, package: &str) -> Result<Vec<String>, String> {
 pub(crate) fn versions(ctx: &Context, names: &[impl AsRef<std::ffi::OsStr>]) -> Result<Vec<String>, String> {
     let policy = Job::new("apt-cache").arg("policy").args(names).answer(ctx)?;
     Ok(candidates(&policy))
+}
+
+/// `packages` if they contain every name. Package lists that are missing or old lack some.
+fn complete(names: &[String], packages: Vec<String>) -> Result<Vec<String>, String> {
+    let is_known =
+        |name: &str| packages.iter().any(|package| package.split('=').next() == name.split(':').next());
+    let unknown: Vec<&str> = names.iter().map(String::as_str).filter(|name| !is_known(name)).collect();
+    if unknown.is_empty() { Ok(packages) } else { Err(format!("apt knows none of {}", unknown.join(", "))) }
 }
 
 /// `apt-cache policy` into `name=version`; a package without a candidate cannot be fetched and is left out.
@@ -75,17 +83,7 @@ pub(crate) fn fetch(
         let files: Option<Vec<PathBuf>> = packages.iter().map(|package| archive(archives, package)).collect();
         Ok((packages, files.ok_or("a package was fetched but is not there")?))
     };
-    fetch().or_else(|_| {
-        refresh(ctx);
-        fetch()
-    })
-}
-
-/// Images ship without package lists; only root may fetch them.
-fn refresh(ctx: &Context) {
-    if is_root() {
-        let _ = Job::new("apt-get").args(["update", "-o", "Acquire::http::Timeout=20"]).limit_s(180).run(ctx);
-    }
+    fetch().or_else(|why| if apt_update(ctx, &mut Vec::new()) { fetch() } else { Err(why) })
 }
 
 fn download(ctx: &Context, archives: &Path, packages: &[String]) -> bool {
@@ -138,5 +136,14 @@ mod tests {
         let policy = "perftest:\n  Installed: (none)\n  Candidate: 4.5-1\n  Version table:\n     4.5-1 500\n\
                       ghost:\n  Installed: (none)\n  Candidate: (none)\n";
         assert_eq!(candidates(policy), ["perftest=4.5-1"]);
+    }
+
+    #[test]
+    fn a_package_without_a_version_is_an_error() {
+        let names = ["perftest", "ghost"].map(str::to_owned);
+        let perftest = || vec!["perftest=4.5-1".to_owned()];
+        assert_eq!(complete(&names[..1], perftest()), Ok(perftest()));
+        assert_eq!(complete(&names, perftest()), Err("apt knows none of ghost".to_owned()));
+        assert_eq!(complete(&names, Vec::new()), Err("apt knows none of perftest, ghost".to_owned()));
     }
 }

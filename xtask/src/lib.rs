@@ -12,6 +12,7 @@
 //! | `screen` | progress on a terminal, plain lines elsewhere |
 //! | `cargo` | the steps that are one cargo command each |
 //! | `libtest` | reads the tallies, ignored tests and `SKIPPED:` lines out of libtest's output |
+//! | `live` | the right to run a live fabric |
 //! | `tools` | foreign programs that tests need: found, installed, or reported as missing |
 //! | `debian` | Debian packages that are unpacked into a private folder |
 //! | `programs` | foreign programs on ferroce, and rdma-core's conformance suite |
@@ -43,6 +44,7 @@ mod layers;
 mod layout;
 mod libtest;
 mod links;
+mod live;
 mod package;
 mod pid_namespace;
 mod process;

@@ -51,12 +51,10 @@ pub(crate) fn run_again() -> Option<ExitCode> {
 mod tests {
     use super::*;
     use std::io::{BufRead, BufReader, Read};
-    use std::os::unix::fs::PermissionsExt;
     use std::process::Stdio;
 
     /// In the place of the xtask inside: a child, and a grandchild in a session of its own. Both hold the output.
-    const PROGRAM: &str = "#!/bin/sh
-setsid sh -c 'sleep 20; echo survived' &
+    const PROGRAM: &str = "setsid sh -c 'sleep 20; echo survived' &
 echo started
 wait
 ";
@@ -68,11 +66,9 @@ wait
             println!("SKIPPED: no PID namespace can be made here: {why}");
             return;
         }
-        let program = std::env::temp_dir().join(format!("xtask-that-stays.{}", std::process::id()));
-        std::fs::write(&program, PROGRAM).expect("a file");
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("our own file");
         for signal in ["KILL", "TERM"] {
-            let again = inside(&program);
+            let mut again = inside(Path::new("sh"));
+            again.args(["-c", PROGRAM]);
             // In the place of the xtask outside.
             let mut xtask = Command::new("sh");
             xtask.args(["-c", "\"$@\"; exit", "sh"]).arg(again.get_program()).args(again.get_args());
@@ -89,6 +85,5 @@ wait
             xtask.wait().expect("it has ended");
             assert_eq!(rest, "", "after SIG{signal}");
         }
-        std::fs::remove_file(program).expect("our own file");
     }
 }

@@ -13,6 +13,9 @@ use crate::programs::verdict::Row;
 use crate::screen::Screen;
 use crate::tools::Tools;
 
+/// Set for an xtask that another one starts, if that one has reached no package archive.
+pub(crate) const OFFLINE: &str = "XTASK_OFFLINE";
+
 /// How much is tested. A tier includes the steps of those before it, and a step may do more in a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Tier {
@@ -41,6 +44,8 @@ pub struct Context {
     pub(crate) screen: Mutex<Screen>,
     /// Set by the step `tools`, or on first use if that step was filtered out.
     pub(crate) tools: OnceLock<Tools>,
+    /// Whether apt-get has reached a package archive; unset until it has tried.
+    pub(crate) archive_reached: OnceLock<bool>,
 }
 
 impl Context {
@@ -51,7 +56,10 @@ impl Context {
             std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&manifest_dir).ancestors().find(|folder| folder.join("Cargo.lock").exists());
         let root = root.expect("this crate is a member of the workspace").to_path_buf();
-        Self { root, tier, screen: Mutex::new(Screen::new(verbose)), tools: OnceLock::new() }
+        let is_offline = std::env::var_os(OFFLINE).is_some();
+        let archive_reached = if is_offline { OnceLock::from(false) } else { OnceLock::new() };
+        let screen = Mutex::new(Screen::new(verbose));
+        Self { root, tier, screen, tools: OnceLock::new(), archive_reached }
     }
 
     /// Folder for temporary files of xtask in the target directory.
@@ -74,6 +82,11 @@ impl Context {
                 .expect("no thread panics while it draws")
                 .line(&format!("[{done}/{total}] {}", row.line()));
         }
+    }
+
+    /// Whether apt-get has tried, and has reached no package archive. Further attempts would only wait for the same timeouts.
+    pub(crate) fn is_offline(&self) -> bool {
+        self.archive_reached.get() == Some(&false)
     }
 
     pub(crate) fn tools(&self) -> &Tools {

@@ -19,7 +19,7 @@ const STEPS: [Step; 23] = [
     Step { name: "layout", tier: Tier::Quick, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", tier: Tier::Quick, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "deny", tier: Tier::Default, run: deny::check, about: "licences, versions and sources of the dependencies, all of them listed; advisories where cargo-deny is" },
-    Step { name: "tools", tier: Tier::Default, run: tools::provide, about: "tshark, scapy, setpriv, valgrind, c++, Chromium: found or installed" },
+    Step { name: "tools", tier: Tier::Default, run: tools::provide, about: "tshark, scapy, promtool, setpriv, valgrind, c++, Chromium, headers, perftest, packages of `programs`: found or installed" },
     Step { name: "clippy", tier: Tier::Quick, run: cargo::clippy, about: "all targets and features, warnings denied" },
     Step { name: "test", tier: Tier::Quick, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests; full: also under valgrind and ThreadSanitizer)" },
     Step { name: "test-udp", tier: Tier::Default, run: cargo::test_over_udp, about: "tests that open a NIC once more, without the same-host fabric (full: all of them)" },

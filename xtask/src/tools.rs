@@ -44,13 +44,20 @@ pub(crate) struct Tools {
 
 impl Tools {
     /// Tells test programs where tools are that are not in `PATH`.
-    pub(crate) fn locate(&self, mut job: Job) -> Job {
-        for (name, path) in [("FERROCE_PYTHON", &self.python), ("FERROCE_PROMTOOL", &self.promtool)] {
-            if let Some(path) = path {
-                job = job.env(name, path);
-            }
-        }
-        job
+    pub(crate) fn locate(&self, job: Job) -> Job {
+        self.locate_if(job, |_, _| true)
+    }
+
+    /// Like [`Tools::locate`], for a user that cannot execute every tool. `can_run` tries a program with these arguments.
+    pub(crate) fn locate_if(&self, job: Job, can_run: impl Fn(&Path, &[&str]) -> bool) -> Job {
+        let tools = [
+            ("FERROCE_PYTHON", &self.python, &["-c", ""][..]),
+            ("FERROCE_PROMTOOL", &self.promtool, &["--version"]),
+        ];
+        tools.into_iter().fold(job, |job, (name, path, arguments)| match path {
+            Some(path) if can_run(path, arguments) => job.env(name, path),
+            _ => job,
+        })
     }
 
     /// Finds programs without installing any.
@@ -82,7 +89,14 @@ pub(crate) fn provide(ctx: &Context) -> Report {
         apt_install(ctx, &missing, &mut report);
     }
     // Tests compile C programs against the headers, and compare answers with those of the real libraries.
-    crate::programs::provide(ctx, &mut report);
+    let mut packages = crate::programs::provide(ctx, &mut report);
+    packages.retain(|package| NEEDS.iter().all(|need| need.package != *package));
+    if !packages.is_empty() {
+        let packages = packages.join(" ");
+        report.skips.push(format!(
+            "packages of tests and of `cargo xtask programs` are missing; install them: `sudo apt-get install -y {packages}`"
+        ));
+    }
     for need in NEEDS.iter().filter(|need| which(need.program).is_none()) {
         let Need { program, package, why } = need;
         report
@@ -171,9 +185,9 @@ pub(crate) fn install(ctx: &Context, packages: &[&str]) -> bool {
 }
 
 /// Installs Debian packages. Returns `false` if that is not allowed or fails. The second try has updated package lists, because images
-/// ship without them.
+/// ship without them, and no half-configured packages: dpkg refuses to work on them, and the end of xtask kills a dpkg that runs.
 pub(crate) fn apt_install(ctx: &Context, packages: &[&str], report: &mut Report) -> bool {
-    if !is_root() || which("apt-get").is_none() {
+    if !is_root() || which("apt-get").is_none() || ctx.is_offline() {
         return false;
     }
     let install = || apt(&["install", "-y", "--no-install-recommends"]).args(packages).limit_s(600).run(ctx);
@@ -182,19 +196,44 @@ pub(crate) fn apt_install(ctx: &Context, packages: &[&str], report: &mut Report)
         return true;
     }
     report.output.extend(first.lines);
-    let update = apt(&["update"]).limit_s(180).run(ctx);
-    report.output.extend(update.lines);
+    let configured = noninteractive("dpkg").args(["--configure", "-a"]).limit_s(300).run(ctx);
+    report.output.extend(configured.lines);
+    if !apt_update(ctx, &mut report.output) {
+        report.output.push("`apt-get update` reached no package archive".to_owned());
+        return false;
+    }
     let second = install();
     let success = second.success();
     report.output.extend(second.lines);
     success
 }
 
-/// apt-get without questions (tshark's package has one about capturing without root) and with short network timeouts.
+/// Updates the package lists, once in this process. Returns whether that reached a package archive; only root may update.
+pub(crate) fn apt_update(ctx: &Context, output: &mut Vec<String>) -> bool {
+    is_root()
+        && *ctx.archive_reached.get_or_init(|| {
+            let update = apt(&["update"]).limit_s(180).run(ctx);
+            let reached = reached_archive(&update.lines);
+            output.extend(update.lines);
+            reached
+        })
+}
+
+/// Whether `apt-get update` reached at least one archive. Its exit status is zero without a network, too.
+fn reached_archive(lines: &[String]) -> bool {
+    lines.iter().any(|line| line.starts_with("Hit:") || line.starts_with("Get:"))
+}
+
+/// apt-get with short network timeouts.
 fn apt(args: &[&str]) -> Job {
-    let patience =
+    let limits =
         ["-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20", "-o", "DPkg::Lock::Timeout=120"];
-    Job::new("apt-get").args(args).args(patience).env("DEBIAN_FRONTEND", "noninteractive")
+    noninteractive("apt-get").args(args).args(limits)
+}
+
+/// A package manager without questions (tshark's package has one about capturing without root), with messages in English.
+fn noninteractive(program: &str) -> Job {
+    Job::new(program).env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8")
 }
 
 /// The reason why a row cannot run without this package.
@@ -217,5 +256,34 @@ mod tests {
     fn which_finds_what_every_machine_has() {
         assert!(which("sh").is_some());
         assert!(which("no-such-program-of-ferroce").is_none());
+    }
+
+    #[test]
+    fn an_update_without_a_network_reaches_no_archive() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let refused = "Err:1 http://deb.debian.org/debian bookworm InRelease\n  Temporary failure resolving 'deb.debian.org'\n\
+                       Reading package lists...\nW: Some index files failed to download.";
+        assert!(!reached_archive(&lines(refused)));
+        assert!(reached_archive(&lines("Hit:1 http://deb.debian.org/debian bookworm InRelease")));
+        assert!(reached_archive(&lines("Err:1 http://a b InRelease\nGet:2 http://c d InRelease [151 kB]")));
+    }
+
+    #[test]
+    fn test_programs_get_the_tools_that_the_user_can_run() {
+        let tools = Tools {
+            tshark: None,
+            setpriv: None,
+            cxx: None,
+            browser: None,
+            python: Some("/a/python".into()),
+            promtool: Some("/a/promtool".into()),
+        };
+        let ctx = Context::new(false, crate::step::Tier::Default);
+        let located = |can_run: fn(&Path, &[&str]) -> bool| {
+            let job = Job::new("sh").args(["-c", "echo $FERROCE_PYTHON $FERROCE_PROMTOOL"]).env_clear();
+            tools.locate_if(job, can_run).answer(&ctx).expect("sh runs")
+        };
+        assert_eq!(located(|_, _| true), "/a/python /a/promtool\n");
+        assert_eq!(located(|path, _| path.ends_with("promtool")), "/a/promtool\n");
     }
 }

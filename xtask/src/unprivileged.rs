@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::cargo::for_repeated_tests;
 use crate::hugepages::HugePages;
 use crate::libtest;
+use crate::live;
 use crate::process::Job;
 use crate::step::{Context, Report, is_root};
 
@@ -73,23 +74,19 @@ fn perf(ctx: &Context, job: Job, home: &Home) -> crate::process::Ran {
 }
 
 fn repeat(ctx: &Context, home: &Home, binary: &TestBinary) -> Report {
-    let mut job = home
+    let job = home
         .job(&binary.executable)
         .args(for_repeated_tests())
         .env("CARGO_MANIFEST_DIR", &binary.package_dir)
         .env("FERROCE_TEST_LIBRARY", target_dir(ctx).join("debug/libibverbs.so"))
-        // The user may have no right to namespaces and TUN devices. The step `test` runs these tests.
-        .env("FERROCE_TEST_SKIP_LIVE", "1")
         .dir(&binary.package_dir)
         .limit_s(15 * 60);
+    let mut job = live::allow_skip(ctx, job, || home.job(Path::new("unshare")));
     let tools = ctx.tools();
-    if let Some(python) =
-        tools.python.as_ref().filter(|python| home.job(python).args(["-c", ""]).answer(ctx).is_ok())
-    {
-        job = job.env("FERROCE_PYTHON", python);
-        if tools.complete() {
-            job = job.env("FERROCE_REQUIRE_TOOLS", "1");
-        }
+    let can_run = |program: &Path, arguments: &[&str]| home.job(program).args(arguments).answer(ctx).is_ok();
+    job = tools.locate_if(job, can_run);
+    if tools.complete() && tools.python.as_ref().is_some_and(|python| can_run(python, &["-c", ""])) {
+        job = job.env("FERROCE_REQUIRE_TOOLS", "1");
     }
     // Cargo prints this heading, from which the report takes the name of the suite.
     let mut ran = job.run(ctx);

@@ -3,10 +3,12 @@
 //! Needs `unshare` and `ip` and the right to make user namespaces; says so loudly where it cannot run.
 
 mod link_support;
+mod namespace_support;
 
 use ferroce_nic::link::{Link, LinkError, RxBatch, RxPacket, TxBatch, UdpConfig, UdpLink};
 use ferroce_proto::wire::{FlowAddrs, Ipv4Header, UdpHeader, icrc};
 use link_support::*;
+use namespace_support::{UNSHARE, can_make_namespace};
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -26,15 +28,10 @@ fn a_wire_between_two_namespaces() {
         Ok("right") => return right(),
         _ => {}
     }
-    if !tool_is_there("unshare") || !tool_is_there("ip") {
+    if !tool_is_there("unshare") || !tool_is_there("ip") || !can_make_namespace() {
         return;
     }
-    let probe =
-        Command::new("unshare").args(["--user", "--map-root-user", "--net", "true"]).output().unwrap();
-    if !probe.status.success() {
-        return skip(&format!("no user namespaces: {}", String::from_utf8_lossy(&probe.stderr).trim()));
-    }
-    let output = in_namespace(&["--user", "--map-root-user", "--net"], "left").output().unwrap();
+    let output = in_namespace(&UNSHARE, "left").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -162,7 +159,7 @@ fn right() {
     let start = Instant::now();
     let (mut rx, mut numbers) = (RxBatch::new(), Vec::new());
     while numbers.len() < RUN as usize + GROUPS.len() {
-        assert!(start.elapsed() < PATIENCE, "{numbers:?}; {:?}", link.counters());
+        assert!(start.elapsed() < MAX_WAIT, "{numbers:?}; {:?}", link.counters());
         receive_all(&link, &mut rx);
         numbers.extend(rx.packets().map(|p| number_of(p.bytes)));
     }

@@ -3,12 +3,14 @@
 //!
 //! Needs `unshare` and `ip` and the right to make user namespaces; says so loudly where it cannot run.
 
+mod namespace_support;
 mod objects_support;
 
 use ferroce_nic::{Config, Cq, Error, EventSource, Nic, Pd, Strict};
 use ferroce_proto::verbs::{
     AddressVector, AttrMask, EventKind, QpAttr, QpState, RecvWr, SendOp, Transport, WcStatus,
 };
+use namespace_support::{UNSHARE, can_make_namespace};
 use objects_support::{completions, create, gid, init, open, pair, post};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -23,13 +25,11 @@ fn a_port_goes_down_and_comes_up() {
     if std::env::var(INSIDE).is_ok() {
         return inside();
     }
-    let unshare = ["--user", "--map-root-user", "--net"];
-    let can = Command::new("unshare").args(unshare).args(["ip", "link"]).output();
-    if !can.is_ok_and(|output| output.status.success()) {
-        return println!("SKIPPED: no user namespaces, or no `unshare` and `ip`");
+    if !can_make_namespace() {
+        return;
     }
     let mut command = Command::new("unshare");
-    command.args(unshare).arg(std::env::current_exe().unwrap());
+    command.args(UNSHARE).arg(std::env::current_exe().unwrap());
     let test = ["a_port_goes_down_and_comes_up", "--exact", "--nocapture"];
     let output = command.args(test).env(INSIDE, "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

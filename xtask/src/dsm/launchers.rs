@@ -10,7 +10,7 @@ use crate::tools::which;
 /// The address of the worker's interface: Slurm resolves no names on a machine with only loopback.
 const ADDRESS: &str = "198.18.0.1";
 /// Time limit for the node of the cluster to report.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 fn needs(programs: &[&str], packages: &str) -> Result<(), String> {
     match programs.iter().find(|program| which(program).is_none()) {
@@ -73,7 +73,7 @@ impl Slurm {
 
     fn wait_until_idle(&mut self) -> Result<(), String> {
         let started = Instant::now();
-        while started.elapsed() < PATIENCE
+        while started.elapsed() < MAX_WAIT
             && self.daemons.iter_mut().all(|daemon| matches!(daemon.try_wait(), Ok(None)))
         {
             let mut command = Command::new("sinfo");

@@ -33,7 +33,7 @@ pub(crate) const fn case(end: End, server: &'static str, name: &'static str, pro
 }
 
 /// How the programs of one table are run.
-pub(crate) struct Manner<'a> {
+pub(crate) struct Procedure<'a> {
     pub(crate) limit: Duration,
     /// A line with everything filled in.
     pub(crate) words: &'a dyn Fn(&str) -> Vec<String>,
@@ -49,19 +49,19 @@ pub(crate) fn find(cases: &'static [Case], name: &str) -> Result<(usize, &'stati
 }
 
 /// Runs a case and returns its result.
-pub(crate) fn run(launcher: &Launcher, case: &Case, manner: &Manner<'_>) -> Value {
+pub(crate) fn run(launcher: &Launcher, case: &Case, procedure: &Procedure<'_>) -> Value {
     let mut tails = Vec::new();
-    answer(run_case(launcher, case, manner, &mut tails), tails)
+    answer(run_case(launcher, case, procedure, &mut tails), tails)
 }
 
 fn run_case(
     launcher: &Launcher,
     case: &Case,
-    manner: &Manner<'_>,
+    procedure: &Procedure<'_>,
     tails: &mut Vec<String>,
 ) -> Result<(), String> {
-    let mut server = launcher.start(&format!("{} server", case.name), &(manner.words)(case.server))?;
-    let outcome = run_clients(launcher, case, manner, &mut server, tails);
+    let mut server = launcher.start(&format!("{} server", case.name), &(procedure.words)(case.server))?;
+    let outcome = run_clients(launcher, case, procedure, &mut server, tails);
     tails.extend(server.tail());
     outcome
 }
@@ -69,19 +69,19 @@ fn run_case(
 fn run_clients(
     launcher: &Launcher,
     case: &Case,
-    manner: &Manner<'_>,
+    procedure: &Procedure<'_>,
     server: &mut Program,
     tails: &mut Vec<String>,
 ) -> Result<(), String> {
-    server.wait_until(manner.limit, "ready", |server| (manner.is_ready)(server))?;
+    server.wait_until(procedure.limit, "ready", |server| (procedure.is_ready)(server))?;
     let clients = if case.end == End::Stays { 2 } else { 1 };
     for _client in 0..clients {
-        let mut client = launcher.start(&format!("{} client", case.name), &(manner.words)(case.name))?;
-        let outcome = client.finish(manner.limit);
+        let mut client = launcher.start(&format!("{} client", case.name), &(procedure.words)(case.name))?;
+        let outcome = client.finish(procedure.limit);
         tails.extend(client.tail());
         outcome?;
         case.proof.check(&client.output())?;
-        (manner.check)()?;
+        (procedure.check)()?;
     }
     if case.end == End::Stays { Ok(()) } else { server.finish_soon() }
 }

@@ -47,7 +47,7 @@ use serde_json::Value;
 use crate::hugepages::HugePages;
 use crate::process::Job as Process;
 use crate::selection::Selection;
-use crate::step::{Context, Report};
+use crate::step::{Context, OFFLINE, Report};
 use crate::tools::{apt_install, not_installed, which};
 use crate::unprivileged::target_dir;
 use iwarp::Wire;
@@ -80,16 +80,19 @@ pub struct Setup {
     pub logs: PathBuf,
 }
 
-/// Debian packages, and a file of each that shows whether it is installed.
-const PACKAGES: [(&str, &str); 17] = [
-    ("ibverbs-utils", "/usr/bin/ibv_devinfo"),
+/// Debian packages of the step `test`, and a file of each that shows whether it is installed.
+const TEST_PACKAGES: [(&str, &str); 4] = [
+    ("libibverbs-dev", "/usr/include/infiniband/verbs.h"),
+    ("librdmacm-dev", "/usr/include/rdma/rdma_cma.h"),
     ("perftest", "/usr/bin/ib_write_bw"),
+    ("iproute2", "/usr/share/doc/iproute2"),
+];
+/// The packages that only the foreign programs need.
+const PACKAGES: [(&str, &str); 13] = [
+    ("ibverbs-utils", "/usr/bin/ibv_devinfo"),
     ("rdma-core", "/usr/share/doc/rdma-core/tests"),
     ("python3-pyverbs", "/usr/lib/python3/dist-packages/pyverbs"),
-    ("libibverbs-dev", "/usr/include/infiniband/verbs.h"),
-    ("iproute2", "/usr/share/doc/iproute2"),
     ("rdmacm-utils", "/usr/bin/rping"),
-    ("librdmacm-dev", "/usr/include/rdma/rdma_cma.h"),
     ("iperf3", "/usr/bin/iperf3"),
     ("ucx-utils", "/usr/bin/ucx_perftest"),
     ("openmpi-bin", "/usr/bin/mpirun.openmpi"),
@@ -149,7 +152,10 @@ pub(crate) fn check_over_udp(ctx: &Context) -> Report {
     let ran = match std::env::current_exe() {
         Ok(this) => {
             let short = (!ctx.is_full()).then_some("--short");
-            let job = Process::new(this).arg("programs").args(short).env("FERROCE_LINK", "udp");
+            let mut job = Process::new(this).arg("programs").args(short).env("FERROCE_LINK", "udp");
+            if ctx.is_offline() {
+                job = job.env(OFFLINE, "1");
+            }
             job.limit_s(25 * 60).run(ctx)
         }
         Err(error) => return Report::fail(format!("cannot find xtask itself: {error}")),
@@ -188,15 +194,20 @@ fn jobs(filter: &[String]) -> Vec<Job> {
     .collect()
 }
 
-/// Installs missing packages, if that is allowed. In two steps, because one unavailable package fails a whole step.
-pub fn provide(ctx: &Context, report: &mut Report) {
-    for packages in [&PACKAGES[..], &applications::PACKAGES] {
-        let missing: Vec<&str> =
-            packages.iter().filter(|(_, file)| !Path::new(file).exists()).map(|(name, _)| *name).collect();
-        if !missing.is_empty() && !apt_install(ctx, &missing, report) {
-            report.output.push(format!("could not install {}", missing.join(" ")));
+/// Installs missing packages, if that is allowed. Returns those that are still missing. In batches, because one unavailable package fails
+/// a whole batch.
+pub fn provide(ctx: &Context, report: &mut Report) -> Vec<&'static str> {
+    let missing = |packages: &[(&'static str, &str)]| -> Vec<&'static str> {
+        packages.iter().filter(|(_, file)| !Path::new(file).exists()).map(|(name, _)| *name).collect()
+    };
+    let batches = [&TEST_PACKAGES[..], &PACKAGES, &applications::PACKAGES];
+    for packages in batches {
+        let wanted = missing(packages);
+        if !wanted.is_empty() && !apt_install(ctx, &wanted, report) {
+            report.output.push(format!("could not install {}", wanted.join(" ")));
         }
     }
+    batches.into_iter().flat_map(missing).collect()
 }
 
 /// Builds the command and its libraries as users do.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::cases::Proof::{self, Rows, Says};
-use super::conversation::{self, Case, End, Manner, case};
+use super::conversation::{self, Case, End, Procedure, case};
 use super::iwarp;
 use super::session::{Launcher, Program, is_listening};
 use super::worker::answer;
@@ -94,9 +94,9 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
         InGroup => server.output().contains("receiving data"),
         Follows | Stays => listens(port),
     };
-    let manner =
-        Manner { limit: LIMIT, words: &|line| words(line, port), is_ready: &is_ready, check: &|| Ok(()) };
-    conversation::run(launcher, case, &manner)
+    let procedure =
+        Procedure { limit: LIMIT, words: &|line| words(line, port), is_ready: &is_ready, check: &|| Ok(()) };
+    conversation::run(launcher, case, &procedure)
 }
 
 /// The command line, with line-buffered output: it goes to a file, which libc buffers fully.

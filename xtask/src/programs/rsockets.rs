@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::cases::Proof::{self, Says};
-use super::conversation::{self, Case, End, Manner, case};
+use super::conversation::{self, Case, End, Procedure, case};
 use super::rdmacm::listens;
 use super::session::{Launcher, is_bound, is_listening};
 use super::worker::answer;
@@ -121,13 +121,13 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
         Err(why) => return answer(Err(why), Vec::new()),
     };
     let port = FIRST_PORT + at as u16;
-    let manner = Manner {
+    let procedure = Procedure {
         limit: LIMIT,
         words: &|line| words(line, port, &files),
         is_ready: &|_| listens(port) || is_listening(port) || is_bound(port),
         check: &|| files.compare(),
     };
-    conversation::run(launcher, case, &manner)
+    conversation::run(launcher, case, &procedure)
 }
 
 /// The command line, with line-buffered output: it goes to a file, which libc buffers fully.

@@ -22,16 +22,16 @@ impl Question {
     pub(super) fn name(self) -> Option<String> {
         static ASKED: AtomicU32 = AtomicU32::new(0);
         let Question { after, history_of } = self;
-        // The process ID and a count make it unique in the network namespace.
-        let (pid, count) = (std::process::id(), ASKED.fetch_add(1, Ordering::Relaxed));
-        (self != Question::default()).then(|| format!("{PREFIX}/{pid}/{count}/{after:x}/{history_of:x}"))
+        // The name must be unique in the network namespace. Process IDs are not, because several PID namespaces may share it.
+        let (random, count) = (ferroce_os::random::number::<u64>(), ASKED.fetch_add(1, Ordering::Relaxed));
+        (self != Question::default()).then(|| format!("{PREFIX}/{random:x}/{count}/{after:x}/{history_of:x}"))
     }
 
     /// The request of a socket with this name; the default request if the name has another format.
     pub(super) fn of_name(name: &[u8]) -> Question {
         let read = || {
             let mut parts = std::str::from_utf8(name).ok()?.split('/');
-            let (prefix, _pid, _count) = (parts.next()?, parts.next()?, parts.next()?);
+            let (prefix, _random, _count) = (parts.next()?, parts.next()?, parts.next()?);
             let mut number = || u32::from_str_radix(parts.next()?, 16).ok();
             let question = Question { after: number()?, history_of: number()? };
             (prefix == PREFIX && parts.next().is_none()).then_some(question)
@@ -49,7 +49,9 @@ mod tests {
         assert_eq!(Question::default().name(), None);
         let question = Question { after: 0x7f_ffff, history_of: 0x10_0001 };
         let (name, next) = (question.name().unwrap(), question.name().unwrap());
-        assert_ne!(name, next);
+        // The counts of two processes are the same.
+        let random = |name: &str| name.split('/').nth(1).map(str::to_owned);
+        assert_ne!(random(&name), random(&next));
         assert!(name.len() < 100);
         assert_eq!(Question::of_name(name.as_bytes()), question);
         for name in [

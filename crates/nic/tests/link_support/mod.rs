@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Far longer than any of these tests needs; reached only if packets are missing.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// A link on addresses of the test's own.
 pub(crate) fn open(addrs: &[&str]) -> UdpLink {
@@ -93,7 +93,7 @@ pub(crate) fn receive_each<T>(
     let mut got = Vec::new();
     let start = Instant::now();
     while got.len() < count {
-        assert!(start.elapsed() < PATIENCE, "{} of {count} packets; {:?}", got.len(), link.counters());
+        assert!(start.elapsed() < MAX_WAIT, "{} of {count} packets; {:?}", got.len(), link.counters());
         receive_all(link, &mut rx);
         got.extend(rx.packets().map(|p| pick(&p)));
     }
@@ -106,7 +106,7 @@ pub(crate) fn receive_until(link: &dyn Link, mut done: impl FnMut(&dyn Link) -> 
     let mut got = Vec::new();
     let start = Instant::now();
     while !done(link) {
-        assert!(start.elapsed() < PATIENCE, "waited in vain; {:?}", link.counters());
+        assert!(start.elapsed() < MAX_WAIT, "waited in vain; {:?}", link.counters());
         receive_all(link, &mut rx);
         got.extend(rx.packets().map(|p| p.bytes.to_vec()));
     }
@@ -135,13 +135,9 @@ pub(crate) fn drain(link: &dyn Link) -> Vec<Vec<u8>> {
 pub(crate) fn tool_is_there(name: &str) -> bool {
     let found = std::process::Command::new(name).arg("--version").output().is_ok();
     if !found {
-        skip(&format!("{name} is not installed"));
+        let why = format!("{name} is not installed");
+        assert!(std::env::var_os("FERROCE_REQUIRE_TOOLS").is_none_or(|v| v != "1"), "{why}");
+        println!("SKIPPED: {why}");
     }
     found
-}
-
-/// Says loudly that a test did not run, or fails where it must.
-pub(crate) fn skip(why: &str) {
-    assert!(std::env::var_os("FERROCE_REQUIRE_TOOLS").is_none_or(|v| v != "1"), "{why}");
-    println!("SKIPPED: {why}");
 }
