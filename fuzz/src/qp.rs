@@ -4,7 +4,7 @@
 //! decides which field is wrong.
 
 use super::choices::Choices;
-use super::qp_host::{Host, Mood, PD, REGION, RKEY, SRQ, Sent, sge};
+use super::qp_host::{Behaviour, Host, PD, REGION, RKEY, SRQ, Sent, sge};
 use ferroce_proto::cc::{FixedWindow, HalvingWindow};
 use ferroce_proto::qp::state::{AttrLimits, transitions};
 use ferroce_proto::qp::{Arrival, Qp, QpConfig, ReorderBudget};
@@ -88,7 +88,7 @@ impl World {
             transport,
             qpn: QPN,
             peer: PEER,
-            mood: Mood::default(),
+            behaviour: Behaviour::default(),
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             shared: has_srq.then(VecDeque::new),
@@ -110,7 +110,7 @@ impl World {
             8..=9 => self.pass_time(choices.byte()),
             10..=11 => self.post_send(choices),
             12 => self.post_recv(choices.byte()),
-            13 => self.host.mood = Mood(choices.byte()),
+            13 => self.host.behaviour = Behaviour(choices.byte()),
             14 => self.advance_state(choices.byte()),
             _ => self.modify(choices),
         }
@@ -160,7 +160,7 @@ impl World {
 
     /// Moves to ERR and RESET, which must return all requests and free all memory.
     fn end(mut self) {
-        self.host.mood = Mood::default();
+        self.host.behaviour = Behaviour::default();
         self.change(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE);
         self.settle();
         self.change(&QpAttr { state: QpState::Reset, ..QpAttr::default() }, AttrMask::STATE);

@@ -27,9 +27,9 @@ pub fn sge(wr_id: u64, len: u32) -> Sge {
 
 /// Behaviour of the NIC, which the input chooses.
 #[derive(Clone, Copy, Default)]
-pub struct Mood(pub u8);
+pub struct Behaviour(pub u8);
 
-impl Mood {
+impl Behaviour {
     fn has(self, bit: u8) -> bool {
         self.0 & 1 << bit != 0
     }
@@ -67,7 +67,7 @@ pub struct Host {
     pub transport: Transport,
     pub qpn: Qpn,
     pub peer: Qpn,
-    pub mood: Mood,
+    pub behaviour: Behaviour,
     /// Sends that may still complete.
     pub sends: VecDeque<Sent>,
     /// Receives that were posted and have not completed. Of a shared queue: those that the queue pair has taken.
@@ -96,14 +96,14 @@ impl Host {
                 "memory of request {wr_id} after its end"
             );
         }
-        if self.mood.faults() { Err(NO_KEY) } else { Ok(()) }
+        if self.behaviour.faults() { Err(NO_KEY) } else { Ok(()) }
     }
 
     fn check_region(&self, rkey: RKey, addr: u64, len: u64, need: Access) -> Result<(), MemoryFault> {
         assert!(self.granted.contains(need), "{need} without the right of the queue pair");
         let (start, region_len) = REGION;
         let is_inside = addr >= start && addr - start <= region_len && len <= region_len - (addr - start);
-        let is_open = rkey == RKEY && !self.mood.forbids_region();
+        let is_open = rkey == RKEY && !self.behaviour.forbids_region();
         if is_open && is_inside { Ok(()) } else { Err(NO_KEY) }
     }
 
@@ -140,7 +140,7 @@ impl Host {
 
 impl Egress for Host {
     fn send<W: WriteHeaders>(&mut self, _route: &Route, segment: &Segment<'_, W>) -> Result<u32, TxError> {
-        if self.mood.is_full() {
+        if self.behaviour.is_full() {
             return Err(TxError::Full);
         }
         let len = segment.payload.len();
@@ -186,15 +186,15 @@ impl Egress for Host {
     }
 
     fn try_direct(&mut self, _pd: PdId, _request: &OneSided<'_>) -> Attempt {
-        Attempt::of(self.mood.is_direct())
+        Attempt::of(self.behaviour.is_direct())
     }
 
     fn can_access(&mut self, _rkey: RKey, _need: Access) -> bool {
-        self.mood.is_direct()
+        self.behaviour.is_direct()
     }
 
     fn has_drained(&mut self) -> bool {
-        self.mood.is_direct()
+        self.behaviour.is_direct()
     }
 
     fn try_rendezvous(&mut self, _route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Attempt {
@@ -202,7 +202,7 @@ impl Egress for Host {
             panic!("{payload:?} is not local memory")
         };
         let is_readable = self.check_send_memory(sges, offset, len.into()).is_ok();
-        let is_sent = is_readable && self.mood.rendezvous() && !self.mood.is_full();
+        let is_sent = is_readable && self.behaviour.rendezvous() && !self.behaviour.is_full();
         if is_sent {
             self.requests.push_back(head.psn.plus(head.packets - 1));
         }
@@ -210,12 +210,12 @@ impl Egress for Host {
     }
 
     fn coalesces(&mut self) -> bool {
-        self.mood.coalesces()
+        self.behaviour.coalesces()
     }
 
     fn large_segment(&mut self) -> Option<u32> {
-        self.allowed_large |= self.mood.sends_large();
-        self.mood.sends_large().then_some(LARGE_SEGMENT)
+        self.allowed_large |= self.behaviour.sends_large();
+        self.behaviour.sends_large().then_some(LARGE_SEGMENT)
     }
 }
 
@@ -227,14 +227,14 @@ impl Memory for Host {
     fn fetch(&mut self, pd: PdId, sges: &[Sge], source: &SourceRef) -> Attempt {
         let fits = u64::from(source.message_len()) <= sges.iter().map(|sge| u64::from(sge.len)).sum();
         Attempt::of(
-            self.mood.rendezvous() && fits && self.scatter(pd, sges, 0, &[0], Placement::Last).is_ok(),
+            self.behaviour.rendezvous() && fits && self.scatter(pd, sges, 0, &[0], Placement::Last).is_ok(),
         )
     }
 
     fn fetch_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, source: &SourceRef) -> Attempt {
         let len = source.message_len().into();
         let may_write = self.check_remote(pd, rkey, addr, len, Access::REMOTE_WRITE).is_ok();
-        Attempt::of(self.mood.rendezvous() && may_write)
+        Attempt::of(self.behaviour.rendezvous() && may_write)
     }
 
     fn scatter(
@@ -251,7 +251,7 @@ impl Memory for Host {
             return self.check_send_memory(sges, offset, data.len() as u64);
         }
         assert!(offset + data.len() as u64 <= sges.iter().map(|sge| u64::from(sge.len)).sum());
-        if self.mood.faults() { Err(NO_KEY) } else { Ok(()) }
+        if self.behaviour.faults() { Err(NO_KEY) } else { Ok(()) }
     }
 
     fn check_remote(
@@ -295,7 +295,7 @@ impl Memory for Host {
     }
 
     fn bind_window(&mut self, _pd: PdId, _bind: &MwBind) -> Result<(), MemoryFault> {
-        if self.mood.faults() { Err(NO_KEY) } else { Ok(()) }
+        if self.behaviour.faults() { Err(NO_KEY) } else { Ok(()) }
     }
 }
 

@@ -69,7 +69,7 @@ impl Blocked {
             }
             // A signal of the terminal (Ctrl-C) went to the whole foreground group, including the child. Only a
             // signal that a process sent to us alone must be forwarded.
-            if let Some(Received { signal, by_process: true }) = self.next(FOREVER) {
+            if let Some(ReceivedSignal { signal, by_process: true }) = self.next(FOREVER) {
                 // SAFETY: the child has not been waited for, so its id still names it.
                 unsafe { libc::kill(child.id() as libc::pid_t, signal) };
             }
@@ -77,7 +77,7 @@ impl Blocked {
     }
 
     /// Waits for the next signal to forward; returns `None` when a child changed, or after `timeout`.
-    pub(crate) fn next(&self, timeout: Duration) -> Option<Received> {
+    pub(crate) fn next(&self, timeout: Duration) -> Option<ReceivedSignal> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         let limit = libc::timespec {
             tv_sec: timeout.as_secs() as libc::time_t,
@@ -87,7 +87,8 @@ impl Blocked {
         let signal = unsafe { libc::sigtimedwait(&self.taken, info.as_mut_ptr(), &limit) };
         // SAFETY: all-zero is a valid `siginfo_t`, whether or not the kernel filled it.
         let info = unsafe { info.assume_init() };
-        (signal > 0 && signal != libc::SIGCHLD).then_some(Received { signal, by_process: info.si_code <= 0 })
+        (signal > 0 && signal != libc::SIGCHLD)
+            .then_some(ReceivedSignal { signal, by_process: info.si_code <= 0 })
     }
 }
 
@@ -124,7 +125,7 @@ const FOREVER: Duration = Duration::from_secs(3600);
 
 /// A signal that was sent to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedSignal {
     /// Its number.
     pub(crate) signal: libc::c_int,
     /// A process sent it to us alone. Otherwise the terminal sent it to the whole foreground group.

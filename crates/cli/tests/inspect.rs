@@ -109,7 +109,7 @@ fn counters_show_running_processes() {
         let devices = value["devices"].as_array().expect("a list");
         let ours = devices.iter().find(|device| device["slot"] == nic.slot()).expect("this process");
         assert_eq!((&ours["pid"], &ours["queue_pairs"][0]["qpn"]), (&pid.into(), &qpn.into()));
-        assert_eq!((&ours["cm"]["sent_req"], &ours["cm"]["undecided_now"]), (&0.into(), &0.into()));
+        assert_eq!((&ours["cm"]["sent_req"], &ours["cm"]["pending_requests_now"]), (&0.into(), &0.into()));
         let text = stdout("counters --all", "");
         assert!(text.contains("connection manager"), "{text}");
         assert!(text.contains(&format!("ferroce0 of process {pid} (")), "{text}");

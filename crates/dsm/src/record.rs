@@ -19,7 +19,7 @@ const MAX_SPANS: usize = 4096;
 /// Maximum number of pages in the record; the diagram shows no more.
 const MAX_PAGES: usize = 16384;
 /// Shorter calls did not wait.
-const SHORTEST_NS: u64 = 2_000;
+const MIN_NS: u64 = 2_000;
 
 /// The record of one process.
 pub(crate) struct Record {
@@ -62,7 +62,7 @@ impl Record {
     /// Records the duration of a call that began then, and returns it.
     pub(crate) fn note(&self, call: &'static str, started: Instant) -> u64 {
         let took_ns = nanoseconds(started.elapsed());
-        if took_ns < SHORTEST_NS {
+        if took_ns < MIN_NS {
             return took_ns;
         }
         let mut kept = self.kept.lock();

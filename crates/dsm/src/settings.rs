@@ -92,9 +92,9 @@ pub struct Settings {
     pub cache_pages: usize,
     /// Whether adjacent pages are fetched with a page.
     pub prefetch: bool,
-    /// Maximum number of prefetched pages.
+    /// Maximum number of pages that one fault prefetches.
     pub prefetch_pages: usize,
-    /// Maximum distance of a prefetched page.
+    /// How many pages behind the faulting one are checked for those that were fetched together with it the last time.
     pub max_checking_pages: usize,
 }
 

@@ -5,7 +5,7 @@ mod support;
 use ferroce::{AddressHandle, Endpoint, Error, Outcome, Qkey, QpState, Reason, UdQp, WcFlags, WcStatus, wr};
 use std::net::IpAddr;
 use std::time::Duration;
-use support::{LOOPBACKS, PATIENCE, Side, V4, pattern, until, watched};
+use support::{LOOPBACKS, MAX_WAIT, Side, V4, pattern, until, watched};
 
 fn side(address: IpAddr) -> Side<ferroce::Ud> {
     Side::new(|pd, cq| pd.ud(cq).address(address), |qp| qp)
@@ -30,7 +30,7 @@ fn send_until_received(
         buffer = from.send(buffer, to).unwrap().wait().unwrap().buffer;
         match pending.settle_timeout(Duration::from_millis(200)) {
             Ok(done) => return done.ok().unwrap(),
-            Err(Error::TimedOut) => assert!(start.elapsed() < PATIENCE, "watchdog: no datagram arrives"),
+            Err(Error::TimedOut) => assert!(start.elapsed() < MAX_WAIT, "watchdog: no datagram arrives"),
             Err(error) => panic!("{error}"),
         }
     }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Side, V4, watched};
+use support::{MAX_WAIT, Side, V4, watched};
 
 const ROLE: &str = "GROUPS_MEMBER";
 const KEY: Qkey = Qkey(0x77);
@@ -105,7 +105,7 @@ impl Member {
     fn await_all(&mut self, received: usize) {
         let start = Instant::now();
         while self.received.len() < received {
-            assert!(start.elapsed() < PATIENCE, "watchdog: received {:?}", self.received);
+            assert!(start.elapsed() < MAX_WAIT, "watchdog: received {:?}", self.received);
             self.tell("nothing");
         }
     }
@@ -252,7 +252,7 @@ fn fence(group: &str, members: &mut [&mut Member]) {
     for member in members {
         let start = Instant::now();
         while !member.received.contains(&LAST) {
-            assert!(start.elapsed() < PATIENCE, "watchdog: the last is not received");
+            assert!(start.elapsed() < MAX_WAIT, "watchdog: the last is not received");
             member.tell("nothing");
         }
         member.tell("nothing");
@@ -290,7 +290,7 @@ fn members_in_three_processes_hear_everything_once() {
         // Mostly it does come through rings.
         let (start, mut number) = (Instant::now(), 200);
         while members[0].has_rings && members[0].tell("echoes") == 0 {
-            assert!(start.elapsed() < PATIENCE, "watchdog: rings are never used");
+            assert!(start.elapsed() < MAX_WAIT, "watchdog: rings are never used");
             stranger.send(group, number, 1);
             number += 1;
         }

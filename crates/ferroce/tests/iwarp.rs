@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use support::process::{Peer, parent};
-use support::{LOOPBACKS, PATIENCE, Side, V4, event, pattern, post_error, until, watched};
+use support::{LOOPBACKS, MAX_WAIT, Side, V4, event, pattern, post_error, until, watched};
 
 /// Lengths around those where something changes: the copy, the end of an FPDU of 64 KiB, several FPDUs.
 const LENGTHS: [usize; 12] = [0, 1, 7, 1023, 1024, 1025, 65_512, 65_516, 65_520, 65_521, 200_003, 1 << 20];
@@ -39,7 +39,7 @@ fn connect(a: &Side<Rc>, b: &Side<Rc>, address: IpAddr) -> (Connection<Rc>, Conn
     let to = listener.local_addr();
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let request = listener.accept_timeout(PATIENCE).unwrap();
+            let request = listener.accept_timeout(MAX_WAIT).unwrap();
             assert_eq!((request.private_data(), request.peer_addr().ip()), (&b"hello"[..], address));
             request.accept(&b.qp, b"welcome").unwrap()
         });
@@ -223,7 +223,7 @@ fn a_refused_read_fails_and_ends_the_connection() {
         assert_eq!(a.status(WcStatus::WrFlushErr).wr_id, 2);
         event(&b.device, EventKind::QpAccessErr);
         for (connection, side) in [(&ab, &a), (&ba, &b)] {
-            assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+            assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
             assert_eq!(side.qp.state(), QpState::Err);
         }
     });
@@ -240,7 +240,7 @@ fn a_refused_write_is_an_event_at_both_ends() {
         a.success();
         event(&b.device, EventKind::QpAccessErr);
         event(&a.device, EventKind::QpAccessErr);
-        assert_eq!(ab.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+        assert_eq!(ab.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
         a.qp.send_from(2, &[here.sge(..8).unwrap()]).unwrap();
         a.status(WcStatus::WrFlushErr);
     });
@@ -275,7 +275,7 @@ fn what_was_sent_arrives_after_the_sender_is_gone() {
         drop((ab, a, here, back));
         while b.success().wr_id != 1 {}
         assert!(there.to_vec() == pattern(5, LEN));
-        assert_eq!(ba.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+        assert_eq!(ba.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
     });
 }
 
@@ -306,7 +306,7 @@ fn memory_that_cannot_be_read_fails_the_request() {
         let here = unsafe { a.pd.region(LEN).register_at(start, Arc::new(())) }.unwrap();
         a.qp.write(1, &[here.sge(..).unwrap()], there.remote()).unwrap();
         assert_eq!(a.status(WcStatus::LocProtErr).wr_id, 1);
-        assert_eq!(ab.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+        assert_eq!(ab.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
     });
 }
 
@@ -319,7 +319,7 @@ fn disconnect_flushes_both_ends() {
         }
         ab.disconnect().unwrap();
         for (connection, side) in [(&ab, &a), (&ba, &b)] {
-            assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+            assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
             side.status(WcStatus::WrFlushErr);
         }
         ab.disconnect().unwrap();
@@ -349,7 +349,7 @@ fn kill_peer(
     let listener = Listener::bind(&side.device, SocketAddr::new(V4, 0)).unwrap();
     let mut peer = Peer::start(test, V4);
     peer.socket.write_all(&listener.local_addr().port().to_be_bytes()).unwrap();
-    let connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+    let connection = listener.accept_timeout(MAX_WAIT).unwrap().accept(&side.qp, b"").unwrap();
     in_parent(&side, &mut peer.socket);
     peer.kill();
     (side, connection)
@@ -367,7 +367,7 @@ fn a_killed_peer_ends_the_connection() {
             },
         );
         side.status(WcStatus::WrFlushErr);
-        assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+        assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
     });
 }
 
@@ -398,7 +398,7 @@ fn a_peer_killed_in_the_middle_of_its_answers_fails_the_reads() {
         let statuses: Vec<WcStatus> = (1..16).map(|_| support::next(&side.cq).status).collect();
         let good = statuses.iter().take_while(|status| **status == WcStatus::Success).count();
         assert!(statuses[good..].iter().all(|status| *status == WcStatus::WrFlushErr), "{statuses:?}");
-        assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+        assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
         assert_eq!(side.qp.state(), QpState::Err);
     });
 }
@@ -413,7 +413,7 @@ fn the_wildcard_address_listens_on_both_ip_versions() {
             let (here, to) = (side(), SocketAddr::new(address, listener.local_addr().port()));
             std::thread::scope(|scope| {
                 let connect = scope.spawn(|| Connector::new(&here.device, to).connect(&here.qp).unwrap());
-                let request = listener.accept_timeout(PATIENCE).unwrap();
+                let request = listener.accept_timeout(MAX_WAIT).unwrap();
                 assert_eq!((request.local_addr(), request.peer_addr().ip()), (to, address));
                 let accepted = request.accept(&there.pd.rc(&there.cq).create().unwrap(), b"").unwrap();
                 assert_eq!(accepted.peer_addr(), connect.join().unwrap().local_addr());
@@ -432,7 +432,7 @@ fn requests_can_be_refused() {
         let connector = Connector::new(&here, to).private_data(&[7; 508]);
         std::thread::scope(|scope| {
             let refused = scope.spawn(|| connector.connect(&pd.rc(&cq).create().unwrap()).unwrap_err());
-            let request = listener.accept_timeout(PATIENCE).unwrap();
+            let request = listener.accept_timeout(MAX_WAIT).unwrap();
             assert_eq!(request.private_data(), [7; 508]);
             request.reject(b"no").unwrap();
             match refused.join().unwrap() {
@@ -489,7 +489,7 @@ fn many_connections_share_one_descriptor() {
                     let qp = far_pd.rc(&far_cq).depth(4, 4).create().unwrap();
                     let sge = region.sge(8 * number..8 * number + 8).unwrap();
                     qp.post_recv(&[wr::recv(number, &[sge])]).unwrap();
-                    listener.accept_timeout(PATIENCE).unwrap().accept(&qp, b"").unwrap()
+                    listener.accept_timeout(MAX_WAIT).unwrap().accept(&qp, b"").unwrap()
                 };
                 (0..CONNECTIONS as u64).map(accept).collect()
             });
@@ -506,7 +506,7 @@ fn many_connections_share_one_descriptor() {
         assert!(near[0].qp().memory_footprint() < 12 * 1024, "{}", near[0].qp().memory_footprint());
         drop(near);
         for connection in &far {
-            assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+            assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
         }
     });
 }

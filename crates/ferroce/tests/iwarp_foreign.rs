@@ -15,7 +15,7 @@ use ferroce_proto::qp::TxPayload;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use support::{LOOPBACKS, PATIENCE, Side, V4, event, pattern, until, watched};
+use support::{LOOPBACKS, MAX_WAIT, Side, V4, event, pattern, until, watched};
 
 fn side() -> Side<Rc> {
     let config = Config::default().with(|config| {
@@ -30,7 +30,7 @@ fn listen(side: &Side<Rc>) -> Listener {
 
 fn socket(to: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect(to).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(MAX_WAIT)).unwrap();
     socket.set_nodelay(true).unwrap();
     socket
 }
@@ -105,7 +105,7 @@ fn a_peer_that_is_not_ferroce_exchanges_messages() {
         let mut bytes = frame(FrameKind::Request, 1, true, b"by hand").to_bytes();
         bytes.extend(send(1, b"the first message"));
         peer.write_all(&bytes).unwrap();
-        let request = listener.accept_timeout(PATIENCE).unwrap();
+        let request = listener.accept_timeout(MAX_WAIT).unwrap();
         assert_eq!(request.private_data(), b"by hand");
         let connection = request.accept(&side.qp, b"welcome").unwrap();
         let reply = read_frame(&mut peer, FrameKind::Reply);
@@ -136,7 +136,7 @@ fn a_peer_that_is_not_ferroce_exchanges_messages() {
         let remote = region.remote().slice(..8).unwrap();
         assert!(side.qp.fetch_add(3, region.sge(..8).unwrap(), remote, 1).is_err());
         drop(peer);
-        assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+        assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
     });
 }
 
@@ -148,7 +148,7 @@ fn a_responder_sends_first_if_the_initiator_is_silent() {
         let listener = listen(&side);
         let mut peer = socket(listener.local_addr());
         peer.write_all(&frame(FrameKind::Request, 2, true, b"").to_bytes()).unwrap();
-        let _connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+        let _connection = listener.accept_timeout(MAX_WAIT).unwrap().accept(&side.qp, b"").unwrap();
         side.qp.send_inline(1, b"hello").unwrap();
         read_frame(&mut peer, FrameKind::Reply);
         let mut fpdu = [0; 32];
@@ -169,7 +169,7 @@ fn a_device_that_closes_does_not_lose_what_completed() {
         (1..3).for_each(|id| side.qp.post_recv(&[wr::recv(id, &[region.sge(..).unwrap()])]).unwrap());
         let mut peer = socket(listener.local_addr());
         peer.write_all(&frame(FrameKind::Request, 1, true, b"").to_bytes()).unwrap();
-        let connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+        let connection = listener.accept_timeout(MAX_WAIT).unwrap().accept(&side.qp, b"").unwrap();
         read_frame(&mut peer, FrameKind::Reply);
         peer.write_all(&send(1, b"the first message")).unwrap();
         assert_eq!(side.success().wr_id, 1);
@@ -232,14 +232,14 @@ fn no_more_requests_wait_than_the_backlog() {
         let mut peers: Vec<TcpStream> = (0..BACKLOG).map(|_| socket(listener.local_addr())).collect();
         let waiting = || {
             let cm = side.device.counters().cm;
-            cm["half_open_now"] + cm["undecided_now"]
+            cm["half_open_now"] + cm["pending_requests_now"]
         };
         until("all are accepted", || waiting() == BACKLOG as u64);
         let mut later = socket(listener.local_addr());
         later.write_all(&request).unwrap();
         peers.iter_mut().for_each(|peer| drop(peer.write_all(&request)));
         for _ in 0..BACKLOG {
-            let request = listener.accept_timeout(PATIENCE).unwrap();
+            let request = listener.accept_timeout(MAX_WAIT).unwrap();
             assert!(waiting() <= BACKLOG as u64);
             request.reject(b"").unwrap();
         }
@@ -266,7 +266,7 @@ fn damaged_streams_end_the_queue_pair() {
             (1..3).for_each(|id| side.qp.post_recv(&[wr::recv(id, &[region.sge(..).unwrap()])]).unwrap());
             let mut peer = socket(listener.local_addr());
             peer.write_all(&frame(FrameKind::Request, 1, true, b"").to_bytes()).unwrap();
-            let connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+            let connection = listener.accept_timeout(MAX_WAIT).unwrap().accept(&side.qp, b"").unwrap();
             read_frame(&mut peer, FrameKind::Reply);
             // A responder must not send before the first FPDU of its peer, not even a Terminate.
             peer.write_all(&send(1, b"good")).unwrap();
@@ -275,7 +275,7 @@ fn damaged_streams_end_the_queue_pair() {
             peer.shutdown(std::net::Shutdown::Write).unwrap();
             side.status(WcStatus::WrFlushErr);
             event(&side.device, kind);
-            assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+            assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
             assert_eq!(side.qp.state(), QpState::Err);
             if let Some(code) = code {
                 let (mut reader, mut rest) = (Reader::new(true), Vec::new());
@@ -306,7 +306,7 @@ fn a_refusal_waits_for_a_peer_that_reads_slowly() {
             // To another ferroce the FPDUs are long and need not begin with a TCP segment, so the last one is partially sent.
             let request = MpaFrame { is_ferroce: true, ..frame(FrameKind::Request, 1, crc, b"") };
             peer.write_all(&request.to_bytes()).unwrap();
-            let _connection = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+            let _connection = listener.accept_timeout(MAX_WAIT).unwrap().accept(&side.qp, b"").unwrap();
             assert_eq!(read_frame(&mut peer, FrameKind::Reply).crc, crc);
             peer.write_all(&segment(1, b"good", crc)).unwrap();
             assert_eq!(side.success().byte_len, 4);
@@ -403,7 +403,7 @@ fn half_open_connections_are_bounded_in_number_and_time() {
         let connector = Connector::new(&client.device, to);
         let (near, _far) = std::thread::scope(|scope| {
             let connect = scope.spawn(|| connector.connect(&client.qp).unwrap());
-            let far = listener.accept_timeout(PATIENCE).unwrap().accept(&side.qp, b"").unwrap();
+            let far = listener.accept_timeout(MAX_WAIT).unwrap().accept(&side.qp, b"").unwrap();
             (connect.join().unwrap(), far)
         });
         assert_eq!(near.qp().state(), QpState::Rts);
@@ -428,7 +428,7 @@ fn the_rtr_message_is_repeated_for_a_silent_peer() {
         std::thread::scope(|scope| {
             let connected = scope.spawn(|| connector.connect(&side.qp).unwrap());
             let (mut peer, _) = server.accept().unwrap();
-            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            peer.set_read_timeout(Some(MAX_WAIT)).unwrap();
             let request = read_frame(&mut peer, FrameKind::Request);
             let offered = request.enhanced.unwrap();
             assert!(offered.peer_to_peer && offered.rtr.write);

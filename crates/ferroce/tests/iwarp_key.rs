@@ -11,7 +11,7 @@ use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, SystemTime};
-use support::{LOOPBACKS, PATIENCE, Side, V4, watched};
+use support::{LOOPBACKS, MAX_WAIT, Side, V4, watched};
 
 /// Private data of a request and of an accepting reply with a key.
 const REQUEST_DATA: usize = 472;
@@ -50,7 +50,7 @@ fn connects(client: &Side<Rc>, server: &Side<Rc>, connector: Connector, listener
     let (hello, welcome) = ([7; REQUEST_DATA], [8; REPLY_DATA]);
     let (ours, theirs) = std::thread::scope(|scope| {
         let accepting = scope.spawn(|| {
-            let request = listener.accept_timeout(PATIENCE).unwrap();
+            let request = listener.accept_timeout(MAX_WAIT).unwrap();
             assert_eq!(request.private_data(), hello);
             request.accept(&server.qp, &welcome).unwrap()
         });
@@ -98,7 +98,7 @@ fn a_listener_without_the_key_is_refused() {
         let listener = listen(&server);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let request = listener.accept_timeout(PATIENCE).unwrap();
+                let request = listener.accept_timeout(MAX_WAIT).unwrap();
                 assert!(request.accept(&server.qp, b"welcome").is_err(), "the connection was established");
             });
             refused(&client, listener.local_addr());
@@ -122,7 +122,7 @@ fn send_from(port: u16, to: SocketAddr, request: &[u8]) -> TcpStream {
     socket.set_linger(Some(Duration::ZERO)).unwrap();
     socket.connect(&to.into()).unwrap();
     let mut stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(MAX_WAIT)).unwrap();
     stream.write_all(request).unwrap();
     stream
 }
@@ -161,7 +161,7 @@ fn establishes(nonce: u128, change: impl FnOnce(Confirmation) -> Confirmation) -
     let mut stream = send_from(from.port(), to, &bytes);
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| {
-            let request = listener.accept_timeout(PATIENCE).unwrap();
+            let request = listener.accept_timeout(MAX_WAIT).unwrap();
             request.accept(&server.qp, b"").is_ok()
         });
         let terms = read_reply(&mut stream, &mut initiator).accepted.unwrap();
@@ -215,7 +215,7 @@ fn a_recorded_request_is_refused_by_every_device_of_the_process() {
         let (server, listener) = open();
         let (mut initiator, bytes) = request();
         let mut stream = send_from(from.port(), to, &bytes);
-        let received = listener.accept_timeout(PATIENCE).unwrap();
+        let received = listener.accept_timeout(MAX_WAIT).unwrap();
         assert_eq!(received.private_data(), b"hello");
         received.reject(b"busy").unwrap();
         assert_eq!(read_reply(&mut stream, &mut initiator).private_data, b"busy");

@@ -23,7 +23,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 use support::process::{Peer, parent};
-use support::{LOOPBACKS, PATIENCE, V4, number, until, watched};
+use support::{LOOPBACKS, MAX_WAIT, V4, number, until, watched};
 
 /// Bytes of the heap that a connection holds while it is idle, before and after it was used: id, queue pair, stream.
 const MOST: usize = 12 * 1024;
@@ -84,7 +84,7 @@ impl End {
                     assert_eq!(event.status, 0, "{:?} instead of {kind:?}", event.kind);
                     self.early.push_back(event);
                 }
-                None => assert!(start.elapsed() < PATIENCE, "waited in vain for {kind:?}"),
+                None => assert!(start.elapsed() < MAX_WAIT, "waited in vain for {kind:?}"),
             }
             std::thread::yield_now();
         }
@@ -121,7 +121,7 @@ impl End {
         while left > 0 {
             let count = self.cq.poll(&mut found).unwrap();
             assert!(found[..count].iter().all(|done| done.status == WcStatus::Success));
-            assert!(start.elapsed() < PATIENCE, "{left} completions are missing");
+            assert!(start.elapsed() < MAX_WAIT, "{left} completions are missing");
             left -= count;
         }
     }

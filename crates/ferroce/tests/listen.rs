@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 use support::process::{Peer, parent};
-use support::{LOOPBACKS, PATIENCE, V4, device, watched};
+use support::{LOOPBACKS, MAX_WAIT, V4, device, watched};
 
 fn queue_pair(device: &Device) -> RcQp {
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16).unwrap());
@@ -51,20 +51,20 @@ fn two_processes(test: &str, address: IpAddr) {
         send(&connection, b"from the child");
         assert_eq!(&*received.wait().unwrap().buffer, b"from the parent");
         connection.disconnect().unwrap();
-        assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+        assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
         return;
     }
     let listener = listen(&device, address);
     let mut peer = Peer::start(test, address);
     put_port(&mut peer.socket, listener.local_addr());
-    let request = listener.accept_timeout(PATIENCE).unwrap();
+    let request = listener.accept_timeout(MAX_WAIT).unwrap();
     assert_eq!((&request.private_data()[..6], request.peer_addr().ip()), (&b"child\0"[..], address));
     let connection = request.accept(&qp, b"parent").unwrap();
     assert_eq!(qp.state(), QpState::Rts);
     assert_eq!(&*received.wait().unwrap().buffer, b"from the child");
     send(&connection, b"from the parent");
-    assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
-    assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::TimewaitExit);
+    assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
+    assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::TimewaitExit);
     peer.finish();
 }
 
@@ -89,7 +89,7 @@ fn keys_decide_who_connects() {
                 let qp = queue_pair(&device);
                 Connector::new(&device, to).secret(key(1)).private_data(&[7; 36]).connect(&qp).unwrap()
             });
-            let request = listener.accept_timeout(PATIENCE).unwrap();
+            let request = listener.accept_timeout(MAX_WAIT).unwrap();
             assert_eq!(request.private_data(), [7; 36]);
             let connection = request.accept(&queue_pair(&device), b"welcome").unwrap();
             assert_eq!(offer.join().unwrap().private_data().len(), 180);
@@ -115,7 +115,7 @@ fn pair() -> (Connection<Rc>, Connection<Rc>) {
     let (a, b) = (queue_pair(&here), queue_pair(&there));
     let to = listener.local_addr();
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap().accept(&b, b"").unwrap());
+        let server = scope.spawn(|| listener.accept_timeout(MAX_WAIT).unwrap().accept(&b, b"").unwrap());
         let client = Connector::new(&here, to).connect(&a).unwrap();
         (client, server.join().unwrap())
     })
@@ -127,17 +127,17 @@ fn both_sides_get_the_disconnect_event() {
         let (a, b) = pair();
         b.disconnect().unwrap();
         for side in [&a, &b] {
-            assert_eq!(side.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+            assert_eq!(side.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
         }
         assert_eq!(b.qp().state(), QpState::Err);
         a.disconnect().unwrap();
         for side in [&a, &b] {
-            assert_eq!(side.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::TimewaitExit);
+            assert_eq!(side.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::TimewaitExit);
             assert_eq!(side.try_event(), None);
         }
         let (a, b) = pair();
         drop(a);
-        assert_eq!(b.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+        assert_eq!(b.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
     });
 }
 
@@ -149,7 +149,7 @@ fn refusals_say_why() {
         let qp = queue_pair(&here);
         let to = listener.local_addr();
         let refused = std::thread::scope(|scope| {
-            scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap().reject(b"not today").unwrap());
+            scope.spawn(|| listener.accept_timeout(MAX_WAIT).unwrap().reject(b"not today").unwrap());
             Connector::new(&here, to).connect(&qp).unwrap_err()
         });
         let Error::Connect(ConnectError::Rejected { reason, private_data }) = refused else {
@@ -158,7 +158,7 @@ fn refusals_say_why() {
         assert_eq!((reason, &private_data[..10]), (RejectReason::CONSUMER, &b"not today\0"[..]));
         // A request that is dropped is refused, too.
         let refused = std::thread::scope(|scope| {
-            scope.spawn(|| drop(listener.accept_timeout(PATIENCE).unwrap()));
+            scope.spawn(|| drop(listener.accept_timeout(MAX_WAIT).unwrap()));
             Connector::new(&here, to).connect(&qp).unwrap_err()
         });
         assert!(matches!(refused, Error::Connect(ConnectError::Rejected { .. })), "{refused}");
@@ -187,7 +187,7 @@ fn a_listener_that_is_killed_frees_its_port() {
         if let Some(mut socket) = parent() {
             let listener = listen(&device, V4);
             put_port(&mut socket, listener.local_addr());
-            let request = listener.accept_timeout(PATIENCE).unwrap();
+            let request = listener.accept_timeout(MAX_WAIT).unwrap();
             let qp = queue_pair(&device);
             let _connection = request.accept(&qp, b"").unwrap();
             socket.write_all(b".").unwrap();
@@ -203,7 +203,7 @@ fn a_listener_that_is_killed_frees_its_port() {
         peer.kill();
         // No process of this host has the connection any more, so this one rejects the disconnect.
         connection.disconnect().unwrap();
-        assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+        assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
         let refused = Connector::new(&device, to).connect(&queue_pair(&device)).unwrap_err();
         assert!(matches!(refused, Error::Connect(ConnectError::Rejected { .. })), "{refused}");
         Listener::bind(&device, to).unwrap();
@@ -224,10 +224,10 @@ fn connections_survive_a_lossy_path() {
             scope.spawn(|| {
                 for _ in 0..10 {
                     let qp = queue_pair(&there);
-                    let request = listener.accept_timeout(PATIENCE).unwrap();
+                    let request = listener.accept_timeout(MAX_WAIT).unwrap();
                     let connection = request.accept(&qp, b"").unwrap();
                     assert_eq!(
-                        connection.wait_event_timeout(PATIENCE).unwrap(),
+                        connection.wait_event_timeout(MAX_WAIT).unwrap(),
                         ConnectionEvent::Disconnected
                     );
                 }
@@ -235,7 +235,7 @@ fn connections_survive_a_lossy_path() {
             for _ in 0..10 {
                 let connection = Connector::new(&here, to).connect(&queue_pair(&here)).unwrap();
                 connection.disconnect().unwrap();
-                assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+                assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
             }
         });
     });

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::io::{Read, Write};
 use std::time::Instant;
 use support::process::{Peer, parent};
-use support::{PATIENCE, Pair, Side, V4, watched};
+use support::{MAX_WAIT, Pair, Side, V4, watched};
 
 struct Counting;
 
@@ -73,7 +73,7 @@ fn done(cq: &ferroce::Cq) {
     let completion = loop {
         match cq.try_next().unwrap() {
             Some(completion) => break completion,
-            None => assert!(start.elapsed() < PATIENCE, "watchdog: no completion"),
+            None => assert!(start.elapsed() < MAX_WAIT, "watchdog: no completion"),
         }
     };
     assert_eq!(completion.status, WcStatus::Success);

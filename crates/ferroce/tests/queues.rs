@@ -103,7 +103,7 @@ fn owned_receives_of_a_shared_queue_come_back_from_flushing_too() {
         long.fill(7);
         let sent = client.send(long).unwrap();
         // The first one is too small. It is returned with that error.
-        let done = cq.wait_shared_timeout(support::PATIENCE).unwrap();
+        let done = cq.wait_shared_timeout(support::MAX_WAIT).unwrap();
         assert_eq!(done.completion.status, WcStatus::LocLenErr);
         assert_eq!(done.buffer.capacity(), 8);
         assert_eq!(sent.settle().unwrap().completion.status, WcStatus::RemInvReqErr);

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use support::process::{Peer, parent};
-use support::{PATIENCE, Side, device_at, join, pattern, success, until};
+use support::{MAX_WAIT, Side, device_at, join, pattern, success, until};
 
 /// An address of its own: processes that share one also share work.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 92, 0, 1));
@@ -124,7 +124,7 @@ fn repeat(
         match pending.settle_timeout(Duration::from_millis(200)) {
             Ok(done) => return done.ok().unwrap().buffer.to_vec(),
             Err(ferroce::Error::TimedOut) => {
-                assert!(started.elapsed() < PATIENCE, "watchdog: nothing arrives")
+                assert!(started.elapsed() < MAX_WAIT, "watchdog: nothing arrives")
             }
             Err(error) => panic!("{error}"),
         }
@@ -142,7 +142,7 @@ fn extended(a: &Device, b: &Device) {
     let queue = domain.srq(&pd, &cq, 8, 1).unwrap();
     queue.recv(pd.buffer(64).unwrap()).unwrap();
     initiator.send(send_pd.buffer(5).unwrap(), queue.number()).unwrap().wait().unwrap();
-    assert_eq!(queue.cq().wait_shared_timeout(PATIENCE).unwrap().completion.byte_len, 5);
+    assert_eq!(queue.cq().wait_shared_timeout(MAX_WAIT).unwrap().completion.byte_len, 5);
 }
 
 /// A connection by address, from its request to its end.
@@ -157,9 +157,9 @@ fn connection(a: &Device, b: &Device) {
         let accepted = scope.spawn(|| {
             let qp = queue_pair(b);
             let received = qp.recv(qp.pd().buffer(64).unwrap()).unwrap();
-            let connection = listener.accept_timeout(PATIENCE).unwrap().accept(&qp, &[]).unwrap();
+            let connection = listener.accept_timeout(MAX_WAIT).unwrap().accept(&qp, &[]).unwrap();
             received.wait().unwrap();
-            assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
+            assert_eq!(connection.wait_event_timeout(MAX_WAIT).unwrap(), ConnectionEvent::Disconnected);
         });
         let qp = queue_pair(a);
         let connection = Connector::new(a, to).connect(&qp).unwrap();
@@ -224,7 +224,7 @@ fn nothing_grows() {
         soak(Duration::from_secs(seconds));
         let _ = tell.send(());
     });
-    let limit = 2 * PATIENCE + Duration::from_secs(seconds);
+    let limit = 2 * MAX_WAIT + Duration::from_secs(seconds);
     if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(limit) {
         panic!("watchdog: the test hangs, it has not ended after {limit:?}");
     }

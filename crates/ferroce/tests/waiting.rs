@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Pair, V4, join, next, pattern, success, until, watched};
+use support::{MAX_WAIT, Pair, V4, join, next, pattern, success, until, watched};
 
 /// Small pauses of changing length, so that sends fall into every moment of the peer's way to sleep.
 struct Pauses(u64);
@@ -113,7 +113,7 @@ fn sleep_for_one(cq: &Cq) {
         }
         let mut fd = libc::pollfd { fd: cq.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd, and the count is one.
-        let ready = unsafe { libc::poll(&mut fd, 1, PATIENCE.as_millis() as i32) };
+        let ready = unsafe { libc::poll(&mut fd, 1, MAX_WAIT.as_millis() as i32) };
         assert_eq!(ready, 1, "watchdog: a wake-up was lost");
         cq.clear_events();
     }
@@ -354,7 +354,7 @@ fn a_timed_out_wait_loses_nothing() {
         let mut message = a.pd.buffer(64).unwrap();
         message.set(b"at last").unwrap();
         a.qp.send(message).unwrap().wait().unwrap();
-        assert_eq!(&*received.settle_timeout(PATIENCE).unwrap().buffer, b"at last");
+        assert_eq!(&*received.settle_timeout(MAX_WAIT).unwrap().buffer, b"at last");
     });
 }
 

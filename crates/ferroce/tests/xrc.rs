@@ -43,7 +43,7 @@ fn one_connection_reaches_several_shared_receive_queues() {
             let mut message = pd.buffer(64).unwrap();
             message.set(&[n as u8 + 1; 5]).unwrap();
             qp.send_with_imm(message, 7, queue.number()).unwrap().wait().unwrap();
-            let received = queue.cq().wait_shared_timeout(support::PATIENCE).unwrap();
+            let received = queue.cq().wait_shared_timeout(support::MAX_WAIT).unwrap();
             assert_eq!((&*received.buffer, received.imm()), (&[n as u8 + 1; 5][..], Some(7)));
             assert_eq!(received.completion.qpn, s.target.qpn());
         }
@@ -79,7 +79,7 @@ fn one_sided_operations_use_the_domain_of_the_named_queue() {
         // A queue of another protection domain gives access to other regions.
         let elsewhere = s.domain.srq(&s.device.alloc_pd().unwrap(), &s.cq, 8, 1).unwrap();
         let mut refused = qp.write_from(pd.buffer(8).unwrap(), region.remote(), elsewhere.number()).unwrap();
-        let refused = refused.settle_timeout(support::PATIENCE).unwrap();
+        let refused = refused.settle_timeout(support::MAX_WAIT).unwrap();
         assert_eq!(refused.completion.status, WcStatus::RemAccessErr);
     });
 }
@@ -94,10 +94,10 @@ fn parents_live_as_long_as_their_objects_and_dropped_queues_are_refused() {
         queue.recv(pd.buffer(8).unwrap()).unwrap();
         drop((domain, pd, device));
         qp.send(send_pd.buffer(8).unwrap(), number).unwrap().wait().unwrap();
-        cq.wait_shared_timeout(support::PATIENCE).unwrap();
+        cq.wait_shared_timeout(support::MAX_WAIT).unwrap();
         drop(queue);
         let mut refused = qp.send(send_pd.buffer(8).unwrap(), number).unwrap();
-        let refused = refused.settle_timeout(support::PATIENCE).unwrap();
+        let refused = refused.settle_timeout(support::MAX_WAIT).unwrap();
         assert_eq!(refused.completion.status, WcStatus::RemInvReqErr);
         drop(target);
     });

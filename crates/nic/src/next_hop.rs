@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
 /// Linux sends three solicitations, a second apart, to an address that does not answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(5);
 const RETRY_EVERY: Duration = Duration::from_millis(5);
 /// Time limit of a netlink reply, which normally comes immediately.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -87,7 +87,7 @@ pub(crate) fn check_next_hop(
     let (start, mut has_sent, mut is_resolving) = (Instant::now(), false, false);
     loop {
         let state = Neighbour::find(hop.if_index, hop.address).ok().flatten().map(|entry| entry.state);
-        let is_late = start.elapsed() > PATIENCE;
+        let is_late = start.elapsed() > MAX_WAIT;
         match state {
             None | Some(libc::NUD_NONE | libc::NUD_FAILED) if !has_sent => {
                 // An earlier failure may be outdated.

@@ -65,11 +65,11 @@ impl Watchdog {
         let cqs = qps.iter().flat_map(|qp| [&qp.send_cq, &qp.recv_cq]).map(|cq| (cq.id, cq));
         let cqs: HashMap<u32, &Arc<CqCore>> = cqs.collect();
         let unpolled = cqs.into_iter().filter_map(|(id, cq)| Some((id, cq.unpolled()?)));
-        let patience = PERIOD * STALLED_COMPLETION;
+        let max_wait = PERIOD * STALLED_COMPLETION;
         watch(&mut self.completions, unpolled, Unpolled::is_same, STALLED_COMPLETION, |_, now| {
             log::stall(format_args!(
                 "nobody has polled {now} for {} s: {}",
-                patience.as_secs(),
+                max_wait.as_secs(),
                 now.advice()
             ));
         });

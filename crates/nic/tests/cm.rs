@@ -3,7 +3,7 @@
 
 mod cm_support;
 
-use cm_support::{End, PATIENCE, connected, param, send};
+use cm_support::{End, MAX_WAIT, connected, param, send};
 use ferroce_nic::{
     CmChannel, CmEventKind, CmRefusal, CmTransport, Config, ConnParam, Error, PortSpace, RejectReason,
     UDP_QKEY, Wire,
@@ -146,7 +146,7 @@ fn a_closed_listener_refuses_what_nobody_has_seen() {
     id.connect(CmTransport::Rc, &param(&qp, b"")).unwrap();
     let start = Instant::now();
     while !is_readable(&b.channel) {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < MAX_WAIT);
         std::thread::sleep(Duration::from_micros(200));
     }
     listener.close();

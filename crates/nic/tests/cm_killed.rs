@@ -7,7 +7,7 @@ mod child_support;
 mod cm_support;
 
 use child_support::{Other, stop_process};
-use cm_support::{End, PATIENCE, advance, param, wait_until};
+use cm_support::{End, MAX_WAIT, advance, param, wait_until};
 use ferroce_nic::{CmEventKind, CmId, CmTransport, PortSpace, Qp, RejectReason};
 use ferroce_proto::verbs::QpState;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ const STEP: &str = "CM_KILLED_STEP";
 const ADDRESS: &str = "CM_KILLED_ADDRESS";
 const PEER: &str = "CM_KILLED_PEER";
 
-/// A second of patience with the dead: 67 ms, sixteen times.
+/// Sixteen retries of 67 ms: a dead peer is given up after a second.
 fn impatient(id: &CmId) {
     id.set_options(|options| (options.response_timeout, options.max_retries) = (Some(14), Some(15)));
 }
@@ -32,7 +32,7 @@ fn request(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
     request_with(id, qp)
 }
 
-/// The same with the patience that programs have: more than a minute.
+/// The same with the retries of ordinary programs: more than a minute.
 fn request_patiently(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
     request_with(end.routed(PortSpace::Tcp, to), end.qp())
 }
@@ -91,7 +91,7 @@ fn victim() {
             confirm(&end, &kept[0]);
             if step == "stops" {
                 println!("may be stopped");
-                std::thread::sleep(PATIENCE);
+                std::thread::sleep(MAX_WAIT);
             }
             if step == "ends" {
                 kept[0].0.disconnect().unwrap();
@@ -142,7 +142,7 @@ fn await_death(mut victim: Other) {
 fn nothing_is_left(end: &End) {
     wait_until(|| {
         let cm = end.nic.counters().cm;
-        (cm["connections_now"], cm["half_open_now"], cm["undecided_now"]) == (0, 0, 0)
+        (cm["connections_now"], cm["half_open_now"], cm["pending_requests_now"]) == (0, 0, 0)
     });
     while let Some(event) = end.channel.try_next() {
         assert_eq!(event.kind, CmEventKind::TimewaitExit);

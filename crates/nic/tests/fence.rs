@@ -19,7 +19,7 @@ const ROLE: &str = "STOPPED_REQUESTER";
 const LEN: usize = 16 << 20;
 /// Bytes at either end of which some may not lie in whole pages.
 const EDGE: usize = 4096;
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 /// What the target's memory holds once its queue pair has ended.
 const OWN: u8 = 0xee;
 
@@ -75,7 +75,7 @@ fn stop_in_the_middle(test: &str) -> Stopped {
     let start = Instant::now();
     loop {
         while memory.read(EDGE, 1) == [0] {
-            assert!(start.elapsed() < PATIENCE, "it never wrote");
+            assert!(start.elapsed() < MAX_WAIT, "it never wrote");
         }
         requester.stop();
         // Bytes of whole pages are copied in their order. The kernel copies the others.
@@ -84,7 +84,7 @@ fn stop_in_the_middle(test: &str) -> Stopped {
             break;
         }
         requester.signal("CONT");
-        assert!(start.elapsed() < PATIENCE, "never stopped in the middle of a WRITE");
+        assert!(start.elapsed() < MAX_WAIT, "never stopped in the middle of a WRITE");
     }
     Stopped { requester, memory, qp, _nic: nic }
 }
@@ -146,5 +146,5 @@ fn the_end_of_a_queue_pair_waits_a_while_for_a_stopped_requester() {
     let start = Instant::now();
     drop(qp);
     let waited = start.elapsed();
-    assert!(waited > Duration::from_millis(900) && waited < PATIENCE, "{waited:?}");
+    assert!(waited > Duration::from_millis(900) && waited < MAX_WAIT, "{waited:?}");
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Far longer than anything here takes; reached only by a failure.
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// A NIC on an address of its own, with a queue pair.
 struct End {
@@ -99,7 +99,7 @@ impl End {
         let start = Instant::now();
         let mut out = [Completion::default(); 1];
         while self.cq.poll(&mut out).unwrap() == 0 {
-            assert!(start.elapsed() < PATIENCE, "no completion");
+            assert!(start.elapsed() < MAX_WAIT, "no completion");
         }
         assert_eq!(out[0].status, WcStatus::Success);
     }
@@ -114,11 +114,11 @@ fn make_qp(pd: &Arc<Pd>, cq: &Cq) -> Qp {
 
 /// What the NICs of one process answer.
 fn snapshots(pid: u32) -> Vec<Snapshot> {
-    inspect::all_within(PATIENCE).into_iter().flatten().filter(|s| s.pid == pid).collect()
+    inspect::all_within(MAX_WAIT).into_iter().flatten().filter(|s| s.pid == pid).collect()
 }
 
 fn snapshot_of_slot(slot: u8) -> Option<Snapshot> {
-    inspect::all_within(PATIENCE).into_iter().flatten().find(|s| s.slot == slot)
+    inspect::all_within(MAX_WAIT).into_iter().flatten().find(|s| s.slot == slot)
 }
 
 /// The whole of a NIC, as soon as it answers in time.
@@ -129,7 +129,7 @@ fn whole_of(slot: u8, history_of: Option<(u8, u32)>) -> Snapshot {
         if let Some(whole) = found.filter(|s| s.queue_pairs_left_out == 0) {
             return whole;
         }
-        assert!(start.elapsed() < PATIENCE, "it does not answer");
+        assert!(start.elapsed() < MAX_WAIT, "it does not answer");
     }
 }
 
@@ -176,7 +176,7 @@ fn a_history_lists_what_happened_to_a_queue_pair() {
     a.qp.post_send(&[wr]).unwrap();
     let start = Instant::now();
     while count(&history(&a), "RNR NAK received") == 0 {
-        assert!(start.elapsed() < PATIENCE, "no RNR NAK");
+        assert!(start.elapsed() < MAX_WAIT, "no RNR NAK");
     }
     assert!(count(&history(&b), "RNR NAK sent") > 0);
     a.qp.modify(&QpAttr { state: QpState::Err, ..Default::default() }, AttrMask::STATE).unwrap();
@@ -261,7 +261,7 @@ fn a_stopped_process_is_named_and_answers_when_it_goes_on() {
     worker.signal("STOP");
     let start = Instant::now();
     while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ") {
-        assert!(start.elapsed() < PATIENCE, "it does not stop");
+        assert!(start.elapsed() < MAX_WAIT, "it does not stop");
         std::thread::yield_now();
     }
     let stopped: Vec<u8> = inspect::all()
@@ -342,7 +342,7 @@ fn a_forked_child_does_not_answer_for_its_parent() {
     assert_eq!(snapshots(pid).len(), 1);
     worker.process.kill().unwrap();
     worker.process.wait().unwrap();
-    let answers = inspect::all_within(PATIENCE);
+    let answers = inspect::all_within(MAX_WAIT);
     let orphaned = |e: &InspectError| matches!(e, InspectError::Orphaned { slot: s, .. } if *s == slot);
     assert!(answers.iter().any(|a| a.as_ref().is_err_and(orphaned)), "{answers:?}");
     drop(child);
@@ -431,7 +431,7 @@ fn worker_process() {
         println!("@slot {}", end.nic.slot());
     }
     let start = Instant::now();
-    while what != "pair" && start.elapsed() < PATIENCE {
+    while what != "pair" && start.elapsed() < MAX_WAIT {
         match what {
             "poll" => drop(ends[0].cq.poll(&mut [Completion::default()])),
             "flood" => ends[0].write_nothing(),

@@ -26,7 +26,7 @@ fn run(from: &str, to: &str, faults: &str) -> (Vec<u32>, Arc<UdpLink>, Faulty) {
     let mut nothing = RxBatch::new();
     // What is held back goes out in its time.
     while let Some(due) = deadline(&sender) {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < MAX_WAIT);
         if now() >= due {
             receive_all(&sender, &mut nothing);
         }
@@ -92,7 +92,7 @@ fn delayed_packets_arrive_in_order_and_not_early() {
     let mut numbers = Vec::new();
     let start = Instant::now();
     while numbers.len() < 10 {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < MAX_WAIT);
         receive_all(&sender, &mut nothing);
         let got = drain(&receiver);
         assert!(got.is_empty() || now() >= due);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const NEAR: &str = "127.92.20.1";
 const FAR: &str = "127.92.20.2";
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// With shared memory, also where the tests run over UDP: only then does a NIC know the ports of its local peers.
 fn open(address: &str) -> Nic {
@@ -78,7 +78,7 @@ impl Forger {
         self.socket.send_to(&bytes, (address, ROCE_UDP_PORT)).unwrap();
         let start = Instant::now();
         while to.forged() == before {
-            assert!(start.elapsed() < PATIENCE, "{:?} was not dropped", headers.bth.opcode);
+            assert!(start.elapsed() < MAX_WAIT, "{:?} was not dropped", headers.bth.opcode);
             std::thread::yield_now();
         }
         assert_eq!((to.forged(), to.qp.query().state), (before + 1, state), "{:?}", headers.bth.opcode);

@@ -17,7 +17,7 @@ const ROLE: &str = "PACED_RECEIVER";
 /// Together several times what any buffer between the two holds.
 const MESSAGES: usize = 60;
 const MESSAGE_LEN: u32 = 1 << 20;
-/// Less than the sender's patience, and time to send everything several times.
+/// Less than the sender's timeout, and time to send everything several times.
 const A_MOMENT: Duration = Duration::from_millis(50);
 
 fn recv(qp: &Qp, memory: &Buffer) {

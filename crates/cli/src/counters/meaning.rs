@@ -76,7 +76,7 @@ pub(crate) fn of_cm(name: &str) -> &'static str {
         "connections_now" => "connections, including those in TIMEWAIT",
         "half_open_now" => "half-open connections of peers",
         "refused_now" => "refused iWARP requests whose sockets still close",
-        "undecided_now" => "REQs that the application has not decided",
+        "pending_requests_now" => "REQs that the application has neither accepted nor rejected",
         _ => of_cm_family(name),
     }
 }

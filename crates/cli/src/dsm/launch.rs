@@ -12,7 +12,7 @@ use crate::child;
 use crate::failure::Failure;
 use crate::program::{self, CANNOT_RUN};
 use crate::run::{before, library};
-use crate::signals::{Blocked, Received};
+use crate::signals::{Blocked, ReceivedSignal};
 use ferroce_dsm::{Departure, Rendezvous, Reporter};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::ffi::OsString;
@@ -191,7 +191,7 @@ impl Job {
         self.waiting.start = self.waiting.end;
     }
 
-    fn interrupt(&mut self, received: Received) {
+    fn interrupt(&mut self, received: ReceivedSignal) {
         for process in self.processes.iter().filter(|process| process.ended.is_none()) {
             // Processes in our group have received the terminal's signal already.
             if process.group || received.by_process {

@@ -16,13 +16,13 @@ pub(crate) struct Histogram {
 
 const STEP_BITS: u32 = 10;
 /// Longer samples (about five hours) are counted as this long.
-const LONGEST_NS: u64 = (1 << 44) - 1;
+const MAX_NS: u64 = (1 << 44) - 1;
 
 impl Histogram {
     /// No samples yet.
     pub(crate) fn new() -> Histogram {
         Histogram {
-            counts: vec![0; bucket(LONGEST_NS, STEP_BITS) + 1],
+            counts: vec![0; bucket(MAX_NS, STEP_BITS) + 1],
             samples: 0,
             sum_ns: 0,
             min_ns: u64::MAX,
@@ -33,7 +33,7 @@ impl Histogram {
     /// Adds a sample.
     #[inline]
     pub(crate) fn record(&mut self, ns: u64) {
-        let ns = ns.min(LONGEST_NS);
+        let ns = ns.min(MAX_NS);
         self.counts[bucket(ns, STEP_BITS)] += 1;
         self.samples += 1;
         self.sum_ns += u128::from(ns);
@@ -235,7 +235,7 @@ mod tests {
         let mut first = of([10, 20]);
         first.merge(&of([30, u64::MAX]));
         assert_eq!(first.samples(), 4);
-        assert_eq!(first.max_ns, LONGEST_NS);
+        assert_eq!(first.max_ns, MAX_NS);
         assert_eq!(first.quantile_ns(0.75), 30.0);
     }
 

@@ -1,6 +1,6 @@
 //! Which sixteenths of a page changed, so that only those are fetched again.
 //!
-//! A copy that another process wrote is closed, but its bytes stay. A notice lists the written blocks. Blocks that no
+//! A copy of a page that another process wrote becomes inaccessible, but its bytes stay. A notice lists the written blocks. Blocks that no
 //! notice listed since the copy was fetched are still valid. The home of a page takes no part in a fetch. To name the
 //! blocks that it wrote itself, it needs a twin, which costs a write fault, a copy and a comparison per page and
 //! interval. So processes report which pages they fetch, and the home announces any other page whole. A fetched page is
@@ -18,12 +18,13 @@ const MAX_PIECES: usize = 2;
 /// Missing blocks from which on the whole page is fetched.
 const NEARLY_ALL: u32 = 12;
 
-/// Writes of a home page that are announced whole after most of it had changed: at first, and at most.
-const MIN_WHOLE: u8 = 8;
-const MAX_WHOLE: u8 = 128;
-/// How often the blocks of a home page are named at barriers after the last report that a process fetched the page.
-const MAX_UNREAD: u8 = 24;
-/// Barriers from one report of fetches to the next, less than [`MAX_UNREAD`], and maximum length of a report. The first
+/// Number of writes of a home page that are announced as writes of the whole page after most of it had changed: at
+/// first, and at most.
+const MIN_WHOLE_PAGE_WRITES: u8 = 8;
+const MAX_WHOLE_PAGE_WRITES: u8 = 128;
+/// How many barriers announce single blocks of a home page after the last report that a process fetched the page.
+const MAX_BARRIERS_WITHOUT_FETCH: u8 = 24;
+/// Barriers from one report of fetches to the next, less than [`MAX_BARRIERS_WITHOUT_FETCH`], and maximum length of a report. The first
 /// fetch of a page is reported at the next barrier.
 const REPORT_EVERY: u8 = 8;
 const MAX_REPORTED: usize = 1 << 14;
@@ -78,52 +79,53 @@ impl Blocks {
     }
 }
 
-/// Whether it helps to name the changed blocks of a page that the program writes at home.
+/// Whether to announce the changed blocks of a page that the program writes at home, or always the whole page.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usefulness {
-    /// Writes left to announce whole, and the number at the start.
-    whole_left: u8,
-    whole: u8,
-    /// Other processes fetch the page.
-    read: bool,
-    /// How often blocks were named since such a report.
-    unread: u8,
+    /// Number of writes that are still announced as writes of the whole page, and this number at the start.
+    whole_page_writes_left: u8,
+    whole_page_writes: u8,
+    /// A process has reported that it fetches the page.
+    is_fetched: bool,
+    /// How many barriers announced blocks since the last such report.
+    barriers_without_fetch: u8,
 }
 
 impl Usefulness {
-    /// A write is announced whole.
-    pub(super) fn skip(&mut self) {
-        self.whole_left = self.whole_left.saturating_sub(1);
+    /// A write is announced as one of the whole page.
+    pub(super) fn on_whole_page_write(&mut self) {
+        self.whole_page_writes_left = self.whole_page_writes_left.saturating_sub(1);
     }
 
     /// Whether to determine the changed blocks of the next write.
     fn is_likely(self) -> bool {
-        self.read && self.whole_left == 0
+        self.is_fetched && self.whole_page_writes_left == 0
     }
 
-    /// The program changed these blocks.
-    pub(super) fn judge(&mut self, changed: Blocks) {
-        self.read &= self.unread < MAX_UNREAD;
+    /// A comparison with the twin found these changed blocks.
+    pub(super) fn on_compared(&mut self, changed: Blocks) {
+        self.is_fetched &= self.barriers_without_fetch < MAX_BARRIERS_WITHOUT_FETCH;
         if !changed.are_few() {
-            self.whole = self.whole.saturating_mul(2).clamp(MIN_WHOLE, MAX_WHOLE);
+            let next = self.whole_page_writes.saturating_mul(2);
+            self.whole_page_writes = next.clamp(MIN_WHOLE_PAGE_WRITES, MAX_WHOLE_PAGE_WRITES);
         } else if !changed.is_empty() {
-            self.whole = 0;
+            self.whole_page_writes = 0;
         }
-        self.whole_left = self.whole;
+        self.whole_page_writes_left = self.whole_page_writes;
     }
 
     /// A barrier announces less than the whole page.
-    pub(super) fn named(&mut self) {
-        self.unread = self.unread.saturating_add(1);
+    pub(super) fn on_blocks_announced(&mut self) {
+        self.barriers_without_fetch = self.barriers_without_fetch.saturating_add(1);
     }
 
     /// Another process fetched the page, or blocks of it.
-    pub(super) fn fetched(&mut self) {
-        (self.read, self.unread) = (true, 0);
+    pub(super) fn on_fetched(&mut self) {
+        (self.is_fetched, self.barriers_without_fetch) = (true, 0);
     }
 }
 
-/// Pages that this process fetched. At some barriers it reports them to those who may name blocks.
+/// Pages that this process fetched. At some barriers it reports them to the homes that may announce blocks.
 #[derive(Debug, Default)]
 pub(super) struct Fetches {
     pages: Vec<usize>,

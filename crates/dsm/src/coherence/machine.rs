@@ -3,9 +3,9 @@
 use super::blocks::{Blocks, Fetches, Usefulness};
 use super::cache::Cache;
 use super::colocated::Colocated;
-use super::guess::{GuessLimit, MAX_PAGES_PER_WRITE_FAULT, UNCONFIRMED};
 use super::locality::Locality;
 use super::notice::{Notice, Notices};
+use super::prediction::{MAX_PAGES_PER_WRITE_FAULT, PredictionLimit, UNCONFIRMED};
 use super::updates::{Update, Updates};
 use super::{Access, Run, Step};
 use std::collections::BTreeMap;
@@ -25,9 +25,9 @@ const MAX_BARRIER_NOTICES: usize = 1024;
 pub(crate) struct Options {
     pub(crate) rank: u32,
     pub(crate) cache_pages: usize,
-    /// Maximum number of prefetched pages; 0: none.
+    /// Maximum number of pages that one fault prefetches; 0: none.
     pub(crate) prefetch_pages: usize,
-    /// Maximum distance of a prefetched page.
+    /// How many pages behind the faulting one are checked for those that were fetched together with it the last time.
     pub(crate) max_checking_pages: usize,
     /// A job of one process.
     pub(crate) alone: bool,
@@ -53,7 +53,7 @@ pub(super) struct Page {
     pub(super) wrote: Blocks,
     /// Written since the last barrier.
     pub(super) written: bool,
-    /// The program is known to have written the page: it was not only opened on a guess.
+    /// The program is known to have written the page: it was not only opened because a write was predicted.
     pub(super) known_written: bool,
     /// Counted by the cache.
     pub(super) resident: bool,
@@ -63,10 +63,10 @@ pub(super) struct Page {
     /// Interval at whose start a barrier invalidated it, and how often in a row it was fetched in that very interval.
     pub(super) stale_in: u32,
     pub(super) refetches: u8,
-    /// Number of such guesses in a row.
-    pub(super) write_guesses: u8,
-    pub(super) fetch_guesses: u8,
-    pub(super) guess_limit: GuessLimit,
+    /// Number of predicted writes in a row, and of predicted fetches.
+    pub(super) write_predictions: u8,
+    pub(super) fetch_predictions: u8,
+    pub(super) prediction_limit: PredictionLimit,
     /// Number of intervals in a row in which it was opened for writing.
     pub(super) written_in_a_row: u8,
     /// The barrier before which changes last went home, except at that barrier itself; 0 for never.
@@ -98,8 +98,8 @@ pub(crate) struct Machine {
     pub(super) writing: Locality,
     /// Counts how often write access was revoked from all pages.
     pub(super) interval: u32,
-    /// Whether pages are opened for writing on a guess.
-    pub(crate) guess: bool,
+    /// Whether pages are opened for writing because their write is predicted.
+    pub(crate) predict_writes: bool,
     /// This is the only process: no notices are needed.
     pub(super) alone: bool,
     pub(super) max_checking_pages: usize,
@@ -140,7 +140,7 @@ impl Machine {
             prefetch_pages,
             writing: Locality::new(MAX_PAGES_PER_WRITE_FAULT),
             interval: 1,
-            guess: true,
+            predict_writes: true,
             alone: options.alone,
             max_checking_pages: options.max_checking_pages,
             changed_blocks: false,
@@ -229,12 +229,13 @@ impl Machine {
         self.evict(&victims, steps);
         self.fetch_steps(pages, steps);
         for &page in pages {
-            let guess = page != keep;
+            let is_predicted = page != keep;
             let state = &mut self.table[page];
             (state.valid, state.fetched_in) = (true, self.interval);
             state.refetches =
                 if state.stale_in == self.interval { state.refetches.saturating_add(1) } else { 0 };
-            state.fetch_guesses = if guess { state.fetch_guesses.saturating_add(1) } else { 0 };
+            state.fetch_predictions =
+                if is_predicted { state.fetch_predictions.saturating_add(1) } else { 0 };
             if !self.table[page].resident {
                 self.table[page].resident = true;
                 self.cache.add(page);
@@ -302,22 +303,22 @@ impl Machine {
         self.set_access_of(&pages, Access::Write, steps);
     }
 
-    fn note_write(&mut self, page: usize, guess: bool, steps: &mut Vec<Step>) {
+    fn note_write(&mut self, page: usize, is_predicted: bool, steps: &mut Vec<Step>) {
         let twin = self.needs_twin(page);
         let state = &mut self.table[page];
         if twin && !state.dirty {
             state.dirty = true;
             steps.push(Step::Twin(page));
         }
-        state.write_guesses = match (guess, state.written_in) {
+        state.write_predictions = match (is_predicted, state.written_in) {
             (false, _) => {
-                state.guess_limit.on_fault(state.write_guesses);
+                state.prediction_limit.on_fault(state.write_predictions);
                 0
             }
             // Only an adjacent page suggests it; the next interval must confirm that it is written, by a fault or a walk of faults.
             (true, 0) => UNCONFIRMED,
-            (true, _) if state.write_guesses == UNCONFIRMED => 1,
-            (true, _) => state.write_guesses + 1,
+            (true, _) if state.write_predictions == UNCONFIRMED => 1,
+            (true, _) => state.write_predictions + 1,
         };
         state.written_in_a_row = match self.interval.wrapping_sub(state.written_in) {
             0 => state.written_in_a_row,
@@ -328,9 +329,9 @@ impl Machine {
         if !twin {
             // There is no twin to compare with later.
             (state.known_written, state.wrote) = (true, Blocks::ALL);
-            state.usefulness.skip();
+            state.usefulness.on_whole_page_write();
         }
-        state.known_written |= !guess;
+        state.known_written |= !is_predicted;
         if !state.written {
             state.written = true;
             self.written.push(page);
@@ -343,7 +344,7 @@ impl Machine {
     /// Records that a page differs from its twin in these blocks.
     pub(crate) fn compared(&mut self, page: usize, changed: Blocks) {
         if self.sees_home(page) {
-            self.table[page].usefulness.judge(changed);
+            self.table[page].usefulness.on_compared(changed);
         }
         self.note_changed(page, changed);
     }
@@ -454,7 +455,7 @@ impl Machine {
             let sees_home = self.sees_home(page);
             let state = &mut self.table[page];
             if sees_home && state.wrote != Blocks::ALL {
-                state.usefulness.named();
+                state.usefulness.on_blocks_announced();
             }
             (state.written, state.wrote) = (false, Blocks::NONE);
             if std::mem::take(&mut state.known_written) {
@@ -523,7 +524,7 @@ impl Machine {
     fn mark_stale(&mut self, page: usize, blocks: Blocks) -> bool {
         if self.sees_home(page) {
             if blocks.is_empty() {
-                self.table[page].usefulness.fetched();
+                self.table[page].usefulness.on_fetched();
             }
             if self.table[page].dirty {
                 // The page has their words, but its twin does not: a later write of ours may not differ from the twin.

@@ -15,7 +15,7 @@
 //! | `cache` | which copies go when there are too many |
 //! | `homes` | which page is at home where, and when that changes |
 //! | `colocated` | which pages are shared with a home on this host |
-//! | `guess`, `locality` | which pages will be used next |
+//! | `prediction`, `locality` | which pages will be used next |
 //! | `updates` | which pages a home sends at a barrier without a request |
 //! | `notice` | how written pages are listed and packed |
 //! | `diff`, `blocks` | which words of a page changed, and which parts must be fetched again |
@@ -24,11 +24,11 @@ mod blocks;
 mod cache;
 mod colocated;
 mod diff;
-mod guess;
 mod homes;
 mod locality;
 mod machine;
 mod notice;
+mod prediction;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

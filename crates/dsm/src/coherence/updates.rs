@@ -1,6 +1,6 @@
 //! Pages that a home sends with its arrival at a barrier, so that their readers need not fetch them.
 //!
-//! A process that fetches a page at a barrier, on a guess, requests the page from its home at the next one. From then on
+//! A process that fetches a page at a barrier because of a prediction requests the page from its home at the next one. From then on
 //! the home sends the page as it is when it arrives, if it wrote the page. The reader uses it if no third process wrote the page: then
 //! only its own last words may be missing, and those are still in its copy. Otherwise it fetches. A request ends after
 //! [`TIMES`] updates. If the page is still read, it is fetched, and so requested again.

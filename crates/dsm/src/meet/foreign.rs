@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Maximum time until process 0 publishes the rendezvous.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(10);
 
 /// Variables of each launcher: rank, size, and the name of the job, if it has one. A Slurm step is recognised by a
@@ -154,7 +154,7 @@ fn await_text(file: &Path) -> io::Result<String> {
         if let Some(text) = published(file)? {
             return Ok(text);
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > MAX_WAIT {
             let why = "no running process 0 wrote this file; below another launcher all processes must be on one machine";
             return Err(io::Error::new(io::ErrorKind::TimedOut, why));
         }

@@ -31,10 +31,10 @@ impl Lines {
         Ok(Self { reader: BufReader::new(socket), line: String::new(), missed: 0 })
     }
 
-    /// Waits for the first line. `None` if it is longer than `longest` bytes or not complete within `patience`: the other
+    /// Waits for the first line. `None` if it is longer than `longest` bytes or not complete within `max_wait`: the other
     /// side has not proven its membership yet.
-    pub(super) fn first(&mut self, longest: usize, patience: Duration) -> Option<String> {
-        let until = Instant::now() + patience;
+    pub(super) fn first(&mut self, longest: usize, max_wait: Duration) -> Option<String> {
+        let until = Instant::now() + max_wait;
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
             let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;

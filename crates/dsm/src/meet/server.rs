@@ -20,7 +20,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(3);
 const STRANGERS: u32 = 64;
 /// Maximum time until a connection has sent the key, and maximum length of that line.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
-const LONGEST_GREETING: usize = 128;
+const MAX_GREETING: usize = 128;
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -192,7 +192,7 @@ fn attend(
 ) -> Option<()> {
     let _ = socket.set_nodelay(true);
     let mut lines = Lines::new(socket.try_clone().ok()?).ok()?;
-    let greeting = lines.first(LONGEST_GREETING, GREETING_PATIENCE)?;
+    let greeting = lines.first(MAX_GREETING, GREETING_PATIENCE)?;
     let rank = greeting.strip_prefix(GREETING).map(str::trim).and_then(|rest| {
         let (shown, rank) = rest.split_once(' ').unwrap_or(("", rest));
         (shown == key).then(|| rank.parse::<u32>().ok()).flatten()
@@ -360,7 +360,7 @@ mod tests {
         // The connections are accepted in order, so the limit is reached when this one is answered.
         assert!(answer(&mut connect()).starts_with("refused too many"));
         // A stranger that sends too much, or disconnects, is not counted any more.
-        strangers[0].write_all(&[b'x'; LONGEST_GREETING + 1]).expect("it reads");
+        strangers[0].write_all(&[b'x'; MAX_GREETING + 1]).expect("it reads");
         assert_eq!(answer(&mut strangers[0]), "");
         strangers.truncate(9);
         let until = Instant::now() + Duration::from_secs(30);

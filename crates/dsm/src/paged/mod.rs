@@ -255,7 +255,7 @@ impl Backend for Paged {
             Tuning::Parcels => self.core.packs.store(on, Ordering::Relaxed),
             Tuning::BroadcastTree => self.core.tree.store(on, Ordering::Relaxed),
             Tuning::HomeMigration => machine.migrate = on,
-            Tuning::AdaptiveWriteDetection => machine.guess = on,
+            Tuning::AdaptiveWriteDetection => machine.predict_writes = on,
             Tuning::ChangedBlocks => machine.changed_blocks = on,
             Tuning::Prefetch => machine.set_prefetching(on),
             Tuning::Colocated => machine.set_sharing(on),

@@ -3,7 +3,7 @@
 //! Prints what happened, and every frame of the peer in hexadecimal. A peer that refuses something sends a Terminate and closes; its close may
 //! be a reset that destroys the Terminate, so a close without one is accepted.
 
-use super::{Fallible, Options, PATIENCE};
+use super::{Fallible, MAX_WAIT, Options};
 use ferroce_proto::RKey;
 use ferroce_proto::iwarp::reader::{Body, Item, Reader};
 use ferroce_proto::iwarp::wire::{
@@ -81,7 +81,7 @@ impl<'a> Stream<'a> {
     fn open(name: &'a str, to: SocketAddr, request: &MpaFrame) -> Fallible<(Stream<'a>, MpaFrame)> {
         let mut socket = TcpStream::connect(to)?;
         socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(PATIENCE / 4))?;
+        socket.set_read_timeout(Some(MAX_WAIT / 4))?;
         socket.write_all(&request.to_bytes())?;
         let mut stream = Stream { name, socket, crc: request.crc, frames: 0 };
         let bytes = stream.frame(false)?.ok_or("closed instead of a reply")?;

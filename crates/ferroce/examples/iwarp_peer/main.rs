@@ -18,7 +18,7 @@ use std::time::Duration;
 type Fallible<T> = Result<T, Box<dyn Error>>;
 
 /// Longer than any step of a healthy peer, also of an emulated one.
-const PATIENCE: Duration = Duration::from_secs(40);
+const MAX_WAIT: Duration = Duration::from_secs(40);
 
 /// The options of a command line: one letter each, with a value if it is in `valued`.
 struct Options(HashMap<char, String>);
@@ -60,7 +60,7 @@ impl Options {
 
 /// The next completion, which must be a success.
 fn success(cq: &Cq) -> Fallible<Completion> {
-    let completion = cq.wait_timeout(PATIENCE)?;
+    let completion = cq.wait_timeout(MAX_WAIT)?;
     match completion.status {
         WcStatus::Success => Ok(completion),
         status => Err(format!("request {}: {status:?}", completion.wr_id).into()),
@@ -68,7 +68,7 @@ fn success(cq: &Cq) -> Fallible<Completion> {
 }
 
 fn accept(listener: &Listener) -> Fallible<Request> {
-    Ok(listener.accept_timeout(PATIENCE)?)
+    Ok(listener.accept_timeout(MAX_WAIT)?)
 }
 
 fn main() -> Fallible<()> {

@@ -86,7 +86,7 @@ fn call(device: &Device, to: std::net::SocketAddr, size: usize, count: usize) ->
         println!("ping data: {}", String::from_utf8_lossy(&data[..size.min(70)]));
     }
     connection.disconnect()?;
-    let _ = connection.wait_event_timeout(super::PATIENCE)?;
+    let _ = connection.wait_event_timeout(super::MAX_WAIT)?;
     Ok(())
 }
 
@@ -118,6 +118,6 @@ fn serve(device: &Device, at: std::net::SocketAddr, size: usize) -> Fallible<()>
         end.offer(buffer)?;
         rounds += 1;
     }
-    println!("{rounds} rounds, then {:?}", connection.wait_event_timeout(super::PATIENCE)?);
+    println!("{rounds} rounds, then {:?}", connection.wait_event_timeout(super::MAX_WAIT)?);
     if rounds == 0 { Err("the client offered nothing".into()) } else { Ok(()) }
 }

@@ -41,7 +41,7 @@ pub(crate) fn run(device: &Device, words: &[String]) -> Fallible<()> {
 
 fn ended(connections: &[Connection<Rc>]) -> Fallible<()> {
     for connection in connections {
-        let _ = connection.wait_event_timeout(super::PATIENCE)?;
+        let _ = connection.wait_event_timeout(super::MAX_WAIT)?;
     }
     Ok(())
 }

@@ -94,7 +94,7 @@ fn control(options: &Options, host: Option<&String>) -> Fallible<TcpStream> {
         None => TcpListener::bind(("::", port))?.accept()?.0,
     };
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(super::PATIENCE))?;
+    stream.set_read_timeout(Some(super::MAX_WAIT))?;
     Ok(stream)
 }
 
@@ -291,7 +291,7 @@ impl End {
     /// Waits for the data of a WRITE. The completion at the requester only means that TCP has accepted the bytes.
     fn await_write(&self, job: Job, slot: usize) -> Fallible<()> {
         let start = Instant::now();
-        while !self.is_right(job, true, slot, slot)? && start.elapsed() < super::PATIENCE {
+        while !self.is_right(job, true, slot, slot)? && start.elapsed() < super::MAX_WAIT {
             let _ = self.recv_cq.try_next()?;
         }
         self.check(job, true, slot, slot)

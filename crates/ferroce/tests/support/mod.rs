@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Time limit of a test on any machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Both IP versions, over loopback.
 pub const LOOPBACKS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
@@ -26,7 +26,7 @@ pub fn watched(body: impl FnOnce() + Send + 'static) {
         let _ = tell.send(());
     });
     // Each kill takes a tenth of a second, more on a busy machine.
-    let limit = 2 * PATIENCE + Duration::from_millis(500) * number("FERROCE_TEST_KILLS").unwrap_or(0) as u32;
+    let limit = 2 * MAX_WAIT + Duration::from_millis(500) * number("FERROCE_TEST_KILLS").unwrap_or(0) as u32;
     if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(limit) {
         panic!("watchdog: the test hangs, it has not ended after {limit:?}");
     }
@@ -136,7 +136,7 @@ pub fn join(a: &RcQp, b: &RcQp) {
 
 #[track_caller]
 pub fn next(cq: &Cq) -> Completion {
-    match cq.wait_timeout(PATIENCE) {
+    match cq.wait_timeout(MAX_WAIT) {
         Ok(completion) => completion,
         Err(error) => panic!("no completion: {error}"),
     }
@@ -153,7 +153,7 @@ pub fn success(cq: &Cq) -> Completion {
 #[track_caller]
 pub fn event(device: &Device, kind: EventKind) -> AsyncEvent {
     loop {
-        match device.wait_event_timeout(PATIENCE) {
+        match device.wait_event_timeout(MAX_WAIT) {
             Ok(event) if event.kind == kind => return event,
             Ok(_) => {}
             Err(error) => panic!("no {kind:?} event: {error}"),
@@ -166,7 +166,7 @@ pub fn event(device: &Device, kind: EventKind) -> AsyncEvent {
 pub fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_true() {
-        assert!(start.elapsed() < PATIENCE, "watchdog: waited in vain until {what}");
+        assert!(start.elapsed() < MAX_WAIT, "watchdog: waited in vain until {what}");
         std::thread::yield_now();
     }
 }

@@ -1,6 +1,6 @@
 //! A second process: the test binary itself, started again to run one test in the child's role.
 
-use super::PATIENCE;
+use super::MAX_WAIT;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
@@ -11,7 +11,7 @@ const ROLE: &str = "FERROCE_TEST_PEER";
 pub fn parent() -> Option<TcpStream> {
     let address = std::env::var(ROLE).ok()?;
     let socket = TcpStream::connect(address).expect("the parent listens");
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(MAX_WAIT)).unwrap();
     Some(socket)
 }
 
@@ -32,7 +32,7 @@ impl Peer {
             .spawn()
             .expect("the test binary starts again");
         let (socket, _) = listener.accept().unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(MAX_WAIT)).unwrap();
         Peer { child, socket }
     }
 
@@ -70,9 +70,9 @@ pub fn wait(child: &mut Child) -> ExitStatus {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > MAX_WAIT {
             let _ = child.kill();
-            panic!("watchdog: a process has not ended after {PATIENCE:?}");
+            panic!("watchdog: a process has not ended after {MAX_WAIT:?}");
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }

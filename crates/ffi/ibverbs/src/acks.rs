@@ -5,7 +5,7 @@ use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 
 /// How long a program may take to acknowledge before `--explain` reports it.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Events of one object.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl Acks {
         while *outstanding > 0 {
             if !ferroce_nic::log_explains() {
                 self.settled.wait(&mut outstanding);
-            } else if self.settled.wait_for(&mut outstanding, PATIENCE).timed_out() {
+            } else if self.settled.wait_for(&mut outstanding, MAX_WAIT).timed_out() {
                 ferroce_nic::log_stall(format_args!(
                     "{verb} waits: {outstanding} events of the object are not acknowledged; call {ack} for each event that was read"
                 ));

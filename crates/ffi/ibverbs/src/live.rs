@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How often a thread checks whether another one's verb on the same object has ended.
 pub(crate) const RETRY_EVERY: Duration = Duration::from_micros(100);
 /// The maximum number of destroyed objects whose memory is kept.
-const MOST_DESTROYED: usize = 1024;
+const MAX_DESTROYED: usize = 1024;
 
 static LIVE: Mutex<Live> =
     Mutex::new(Live { objects: BTreeMap::new(), destroyed: VecDeque::new(), inside: Vec::new() });
@@ -59,7 +59,7 @@ pub(crate) fn remember(by: Caller, memory: Option<Layout>) -> Option<(usize, Lay
     let Caller { address, verb, thread } = by;
     let mut live = LIVE.lock();
     live.destroyed.push_back(Destroyed { address, memory, verb, thread });
-    let oldest = (live.destroyed.len() > MOST_DESTROYED).then(|| live.destroyed.pop_front()).flatten()?;
+    let oldest = (live.destroyed.len() > MAX_DESTROYED).then(|| live.destroyed.pop_front()).flatten()?;
     oldest.memory.map(|layout| (oldest.address, layout))
 }
 

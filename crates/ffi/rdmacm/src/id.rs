@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 /// How long a program may take to acknowledge before `--explain` reports it.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The allocation behind a pointer. Programs access the structure at any time, hence the cell.
 #[repr(C)]
@@ -159,7 +159,7 @@ impl Id {
         while state.acknowledged < handed_out {
             if !log::explains() {
                 self.changed.wait(&mut state);
-            } else if self.changed.wait_for(&mut state, PATIENCE).timed_out() {
+            } else if self.changed.wait_for(&mut state, MAX_WAIT).timed_out() {
                 log::stall(format_args!(
                     "rdma_destroy_id waits: {} events of the id are not acknowledged; call rdma_ack_cm_event for each event that was read",
                     handed_out - state.acknowledged

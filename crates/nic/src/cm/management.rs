@@ -190,7 +190,7 @@ impl ManagementAgent for CmService {
             None => vec![
                 ("connections_now", managed.cm.connections() as u64),
                 ("half_open_now", managed.cm.half_open() as u64),
-                ("undecided_now", managed.cm.pending() as u64),
+                ("pending_requests_now", managed.cm.pending() as u64),
             ],
         };
         managed.cm.counters().named().into_iter().chain(now).collect()

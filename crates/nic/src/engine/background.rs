@@ -50,7 +50,7 @@ const UNANSWERED: std::ops::RangeInclusive<u32> = 4..=256;
 /// How many checks keep the shortest interval after a program was found to watch its memory: it may stop polling at any time.
 const SHORT_STAND_OFFS: u32 = 1024;
 /// The longest sleep. It limits the delay that a lost wake-up causes.
-const LONGEST_SLEEP_MS: u64 = 1_000;
+const MAX_SLEEP_MS: u64 = 1_000;
 const NS_PER_MS: u64 = 1_000_000;
 /// How often it checks for chores while packets keep it from sleeping.
 const CHORES_EVERY_NS: u64 = 20_000_000;
@@ -433,7 +433,7 @@ impl Sleeper {
 
 /// The timeout of a `ppoll`.
 fn timeout_of(wait_ns: u64) -> libc::timespec {
-    let wait_ns = wait_ns.min(LONGEST_SLEEP_MS * NS_PER_MS);
+    let wait_ns = wait_ns.min(MAX_SLEEP_MS * NS_PER_MS);
     libc::timespec { tv_sec: (wait_ns / 1_000_000_000) as _, tv_nsec: (wait_ns % 1_000_000_000) as _ }
 }
 

@@ -110,7 +110,7 @@ impl Engine {
         self.run(&mut progress, Driver::Poller, false);
         let idle = progress.idle;
         drop(progress);
-        if idle.is_multiple_of(POLLS_PER_YIELD) && idle >= polling.patience.load(Ordering::Relaxed) {
+        if idle.is_multiple_of(POLLS_PER_YIELD) && idle >= polling.yields_after.load(Ordering::Relaxed) {
             polling.yield_processor();
         }
     }
@@ -568,7 +568,8 @@ impl Polling {
             self.keeps_until_ns.store(after.0 + (away_ns / KEPT_PART).min(KEPT_MOST_NS), Ordering::Relaxed);
         }
         let crowded = away_ns > CROWDED_NS;
-        self.patience.store(if crowded { YIELDS_AFTER_IN_CROWD } else { YIELDS_AFTER }, Ordering::Relaxed);
+        self.yields_after
+            .store(if crowded { YIELDS_AFTER_IN_CROWD } else { YIELDS_AFTER }, Ordering::Relaxed);
     }
 }
 

@@ -120,13 +120,13 @@ impl<'a, 'q> NicHost<'a, 'q> {
     pub(super) fn flush(&mut self) {
         // Packets of other queue pairs in the shared batch are sent too.
         let any = self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty());
-        if any || self.used_ring { self.flush_some() } else { self.let_go() }
+        if any || self.used_ring { self.flush_some() } else { self.release_memory() }
     }
 
     /// The same, but leaves packets in the shared batch for the next queue pair to flush. Only for replies: another thread may post requests as
     /// soon as the lock is released, and these must not overtake others. Replies copy their payload, so they pin nothing.
     pub(super) fn leave_replies(&mut self) {
-        if self.used_ring { self.flush_some() } else { self.let_go() }
+        if self.used_ring { self.flush_some() } else { self.release_memory() }
     }
 
     #[inline(never)]
@@ -136,7 +136,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
         } else {
             None
         };
-        self.let_go();
+        self.release_memory();
         if self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty()) {
             self.out().flush();
         }
@@ -147,7 +147,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
 
     /// Releases the memory it holds, this end's and the peer's. Called before anything that may wait.
     #[inline]
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release_memory(&mut self) {
         self.guard.release();
         self.reaching = None;
     }
@@ -278,7 +278,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             TxPayload::Remote { .. } => false,
         };
         // The system call takes long, and deregistration of a region must not wait for it.
-        self.let_go();
+        self.release_memory();
         let is_sent = is_filled && self.engine.link.try_send_one(short, route).is_done();
         self.burst_left -= u32::from(is_sent);
         Attempt::of(is_sent)
@@ -294,7 +294,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             self.has_more = true;
             return Err(TxError::Full);
         }
-        self.let_go();
+        self.release_memory();
         let (qp, most) = (self.qp, self.burst_left);
         let sent = self.out().push(route, segment, most, qp).map_err(TxError::Fault)?;
         self.burst_left -= sent;
@@ -396,7 +396,7 @@ impl StreamEgress for NicHost<'_, '_> {
             return Err(TxError::Full);
         }
         self.burst_left -= 1;
-        self.let_go();
+        self.release_memory();
         self.engine.send_fpdu(self.qp, fpdu, from)
     }
 

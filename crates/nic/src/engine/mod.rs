@@ -55,7 +55,7 @@ pub(crate) use history::HISTORY_LEN;
 pub(crate) use management::ManagementAgent;
 pub(crate) use outgoing::Resends;
 pub(crate) use qp::{QpCore, QpQueues};
-pub(crate) use report::{MOST_REGIONS, QpPage};
+pub(crate) use report::{MAX_REGIONS, QpPage};
 pub(crate) use srqs::MAX_XRC_SRQ;
 pub(crate) use streams::{NewStream, StreamEnd, StreamEvent, Streams};
 pub(crate) use strict::{RecvQueueDepth, SendQueueDepth};

@@ -30,7 +30,7 @@ pub(super) struct Polling {
     /// How often a poller found the progress lock taken. A lost count does not matter.
     pub(super) contentions: AtomicU32,
     /// Polls without arrivals after which a poller yields the processor.
-    pub(super) patience: AtomicU32,
+    pub(super) yields_after: AtomicU32,
     /// Pollers do not yield the processor before this time.
     pub(super) keeps_until_ns: AtomicU64,
     /// Requests that must not wait for more, because nobody polled for earlier ones that did.
@@ -47,7 +47,7 @@ impl Polling {
             any_ready: AtomicBool::new(false),
             has_streams: false,
             contentions: AtomicU32::new(0),
-            patience: AtomicU32::new(YIELDS_AFTER),
+            yields_after: AtomicU32::new(YIELDS_AFTER),
             keeps_until_ns: AtomicU64::new(0),
             uncoalesced: AtomicU32::new(0),
         }

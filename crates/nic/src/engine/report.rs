@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Most regions that are listed, and most slots of the table that are read. Both bound the time of a report.
-pub(crate) const MOST_REGIONS: usize = 48;
-const MOST_SLOTS: usize = 16_384;
+pub(crate) const MAX_REGIONS: usize = 48;
+const MAX_SLOTS: usize = 16_384;
 
 /// Which queue pairs a report lists, by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,13 +93,13 @@ impl Engine {
     /// What belongs to the queue pairs of `report`, the memory, and the history of a queue pair if one is named.
     pub(crate) fn objects(&self, report: &Report, history_of: Option<Qpn>) -> ObjectReport {
         let (mut regions, mut seen, mut region_bytes) = (Vec::new(), 0, 0_u64);
-        self.device.regions.each(MOST_SLOTS, |region| {
+        self.device.regions.each(MAX_SLOTS, |region| {
             seen += 1;
             if !region.is_window() {
                 region_bytes = region_bytes.saturating_add(region.len);
             }
             regions.push(RegionFacts::of(region));
-            if regions.len() > 4 * MOST_REGIONS {
+            if regions.len() > 4 * MAX_REGIONS {
                 keep_largest(&mut regions);
             }
         });
@@ -141,7 +141,7 @@ impl RegionFacts {
 
 fn keep_largest(regions: &mut Vec<RegionFacts>) {
     regions.sort_by_key(|region| std::cmp::Reverse(region.len));
-    regions.truncate(MOST_REGIONS);
+    regions.truncate(MAX_REGIONS);
 }
 
 fn cqs_of(qps: &[Arc<QpCore>]) -> BTreeMap<u32, CqReport> {

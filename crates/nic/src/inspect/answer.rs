@@ -7,7 +7,7 @@ use super::question::Question;
 use super::snapshot::Document;
 use super::socket_path;
 use crate::device_attr::DeviceAttr;
-use crate::engine::{Chore, Engine, HISTORY_LEN, MOST_REGIONS, QpPage};
+use crate::engine::{Chore, Engine, HISTORY_LEN, MAX_REGIONS, QpPage};
 use ferroce_os::fork::Generation;
 use ferroce_proto::Qpn;
 use socket2::SockRef;
@@ -20,11 +20,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Most requests answered per call. Equal requests get the same document.
-const MOST_ANSWERS: usize = 16;
+const MAX_ANSWERS: usize = 16;
 /// Requested socket buffer; the kernel grants what its limits allow.
 const WANTED_BUFFER: usize = 1 << 19;
 /// Upper bound of the document's length without its queue pairs.
-const FIXED_BYTES: usize = 12 * 1024 + MOST_REGIONS * REGION_BYTES;
+const FIXED_BYTES: usize = 12 * 1024 + MAX_REGIONS * REGION_BYTES;
 /// Upper bound of a region's length.
 const REGION_BYTES: usize = 384;
 /// Upper bound of a history's length.
@@ -33,8 +33,8 @@ const HISTORY_BYTES: usize = HISTORY_LEN * 320;
 const QP_BYTES: usize = 1100;
 /// Making this many entries takes well under a millisecond. All documents of one call together have no more, and then each a
 /// few.
-const MOST_QPS: usize = 512;
-const FEWEST_QPS: usize = 32;
+const MAX_QPS: usize = 512;
+const MIN_QPS: usize = 32;
 
 /// The subject of the document.
 pub(crate) struct Subject {
@@ -92,15 +92,15 @@ impl Chore for Answerer {
         // An error (no free descriptor, or the client has left) ends the loop; the next call tries again. All clients are accepted before
         // the first document is made, so no document is older than a request that it answers.
         let accept = || self.listener.accept().ok();
-        let askers: Vec<_> = std::iter::from_fn(accept).take(MOST_ANSWERS).collect();
+        let askers: Vec<_> = std::iter::from_fn(accept).take(MAX_ANSWERS).collect();
         let mut answered: Vec<((Question, usize), Vec<u8>)> = Vec::new();
-        let mut left = MOST_QPS;
+        let mut left = MAX_QPS;
         for (asker, address) in askers {
             let question = address.as_abstract_name().map_or(Question::default(), Question::of_name);
             let most = most_qps(enlarge_buffer(&asker), question);
             let known = answered.iter().position(|(asked, _)| *asked == (question, most));
             let at = known.unwrap_or_else(|| {
-                let (document, listed) = self.subject.document(question, most.min(left.max(FEWEST_QPS)));
+                let (document, listed) = self.subject.document(question, most.min(left.max(MIN_QPS)));
                 left = left.saturating_sub(listed);
                 answered.push(((question, most), document));
                 answered.len() - 1
@@ -128,7 +128,7 @@ fn enlarge_buffer(asker: &UnixStream) -> usize {
 
 fn most_qps(buffer_bytes: usize, question: Question) -> usize {
     let fixed = FIXED_BYTES + if question.history_of == 0 { 0 } else { HISTORY_BYTES };
-    (buffer_bytes.saturating_sub(fixed) / QP_BYTES).min(MOST_QPS)
+    (buffer_bytes.saturating_sub(fixed) / QP_BYTES).min(MAX_QPS)
 }
 
 /// Sends as much as the socket takes. If that is not all, the client reads a truncated document. A client that has left must not raise
@@ -186,6 +186,6 @@ mod tests {
         assert_eq!(most_qps(0, plain), 0);
         assert_eq!(most_qps(FIXED_BYTES + 3 * QP_BYTES, plain), 3);
         assert_eq!(most_qps(FIXED_BYTES + 3 * QP_BYTES, Question { history_of: 1, ..plain }), 0);
-        assert_eq!(most_qps(usize::MAX, plain), MOST_QPS);
+        assert_eq!(most_qps(usize::MAX, plain), MAX_QPS);
     }
 }

@@ -11,13 +11,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long an answer may take. A process that runs answers within milliseconds, on a busy machine in tens of them.
-const PATIENCE: Duration = Duration::from_millis(300);
-/// The time that each NIC still gets when others have used up the patience: enough to read an answer that has arrived.
+const MAX_WAIT: Duration = Duration::from_millis(300);
+/// The time that each NIC still gets when others have used up the time: enough to read an answer that has arrived.
 const GRACE: Duration = Duration::from_millis(20);
 /// How long the pages of one NIC with many queue pairs may take together.
 const PAGES_PATIENCE: Duration = Duration::from_secs(3);
 /// Longest accepted answer: far longer than any document.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// Why a NIC could not be queried.
 #[derive(Debug, thiserror::Error)]
@@ -42,14 +42,14 @@ pub enum InspectError {
         process: String,
     },
     /// No answer came in time.
-    #[error("{process} in slot {slot} did not answer within {patience_ms} ms")]
+    #[error("{process} in slot {slot} did not answer within {max_wait_ms} ms")]
     Silent {
         /// The slot.
         slot: u8,
         /// The process, in words.
         process: String,
         /// How long the client waited.
-        patience_ms: u128,
+        max_wait_ms: u128,
     },
     /// The answer cannot be parsed.
     #[error("{process} in slot {slot} gave an answer that this program cannot read: {why}")]
@@ -76,13 +76,13 @@ pub enum InspectError {
 
 /// Queries every running NIC of this user and network namespace, in the order of their slots.
 pub fn all() -> Vec<Result<Snapshot, InspectError>> {
-    all_within(PATIENCE)
+    all_within(MAX_WAIT)
 }
 
-/// Like [`all`], but waits for `patience`. Stopped processes are not waited for.
-pub fn all_within(patience: Duration) -> Vec<Result<Snapshot, InspectError>> {
+/// Like [`all`], but waits for `max_wait`. Stopped processes are not waited for.
+pub fn all_within(max_wait: Duration) -> Vec<Result<Snapshot, InspectError>> {
     match registry::own_directory() {
-        Ok(directory) => all_in(&directory, patience),
+        Ok(directory) => all_in(&directory, max_wait),
         Err(e) => vec![Err(e.into())],
     }
 }
@@ -91,27 +91,27 @@ pub fn all_within(patience: Duration) -> Vec<Result<Snapshot, InspectError>> {
 /// seconds. Includes the history of the queue pair `history_of`, given by the slot of its NIC and its number.
 pub fn whole(history_of: Option<(u8, u32)>) -> Vec<Result<Snapshot, InspectError>> {
     match registry::own_directory() {
-        Ok(directory) => whole_in(&directory, PATIENCE, history_of),
+        Ok(directory) => whole_in(&directory, MAX_WAIT, history_of),
         Err(e) => vec![Err(e.into())],
     }
 }
 
 fn whole_in(
     directory: &Path,
-    patience: Duration,
+    max_wait: Duration,
     history_of: Option<(u8, u32)>,
 ) -> Vec<Result<Snapshot, InspectError>> {
     let first = |slot| Question {
         after: 0,
         history_of: history_of.filter(|(of, _)| *of == slot).map_or(0, |(_, qpn)| qpn),
     };
-    let mut answers = asked_in(directory, patience, first);
-    answers.iter_mut().flatten().for_each(|snapshot| add_pages(directory, patience, snapshot));
+    let mut answers = asked_in(directory, max_wait, first);
+    answers.iter_mut().flatten().for_each(|snapshot| add_pages(directory, max_wait, snapshot));
     answers
 }
 
 /// Requests the queue pairs that a snapshot lacks, page by page.
-fn add_pages(directory: &Path, patience: Duration, snapshot: &mut Snapshot) {
+fn add_pages(directory: &Path, max_wait: Duration, snapshot: &mut Snapshot) {
     let end = Instant::now() + PAGES_PATIENCE;
     while snapshot.queue_pairs_left_out > 0
         && let Some(last) = snapshot.queue_pairs.last()
@@ -120,7 +120,7 @@ fn add_pages(directory: &Path, patience: Duration, snapshot: &mut Snapshot) {
         let after = last.qpn;
         let page = ask(directory, snapshot.slot, Question { after, history_of: 0 });
         let answer =
-            page.and_then(Result::ok).and_then(|asked| asked.answer(directory, Instant::now(), patience));
+            page.and_then(Result::ok).and_then(|asked| asked.answer(directory, Instant::now(), max_wait));
         // A NIC of an older version returns the first page again, and a faulty one may repeat an earlier page.
         let Some(Ok(page)) = answer else { return };
         if page.queue_pairs.is_empty() || page.queue_pairs.iter().any(|qp| qp.qpn <= after) {
@@ -135,21 +135,21 @@ fn add_pages(directory: &Path, patience: Duration, snapshot: &mut Snapshot) {
     }
 }
 
-fn all_in(directory: &Path, patience: Duration) -> Vec<Result<Snapshot, InspectError>> {
-    asked_in(directory, patience, |_| Question::default())
+fn all_in(directory: &Path, max_wait: Duration) -> Vec<Result<Snapshot, InspectError>> {
+    asked_in(directory, max_wait, |_| Question::default())
 }
 
 fn asked_in(
     directory: &Path,
-    patience: Duration,
+    max_wait: Duration,
     question: impl Fn(u8) -> Question,
 ) -> Vec<Result<Snapshot, InspectError>> {
     let start = Instant::now();
-    // Send all requests before reading the first answer: the NICs then answer concurrently, within one patience.
+    // Send all requests before reading the first answer: the NICs then answer concurrently, within one `max_wait`.
     let questions: Vec<_> =
         slots(directory).into_iter().filter_map(|slot| ask(directory, slot, question(slot))).collect();
-    let answer = |asked: Result<Asked, _>| match asked {
-        Ok(asked) => asked.answer(directory, start, patience),
+    let answer = |asked: Result<PendingRequest, _>| match asked {
+        Ok(asked) => asked.answer(directory, start, max_wait),
         Err(e) => Some(Err(e)),
     };
     questions.into_iter().filter_map(answer).collect()
@@ -163,7 +163,7 @@ fn slots(directory: &Path) -> Vec<u8> {
 }
 
 /// A NIC with a pending request.
-struct Asked {
+struct PendingRequest {
     slot: u8,
     /// `None` if the listen queue of the NIC is full.
     stream: Option<UnixStream>,
@@ -171,15 +171,15 @@ struct Asked {
 }
 
 /// Sends the request to one NIC. `None` if the socket belongs to a dead process.
-fn ask(directory: &Path, slot: u8, question: Question) -> Option<Result<Asked, InspectError>> {
+fn ask(directory: &Path, slot: u8, question: Question) -> Option<Result<PendingRequest, InspectError>> {
     match connect(&socket_path(directory, slot), question) {
         Ok(stream) => {
             let process = Process::behind(&stream);
-            Some(Ok(Asked { slot, stream: Some(stream), process }))
+            Some(Ok(PendingRequest { slot, stream: Some(stream), process }))
         }
         Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => None,
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-            Some(Ok(Asked { slot, stream: None, process: None }))
+            Some(Ok(PendingRequest { slot, stream: None, process: None }))
         }
         Err(source) => Some(Err(InspectError::System { slot, source })),
     }
@@ -197,13 +197,13 @@ fn connect(path: &Path, question: Question) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-impl Asked {
+impl PendingRequest {
     /// The answer; `None` if the NIC was closed meanwhile.
     fn answer(
         self,
         directory: &Path,
         start: Instant,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Option<Result<Snapshot, InspectError>> {
         let slot = self.slot;
         let process = self.process.as_ref().map_or_else(|| "the process".to_owned(), Process::to_string);
@@ -216,11 +216,11 @@ impl Asked {
             }
             _ => {}
         }
-        let patience_ms = patience.as_millis();
+        let max_wait_ms = max_wait.as_millis();
         let Some(stream) = self.stream else {
-            return Some(Err(InspectError::Silent { slot, process, patience_ms }));
+            return Some(Err(InspectError::Silent { slot, process, max_wait_ms }));
         };
-        let deadline = (start + patience).max(Instant::now() + GRACE);
+        let deadline = (start + max_wait).max(Instant::now() + GRACE);
         match read_until_end(stream, deadline) {
             Ok(bytes) if !bytes.is_empty() => {
                 let mut read = Snapshot::parse(&bytes, slot);
@@ -230,7 +230,7 @@ impl Asked {
                 }
                 Some(read.map_err(|why| InspectError::Garbled { slot, process, why }))
             }
-            Err(e) if is_timeout(&e) => Some(Err(InspectError::Silent { slot, process, patience_ms })),
+            Err(e) if is_timeout(&e) => Some(Err(InspectError::Silent { slot, process, max_wait_ms })),
             _ if ask(directory, slot, Question::default()).is_none() => None,
             Ok(_) => Some(Err(InspectError::Garbled { slot, process, why: "it is empty".into() })),
             Err(source) => Some(Err(InspectError::System { slot, source })),
@@ -242,11 +242,11 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Reads to the end of the stream, until `deadline` and at most [`MOST_BYTES`].
+/// Reads to the end of the stream, until `deadline` and at most [`MAX_BYTES`].
 fn read_until_end(mut stream: UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut piece = [0; 16 << 10];
-    while bytes.len() <= MOST_BYTES {
+    while bytes.len() <= MAX_BYTES {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -278,12 +278,12 @@ mod tests {
     #[test]
     fn nobody_there_and_dead_sockets_are_no_error() {
         let directory = fresh_directory("dead");
-        assert!(all_in(&directory, PATIENCE).is_empty());
+        assert!(all_in(&directory, MAX_WAIT).is_empty());
         drop(UnixListener::bind(socket_path(&directory, 3)).unwrap());
         std::fs::write(socket_path(&directory, 4), "a file").unwrap();
-        assert!(all_in(&directory, PATIENCE).is_empty());
+        assert!(all_in(&directory, MAX_WAIT).is_empty());
         std::fs::remove_dir_all(directory).unwrap();
-        assert!(all_in(Path::new("/nonexistent"), PATIENCE).is_empty());
+        assert!(all_in(Path::new("/nonexistent"), MAX_WAIT).is_empty());
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
             waiting.push(stream);
             assert!(waiting.len() < 100_000, "the kernel's queue has no end");
         }
-        let answers = all_in(&directory, PATIENCE);
+        let answers = all_in(&directory, MAX_WAIT);
         assert!(matches!(answers[..], [Err(InspectError::Silent { slot: 9, .. })]), "{answers:?}");
         drop(listener);
         std::fs::remove_dir_all(directory).unwrap();

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How long the interface of an address is cached.
 const INTERFACES_FOR_NS: u64 = 1_000_000_000;
 /// Groups whose members are cached.
-const MOST_CACHED: usize = 64;
+const MAX_CACHED: usize = 64;
 /// Most lookups of the members, if they change during each lookup. After that the packet goes by UDP alone.
 const LOOKUPS: usize = 4;
 
@@ -75,7 +75,7 @@ impl Cast {
         match known {
             Some(index) => cached[index] = fresh,
             None => {
-                cached.truncate(MOST_CACHED - 1);
+                cached.truncate(MAX_CACHED - 1);
                 cached.insert(0, fresh);
             }
         }

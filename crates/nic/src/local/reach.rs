@@ -79,7 +79,7 @@ impl<'q> Reaching<'q> {
 impl Drop for Reaching<'_> {
     fn drop(&mut self) {
         if let Some(path) = self.path {
-            path.let_go();
+            path.release_memory();
             self.tally.mapped.add(std::mem::take(&mut path.mapped));
             self.tally.copied.add(std::mem::take(&mut path.copied));
             self.tally.fetched.add(std::mem::take(&mut path.fetched));
@@ -210,7 +210,7 @@ impl Path {
     }
 
     /// Releases the local peer's memory.
-    fn let_go(&mut self) {
+    fn release_memory(&mut self) {
         if let Some(token) = self.access.take() {
             self.local_peer.end_access(token);
         }
@@ -326,7 +326,7 @@ impl Path {
         }
     }
 
-    /// Announces an access to the region of the last operation, until `let_go`. Returns whether the access may start: not if the region or
+    /// Announces an access to the region of the last operation, until `release_memory`. Returns whether the access may start: not if the region or
     /// the peer's queue pair has changed since the check, or too many other accesses are in flight. Called as late as possible: the processor
     /// waits here until all stores are done.
     #[inline(always)]
@@ -363,7 +363,7 @@ impl Path {
 
     /// Drops the cached region of the last operation.
     fn forget(&mut self) {
-        self.let_go();
+        self.release_memory();
         self.last = None;
     }
 

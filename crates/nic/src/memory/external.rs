@@ -14,7 +14,7 @@ use ferroce_proto::{PdId, RKey};
 use smallvec::SmallVec;
 
 /// Most regions that one batch of packets may point into. Payloads in further regions are copied.
-const MOST_PINS: usize = 8;
+const MAX_PINS: usize = 8;
 
 /// Bytes of a region, or a copy of them, that a packet points to. Valid only while the [`Pins`] that returned it hold the region.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ impl<'a> Pins<'a> {
             return Ok(None);
         };
         let known = self.held.iter().position(|held| region(held).lkey == piece.lkey);
-        if known.is_none() && self.held.len() == MOST_PINS {
+        if known.is_none() && self.held.len() == MAX_PINS {
             return Ok(None);
         }
         let held = match known {
@@ -138,7 +138,7 @@ impl<'a> Pins<'a> {
         len: usize,
         need: Access,
     ) -> Result<Option<External>, MemoryFault> {
-        if self.held.len() == MOST_PINS {
+        if self.held.len() == MAX_PINS {
             return Ok(None);
         }
         let held = self.table.by_rkey(rkey)?;

@@ -23,7 +23,7 @@ const SEGV_MAPERR: c_int = 1;
 const SEGV_ACCERR: c_int = 2;
 
 /// How long the handler waits for the list of regions while another thread registers memory.
-const PATIENCE: Duration = Duration::from_millis(100);
+const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// The regions, by first byte and a serial number, because they may overlap.
 struct Regions {
@@ -131,7 +131,7 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
         let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
         if code == SEGV_MAPERR
             && let Some((base, len, lkey)) =
-                lock_within(&REGIONS, PATIENCE).and_then(|regions| regions.find(address))
+                lock_within(&REGIONS, MAX_WAIT).and_then(|regions| regions.find(address))
         {
             log::fatal(format_args!(
                 "address {address:#x} belongs to the memory region of {len} bytes at {base:#x} (lkey {lkey:#x}), which is registered, but the \

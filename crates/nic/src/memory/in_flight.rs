@@ -4,7 +4,7 @@
 //! Only with `Config::watch`. Pages that lie wholly inside a sent buffer are write-protected. The first write raises SIGSEGV; the handler
 //! (`freed`) reports it, makes the pages writable and returns, so the program continues as on hardware. The bytes around these pages
 //! may share a page with other data: their checksums are compared when the completion is polled. The same holds for memory that cannot be
-//! protected, up to `MOST_SUMMED` bytes per entry.
+//! protected, up to `MAX_SUMMED` bytes per entry.
 //!
 //! Writes of the NIC itself into a watched buffer are not misuse. Every such write calls [`before_nic_write`] first.
 
@@ -31,9 +31,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Most checksums of all requests together, 4 bytes each. Further requests are not summed.
-const MOST_SUMS: usize = 1 << 22;
+const MAX_SUMS: usize = 1 << 22;
 /// Most reports of the signal handler; it does not report further requests.
-const MOST_FAULTS_REPORTED: u32 = 5;
+const MAX_FAULTS_REPORTED: u32 = 5;
 
 /// A NIC whose requests are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -167,7 +167,7 @@ impl InFlight {
         // Read the bytes for the checksums without the lock. The request cannot complete meanwhile: it is posted afterwards.
         let parts: SmallVec<[WatchedSge; 1]> = request.parts.iter().map(WatchedSge::without_sums).collect();
         queue.sends.push_back(request);
-        let mut sums_left = MOST_SUMS.saturating_sub(table.sums);
+        let mut sums_left = MAX_SUMS.saturating_sub(table.sums);
         drop((table, held));
         let mut sum = |part: &WatchedSge| {
             let count: usize = part.summed().map(|range| range.len().div_ceil(SUMMED_TOGETHER)).sum();
@@ -454,11 +454,11 @@ pub(super) fn on_fault(address: usize) -> Fault {
         Write::Other => return Fault::Other,
     };
     let number = REPORTED.fetch_add(1, Ordering::Relaxed);
-    if number < MOST_FAULTS_REPORTED {
+    if number < MAX_FAULTS_REPORTED {
         let (start, len, offset) = (bytes.start, bytes.len(), address - bytes.start);
         // SAFETY: returns the ID of this thread; no pointers.
         let thread = unsafe { libc::gettid() };
-        let last = if number + 1 == MOST_FAULTS_REPORTED { ". Further changes are not reported" } else { "" };
+        let last = if number + 1 == MAX_FAULTS_REPORTED { ". Further changes are not reported" } else { "" };
         log::misuse_in_handler(format_args!(
             "{queue}: thread {thread} writes to address {address:#x}, offset {offset} of the buffer of {len} bytes at {start:#x}, which the {name} with \
              wr_id {wr_id:#x} sends and whose completion was not polled. The NIC may send the old bytes, the new ones or a mixture; change a \
@@ -492,7 +492,7 @@ pub(super) unsafe fn after_fork(is_child: bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::watched_sge::MOST_SUMMED;
+    use super::super::watched_sge::MAX_SUMMED;
     use super::*;
     use ferroce_os::memory::page_len;
 
@@ -527,8 +527,8 @@ mod tests {
         );
         table.make_writable(protected.pages.take().expect("it can be protected"));
         drop(table);
-        let long = part(7..7 + 2 * MOST_SUMMED);
-        assert_eq!(long.summed().map(|range| range.len()).sum::<usize>(), MOST_SUMMED);
+        let long = part(7..7 + 2 * MAX_SUMMED);
+        assert_eq!(long.summed().map(|range| range.len()).sum::<usize>(), MAX_SUMMED);
     }
 
     /// A private mapping.

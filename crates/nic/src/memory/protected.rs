@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
 /// Most ranges protected at a time. Each may split a mapping in three, and Linux allows a process 65530 mappings by default.
-const MOST_PROTECTED: usize = 8192;
+const MAX_PROTECTED: usize = 8192;
 
 /// The entry has no range.
 const FREE: u8 = 0;
@@ -42,9 +42,9 @@ struct Entry {
 // SAFETY: the cell is written while the entry is free and no handler uses it, by one thread at a time; see `Protected`.
 unsafe impl Sync for Entry {}
 
-static ENTRIES: [Entry; MOST_PROTECTED] = [const {
+static ENTRIES: [Entry; MAX_PROTECTED] = [const {
     Entry { state: AtomicU8::new(FREE), handlers: AtomicU32::new(0), range: UnsafeCell::new(None) }
-}; MOST_PROTECTED];
+}; MAX_PROTECTED];
 /// All entries from this index on are unused.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// No entry before this one is free.
@@ -79,7 +79,7 @@ impl Protected {
     /// Protects pages. `None` if they cannot be, or too many are.
     pub(super) fn new(pages: Range<usize>, owner: Owner) -> Option<Protected> {
         let free = |entry: &usize| ENTRIES[*entry].state.load(SeqCst) == FREE;
-        let entry = (FIRST_FREE.load(SeqCst)..MOST_PROTECTED).find(free).unwrap_or(MOST_PROTECTED);
+        let entry = (FIRST_FREE.load(SeqCst)..MAX_PROTECTED).find(free).unwrap_or(MAX_PROTECTED);
         FIRST_FREE.store(entry, SeqCst);
         let Entry { state, range, .. } = ENTRIES.get(entry)?;
         // SAFETY: the entry is free, and `end` has waited for the handlers that used it; a handler that starts now finds it free.

@@ -38,7 +38,7 @@ pub(crate) struct RegionTable {
 
 /// After this many unused regions, pages are no longer moved into a memfd for messages. The move makes registration and deregistration
 /// many times slower, without a benefit for programs that register memory for every message, or only receive.
-const PATIENCE: u32 = 16;
+const MAX_UNUSED: u32 = 16;
 /// A region counts once more per this many bytes, because the cost of the move grows with the length.
 const IN_VAIN_LEN: u64 = 64 << 20;
 
@@ -72,7 +72,7 @@ impl RegionTable {
 
     /// The pages of a registration, if local peers may access it and can map it. This may take half a second per GiB.
     fn pages_of(&self, region: &Region) -> Option<Pages> {
-        let is_of_use = !is_moved_for_messages(region) || self.in_vain.load(Relaxed) < PATIENCE;
+        let is_of_use = !is_moved_for_messages(region) || self.in_vain.load(Relaxed) < MAX_UNUSED;
         let table = self.table.as_ref().filter(|_| region.may_be_reached() && is_of_use)?;
         if let Backing::Gpu(gpu) = region.backing {
             return table.gpu_pages(|| gpu::export(gpu, region.base, region.len as usize));
@@ -102,7 +102,7 @@ impl RegionTable {
         let take = |region: &mut Region| {
             let descriptor = region.descriptor.take()?;
             if is_moved_for_messages(region) && !*region.lent.get_mut() {
-                self.in_vain.fetch_add((1 + region.len / IN_VAIN_LEN).min(PATIENCE.into()) as u32, Relaxed);
+                self.in_vain.fetch_add((1 + region.len / IN_VAIN_LEN).min(MAX_UNUSED.into()) as u32, Relaxed);
             }
             Some(descriptor)
         };

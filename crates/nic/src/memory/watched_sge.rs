@@ -14,7 +14,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 
 /// Most bytes of one scatter/gather entry that are checksummed if its pages cannot be protected.
-pub(super) const MOST_SUMMED: usize = 1 << 20;
+pub(super) const MAX_SUMMED: usize = 1 << 20;
 /// Bytes per checksum: the precision with which a change is located.
 pub(super) const SUMMED_TOGETHER: usize = 256;
 
@@ -78,7 +78,7 @@ impl WatchedSge {
         let Range { start, end } = self.bytes;
         match &self.pages {
             Some(Protected { pages, .. }) => [start..pages.start, pages.end..end],
-            None => [start..end.min(start + MOST_SUMMED), end..end],
+            None => [start..end.min(start + MAX_SUMMED), end..end],
         }
         .into_iter()
     }

@@ -237,7 +237,7 @@ mod tests {
     use std::time::Duration;
 
     /// Far longer than anything here takes; reached only by a deadlock.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const MAX_WAIT: Duration = Duration::from_secs(30);
 
     /// Runs this in another thread, because it might wait for ever.
     fn returns<R: Send + 'static>(
@@ -246,7 +246,7 @@ mod tests {
     ) -> R {
         let (table, (tx, rx)) = (table.clone(), mpsc::channel());
         spawn(move || tx.send(run(&table)));
-        rx.recv_timeout(PATIENCE).expect("no deadlock")
+        rx.recv_timeout(MAX_WAIT).expect("no deadlock")
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// The process, and what it says. It goes with this.
 pub(crate) struct Other {
@@ -28,7 +28,7 @@ impl Other {
         let is_busy = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ExecutableFileBusy;
         let mut process = loop {
             match command.spawn() {
-                Err(error) if is_busy(&error) && start.elapsed() < PATIENCE => std::thread::yield_now(),
+                Err(error) if is_busy(&error) && start.elapsed() < MAX_WAIT => std::thread::yield_now(),
                 spawned => break spawned.unwrap(),
             }
         };
@@ -90,7 +90,7 @@ pub(crate) fn stop_process(pid: u32) {
     };
     let start = Instant::now();
     while !std::fs::read_dir(&tasks).unwrap().flatten().all(has_stopped) {
-        assert!(start.elapsed() < PATIENCE, "it never stopped");
+        assert!(start.elapsed() < MAX_WAIT, "it never stopped");
         std::thread::yield_now();
     }
 }

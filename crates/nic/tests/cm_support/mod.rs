@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Far longer than anything here takes; reached only by a failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct End {
     pub(crate) nic: Nic,
@@ -75,7 +75,7 @@ impl End {
                 assert_eq!(event.kind, kind, "status {}", event.status);
                 return event;
             }
-            assert!(start.elapsed() < PATIENCE, "waited in vain for {kind:?}");
+            assert!(start.elapsed() < MAX_WAIT, "waited in vain for {kind:?}");
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -121,7 +121,7 @@ pub(crate) fn param(qp: &Qp, private_data: &[u8]) -> ConnParam {
 pub(crate) fn completion(cq: &Cq) -> Completion {
     let (start, mut found) = (Instant::now(), [Completion::default()]);
     while cq.poll(&mut found).unwrap() == 0 {
-        assert!(start.elapsed() < PATIENCE, "no completion");
+        assert!(start.elapsed() < MAX_WAIT, "no completion");
     }
     assert_eq!(found[0].status, WcStatus::Success);
     found[0]
@@ -175,7 +175,7 @@ pub(crate) fn send(from: (&End, &Qp), to: (&End, &Qp)) {
 pub(crate) fn wait_until(mut happened: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happened() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain");
+        assert!(start.elapsed() < MAX_WAIT, "waited in vain");
         std::thread::sleep(Duration::from_micros(200));
     }
 }

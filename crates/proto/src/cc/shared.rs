@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Lower bound of a queue pair's share: one full GSO run.
-const LEAST_BYTES: u32 = 64 * 1024;
+const MIN_BYTES: u32 = 64 * 1024;
 /// A queue pair with at most this many bytes in flight is not counted. In a ping-pong of small messages, counting would
 /// cost two atomic operations per message.
 const LITTLE_BYTES: u32 = 4 * 1024;
@@ -38,7 +38,7 @@ impl Share {
             0 | 1 => self.most,
             many => self.most / many,
         }
-        .max(LEAST_BYTES)
+        .max(MIN_BYTES)
     }
 }
 
@@ -163,6 +163,6 @@ mod tests {
                 window
             })
             .collect();
-        assert_eq!(many[0].window(), LEAST_BYTES);
+        assert_eq!(many[0].window(), MIN_BYTES);
     }
 }

@@ -31,7 +31,8 @@ impl Cm {
             }
             None => put_private_before(&mut private_data, offer.private_data, proof_len)?,
         }
-        let (response_timeout, max_retries) = self.patience(offer.response_timeout, offer.max_retries);
+        let (response_timeout, max_retries) =
+            self.timeout_and_retries(offer.response_timeout, offer.max_retries);
         let (id, tid, psn) = (self.fresh_id(), (self.random)(), Psn::new((self.random)() as u32));
         let path = offer.path;
         let mut req = Req {
@@ -90,7 +91,11 @@ impl Cm {
         Ok(id)
     }
 
-    pub(super) fn patience(&self, response_timeout: Option<u8>, max_retries: Option<u8>) -> (u8, u8) {
+    pub(super) fn timeout_and_retries(
+        &self,
+        response_timeout: Option<u8>,
+        max_retries: Option<u8>,
+    ) -> (u8, u8) {
         let response_timeout = response_timeout.unwrap_or(self.config.response_timeout).min(31);
         (response_timeout, max_retries.unwrap_or(self.config.max_retries).min(15))
     }

@@ -29,7 +29,8 @@ impl Cm {
             }
             None => put_private_before(&mut req.private_data, query.private_data, proof_len)?,
         }
-        let (response_timeout, max_retries) = self.patience(query.response_timeout, query.max_retries);
+        let (response_timeout, max_retries) =
+            self.timeout_and_retries(query.response_timeout, query.max_retries);
         let (id, tid) = (self.fresh_id(), (self.random)());
         req.request_id = id;
         self.insert(Connection {

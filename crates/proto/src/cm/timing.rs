@@ -9,17 +9,17 @@ use alloc::boxed::Box;
 /// Bounds of the timer exponents that peers may request, against message storms and hour-long waits.
 const RESPONSE_TIMEOUTS: core::ops::RangeInclusive<u8> = 12..=22;
 /// Upper bound of the service timeout in an MRA.
-const LONGEST_SERVICE: u8 = 25;
+const MAX_SERVICE: u8 = 25;
 /// The longest TIMEWAIT.
-const LONGEST_TIMEWAIT: u8 = 20;
+const MAX_TIMEWAIT: u8 = 20;
 
 /// The longest wait for the RTU: the time that the REQ of Linux requests.
-const LONGEST_REP_WAIT_NS: u64 = 16 * exponent_ns(20);
+const MAX_REP_WAIT_NS: u64 = 16 * exponent_ns(20);
 /// Repetitions of a REP to an unproven address, as TCP repeats a SYN-ACK: the REQ may be forged. A lost
 /// REP needs none, because the peer repeats its REQ. A lost RTU needs one, because the peer repeats nothing.
 const UNPROVEN_REPEATS: u8 = 5;
 /// The longest wait for the answer to a probe of a connection that may be stale: two response times of Linux.
-const LONGEST_PROBE_NS: u64 = 2 * exponent_ns(20);
+const MAX_PROBE_NS: u64 = 2 * exponent_ns(20);
 
 /// 4.096 us * 2^n, as every timer of the specification counts.
 pub(super) const fn exponent_ns(exponent: u8) -> u64 {
@@ -116,7 +116,7 @@ impl Cm {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let mut total_ns = connection.response_ns.saturating_mul(u64::from(connection.max_retries) + 1);
         if connection.is_half_open {
-            total_ns = total_ns.min(LONGEST_REP_WAIT_NS);
+            total_ns = total_ns.min(MAX_REP_WAIT_NS);
         }
         let is_proven = !connection.is_half_open || connection.secret.is_some();
         let repeats_left = if is_proven { None } else { Some(UNPROVEN_REPEATS) };
@@ -134,7 +134,7 @@ impl Cm {
         self.repeat(id);
         self.expect_answer(id, now);
         if let Some(resend) = self.connections.get_mut(&id).and_then(|c| c.resend.as_mut()) {
-            resend.give_up = resend.give_up.min(now + LONGEST_PROBE_NS);
+            resend.give_up = resend.give_up.min(now + MAX_PROBE_NS);
         }
     }
 
@@ -157,7 +157,7 @@ impl Cm {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (response_ns, state) = (connection.response_ns, connection.state);
         let Some(resend) = connection.resend.as_mut() else { return };
-        let patience_ns = exponent_ns(service_timeout.min(LONGEST_SERVICE));
+        let patience_ns = exponent_ns(service_timeout.min(MAX_SERVICE));
         // The following RTU has no timer: if it is lost, a duplicate REP triggers the next.
         let pause_ns = if state == State::RepSent { patience_ns.min(response_ns) } else { patience_ns };
         resend.next = now + pause_ns;
@@ -175,7 +175,7 @@ impl Cm {
         self.landed(id);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.resend = None;
-            let wait_ns = exponent_ns(connection.path.ack_timeout.min(LONGEST_TIMEWAIT));
+            let wait_ns = exponent_ns(connection.path.ack_timeout.min(MAX_TIMEWAIT));
             self.arm(id, now + wait_ns);
         }
     }

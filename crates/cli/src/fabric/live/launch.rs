@@ -7,7 +7,7 @@ use super::ip::address;
 use crate::dsm::output::Output;
 use crate::failure::Failure;
 use crate::program::{self, CANNOT_RUN};
-use crate::signals::{self, Blocked, Received};
+use crate::signals::{self, Blocked, ReceivedSignal};
 use ferroce_fabric::scenario::HostCommand;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::ffi::OsString;
@@ -200,7 +200,7 @@ impl Job<'_> {
         self.kill_at.get_or_insert(Instant::now() + KILL_TIMEOUT);
     }
 
-    fn interrupt(&mut self, received: Received) {
+    fn interrupt(&mut self, received: ReceivedSignal) {
         for process in self.processes.iter().filter(|process| process.ended.is_none()) {
             // The interactive command is in our own group, and has received the terminal's signal already.
             if !self.context.interactive || received.by_process {

@@ -287,7 +287,7 @@ fn what_was_written_together_is_opened_together() {
         faults[5..].iter().any(|&count| count > 1),
         "now and then each must show that it is still written: {faults:?}"
     );
-    machine.guess = false;
+    machine.predict_writes = false;
     machine.arrive();
     machine.arrived();
     assert_eq!(write_all(&mut machine), 4);
@@ -296,7 +296,7 @@ fn what_was_written_together_is_opened_together() {
 #[test]
 fn written_runs_with_readable_pages_between_them_are_closed_together() {
     let mut machine = machine(1, 9);
-    machine.guess = false;
+    machine.predict_writes = false;
     steps(machine.fault(1, false));
     for page in [2, 3, 5, 8] {
         steps(machine.fault(page, true));
@@ -305,7 +305,7 @@ fn written_runs_with_readable_pages_between_them_are_closed_together() {
     let notices: Vec<Run> = machine.arrived().into_iter().map(|notice| notice.run).collect();
     assert_eq!(notices, Run::of([2, 3, 5, 8]), "those between them were not written");
     let mut machine = self::machine(0, 9);
-    machine.guess = false;
+    machine.predict_writes = false;
     for page in [2, 4] {
         steps(machine.fault(page, true));
     }
@@ -398,7 +398,7 @@ fn a_lock_closes_pages_that_stayed_writable() {
 }
 
 #[test]
-fn a_wrong_guess_makes_no_notice() {
+fn a_wrong_prediction_makes_no_notice() {
     let mut machine = machine(0, 9);
     write_all(&mut machine);
     machine.arrive();

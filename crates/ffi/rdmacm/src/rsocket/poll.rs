@@ -9,7 +9,7 @@ use super::errno::{Errno, Outcome};
 use super::settings::Defaults;
 use super::socket::Socket;
 use super::wait::{Bell, sleep_on, watch};
-use super::waiting::SILENCE;
+use super::waiting::PROBE_AFTER;
 
 /// The descriptors of a call of `rpoll`, and the sockets of ours among them.
 struct Watch<'a> {
@@ -67,7 +67,7 @@ impl Watch<'_> {
         if self.count() > 0 {
             return self.poll_once(Some(bell));
         }
-        let quiet = Instant::now() + SILENCE;
+        let quiet = Instant::now() + PROBE_AFTER;
         let woken = sleep_on(&mut slots, Some(deadline.map_or(quiet, |deadline| deadline.min(quiet))))?;
         bell.hush();
         begins.push(slots.len());

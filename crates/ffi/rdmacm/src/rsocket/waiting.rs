@@ -11,7 +11,7 @@ use super::settings::Defaults;
 use super::wait::{Bell, Sleepers, sleep_on, watch};
 
 /// How long a sleeper waits without events before it probes its peers. A killed peer sends nothing.
-pub(super) const SILENCE: Duration = Duration::from_secs(5);
+pub(super) const PROBE_AFTER: Duration = Duration::from_secs(5);
 
 /// The state of a socket for a waiter. `own` is the caller's bell, which need not be woken.
 pub(crate) trait Watched {
@@ -89,7 +89,7 @@ pub(crate) fn sleep_until<'a, S: Watched>(
         fds.clear();
         fds.push(watch(bell.fd(), libc::POLLIN));
         state.watch(&mut fds);
-        let quiet = now + SILENCE;
+        let quiet = now + PROBE_AFTER;
         let until = deadline.map_or(quiet, |deadline| deadline.min(quiet));
         let slept = MutexGuard::unlocked(&mut state, || sleep_on(&mut fds, Some(until)));
         bell.hush();

@@ -1,8 +1,8 @@
 //! The calls of programs on ids of iWARP.
 
 use super::active::{Connecting, Tries};
-use super::passive::{Listening, MOST_HALF_OPEN};
-use super::{Connections, Entry, MOST_PRIVATE_DATA, NO_DESCRIPTOR, StreamCm};
+use super::passive::{Listening, MAX_HALF_OPEN};
+use super::{Connections, Entry, MAX_PROGRAM_DATA, NO_DESCRIPTOR, StreamCm};
 use crate::cm::CmId;
 use crate::cm::event::{CmEvent, ConnParam};
 use crate::cm::id::IdState;
@@ -36,7 +36,7 @@ impl StreamCm {
 
 /// Checks the private data of a frame whose proof of the key needs `proof_len` bytes.
 fn check_private_data(private_data: &[u8], proof_len: usize) -> Result<(), Error> {
-    let most = MOST_PRIVATE_DATA - proof_len;
+    let most = MAX_PROGRAM_DATA - proof_len;
     Error::check_limit("private_data_len", private_data.len() as u64, most as u64)
 }
 
@@ -78,7 +78,7 @@ impl CmId {
         let id = Arc::downgrade(self);
         let secret = streams.secret_of(state);
         let backlog = backlog as usize;
-        reserve_above(socket.as_fd(), backlog.min(MOST_HALF_OPEN));
+        reserve_above(socket.as_fd(), backlog.min(MAX_HALF_OPEN));
         let listening = Listening { socket, id, secret, backlog, undecided: 0, paused_until: None };
         state.stream = Some(self.service.with_connections(streams, |connections| {
             connections.last += 1;

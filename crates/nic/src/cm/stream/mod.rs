@@ -45,7 +45,7 @@ use ferroce_os::lock::{Mutex, MutexGuard, lock_within};
 use ferroce_proto::Time;
 use ferroce_proto::cm::{Replays, Secret};
 use ferroce_proto::iwarp::negotiation::NegotiationError;
-use ferroce_proto::iwarp::wire::{Enhanced, MAX_PRIVATE_DATA};
+use ferroce_proto::iwarp::wire::{self, Enhanced};
 use passive::{Listening, Requesting, Undecided};
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Most private data of a program, in bytes. The enhanced words of MPA revision 2 occupy the rest of the field.
-pub(super) const MOST_PRIVATE_DATA: usize = MAX_PRIVATE_DATA - Enhanced::LEN;
+pub(super) const MAX_PROGRAM_DATA: usize = wire::MAX_PRIVATE_DATA - Enhanced::LEN;
 
 /// The reason and remedy if the hard limit of descriptors does not suffice.
 const NO_DESCRIPTOR: &str = "an iWARP connection needs a descriptor, and the process has as many as its hard limit allows (raise it: ulimit -Hn)";
@@ -168,7 +168,7 @@ impl Connections {
         vec![
             ("connections_now", count(|entry| matches!(entry, Entry::Established(_)))),
             ("half_open_now", self.half_open.len() as u64),
-            ("undecided_now", count(|entry| matches!(entry, Entry::Undecided(_)))),
+            ("pending_requests_now", count(|entry| matches!(entry, Entry::Undecided(_)))),
             ("refused_now", refused),
             ("unproven", self.unproven),
             ("replayed", self.replayed),
@@ -295,8 +295,8 @@ impl CmService {
         self.release_within(connections, number, None);
     }
 
-    /// The same. Waits at most for `patience`, if given, for the lock of the queue pair.
-    fn release_within(&self, connections: &mut Connections, number: u64, patience: Option<Duration>) {
+    /// The same. Waits at most for `max_wait`, if given, for the lock of the queue pair.
+    fn release_within(&self, connections: &mut Connections, number: u64, max_wait: Option<Duration>) {
         match connections.take(number) {
             Some(Entry::Listening(listening)) => self.stop_listening(connections, number, &listening),
             Some(Entry::Requesting(requesting)) => self.unwatch(requesting.socket()),
@@ -306,8 +306,8 @@ impl CmService {
                 if let Some((engine, qp)) = self.engine.device.find_qp(established.qpn)
                     && let Some(stream) = qp.stream()
                 {
-                    match patience {
-                        Some(patience) => engine.disconnect_stream_within(&qp, stream, patience),
+                    match max_wait {
+                        Some(max_wait) => engine.disconnect_stream_within(&qp, stream, max_wait),
                         None => engine.disconnect_stream(&qp, stream),
                     }
                 }

@@ -21,7 +21,7 @@ use std::os::fd::AsFd;
 use std::sync::Weak;
 
 /// Most connections without a whole request per NIC. A process may have 1024 descriptors by default.
-pub(super) const MOST_HALF_OPEN: usize = 256;
+pub(super) const MAX_HALF_OPEN: usize = 256;
 /// The oldest connection without a request is closed in favour of waiting ones only from this age on. A request usually follows its
 /// connection immediately.
 const EVICTED_FROM_NS: u64 = 500_000_000;
@@ -126,7 +126,7 @@ impl CmService {
         mut listening: Listening,
         now: Time,
     ) {
-        // Each connection without a request may become an undecided request.
+        // Each connection without a request may become a pending request, one that the program has neither accepted nor rejected.
         let mut waiting = listening.undecided + connections.half_open_of(number).count();
         for _ in 0..ACCEPTS {
             if listening.undecided >= listening.backlog {
@@ -139,7 +139,7 @@ impl CmService {
                 true => connections.half_open_of(number).next(),
                 false => connections.half_open.first().copied(),
             };
-            let has_capacity = !is_full && connections.half_open.len() < MOST_HALF_OPEN;
+            let has_capacity = !is_full && connections.half_open.len() < MAX_HALF_OPEN;
             if !has_capacity && !self.evict_oldest(connections, oldest, now) {
                 self.unwatch(&listening.socket);
                 listening.paused_until = Some(now + FULL_PAUSE_NS);
@@ -287,7 +287,7 @@ impl CmService {
         let Undecided { socket, request, received, listener, peer, id } = undecided;
         self.decided(connections, listener);
         // Arriving connections do not raise the limit, so an accepted connection reserves descriptors for later ones.
-        reserve_above(socket.as_fd(), MOST_HALF_OPEN);
+        reserve_above(socket.as_fd(), MAX_HALF_OPEN);
         let invalid = |_| io::Error::from_raw_os_error(libc::EPROTO);
         let (terms, reply) = request.accept(offer, private_data).map_err(invalid)?;
         let (engine, qp) =

@@ -78,9 +78,9 @@ impl Engine {
         self.with_stream(qp, stream, |machine, host| machine.disconnect(now(), host));
     }
 
-    /// The same, but gives up if another thread holds the lock for longer than `patience`: at the exit of the process it may no longer run.
-    pub(crate) fn disconnect_stream_within(&self, qp: &QpCore, stream: &StreamEnd, patience: Duration) {
-        if let Some(mut machine) = lock_within(&stream.machine, patience) {
+    /// The same, but gives up if another thread holds the lock for longer than `max_wait`: at the exit of the process it may no longer run.
+    pub(crate) fn disconnect_stream_within(&self, qp: &QpCore, stream: &StreamEnd, max_wait: Duration) {
+        if let Some(mut machine) = lock_within(&stream.machine, max_wait) {
             self.with_locked_stream(qp, stream, &mut machine, |machine, host| {
                 machine.disconnect(now(), host);
             });

@@ -21,7 +21,7 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// The same if the peer must read first, so that a Terminate can be sent.
 const UNSENT_PATIENCE_NS: u64 = 5_000_000_000;
 /// Most streams that never had a queue pair: refused requests. One more closes the oldest immediately.
-const MOST_REFUSED: usize = 64;
+const MAX_REFUSED: usize = 64;
 /// How long the counters wait: at the exit of the process the lock may belong to a thread that no longer runs.
 const COUNT_PATIENCE: Duration = Duration::from_millis(100);
 /// Reads of one stream in one poll.
@@ -127,7 +127,7 @@ impl Engine {
             return;
         }
         if connection.is_none() {
-            if numbered.refused.len() >= MOST_REFUSED
+            if numbered.refused.len() >= MAX_REFUSED
                 && let Some(&oldest) = numbered.refused.first()
             {
                 Self::end_closing(streams, &mut numbered, oldest);

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// Most packets held at a time; bounds the memory. Further packets are lost.
-const MOST_HELD: usize = 65_536;
+const MAX_HELD: usize = 65_536;
 
 /// A packet held back.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl HeldBack {
     }
 
     fn keep(&mut self, held: Held, due: Time) -> Option<u64> {
-        if self.packets.len() >= MOST_HELD {
+        if self.packets.len() >= MAX_HELD {
             return None;
         }
         let number = self.next_number;

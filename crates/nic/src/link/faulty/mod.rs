@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use config::{FaultConfig, FaultConfigError};
 
 /// A reordered packet is overtaken by at most this many packets...
-const MOST_OVERTAKING: u32 = 8;
+const MAX_OVERTAKING: u32 = 8;
 /// ...or sent after this time, if fewer packets follow.
 const REORDER_PATIENCE_NS: u64 = 1_000_000;
 /// The byte of the BTH that the ICRC does not cover: no bit is flipped there.
@@ -62,7 +62,7 @@ impl Fate {
         let mut hits = |probability: f64| rng.random::<f64>() < probability;
         let (is_lost, is_duplicated) = (hits(config.loss), hits(config.duplicate));
         let (is_corrupt, is_reordered) = (hits(config.corrupt), hits(config.reorder));
-        let (bit, places) = (rng.random(), rng.random_range(1..=MOST_OVERTAKING));
+        let (bit, places) = (rng.random(), rng.random_range(1..=MAX_OVERTAKING));
         let jitter_ns = (rng.random::<f64>() * config.jitter_ns as f64) as u64;
         Fate {
             is_lost,

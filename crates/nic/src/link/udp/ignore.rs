@@ -10,7 +10,7 @@ use socket2::SockFilter;
 pub(crate) type Origin = (Gid, u16);
 
 /// Most origins in one filter, because every packet runs through the filter.
-const MOST_ORIGINS: usize = 64;
+const MAX_ORIGINS: usize = 64;
 
 /// Offsets from here on count from the IP header (`SKF_NET_OFF`); others count from the UDP header.
 const IP_HEADER: u32 = -0x10_0000_i32 as u32;
@@ -45,7 +45,7 @@ impl UdpLink {
 fn program(origins: &[Origin], is_ipv4: bool) -> Vec<SockFilter> {
     let is_of_kind = |gid: Gid| gid == Gid::ZERO || gid.to_ipv4().is_some() == is_ipv4;
     let mut program = Vec::new();
-    for &(gid, port) in origins.iter().filter(|(gid, _)| is_of_kind(*gid)).take(MOST_ORIGINS) {
+    for &(gid, port) in origins.iter().filter(|(gid, _)| is_of_kind(*gid)).take(MAX_ORIGINS) {
         let mut tests = vec![(LOAD_HALF, SPORT_AT, u32::from(port))];
         if let Some(v4) = gid.to_ipv4() {
             tests.push((LOAD_WORD, IPV4_SOURCE_AT, v4.to_bits()));

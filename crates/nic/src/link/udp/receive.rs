@@ -147,7 +147,7 @@ impl UdpLink {
         let (filled, calls) = match expected {
             Some(_) => {
                 let memory = &mut memory[..RX_BUFFER_LEN];
-                sys::receive_plain(source.fd, memory, &mut arrived[0], source.patience())
+                sys::receive_plain(source.fd, memory, &mut arrived[0], source.polls_per_call())
             }
             None => (sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived).unwrap_or(0), 1),
         };

@@ -16,10 +16,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 /// Time between repairs, doubled after each repair that changes nothing.
-const SHORTEST_PAUSE_NS: u64 = 5_000_000;
-const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
+const MIN_PAUSE_NS: u64 = 5_000_000;
+const MAX_PAUSE_NS: u64 = 1_000_000_000;
 /// How long the receive path waits for the lock of the roster, which others hold for some tens of microseconds.
-const PATIENCE: Duration = Duration::from_millis(2);
+const MAX_WAIT: Duration = Duration::from_millis(2);
 
 /// When an address may be repaired next, and the last answered round of probes.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct RepairPace {
 
 impl Default for RepairPace {
     fn default() -> Self {
-        RepairPace { not_before: Time(0), pause_ns: SHORTEST_PAUSE_NS, round: None, is_owed: false }
+        RepairPace { not_before: Time(0), pause_ns: MIN_PAUSE_NS, round: None, is_owed: false }
     }
 }
 
@@ -42,7 +42,7 @@ impl RepairPace {
         now >= self.not_before
     }
     fn on_repair(&mut self, now: Time, changed: bool) {
-        self.pause_ns = if changed { SHORTEST_PAUSE_NS } else { (self.pause_ns * 2).min(LONGEST_PAUSE_NS) };
+        self.pause_ns = if changed { MIN_PAUSE_NS } else { (self.pause_ns * 2).min(MAX_PAUSE_NS) };
         self.not_before = now + self.pause_ns;
     }
 }
@@ -66,7 +66,7 @@ impl UdpLink {
         }
         let bound = &self.addresses[address];
         add_alone(&self.counters.repairs, 1);
-        let outcome = self.port.registry().try_update(PATIENCE, |registry, roster| {
+        let outcome = self.port.registry().try_update(MAX_WAIT, |registry, roster| {
             let dead = roster.prune(bound.addr, |slot| registry.is_alive(slot));
             let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             (dead, roster.clone())
@@ -115,7 +115,7 @@ impl UdpLink {
         }
         pace.round = Some(probe.round);
         // If the roster stays locked, this probe has no effect; the next misrouted packet triggers new probes.
-        let _ = self.port.registry().try_update(PATIENCE, |_, roster| {
+        let _ = self.port.registry().try_update(MAX_WAIT, |_, roster| {
             if roster.confirm(bound.addr, probe.index.into(), self.slot) {
                 let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             }

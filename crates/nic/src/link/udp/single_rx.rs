@@ -19,9 +19,9 @@ const ALONE: u16 = 0;
 const QPN_AT: std::ops::Range<usize> = 5..8;
 /// Most lengths tried on a datagram that may be a GRO batch, so that an invalid datagram costs no more than a long packet. This
 /// many apply to the expected address, and as many to all other addresses together, at least one each.
-const MOST_LENGTHS: usize = 64;
+const MAX_LENGTHS: usize = 64;
 /// Most local addresses tried on a packet.
-const MOST_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// The state of single-packet RX on one socket.
 #[derive(Debug, Default)]
@@ -113,11 +113,11 @@ fn detect_among<A: Iterator<Item = Gid>>(
     datagram: &[u8],
     local: impl FnOnce() -> A,
 ) -> Option<Layout> {
-    own_layout(flow, datagram, MOST_LENGTHS).or_else(|| {
+    own_layout(flow, datagram, MAX_LENGTHS).or_else(|| {
         let is_ipv4 = flow.sgid.to_ipv4().is_some();
         let local = local().filter(|a| a.to_ipv4().is_some() == is_ipv4 && *a != flow.dgid);
-        let flows: Vec<_> = local.take(MOST_ADDRESSES).map(|dgid| FlowAddrs { dgid, ..*flow }).collect();
-        let lengths = (MOST_LENGTHS / flows.len().max(1)).max(1);
+        let flows: Vec<_> = local.take(MAX_ADDRESSES).map(|dgid| FlowAddrs { dgid, ..*flow }).collect();
+        let lengths = (MAX_LENGTHS / flows.len().max(1)).max(1);
         let own = flows.iter().find_map(|f| own_layout(f, datagram, lengths));
         // A foreign sender can use any identification, so this match is the weakest evidence.
         own.or_else(|| {
@@ -174,7 +174,7 @@ mod tests {
             let local = || (0..addresses).map(|n| Gid::from_ip([10, 0, 0, n].into()));
             assert_eq!(detect_among(&flow, &[0; 65_000], local), None);
             let count = CHECKSUMS.with(|count| count.get());
-            assert!(count <= 3 * MOST_LENGTHS + 1, "{count} checksums with {addresses} addresses");
+            assert!(count <= 3 * MAX_LENGTHS + 1, "{count} checksums with {addresses} addresses");
         }
     }
 

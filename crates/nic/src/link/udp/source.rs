@@ -74,7 +74,7 @@ impl Source {
     }
 
     /// How often to poll before the call returns without a packet.
-    pub(super) fn patience(&self) -> u64 {
+    pub(super) fn polls_per_call(&self) -> u64 {
         if self.misses >= WAITING_AFTER { POLLS_WHILE_WAITING } else { 1 }
     }
 

@@ -17,9 +17,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Sockets per address, at most.
-const MOST_SOCKETS: usize = 16;
+const MAX_SOCKETS: usize = 16;
 /// Source addresses with sockets of their own, at most; one with two hop limits counts twice.
-const MOST_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// All TX sockets, each with a number.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ struct Address {
     sockets: Vec<TxSocket>,
 }
 
-/// Numbers of the sockets bound to no address; those of address i begin at `i * MOST_SOCKETS`.
+/// Numbers of the sockets bound to no address; those of address i begin at `i * MAX_SOCKETS`.
 const ANY_V4: u16 = u16::MAX - 1;
 const ANY_V6: u16 = u16::MAX - 2;
 
@@ -64,11 +64,11 @@ impl TxSockets {
             Err(e) => return Err(e),
         };
         Ok(TxSockets {
-            per_address: per_address.clamp(1, MOST_SOCKETS),
+            per_address: per_address.clamp(1, MAX_SOCKETS),
             traffic_class,
             any_v4: open_tx_socket(unspecified(true), defaults, false)?,
             any_v6,
-            addresses: (0..MOST_ADDRESSES).map(|_| OnceLock::new()).collect(),
+            addresses: (0..MAX_ADDRESSES).map(|_| OnceLock::new()).collect(),
             filled: AtomicUsize::new(0),
             adding: Mutex::new(()),
             published: OnceLock::new(),
@@ -95,7 +95,7 @@ impl TxSockets {
         let hop_limit = effective_hop_limit(route);
         let address = self.find(route.sgid, hop_limit).or_else(|| self.add(route.sgid, hop_limit));
         match address {
-            Some(i) => Some((i * MOST_SOCKETS + usize::from(route.entropy) % self.per_address) as u16),
+            Some(i) => Some((i * MAX_SOCKETS + usize::from(route.entropy) % self.per_address) as u16),
             None if is_ipv4 => Some(ANY_V4),
             None => self.any_v6.as_ref().map(|_| ANY_V6),
         }
@@ -109,7 +109,7 @@ impl TxSockets {
 
     /// The socket with this number, which [`Self::choose`] returned.
     pub(super) fn socket(&self, number: u16) -> &TxSocket {
-        let (address, index) = (usize::from(number) / MOST_SOCKETS, usize::from(number) % MOST_SOCKETS);
+        let (address, index) = (usize::from(number) / MAX_SOCKETS, usize::from(number) % MAX_SOCKETS);
         let of_address = self.addresses.get(address).and_then(OnceLock::get);
         match (of_address, number, &self.any_v6) {
             (Some(address), ..) => &address.sockets[index],
@@ -220,9 +220,9 @@ mod tests {
     #[test]
     fn more_addresses_than_fit_still_send() {
         let tx_sockets = TxSockets::open(1, false).unwrap();
-        for i in 0..MOST_ADDRESSES {
+        for i in 0..MAX_ADDRESSES {
             let number = tx_sockets.choose(&route(&format!("127.48.1.{}", i + 1), "127.0.0.1", 7)).unwrap();
-            assert_eq!(usize::from(number), i * MOST_SOCKETS);
+            assert_eq!(usize::from(number), i * MAX_SOCKETS);
         }
         assert_eq!(tx_sockets.choose(&route("127.48.2.1", "127.0.0.1", 7)), Some(ANY_V4));
         assert_eq!(tx_sockets.choose(&route("127.48.1.64", "127.0.0.1", 7)), Some(63 * 16));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Receiver<'a> {
     qps: &'a [TestQp],
     to_repost: Vec<u32>,
-    /// Queue pairs on which an uncounted message arrived whole since the last break.
+    /// Queue pairs on which an uncounted message arrived whole since the last drain.
     pub(super) last_arrived: Vec<bool>,
     repost_batch: u32,
     batch: Vec<RecvWr<'a>>,
@@ -60,8 +60,8 @@ impl<'a> Receiver<'a> {
         qp.queue_pair.post_recv(&[RecvWr { wr_id: completion.wr_id, sges: &qp.receive }])
     }
 
-    /// Handles a break. Of the uncounted messages, only the last ones follow the last break.
-    pub(super) fn note_break(&mut self) {
+    /// All messages sent so far have arrived. Of the uncounted messages, only those of the final check follow the last drain.
+    pub(super) fn on_drain(&mut self) {
         self.last_arrived.fill(false);
     }
 

@@ -142,11 +142,11 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Server: runs until the client stops. It sends unreliable messages only from the first break to the second,
+    /// Server: runs until the client stops. It sends unreliable messages only from the first drain to the second,
     /// while those of the client count.
     pub(super) fn serve(&mut self, control: &mut Control) -> Result<Report, Failure> {
         let bidirectional = self.context.params.bidirectional;
-        let (mut start, mut elapsed_ns, mut breaks) = (Instant::now(), 0, 0);
+        let (mut start, mut elapsed_ns, mut drains) = (Instant::now(), 0, 0);
         let mut sends = bidirectional && self.context.is_reliable();
         if sends {
             self.sender.start(None, Phase::Measured);
@@ -168,10 +168,10 @@ impl<'a> Traffic<'a> {
             if pause == Pause::End {
                 break;
             }
-            self.receiver.note_break();
+            self.receiver.on_drain();
             control.send(&Reply::Drained)?;
-            breaks += 1;
-            if bidirectional && breaks == 1 {
+            drains += 1;
+            if bidirectional && drains == 1 {
                 (sends, start) = (true, Instant::now());
                 self.sender.start(None, Phase::Measured);
             }

@@ -14,7 +14,7 @@ use crate::wire::Syndrome;
 /// stay below this number.
 const BUSY_PACKETS: u32 = 8;
 /// Requests that leave in one batch at the latest.
-const MOST_COALESCED: u64 = 16;
+const MAX_COALESCED: u64 = 16;
 /// Longest message that waits for others. Longer ones have enough packets for a batch of their own.
 const SHORT_BYTES: u32 = 8192;
 
@@ -55,7 +55,7 @@ impl Requester {
     /// Whether the unsent requests may wait for more of their kind.
     pub(crate) fn may_coalesce(&self, sq: &SendQueue) -> bool {
         let is_short = sq.get(sq.tail().wrapping_sub(1)).is_some_and(|last| last.len <= SHORT_BYTES);
-        is_short && self.is_busy() && sq.tail() - self.cur < MOST_COALESCED
+        is_short && self.is_busy() && sq.tail() - self.cur < MAX_COALESCED
     }
 
     /// Plans a single-packet message that is about to be posted. Returns `None` if it must wait in the queue, or if it may

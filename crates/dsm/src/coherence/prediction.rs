@@ -1,13 +1,14 @@
 //! Predicts which pages are used together with a page: those that were used with it the last time.
 //!
 //! A fault is the most expensive step that sends no page. Programs repeat themselves, so pages that were written or
-//! fetched in the same interval the last time are opened or fetched together. Now and then a page is left out, to detect
-//! whether it is still used. A wrong guess costs a comparison with the twin, or, at home, one superfluous notice.
+//! fetched in the same interval the last time are opened or fetched together. After some predictions in a row a page is
+//! left out, so that a fault confirms that it is still used. A wrong prediction costs a comparison with the twin, or, at
+//! home, one superfluous notice.
 //!
-//! Home pages that are written in every interval stay writable over a barrier, and the next barrier announces them. Only
-//! the first of several adjacent ones is closed. If it is not written in the next interval, the others are announced
-//! once more, and then closed, too. Of those that must show by a fault that they are still written, one of
-//! [`SAMPLE`] stands for the others.
+//! Home pages that are written in every interval stay writable over a barrier, and the next barrier announces them. In
+//! each run of adjacent pages only the first is write-protected. If it is not written, the next barrier announces the
+//! others once more and write-protects them. Of the pages whose prediction must be confirmed, one in [`SAMPLE`] is
+//! write-protected as a sample. Acquiring a lock write-protects all.
 //!
 //! Pages that were always fetched in the interval after a barrier invalidated them are fetched at the barrier. That saves
 //! their faults, and the homes, which are at the barrier, too, answer without waking a thread.
@@ -29,43 +30,43 @@ const REFETCHES: u8 = 2;
 const MAX_AT_BARRIER: usize = 128;
 /// Intervals in a row after which a home page that is written stays writable over a barrier.
 const KEPT_AFTER: u8 = 8;
-/// Number of pages that stay writable, of which one must show by a fault that all are still written.
+/// Of this many pages whose prediction must be confirmed, one is write-protected: its fault confirms all of them.
 const SAMPLE: usize = 32;
-/// Guesses in a row before a page must fault again to stay predicted, and the maximum for pages whose writes faults have
+/// Predictions in a row before a page must fault to stay predicted, and the maximum for pages whose writes faults have
 /// confirmed often.
-const GUESSES_IN_A_ROW: u8 = 31;
-const MAX_GUESSES_IN_A_ROW: u8 = 8 * GUESSES_IN_A_ROW;
-/// As the number of guesses: only an adjacent page was a reason for the first one.
+const PREDICTION_LIMIT: u8 = 31;
+const MAX_PREDICTION_LIMIT: u8 = 8 * PREDICTION_LIMIT;
+/// As the number of predictions: the only reason for the first one was a write of an adjacent page.
 pub(super) const UNCONFIRMED: u8 = u8::MAX;
 
-/// How many writes of a page are guessed in a row. The number doubles each time that a fault confirms the guesses.
+/// How many writes of a page are predicted in a row. The number doubles each time that a fault confirms the predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct GuessLimit(u8);
+pub(super) struct PredictionLimit(u8);
 
-impl Default for GuessLimit {
+impl Default for PredictionLimit {
     fn default() -> Self {
-        Self(GUESSES_IN_A_ROW)
+        Self(PREDICTION_LIMIT)
     }
 }
 
-impl GuessLimit {
-    fn allows(self, guesses: u8) -> bool {
-        guesses < self.0
+impl PredictionLimit {
+    fn allows(self, predictions: u8) -> bool {
+        predictions < self.0
     }
 
-    /// Handles a write fault of the page after this many guesses.
-    pub(super) fn on_fault(&mut self, guesses: u8) {
-        match guesses {
-            // No guess was made, because the page is the first of a run; or only an adjacent page suggested one.
+    /// Handles a write fault of the page after this many predictions.
+    pub(super) fn on_fault(&mut self, predictions: u8) {
+        match predictions {
+            // No write was predicted, because the page is the first of a run; or only an adjacent page suggested one.
             0 | UNCONFIRMED => {}
-            _ if self.allows(guesses) => *self = Self::default(),
-            _ => self.0 = self.0.saturating_mul(2).min(MAX_GUESSES_IN_A_ROW),
+            _ if self.allows(predictions) => *self = Self::default(),
+            _ => self.0 = self.0.saturating_mul(2).min(MAX_PREDICTION_LIMIT),
         }
     }
 }
 
 impl Machine {
-    /// Whether pages are fetched on a guess.
+    /// Sets whether pages are fetched because a prediction names them.
     pub(crate) fn set_prefetching(&mut self, on: bool) {
         self.locality = Locality::new(if on { self.prefetch_pages } else { 0 });
     }
@@ -74,11 +75,11 @@ impl Machine {
     pub(super) fn written_together(&mut self, page: usize) -> Vec<usize> {
         let state = self.table[page];
         let is_unconfirmed =
-            |at: usize| self.table.get(at).is_some_and(|page| page.write_guesses == UNCONFIRMED);
+            |at: usize| self.table.get(at).is_some_and(|page| page.write_predictions == UNCONFIRMED);
         // First write: in a sequential walk, the next pages are written for the first time, too. A second walk confirms it.
         let is_walk = state.written_in == 0 || is_unconfirmed(page + 1);
-        let ahead = if self.guess && is_walk { self.writing.plan(page).run - 1 } else { 0 };
-        let most = match (self.guess, state.written_in) {
+        let ahead = if self.predict_writes && is_walk { self.writing.plan(page).run - 1 } else { 0 };
+        let most = match (self.predict_writes, state.written_in) {
             (false, _) => 0,
             (true, 0) => ahead,
             (true, _) => MAX_PAGES_PER_WRITE_FAULT,
@@ -91,13 +92,13 @@ impl Machine {
             alike
                 && twins <= MAX_TWINS_PER_WRITE_FAULT
                 && other.valid
-                && (other.guess_limit.allows(other.write_guesses)
+                && (other.prediction_limit.allows(other.write_predictions)
                     || is_unconfirmed(*at) && *at <= page + ahead)
         };
         let end = (page + 1 + most).min(self.table.len());
         // Pages that stayed writable do not end the run.
-        let closed = (page + 1..end).filter(|&other| self.table[other].access != Access::Write);
-        let pages: Vec<usize> = std::iter::once(page).chain(closed.take_while(fits)).collect();
+        let protected = (page + 1..end).filter(|&other| self.table[other].access != Access::Write);
+        let pages: Vec<usize> = std::iter::once(page).chain(protected.take_while(fits)).collect();
         if is_walk {
             self.writing.fetched(page, pages.last().map_or(page, |last| last + 1));
         }
@@ -117,11 +118,11 @@ impl Machine {
         self.confirm_by_samples();
         let stays = |page: &usize| {
             let state = &self.table[*page];
-            self.guess
+            self.predict_writes
                 && state.access == Access::Write
                 && state.written_in == self.interval
                 && state.written_in_a_row >= KEPT_AFTER
-                && (state.guess_limit.allows(state.write_guesses) || self.has_sample(*page))
+                && (state.prediction_limit.allows(state.write_predictions) || self.has_sample(*page))
                 && !self.needs_twin(*page)
         };
         let runs = Run::of(self.writable.iter().copied().filter(stays));
@@ -130,12 +131,12 @@ impl Machine {
         self.writable.retain(|page| kept.next_if_eq(&page).is_none());
     }
 
-    /// Whether another page, which was written like this one until now, confirms it by a fault in the next interval.
+    /// Whether the sample of this page has had the same writes and predictions, so that its fault in the next interval confirms this page, too.
     fn has_sample(&self, page: usize) -> bool {
         let sample = &self.table[page - page % SAMPLE];
         let of = |state: &Page| {
-            let Page { home, written_in, write_guesses, guess_limit, .. } = *state;
-            (home, written_in, write_guesses, guess_limit)
+            let Page { home, written_in, write_predictions, prediction_limit, .. } = *state;
+            (home, written_in, write_predictions, prediction_limit)
         };
         !page.is_multiple_of(SAMPLE) && of(sample) == of(&self.table[page])
     }
@@ -147,13 +148,13 @@ impl Machine {
             let sample = self.table[page - page % SAMPLE];
             let state = &mut self.table[page];
             let is_confirmed = sample.home == state.home
-                && (sample.written_in, sample.write_guesses) == (state.written_in, 0)
-                && sample.guess_limit >= state.guess_limit;
+                && (sample.written_in, sample.write_predictions) == (state.written_in, 0)
+                && sample.prediction_limit >= state.prediction_limit;
             if is_confirmed
-                && !state.guess_limit.allows(state.write_guesses)
-                && state.write_guesses != UNCONFIRMED
+                && !state.prediction_limit.allows(state.write_predictions)
+                && state.write_predictions != UNCONFIRMED
             {
-                (state.write_guesses, state.guess_limit) = (0, sample.guess_limit);
+                (state.write_predictions, state.prediction_limit) = (0, sample.prediction_limit);
             }
         }
     }
@@ -177,7 +178,8 @@ impl Machine {
             if state.valid || state.home == u16::MAX {
                 continue;
             }
-            let again = before != 0 && state.fetched_in == before && state.fetch_guesses < GUESSES_IN_A_ROW;
+            let again =
+                before != 0 && state.fetched_in == before && state.fetch_predictions < PREDICTION_LIMIT;
             if again || plan.has(other - page) {
                 pages.push(other);
                 blocks += self.blocks_to_fetch(other);
@@ -195,7 +197,7 @@ impl Machine {
         }
         let again = |page: &usize| {
             let state = &self.table[*page];
-            !state.valid && state.refetches >= REFETCHES && state.fetch_guesses < GUESSES_IN_A_ROW
+            !state.valid && state.refetches >= REFETCHES && state.fetch_predictions < PREDICTION_LIMIT
         };
         let most = if self.locality.most == 0 { 0 } else { MAX_AT_BARRIER.min(self.cache.most / 4) };
         let pages: Vec<usize> = stale.iter().copied().filter(again).take(most).collect();
