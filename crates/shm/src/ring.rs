@@ -213,10 +213,10 @@ impl Writer {
         let whole = record_len(SHORT_HEAD_LEN, head.len().saturating_add(payload.len));
         // SAFETY: the caller's promise. A constant length of one line, the most frequent one, saves instructions.
         unsafe {
-            match whole {
-                0..=ALIGN => self.push_lines(ALIGN, meta, head, payload),
-                0..=MAX_SHORT => self.push_lines(whole, meta, head, payload),
-                _ => false,
+            if whole <= ALIGN {
+                self.push_lines(ALIGN, meta, head, payload)
+            } else {
+                whole <= MAX_SHORT && self.push_lines(whole, meta, head, payload)
             }
         }
     }
