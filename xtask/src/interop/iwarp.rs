@@ -168,7 +168,8 @@ pub(crate) const CASES: &[Case] = &[
     with_crc(program!("iwarp-rping-crc", "rping", BOTH, "-s -v -V -C 3 -S 9000 -p {port} -a {server}", "-c -v -V -C 3 -S 9000 -p {port} -a {server}", "rdma-ping-2")),
     program!("iwarp-ucmatose", "ucmatose", BOTH, "-p {port} -b {server}", "-s {server} -b {client} -p {port}", "return status 0"),
     program!("iwarp-ucmatose-4", "ucmatose", V4, "-p {port} -c 4 -C 5 -S 5000", "-s {server} -p {port} -c 4 -C 5 -S 5000", "return status 0"),
-    Case { wire: Wire::Iwarp, ..by_cm("iwarp-cmtime", "cmtime", V4, Lines { stays: true, ..lines("cmtime -p {port} -c 20", "cmtime -s {server} -p {port} -c 20", "destroy") }) },
+    // Towards the kernel it is left out: clients that close right after the reply stop Linux 6.1 with a BUG in iw_cm (docs/use/interop.md).
+    Case { wire: Wire::Iwarp, directions: &[Direction::FromKernel], ..by_cm("iwarp-cmtime", "cmtime", V4, Lines { stays: true, ..lines("cmtime -p {port} -c 20", "cmtime -s {server} -p {port} -c 20", "destroy") }) },
     in_rust(program!("iwarp-rust-rping", "rping", BOTH, "-s -v -V -C 5 -p {port} -a {server}", "-c -v -V -C 5 -p {port} -a {server}", "rdma-ping-4")),
     in_rust(program!("iwarp-rust-ucmatose", "ucmatose", BOTH, "-p {port} -c 2 -b {server}", "-s {server} -c 2 -b {client} -p {port}", "return status 0")),
     perftest!("iwarp-ib_send_bw", "ib_send_bw", "-s 65536 -n 8", "BW average"),
