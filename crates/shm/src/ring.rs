@@ -210,7 +210,7 @@ impl Writer {
     /// The payload is readable.
     #[inline(always)]
     pub(crate) unsafe fn push_short(&mut self, meta: &RxMeta, head: &[u8], payload: Piece) -> bool {
-        let whole = record_len(SHORT_HEAD_LEN, head.len().saturating_add(payload.len));
+        let whole = record_len(SHORT_HEAD_LEN, head.len() + payload.len);
         // SAFETY: the caller's promise. A constant length of one line, the most frequent one, saves instructions.
         unsafe {
             if whole <= ALIGN {

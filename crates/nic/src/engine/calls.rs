@@ -246,7 +246,7 @@ impl Engine {
         self.send_coalesced_of(qp, &mut machine, &mut host);
         machine.modify(attr, mask, route, limits, now, &mut host)?;
         if resets {
-            // From here on it has no peer. Before, this would have let in one that has not proven its key.
+            // It has no peer any more. Opened earlier, it would let in one that has not proven its key.
             qp.is_shut.store(false, Ordering::Relaxed);
         }
         if stops {

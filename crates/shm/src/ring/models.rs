@@ -35,7 +35,7 @@ fn ring(file: &File) -> (Writer, Reader) {
     (writer, reader)
 }
 
-/// Sends a packet as a local peer does: the short way if possible.
+/// Sends a packet as a local peer does: with `push_short` if possible.
 fn send(writer: &mut Writer, number: usize, packet: Packet, consumed: &AtomicU64) {
     let bytes = vec![number as u8; packet.len];
     let (head, payload) = bytes.split_at(8);
