@@ -1,11 +1,11 @@
 //! CRC-32C, the checksum of iWARP's FPDUs and of iSCSI (RFC 3720, polynomial of Castagnoli).
 //!
-//! With AVX-512, long inputs are folded 256 bytes per round (`wide.rs`). x86-64 has an instruction for this CRC since SSE4.2. It takes three cycles
+//! With AVX-512, long inputs are folded 256 bytes per round (`folding.rs`). x86-64 has an instruction for this CRC since SSE4.2. It takes three cycles
 //! and can start every cycle, so long inputs are cut into three parts that are processed together. Other processors process eight bytes per step
 //! through tables.
 
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
-use crate::wide::Wide;
+use crate::folding::Folding;
 
 /// The polynomial; the highest bit is the coefficient of `x^0`.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -42,7 +42,7 @@ const fn tables() -> [[u32; 256]; 8] {
 #[derive(Clone, Copy, Debug)]
 pub struct Crc32c {
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
-    wide: Option<Wide<POLYNOMIAL>>,
+    wide: Option<Folding<POLYNOMIAL>>,
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
     has_instruction: bool,
 }
@@ -58,7 +58,7 @@ impl Crc32c {
     pub fn new() -> Crc32c {
         Crc32c {
             #[cfg(all(target_arch = "x86_64", feature = "std"))]
-            wide: Wide::new(),
+            wide: Folding::wide(),
             #[cfg(all(target_arch = "x86_64", feature = "std"))]
             has_instruction: is_x86_feature_detected!("sse4.2"),
         }

@@ -1,17 +1,18 @@
-//! Both CRCs for processors with AVX-512 and its carry-less multiplication: four times 64 bytes per round.
+//! Both CRCs by carry-less multiplication, in rounds of [`BLOCK`] bytes, as wide as the processor can.
 //!
-//! A register of 512 bits holds four polynomials of degree below 128, side by side, in the bit order of these CRCs: the first
-//! bit of the message is the highest coefficient. Moving such a polynomial `n` bits along the message multiplies it by `x^n`.
-//! Modulo the CRC's polynomial that takes two carry-less multiplications, one for each half of 64 bits, by factors that depend
-//! on `n` alone ([`Step`]). Four registers walk over the message, and each adds the bytes below it. The last 128 bits collect all sums and are
-//! then reduced to 32 (Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009).
+//! A polynomial of degree below 128 fills 16 bytes, in the bit order of these CRCs: the first bit of the message is the highest coefficient.
+//! Moving such a polynomial `n` bits along the message multiplies it by `x^n`. Modulo the CRC's polynomial that takes two carry-less
+//! multiplications, one for each half of 64 bits, by factors that depend on `n` alone ([`Step`]). Several polynomials walk over the message side
+//! by side, and each adds the bytes below it. The last 128 bits collect all sums and are then reduced to 32 (Gopal and others, "Fast CRC
+//! Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009).
+
+mod narrow;
+mod wide;
 
 use crate::HEAD_LEN;
 use core::arch::x86_64::{
-    __m128i, __m512i, _MM_HINT_T0, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_cvtsi64_si128,
-    _mm_extract_epi32, _mm_prefetch, _mm_set_epi64x, _mm_srli_si128, _mm_xor_si128, _mm512_broadcast_i32x4,
-    _mm512_castsi512_si128, _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32, _mm512_loadu_si512,
-    _mm512_set_epi64, _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
+    __m128i, _MM_HINT_T0, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_cvtsi64_si128,
+    _mm_extract_epi32, _mm_prefetch, _mm_set_epi64x, _mm_srli_si128, _mm_xor_si128,
 };
 
 /// Bytes per round.
@@ -19,33 +20,62 @@ pub(crate) const BLOCK: usize = 256;
 /// Distance of the prefetches, in bytes.
 const PREFETCH_DISTANCE: usize = 2048;
 const LANE_BITS: u32 = 128;
-const REGISTER_BITS: u32 = 4 * LANE_BITS;
 
 /// Proof that this processor has the instructions. `POLYNOMIAL` is that of the CRC; its highest bit is the coefficient of `x^0`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wide<const POLYNOMIAL: u32>(());
+pub(crate) struct Folding<const POLYNOMIAL: u32>(Width);
 
-impl<const POLYNOMIAL: u32> Wide<POLYNOMIAL> {
+#[derive(Clone, Copy, Debug)]
+enum Width {
+    /// Registers of 512 bits: AVX-512 with its carry-less multiplication.
+    Wide,
+    /// Registers of 128 bits.
+    Narrow,
+}
+
+impl<const POLYNOMIAL: u32> Folding<POLYNOMIAL> {
+    /// As wide as this processor can.
     pub(crate) fn new() -> Option<Self> {
-        let has_all = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("vpclmulqdq")
-            && is_x86_feature_detected!("pclmulqdq")
-            && is_x86_feature_detected!("sse4.1");
-        has_all.then_some(Wide(()))
+        Self::wide().or_else(Self::narrow)
+    }
+
+    /// With registers of 512 bits.
+    pub(crate) fn wide() -> Option<Self> {
+        let is_wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq");
+        Self::narrow().filter(|_| is_wide).map(|_| Folding(Width::Wide))
+    }
+
+    /// With registers of 128 bits.
+    pub(crate) fn narrow() -> Option<Self> {
+        let has_all = is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.1");
+        has_all.then_some(Folding(Width::Narrow))
     }
 
     /// The CRC of the bytes that `crc` covers, followed by at least one block.
     #[inline]
     pub(crate) fn update(self, crc: u32, body: &[[u8; BLOCK]]) -> u32 {
-        // SAFETY: a `Wide` exists only where the processor has the instructions.
-        unsafe { sum::<POLYNOMIAL>(_mm_cvtsi32_si128(!crc as i32), body) }
+        // SAFETY: a `Folding` exists only where the processor has the instructions.
+        unsafe { self.sum(_mm_cvtsi32_si128(!crc as i32), body) }
     }
 
     /// The CRC of the bytes that `crc` covers, followed by a header and at least one block.
     #[inline]
     pub(crate) fn update_with_head(self, crc: u32, head: &[u8; HEAD_LEN], body: &[[u8; BLOCK]]) -> u32 {
         // SAFETY: as in `update`.
-        unsafe { sum::<POLYNOMIAL>(moved_head::<POLYNOMIAL>(crc, head), body) }
+        unsafe { self.sum(moved_head::<POLYNOMIAL>(crc, head), body) }
+    }
+
+    /// # Safety
+    /// The processor has the instructions of this width.
+    #[inline]
+    unsafe fn sum(self, start: __m128i, body: &[[u8; BLOCK]]) -> u32 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.0 {
+                Width::Wide => wide::sum::<POLYNOMIAL>(start, body),
+                Width::Narrow => narrow::sum::<POLYNOMIAL>(start, body),
+            }
+        }
     }
 }
 
@@ -93,30 +123,9 @@ const fn quotient(polynomial: u32) -> i64 {
     quotient
 }
 
-/// `start` is added to the first 128 bits of the body.
-#[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
-fn sum<const POLYNOMIAL: u32>(start: __m128i, body: &[[u8; BLOCK]]) -> u32 {
-    let Some((first, others)) = body.split_first() else { unreachable!("the caller has a block") };
-    let [mut a, mut b, mut c, mut d] = load(first);
-    a = _mm512_xor_si512(a, _mm512_zextsi128_si512(start));
-    let all = broadcast(const { Step::by(POLYNOMIAL, 4 * REGISTER_BITS) });
-    for block in others {
-        prefetch(block);
-        let [e, f, g, h] = load(block);
-        a = fold(a, all, e);
-        b = fold(b, all, f);
-        c = fold(c, all, g);
-        d = fold(d, all, h);
-    }
-    let two = broadcast(const { Step::by(POLYNOMIAL, 2 * REGISTER_BITS) });
-    let (a, b) = (fold(a, two, c), fold(b, two, d));
-    let one = broadcast(const { Step::by(POLYNOMIAL, REGISTER_BITS) });
-    reduce::<POLYNOMIAL>(collect::<POLYNOMIAL>(fold(a, one, b)))
-}
-
 /// The sum of `crc` and the header, moved to the first 128 bits of the body.
 #[inline]
-#[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
+#[target_feature(enable = "pclmulqdq,sse4.1")]
 fn moved_head<const POLYNOMIAL: u32>(crc: u32, head: &[u8; HEAD_LEN]) -> __m128i {
     let ([first], rest) = head.as_chunks::<4>().0.split_at(1) else { unreachable!("twelve bytes") };
     let [second, third] = rest else { unreachable!("twelve bytes") };
@@ -129,42 +138,9 @@ fn moved_head<const POLYNOMIAL: u32>(crc: u32, head: &[u8; HEAD_LEN]) -> __m128i
     _mm_xor_si128(_mm_clmulepi64_si128(head, step, 0x00), _mm_clmulepi64_si128(head, step, 0x11))
 }
 
-/// Moves `value` and adds `there`.
-#[inline]
-#[target_feature(enable = "avx512f,vpclmulqdq")]
-fn fold(value: __m512i, step: __m512i, there: __m512i) -> __m512i {
-    const XOR_OF_THREE: i32 = 0x96;
-    let first = _mm512_clmulepi64_epi128(value, step, 0x00);
-    let second = _mm512_clmulepi64_epi128(value, step, 0x11);
-    _mm512_ternarylogic_epi64(first, second, there, XOR_OF_THREE)
-}
-
-/// The sum of the four polynomials of a register, each moved to the position of the last one.
-#[inline]
-#[target_feature(enable = "avx512f,vpclmulqdq")]
-fn collect<const POLYNOMIAL: u32>(value: __m512i) -> __m128i {
-    let [s, t, u, v] = const {
-        [
-            Step::by(POLYNOMIAL, 3 * LANE_BITS),
-            Step::by(POLYNOMIAL, 2 * LANE_BITS),
-            Step::by(POLYNOMIAL, LANE_BITS),
-            Step::NOWHERE,
-        ]
-    };
-    let steps = _mm512_set_epi64(v.second, v.first, u.second, u.first, t.second, t.first, s.second, s.first);
-    let first = _mm512_clmulepi64_epi128(value, steps, 0x00);
-    let second = _mm512_clmulepi64_epi128(value, steps, 0x11);
-    let moved = _mm512_xor_si512(first, second);
-    let three = _mm_xor_si128(
-        _mm_xor_si128(_mm512_castsi512_si128(moved), _mm512_extracti32x4_epi32(moved, 1)),
-        _mm512_extracti32x4_epi32(moved, 2),
-    );
-    _mm_xor_si128(three, _mm512_extracti32x4_epi32(value, 3))
-}
-
 /// The CRC of a message with these last 128 bits.
 #[inline]
-#[target_feature(enable = "avx512f,pclmulqdq,sse4.1")]
+#[target_feature(enable = "pclmulqdq,sse4.1")]
 fn reduce<const POLYNOMIAL: u32>(value: __m128i) -> u32 {
     let low_word = _mm_cvtsi32_si128(-1);
     // 128 bits to 96, to 64.
@@ -181,30 +157,22 @@ fn reduce<const POLYNOMIAL: u32>(value: __m128i) -> u32 {
     !(_mm_extract_epi32(_mm_xor_si128(value, product), 1) as u32)
 }
 
+/// The factors of a step, in a register.
 #[inline]
-#[target_feature(enable = "avx512f")]
-fn broadcast(step: Step) -> __m512i {
-    _mm512_broadcast_i32x4(_mm_set_epi64x(step.second, step.first))
+#[target_feature(enable = "sse4.1")]
+fn factors(step: Step) -> __m128i {
+    _mm_set_epi64x(step.second, step.first)
 }
 
 /// Prefetches the bytes of later rounds. The processor's own prefetching starts anew in each page, and the next packet of a GRO batch, or
 /// its payload, begins behind this one, in another page.
 #[inline]
-#[target_feature(enable = "avx512f")]
-fn prefetch(block: &[u8; BLOCK]) {
-    for line in (0..BLOCK).step_by(64) {
+#[target_feature(enable = "sse4.1")]
+fn prefetch(bytes: &[u8]) {
+    for line in (0..bytes.len()).step_by(64) {
         // The address may lie behind the packet: a prefetch reads nothing.
-        _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(PREFETCH_DISTANCE + line).cast());
+        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(PREFETCH_DISTANCE + line).cast());
     }
-}
-
-/// The four registers of a block.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn load(block: &[u8; BLOCK]) -> [__m512i; 4] {
-    let ([a, b, c, d], _) = block.as_chunks::<64>() else { unreachable!("a block is four registers") };
-    // SAFETY: each is 64 readable bytes, and this instruction requires no alignment.
-    [a, b, c, d].map(|bytes| unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) })
 }
 
 #[cfg(test)]

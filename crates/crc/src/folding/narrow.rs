@@ -1,0 +1,53 @@
+//! Registers of 128 bits, which hold one polynomial each: eight of them, two times 128 bytes per round. A multiplication takes up to seven
+//! cycles and can start every cycle, so fewer registers would wait for each other.
+
+use super::{BLOCK, LANE_BITS, Step, factors, prefetch, reduce};
+use core::arch::x86_64::{__m128i, _mm_clmulepi64_si128, _mm_loadu_si128, _mm_xor_si128};
+
+/// Registers.
+const LANES: usize = 8;
+/// Bytes of all registers.
+const ROW: usize = LANES * 16;
+
+/// `start` is added to the first 128 bits of the body.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub(super) fn sum<const POLYNOMIAL: u32>(start: __m128i, body: &[[u8; BLOCK]]) -> u32 {
+    let (rows, _) = body.as_flattened().as_chunks::<ROW>();
+    let Some((first, others)) = rows.split_first() else { unreachable!("the caller has a block") };
+    let mut lanes = load(first);
+    lanes[0] = _mm_xor_si128(lanes[0], start);
+    let all = factors(const { Step::by(POLYNOMIAL, LANES as u32 * LANE_BITS) });
+    for row in others {
+        prefetch(row);
+        let there = load(row);
+        for (lane, there) in lanes.iter_mut().zip(there) {
+            *lane = fold(*lane, all, there);
+        }
+    }
+    let [a, b, c, d, e, f, g, h] = lanes;
+    let four = factors(const { Step::by(POLYNOMIAL, 4 * LANE_BITS) });
+    let (a, b, c, d) = (fold(a, four, e), fold(b, four, f), fold(c, four, g), fold(d, four, h));
+    let two = factors(const { Step::by(POLYNOMIAL, 2 * LANE_BITS) });
+    let (a, b) = (fold(a, two, c), fold(b, two, d));
+    let one = factors(const { Step::by(POLYNOMIAL, LANE_BITS) });
+    reduce::<POLYNOMIAL>(fold(a, one, b))
+}
+
+/// Moves `value` and adds `there`.
+#[inline]
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+fn fold(value: __m128i, step: __m128i, there: __m128i) -> __m128i {
+    let first = _mm_clmulepi64_si128(value, step, 0x00);
+    let second = _mm_clmulepi64_si128(value, step, 0x11);
+    _mm_xor_si128(_mm_xor_si128(first, second), there)
+}
+
+/// The registers of a row.
+#[inline]
+#[target_feature(enable = "sse4.1")]
+fn load(row: &[u8; ROW]) -> [__m128i; LANES] {
+    std::array::from_fn(|lane| {
+        // SAFETY: 16 readable bytes, and this instruction requires no alignment.
+        unsafe { _mm_loadu_si128(row.as_ptr().add(16 * lane).cast()) }
+    })
+}
