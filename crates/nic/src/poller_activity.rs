@@ -16,6 +16,11 @@ use std::time::Duration;
 /// Most progress contexts of one NIC: each takes one of the 254 slots of its user.
 pub(crate) const MAX_CONTEXTS: usize = 16;
 
+/// In place of the number of polls: the background thread sleeps for packets.
+const FOR_PACKETS: u64 = u64::MAX;
+/// In place of the number of polls: the thread that the background thread left the work to was sending or polling.
+const IN_CALL: u64 = u64::MAX - 1;
+
 /// How many CQs of each progress context are armed, or interrupt-driven.
 #[derive(Default)]
 pub(crate) struct ArmedCqs([ArmedInContext; MAX_CONTEXTS]);
@@ -48,11 +53,22 @@ impl ArmedCqs {
     }
 }
 
+/// An application thread sends or polls until this is dropped.
+pub(crate) struct Inside<'a>(&'a AtomicBool);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct PollerActivity {
     polls: AtomicU64,
     /// The value of `polls` when a poller last drove.
     driven_at: AtomicU64,
+    /// An application thread sends or polls at this moment.
+    is_inside: AtomicBool,
     armed: Arc<ArmedCqs>,
     /// The number of its progress context.
     context: usize,
@@ -61,6 +77,8 @@ pub(crate) struct PollerActivity {
     /// The background thread sleeps and will not wake by itself before `sleeps_until`.
     asleep: AtomicBool,
     sleeps_until: AtomicU64,
+    /// The value of `polls` when the background thread left the work to a poller, [`FOR_PACKETS`] or [`IN_CALL`].
+    left_at: AtomicU64,
     bell: EventFd,
     /// The set in which the background thread sleeps for packets, once an application thread sleeps in front of it.
     back: OnceLock<WaitSet>,
@@ -71,11 +89,13 @@ impl PollerActivity {
         Ok(PollerActivity {
             polls: AtomicU64::new(0),
             driven_at: AtomicU64::new(0),
+            is_inside: AtomicBool::new(false),
             armed,
             context,
             in_front: AtomicUsize::new(0),
             asleep: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(u64::MAX),
+            left_at: AtomicU64::new(FOR_PACKETS),
             bell: EventFd::new()?,
             back: OnceLock::new(),
         })
@@ -98,6 +118,18 @@ impl PollerActivity {
         self.polls.load(Ordering::Relaxed).wrapping_sub(self.driven_at.load(Ordering::Relaxed))
     }
 
+    /// An application thread begins to send or to poll. It will poll soon, however long this takes.
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        // Several threads may overlap: then the first that leaves ends the mark of all. They poll soon, too.
+        self.is_inside.store(true, Ordering::Relaxed);
+        Inside(&self.is_inside)
+    }
+
+    /// Whether an application thread sends or polls at this moment.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.is_inside.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
@@ -114,11 +146,22 @@ impl PollerActivity {
         }
     }
 
-    /// Wakes the background thread if it would oversleep `deadline_ns`.
+    /// Wakes the background thread if it would oversleep `deadline_ns`. If it has left the work to a thread that has polled since, it would
+    /// only leave it again.
     pub(crate) fn wake_before(&self, deadline_ns: u64) {
         if deadline_ns < self.sleeps_until.load(Ordering::SeqCst) {
-            self.wake();
+            let left_at = self.left_at.load(Ordering::Relaxed);
+            if left_at == FOR_PACKETS || left_at == self.polls() {
+                self.wake();
+            }
         }
+    }
+
+    /// The background thread leaves the work to a poller and is about to sleep. It will check at `until_ns` whether there were polls since.
+    pub(crate) fn leaves_work(&self, until_ns: u64) {
+        let left_at = if self.is_inside() { IN_CALL } else { self.polls() };
+        self.left_at.store(left_at, Ordering::Relaxed);
+        self.going_to_sleep(until_ns);
     }
 
     /// The background thread is about to sleep. It must check for work once more after this call.
@@ -130,6 +173,7 @@ impl PollerActivity {
     /// The background thread is awake. `rung`: its eventfd was readable.
     pub(crate) fn woke_up(&self, rung: bool) {
         self.asleep.store(false, Ordering::SeqCst);
+        self.left_at.store(FOR_PACKETS, Ordering::Relaxed);
         // Consume every wake-up, also a late one for an earlier sleep.
         while rung && self.bell.try_take() {}
         self.sleeps_until.store(0, Ordering::SeqCst);
@@ -170,5 +214,47 @@ impl PollerActivity {
     /// A descriptor that is readable while there are packets and no thread sleeps in front. `None` if no thread ever did.
     pub(crate) fn back_fd(&self) -> Option<RawFd> {
         self.back.get().map(WaitSet::as_raw_fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether work with this deadline wakes the background thread, which sleeps until time 10.
+    fn wakes(activity: &PollerActivity, deadline_ns: u64) -> bool {
+        activity.wake_before(deadline_ns);
+        let is_rung = activity.bell.try_take();
+        activity.woke_up(false);
+        is_rung
+    }
+
+    #[test]
+    fn a_poller_does_not_wake_the_thread_that_left_the_work_to_it() {
+        let activity = PollerActivity::new(Arc::default(), 0).unwrap();
+        activity.going_to_sleep(10);
+        assert!(!wakes(&activity, 11), "it wakes in time");
+        activity.going_to_sleep(10);
+        assert!(wakes(&activity, 9), "it sleeps for packets");
+        activity.leaves_work(10);
+        assert!(wakes(&activity, 9), "nobody has polled since");
+        activity.leaves_work(10);
+        activity.polled();
+        assert!(!wakes(&activity, 9), "a thread polls");
+        activity.leaves_work(10);
+        assert!(wakes(&activity, 0), "the number of polls is compared anew");
+    }
+
+    #[test]
+    fn a_thread_that_is_sending_is_expected_to_poll() {
+        let activity = PollerActivity::new(Arc::default(), 0).unwrap();
+        let inside = activity.enter();
+        assert!(activity.is_inside());
+        activity.leaves_work(10);
+        assert!(!wakes(&activity, 9));
+        drop(inside);
+        assert!(!activity.is_inside());
+        activity.leaves_work(10);
+        assert!(wakes(&activity, 9));
     }
 }

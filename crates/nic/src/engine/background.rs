@@ -47,6 +47,9 @@ const GAP_GAIN: u32 = 2;
 const ANSWER_NS: u64 = 10_000;
 /// How many arrivals are acknowledged immediately after a missing answer: at first, and at most, if answers are missing repeatedly.
 const UNANSWERED: std::ops::RangeInclusive<u32> = 4..=256;
+/// How many checks in a row may find the same call of an application thread, which sends or polls. After that, something else runs on its
+/// processor.
+const MAX_INSIDE: u32 = 2;
 /// How many checks keep the shortest interval after a program was found to watch its memory: it may stop polling at any time.
 const SHORT_STAND_OFFS: u32 = 1024;
 /// The longest sleep. It limits the delay that a lost wake-up causes.
@@ -129,6 +132,10 @@ struct Sleeper {
     links: Vec<libc::pollfd>,
     is_behind: bool,
     seen_polls: u64,
+    /// Checks since `seen_polls` changed that found an application thread sending or polling.
+    inside: u32,
+    /// An application thread ended the last sleep: it leaves work behind.
+    is_rung: bool,
     stand_off_ms: i32,
     /// Evidence that pollers leave gaps. At 0 the thread does not wake for packets while an application thread polls.
     gap_credit: u32,
@@ -161,6 +168,8 @@ impl Sleeper {
             chores,
             engine,
             seen_polls: 0,
+            inside: 0,
+            is_rung: false,
             stand_off_ms: *STAND_OFF_MS.start(),
             gap_credit: 0,
             unanswered: 0,
@@ -178,9 +187,7 @@ impl Sleeper {
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
             self.let_others_in_front();
-            let polls = self.engine.activity.polls();
-            if polls != self.seen_polls && !self.engine.activity.any_armed() {
-                self.seen_polls = polls;
+            if self.does_anybody_poll() {
                 match self.gap_credit {
                     0 => self.stand_off(),
                     _ => self.watch_gaps(),
@@ -190,6 +197,21 @@ impl Sleeper {
                 self.take_over(stop);
             }
         }
+    }
+
+    /// Whether an application thread has polled since the last check and is not about to sleep. A call that sends for long, or whose thread does
+    /// not run, counts for [`MAX_INSIDE`] checks: that thread handles the packets when it polls, and it watches no memory.
+    fn does_anybody_poll(&mut self) -> bool {
+        if self.engine.activity.any_armed() {
+            return false;
+        }
+        let polls = self.engine.activity.polls();
+        if std::mem::replace(&mut self.seen_polls, polls) != polls {
+            self.inside = 0;
+            return true;
+        }
+        self.inside += 1;
+        self.inside <= MAX_INSIDE && !self.is_rung && self.engine.activity.is_inside()
     }
 
     /// Lets threads of the application that sleep for packets be woken first.
@@ -204,7 +226,7 @@ impl Sleeper {
     /// An application thread polls: checks again later, whatever arrives.
     fn stand_off(&mut self) {
         let until = now() + u64::from(self.stand_off_ms.unsigned_abs()) * 1_000_000;
-        self.engine.activity.going_to_sleep(until.0);
+        self.engine.activity.leaves_work(until.0);
         self.sleep_on(1 + self.chores.len(), self.stand_off_ms as u64 * NS_PER_MS);
         self.woke_up();
         self.attend_chores();
@@ -222,8 +244,9 @@ impl Sleeper {
         while self.crowded == 0 && now().since_ns(start) < *LINGER_NS.end() {
             self.yield_processor();
             let seen = std::mem::replace(&mut polls, self.engine.activity.polls());
-            // While the application thread polls, it handles the packets and needs the progress lock.
-            let found = if polls == seen { self.drive_for_watcher() } else { Found::Nothing };
+            // While the application thread sends or polls, it handles the packets and needs the progress lock.
+            let is_gap = polls == seen && !self.engine.activity.is_inside();
+            let found = if is_gap { self.drive_for_watcher() } else { Found::Nothing };
             if found != Found::Nothing {
                 self.rate(found);
                 return self.attend_overdue_chores();
@@ -235,7 +258,8 @@ impl Sleeper {
         self.sleep_on(self.fds.len(), *STAND_OFF_MS.start() as u64 * NS_PER_MS);
         self.woke_up();
         self.attend_chores();
-        let found = self.drive_for_watcher();
+        let is_gap = !self.engine.activity.is_inside();
+        let found = if is_gap { self.drive_for_watcher() } else { Found::Nothing };
         self.rate(found);
     }
 
@@ -310,7 +334,8 @@ impl Sleeper {
             if self.engine.polling.any_ready() {
                 self.engine.polling.stop_coalescing();
             }
-            if self.drive_for_watcher() == Found::Packets {
+            let is_gap = !self.engine.activity.is_inside();
+            if self.drive_for_watcher() == Found::Packets && is_gap {
                 self.gap_credit = GAP_CREDIT;
                 self.short_stand_offs = SHORT_STAND_OFFS;
             }
@@ -377,8 +402,8 @@ impl Sleeper {
     }
 
     fn woke_up(&mut self) {
-        let is_rung = std::mem::take(&mut self.fds[0].revents) != 0;
-        self.engine.activity.woke_up(is_rung);
+        self.is_rung = std::mem::take(&mut self.fds[0].revents) != 0;
+        self.engine.activity.woke_up(self.is_rung);
     }
 
     /// Sleeps on the first `count` descriptors. The time is exact to some tens of microseconds: a paced packet may wait for it.

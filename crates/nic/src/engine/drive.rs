@@ -97,6 +97,7 @@ impl Engine {
     /// Polls on an application thread. `found`: the thread has just taken a completion, so it may be about to post the answer.
     pub(crate) fn drive_for_poller(&self, found: bool) {
         self.activity.drives();
+        let _inside = self.activity.enter();
         let polling = &self.polling;
         let Some(mut progress) = polling.lock.try_lock() else {
             let contentions = polling.contentions.load(Ordering::Relaxed).wrapping_add(1);
@@ -527,7 +528,7 @@ impl Engine {
         }
         self.publish_qp(qp, machine);
         if has_more && self.polling.push_ready(qp) {
-            self.activity.wake();
+            self.activity.wake_before(0);
         }
         self.arm(qp, machine);
     }
