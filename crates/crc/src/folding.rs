@@ -61,8 +61,28 @@ impl<const POLYNOMIAL: u32> Folding<POLYNOMIAL> {
     /// The CRC of the bytes that `crc` covers, followed by a header and at least one block.
     #[inline]
     pub(crate) fn update_with_head(self, crc: u32, head: &[u8; HEAD_LEN], body: &[[u8; BLOCK]]) -> u32 {
+        let [first, second, third] = words(head);
+        // Four leading zeros make it sixteen bytes; they change nothing.
+        self.update_behind([0, first ^ !crc, second, third], body)
+    }
+
+    /// The same for a header with four more bytes.
+    #[inline]
+    pub(crate) fn update_with_long_head(
+        self,
+        crc: u32,
+        head: &[u8; HEAD_LEN],
+        more: &[u8; 4],
+        body: &[[u8; BLOCK]],
+    ) -> u32 {
+        let [first, second, third] = words(head);
+        self.update_behind([first ^ !crc, second, third, u32::from_le_bytes(*more)], body)
+    }
+
+    #[inline]
+    fn update_behind(self, head: [u32; 4], body: &[[u8; BLOCK]]) -> u32 {
         // SAFETY: as in `update`.
-        unsafe { self.sum(moved_head::<POLYNOMIAL>(crc, head), body) }
+        unsafe { self.sum(moved_head::<POLYNOMIAL>(head), body) }
     }
 
     /// # Safety
@@ -123,18 +143,18 @@ const fn quotient(polynomial: u32) -> i64 {
     quotient
 }
 
-/// The sum of `crc` and the header, moved to the first 128 bits of the body.
+fn words(head: &[u8; HEAD_LEN]) -> [u32; 3] {
+    let (words, _) = head.as_chunks();
+    [0, 1, 2].map(|n| u32::from_le_bytes(words[n]))
+}
+
+/// A header to which the CRC so far was added, moved to the first 128 bits of the body.
 #[inline]
 #[target_feature(enable = "pclmulqdq,sse4.1")]
-fn moved_head<const POLYNOMIAL: u32>(crc: u32, head: &[u8; HEAD_LEN]) -> __m128i {
-    let ([first], rest) = head.as_chunks::<4>().0.split_at(1) else { unreachable!("twelve bytes") };
-    let [second, third] = rest else { unreachable!("twelve bytes") };
-    let word = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
-    // Four leading zeros make it sixteen bytes; they change nothing.
-    let low = (word(first) ^ u64::from(!crc)) << 32;
-    let high = word(second) | word(third) << 32;
-    let step = const { Step::by(POLYNOMIAL, LANE_BITS) };
-    let (head, step) = (_mm_set_epi64x(high as i64, low as i64), _mm_set_epi64x(step.second, step.first));
+fn moved_head<const POLYNOMIAL: u32>(head: [u32; 4]) -> __m128i {
+    let half = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32) as i64;
+    let head = _mm_set_epi64x(half(head[2], head[3]), half(head[0], head[1]));
+    let step = factors(const { Step::by(POLYNOMIAL, LANE_BITS) });
     _mm_xor_si128(_mm_clmulepi64_si128(head, step, 0x00), _mm_clmulepi64_si128(head, step, 0x11))
 }
 

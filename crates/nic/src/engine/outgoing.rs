@@ -2,7 +2,7 @@
 
 use super::{Engine, QpCore};
 use crate::link::TxBatch;
-use crate::memory::{External, Peer, Pins, answers_of};
+use crate::memory::{External, ForRead, Peer, Pins, answers_of};
 use ferroce_proto::qp::{Segment, Transmission, TxPayload, WriteHeaders};
 use ferroce_proto::verbs::{MemoryFault, Route};
 use ferroce_proto::wire::{Bth, pad_of};
@@ -163,9 +163,13 @@ impl<'a> Outgoing<'a> {
         while done < count {
             let (headers, payload) = run.packet(done);
             let rest = Segment { headers: &headers, payload, count: count - done, ..run };
-            let outcome = match self.push_external_run(route, &rest, qp) {
-                0 => self.push_one(route, &rest, qp),
-                added => Ok(added),
+            let outcome = match payload {
+                TxPayload::Remote { .. } => self.push_responses(route, &rest, qp),
+                _ => Ok(self.push_external_run(route, &rest, qp)),
+            };
+            let outcome = match outcome {
+                Ok(0) => self.push_one(route, &rest, qp),
+                outcome => outcome,
             };
             match outcome {
                 Ok(added) => done += added,
@@ -194,6 +198,35 @@ impl<'a> Outgoing<'a> {
         // SAFETY: as in `push_one`.
         unsafe { self.tx.push_gso_run(route, bth, external, len) };
         count as u32
+    }
+
+    /// Adds as many packets of a READ response as fit; 0 if the first does not.
+    fn push_responses(
+        &mut self,
+        route: &Route,
+        segment: &Segment<'_>,
+        qp: &QpCore,
+    ) -> Result<u32, MemoryFault> {
+        let len = segment.payload.len();
+        let whole = segment.headers.encoded_len() + len;
+        if pad_of(len) != 0 {
+            return Ok(0);
+        }
+        if self.tx.would_cut(route, whole) {
+            self.flush();
+        }
+        let count = (segment.count as usize).min(self.tx.room_in_runs(route, whole));
+        if count == 0 {
+            return Ok(0);
+        }
+        let bytes = for_read(segment.payload, count * len, self.engine, qp)?;
+        // A fault in a later packet is found again when that packet is pushed.
+        let mut outcome = Ok(());
+        let added = self.tx.push_copied_run(route, segment.headers, len, count, |n, out| {
+            outcome = bytes.copy(n * len, out);
+            outcome.is_ok()
+        });
+        if added == 0 { outcome.map(|()| 0) } else { Ok(added as u32) }
     }
 
     /// Whether packets may point to their payload. Only acknowledged requests may: others complete before the batch is sent, and then the
@@ -239,13 +272,23 @@ fn fill(out: &mut [u8], payload: TxPayload<'_>, engine: &Engine, qp: &QpCore) ->
         TxPayload::Local { pd, sges, offset, .. } => {
             engine.device.regions.gather(pd, sges, offset, out, qp.address())
         }
-        TxPayload::Remote { pd, rkey, addr, rest, is_first, is_repeated, .. } => {
-            // Read-ahead of responses is separate from that of requests.
-            let ahead = (answers_of(qp.address()), rest, is_first);
-            let peer = Peer { pd, qp: qp.qpn };
-            engine.device.regions.read_remote(peer, rkey, addr, out, ahead, is_repeated)
-        }
+        TxPayload::Remote { .. } => for_read(payload, out.len(), engine, qp)?.copy(0, out),
     }
+}
+
+/// `len` bytes from the start of the payload of a READ response on.
+fn for_read<'a>(
+    payload: TxPayload<'_>,
+    len: usize,
+    engine: &'a Engine,
+    qp: &QpCore,
+) -> Result<ForRead<'a>, MemoryFault> {
+    let TxPayload::Remote { pd, rkey, addr, rest, is_first, is_repeated, .. } = payload else {
+        unreachable!("only a READ response has such a payload")
+    };
+    // Read-ahead of responses is separate from that of requests.
+    let ahead = (answers_of(qp.address()), rest, is_first);
+    engine.device.regions.for_read(Peer { pd, qp: qp.qpn }, rkey, (addr, len), ahead, is_repeated)
 }
 
 impl Drop for Outgoing<'_> {

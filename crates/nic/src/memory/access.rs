@@ -3,7 +3,7 @@
 use super::copy;
 use super::gpu::{MessagePart, ReadAhead};
 use super::on_demand::{self, Prefetch};
-use super::region::{Backing, Kind, Peer, Region, WindowType};
+use super::region::{Backing, Kind, Peer, Region, Span, WindowType};
 use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use ferroce_proto::{PdId, RKey};
@@ -12,6 +12,24 @@ use std::sync::atomic::{Ordering, fence};
 /// The region of a slot that the table found occupied.
 pub(super) fn region<'a>(held: &'a Held<'_>) -> &'a Region {
     held.as_ref().expect("the table hands out occupied slots only")
+}
+
+/// Bytes that the peer READs. Holds their region.
+pub(crate) struct ForRead<'a> {
+    held: Held<'a>,
+    span: Span,
+    reader: usize,
+    rest: u32,
+    is_first: bool,
+}
+
+impl ForRead<'_> {
+    /// Copies bytes from `offset` on.
+    pub(crate) fn copy(&self, offset: usize, out: &mut [u8]) -> Result<(), MemoryFault> {
+        let part = self.span.part(offset, out.len());
+        let (rest, is_first) = (u64::from(self.rest) - offset as u64, self.is_first && offset == 0);
+        copy::read(part, out, || region(&self.held).ahead(part, self.reader, rest, is_first))
+    }
 }
 
 impl RegionTable {
@@ -87,23 +105,21 @@ impl RegionTable {
         region(&held).remote(peer, addr, len, need).map(|_| ())
     }
 
-    /// The peer's READ, of which `rest` bytes are left. `reader` answers it. If the response `is_repeated`, the peer may already have
-    /// the data, and the program may have unmapped the memory, as UCX does before it deregisters. The kernel then copies, because its
-    /// copy returns an error where a plain one would raise SIGSEGV.
-    pub(crate) fn read_remote(
+    /// `len` bytes that the peer READs; `rest` bytes of its message are left, these included. `reader` answers it. If the response
+    /// `is_repeated`, the peer may already have the data, and the program may have unmapped the memory, as UCX does before it deregisters. The
+    /// kernel then copies, because its copy returns an error where a plain one would raise SIGSEGV.
+    pub(crate) fn for_read(
         &self,
         peer: Peer,
         rkey: RKey,
-        addr: u64,
-        out: &mut [u8],
+        (addr, len): (u64, usize),
         (reader, rest, is_first): (usize, u32, bool),
         is_repeated: bool,
-    ) -> Result<(), MemoryFault> {
+    ) -> Result<ForRead<'_>, MemoryFault> {
         let held = self.by_rkey(rkey)?;
-        let region = region(&held);
-        let span = region.remote(peer, addr, out.len() as u64, Access::REMOTE_READ)?;
+        let span = region(&held).remote(peer, addr, len as u64, Access::REMOTE_READ)?;
         let span = if is_repeated { span.checked_by_kernel() } else { span };
-        copy::read(span, out, || region.ahead(span, reader, rest.into(), is_first))
+        Ok(ForRead { held, span, reader, rest, is_first })
     }
 
     /// The peer's atomic.

@@ -113,6 +113,14 @@ impl Span {
     pub(crate) fn len(self) -> usize {
         self.len
     }
+    /// Some of the bytes.
+    ///
+    /// # Panics
+    /// If they do not all belong to the span.
+    pub(super) fn part(self, offset: usize, len: usize) -> Span {
+        assert!(len <= self.len && offset <= self.len - len, "{len} bytes from {offset} on, of {}", self.len);
+        Span { start: self.start + offset, len, ..self }
+    }
     /// A span of the same length and backing at another address.
     pub(crate) fn moved_to(self, start: usize) -> Span {
         Span { start, ..self }

@@ -11,9 +11,9 @@ use crate::wire::{AckOnly, Bth, Headers, Operation, Reth, SendOnly};
 pub struct Segment<'a, W: WriteHeaders = Headers> {
     /// The headers of the first packet.
     pub headers: &'a W,
-    /// The payload of the first packet. The next ones follow it in the same SGEs.
+    /// The payload of the first packet. Those of the next ones follow it in the same SGEs, or in the same region.
     pub payload: TxPayload<'a>,
-    /// Number of packets. More than one only if the payload is [`TxPayload::Local`] and the headers are [`Headers`].
+    /// Number of packets. More than one only if the payload is in memory and the headers are [`Headers`].
     pub count: u32,
     /// Whether the packets are retransmissions.
     pub transmission: Transmission,
@@ -47,6 +47,10 @@ impl Segment<'_> {
         let payload = match self.payload {
             TxPayload::Local { pd, sges, offset, len } => {
                 TxPayload::Local { pd, sges, offset: offset + u64::from(n) * u64::from(len), len }
+            }
+            TxPayload::Remote { pd, rkey, addr, len, rest, is_first, is_repeated } => {
+                let (addr, rest) = (addr.wrapping_add(u64::from(n) * u64::from(len)), rest - n * len);
+                TxPayload::Remote { pd, rkey, addr, len, rest, is_first: is_first && n == 0, is_repeated }
             }
             other => other,
         };

@@ -105,7 +105,7 @@ impl FlowIcrc {
     /// # Panics
     /// When `transport` is shorter than a BTH.
     #[inline(always)] // for each packet
-    fn icrc(&self, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
+    pub fn icrc(&self, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
         let (bth, body) = transport.split_first_chunk().expect("an ICRC begins with a whole BTH");
         if body.len() >= LONG {
             return self.icrc_long(ident, bth, body);

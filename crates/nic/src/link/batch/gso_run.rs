@@ -7,15 +7,31 @@ use super::icrc::{IcrcInputs, SocketChoice, longest_run};
 use super::tx::{Payload, TxPacket};
 use crate::memory::External;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{Bth, BthRun, FlowAddrs, FlowIcrc, ICRC_LEN};
+use ferroce_proto::wire::{Bth, BthRun, FlowAddrs, FlowIcrc, Headers, ICRC_LEN};
 use std::cmp::Ordering;
 
 /// The common values of the packets of a run.
 struct Common {
     choice: SocketChoice,
     sums: FlowIcrc,
+    index: RunIndex,
+}
+
+/// The position in its GSO run of each packet behind a final one.
+struct RunIndex {
+    last: u16,
+    /// The next packet may continue the run.
+    is_open: bool,
     /// Most packets of one GSO run.
     most: u16,
+}
+
+impl RunIndex {
+    fn next(&mut self) -> u16 {
+        self.last = if self.is_open && self.last + 1 < self.most { self.last + 1 } else { 0 };
+        self.is_open = true;
+        self.last
+    }
 }
 
 /// Shorter packets never wait for the next batch: their runs are so long that cutting a few packets off costs little.
@@ -77,18 +93,65 @@ impl TxBatch {
             self.finalise_last();
             if let Some(common) = self.common() {
                 // SAFETY: as above.
-                return unsafe { self.push_like_last(&common, &mut numbered, parts) };
+                return unsafe { self.push_like_last(common, &mut numbered, parts) };
             }
         }
+    }
+
+    /// Adds `count` packets with these headers, consecutive PSNs, and payloads of `len` bytes each, which `fill` writes, given the number of
+    /// the packet. Stops when `fill` returns `false`. Returns how many were added. The caller has checked that they fit.
+    pub(crate) fn push_copied_run(
+        &mut self,
+        route: &Route,
+        headers: &Headers,
+        len: usize,
+        count: usize,
+        mut fill: impl FnMut(usize, &mut [u8]) -> bool,
+    ) -> usize {
+        let mut numbered = BthRun::new(&headers.bth);
+        let mut head = [0; Headers::MAX_LEN];
+        let head_len = headers.write(&mut head);
+        let mut common: Option<Common> = None;
+        for n in 0..count {
+            head[..Bth::LEN].copy_from_slice(&numbered.next_bytes());
+            let packet = self.reserve(route, head_len + len);
+            packet[..head_len].copy_from_slice(&head[..head_len]);
+            if !fill(n, &mut packet[head_len..]) {
+                self.cancel_last();
+                return n;
+            }
+            match &mut common {
+                None => {
+                    self.finalise_last();
+                    common = self.common();
+                }
+                Some(common) => self.finalise_like(common),
+            }
+        }
+        count
+    }
+
+    /// Finalises the last packet, which lies in the arena and is like the one before.
+    fn finalise_like(&mut self, common: &mut Common) {
+        let Some(packet) = self.packets.last_mut() else { return };
+        let run_index = common.index.next();
+        packet.icrc_inputs = Some(IcrcInputs { choice: Some(common.choice), run_index });
+        let bytes = &mut self.arena[packet.arena_range()];
+        let (body, tail) = bytes.split_last_chunk_mut().expect("every packet has room for its ICRC");
+        *tail = common.sums.icrc(run_index, body);
     }
 
     /// The values of the last packet that the packets behind it in its run share; `None` if its TX socket is not known.
     fn common(&mut self) -> Option<Common> {
         let packet = self.packets.last()?;
         let choice = packet.icrc_inputs?.choice?;
+        let last = packet.icrc_inputs?.run_index;
         let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, choice.sport);
         let most = if choice.may_segment { longest_run(packet.wire_len()) as u16 } else { 1 };
-        Some(Common { choice, sums: self.prefixes.of_flow(&flow, packet.transport_len()).clone(), most })
+        // It may be the shorter last packet of an earlier run, which it ended.
+        let first = &self.packets[self.packets.len() - 1 - usize::from(last)];
+        let index = RunIndex { last, is_open: first.wire_len() == packet.wire_len(), most };
+        Some(Common { choice, sums: self.prefixes.of_flow(&flow, packet.transport_len()).clone(), index })
     }
 
     /// Adds the rest of a run, with these payloads, behind its first packet, which is final.
@@ -97,7 +160,7 @@ impl TxBatch {
     /// As [`Self::push_gso_run`].
     unsafe fn push_like_last(
         &mut self,
-        common: &Common,
+        mut common: Common,
         numbered: &mut BthRun,
         payloads: impl ExactSizeIterator<Item = External>,
     ) {
@@ -107,14 +170,9 @@ impl TxBatch {
             self.room_for(last.transport_len()) >= count,
             "no room for {count} packets: ask room_for first"
         );
-        let mut run_index = last.icrc_inputs.map_or(0, |inputs| inputs.run_index);
-        // It may be the shorter last packet of an earlier run, which it ended.
-        let mut is_open =
-            self.packets[self.packets.len() - 1 - usize::from(run_index)].wire_len() == last.wire_len();
         let (headers, _) = self.arena[start..start + count * OWN_LEN].as_chunks_mut::<OWN_LEN>();
         for (n, (own, external)) in headers.iter_mut().zip(payloads).enumerate() {
-            run_index = if is_open && run_index + 1 < common.most { run_index + 1 } else { 0 };
-            is_open = true;
+            let run_index = common.index.next();
             let bth = numbered.next_bytes();
             // SAFETY: the caller holds the region.
             let icrc = unsafe { external.summed(|bytes| common.sums.icrc_long(run_index, &bth, bytes)) };
@@ -139,7 +197,7 @@ mod tests {
     use super::*;
     use crate::memory::{Pins, Region, RegionTable};
     use ferroce_proto::verbs::{Access, Sge};
-    use ferroce_proto::wire::{Opcode, Operation, Service};
+    use ferroce_proto::wire::{Aeth, Opcode, Operation, Service, Syndrome};
     use ferroce_proto::{Gid, LKey, PdId, Psn, Qpn, RKey};
     use std::sync::Arc;
 
@@ -257,6 +315,53 @@ mod tests {
             });
             assert!(run == single, "{may_segment} {first_len} {is_known}");
             assert_eq!(run.iter().any(|(_, run_index)| *run_index > 0), may_segment);
+        }
+    }
+
+    #[test]
+    fn a_run_of_copies_equals_its_packets_one_by_one() {
+        const COUNT: usize = 80;
+        let gid = Gid::from_ip([127, 0, 0, 1].into());
+        let route = Route { sgid: gid, dgid: gid, ..Route::default() };
+        let opcode = Opcode::new(Service::Rc, Operation::ReadResponseMiddle);
+        let bth = Bth { extended: true, ..Bth::new(opcode, Qpn::new(7), Psn::new(0xff_fff0)) };
+        let aeth = Some(Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 9 });
+        let headers = Headers { aeth, ..Headers::new(bth) };
+        let head_len = headers.encoded_len();
+        let payload =
+            |n: usize, out: &mut [u8]| out.iter_mut().enumerate().for_each(|(k, b)| *b = (n * 7 + k) as u8);
+        for (may_segment, before, is_known) in [
+            (true, None, true),
+            (true, Some(head_len + LEN), true),
+            (true, Some(12), true),
+            (false, Some(head_len + LEN), true),
+            (true, Some(head_len + LEN), false),
+        ] {
+            let chooser: Arc<dyn SocketChooser> = Arc::new(Fixed { may_segment });
+            let [run, single] = [true, false].map(|as_run| {
+                let mut batch = TxBatch::new();
+                if is_known {
+                    batch.finalise_all(&chooser);
+                }
+                before.iter().for_each(|len| batch.reserve(&route, *len).fill(5));
+                if as_run {
+                    let added = batch.push_copied_run(&route, &headers, LEN, COUNT + 1, |n, out| {
+                        payload(n, out);
+                        n < COUNT
+                    });
+                    assert_eq!(added, COUNT, "the last one cannot be read");
+                } else {
+                    for n in 0..COUNT {
+                        let headers = Headers { bth: Bth { psn: bth.psn.plus(n as u32), ..bth }, ..headers };
+                        let packet = batch.reserve(&route, head_len + LEN);
+                        headers.write(packet);
+                        payload(n, &mut packet[head_len..]);
+                    }
+                }
+                batch.finalise_all(&chooser);
+                wire(&batch)
+            });
+            assert!(run == single, "{may_segment} {before:?} {is_known}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The queue of responses, in the order of the requests.
 
 use super::super::super::io::{Fatal, Io};
-use super::super::super::{DropReason, Host, RefusalReason, TxError, TxPayload};
+use super::super::super::{DropReason, Host, RefusalReason, Segment, TxError, TxPayload};
 use super::Responder;
 use super::kept::REPORT_LEN;
 use crate::ids::{PKey, PdId, Psn, RKey};
@@ -331,7 +331,7 @@ impl Responder {
         io.send_unacknowledged(headers, payload)
     }
 
-    /// Sends the next packet of a READ response. Returns whether it was the last.
+    /// Sends the next packet of a READ response, or several from its middle. Returns whether the last one was sent.
     fn send_read<H: Host>(&mut self, read: ReadReply, io: &mut Io<'_, H>) -> Result<bool, TxError> {
         let mtu = io.mtu();
         let len = read.len.min(mtu);
@@ -357,11 +357,12 @@ impl Responder {
             let is_first = read.fresh && !read.continues;
             TxPayload::Remote { pd, rkey, addr, len, rest, is_first, is_repeated }
         };
-        io.send_unacknowledged(&headers, payload)?;
+        let count = if is_middle { (read.len - 1) / mtu } else { 1 };
+        let sent = io.send(&Segment { count, ..Segment::unacknowledged(&headers, payload) })?;
         if !last && let Some(Reply::Read(front)) = self.replies.queue.front_mut() {
-            front.psn = read.psn.plus(1);
-            front.addr = read.addr.wrapping_add(u64::from(len));
-            front.len = read.len - len;
+            front.psn = read.psn.plus(sent);
+            front.addr = read.addr.wrapping_add(u64::from(sent) * u64::from(len));
+            front.len = read.len - sent * len;
             front.fresh = false;
         }
         Ok(last)
