@@ -2,7 +2,7 @@
 //!
 //! The channels are serial ports, because the network under test may lose packets.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -30,7 +30,17 @@ const LIFE_LIMIT_S: u32 = 30 * 60;
 pub(crate) struct Guest {
     qemu: Child,
     channels: Vec<Mutex<Channel>>,
+    /// The sockets of the channels.
     dir: PathBuf,
+    logs: Logs,
+}
+
+/// The files that remain when the virtual machine has ended.
+struct Logs {
+    /// The console, where a kernel reports a panic.
+    console: PathBuf,
+    /// The messages of QEMU.
+    qemu: PathBuf,
 }
 
 /// Exit status and output of a command, in the guest or on the host.
@@ -46,12 +56,15 @@ struct Channel {
 }
 
 impl Guest {
-    /// Boots and waits for the answer to the first command.
-    pub(crate) fn boot(image: &Image, dir: &Path) -> Result<Self, Failure> {
+    /// Boots and waits for the answer to the first command. The sockets are in `dir`, the logs in `logs`.
+    pub(crate) fn boot(image: &Image, dir: &Path, logs: &Path) -> Result<Self, Failure> {
         std::fs::create_dir_all(dir)?;
-        let qemu = qemu(image, dir).spawn()?;
+        let logs = Logs { console: logs.join("console.log"), qemu: logs.join("qemu.log") };
+        // QEMU replaces it only if it starts.
+        let _ = std::fs::remove_file(&logs.console);
+        let qemu = qemu(image, dir, &logs).spawn()?;
         // Dropping `guest` ends the virtual machine.
-        let mut guest = Self { qemu, channels: Vec::new(), dir: dir.to_path_buf() };
+        let mut guest = Self { qemu, channels: Vec::new(), dir: dir.to_path_buf(), logs };
         let started = Instant::now();
         for at in 0..CHANNELS {
             let stream = guest.connect(&socket(dir, at), started)?;
@@ -68,9 +81,16 @@ impl Guest {
     pub(crate) fn run(&self, channel: usize, command: &str, limit: Duration) -> Result<Ended, Failure> {
         let mut channel =
             self.channels[channel].lock().map_err(|_| Failure::Broken("a channel broke".into()))?;
-        channel
-            .run(command, limit)
-            .map_err(|error| self.broken(&format!("`{command}` in the guest: {error}")))
+        channel.run(command, limit).map_err(|error| {
+            let what = match error.kind() {
+                ErrorKind::WouldBlock => format!("no answer within {} s", limit.as_secs()),
+                ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+                    "the guest ended".to_owned()
+                }
+                _ => error.to_string(),
+            };
+            self.broken(&format!("`{command}` in the guest: {what}"))
+        })
     }
 
     fn connect(&mut self, path: &Path, started: Instant) -> Result<UnixStream, Failure> {
@@ -86,16 +106,38 @@ impl Guest {
         }
     }
 
-    /// A failure with the last lines of the console, where a kernel reports a panic.
+    /// A failure with the error that the guest's kernel or QEMU printed.
     fn broken(&self, what: &str) -> Failure {
-        let tail = |name: &str| {
-            let text = std::fs::read(self.dir.join(name)).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text).into_owned();
-            let lines: Vec<&str> = text.lines().collect();
-            lines[lines.len().saturating_sub(15)..].join("\n")
-        };
-        Failure::Broken(format!("{what}\n{}\n{}", tail("qemu.log"), tail("console.log")))
+        Failure::Broken(format!("{what}; {}", self.logs.error()))
     }
+}
+
+impl Logs {
+    /// The error of the guest's kernel or of QEMU, and the file of the console.
+    fn error(&self) -> String {
+        let read =
+            |file: &Path| String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned();
+        let (console, qemu) = (read(&self.console), read(&self.qemu));
+        let printed = if let Some(line) = kernel_error(&console) {
+            format!("the guest's kernel printed `{line}`")
+        } else if let Some(line) = qemu.lines().rfind(|line| !line.contains("warning: ")) {
+            format!("QEMU printed `{line}`")
+        } else {
+            "neither the guest's kernel nor QEMU printed an error".to_owned()
+        };
+        format!("{printed}; console: {}", self.console.display())
+    }
+}
+
+/// Texts in the lines with which a Linux kernel reports that it cannot continue.
+const KERNEL_ERRORS: [&str; 5] =
+    ["BUG: ", "kernel BUG at ", "Oops: ", "general protection fault", "Kernel panic - not syncing"];
+
+/// The first error of the kernel on its console, without the timestamp. Later errors follow from it.
+fn kernel_error(console: &str) -> Option<&str> {
+    let line = console.lines().find(|line| KERNEL_ERRORS.iter().any(|error| line.contains(error)))?;
+    let without_time = line.trim_start().strip_prefix('[').and_then(|line| line.split_once("] "));
+    Some(without_time.map_or(line, |(_, text)| text).trim())
 }
 
 impl Drop for Guest {
@@ -103,7 +145,6 @@ impl Drop for Guest {
         // The child is `timeout`, which passes the signal on to QEMU; killing it outright would leave QEMU behind.
         let _ = Command::new("kill").arg(self.qemu.id().to_string()).status();
         let _ = self.qemu.wait();
-        // Error messages already contain the useful parts.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -118,7 +159,7 @@ impl Channel {
         loop {
             let begin = text.len();
             if self.stream.read_until(b'\n', &mut text)? == 0 {
-                return Err(std::io::Error::other("the guest went away"));
+                return Err(ErrorKind::UnexpectedEof.into());
             }
             let line = String::from_utf8_lossy(&text[begin..]).into_owned();
             if let Some((found, status)) = line.trim_end().split_once(' ')
@@ -136,14 +177,14 @@ fn socket(dir: &Path, channel: usize) -> PathBuf {
     dir.join(format!("channel{channel}"))
 }
 
-fn qemu(image: &Image, dir: &Path) -> Command {
+fn qemu(image: &Image, dir: &Path, logs: &Logs) -> Command {
     // The kernel ends the guest even if xtask is killed.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--", "timeout", "--kill-after=5", &LIFE_LIMIT_S.to_string()]);
     // KVM hangs on some machines, so it is never used.
     command.args(["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", PROCESSOR, "-smp", "2"]);
     command.args(["-m", "1024", "-nodefaults", "-no-reboot", "-display", "none"]);
-    command.arg("-serial").arg(format!("file:{}", dir.join("console.log").display()));
+    command.arg("-serial").arg(format!("file:{}", logs.console.display()));
     command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
     command
         .args(["-append", &format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 {CLOCK}")]);
@@ -157,9 +198,76 @@ fn qemu(image: &Image, dir: &Path) -> Command {
         command.args(["-device", &format!("virtserialport,chardev=c{at},name=ferroce.{at}")]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    match std::fs::File::create(dir.join("qemu.log")) {
+    match std::fs::File::create(&logs.qemu) {
         Ok(log) => command.stderr(log),
         Err(_) => command.stderr(Stdio::null()),
     };
     command
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The console of a kernel that stops, in the format of Linux 6.1.
+    pub(crate) const PANIC: &str = "[    0.311204] Run /init as init process\r\n\
+        [   41.902177] BUG: kernel NULL pointer dereference, address: 0000000000000008\r\n\
+        [   41.902466] #PF: supervisor read access in kernel mode\r\n\
+        [   41.902871] Oops: 0000 [#1] PREEMPT SMP NOPTI\r\n\
+        [   41.911520] Kernel panic - not syncing: Fatal exception in interrupt\r\n";
+
+    /// A guest with this console and these messages of QEMU. The test has the other end of its channel.
+    pub(crate) fn guest(name: &str, console: &str, messages: &str) -> (Guest, UnixStream) {
+        let dir = std::env::temp_dir().join(format!("ferroce-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let logs = Logs { console: dir.join("console.log"), qemu: dir.join("qemu.log") };
+        std::fs::write(&logs.console, console).unwrap();
+        std::fs::write(&logs.qemu, messages).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let channel = Channel { stream: BufReader::new(ours), requests: 0 };
+        let qemu = Command::new("true").spawn().unwrap();
+        (Guest { qemu, channels: vec![Mutex::new(channel)], dir, logs }, theirs)
+    }
+
+    fn reason(result: Result<Ended, Failure>) -> String {
+        let Err(Failure::Broken(reason)) = result else { panic!("the command did not fail") };
+        reason
+    }
+
+    #[test]
+    fn a_failure_has_the_first_error_of_the_kernel_and_the_file_of_the_console() {
+        let (guest, theirs) = guest("panic", PANIC, "");
+        drop(theirs);
+        let expected = format!(
+            "`rping` in the guest: the guest ended; the guest's kernel printed \
+             `BUG: kernel NULL pointer dereference, address: 0000000000000008`; console: {}",
+            guest.logs.console.display()
+        );
+        assert_eq!(reason(guest.run(0, "rping", BOOT_LIMIT)), expected);
+    }
+
+    #[test]
+    fn a_guest_that_does_not_answer_is_a_failure() {
+        let warning = "qemu-system-x86_64: warning: TCG doesn't support requested feature\n";
+        let (guest, _theirs) = guest("silent", "", warning);
+        let reason = reason(guest.run(0, "rping", Duration::from_millis(1)));
+        assert!(reason.contains("no answer within 0 s; neither the guest's kernel nor QEMU"), "{reason}");
+    }
+
+    #[test]
+    fn an_error_of_qemu_is_reported_if_the_kernel_printed_none() {
+        let messages = "qemu-system-x86_64: could not configure /dev/net/tun: Device or resource busy\n";
+        let (guest, theirs) = guest("qemu", "[    0.311204] Run /init as init process\r\n", messages);
+        drop(theirs);
+        let reason = reason(guest.run(0, "rping", BOOT_LIMIT));
+        assert!(reason.contains("QEMU printed `qemu-system-x86_64: could not configure"), "{reason}");
+    }
+
+    #[test]
+    fn a_kernel_can_panic_without_another_error() {
+        let console = "[    2.5] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100\r\n";
+        let error = "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100";
+        assert_eq!(kernel_error(console), Some(error));
+        assert_eq!(kernel_error("[    0.3] Run /init as init process\r\n"), None);
+    }
 }

@@ -8,7 +8,7 @@
 //! | `wire` | the kernel's device of each protocol |
 //! | `siw` | builds the kernel module of SoftiWARP |
 //! | `runner`, `ends` | runs a case, judges it; the processes on both ends |
-//! | `capture`, `report` | counts packets; the table and the JSON |
+//! | `capture`, `report` | counts packets; the table, the JSON and the report of the step |
 //! | `figures` | the kernel's devices and ferroce measured in the same guest |
 //! | `golden` | packets of the kernel, recorded for the fast tests |
 //! | `packages` | Debian packages of the guest, fetched and unpacked |
@@ -41,14 +41,14 @@ mod wire;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
+use crate::process::Ran;
 use crate::selection::name_of;
 use crate::step::{Context, Report};
 use crate::tools;
 
+use capture::Traffic;
 use guest::Guest;
 use image::Image;
 use matrix::{Case, Direction, Ip, cases};
@@ -57,6 +57,8 @@ use wire::Wire;
 
 const GOLDEN_FILE: &str = "crates/proto/tests/data/kernel.hex";
 const GOLDEN_STREAMS: &str = "crates/proto/tests/data/siw.hex";
+/// The start of the line with the reason of a failure.
+const FAILED: &str = "FAILED: ";
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
@@ -123,7 +125,11 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
         chosen(args).iter().for_each(|run| println!("{}", run.id()));
         return ExitCode::SUCCESS;
     }
-    let result = if args.inside { inside(ctx, args) } else { outside(ctx, args) };
+    let result = if args.inside {
+        inside(ctx, args)
+    } else {
+        outside(ctx, args).and_then(|ran| ran.failure().map_or(Ok(()), |why| Err(Failure::Broken(why))))
+    };
     match result {
         Ok(()) if args.json && !args.inside => {
             print!("{}", std::fs::read_to_string(results(ctx)).unwrap_or_default());
@@ -135,7 +141,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(Failure::Broken(reason)) => {
-            println!("FAILED: {reason}");
+            println!("{FAILED}{reason}");
             ExitCode::FAILURE
         }
     }
@@ -145,31 +151,11 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
 pub(crate) fn check(ctx: &Context) -> Report {
     let _ = std::fs::remove_file(results(ctx));
     let args = Args { short: !ctx.is_full(), short_iwarp: true, ..Args::default() };
-    let failure = match outside(ctx, &args) {
-        Err(Failure::Skip(reason)) => return Report::skip(reason),
-        Err(Failure::Broken(reason)) => Some(reason),
-        Ok(()) => None,
-    };
-    let mut report = Report::default();
-    let text = std::fs::read_to_string(results(ctx)).unwrap_or_default();
-    let rows: Value = serde_json::from_str(&text).unwrap_or_default();
-    for row in rows["cases"].as_array().into_iter().flatten() {
-        if row["result"] == "skipped" {
-            report.skips.push(row["notes"].to_string());
-        } else if row["result"] == "failed" {
-            report
-                .failures
-                .push(format!("{} {} {}: {}", row["test"], row["ip"], row["direction"], row["notes"]));
-        } else {
-            report.passed += 1;
-        }
+    match outside(ctx, &args) {
+        Err(Failure::Skip(reason)) => Report::skip(reason),
+        Err(Failure::Broken(reason)) => Report::fail(reason),
+        Ok(ran) => report::of_step(&std::fs::read_to_string(results(ctx)).unwrap_or_default(), ran),
     }
-    // A run that failed before its first case has no rows.
-    if report.failures.is_empty() {
-        report.failures.extend(failure);
-    }
-    report.output.push(text);
-    report
 }
 
 /// Parts of the names of cases that differ from another case only in size or number.
@@ -200,6 +186,21 @@ impl Run {
             && self.direction == self.case.directions[index % self.case.directions.len()]
             && self.ip == ip
     }
+
+    /// The outcome if the case could not be judged, mostly because the guest ended.
+    fn unjudged(&self, failure: Failure, seconds: f64, cases_left: usize) -> Outcome {
+        let (Failure::Skip(reason) | Failure::Broken(reason)) = failure;
+        let left = (cases_left > 0).then(|| format!("the {cases_left} cases after it did not run"));
+        Outcome {
+            case: self.case.name,
+            direction: self.direction,
+            ip: self.ip,
+            verdict: Verdict::Failed(std::iter::once(reason).chain(left).collect()),
+            seconds,
+            traffic: Traffic::default(),
+            kernel_retries: 0,
+        }
+    }
 }
 
 fn chosen(args: &Args) -> Vec<Run> {
@@ -221,7 +222,8 @@ fn results(ctx: &Context) -> PathBuf {
     cache(ctx).join("results.json")
 }
 
-fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
+/// Prepares the guest and runs the command once more inside the network namespace.
+fn outside(ctx: &Context, args: &Args) -> Result<Ran, Failure> {
     let cache = cache(ctx);
     std::fs::create_dir_all(&cache)?;
     if tools::which("qemu-system-x86_64").is_none() && !tools::install(ctx, &["qemu-system-x86"]) {
@@ -252,10 +254,7 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     if let Some(command) = &args.guest {
         job = job.args(["--guest", command]);
     }
-    match job.run(ctx).failure() {
-        None => Ok(()),
-        Some(failure) => Err(Failure::Broken(failure)),
-    }
+    Ok(job.run(ctx))
 }
 
 /// The guest with the programs and libraries of this project, and the reason if it has no SoftiWARP.
@@ -274,7 +273,7 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     let cache = cache(ctx);
     let (image, no_siw) = image(ctx, &cache)?;
     let dir = std::env::temp_dir().join(format!("ferroce-interop-{}", std::process::id()));
-    let guest = Guest::boot(&image, &dir)?;
+    let guest = Guest::boot(&image, &dir, &cache)?;
     if let Some(command) = &args.guest {
         let answer = guest.run(0, command, Duration::from_secs(300))?;
         println!("{}\nstatus {}", answer.text, answer.status);
@@ -288,12 +287,20 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     std::fs::create_dir_all(&artefacts)?;
     let bench = Bench::new(guest, program::host(ctx, &cache), artefacts, args.keep || args.golden);
     let tap = if args.golden { Some(golden::Tap::start(&dir)?) } else { None };
-    let (runs, over_siw) = chosen(args).into_iter().partition::<Vec<_>, _>(|run| run.case.wire == Wire::Roce);
-    let mut outcomes = run_all(&bench, &runs, args.repeat)?;
+    let (over_rxe, over_siw) =
+        chosen(args).into_iter().partition::<Vec<_>, _>(|run| run.case.wire == Wire::Roce);
     let skipped = no_siw.filter(|_| !over_siw.is_empty());
+    let repeated = |runs| std::iter::repeat_n(runs, args.repeat.unwrap_or(1).into()).flatten();
+    let mut schedule: Vec<&Run> = repeated(&over_rxe).collect();
     if skipped.is_none() {
-        outcomes.extend(run_all(&bench, &over_siw, args.repeat)?);
+        schedule.extend(repeated(&over_siw));
     }
+    let outcomes = run_all(
+        &schedule,
+        args.repeat.is_some(),
+        |run| bench.run(run.case, run.direction, run.ip, bench.next_number()),
+        |outcomes| report::write(outcomes, skipped.as_deref(), &results(ctx)),
+    )?;
     if let Some(tap) = tap {
         // Only the packets of cases that ran are replaced.
         let kinds = tap.finish(&ctx.root.join(GOLDEN_FILE))?;
@@ -301,8 +308,7 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
         let frames = golden::write_streams(&bench.artefacts, &ctx.root.join(GOLDEN_STREAMS))?;
         println!("{frames} frames in {GOLDEN_STREAMS}");
     }
-    report::write(&outcomes, skipped.as_deref(), &results(ctx))?;
-    let failed = outcomes.iter().filter(|outcome| matches!(outcome.verdict, Verdict::Failed(_))).count();
+    let failed = outcomes.iter().filter(|outcome| outcome.is_failure()).count();
     if let Some(why) = &skipped {
         println!("SKIPPED: {} cases over iWARP: {why}", over_siw.len());
     }
@@ -317,23 +323,71 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn run_all(bench: &Bench, runs: &[Run], repeat: Option<u16>) -> Result<Vec<Outcome>, Failure> {
-    if runs.is_empty() {
-        return Ok(Vec::new());
-    }
+/// Runs the cases in this order. Prints each outcome and saves all of them, so that they remain if this process is killed.
+/// Stops at a case that could not be judged, since the guest may have ended.
+fn run_all(
+    schedule: &[&Run],
+    stops_at_failure: bool,
+    mut run_case: impl FnMut(&Run) -> Result<Outcome, Failure>,
+    save: impl Fn(&[Outcome]) -> Result<(), Failure>,
+) -> Result<Vec<Outcome>, Failure> {
     println!("{}", report::heading());
     let mut outcomes = Vec::new();
-    let again = std::iter::repeat_n(runs, repeat.unwrap_or(1).into()).flatten();
-    for run in again {
-        let number = bench.next_number();
-        let outcome = bench.run(run.case, run.direction, run.ip, number)?;
+    save(&outcomes)?;
+    for (run, cases_left) in schedule.iter().zip((0..schedule.len()).rev()) {
+        let started = Instant::now();
+        let (outcome, is_judged) = match run_case(run) {
+            Ok(outcome) => (outcome, true),
+            Err(failure) => (run.unjudged(failure, started.elapsed().as_secs_f64(), cases_left), false),
+        };
         println!("{}", report::line(&outcome));
-        let failed = matches!(outcome.verdict, Verdict::Failed(_));
+        // The next run of a failed case would overwrite its log and capture.
+        let is_last = !is_judged || stops_at_failure && outcome.is_failure();
         outcomes.push(outcome);
-        if failed && repeat.is_some() {
-            // The next run of this case would overwrite its log and capture.
+        save(&outcomes)?;
+        if is_last {
             break;
         }
     }
     Ok(outcomes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(run: &Run) -> Outcome {
+        let Run { case, direction, ip } = *run;
+        let (traffic, verdict) = (Traffic::default(), Verdict::Passed);
+        Outcome { case: case.name, direction, ip, verdict, seconds: 1.0, traffic, kernel_retries: 0 }
+    }
+
+    #[test]
+    fn the_step_reports_the_cases_before_the_guest_ended_and_why_it_ended() {
+        let runs = chosen(&Args { short: true, ..Args::default() });
+        let schedule: Vec<&Run> = runs.iter().take(5).collect();
+        let (guest, channel) = guest::tests::guest("step", guest::tests::PANIC, "");
+        drop(channel);
+        let file = std::env::temp_dir().join(format!("ferroce-results-{}.json", std::process::id()));
+        let mut earlier = 2;
+        let run_case = |run: &Run| {
+            if earlier == 0 {
+                guest.run(0, run.case.program, Duration::from_secs(1))?;
+            }
+            earlier -= 1;
+            Ok(passed(run))
+        };
+        let outcomes = run_all(&schedule, false, run_case, |rows| report::write(rows, None, &file)).unwrap();
+        assert_eq!(outcomes.len(), 3);
+        let results = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let report = report::of_step(&results, Ran::example("FAILED: 1 cases; see artefacts", false));
+        assert_eq!((report.passed, report.failures.len()), (2, 1));
+        let failure = &report.failures[0];
+        for part in
+            [&runs[2].id(), "`BUG: kernel NULL pointer dereference", "console.log", "2 cases after it"]
+        {
+            assert!(failure.contains(part), "{part:?} is missing: {failure}");
+        }
+    }
 }

@@ -1,12 +1,14 @@
-//! Results as a table and as JSON.
+//! Results as a table, as JSON, and as the report of the step `interop`.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::Failure;
 use super::runner::{Outcome, Verdict};
+use super::{FAILED, Failure};
+use crate::process::Ran;
 use crate::selection::name_of;
+use crate::step::Report;
 
 /// The head of the table.
 pub(crate) fn heading() -> String {
@@ -68,4 +70,65 @@ fn row(outcome: &Outcome) -> Value {
         "requests_received_again": traffic.received_again,
         "kernel_retries": outcome.kernel_retries,
     })
+}
+
+/// The report of the step: `results` is the file that the inner run wrote, `ran` its output and its end.
+pub(crate) fn of_step(results: &str, ran: Ran) -> Report {
+    let mut report = Report::default();
+    let results: Value = serde_json::from_str(results).unwrap_or_default();
+    for row in results["cases"].as_array().into_iter().flatten() {
+        let notes = text(&row["notes"]);
+        match row["result"].as_str() {
+            Some("skipped") => report.skips.push(notes),
+            Some("failed") => {
+                let [test, ip, direction] = ["test", "ip", "direction"].map(|key| text(&row[key]));
+                report.failures.push(format!("{test} {ip} {direction}: {notes}"));
+            }
+            _ => report.passed += 1,
+        }
+    }
+    match ran.lines.iter().rev().find_map(|line| line.strip_prefix(FAILED)) {
+        // Where rows failed, this line only counts them.
+        Some(_) if !report.failures.is_empty() => {}
+        Some(reason) => report.failures.push(reason.to_owned()),
+        None => report.failures.extend(ran.failure()),
+    }
+    report.output = ran.lines;
+    report
+}
+
+/// A text, or several of them in one line.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(texts) => texts.iter().map(text).collect::<Vec<_>>().join("; "),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE_PASSED: &str =
+        r#"{"cases": [{"test": "verify-rc", "ip": "v4", "direction": "to-kernel", "result": "passed"}]}"#;
+
+    #[test]
+    fn a_run_that_failed_without_a_failed_row_has_its_reason_and_its_output() {
+        let report = of_step("", Ran::example("boots\nFAILED: no Soft-RoCE device in the guest", false));
+        assert_eq!(report.failures, ["no Soft-RoCE device in the guest"]);
+        assert_eq!(report.output.len(), 2);
+    }
+
+    #[test]
+    fn a_run_that_was_killed_is_a_failure_after_its_rows() {
+        let report = of_step(ONE_PASSED, Ran::example("verify-rc  v4", false));
+        assert_eq!((report.passed, report.failures.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_run_that_ended_well_has_no_failure() {
+        let report = of_step(ONE_PASSED, Ran::example("1 passed, 0 failed, 0 skipped", true));
+        assert_eq!((report.passed, report.failures.len()), (1, 0));
+    }
 }

@@ -45,6 +45,12 @@ pub(crate) struct Outcome {
     pub(crate) kernel_retries: u64,
 }
 
+impl Outcome {
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self.verdict, Verdict::Failed(_))
+    }
+}
+
 pub(crate) enum Verdict {
     Passed,
     /// Passed with known deviations of the kernel.
@@ -101,10 +107,9 @@ impl Bench {
         }
         self.disturb(case)?;
         let before = self.kernel_retries(case.wire)?;
-        let both = self.both_ends(case, direction, ip, FIRST_PORT + number, &log, &pcap);
+        let (ours, theirs) = self.both_ends(case, direction, ip, FIRST_PORT + number, &log, &pcap)?;
         let kernel_retries = self.kernel_retries(case.wire)?.saturating_sub(before);
         self.calm(case)?;
-        let (ours, theirs) = both?;
         let traffic = capture::count(&pcap);
         let mut verdict = judge(case, direction, &ours, &theirs);
         // A program that uses the connection manager could have reached another device. A stopped one has no complete capture.

@@ -126,10 +126,10 @@ pub(crate) const CASES: &[Case] = &[
     pair("ib_send_lat -m 2048 -s 5000"), pair("ib_send_lat -m 4096 -s 5000"),
     pair("ib_read_bw -m 256"), pair("ib_read_bw -m 4096"), pair("ib_send_bw -m 256 -c UC"), pair("ib_send_bw -m 256 -s 256 -c UD"),
 
-    // for a time instead of a number
-    timed("ib_send_bw -D 3 -f 1"), timed("ib_write_bw -D 3 -f 1"), timed("ib_read_bw -D 3 -f 1"), timed("ib_atomic_bw -D 3 -f 1"),
-    timed("ib_send_lat -D 3 -f 1"), timed("ib_write_lat -D 3 -f 1"), timed("ib_read_lat -D 3 -f 1"), timed("ib_atomic_lat -D 3 -f 1"),
-    timed("ib_send_bw -D 3 -f 1 -c UD"),
+    // for a time instead of a number, once with a second before and after the measurement
+    timed("ib_send_bw -D 3 -f 1"), timed("ib_write_bw -D 1 -f 0"), timed("ib_read_bw -D 1 -f 0"), timed("ib_atomic_bw -D 1 -f 0"),
+    timed("ib_send_lat -D 1 -f 0"), timed("ib_write_lat -D 1 -f 0"), timed("ib_read_lat -D 1 -f 0"), timed("ib_atomic_lat -D 1 -f 0"),
+    timed("ib_send_bw -D 1 -f 0 -c UD"),
 
     // shared receive queues, multicast
     pair("ib_send_bw --use-srq"), pair("ib_send_lat --use-srq"), pair("ib_send_bw --use-srq -q 8"),

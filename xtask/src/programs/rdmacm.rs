@@ -63,7 +63,7 @@ pub(crate) const CASES: &[Case] = &[
     perftest!("ib_send_bw -c UD -n 300"), perftest!("ib_send_lat -c UD -n 300"),
     perftest!("ib_send_bw -b -e -n 300"), perftest!("ib_write_bw -q 8 -n 300"), perftest!("ib_read_bw -q 8 -n 300"), perftest!("ib_send_bw -q 4 -T 96 -n 300"),
     perftest!("ib_write_bw -a -n 5", "127.0.0.1", 23), perftest!("ib_send_lat -a -n 5", "127.0.0.1", 23),
-    perftest!("ib_write_bw -D 3 -f 1"),
+    perftest!("ib_write_bw -D 1 -f 0"),
     // With IPv6 GIDs. perftest resolves the address of the other side as IPv4 only (docs/use/rdmacm.md).
     perftest!("ib_send_bw --ipv6 -n 300"), perftest!("ib_send_lat --ipv6 -n 300"), perftest!("ib_write_bw --ipv6 -n 300"), perftest!("ib_write_lat --ipv6 -n 300"),
     perftest!("ib_read_bw --ipv6 -n 300"), perftest!("ib_read_lat --ipv6 -n 300"), perftest!("ib_atomic_bw --ipv6 -n 300"), perftest!("ib_atomic_lat --ipv6 -n 300"),

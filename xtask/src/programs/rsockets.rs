@@ -81,7 +81,7 @@ pub(crate) const CASES: &[Case] = &[
     case(Stays, "udpong -p {port} -b 127.0.0.1 -T b", "udpong -p {port} -s 127.0.0.1 -S 1000 -C 200 -T e -T b", ONE),
     case(Stays, "udpong -p {port} -b fd18::1 -T a", "udpong -p {port} -s fd18::1 -S 64 -C 200 -T a -T e", ONE),
 
-    case(Follows, "{preload} iperf3 -s -1 -p {port}", "{preload} iperf3 -c 127.0.0.1 -t 2 -p {port}", Says("iperf Done")),
+    case(Follows, "{preload} iperf3 -s -1 -p {port}", "{preload} iperf3 -c 127.0.0.1 -t 1 -p {port}", Says("iperf Done")),
     case(Follows, "{preload} iperf3 -s -1 -p {port}", "{preload} iperf3 -c 127.0.0.1 -n 20M -R -P 3 -p {port}", Says("iperf Done")),
 ];
 

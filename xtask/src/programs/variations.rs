@@ -10,7 +10,7 @@ const VARIATIONS: [&str; 26] = [
     "riostream -S",
     "rstream -S",
     "udpong",
-    " -D 3",
+    " -D ",
     "_bw -a",
     "_lat -a",
     "-m 512",
