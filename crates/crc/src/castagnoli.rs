@@ -190,6 +190,20 @@ mod tests {
         }
     }
 
+    #[cfg(all(target_arch = "x86_64", feature = "std"))]
+    #[test]
+    fn every_length_is_right_with_512_bits() {
+        let crc = Crc32c::new();
+        if crc.wide.is_none() {
+            println!("SKIPPED: this processor has no AVX-512 with VPCLMULQDQ");
+            return;
+        }
+        let bytes: [u8; 3 * crate::BLOCK + 16] = std::array::from_fn(crate::tests::noise);
+        for len in 0..=bytes.len() {
+            assert_eq!(crc.update(7, &bytes[..len]), by_tables(7, &bytes[..len]), "{len} bytes");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_cut_gives_the_same(bytes in prop::collection::vec(any::<u8>(), 0..10_000), cut in 0..10_000_usize) {

@@ -1,4 +1,4 @@
-//! Both CRCs by carry-less multiplication, in rounds of [`BLOCK`] bytes, as wide as the processor can.
+//! Both CRCs of whole blocks of [`BLOCK`] bytes, by carry-less multiplication.
 //!
 //! A polynomial of degree below 128 fills 16 bytes, in the bit order of these CRCs: the first bit of the message is the highest coefficient.
 //! Moving such a polynomial `n` bits along the message multiplies it by `x^n`. Modulo the CRC's polynomial that takes two carry-less
@@ -9,14 +9,12 @@
 mod narrow;
 mod wide;
 
-use crate::HEAD_LEN;
+use crate::{BLOCK, HEAD_LEN};
 use core::arch::x86_64::{
     __m128i, _MM_HINT_T0, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_cvtsi64_si128,
-    _mm_extract_epi32, _mm_prefetch, _mm_set_epi64x, _mm_srli_si128, _mm_xor_si128,
+    _mm_extract_epi32, _mm_prefetch, _mm_set_epi64x, _mm_setzero_si128, _mm_srli_si128, _mm_xor_si128,
 };
 
-/// Bytes per round.
-pub(crate) const BLOCK: usize = 256;
 /// Distance of the prefetches, in bytes.
 const PREFETCH_DISTANCE: usize = 2048;
 const LANE_BITS: u32 = 128;
@@ -34,9 +32,12 @@ enum Width {
 }
 
 impl<const POLYNOMIAL: u32> Folding<POLYNOMIAL> {
-    /// As wide as this processor can.
+    /// With registers of 512 bits, or of 128 bits. Returns `None` also on a processor with VPCLMULQDQ but without AVX-512 (AMD Zen 3, Intel's
+    /// client processors since Alder Lake): there `crc32fast` 1.5.4 itself keeps eight sums, in registers of 256 bits. Nobody has measured
+    /// whether the code of 128 bits is faster than that.
     pub(crate) fn new() -> Option<Self> {
-        Self::wide().or_else(Self::narrow)
+        let has_256_bits = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("vpclmulqdq");
+        Self::wide().or_else(|| Self::narrow().filter(|_| !has_256_bits))
     }
 
     /// With registers of 512 bits.
@@ -63,7 +64,7 @@ impl<const POLYNOMIAL: u32> Folding<POLYNOMIAL> {
     pub(crate) fn update_with_head(self, crc: u32, head: &[u8; HEAD_LEN], body: &[[u8; BLOCK]]) -> u32 {
         let [first, second, third] = words(head);
         // Four leading zeros make it sixteen bytes; they change nothing.
-        self.update_behind([0, first ^ !crc, second, third], body)
+        self.update_after_head([0, first ^ !crc, second, third], body)
     }
 
     /// The same for a header with four more bytes.
@@ -76,11 +77,11 @@ impl<const POLYNOMIAL: u32> Folding<POLYNOMIAL> {
         body: &[[u8; BLOCK]],
     ) -> u32 {
         let [first, second, third] = words(head);
-        self.update_behind([first ^ !crc, second, third, u32::from_le_bytes(*more)], body)
+        self.update_after_head([first ^ !crc, second, third, u32::from_le_bytes(*more)], body)
     }
 
     #[inline]
-    fn update_behind(self, head: [u32; 4], body: &[[u8; BLOCK]]) -> u32 {
+    fn update_after_head(self, head: [u32; 4], body: &[[u8; BLOCK]]) -> u32 {
         // SAFETY: as in `update`.
         unsafe { self.sum(moved_head::<POLYNOMIAL>(head), body) }
     }
@@ -150,12 +151,20 @@ fn words(head: &[u8; HEAD_LEN]) -> [u32; 3] {
 
 /// A header to which the CRC so far was added, moved to the first 128 bits of the body.
 #[inline]
-#[target_feature(enable = "pclmulqdq,sse4.1")]
+#[target_feature(enable = "pclmulqdq")]
 fn moved_head<const POLYNOMIAL: u32>(head: [u32; 4]) -> __m128i {
     let half = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32) as i64;
     let head = _mm_set_epi64x(half(head[2], head[3]), half(head[0], head[1]));
-    let step = factors(const { Step::by(POLYNOMIAL, LANE_BITS) });
-    _mm_xor_si128(_mm_clmulepi64_si128(head, step, 0x00), _mm_clmulepi64_si128(head, step, 0x11))
+    fold(head, factors(const { Step::by(POLYNOMIAL, LANE_BITS) }), _mm_setzero_si128())
+}
+
+/// Moves `value` and adds `there`.
+#[inline]
+#[target_feature(enable = "pclmulqdq")]
+fn fold(value: __m128i, step: __m128i, there: __m128i) -> __m128i {
+    let first = _mm_clmulepi64_si128(value, step, 0x00);
+    let second = _mm_clmulepi64_si128(value, step, 0x11);
+    _mm_xor_si128(_mm_xor_si128(first, second), there)
 }
 
 /// The CRC of a message with these last 128 bits.
@@ -179,7 +188,7 @@ fn reduce<const POLYNOMIAL: u32>(value: __m128i) -> u32 {
 
 /// The factors of a step, in a register.
 #[inline]
-#[target_feature(enable = "sse4.1")]
+#[target_feature(enable = "sse2")]
 fn factors(step: Step) -> __m128i {
     _mm_set_epi64x(step.second, step.first)
 }
@@ -187,7 +196,7 @@ fn factors(step: Step) -> __m128i {
 /// Prefetches the bytes of later rounds. The processor's own prefetching starts anew in each page, and the next packet of a GRO batch, or
 /// its payload, begins behind this one, in another page.
 #[inline]
-#[target_feature(enable = "sse4.1")]
+#[target_feature(enable = "sse2")]
 fn prefetch(bytes: &[u8]) {
     for line in (0..bytes.len()).step_by(64) {
         // The address may lie behind the packet: a prefetch reads nothing.

@@ -1,13 +1,15 @@
-//! Registers of 128 bits, which hold one polynomial each: eight of them, two times 128 bytes per round. A multiplication takes up to seven
-//! cycles and can start every cycle, so fewer registers would wait for each other.
+//! Eight registers of 128 bits, which hold one polynomial each: 128 bytes per round. A multiplication takes up to seven cycles and can start
+//! every cycle, so fewer registers would wait for each other.
 
-use super::{BLOCK, LANE_BITS, Step, factors, prefetch, reduce};
-use core::arch::x86_64::{__m128i, _mm_clmulepi64_si128, _mm_loadu_si128, _mm_xor_si128};
+use super::{BLOCK, LANE_BITS, Step, factors, fold, prefetch, reduce};
+use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_xor_si128};
 
 /// Registers.
 const LANES: usize = 8;
 /// Bytes of all registers.
-const ROW: usize = LANES * 16;
+const ROW: usize = LANES * LANE_BITS as usize / 8;
+
+const _: () = assert!(BLOCK.is_multiple_of(ROW));
 
 /// `start` is added to the first 128 bits of the body.
 #[target_feature(enable = "pclmulqdq,sse4.1")]
@@ -33,21 +35,11 @@ pub(super) fn sum<const POLYNOMIAL: u32>(start: __m128i, body: &[[u8; BLOCK]]) -
     reduce::<POLYNOMIAL>(fold(a, one, b))
 }
 
-/// Moves `value` and adds `there`.
-#[inline]
-#[target_feature(enable = "pclmulqdq,sse4.1")]
-fn fold(value: __m128i, step: __m128i, there: __m128i) -> __m128i {
-    let first = _mm_clmulepi64_si128(value, step, 0x00);
-    let second = _mm_clmulepi64_si128(value, step, 0x11);
-    _mm_xor_si128(_mm_xor_si128(first, second), there)
-}
-
 /// The registers of a row.
 #[inline]
-#[target_feature(enable = "sse4.1")]
 fn load(row: &[u8; ROW]) -> [__m128i; LANES] {
     std::array::from_fn(|lane| {
-        // SAFETY: 16 readable bytes, and this instruction requires no alignment.
-        unsafe { _mm_loadu_si128(row.as_ptr().add(16 * lane).cast()) }
+        // SAFETY: a row holds `LANES` registers, and this instruction requires no alignment.
+        unsafe { _mm_loadu_si128(row.as_ptr().cast::<__m128i>().add(lane)) }
     })
 }

@@ -221,7 +221,7 @@ mod tests {
         for round in 0..3000_u32 {
             let noise = |n: u32| (round.wrapping_mul(2_654_435_761) ^ n).wrapping_mul(0x9e37_79b9) >> 9;
             let flow = flow(noise(1) as u8 % 3, noise(2) % 2 == 0);
-            let len = Bth::LEN + [0, 4, 8, 16, 1024, 4096][noise(3) as usize % 6];
+            let len = Bth::LEN + [0, 4, 8, 16, 1024, 1028, 4096][noise(3) as usize % 7];
             let ident = if noise(4) % 2 == 0 { noise(5) as u16 % 64 } else { noise(6) as u16 };
             let mut packet: Vec<u8> = (0..len as u32).map(|n| noise(100 + n) as u8).collect();
             if noise(7) % 4 > 0 {
