@@ -398,42 +398,93 @@ fn device_memory_is_finite() {
     assert!(s.nic.alloc_device_memory(MAX_DM, 0).is_ok());
 }
 
-/// Programs register empty buffers, and name them in operations that move nothing.
+/// A peer in another program, known by its packets only.
+struct ForeignPeer {
+    socket: UdpSocket,
+    /// A READ request with PSN 0.
+    request: Vec<u8>,
+    nic: &'static str,
+}
+
+impl ForeignPeer {
+    /// Connects a queue pair to it.
+    fn connect(s: &Setup, nic: &'static str, peer: &str, region: &MemoryRegion, len: u32) -> (Self, Qp) {
+        let qp = create(&s.pd, &s.cq, Transport::Rc);
+        connect_at(gid(peer), &qp, Qpn::new(0x11));
+        let bth = Bth {
+            ack_req: true,
+            ..Bth::new(Opcode::new(Service::Rc, Operation::ReadRequest), qp.qpn(), Psn::new(0))
+        };
+        let reth = Some(Reth { addr: region.addr() as u64, rkey: region.rkey(), len });
+        let mut request = vec![0; Headers::MAX_LEN];
+        let head_len = Headers { reth, ..Headers::new(bth) }.write(&mut request);
+        request.truncate(head_len);
+        request.extend(icrc(&FlowAddrs::new(gid(peer), gid(nic), ROCE_UDP_PORT), 0, &request));
+        let socket = UdpSocket::bind((peer, ROCE_UDP_PORT)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        (ForeignPeer { socket, request, nic }, qp)
+    }
+
+    fn read(&self) {
+        let sent = self.socket.send_to(&self.request, (self.nic, ROCE_UDP_PORT));
+        assert_eq!(sent.unwrap(), self.request.len());
+    }
+
+    /// The operations and PSNs of the next `count` packets.
+    fn answers(&self, count: u32) -> Vec<(Operation, u32)> {
+        let mut packet = [0; 2048];
+        let mut next = || {
+            let len = self.socket.recv(&mut packet).unwrap();
+            let bth = Bth::parse(&packet[..len]).unwrap();
+            (bth.opcode.operation, bth.psn.value())
+        };
+        (0..count).map(|_| next()).collect()
+    }
+}
+
+/// The middle of a response leaves as a run of packets. It ends at the first packet that cannot be read, and the NAK has that packet's PSN.
+#[test]
+fn a_hole_in_the_middle_of_a_read_response() {
+    use Operation::{Acknowledge, ReadResponseFirst as First, ReadResponseMiddle as Middle};
+    let s = setup("127.91.3.15");
+    let pages = Pages::map(4 * 4096);
+    let region = pages.register(&s.pd, OPEN | Access::ON_DEMAND).unwrap();
+    let (peer, _qp) = ForeignPeer::connect(&s, "127.91.3.15", "127.91.3.16", &region, 4 * 4096);
+    pages.unmap(2 * 4096, 4096);
+    peer.read();
+    let data = (0..8).map(|psn| (if psn == 0 { First } else { Middle }, psn));
+    assert_eq!(peer.answers(9), data.chain([(Acknowledge, 8)]).collect::<Vec<_>>());
+}
+
 /// The peer has the data and says so to the program, which unmaps the memory before it deregisters it, as UCX does. A late repetition of the READ
 /// request must not end the process.
 #[test]
 fn a_repeated_read_finds_its_memory_unmapped() {
-    const PEER: (&str, u32) = ("127.91.3.14", 0x11);
     let s = setup("127.91.3.13");
-    let qp = create(&s.pd, &s.cq, Transport::Rc);
-    connect_at(gid(PEER.0), &qp, Qpn::new(PEER.1));
-    let pages = Pages::map(4096);
+    let pages = Pages::map(4 * 4096);
     let region = pages.register(&s.pd, OPEN).unwrap();
-    let opcode = Opcode::new(Service::Rc, Operation::ReadRequest);
-    let bth = Bth { ack_req: true, ..Bth::new(opcode, qp.qpn(), Psn::new(0)) };
-    let reth = Some(Reth { addr: pages.addr as u64, rkey: region.rkey(), len: 64 });
-    let mut request = vec![0; 256];
-    let len = Headers { reth, ..Headers::new(bth) }.write(&mut request);
-    request.truncate(len);
-    let peer = UdpSocket::bind((PEER.0, ROCE_UDP_PORT)).unwrap();
-    peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    request.extend(icrc(&FlowAddrs::new(gid(PEER.0), gid("127.91.3.13"), ROCE_UDP_PORT), 0, &request));
-    let ask = || assert_eq!(peer.send_to(&request, ("127.91.3.13", ROCE_UDP_PORT)).unwrap(), request.len());
-    let mut answer = [0; 256];
+    let (peer, qp) = ForeignPeer::connect(&s, "127.91.3.13", "127.91.3.14", &region, 4 * 4096);
+    let mut whole = Vec::new();
     for _ in 0..2 {
-        ask();
-        assert!(peer.recv(&mut answer).unwrap() > 64, "the data, also of a repeated request");
+        peer.read();
+        whole = peer.answers(16);
+        assert_eq!(whole[15], (Operation::ReadResponseLast, 15), "the data, also of a repeated request");
     }
-    pages.unmap(0, 4096);
-    ask();
-    let give_up = Instant::now() + Duration::from_secs(20);
-    while s.nic.counters().drops["stale_duplicate"] == 0 {
-        assert!(Instant::now() < give_up, "the repeated request was not noticed");
-        std::thread::yield_now();
+    for (hole, left) in [(2 * 4096, 8), (0, 0)] {
+        let dropped = s.nic.counters().drops["stale_duplicate"];
+        pages.unmap(hole, 4096);
+        peer.read();
+        assert_eq!(peer.answers(left), whole[..left as usize]);
+        let give_up = Instant::now() + Duration::from_secs(20);
+        while s.nic.counters().drops["stale_duplicate"] == dropped {
+            assert!(Instant::now() < give_up, "the repeated request was not noticed");
+            std::thread::yield_now();
+        }
     }
     assert_eq!(qp.query().state, QpState::Rts);
 }
 
+/// Programs register empty buffers, and name them in operations that move nothing.
 #[test]
 fn a_region_of_no_bytes_serves_operations_of_no_bytes() {
     let mut s = setup("127.91.3.20");

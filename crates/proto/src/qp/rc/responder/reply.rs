@@ -227,6 +227,7 @@ impl Responder {
 
     /// Sends queued responses until the queue is empty or the link is full.
     pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), Fatal> {
+        let mut outcome = Ok(());
         while let Some(reply) = self.replies.queue.front().copied() {
             let sent = match reply {
                 Reply::Cnp => self.notification.notify(io).map(|()| true),
@@ -253,7 +254,7 @@ impl Responder {
                     self.replies.queue.pop_front();
                 }
                 Err(TxError::Fault(fault)) => {
-                    // The region was deregistered while its READ was being answered.
+                    // The region was deregistered while its READ was being answered. The NAK leaves next.
                     let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
                     let why = format_args!("QP {qpn}: READ by QP {peer} stopped: {fault}");
                     let reason = RefusalReason::from(&fault);
@@ -267,11 +268,11 @@ impl Responder {
                         Syndrome::Nak(NakCode::RemoteAccess),
                     );
                     io.host.event(EventKind::QpAccessErr);
-                    return Err(Fatal);
+                    outcome = Err(Fatal);
                 }
             }
         }
-        Ok(())
+        outcome
     }
 
     /// Sends a NAK with the missing PSN; for a selective-repeat peer, also the bitmap of kept packets.
