@@ -2,7 +2,7 @@
 //!
 //! While an application thread polls, the background thread must not wake for packets: on a machine with two cores it would
 //! take a core from that thread. So pollers increment a plain counter, and the background thread reads it every few
-//! milliseconds. An armed CQ means the opposite: its owner is about to sleep. So does interrupt-driven mode: the polls of
+//! milliseconds. Because a call that sends or polls may take longer than that, such calls set a mark as well. An armed CQ means the opposite: its owner is about to sleep. So does interrupt-driven mode: the polls of
 //! such a program do not show whether it will poll again soon.
 
 use ferroce_os::eventfd::EventFd;
@@ -18,8 +18,10 @@ pub(crate) const MAX_CONTEXTS: usize = 16;
 
 /// In place of the number of polls: the background thread sleeps for packets.
 const FOR_PACKETS: u64 = u64::MAX;
-/// In place of the number of polls: the thread that the background thread left the work to was sending or polling.
+/// In place of the number of polls: an application thread was in a call that sends or polls.
 const IN_CALL: u64 = u64::MAX - 1;
+/// For how many checks in a row without a poll the mark of a call counts. A thread that never leaves its call may have died in it.
+const MAX_CHECKS_IN_CALL: u32 = 2;
 
 /// How many CQs of each progress context are armed, or interrupt-driven.
 #[derive(Default)]
@@ -53,10 +55,10 @@ impl ArmedCqs {
     }
 }
 
-/// An application thread sends or polls until this is dropped.
-pub(crate) struct Inside<'a>(&'a AtomicBool);
+/// An application thread is in a call that sends or polls until this is dropped.
+pub(crate) struct CallGuard<'a>(&'a AtomicBool);
 
-impl Drop for Inside<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -67,8 +69,8 @@ pub(crate) struct PollerActivity {
     polls: AtomicU64,
     /// The value of `polls` when a poller last drove.
     driven_at: AtomicU64,
-    /// An application thread sends or polls at this moment.
-    is_inside: AtomicBool,
+    /// An application thread is in a call that sends or polls. Not every such call sets it: the shortest ways to send do not.
+    is_in_call: AtomicBool,
     armed: Arc<ArmedCqs>,
     /// The number of its progress context.
     context: usize,
@@ -89,7 +91,7 @@ impl PollerActivity {
         Ok(PollerActivity {
             polls: AtomicU64::new(0),
             driven_at: AtomicU64::new(0),
-            is_inside: AtomicBool::new(false),
+            is_in_call: AtomicBool::new(false),
             armed,
             context,
             in_front: AtomicUsize::new(0),
@@ -118,16 +120,16 @@ impl PollerActivity {
         self.polls.load(Ordering::Relaxed).wrapping_sub(self.driven_at.load(Ordering::Relaxed))
     }
 
-    /// An application thread begins to send or to poll. It will poll soon, however long this takes.
-    pub(crate) fn enter(&self) -> Inside<'_> {
-        // Several threads may overlap: then the first that leaves ends the mark of all. They poll soon, too.
-        self.is_inside.store(true, Ordering::Relaxed);
-        Inside(&self.is_inside)
+    /// An application thread begins a call that sends or polls. It probably polls soon after it.
+    pub(crate) fn begin_call(&self) -> CallGuard<'_> {
+        // Several threads may overlap: then the first that leaves ends the mark of all.
+        self.is_in_call.store(true, Ordering::Relaxed);
+        CallGuard(&self.is_in_call)
     }
 
-    /// Whether an application thread sends or polls at this moment.
-    pub(crate) fn is_inside(&self) -> bool {
-        self.is_inside.load(Ordering::Relaxed)
+    /// Whether an application thread is in a call that sends or polls.
+    pub(crate) fn is_in_call(&self) -> bool {
+        self.is_in_call.load(Ordering::Relaxed)
     }
 
     pub(crate) fn polls(&self) -> u64 {
@@ -146,8 +148,11 @@ impl PollerActivity {
         }
     }
 
-    /// Wakes the background thread if it would oversleep `deadline_ns`. If it has left the work to a thread that has polled since, it would
-    /// only leave it again.
+    /// Wakes the background thread if it would oversleep `deadline_ns`, unless it has left the work to a thread that has polled since or was in
+    /// a call: if that thread stops polling, this work waits as long as packets that arrive, for at most two more checks.
+    ///
+    /// The caller stores the work that the background thread looks for with `SeqCst` before this call. The background thread announces its sleep
+    /// before it looks, so one of the two sees the other.
     pub(crate) fn wake_before(&self, deadline_ns: u64) {
         if deadline_ns < self.sleeps_until.load(Ordering::SeqCst) {
             let left_at = self.left_at.load(Ordering::Relaxed);
@@ -158,22 +163,24 @@ impl PollerActivity {
     }
 
     /// The background thread leaves the work to a poller and is about to sleep. It will check at `until_ns` whether there were polls since.
-    pub(crate) fn leaves_work(&self, until_ns: u64) {
-        let left_at = if self.is_inside() { IN_CALL } else { self.polls() };
-        self.left_at.store(left_at, Ordering::Relaxed);
-        self.going_to_sleep(until_ns);
+    pub(crate) fn leaving_work_to_poller(&self, until_ns: u64) {
+        self.announce_sleep(if self.is_in_call() { IN_CALL } else { self.polls() }, until_ns);
     }
 
-    /// The background thread is about to sleep. It must check for work once more after this call.
+    /// The background thread is about to sleep for packets. It must check for work once more after this call.
     pub(crate) fn going_to_sleep(&self, until_ns: u64) {
+        self.announce_sleep(FOR_PACKETS, until_ns);
+    }
+
+    fn announce_sleep(&self, left_at: u64, until_ns: u64) {
+        self.left_at.store(left_at, Ordering::Relaxed);
         self.sleeps_until.store(until_ns, Ordering::SeqCst);
         self.asleep.store(true, Ordering::SeqCst);
     }
 
     /// The background thread is awake. `rung`: its eventfd was readable.
-    pub(crate) fn woke_up(&self, rung: bool) {
+    fn woke_up(&self, rung: bool) {
         self.asleep.store(false, Ordering::SeqCst);
-        self.left_at.store(FOR_PACKETS, Ordering::Relaxed);
         // Consume every wake-up, also a late one for an earlier sleep.
         while rung && self.bell.try_take() {}
         self.sleeps_until.store(0, Ordering::SeqCst);
@@ -217,6 +224,42 @@ impl PollerActivity {
     }
 }
 
+/// What the background thread remembers of the pollers between its checks.
+#[derive(Default)]
+pub(crate) struct PollerChecks {
+    seen_polls: u64,
+    checks_without_poll: u32,
+    /// The eventfd ended the last sleep: an application thread leaves work to the background thread.
+    is_rung: bool,
+}
+
+impl PollerChecks {
+    /// Whether the work can be left to an application thread: one has polled since the last check, or is in a call, and none is about to sleep.
+    pub(crate) fn does_anybody_poll(&mut self, activity: &PollerActivity) -> bool {
+        if activity.any_armed() {
+            return false;
+        }
+        let polls = activity.polls();
+        if std::mem::replace(&mut self.seen_polls, polls) != polls {
+            self.checks_without_poll = 0;
+            return true;
+        }
+        self.checks_without_poll = self.checks_without_poll.saturating_add(1);
+        self.checks_without_poll <= MAX_CHECKS_IN_CALL && !self.is_rung && activity.is_in_call()
+    }
+
+    /// Whether an application thread has polled since that check, and none is about to sleep. Does not count as a check.
+    pub(crate) fn has_polled_since(&self, activity: &PollerActivity) -> bool {
+        activity.polls() != self.seen_polls && !activity.any_armed()
+    }
+
+    /// The background thread is awake. `is_rung`: its eventfd was readable.
+    pub(crate) fn woke_up(&mut self, activity: &PollerActivity, is_rung: bool) {
+        self.is_rung = is_rung;
+        activity.woke_up(is_rung);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,25 +279,62 @@ mod tests {
         assert!(!wakes(&activity, 11), "it wakes in time");
         activity.going_to_sleep(10);
         assert!(wakes(&activity, 9), "it sleeps for packets");
-        activity.leaves_work(10);
+        activity.leaving_work_to_poller(10);
         assert!(wakes(&activity, 9), "nobody has polled since");
-        activity.leaves_work(10);
+        activity.leaving_work_to_poller(10);
         activity.polled();
         assert!(!wakes(&activity, 9), "a thread polls");
-        activity.leaves_work(10);
+        activity.leaving_work_to_poller(10);
         assert!(wakes(&activity, 0), "the number of polls is compared anew");
+        activity.leaving_work_to_poller(10);
+        activity.polled();
+        activity.woke_up(false);
+        activity.going_to_sleep(10);
+        assert!(wakes(&activity, 9), "it sleeps for packets again");
     }
 
     #[test]
     fn a_thread_that_is_sending_is_expected_to_poll() {
         let activity = PollerActivity::new(Arc::default(), 0).unwrap();
-        let inside = activity.enter();
-        assert!(activity.is_inside());
-        activity.leaves_work(10);
+        let call = activity.begin_call();
+        activity.leaving_work_to_poller(10);
         assert!(!wakes(&activity, 9));
-        drop(inside);
-        assert!(!activity.is_inside());
-        activity.leaves_work(10);
+        drop(call);
+        activity.leaving_work_to_poller(10);
         assert!(wakes(&activity, 9));
+    }
+
+    #[test]
+    fn a_call_counts_as_a_poll_for_two_checks() {
+        let activity = PollerActivity::new(Arc::default(), 0).unwrap();
+        let mut checks = PollerChecks::default();
+        let mut polls = || checks.does_anybody_poll(&activity);
+        assert!(!polls(), "nobody polls");
+        activity.polled();
+        assert_eq!([polls(), polls()], [true, false], "one poll, one check");
+        let call = activity.begin_call();
+        activity.polled();
+        assert_eq!([polls(), polls(), polls(), polls()], [true, true, true, false]);
+        activity.polled();
+        assert!(polls());
+        drop(call);
+        assert!(!polls(), "the call has ended");
+    }
+
+    #[test]
+    fn a_call_that_leaves_work_or_an_armed_cq_ends_the_leave() {
+        let activity = PollerActivity::new(Arc::default(), 0).unwrap();
+        let mut checks = PollerChecks::default();
+        let _call = activity.begin_call();
+        assert!(checks.does_anybody_poll(&activity));
+        checks.woke_up(&activity, true);
+        assert!(!checks.does_anybody_poll(&activity), "it was woken for this work");
+        activity.polled();
+        assert!(checks.has_polled_since(&activity));
+        let _ = activity.armed.armed(1);
+        assert!(
+            !checks.has_polled_since(&activity) && !checks.does_anybody_poll(&activity),
+            "its owner is about to sleep"
+        );
     }
 }

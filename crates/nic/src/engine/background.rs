@@ -3,7 +3,7 @@
 //! One-sided operations must progress while the target's program does nothing, and a program that sleeps on a
 //! completion channel must be woken. The thread starts with the device, since packets for a local peer may arrive
 //! immediately. While an application thread polls, the background thread does not drive; it only checks every few
-//! milliseconds whether the polling continues.
+//! milliseconds whether the polling continues. A call that takes longer than that counts as a poll for two checks.
 //!
 //! Some programs poll for their own completion, and after that watch their memory for the peer's data. They leave gaps in
 //! which no thread drives. When the background thread finds unhandled packets in such a gap, it wakes for packets for a while
@@ -19,7 +19,7 @@ use super::Engine;
 use super::drive::Found;
 use crate::error::Error;
 use crate::link::{Sleep, now};
-use crate::poller_activity::PollerActivity;
+use crate::poller_activity::{PollerActivity, PollerChecks};
 use ferroce_os::thread::{shorten_slices, spawn};
 use ferroce_proto::Time;
 use std::os::fd::RawFd;
@@ -47,9 +47,6 @@ const GAP_GAIN: u32 = 2;
 const ANSWER_NS: u64 = 10_000;
 /// How many arrivals are acknowledged immediately after a missing answer: at first, and at most, if answers are missing repeatedly.
 const UNANSWERED: std::ops::RangeInclusive<u32> = 4..=256;
-/// How many checks in a row may find the same call of an application thread, which sends or polls. After that, something else runs on its
-/// processor.
-const MAX_INSIDE: u32 = 2;
 /// How many checks keep the shortest interval after a program was found to watch its memory: it may stop polling at any time.
 const SHORT_STAND_OFFS: u32 = 1024;
 /// The longest sleep. It limits the delay that a lost wake-up causes.
@@ -131,11 +128,7 @@ struct Sleeper {
     /// The links, once that descriptor replaced them.
     links: Vec<libc::pollfd>,
     is_behind: bool,
-    seen_polls: u64,
-    /// Checks since `seen_polls` changed that found an application thread sending or polling.
-    inside: u32,
-    /// An application thread ended the last sleep: it leaves work behind.
-    is_rung: bool,
+    pollers: PollerChecks,
     stand_off_ms: i32,
     /// Evidence that pollers leave gaps. At 0 the thread does not wake for packets while an application thread polls.
     gap_credit: u32,
@@ -167,9 +160,7 @@ impl Sleeper {
             is_behind: false,
             chores,
             engine,
-            seen_polls: 0,
-            inside: 0,
-            is_rung: false,
+            pollers: PollerChecks::default(),
             stand_off_ms: *STAND_OFF_MS.start(),
             gap_credit: 0,
             unanswered: 0,
@@ -187,7 +178,7 @@ impl Sleeper {
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
             self.let_others_in_front();
-            if self.does_anybody_poll() {
+            if self.pollers.does_anybody_poll(&self.engine.activity) {
                 match self.gap_credit {
                     0 => self.stand_off(),
                     _ => self.watch_gaps(),
@@ -197,21 +188,6 @@ impl Sleeper {
                 self.take_over(stop);
             }
         }
-    }
-
-    /// Whether an application thread has polled since the last check and is not about to sleep. A call that sends for long, or whose thread does
-    /// not run, counts for [`MAX_INSIDE`] checks: that thread handles the packets when it polls, and it watches no memory.
-    fn does_anybody_poll(&mut self) -> bool {
-        if self.engine.activity.any_armed() {
-            return false;
-        }
-        let polls = self.engine.activity.polls();
-        if std::mem::replace(&mut self.seen_polls, polls) != polls {
-            self.inside = 0;
-            return true;
-        }
-        self.inside += 1;
-        self.inside <= MAX_INSIDE && !self.is_rung && self.engine.activity.is_inside()
     }
 
     /// Lets threads of the application that sleep for packets be woken first.
@@ -226,8 +202,10 @@ impl Sleeper {
     /// An application thread polls: checks again later, whatever arrives.
     fn stand_off(&mut self) {
         let until = now() + u64::from(self.stand_off_ms.unsigned_abs()) * 1_000_000;
-        self.engine.activity.leaves_work(until.0);
-        self.sleep_on(1 + self.chores.len(), self.stand_off_ms as u64 * NS_PER_MS);
+        self.engine.activity.leaving_work_to_poller(until.0);
+        // A CQ that was armed before this announcement sent no wake-up.
+        let sleep_ms = if self.engine.activity.any_armed() { 0 } else { self.stand_off_ms };
+        self.sleep_on(1 + self.chores.len(), sleep_ms as u64 * NS_PER_MS);
         self.woke_up();
         self.attend_chores();
         let longest_ms = if self.short_stand_offs > 0 { *STAND_OFF_MS.start() } else { *STAND_OFF_MS.end() };
@@ -244,9 +222,7 @@ impl Sleeper {
         while self.crowded == 0 && now().since_ns(start) < *LINGER_NS.end() {
             self.yield_processor();
             let seen = std::mem::replace(&mut polls, self.engine.activity.polls());
-            // While the application thread sends or polls, it handles the packets and needs the progress lock.
-            let is_gap = polls == seen && !self.engine.activity.is_inside();
-            let found = if is_gap { self.drive_for_watcher() } else { Found::Nothing };
+            let found = if polls == seen { self.drive_in_gap() } else { Found::Nothing };
             if found != Found::Nothing {
                 self.rate(found);
                 return self.attend_overdue_chores();
@@ -258,9 +234,14 @@ impl Sleeper {
         self.sleep_on(self.fds.len(), *STAND_OFF_MS.start() as u64 * NS_PER_MS);
         self.woke_up();
         self.attend_chores();
-        let is_gap = !self.engine.activity.is_inside();
-        let found = if is_gap { self.drive_for_watcher() } else { Found::Nothing };
+        let found = self.drive_in_gap();
         self.rate(found);
+    }
+
+    /// Drives unless an application thread is in a call: it probably polls soon, and it needs the locks. A program that only sends and polls
+    /// loses its credit that way.
+    fn drive_in_gap(&mut self) -> Found {
+        if self.engine.activity.is_in_call() { Found::Nothing } else { self.drive_for_watcher() }
     }
 
     /// Drives, and delays the ACK until the program answers, for at most [`ANSWER_NS`]. ACK and answer then arrive together while the peer still
@@ -334,7 +315,7 @@ impl Sleeper {
             if self.engine.polling.any_ready() {
                 self.engine.polling.stop_coalescing();
             }
-            let is_gap = !self.engine.activity.is_inside();
+            let is_gap = !self.engine.activity.is_in_call();
             if self.drive_for_watcher() == Found::Packets && is_gap {
                 self.gap_credit = GAP_CREDIT;
                 self.short_stand_offs = SHORT_STAND_OFFS;
@@ -364,9 +345,7 @@ impl Sleeper {
                 lingers = true;
                 self.yield_processor();
             }
-            let someone_polls =
-                self.engine.activity.polls() != self.seen_polls && !self.engine.activity.any_armed();
-            if someone_polls || stop.load(Ordering::Relaxed) {
+            if self.pollers.has_polled_since(&self.engine.activity) || stop.load(Ordering::Relaxed) {
                 return;
             }
         }
@@ -402,8 +381,8 @@ impl Sleeper {
     }
 
     fn woke_up(&mut self) {
-        self.is_rung = std::mem::take(&mut self.fds[0].revents) != 0;
-        self.engine.activity.woke_up(self.is_rung);
+        let is_rung = std::mem::take(&mut self.fds[0].revents) != 0;
+        self.pollers.woke_up(&self.engine.activity, is_rung);
     }
 
     /// Sleeps on the first `count` descriptors. The time is exact to some tens of microseconds: a paced packet may wait for it.

@@ -181,7 +181,7 @@ impl Engine {
             }
             return;
         }
-        let _inside = self.activity.enter();
+        let _call = self.activity.begin_call();
         let now = read_time.unwrap_or_else(now);
         // Queued requests leave as one batch.
         host.is_last = false;

@@ -97,12 +97,13 @@ impl Engine {
     /// Polls on an application thread. `found`: the thread has just taken a completion, so it may be about to post the answer.
     pub(crate) fn drive_for_poller(&self, found: bool) {
         self.activity.drives();
-        let _inside = self.activity.enter();
+        let call = self.activity.begin_call();
         let polling = &self.polling;
         let Some(mut progress) = polling.lock.try_lock() else {
             let contentions = polling.contentions.load(Ordering::Relaxed).wrapping_add(1);
             polling.contentions.store(contentions, Ordering::Relaxed);
             if contentions.is_multiple_of(CONTENTIONS_PER_YIELD) {
+                drop(call);
                 std::thread::yield_now();
             }
             return;
@@ -111,6 +112,8 @@ impl Engine {
         self.run(&mut progress, Driver::Poller, false);
         let idle = progress.idle;
         drop(progress);
+        // While another thread has the processor, the background thread may take over.
+        drop(call);
         if idle.is_multiple_of(POLLS_PER_YIELD) && idle >= polling.yields_after.load(Ordering::Relaxed) {
             polling.yield_processor();
         }

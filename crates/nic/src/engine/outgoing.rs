@@ -2,7 +2,7 @@
 
 use super::{Engine, QpCore};
 use crate::link::TxBatch;
-use crate::memory::{External, ForRead, Peer, Pins, answers_of};
+use crate::memory::{External, Peer, Pins, RemoteRead, answers_of};
 use ferroce_proto::qp::{Segment, Transmission, TxPayload, WriteHeaders};
 use ferroce_proto::verbs::{MemoryFault, Route};
 use ferroce_proto::wire::{Bth, pad_of};
@@ -163,14 +163,11 @@ impl<'a> Outgoing<'a> {
         while done < count {
             let (headers, payload) = run.packet(done);
             let rest = Segment { headers: &headers, payload, count: count - done, ..run };
-            let outcome = match payload {
-                TxPayload::Remote { .. } => self.push_responses(route, &rest, qp),
-                _ => Ok(self.push_external_run(route, &rest, qp)),
+            let added = match payload {
+                TxPayload::Remote { .. } => self.push_response_run(route, &rest, qp),
+                _ => self.push_external_run(route, &rest, qp),
             };
-            let outcome = match outcome {
-                Ok(0) => self.push_one(route, &rest, qp),
-                outcome => outcome,
-            };
+            let outcome = if added == 0 { self.push_one(route, &rest, qp) } else { Ok(added) };
             match outcome {
                 Ok(added) => done += added,
                 Err(fault) if done == 0 => return Err(fault),
@@ -187,10 +184,7 @@ impl<'a> Outgoing<'a> {
         if !self.may_point(segment) || pad_of(len) != 0 || qp.resends.is_copying(segment.transmission) {
             return 0;
         }
-        if self.tx.would_cut(route, Bth::LEN + len) {
-            self.flush();
-        }
-        let count = (segment.count as usize).min(self.tx.room_in_runs(route, Bth::LEN + len));
+        let count = self.count_that_fits(route, Bth::LEN + len, segment.count);
         // A fault in a later packet is found when that packet is pushed.
         let Ok(Some(external)) = self.pins.local(pd, sges, offset, count * len, qp.address()) else {
             return 0;
@@ -200,33 +194,25 @@ impl<'a> Outgoing<'a> {
         count as u32
     }
 
-    /// Adds as many packets of a READ response as fit; 0 if the first does not.
-    fn push_responses(
-        &mut self,
-        route: &Route,
-        segment: &Segment<'_>,
-        qp: &QpCore,
-    ) -> Result<u32, MemoryFault> {
+    /// Adds as many packets of a READ response as fit and can be read; 0 if they need padding.
+    fn push_response_run(&mut self, route: &Route, segment: &Segment<'_>, qp: &QpCore) -> u32 {
         let len = segment.payload.len();
-        let whole = segment.headers.encoded_len() + len;
         if pad_of(len) != 0 {
-            return Ok(0);
+            return 0;
         }
-        if self.tx.would_cut(route, whole) {
+        let count = self.count_that_fits(route, segment.headers.encoded_len() + len, segment.count);
+        // A fault is found again when its packet is pushed alone.
+        let Ok(bytes) = remote_read(segment.payload, count * len, self.engine, qp) else { return 0 };
+        let fill = |n: usize, out: &mut [u8]| bytes.copy(n * len, out).is_ok();
+        self.tx.push_copied_run(route, segment.headers, len, count, fill) as u32
+    }
+
+    /// How many of `count` packets with `len` transport bytes each the batch takes. Sends it first if it takes none.
+    fn count_that_fits(&mut self, route: &Route, len: usize, count: u32) -> usize {
+        if self.tx.would_cut(route, len) {
             self.flush();
         }
-        let count = (segment.count as usize).min(self.tx.room_in_runs(route, whole));
-        if count == 0 {
-            return Ok(0);
-        }
-        let bytes = for_read(segment.payload, count * len, self.engine, qp)?;
-        // A fault in a later packet is found again when that packet is pushed.
-        let mut outcome = Ok(());
-        let added = self.tx.push_copied_run(route, segment.headers, len, count, |n, out| {
-            outcome = bytes.copy(n * len, out);
-            outcome.is_ok()
-        });
-        if added == 0 { outcome.map(|()| 0) } else { Ok(added as u32) }
+        (count as usize).min(self.tx.room_in_runs(route, len))
     }
 
     /// Whether packets may point to their payload. Only acknowledged requests may: others complete before the batch is sent, and then the
@@ -272,23 +258,23 @@ fn fill(out: &mut [u8], payload: TxPayload<'_>, engine: &Engine, qp: &QpCore) ->
         TxPayload::Local { pd, sges, offset, .. } => {
             engine.device.regions.gather(pd, sges, offset, out, qp.address())
         }
-        TxPayload::Remote { .. } => for_read(payload, out.len(), engine, qp)?.copy(0, out),
+        TxPayload::Remote { .. } => remote_read(payload, out.len(), engine, qp)?.copy(0, out),
     }
 }
 
 /// `len` bytes from the start of the payload of a READ response on.
-fn for_read<'a>(
+fn remote_read<'a>(
     payload: TxPayload<'_>,
     len: usize,
     engine: &'a Engine,
     qp: &QpCore,
-) -> Result<ForRead<'a>, MemoryFault> {
+) -> Result<RemoteRead<'a>, MemoryFault> {
     let TxPayload::Remote { pd, rkey, addr, rest, is_first, is_repeated, .. } = payload else {
         unreachable!("only a READ response has such a payload")
     };
     // Read-ahead of responses is separate from that of requests.
     let ahead = (answers_of(qp.address()), rest, is_first);
-    engine.device.regions.for_read(Peer { pd, qp: qp.qpn }, rkey, (addr, len), ahead, is_repeated)
+    engine.device.regions.remote_read(Peer { pd, qp: qp.qpn }, rkey, (addr, len), ahead, is_repeated)
 }
 
 impl Drop for Outgoing<'_> {

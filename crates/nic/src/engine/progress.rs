@@ -63,7 +63,7 @@ impl Polling {
     /// Whether a queue pair waits to continue sending, or the context has streams.
     #[inline]
     pub(super) fn any_ready(&self) -> bool {
-        self.any_ready.load(Ordering::Relaxed)
+        self.any_ready.load(Ordering::SeqCst)
     }
 
     /// How many queue pairs wait to continue sending.
@@ -90,7 +90,8 @@ impl Polling {
         let is_new = !qp.ready.load(Ordering::Relaxed) && !qp.ready.swap(true, Ordering::Relaxed);
         if is_new {
             self.ready.lock().push_back(qp.clone());
-            self.any_ready.store(true, Ordering::Relaxed);
+            // The caller wakes the background thread next, see `PollerActivity::wake_before`.
+            self.any_ready.store(true, Ordering::SeqCst);
         }
         is_new
     }

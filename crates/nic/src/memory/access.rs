@@ -15,7 +15,7 @@ pub(super) fn region<'a>(held: &'a Held<'_>) -> &'a Region {
 }
 
 /// Bytes that the peer READs. Holds their region.
-pub(crate) struct ForRead<'a> {
+pub(crate) struct RemoteRead<'a> {
     held: Held<'a>,
     span: Span,
     reader: usize,
@@ -23,7 +23,7 @@ pub(crate) struct ForRead<'a> {
     is_first: bool,
 }
 
-impl ForRead<'_> {
+impl RemoteRead<'_> {
     /// Copies bytes from `offset` on.
     pub(crate) fn copy(&self, offset: usize, out: &mut [u8]) -> Result<(), MemoryFault> {
         let part = self.span.part(offset, out.len());
@@ -108,18 +108,18 @@ impl RegionTable {
     /// `len` bytes that the peer READs; `rest` bytes of its message are left, these included. `reader` answers it. If the response
     /// `is_repeated`, the peer may already have the data, and the program may have unmapped the memory, as UCX does before it deregisters. The
     /// kernel then copies, because its copy returns an error where a plain one would raise SIGSEGV.
-    pub(crate) fn for_read(
+    pub(crate) fn remote_read(
         &self,
         peer: Peer,
         rkey: RKey,
         (addr, len): (u64, usize),
         (reader, rest, is_first): (usize, u32, bool),
         is_repeated: bool,
-    ) -> Result<ForRead<'_>, MemoryFault> {
+    ) -> Result<RemoteRead<'_>, MemoryFault> {
         let held = self.by_rkey(rkey)?;
         let span = region(&held).remote(peer, addr, len as u64, Access::REMOTE_READ)?;
         let span = if is_repeated { span.checked_by_kernel() } else { span };
-        Ok(ForRead { held, span, reader, rest, is_first })
+        Ok(RemoteRead { held, span, reader, rest, is_first })
     }
 
     /// The peer's atomic.

@@ -25,10 +25,9 @@ impl External {
     pub(crate) fn len(self) -> usize {
         self.0.len
     }
-    /// The `len` bytes from `from` on. The range must lie inside.
-    pub(crate) fn part(self, from: usize, len: usize) -> External {
-        debug_assert!(from + len <= self.0.len);
-        External(Span { start: self.0.start + from, len, ..self.0 })
+    /// Some of the bytes, as [`Span::part`].
+    pub(crate) fn part(self, offset: usize, len: usize) -> External {
+        External(self.0.part(offset, len))
     }
     /// A pointer to the first byte. The kernel may read from it, or write if write access was checked. It must not become a reference.
     pub(crate) fn as_ptr(self) -> *const u8 {

@@ -40,7 +40,7 @@ mod table;
 mod watched_sge;
 mod windows;
 
-pub(crate) use access::ForRead;
+pub(crate) use access::RemoteRead;
 pub(crate) use across::is_readable;
 pub(crate) use cached_region::{CacheOwner, CachedRegion};
 pub(crate) use direct::{Far, PartlyMapped};

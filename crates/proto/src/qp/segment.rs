@@ -13,7 +13,7 @@ pub struct Segment<'a, W: WriteHeaders = Headers> {
     pub headers: &'a W,
     /// The payload of the first packet. Those of the next ones follow it in the same SGEs, or in the same region.
     pub payload: TxPayload<'a>,
-    /// Number of packets. More than one only if the payload is in memory and the headers are [`Headers`].
+    /// Number of packets. More than one only if the payload is [`TxPayload::Local`] or [`TxPayload::Remote`] and the headers are [`Headers`].
     pub count: u32,
     /// Whether the packets are retransmissions.
     pub transmission: Transmission,
@@ -33,7 +33,7 @@ pub enum Transmission {
 }
 
 impl<'a, W: WriteHeaders> Segment<'a, W> {
-    /// One packet that needs no ACK.
+    /// A segment of one packet that needs no ACK.
     pub(crate) fn unacknowledged(headers: &'a W, payload: TxPayload<'a>) -> Segment<'a, W> {
         Segment { headers, payload, count: 1, transmission: Transmission::First, is_acknowledged: false }
     }

@@ -17,7 +17,7 @@ struct Common {
     index: RunIndex,
 }
 
-/// The position in its GSO run of each packet behind a final one.
+/// Counts the index of consecutive packets in their GSO runs, starting after a final packet, as `TxBatch::index_in_run` finds it for one.
 struct RunIndex {
     last: u16,
     /// The next packet may continue the run.
@@ -125,14 +125,14 @@ impl TxBatch {
                     self.finalise_last();
                     common = self.common();
                 }
-                Some(common) => self.finalise_like(common),
+                Some(common) => self.finalise_last_as(common),
             }
         }
         count
     }
 
     /// Finalises the last packet, which lies in the arena and is like the one before.
-    fn finalise_like(&mut self, common: &mut Common) {
+    fn finalise_last_as(&mut self, common: &mut Common) {
         let Some(packet) = self.packets.last_mut() else { return };
         let run_index = common.index.next();
         packet.icrc_inputs = Some(IcrcInputs { choice: Some(common.choice), run_index });
@@ -324,44 +324,55 @@ mod tests {
         let gid = Gid::from_ip([127, 0, 0, 1].into());
         let route = Route { sgid: gid, dgid: gid, ..Route::default() };
         let opcode = Opcode::new(Service::Rc, Operation::ReadResponseMiddle);
-        let bth = Bth { extended: true, ..Bth::new(opcode, Qpn::new(7), Psn::new(0xff_fff0)) };
-        let aeth = Some(Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 9 });
-        let headers = Headers { aeth, ..Headers::new(bth) };
-        let head_len = headers.encoded_len();
         let payload =
             |n: usize, out: &mut [u8]| out.iter_mut().enumerate().for_each(|(k, b)| *b = (n * 7 + k) as u8);
-        for (may_segment, before, is_known) in [
-            (true, None, true),
-            (true, Some(head_len + LEN), true),
-            (true, Some(12), true),
-            (false, Some(head_len + LEN), true),
-            (true, Some(head_len + LEN), false),
-        ] {
-            let chooser: Arc<dyn SocketChooser> = Arc::new(Fixed { may_segment });
-            let [run, single] = [true, false].map(|as_run| {
-                let mut batch = TxBatch::new();
-                if is_known {
-                    batch.finalise_all(&chooser);
-                }
-                before.iter().for_each(|len| batch.reserve(&route, *len).fill(5));
-                if as_run {
-                    let added = batch.push_copied_run(&route, &headers, LEN, COUNT + 1, |n, out| {
-                        payload(n, out);
-                        n < COUNT
-                    });
-                    assert_eq!(added, COUNT, "the last one cannot be read");
-                } else {
-                    for n in 0..COUNT {
-                        let headers = Headers { bth: Bth { psn: bth.psn.plus(n as u32), ..bth }, ..headers };
-                        let packet = batch.reserve(&route, head_len + LEN);
-                        headers.write(packet);
-                        payload(n, &mut packet[head_len..]);
+        // A peer that is not ferroce gets no AETH in the middle of a response, and one with the first packet.
+        let of_peers = [(true, 1024), (false, 1024), (true, 256), (false, 256)];
+        for (extended, len) in of_peers {
+            let bth = Bth { extended, ..Bth::new(opcode, Qpn::new(7), Psn::new(0xff_fff0)) };
+            let aeth = extended.then_some(Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 9 });
+            let headers = Headers { aeth, ..Headers::new(bth) };
+            let head_len = headers.encoded_len();
+            for (may_segment, before, is_known) in [
+                (true, None, true),
+                (true, Some(head_len + len), true),
+                (true, Some(head_len + len + 4), true),
+                (true, Some(12), true),
+                (false, Some(head_len + len), true),
+                (true, Some(head_len + len), false),
+            ] {
+                let chooser: Arc<dyn SocketChooser> = Arc::new(Fixed { may_segment });
+                let [run, single] = [true, false].map(|as_run| {
+                    let mut batch = TxBatch::new();
+                    if is_known {
+                        batch.finalise_all(&chooser);
                     }
-                }
-                batch.finalise_all(&chooser);
-                wire(&batch)
-            });
-            assert!(run == single, "{may_segment} {before:?} {is_known}");
+                    before.iter().for_each(|len| batch.reserve(&route, *len).fill(5));
+                    if as_run {
+                        let mut add = |readable| {
+                            batch.push_copied_run(&route, &headers, len, COUNT + 1, |n, out| {
+                                payload(n, out);
+                                n < readable
+                            })
+                        };
+                        assert_eq!([add(0), add(COUNT)], [0, COUNT], "the one after them cannot be read");
+                        let is_final = |packet: &TxPacket| packet.icrc_inputs.is_some();
+                        assert!(!is_known || batch.entries().iter().all(is_final));
+                    } else {
+                        for n in 0..COUNT {
+                            let headers =
+                                Headers { bth: Bth { psn: bth.psn.plus(n as u32), ..bth }, ..headers };
+                            let packet = batch.reserve(&route, head_len + len);
+                            headers.write(packet);
+                            payload(n, &mut packet[head_len..]);
+                        }
+                    }
+                    batch.finalise_all(&chooser);
+                    wire(&batch)
+                });
+                assert!(run == single, "{extended} {len}: {may_segment} {before:?} {is_known}");
+                assert_eq!(run.iter().any(|(_, run_index)| *run_index > 0), may_segment);
+            }
         }
     }
 }
