@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::namespace::{GUEST_V4, GUEST_V6, TAP};
-use super::{Failure, capture};
+use super::{Failure, capture, replace_file};
 use crate::tools::which;
 
 const ETHERNET: usize = 14;
@@ -49,33 +49,43 @@ impl Tap {
         Ok(Self { dumpcap, file })
     }
 
-    /// Stops the capture and writes the shortest frame of each kind. Without frames, the file stays unchanged.
+    /// Stops the capture and writes the shortest captured frame of each kind. Kinds that were not captured keep their frame.
+    /// Returns the number of captured kinds.
     pub(crate) fn finish(mut self, into: &Path) -> Result<usize, Failure> {
         Command::new("kill").args(["-INT", &self.dumpcap.id().to_string()]).status()?;
         self.dumpcap.wait()?;
         let bytes = std::fs::read(&self.file)?;
         std::fs::remove_file(&self.file)?;
-        let mut kept: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        let mut captured: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         for (frame, _) in capture::packets(&bytes) {
             let Some(kind) = kind(&frame) else { continue };
-            let shortest = kept.entry(kind).or_insert_with(|| frame.clone());
+            let shortest = captured.entry(kind).or_insert_with(|| frame.clone());
             if frame.len() < shortest.len() {
                 *shortest = frame;
             }
         }
-        if kept.is_empty() {
-            return Ok(0);
+        if !captured.is_empty() {
+            let old = std::fs::read_to_string(into).unwrap_or_default();
+            replace_file(into, &merged(&old, &captured))?;
         }
-        let mut text = "# Frames of Linux 6.1's Soft-RoCE, taken off the wire by `cargo xtask interop --golden`: for each IP\n\
-                        # version and opcode (hexadecimal) the shortest that was seen; of connection management one for each attribute.\n"
-            .to_owned();
-        for (name, frame) in &kept {
-            let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-            let _ = writeln!(text, "{name} {hex}");
-        }
-        std::fs::write(into, text)?;
-        Ok(kept.len())
+        Ok(captured.len())
     }
+}
+
+/// The text of the file with these frames in place of those of the same kinds.
+fn merged(old: &str, captured: &BTreeMap<String, Vec<u8>>) -> String {
+    let kept = old.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' '));
+    let mut frames: BTreeMap<&str, String> = kept.map(|(name, hex)| (name, hex.to_owned())).collect();
+    for (name, frame) in captured {
+        frames.insert(name, frame.iter().map(|byte| format!("{byte:02x}")).collect());
+    }
+    let mut text = "# Frames of Linux 6.1's Soft-RoCE, taken off the wire by `cargo xtask interop --golden`: for each IP\n\
+                    # version and opcode (hexadecimal) the shortest that was seen; of connection management one for each attribute.\n"
+        .to_owned();
+    for (name, hex) in frames {
+        let _ = writeln!(text, "{name} {hex}");
+    }
+    text
 }
 
 /// Writes the frames of SoftiWARP that a case printed as `golden NAME HEX`. Without frames, the file stays unchanged.
@@ -86,7 +96,7 @@ pub(crate) fn write_streams(artefacts: &Path, into: &Path) -> Result<usize, Fail
     if !frames.is_empty() {
         let head = "# Frames of Linux 6.1's SoftiWARP, as `iwarp_peer handmade` received them from rping: `cargo xtask interop --golden`.\n\
                     # Connection, whether FPDUs have a CRC, number of the frame; the first one is the MPA reply.\n";
-        std::fs::write(into, format!("{head}{}\n", frames.join("\n")))?;
+        replace_file(into, &format!("{head}{}\n", frames.join("\n")))?;
     }
     Ok(frames.len())
 }
@@ -119,6 +129,14 @@ fn kind(frame: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_that_were_not_captured_keep_their_frame() {
+        let captured = BTreeMap::from([("v4_00".to_owned(), vec![0xcc, 1]), ("v4_01".to_owned(), vec![2])]);
+        let text = merged("# head\nv4_00 aa\nv4_11_nak3 bb\n", &captured);
+        let frames: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(frames, ["v4_00 cc01", "v4_01 02", "v4_11_nak3 bb"]);
+    }
 
     #[test]
     fn frames_are_named_by_version_opcode_and_syndrome() {

@@ -2,10 +2,10 @@
 //!
 //! The channels are serial ports, because the network under test may lose packets.
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -23,12 +23,14 @@ const PROCESSOR: &str = "max,la57=off,pclmulqdq=off,vpclmulqdq=off,erms=off,fsrm
 const CLOCK: &str = "tsc=reliable";
 /// Time limit of the boot by software emulation. Six seconds are usual, more on a busy machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// Time limit for the end of QEMU after it has closed a channel.
+const END_LIMIT: Duration = Duration::from_secs(2);
 /// Lifetime of the virtual machine. It ends then in any case.
 const LIFE_LIMIT_S: u32 = 30 * 60;
 
 /// A running guest. Dropping it ends the virtual machine.
 pub(crate) struct Guest {
-    qemu: Child,
+    qemu: Mutex<Child>,
     channels: Vec<Mutex<Channel>>,
     /// The sockets of the channels.
     dir: PathBuf,
@@ -51,8 +53,31 @@ pub(crate) struct Ended {
 }
 
 struct Channel {
-    stream: BufReader<UnixStream>,
+    stream: BufReader<TimedSocket>,
     requests: u32,
+}
+
+/// A socket from which nothing is read after `deadline`.
+struct TimedSocket {
+    socket: UnixStream,
+    deadline: Instant,
+}
+
+impl TimedSocket {
+    fn new(socket: UnixStream) -> Self {
+        Self { socket, deadline: Instant::now() }
+    }
+}
+
+impl Read for TimedSocket {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.socket.set_read_timeout(Some(left))?;
+        self.socket.read(buffer)
+    }
 }
 
 impl Guest {
@@ -64,10 +89,10 @@ impl Guest {
         let _ = std::fs::remove_file(&logs.console);
         let qemu = qemu(image, dir, &logs).spawn()?;
         // Dropping `guest` ends the virtual machine.
-        let mut guest = Self { qemu, channels: Vec::new(), dir: dir.to_path_buf(), logs };
+        let mut guest = Self { qemu: Mutex::new(qemu), channels: Vec::new(), dir: dir.to_path_buf(), logs };
         let started = Instant::now();
         for at in 0..CHANNELS {
-            let stream = guest.connect(&socket(dir, at), started)?;
+            let stream = TimedSocket::new(guest.connect(&socket(dir, at), started)?);
             guest.channels.push(Mutex::new(Channel { stream: BufReader::new(stream), requests: 0 }));
         }
         let answer = guest.run(0, "cat /sys/class/infiniband/rxe0/ports/1/state", BOOT_LIMIT)?;
@@ -85,7 +110,7 @@ impl Guest {
             let what = match error.kind() {
                 ErrorKind::WouldBlock => format!("no answer within {} s", limit.as_secs()),
                 ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
-                    "the guest ended".to_owned()
+                    format!("the guest ended (QEMU: {})", self.end_of_qemu())
                 }
                 _ => error.to_string(),
             };
@@ -93,15 +118,32 @@ impl Guest {
         })
     }
 
-    fn connect(&mut self, path: &Path, started: Instant) -> Result<UnixStream, Failure> {
+    fn connect(&self, path: &Path, started: Instant) -> Result<UnixStream, Failure> {
         loop {
             match UnixStream::connect(path) {
                 Ok(stream) => return Ok(stream),
                 Err(error) if started.elapsed() > BOOT_LIMIT => return Err(error.into()),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
-            if let Ok(Some(status)) = self.qemu.try_wait() {
+            if let Some(status) = self.qemu_status() {
                 return Err(self.broken(&format!("QEMU ended: {status}")));
+            }
+        }
+    }
+
+    /// The exit status of QEMU if it has ended.
+    fn qemu_status(&self) -> Option<ExitStatus> {
+        self.qemu.lock().expect("no thread panics while it waits").try_wait().ok().flatten()
+    }
+
+    /// The exit status of QEMU, which closes the channels shortly before it ends.
+    fn end_of_qemu(&self) -> String {
+        let started = Instant::now();
+        loop {
+            match self.qemu_status() {
+                Some(status) => return status.to_string(),
+                None if started.elapsed() > END_LIMIT => return "still running".to_owned(),
+                None => std::thread::sleep(Duration::from_millis(10)),
             }
         }
     }
@@ -121,19 +163,21 @@ impl Logs {
         let printed = if let Some(line) = kernel_error(&console) {
             format!("the guest's kernel printed `{line}`")
         } else if let Some(line) = qemu.lines().rfind(|line| !line.contains("warning: ")) {
-            format!("QEMU printed `{line}`")
+            format!("QEMU printed `{line}` in {}", self.qemu.display())
         } else {
-            "neither the guest's kernel nor QEMU printed an error".to_owned()
+            "found no fatal error on the console".to_owned()
         };
         format!("{printed}; console: {}", self.console.display())
     }
 }
 
-/// Texts in the lines with which a Linux kernel reports that it cannot continue.
+/// Texts in the lines with which Linux 6.1 reports that it cannot continue. After other lines with `BUG: `, such as those about a
+/// soft lockup, it does. `[#1]` is the number of an oops, whatever the exception was.
 const KERNEL_ERRORS: [&str; 5] =
-    ["BUG: ", "kernel BUG at ", "Oops: ", "general protection fault", "Kernel panic - not syncing"];
+    ["BUG: kernel ", "BUG: unable to handle ", "kernel BUG at ", "[#1]", "Kernel panic - not syncing"];
 
-/// The first error of the kernel on its console, without the timestamp. Later errors follow from it.
+/// The first fatal error of the kernel on its console, without the timestamp. Later errors follow from it, because an oops stops
+/// the guest.
 fn kernel_error(console: &str) -> Option<&str> {
     let line = console.lines().find(|line| KERNEL_ERRORS.iter().any(|error| line.contains(error)))?;
     let without_time = line.trim_start().strip_prefix('[').and_then(|line| line.split_once("] "));
@@ -143,18 +187,24 @@ fn kernel_error(console: &str) -> Option<&str> {
 impl Drop for Guest {
     fn drop(&mut self) {
         // The child is `timeout`, which passes the signal on to QEMU; killing it outright would leave QEMU behind.
-        let _ = Command::new("kill").arg(self.qemu.id().to_string()).status();
-        let _ = self.qemu.wait();
+        if let Ok(qemu) = self.qemu.get_mut()
+            && let Ok(None) = qemu.try_wait()
+        {
+            let _ = Command::new("kill").arg(qemu.id().to_string()).status();
+            let _ = qemu.wait();
+        }
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
 impl Channel {
+    /// Sends a request and reads its answer. `limit` includes all of its output.
     fn run(&mut self, command: &str, limit: Duration) -> std::io::Result<Ended> {
         self.requests += 1;
         let token = format!("@ferroce-{}", self.requests);
-        writeln!(self.stream.get_mut(), "{token} {command}")?;
-        self.stream.get_ref().set_read_timeout(Some(limit))?;
+        let stream = self.stream.get_mut();
+        stream.deadline = Instant::now() + limit;
+        writeln!(stream.socket, "{token} {command}")?;
         let mut text = Vec::new();
         loop {
             let begin = text.len();
@@ -186,8 +236,10 @@ fn qemu(image: &Image, dir: &Path, logs: &Logs) -> Command {
     command.args(["-m", "1024", "-nodefaults", "-no-reboot", "-display", "none"]);
     command.arg("-serial").arg(format!("file:{}", logs.console.display()));
     command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
+    // A kernel that went on after an oops would pass later cases with a damaged state.
+    let errors = "oops=panic panic=-1";
     command
-        .args(["-append", &format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 {CLOCK}")]);
+        .args(["-append", &format!("console=ttyS0 quiet {errors} mitigations=off nokaslr audit=0 {CLOCK}")]);
     command.args(["-netdev", &format!("tap,id=wire,ifname={TAP},script=no,downscript=no")]);
     command.args(["-device", &format!("virtio-net-pci,netdev=wire,host_mtu={MTU},mac={GUEST_MAC},romfile=")]);
     command.args(["-device", "virtio-serial-pci"]);
@@ -224,8 +276,8 @@ pub(crate) mod tests {
         std::fs::write(&logs.console, console).unwrap();
         std::fs::write(&logs.qemu, messages).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let channel = Channel { stream: BufReader::new(ours), requests: 0 };
-        let qemu = Command::new("true").spawn().unwrap();
+        let channel = Channel { stream: BufReader::new(TimedSocket::new(ours)), requests: 0 };
+        let qemu = Mutex::new(Command::new("true").spawn().unwrap());
         (Guest { qemu, channels: vec![Mutex::new(channel)], dir, logs }, theirs)
     }
 
@@ -239,7 +291,7 @@ pub(crate) mod tests {
         let (guest, theirs) = guest("panic", PANIC, "");
         drop(theirs);
         let expected = format!(
-            "`rping` in the guest: the guest ended; the guest's kernel printed \
+            "`rping` in the guest: the guest ended (QEMU: exit status: 0); the guest's kernel printed \
              `BUG: kernel NULL pointer dereference, address: 0000000000000008`; console: {}",
             guest.logs.console.display()
         );
@@ -251,7 +303,21 @@ pub(crate) mod tests {
         let warning = "qemu-system-x86_64: warning: TCG doesn't support requested feature\n";
         let (guest, _theirs) = guest("silent", "", warning);
         let reason = reason(guest.run(0, "rping", Duration::from_millis(1)));
-        assert!(reason.contains("no answer within 0 s; neither the guest's kernel nor QEMU"), "{reason}");
+        assert!(reason.contains("no answer within 0 s; found no fatal error on the console; "), "{reason}");
+    }
+
+    #[test]
+    fn a_command_that_prints_without_end_reaches_its_time_limit() {
+        let (guest, mut theirs) = guest("endless", "", "");
+        let printer = std::thread::spawn(move || {
+            while theirs.write_all(b"a line\nand a part of one").is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let reason = reason(guest.run(0, "yes", Duration::from_millis(50)));
+        assert!(reason.contains("`yes` in the guest: no answer"), "{reason}");
+        drop(guest);
+        printer.join().unwrap();
     }
 
     #[test]
@@ -260,7 +326,30 @@ pub(crate) mod tests {
         let (guest, theirs) = guest("qemu", "[    0.311204] Run /init as init process\r\n", messages);
         drop(theirs);
         let reason = reason(guest.run(0, "rping", BOOT_LIMIT));
-        assert!(reason.contains("QEMU printed `qemu-system-x86_64: could not configure"), "{reason}");
+        for part in
+            ["QEMU printed `qemu-system-x86_64: could not configure", "busy` in ", "qemu.log; console: "]
+        {
+            assert!(reason.contains(part), "{part:?} is missing: {reason}");
+        }
+    }
+
+    #[test]
+    fn an_error_after_which_the_kernel_goes_on_does_not_hide_the_fatal_one() {
+        let warnings = "[   30.1] watchdog: BUG: soft lockup - CPU#1 stuck for 26s! [rping:214]\r\n\
+            [   31.5] BUG: workqueue lockup - pool cpus=1 node=0 flags=0x0 nice=0 stuck for 37s!\r\n\
+            [   31.9] BUG: sleeping function called from invalid context at mm/slab.h:421\r\n\
+            [   32.0] DEBUG: a line\r\n\
+            [   32.1] traps: rping[214] general protection fault ip:5566 sp:7788 error:0 in rping\r\n";
+        assert_eq!(kernel_error(warnings), None);
+        let panic = "Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b";
+        assert_eq!(kernel_error(&format!("{warnings}[   41.9] {panic}\r\n")), Some(panic));
+        for fatal in [
+            "BUG: unable to handle page fault for address: ffffc90000a3f000",
+            "kernel BUG at drivers/infiniband/core/iwcm.c:1028!",
+            "general protection fault, probably for non-canonical address 0xdead000000000108: 0000 [#1] PREEMPT SMP NOPTI",
+        ] {
+            assert_eq!(kernel_error(&format!("{warnings}[   41.9] {fatal}\r\n")), Some(fatal));
+        }
     }
 
     #[test]

@@ -59,10 +59,13 @@ const GOLDEN_FILE: &str = "crates/proto/tests/data/kernel.hex";
 const GOLDEN_STREAMS: &str = "crates/proto/tests/data/siw.hex";
 /// The start of the line with the reason of a failure.
 const FAILED: &str = "FAILED: ";
+/// The start of the line with the reason of a skip.
+const SKIPPED: &str = "SKIPPED: ";
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
     /// Run only what has all these words in its name, for example `verify` or "ib_ v6 from-kernel"; may be repeated.
+    /// The whole name of a case, as --list prints it, selects only that case.
     #[arg(long, value_name = "WORDS")]
     filter: Vec<String>,
     /// Of each kind of case only one, in one direction over one IP version.
@@ -80,7 +83,7 @@ pub(crate) struct Args {
     /// Keep captures and logs of cases that passed, too; they are in target/interop/artefacts.
     #[arg(long)]
     keep: bool,
-    /// Write the kernel's packets anew: crates/proto/tests/data/kernel.hex, and siw.hex for iWARP.
+    /// Write the kernel's packets anew if every case passes: crates/proto/tests/data/kernel.hex, and siw.hex for iWARP.
     #[arg(long)]
     golden: bool,
     /// Measure the kernel's devices (rdma_rxe, siw) and ferroce in the same guest instead of testing.
@@ -104,7 +107,7 @@ impl Args {
     }
 }
 
-/// Why no case could run.
+/// Why a case did not finish, or why the command did not.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// This machine lacks something.
@@ -128,20 +131,22 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     let result = if args.inside {
         inside(ctx, args)
     } else {
-        outside(ctx, args).and_then(|ran| ran.failure().map_or(Ok(()), |why| Err(Failure::Broken(why))))
+        outside(ctx, args)
+            .and_then(|ran| report::failure(&ran).map_or(Ok(()), |why| Err(Failure::Broken(why))))
     };
+    if args.json {
+        print!("{}", std::fs::read_to_string(results(ctx)).unwrap_or_default());
+    }
+    // With `--json`, standard output has the results only.
+    let print = |text: String| if args.json { eprintln!("{text}") } else { println!("{text}") };
     match result {
-        Ok(()) if args.json && !args.inside => {
-            print!("{}", std::fs::read_to_string(results(ctx)).unwrap_or_default());
-            ExitCode::SUCCESS
-        }
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Skip(reason)) => {
-            println!("SKIPPED: {reason}\n0 passed, 0 failed, 1 skipped");
+            print(format!("0 passed, 0 failed, 1 skipped\n{SKIPPED}{reason}"));
             ExitCode::SUCCESS
         }
         Err(Failure::Broken(reason)) => {
-            println!("{FAILED}{reason}");
+            print(format!("{FAILED}{reason}"));
             ExitCode::FAILURE
         }
     }
@@ -149,7 +154,6 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
 
 /// The step of `cargo xtask test`.
 pub(crate) fn check(ctx: &Context) -> Report {
-    let _ = std::fs::remove_file(results(ctx));
     let args = Args { short: !ctx.is_full(), short_iwarp: true, ..Args::default() };
     match outside(ctx, &args) {
         Err(Failure::Skip(reason)) => Report::skip(reason),
@@ -187,15 +191,17 @@ impl Run {
             && self.ip == ip
     }
 
-    /// The outcome if the case could not be judged, mostly because the guest ended.
-    fn unjudged(&self, failure: Failure, seconds: f64, cases_left: usize) -> Outcome {
+    /// The outcome if the case did not finish, mostly because the guest ended.
+    fn not_finished(&self, failure: Failure, seconds: f64, cases_left: usize) -> Outcome {
         let (Failure::Skip(reason) | Failure::Broken(reason)) = failure;
-        let left = (cases_left > 0).then(|| format!("the {cases_left} cases after it did not run"));
+        let plural = if cases_left == 1 { "" } else { "s" };
+        let left = (cases_left > 0).then(|| format!("{cases_left} case{plural} after it did not run"));
+        let remedy = format!("to run it alone: `cargo xtask interop --filter \"{}\"`", self.id());
         Outcome {
             case: self.case.name,
             direction: self.direction,
             ip: self.ip,
-            verdict: Verdict::Failed(std::iter::once(reason).chain(left).collect()),
+            verdict: Verdict::Failed(std::iter::once(reason).chain(left).chain([remedy]).collect()),
             seconds,
             traffic: Traffic::default(),
             kernel_retries: 0,
@@ -203,15 +209,24 @@ impl Run {
     }
 }
 
-fn chosen(args: &Args) -> Vec<Run> {
-    let every = cases().flat_map(|case| {
+/// Every case in each of its directions over each of its IP versions.
+fn every() -> impl Iterator<Item = Run> {
+    cases().flat_map(|case| {
         let ips = case.ips.iter();
         ips.flat_map(move |&ip| case.directions.iter().map(move |&direction| Run { case, direction, ip }))
-    });
-    let matches = |run: &Run, words: &String| words.split_whitespace().all(|word| run.id().contains(word));
+    })
+}
+
+/// What the arguments select. A whole name selects one case, even if the names of others contain its words.
+fn chosen(args: &Args) -> Vec<Run> {
+    let is_name = |words: &String| every().any(|run| run.id() == *words);
+    let matches = |run: &Run, words: &String| match is_name(words) {
+        true => run.id() == *words,
+        false => words.split_whitespace().all(|word| run.id().contains(word)),
+    };
     let named = |run: &Run| args.filter.is_empty() || args.filter.iter().any(|words| matches(run, words));
     let is_short = |run: &Run| args.short || args.short_iwarp && run.case.wire == Wire::Iwarp;
-    every.filter(|run| named(run) && (!is_short(run) || run.is_short())).collect()
+    every().filter(|run| named(run) && (!is_short(run) || run.is_short())).collect()
 }
 
 fn cache(ctx: &Context) -> PathBuf {
@@ -222,8 +237,16 @@ fn results(ctx: &Context) -> PathBuf {
     cache(ctx).join("results.json")
 }
 
-/// Prepares the guest and runs the command once more inside the network namespace.
+/// Replaces the contents of `file`. If this process is killed meanwhile, the old contents remain.
+fn replace_file(file: &Path, text: &str) -> Result<(), Failure> {
+    let half = file.with_extension("half");
+    let written = std::fs::write(&half, text).and_then(|()| std::fs::rename(&half, file));
+    written.map_err(|error| Failure::Broken(format!("{} was not written: {error}", file.display())))
+}
+
+/// Prepares the guest and runs the command once more inside the network namespace. The results of an earlier run are removed.
 fn outside(ctx: &Context, args: &Args) -> Result<Ran, Failure> {
+    let _ = std::fs::remove_file(results(ctx));
     let cache = cache(ctx);
     std::fs::create_dir_all(&cache)?;
     if tools::which("qemu-system-x86_64").is_none() && !tools::install(ctx, &["qemu-system-x86"]) {
@@ -299,18 +322,23 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
         &schedule,
         args.repeat.is_some(),
         |run| bench.run(run.case, run.direction, run.ip, bench.next_number()),
+        || bench.guest.run(ends::WORK, "true", ends::LIMIT).map(drop),
         |outcomes| report::write(outcomes, skipped.as_deref(), &results(ctx)),
     )?;
-    if let Some(tap) = tap {
-        // Only the packets of cases that ran are replaced.
-        let kinds = tap.finish(&ctx.root.join(GOLDEN_FILE))?;
-        println!("{kinds} kinds of packets in {GOLDEN_FILE}");
-        let frames = golden::write_streams(&bench.artefacts, &ctx.root.join(GOLDEN_STREAMS))?;
-        println!("{frames} frames in {GOLDEN_STREAMS}");
-    }
     let failed = outcomes.iter().filter(|outcome| outcome.is_failure()).count();
+    match tap {
+        // A failed case, or one that did not run, lacks packets.
+        Some(_) if failed > 0 => println!("{GOLDEN_FILE} and {GOLDEN_STREAMS} stay unchanged"),
+        Some(tap) => {
+            let kinds = tap.finish(&ctx.root.join(GOLDEN_FILE))?;
+            println!("{kinds} kinds of packets written to {GOLDEN_FILE}");
+            let frames = golden::write_streams(&bench.artefacts, &ctx.root.join(GOLDEN_STREAMS))?;
+            println!("{frames} frames written to {GOLDEN_STREAMS}");
+        }
+        None => {}
+    }
     if let Some(why) = &skipped {
-        println!("SKIPPED: {} cases over iWARP: {why}", over_siw.len());
+        println!("{SKIPPED}{} cases over iWARP: {why}", over_siw.len());
     }
     println!(
         "\n{} passed, {failed} failed, {} skipped",
@@ -319,16 +347,21 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     );
     match failed {
         0 => Ok(()),
-        _ => Err(Failure::Broken(format!("{failed} cases; see {}", bench.artefacts.display()))),
+        _ => {
+            let (of, see) = (outcomes.len(), bench.artefacts.display());
+            Err(Failure::Broken(format!("{failed} of {of} cases; see {see}")))
+        }
     }
 }
 
 /// Runs the cases in this order. Prints each outcome and saves all of them, so that they remain if this process is killed.
-/// Stops at a case that could not be judged, since the guest may have ended.
+/// Stops at a case that did not finish, since the guest may have ended. `check_guest` runs after the last case, because a guest
+/// that ends during a case is noticed by the next command.
 fn run_all(
     schedule: &[&Run],
     stops_at_failure: bool,
     mut run_case: impl FnMut(&Run) -> Result<Outcome, Failure>,
+    check_guest: impl Fn() -> Result<(), Failure>,
     save: impl Fn(&[Outcome]) -> Result<(), Failure>,
 ) -> Result<Vec<Outcome>, Failure> {
     println!("{}", report::heading());
@@ -336,13 +369,16 @@ fn run_all(
     save(&outcomes)?;
     for (run, cases_left) in schedule.iter().zip((0..schedule.len()).rev()) {
         let started = Instant::now();
-        let (outcome, is_judged) = match run_case(run) {
-            Ok(outcome) => (outcome, true),
-            Err(failure) => (run.unjudged(failure, started.elapsed().as_secs_f64(), cases_left), false),
+        let result = match run_case(run) {
+            Ok(outcome) if cases_left == 0 && !outcome.is_failure() => check_guest().map(|()| outcome),
+            result => result,
         };
+        let is_finished = result.is_ok();
+        let outcome = result
+            .unwrap_or_else(|failure| run.not_finished(failure, started.elapsed().as_secs_f64(), cases_left));
         println!("{}", report::line(&outcome));
         // The next run of a failed case would overwrite its log and capture.
-        let is_last = !is_judged || stops_at_failure && outcome.is_failure();
+        let is_last = !is_finished || stops_at_failure && outcome.is_failure();
         outcomes.push(outcome);
         save(&outcomes)?;
         if is_last {
@@ -377,17 +413,52 @@ mod tests {
             earlier -= 1;
             Ok(passed(run))
         };
-        let outcomes = run_all(&schedule, false, run_case, |rows| report::write(rows, None, &file)).unwrap();
+        let save = |rows: &[Outcome]| report::write(rows, None, &file);
+        let outcomes = run_all(&schedule, false, run_case, || Ok(()), save).unwrap();
         assert_eq!(outcomes.len(), 3);
         let results = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
-        let report = report::of_step(&results, Ran::example("FAILED: 1 cases; see artefacts", false));
+        let report = report::of_step(&results, Ran::example("FAILED: 1 of 3 cases; see artefacts", false));
         assert_eq!((report.passed, report.failures.len()), (2, 1));
         let failure = &report.failures[0];
+        let remedy = format!("--filter \"{}\"`", runs[2].id());
         for part in
-            [&runs[2].id(), "`BUG: kernel NULL pointer dereference", "console.log", "2 cases after it"]
+            [&runs[2].id(), "`BUG: kernel NULL pointer dereference", "console.log", "; 2 cases", &remedy]
         {
             assert!(failure.contains(part), "{part:?} is missing: {failure}");
         }
+    }
+
+    #[test]
+    fn a_guest_that_ends_in_the_last_case_fails_it() {
+        let runs = chosen(&Args { short: true, ..Args::default() });
+        let schedule: Vec<&Run> = runs.iter().take(2).collect();
+        let ended = || Err(Failure::Broken("the guest ended".to_owned()));
+        let outcomes = run_all(&schedule, false, |run| Ok(passed(run)), ended, |_| Ok(())).unwrap();
+        assert_eq!(outcomes.iter().map(Outcome::is_failure).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn a_whole_name_selects_one_case() {
+        let names = |words: &str| {
+            let args = Args { filter: vec![words.to_owned()], ..Args::default() };
+            chosen(&args).iter().map(Run::id).collect::<Vec<_>>()
+        };
+        assert_eq!(names("verify-rc v4 to-kernel"), ["verify-rc v4 to-kernel"]);
+        assert!(names("verify-rc to-kernel v4").len() > 1);
+    }
+
+    #[test]
+    fn a_file_is_replaced_and_an_error_names_it() {
+        let file = std::env::temp_dir().join(format!("ferroce-replaced-{}.json", std::process::id()));
+        std::fs::write(&file, "old").unwrap();
+        replace_file(&file, "new").unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "new");
+        assert!(!file.with_extension("half").exists());
+        std::fs::remove_file(&file).unwrap();
+        let Err(Failure::Broken(reason)) = replace_file(Path::new("/nonexistent/results.json"), "new") else {
+            panic!("/nonexistent exists")
+        };
+        assert!(reason.starts_with("/nonexistent/results.json was not written: "), "{reason}");
     }
 }

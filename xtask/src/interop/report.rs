@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::runner::{Outcome, Verdict};
-use super::{FAILED, Failure};
+use super::{FAILED, Failure, SKIPPED, replace_file};
 use crate::process::Ran;
 use crate::selection::name_of;
 use crate::step::Report;
@@ -46,8 +46,7 @@ pub(crate) fn line(outcome: &Outcome) -> String {
 pub(crate) fn write(outcomes: &[Outcome], skipped: Option<&str>, file: &Path) -> Result<(), Failure> {
     let skipped = skipped.map(|why| json!({ "test": "over iWARP", "result": "skipped", "notes": why }));
     let rows: Vec<Value> = outcomes.iter().map(row).chain(skipped).collect();
-    std::fs::write(file, format!("{:#}\n", json!({ "cases": rows })))?;
-    Ok(())
+    replace_file(file, &format!("{:#}\n", json!({ "cases": rows })))
 }
 
 fn row(outcome: &Outcome) -> Value {
@@ -76,25 +75,38 @@ fn row(outcome: &Outcome) -> Value {
 pub(crate) fn of_step(results: &str, ran: Ran) -> Report {
     let mut report = Report::default();
     let results: Value = serde_json::from_str(results).unwrap_or_default();
-    for row in results["cases"].as_array().into_iter().flatten() {
+    let rows = results["cases"].as_array().map_or(&[][..], Vec::as_slice);
+    for row in rows {
         let notes = text(&row["notes"]);
+        let [test, ip, direction] = ["test", "ip", "direction"].map(|key| text(&row[key]));
         match row["result"].as_str() {
+            Some("passed" | "deviates") => report.passed += 1,
             Some("skipped") => report.skips.push(notes),
-            Some("failed") => {
-                let [test, ip, direction] = ["test", "ip", "direction"].map(|key| text(&row[key]));
-                report.failures.push(format!("{test} {ip} {direction}: {notes}"));
-            }
-            _ => report.passed += 1,
+            Some("failed") => report.failures.push(format!("{test} {ip} {direction}: {notes}")),
+            _ => report.failures.push(format!("{test} {ip} {direction}: unknown result {}", row["result"])),
         }
     }
-    match ran.lines.iter().rev().find_map(|line| line.strip_prefix(FAILED)) {
-        // Where rows failed, this line only counts them.
-        Some(_) if !report.failures.is_empty() => {}
-        Some(reason) => report.failures.push(reason.to_owned()),
-        None => report.failures.extend(ran.failure()),
+    match (failure(&ran), reason(&ran, SKIPPED)) {
+        // Where rows failed, the reason only counts them.
+        (Some(_), _) if reason(&ran, FAILED).is_some() && !report.failures.is_empty() => {}
+        (Some(reason), _) => report.failures.push(reason),
+        (None, Some(reason)) if rows.is_empty() => report.skips.push(reason),
+        (None, None) if rows.is_empty() => report.failures.push("the run ended without results".to_owned()),
+        (None, _) => {}
     }
     report.output = ran.lines;
     report
+}
+
+/// Why the inner run failed, if it did: the reason that it printed, or how it ended.
+pub(crate) fn failure(ran: &Ran) -> Option<String> {
+    ran.failure().map(|ended| reason(ran, FAILED).unwrap_or(ended))
+}
+
+/// The text after the last `FAILED: ` or `SKIPPED: `. A reason has several lines if it quotes the output of a command.
+fn reason(ran: &Ran, start: &str) -> Option<String> {
+    let at = ran.lines.iter().rposition(|line| line.starts_with(start))?;
+    Some(ran.lines[at..].join(" | ").split_off(start.len()))
 }
 
 /// A text, or several of them in one line.
@@ -118,6 +130,36 @@ mod tests {
         let report = of_step("", Ran::example("boots\nFAILED: no Soft-RoCE device in the guest", false));
         assert_eq!(report.failures, ["no Soft-RoCE device in the guest"]);
         assert_eq!(report.output.len(), 2);
+    }
+
+    #[test]
+    fn a_reason_of_several_lines_keeps_all_of_them() {
+        let reason =
+            "no Soft-RoCE device in the guest: cat: no such file\nstate; the guest's kernel printed `Oops`";
+        let report = of_step("", Ran::example(&format!("boots\nFAILED: {reason}"), false));
+        assert_eq!(report.failures, [reason.replace('\n', " | ")]);
+    }
+
+    #[test]
+    fn a_run_without_results_is_a_failure_unless_it_was_skipped() {
+        for results in ["", r#"{"cases": []}"#] {
+            let report = of_step(results, Ran::example("boots", true));
+            assert_eq!(report.failures, ["the run ended without results"]);
+        }
+        let report =
+            of_step("", Ran::example("0 passed, 0 failed, 1 skipped\nSKIPPED: apt-get is missing", true));
+        assert_eq!(
+            (report.failures.len(), report.skips.as_slice()),
+            (0, &["apt-get is missing".to_owned()][..])
+        );
+    }
+
+    #[test]
+    fn an_unknown_result_is_a_failure() {
+        let results = ONE_PASSED.replace("passed", "flaky");
+        let report = of_step(&results, Ran::example("1 passed, 0 failed, 0 skipped", true));
+        assert_eq!(report.failures, ["verify-rc v4 to-kernel: unknown result \"flaky\""]);
+        assert_eq!(report.passed, 0);
     }
 
     #[test]

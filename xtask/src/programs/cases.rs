@@ -189,10 +189,13 @@ impl Proof {
     }
 }
 
-/// A row of perftest: a size, a count, and figures of which at least one is not zero.
+/// A row of perftest: a size, a number of iterations, and figures of which at least one is positive and finite.
 fn is_figures(line: &str) -> bool {
     let numbers: Vec<f64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
-    numbers.len() >= 4 && numbers[0] >= 1.0 && numbers[2..].iter().any(|&figure| figure > 0.0)
+    let is_measured = |figure: &f64| figure.is_finite() && *figure > 0.0;
+    numbers.len() >= 4
+        && numbers[..2].iter().all(|&count| count >= 1.0)
+        && numbers[2..].iter().any(is_measured)
 }
 
 #[cfg(test)]
@@ -214,6 +217,12 @@ mod tests {
         let latency = " 2       200          4.81           20.11        5.01     \t       5.20        \t0.9            8.00    20.11";
         assert!(is_figures(bandwidth) && is_figures(latency));
         assert!(!is_figures(" 65536      200              0.00               0.00\t\t   0.000"));
+        let nothing_measured = [
+            " 2       0           inf            0.00",
+            " 2       0          5.01    12.50",
+            " 2 5 inf 0.00",
+        ];
+        assert!(!nothing_measured.iter().any(|line| is_figures(line)));
         assert!(!is_figures(
             " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
         ));
