@@ -55,16 +55,14 @@ impl<const POLYNOMIAL: u32> Folding<POLYNOMIAL> {
     /// The CRC of the bytes that `crc` covers, followed by at least one block.
     #[inline]
     pub(crate) fn update(self, crc: u32, body: &[[u8; BLOCK]]) -> u32 {
-        // SAFETY: a `Folding` exists only where the processor has the instructions.
-        unsafe { self.sum(_mm_cvtsi32_si128(!crc as i32), body) }
+        self.sum::<false>(u128::from(!crc), body)
     }
 
     /// The CRC of the bytes that `crc` covers, followed by a header and at least one block.
     #[inline]
     pub(crate) fn update_with_head(self, crc: u32, head: &[u8; HEAD_LEN], body: &[[u8; BLOCK]]) -> u32 {
-        let [first, second, third] = words(head);
         // Four leading zeros make it sixteen bytes; they change nothing.
-        self.update_after_head([0, first ^ !crc, second, third], body)
+        self.sum::<true>((number(head) ^ u128::from(!crc)) << 32, body)
     }
 
     /// The same for a header with four more bytes.
@@ -76,25 +74,18 @@ impl<const POLYNOMIAL: u32> Folding<POLYNOMIAL> {
         more: &[u8; 4],
         body: &[[u8; BLOCK]],
     ) -> u32 {
-        let [first, second, third] = words(head);
-        self.update_after_head([first ^ !crc, second, third, u32::from_le_bytes(*more)], body)
+        let more = u128::from(u32::from_le_bytes(*more)) << (8 * HEAD_LEN);
+        self.sum::<true>(number(head) ^ u128::from(!crc) ^ more, body)
     }
 
+    /// `first` are 128 bits in front of the body if it `IS_HEAD`, otherwise they are added to the first of the body.
     #[inline]
-    fn update_after_head(self, head: [u32; 4], body: &[[u8; BLOCK]]) -> u32 {
-        // SAFETY: as in `update`.
-        unsafe { self.sum(moved_head::<POLYNOMIAL>(head), body) }
-    }
-
-    /// # Safety
-    /// The processor has the instructions of this width.
-    #[inline]
-    unsafe fn sum(self, start: __m128i, body: &[[u8; BLOCK]]) -> u32 {
-        // SAFETY: as the caller promises.
+    fn sum<const IS_HEAD: bool>(self, first: u128, body: &[[u8; BLOCK]]) -> u32 {
+        // SAFETY: a `Folding` of this width exists only where the processor has the instructions.
         unsafe {
             match self.0 {
-                Width::Wide => wide::sum::<POLYNOMIAL>(start, body),
-                Width::Narrow => narrow::sum::<POLYNOMIAL>(start, body),
+                Width::Wide => wide::sum::<POLYNOMIAL, IS_HEAD>(first, body),
+                Width::Narrow => narrow::sum::<POLYNOMIAL, IS_HEAD>(first, body),
             }
         }
     }
@@ -144,18 +135,23 @@ const fn quotient(polynomial: u32) -> i64 {
     quotient
 }
 
-fn words(head: &[u8; HEAD_LEN]) -> [u32; 3] {
-    let (words, _) = head.as_chunks();
-    [0, 1, 2].map(|n| u32::from_le_bytes(words[n]))
+#[inline]
+fn number(head: &[u8; HEAD_LEN]) -> u128 {
+    let mut bytes = [0; 16];
+    bytes[..HEAD_LEN].copy_from_slice(head);
+    u128::from_le_bytes(bytes)
 }
 
-/// A header to which the CRC so far was added, moved to the first 128 bits of the body.
+/// What is added to the first 128 bits of the body: `first`, which is moved there if it `IS_HEAD`. It is part of the function of each width, and
+/// `first` is a number, which stays in two registers: an array would be stored in pieces and loaded as a whole, which costs some 10 ns.
 #[inline]
 #[target_feature(enable = "pclmulqdq")]
-fn moved_head<const POLYNOMIAL: u32>(head: [u32; 4]) -> __m128i {
-    let half = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32) as i64;
-    let head = _mm_set_epi64x(half(head[2], head[3]), half(head[0], head[1]));
-    fold(head, factors(const { Step::by(POLYNOMIAL, LANE_BITS) }), _mm_setzero_si128())
+fn start<const POLYNOMIAL: u32, const IS_HEAD: bool>(first: u128) -> __m128i {
+    let first = _mm_set_epi64x((first >> 64) as i64, first as i64);
+    if !IS_HEAD {
+        return first;
+    }
+    fold(first, factors(const { Step::by(POLYNOMIAL, LANE_BITS) }), _mm_setzero_si128())
 }
 
 /// Moves `value` and adds `there`.

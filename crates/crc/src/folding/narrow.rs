@@ -1,7 +1,7 @@
 //! Eight registers of 128 bits, which hold one polynomial each: 128 bytes per round. A multiplication takes up to seven cycles and can start
 //! every cycle, so fewer registers would wait for each other.
 
-use super::{BLOCK, LANE_BITS, Step, factors, fold, prefetch, reduce};
+use super::{BLOCK, LANE_BITS, Step, factors, fold, prefetch, reduce, start};
 use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_xor_si128};
 
 /// Registers.
@@ -11,12 +11,13 @@ const ROW: usize = LANES * LANE_BITS as usize / 8;
 
 const _: () = assert!(BLOCK.is_multiple_of(ROW));
 
-/// `start` is added to the first 128 bits of the body.
+/// As [`super::Folding::sum`].
 #[target_feature(enable = "pclmulqdq,sse4.1")]
-pub(super) fn sum<const POLYNOMIAL: u32>(start: __m128i, body: &[[u8; BLOCK]]) -> u32 {
+pub(super) fn sum<const POLYNOMIAL: u32, const IS_HEAD: bool>(first: u128, body: &[[u8; BLOCK]]) -> u32 {
+    let start = start::<POLYNOMIAL, IS_HEAD>(first);
     let (rows, _) = body.as_flattened().as_chunks::<ROW>();
-    let Some((first, others)) = rows.split_first() else { unreachable!("the caller has a block") };
-    let mut lanes = load(first);
+    let Some((row, others)) = rows.split_first() else { unreachable!("the caller has a block") };
+    let mut lanes = load(row);
     lanes[0] = _mm_xor_si128(lanes[0], start);
     let all = factors(const { Step::by(POLYNOMIAL, LANES as u32 * LANE_BITS) });
     for row in others {

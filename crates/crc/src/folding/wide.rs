@@ -1,6 +1,6 @@
 //! Registers of 512 bits, which hold four polynomials each: four times 64 bytes per round.
 
-use super::{BLOCK, LANE_BITS, Step, factors, prefetch, reduce};
+use super::{BLOCK, LANE_BITS, Step, factors, prefetch, reduce, start};
 use core::arch::x86_64::{
     __m128i, __m512i, _mm_xor_si128, _mm512_broadcast_i32x4, _mm512_castsi512_si128,
     _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32, _mm512_loadu_si512, _mm512_set_epi64,
@@ -9,11 +9,12 @@ use core::arch::x86_64::{
 
 const REGISTER_BITS: u32 = 4 * LANE_BITS;
 
-/// `start` is added to the first 128 bits of the body.
+/// As [`super::Folding::sum`].
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
-pub(super) fn sum<const POLYNOMIAL: u32>(start: __m128i, body: &[[u8; BLOCK]]) -> u32 {
-    let Some((first, others)) = body.split_first() else { unreachable!("the caller has a block") };
-    let [mut a, mut b, mut c, mut d] = load(first);
+pub(super) fn sum<const POLYNOMIAL: u32, const IS_HEAD: bool>(first: u128, body: &[[u8; BLOCK]]) -> u32 {
+    let start = start::<POLYNOMIAL, IS_HEAD>(first);
+    let Some((block, others)) = body.split_first() else { unreachable!("the caller has a block") };
+    let [mut a, mut b, mut c, mut d] = load(block);
     a = _mm512_xor_si512(a, _mm512_zextsi128_si512(start));
     let all = broadcast(const { Step::by(POLYNOMIAL, 4 * REGISTER_BITS) });
     for block in others {
