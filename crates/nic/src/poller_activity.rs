@@ -16,8 +16,8 @@ use std::time::Duration;
 /// Most progress contexts of one NIC: each takes one of the 254 slots of its user.
 pub(crate) const MAX_CONTEXTS: usize = 16;
 
-/// In place of the number of polls: the background thread sleeps for packets.
-const FOR_PACKETS: u64 = u64::MAX;
+/// In place of the number of polls: the background thread does any work that it is woken for.
+const ANY_WORK: u64 = u64::MAX;
 /// In place of the number of polls: an application thread was in a call that sends or polls.
 const IN_CALL: u64 = u64::MAX - 1;
 /// For how many checks in a row without a poll the mark of a call counts. A thread that never leaves its call may have died in it.
@@ -79,7 +79,7 @@ pub(crate) struct PollerActivity {
     /// The background thread sleeps and will not wake by itself before `sleeps_until`.
     asleep: AtomicBool,
     sleeps_until: AtomicU64,
-    /// The value of `polls` when the background thread left the work to a poller, [`FOR_PACKETS`] or [`IN_CALL`].
+    /// The value of `polls` when the background thread left all work to a poller, [`ANY_WORK`] or [`IN_CALL`].
     left_at: AtomicU64,
     bell: EventFd,
     /// The set in which the background thread sleeps for packets, once an application thread sleeps in front of it.
@@ -97,7 +97,7 @@ impl PollerActivity {
             in_front: AtomicUsize::new(0),
             asleep: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(u64::MAX),
-            left_at: AtomicU64::new(FOR_PACKETS),
+            left_at: AtomicU64::new(ANY_WORK),
             bell: EventFd::new()?,
             back: OnceLock::new(),
         })
@@ -148,7 +148,7 @@ impl PollerActivity {
         }
     }
 
-    /// Wakes the background thread if it would oversleep `deadline_ns`, unless it has left the work to a thread that has polled since or was in
+    /// Wakes the background thread if it would oversleep `deadline_ns`, unless it has left all work to a thread that has polled since or was in
     /// a call: if that thread stops polling, this work waits as long as packets that arrive, for at most two more checks.
     ///
     /// The caller stores the work that the background thread looks for with `SeqCst` before this call. The background thread announces its sleep
@@ -156,20 +156,27 @@ impl PollerActivity {
     pub(crate) fn wake_before(&self, deadline_ns: u64) {
         if deadline_ns < self.sleeps_until.load(Ordering::SeqCst) {
             let left_at = self.left_at.load(Ordering::Relaxed);
-            if left_at == FOR_PACKETS || left_at == self.polls() {
+            if left_at == ANY_WORK || left_at == self.polls() {
                 self.wake();
             }
         }
     }
 
-    /// The background thread leaves the work to a poller and is about to sleep. It will check at `until_ns` whether there were polls since.
-    pub(crate) fn leaving_work_to_poller(&self, until_ns: u64) {
-        self.announce_sleep(if self.is_in_call() { IN_CALL } else { self.polls() }, until_ns);
+    /// The background thread leaves the packets to a poller and is about to sleep. It will check at `until_ns` whether there were polls since.
+    /// If it `has_processor`, it helps with what a post leaves to be sent; otherwise it would take the processor from a poller, so it leaves all
+    /// work.
+    pub(crate) fn leaving_work_to_poller(&self, until_ns: u64, has_processor: bool) {
+        let left_at = match (has_processor, self.is_in_call()) {
+            (true, _) => ANY_WORK,
+            (false, true) => IN_CALL,
+            (false, false) => self.polls(),
+        };
+        self.announce_sleep(left_at, until_ns);
     }
 
     /// The background thread is about to sleep for packets. It must check for work once more after this call.
     pub(crate) fn going_to_sleep(&self, until_ns: u64) {
-        self.announce_sleep(FOR_PACKETS, until_ns);
+        self.announce_sleep(ANY_WORK, until_ns);
     }
 
     fn announce_sleep(&self, left_at: u64, until_ns: u64) {
@@ -235,7 +242,8 @@ pub(crate) struct PollerChecks {
 
 impl PollerChecks {
     /// Whether the work can be left to an application thread: one has polled since the last check, or is in a call, and none is about to sleep.
-    pub(crate) fn does_anybody_poll(&mut self, activity: &PollerActivity) -> bool {
+    /// Calls count unless the background thread `has_processor`.
+    pub(crate) fn does_anybody_poll(&mut self, activity: &PollerActivity, has_processor: bool) -> bool {
         if activity.any_armed() {
             return false;
         }
@@ -245,12 +253,18 @@ impl PollerChecks {
             return true;
         }
         self.checks_without_poll = self.checks_without_poll.saturating_add(1);
-        self.checks_without_poll <= MAX_CHECKS_IN_CALL && !self.is_rung && activity.is_in_call()
+        let may_poll_soon = self.checks_without_poll <= MAX_CHECKS_IN_CALL && activity.is_in_call();
+        may_poll_soon && !has_processor && !self.is_rung
     }
 
     /// Whether an application thread has polled since that check, and none is about to sleep. Does not count as a check.
     pub(crate) fn has_polled_since(&self, activity: &PollerActivity) -> bool {
         activity.polls() != self.seen_polls && !activity.any_armed()
+    }
+
+    /// Whether an application thread ended the last sleep.
+    pub(crate) fn is_rung(&self) -> bool {
+        self.is_rung
     }
 
     /// The background thread is awake. `is_rung`: its eventfd was readable.
@@ -279,28 +293,31 @@ mod tests {
         assert!(!wakes(&activity, 11), "it wakes in time");
         activity.going_to_sleep(10);
         assert!(wakes(&activity, 9), "it sleeps for packets");
-        activity.leaving_work_to_poller(10);
+        activity.leaving_work_to_poller(10, false);
         assert!(wakes(&activity, 9), "nobody has polled since");
-        activity.leaving_work_to_poller(10);
+        activity.leaving_work_to_poller(10, false);
         activity.polled();
         assert!(!wakes(&activity, 9), "a thread polls");
-        activity.leaving_work_to_poller(10);
+        activity.leaving_work_to_poller(10, false);
         assert!(wakes(&activity, 0), "the number of polls is compared anew");
-        activity.leaving_work_to_poller(10);
+        activity.leaving_work_to_poller(10, false);
         activity.polled();
         activity.woke_up(false);
         activity.going_to_sleep(10);
         assert!(wakes(&activity, 9), "it sleeps for packets again");
+        activity.leaving_work_to_poller(10, true);
+        activity.polled();
+        assert!(wakes(&activity, 9), "it has a processor to help with");
     }
 
     #[test]
     fn a_thread_that_is_sending_is_expected_to_poll() {
         let activity = PollerActivity::new(Arc::default(), 0).unwrap();
         let call = activity.begin_call();
-        activity.leaving_work_to_poller(10);
+        activity.leaving_work_to_poller(10, false);
         assert!(!wakes(&activity, 9));
         drop(call);
-        activity.leaving_work_to_poller(10);
+        activity.leaving_work_to_poller(10, false);
         assert!(wakes(&activity, 9));
     }
 
@@ -308,7 +325,7 @@ mod tests {
     fn a_call_counts_as_a_poll_for_two_checks() {
         let activity = PollerActivity::new(Arc::default(), 0).unwrap();
         let mut checks = PollerChecks::default();
-        let mut polls = || checks.does_anybody_poll(&activity);
+        let mut polls = || checks.does_anybody_poll(&activity, false);
         assert!(!polls(), "nobody polls");
         activity.polled();
         assert_eq!([polls(), polls()], [true, false], "one poll, one check");
@@ -326,14 +343,15 @@ mod tests {
         let activity = PollerActivity::new(Arc::default(), 0).unwrap();
         let mut checks = PollerChecks::default();
         let _call = activity.begin_call();
-        assert!(checks.does_anybody_poll(&activity));
+        assert!(checks.does_anybody_poll(&activity, false));
+        assert!(!checks.does_anybody_poll(&activity, true), "it has a processor to help with");
         checks.woke_up(&activity, true);
-        assert!(!checks.does_anybody_poll(&activity), "it was woken for this work");
+        assert!(!checks.does_anybody_poll(&activity, false), "it was woken for this work");
         activity.polled();
         assert!(checks.has_polled_since(&activity));
         let _ = activity.armed.armed(1);
         assert!(
-            !checks.has_polled_since(&activity) && !checks.does_anybody_poll(&activity),
+            !checks.has_polled_since(&activity) && !checks.does_anybody_poll(&activity, false),
             "its owner is about to sleep"
         );
     }

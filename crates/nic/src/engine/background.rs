@@ -3,7 +3,8 @@
 //! One-sided operations must progress while the target's program does nothing, and a program that sleeps on a
 //! completion channel must be woken. The thread starts with the device, since packets for a local peer may arrive
 //! immediately. While an application thread polls, the background thread does not drive; it only checks every few
-//! milliseconds whether the polling continues. A call that takes longer than that counts as a poll for two checks.
+//! milliseconds whether the polling continues. If it has a processor to itself, it helps with what a post leaves to be sent. Otherwise a call that
+//! takes longer than the check counts as a poll twice.
 //!
 //! Some programs poll for their own completion, and after that watch their memory for the peer's data. They leave gaps in
 //! which no thread drives. When the background thread finds unhandled packets in such a gap, it wakes for packets for a while
@@ -33,8 +34,8 @@ const STAND_OFF_MS: std::ops::RangeInclusive<i32> = 1..=4;
 /// How long it lingers, which means that it continues polling after it found work: at first (a wake-up costs more than this), and at
 /// most, if packets keep arriving soon after it sleeps.
 const LINGER_NS: std::ops::RangeInclusive<u64> = 50_000..=200_000;
-/// How often it sleeps without lingering, after another thread took the processor from it while it lingered. A thread that spins on that
-/// processor would get a whole time slice each time. Packets wake a sleeping thread, but not one that waits for the processor.
+/// How often it sleeps without lingering, and leaves all work to pollers, after another thread took the processor from it. A thread that spins on
+/// that processor would get a whole time slice each time. Packets wake a sleeping thread, but not one that waits for the processor.
 const CROWDED_SLEEPS: u32 = 256;
 /// How often lingering may find nothing before the thread stops lingering, if a program sleeps for packets itself. Such a
 /// program handles the next packet when it wakes.
@@ -43,12 +44,15 @@ const VAIN_LINGERS: u32 = 16;
 /// nothing subtracts one, so a third of them must be useful: a program that leaves gaps polls for one packet and misses another.
 const GAP_CREDIT: u32 = 16;
 const GAP_GAIN: u32 = 2;
+/// The shortest gap between polls in which the thread drives. In a shorter one it would compete for a packet that the program is about to poll.
+const MIN_GAP_NS: u64 = 4_000;
 /// How long the acknowledgement of a WRITE waits for the answer of a program that watches its memory.
 const ANSWER_NS: u64 = 10_000;
 /// How many arrivals are acknowledged immediately after a missing answer: at first, and at most, if answers are missing repeatedly.
 const UNANSWERED: std::ops::RangeInclusive<u32> = 4..=256;
-/// How many checks keep the shortest interval after a program was found to watch its memory: it may stop polling at any time.
-const SHORT_STAND_OFFS: u32 = 1024;
+/// For how many checks the thread remembers that a program watches its memory. It may stop polling at any time, so the interval stays short, and
+/// with a processor to itself the thread goes on polling, whatever the credit is.
+const WATCHER_CHECKS: u32 = 1024;
 /// The longest sleep. It limits the delay that a lost wake-up causes.
 const MAX_SLEEP_MS: u64 = 1_000;
 const NS_PER_MS: u64 = 1_000_000;
@@ -136,9 +140,9 @@ struct Sleeper {
     unanswered: u32,
     /// The next value of `unanswered` when no answer comes.
     next_unanswered: u32,
-    /// Checks for which the interval stays short.
-    short_stand_offs: u32,
-    /// Remaining sleeps without lingering.
+    /// Checks for which it remembers that a program watches its memory.
+    watcher_checks: u32,
+    /// Remaining sleeps for which it has no processor to itself.
     crowded: u32,
     /// Evidence that lingering finds nothing.
     vain: u32,
@@ -165,7 +169,7 @@ impl Sleeper {
             gap_credit: 0,
             unanswered: 0,
             next_unanswered: *UNANSWERED.start(),
-            short_stand_offs: 0,
+            watcher_checks: 0,
             stood_off: false,
             crowded: 0,
             vain: 0,
@@ -178,11 +182,13 @@ impl Sleeper {
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
             self.let_others_in_front();
-            if self.pollers.does_anybody_poll(&self.engine.activity) {
-                match self.gap_credit {
-                    0 => self.stand_off(),
-                    _ => self.watch_gaps(),
+            if self.pollers.does_anybody_poll(&self.engine.activity, self.crowded == 0) {
+                if self.gap_credit > 0 || self.watcher_checks > 0 && self.crowded == 0 {
+                    self.watch_gaps();
+                } else {
+                    self.stand_off();
                 }
+                self.watcher_checks = self.watcher_checks.saturating_sub(1);
             } else {
                 self.stand_off_ms = *STAND_OFF_MS.start();
                 self.take_over(stop);
@@ -202,14 +208,18 @@ impl Sleeper {
     /// An application thread polls: checks again later, whatever arrives.
     fn stand_off(&mut self) {
         let until = now() + u64::from(self.stand_off_ms.unsigned_abs()) * 1_000_000;
-        self.engine.activity.leaving_work_to_poller(until.0);
+        self.engine.activity.leaving_work_to_poller(until.0, self.crowded == 0);
+        self.crowded = self.crowded.saturating_sub(1);
         // A CQ that was armed before this announcement sent no wake-up.
         let sleep_ms = if self.engine.activity.any_armed() { 0 } else { self.stand_off_ms };
         self.sleep_on(1 + self.chores.len(), sleep_ms as u64 * NS_PER_MS);
         self.woke_up();
         self.attend_chores();
-        let longest_ms = if self.short_stand_offs > 0 { *STAND_OFF_MS.start() } else { *STAND_OFF_MS.end() };
-        self.short_stand_offs = self.short_stand_offs.saturating_sub(1);
+        if self.pollers.is_rung() {
+            // If another thread waits for this processor, this was the last such wake-up for a while.
+            self.yield_processor();
+        }
+        let longest_ms = if self.watcher_checks > 0 { *STAND_OFF_MS.start() } else { *STAND_OFF_MS.end() };
         self.stand_off_ms = (self.stand_off_ms + 1).min(longest_ms);
         self.stood_off = true;
     }
@@ -219,10 +229,15 @@ impl Sleeper {
     fn watch_gaps(&mut self) {
         let start = now();
         let mut polls = self.engine.activity.polls();
+        let mut last_poll = start;
         while self.crowded == 0 && now().since_ns(start) < *LINGER_NS.end() {
             self.yield_processor();
             let seen = std::mem::replace(&mut polls, self.engine.activity.polls());
-            let found = if polls == seen { self.drive_in_gap() } else { Found::Nothing };
+            if polls != seen {
+                last_poll = now();
+            }
+            let is_gap = now().since_ns(last_poll) >= MIN_GAP_NS;
+            let found = if is_gap { self.drive_in_gap() } else { Found::Nothing };
             if found != Found::Nothing {
                 self.rate(found);
                 return self.attend_overdue_chores();
@@ -272,8 +287,11 @@ impl Sleeper {
     /// Rates what was found in a gap.
     fn rate(&mut self, found: Found) {
         self.gap_credit = match found {
-            Found::Packets => GAP_CREDIT.min(self.gap_credit + GAP_GAIN),
-            Found::Nothing => self.gap_credit - 1,
+            Found::Packets => {
+                self.watcher_checks = WATCHER_CHECKS;
+                GAP_CREDIT.min(self.gap_credit + GAP_GAIN)
+            }
+            Found::Nothing => self.gap_credit.saturating_sub(1),
             // The program polls for these itself.
             Found::Completions => self.gap_credit.saturating_sub(GAP_GAIN),
         };
@@ -318,7 +336,7 @@ impl Sleeper {
             let is_gap = !self.engine.activity.is_in_call();
             if self.drive_for_watcher() == Found::Packets && is_gap {
                 self.gap_credit = GAP_CREDIT;
-                self.short_stand_offs = SHORT_STAND_OFFS;
+                self.watcher_checks = WATCHER_CHECKS;
             }
         }
         let mut is_thorough = !self.is_behind;
