@@ -265,7 +265,12 @@ fn a_waiter_leaves_the_completions_of_others_in_the_queue() {
         for n in 3..=5 {
             from.write_inline(n, b"3", target).unwrap();
         }
-        let error = owned().settle().unwrap_err();
+        let pending = from.send(a.pd.buffer(8).unwrap()).unwrap();
+        let waiting = std::thread::spawn(|| pending.settle().unwrap_err());
+        // Without a receive at the peer it does not complete, so the waiter sleeps.
+        std::thread::sleep(Duration::from_millis(20));
+        drop(to.recv(b.pd.buffer(8).unwrap()).unwrap());
+        let error = waiting.join().unwrap();
         assert!(matches!(error.refusal(), Some(ferroce::Refusal::CqOverrun { depth: 3 })), "{error}");
         assert_eq!([3, 4, 5].map(|_| next(&cq).wr_id), [3, 4, 5]);
     });

@@ -232,6 +232,10 @@ impl CqCore {
             state.stamps.pop_front();
         } else if !self.overrun.swap(true, Ordering::Relaxed) {
             self.events.raise(EventKind::CqErr, EventSource::Cq(self.id));
+            // Its waiter gets the error from the next poll, and would sleep on otherwise.
+            if state.armed != Armed::No {
+                self.fire(state);
+            }
         }
         state.ignores_overrun
     }
@@ -248,10 +252,15 @@ impl CqCore {
             Armed::Solicited => solicited,
         };
         if fires {
-            self.end_arming(state);
-            if let Some(channel) = &self.channel {
-                channel.fire(self.me.clone());
-            }
+            self.fire(state);
+        }
+    }
+
+    /// Sends the event for which the queue is armed.
+    fn fire(&self, state: &mut State) {
+        self.end_arming(state);
+        if let Some(channel) = &self.channel {
+            channel.fire(self.me.clone());
         }
     }
 
