@@ -149,7 +149,7 @@ impl PollerActivity {
     }
 
     /// Wakes the background thread if it would oversleep `deadline_ns`, unless it has left all work to a thread that has polled since or was in
-    /// a call: if that thread stops polling, this work waits as long as packets that arrive, for at most two more checks.
+    /// a call: if that thread stops polling, this work waits as long as packets that arrive, for at most three more checks.
     ///
     /// The caller stores the work that the background thread looks for with `SeqCst` before this call. The background thread announces its sleep
     /// before it looks, so one of the two sees the other.
@@ -163,8 +163,8 @@ impl PollerActivity {
     }
 
     /// The background thread leaves the packets to a poller and is about to sleep. It will check at `until_ns` whether there were polls since.
-    /// If it `has_processor`, it helps with what a post leaves to be sent; otherwise it would take the processor from a poller, so it leaves all
-    /// work.
+    /// If it `has_processor`, it also wakes for what a post leaves to be sent. Otherwise it would take the processor from a poller, so it leaves
+    /// all work.
     pub(crate) fn leaving_work_to_poller(&self, until_ns: u64, has_processor: bool) {
         let left_at = match (has_processor, self.is_in_call()) {
             (true, _) => ANY_WORK,
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_leaves_work_or_an_armed_cq_ends_the_leave() {
+    fn work_is_not_left_to_a_call_that_rang_or_beside_an_armed_cq() {
         let activity = PollerActivity::new(Arc::default(), 0).unwrap();
         let mut checks = PollerChecks::default();
         let _call = activity.begin_call();

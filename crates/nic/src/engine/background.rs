@@ -3,13 +3,14 @@
 //! One-sided operations must progress while the target's program does nothing, and a program that sleeps on a
 //! completion channel must be woken. The thread starts with the device, since packets for a local peer may arrive
 //! immediately. While an application thread polls, the background thread does not drive; it only checks every few
-//! milliseconds whether the polling continues. If it has a processor to itself, it helps with what a post leaves to be sent. Otherwise a call that
-//! takes longer than the check counts as a poll twice.
+//! milliseconds whether the polling continues. If it has a processor to itself, it also wakes for what a post leaves to be
+//! sent. Otherwise a long call of an application thread counts as a poll at the next two checks.
 //!
 //! Some programs poll for their own completion, and after that watch their memory for the peer's data. They leave gaps in
-//! which no thread drives. When the background thread finds unhandled packets in such a gap, it wakes for packets for a while
-//! although an application thread polls, until that thread always handles them first. It delays the ACK of a WRITE until the
-//! program answers, so that both reach a peer that still polls for the ACK. A program can announce that it polls irregularly
+//! which no thread drives. When the background thread finds unhandled packets in such a gap, it watches for packets for a while
+//! although an application thread polls. It stops when that thread always handles them first, with a processor to itself after
+//! [`WATCHER_CHECKS`] more checks. It delays the ACK of a WRITE until the program answers, so that both reach a peer that still
+//! polls for the ACK. A program can announce that it polls irregularly
 //! ([`Cq::set_interrupt_driven`](crate::Cq::set_interrupt_driven)). A program that sleeps for packets itself
 //! ([`Cq::sleep`](crate::Cq::sleep)) is woken first.
 //!
@@ -134,7 +135,8 @@ struct Sleeper {
     is_behind: bool,
     pollers: PollerChecks,
     stand_off_ms: i32,
-    /// Evidence that pollers leave gaps. At 0 the thread does not wake for packets while an application thread polls.
+    /// Evidence that pollers leave gaps. At 0 the thread does not wake for packets while an application thread polls, unless it has a processor
+    /// to itself and `watcher_checks` are left.
     gap_credit: u32,
     /// Arrivals that are still acknowledged without waiting for an answer.
     unanswered: u32,
@@ -182,8 +184,8 @@ impl Sleeper {
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
             self.let_others_in_front();
-            if self.pollers.does_anybody_poll(&self.engine.activity, self.crowded == 0) {
-                if self.gap_credit > 0 || self.watcher_checks > 0 && self.crowded == 0 {
+            if self.pollers.does_anybody_poll(&self.engine.activity, self.has_processor()) {
+                if self.gap_credit > 0 || self.watcher_checks > 0 && self.has_processor() {
                     self.watch_gaps();
                 } else {
                     self.stand_off();
@@ -207,16 +209,12 @@ impl Sleeper {
 
     /// An application thread polls: checks again later, whatever arrives.
     fn stand_off(&mut self) {
-        let until = now() + u64::from(self.stand_off_ms.unsigned_abs()) * 1_000_000;
-        self.engine.activity.leaving_work_to_poller(until.0, self.crowded == 0);
+        let (stand_off_ns, has_processor) = (self.stand_off_ms as u64 * NS_PER_MS, self.has_processor());
+        self.engine.activity.leaving_work_to_poller((now() + stand_off_ns).0, has_processor);
         self.crowded = self.crowded.saturating_sub(1);
-        // A CQ that was armed before this announcement sent no wake-up.
-        let sleep_ms = if self.engine.activity.any_armed() { 0 } else { self.stand_off_ms };
-        self.sleep_on(1 + self.chores.len(), sleep_ms as u64 * NS_PER_MS);
-        self.woke_up();
-        self.attend_chores();
-        if self.pollers.is_rung() {
-            // If another thread waits for this processor, this was the last such wake-up for a while.
+        self.sleep_unless_armed(1 + self.chores.len(), stand_off_ns);
+        if has_processor && self.pollers.is_rung() && !self.engine.activity.any_armed() {
+            // Finds out whether another thread waits for this processor. Then posts wake this thread no more for a while.
             self.yield_processor();
         }
         let longest_ms = if self.watcher_checks > 0 { *STAND_OFF_MS.start() } else { *STAND_OFF_MS.end() };
@@ -230,7 +228,7 @@ impl Sleeper {
         let start = now();
         let mut polls = self.engine.activity.polls();
         let mut last_poll = start;
-        while self.crowded == 0 && now().since_ns(start) < *LINGER_NS.end() {
+        while self.has_processor() && now().since_ns(start) < *LINGER_NS.end() {
             self.yield_processor();
             let seen = std::mem::replace(&mut polls, self.engine.activity.polls());
             if polls != seen {
@@ -239,22 +237,38 @@ impl Sleeper {
             let is_gap = now().since_ns(last_poll) >= MIN_GAP_NS;
             let found = if is_gap { self.drive_in_gap() } else { Found::Nothing };
             if found != Found::Nothing {
+                if found == Found::Packets {
+                    self.watcher_checks = WATCHER_CHECKS;
+                }
                 self.rate(found);
                 return self.attend_overdue_chores();
             }
         }
+        let has_processor = self.has_processor();
         self.crowded = self.crowded.saturating_sub(1);
-        let until = now() + u64::from(STAND_OFF_MS.start().unsigned_abs()) * 1_000_000;
-        self.engine.activity.going_to_sleep(until.0);
-        self.sleep_on(self.fds.len(), *STAND_OFF_MS.start() as u64 * NS_PER_MS);
-        self.woke_up();
-        self.attend_chores();
-        let found = self.drive_in_gap();
+        let stand_off_ns = *STAND_OFF_MS.start() as u64 * NS_PER_MS;
+        self.engine.activity.going_to_sleep((now() + stand_off_ns).0);
+        self.sleep_unless_armed(self.fds.len(), stand_off_ns);
+        // With a processor to itself, the thread finds out in the next check whether this is a gap.
+        let may_be_gap = !has_processor || self.engine.activity.polls() == polls;
+        let found = if may_be_gap { self.drive_in_gap() } else { Found::Nothing };
         self.rate(found);
     }
 
+    /// Sleeps on the first `count` descriptors, unless a CQ was armed before this sleep was announced, which sent no wake-up.
+    fn sleep_unless_armed(&mut self, count: usize, sleep_ns: u64) {
+        self.sleep_on(count, if self.engine.activity.any_armed() { 0 } else { sleep_ns });
+        self.woke_up();
+        self.attend_chores();
+    }
+
+    /// Whether no other thread has lately needed the processor of this one.
+    fn has_processor(&self) -> bool {
+        self.crowded == 0
+    }
+
     /// Drives unless an application thread is in a call: it probably polls soon, and it needs the locks. A program that only sends and polls
-    /// loses its credit that way.
+    /// loses its credit that way, and is forgotten.
     fn drive_in_gap(&mut self) -> Found {
         if self.engine.activity.is_in_call() { Found::Nothing } else { self.drive_for_watcher() }
     }
@@ -287,10 +301,7 @@ impl Sleeper {
     /// Rates what was found in a gap.
     fn rate(&mut self, found: Found) {
         self.gap_credit = match found {
-            Found::Packets => {
-                self.watcher_checks = WATCHER_CHECKS;
-                GAP_CREDIT.min(self.gap_credit + GAP_GAIN)
-            }
+            Found::Packets => GAP_CREDIT.min(self.gap_credit + GAP_GAIN),
             Found::Nothing => self.gap_credit.saturating_sub(1),
             // The program polls for these itself.
             Found::Completions => self.gap_credit.saturating_sub(GAP_GAIN),
@@ -312,7 +323,7 @@ impl Sleeper {
     /// lately: packets for such a program come one by one, with its own work in between.
     fn may_linger(&self) -> bool {
         let is_useful = || !self.engine.activity.anybody_in_front() && self.vain < VAIN_LINGERS;
-        self.crowded == 0 && (!self.is_behind || is_useful())
+        self.has_processor() && (!self.is_behind || is_useful())
     }
 
     /// Lets other threads run that wait for this processor.
@@ -333,7 +344,10 @@ impl Sleeper {
             if self.engine.polling.any_ready() {
                 self.engine.polling.stop_coalescing();
             }
-            let is_gap = !self.engine.activity.is_in_call();
+            // Neither a program that left requests to be sent nor one that is about to sleep watches its memory.
+            let activity = &self.engine.activity;
+            let is_gap =
+                self.engine.polling.count_ready() == 0 && !activity.is_in_call() && !activity.any_armed();
             if self.drive_for_watcher() == Found::Packets && is_gap {
                 self.gap_credit = GAP_CREDIT;
                 self.watcher_checks = WATCHER_CHECKS;

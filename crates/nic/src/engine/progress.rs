@@ -90,7 +90,7 @@ impl Polling {
         let is_new = !qp.ready.load(Ordering::Relaxed) && !qp.ready.swap(true, Ordering::Relaxed);
         if is_new {
             self.ready.lock().push_back(qp.clone());
-            // The caller wakes the background thread next, see `PollerActivity::wake_before`.
+            // For `PollerActivity::wake_before`, if the caller wakes the background thread.
             self.any_ready.store(true, Ordering::SeqCst);
         }
         is_new
