@@ -14,6 +14,8 @@ pub(crate) struct Machine {
     cores: usize,
     kernel: String,
     date: String,
+    /// The path MTU that perftest takes by default; 0 if there is no device.
+    active_mtu: u32,
     /// The busy share of CPU time, over one second before the first round.
     busy: f64,
     /// The share of CPU time that the hypervisor gave to other guests during the rounds.
@@ -28,7 +30,8 @@ impl Machine {
         let busy = before.zip(ProcessorTime::now()).and_then(|(before, after)| after.busy_since(before));
         let Facts { cpu, cores, kernel, .. } = Facts::describe();
         let date = utc_now().split(' ').next().unwrap_or_default().to_owned();
-        Self { cpu, cores, kernel, date, busy: busy.unwrap_or(0.0), stolen: 0.0 }
+        let active_mtu = ferroce::Device::open().map_or(0, |device| device.attributes().active_mtu);
+        Self { cpu, cores, kernel, date, active_mtu, busy: busy.unwrap_or(0.0), stolen: 0.0 }
     }
 
     /// Runs `work` and records the CPU time that was stolen during it.
@@ -50,18 +53,18 @@ impl Machine {
 
     /// One sentence for the page.
     pub(crate) fn line(&self) -> String {
-        let Self { cpu, cores, kernel, date, busy, stolen } = self;
+        let Self { cpu, cores, kernel, date, active_mtu, busy, stolen } = self;
         format!(
-            "{cpu}, {cores} cores, {kernel}, {date}; {:.0} % busy with other things before the first round, {:.0} % of its time taken by \
-             others on the same hardware during the rounds.",
+            "{cpu}, {cores} cores, {kernel}, {date}, path MTU {active_mtu}; {:.0} % busy with other things before the first round, {:.0} % of \
+             its time taken by others on the same hardware during the rounds.",
             100.0 * busy,
             100.0 * stolen
         )
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let Self { cpu, cores, kernel, date, busy, stolen } = self;
-        json!({"cpu": cpu, "cores": cores, "kernel": kernel, "date": date, "busy": busy, "stolen": stolen})
+        let Self { cpu, cores, kernel, date, active_mtu, busy, stolen } = self;
+        json!({"cpu": cpu, "cores": cores, "kernel": kernel, "date": date, "active_mtu": active_mtu, "busy": busy, "stolen": stolen})
     }
 }
 
@@ -72,6 +75,7 @@ pub(crate) fn example() -> Machine {
         cores: 2,
         kernel: "Linux 6.1".to_owned(),
         date: "2026-01-31".to_owned(),
+        active_mtu: 1024,
         busy: 0.25,
         stolen: 0.03,
     }

@@ -70,7 +70,7 @@ mod tests {
         assert!(text.contains(
             "| ib_send_lat 8 B, local | UCX tag latency 8 B | – | – | – | 1.30 × | could not run |"
         ));
-        assert!(text.contains("Z80, 2 cores, Linux 6.1, 2026-01-31; 25 % busy"), "{text}");
+        assert!(text.contains("Z80, 2 cores, Linux 6.1, 2026-01-31, path MTU 1024; 25 % busy"), "{text}");
     }
 
     #[test]
