@@ -2,8 +2,10 @@
 //!
 //! While an application thread polls, the background thread must not wake for packets: on a machine with two cores it would
 //! take a core from that thread. So pollers increment a plain counter, and the background thread reads it every few
-//! milliseconds. Because a call that sends or polls may take longer than that, such calls set a mark as well. An armed CQ means the opposite: its owner is about to sleep. So does interrupt-driven mode: the polls of
-//! such a program do not show whether it will poll again soon.
+//! milliseconds. Because a call that sends or polls may take longer than that, such calls set a mark as well.
+//!
+//! An armed CQ means the opposite: its owner is about to sleep. So does interrupt-driven mode: the polls of such a program do not
+//! show whether it will poll again soon.
 
 use ferroce_os::eventfd::EventFd;
 use ferroce_os::wait_set::WaitSet;

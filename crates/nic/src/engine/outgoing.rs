@@ -207,7 +207,7 @@ impl<'a> Outgoing<'a> {
         self.tx.push_copied_run(route, segment.headers, len, count, fill) as u32
     }
 
-    /// How many of `count` packets with `len` transport bytes each the batch takes. Sends it first if it takes none.
+    /// How many of `count` packets with `len` transport bytes each the batch takes. Sends the batch first if it has no room for one.
     fn count_that_fits(&mut self, route: &Route, len: usize, count: u32) -> usize {
         if self.tx.would_cut(route, len) {
             self.flush();

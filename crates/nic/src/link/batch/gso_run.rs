@@ -326,7 +326,7 @@ mod tests {
         let opcode = Opcode::new(Service::Rc, Operation::ReadResponseMiddle);
         let payload =
             |n: usize, out: &mut [u8]| out.iter_mut().enumerate().for_each(|(k, b)| *b = (n * 7 + k) as u8);
-        // A peer that is not ferroce gets no AETH in the middle of a response, and one with the first packet.
+        // To a peer that is not ferroce, only the first and last packet of a response have an AETH, so the first is longer than those of the run.
         let of_peers = [(true, 1024), (false, 1024), (true, 256), (false, 256)];
         for (extended, len) in of_peers {
             let bth = Bth { extended, ..Bth::new(opcode, Qpn::new(7), Psn::new(0xff_fff0)) };
