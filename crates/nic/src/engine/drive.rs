@@ -4,6 +4,7 @@ use super::host::NicHost;
 use super::progress::{Clock, DelayedAcks, Polling, Progress};
 use super::{Engine, QpCore};
 use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
+use ferroce_os::lock::{MutexGuard, lock_within};
 use ferroce_os::log;
 use ferroce_proto::qp::{self, Attempt, DropReason, Terms};
 use ferroce_proto::verbs::EventKind;
@@ -53,10 +54,8 @@ const POLLS_PER_SLEEP: u32 = 64;
 /// Limit of the polls before a queue pair stops: packets for others may keep arriving.
 const POLLS_PER_STOP: u32 = 64;
 
-/// How long the exit of a process waits for the progress lock, and the interval of its attempts. The exiting thread may hold the lock
-/// itself.
+/// How long a queue pair that stops and a process that exits wait for the progress lock. The exiting thread may hold the lock itself.
 pub(super) const SETTLE_NS: u64 = 100_000_000;
-pub(super) const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 /// How long closing a device waits for peers that do not read the data that TCP has accepted.
 const CLOSE_NS: u64 = 2_000_000_000;
 
@@ -131,10 +130,14 @@ impl Engine {
     }
 
     fn drive_behind(&self, driver: Driver, thorough: bool) -> Found {
-        let Some(mut progress) = self.polling.lock.try_lock() else { return Found::Nothing };
+        let progress = self.polling.lock.try_lock();
+        progress.map_or(Found::Nothing, |mut progress| self.run_behind(&mut progress, driver, thorough))
+    }
+
+    fn run_behind(&self, progress: &mut Progress, driver: Driver, thorough: bool) -> Found {
         progress.is_overdue = true;
         progress.completions = 0;
-        match self.run(&mut progress, driver, thorough) {
+        match self.run(progress, driver, thorough) {
             false => Found::Nothing,
             true if progress.completions > 0 => Found::Completions,
             true => Found::Packets,
@@ -150,10 +153,20 @@ impl Engine {
     }
 
     /// Handles the packets that arrived before a queue pair stops. Hardware would have acknowledged them by now, even if the program has
-    /// not polled. Without the ACK of its last message, a peer waits until its retries are exhausted.
+    /// not polled. Without the ACK of its last message, a peer waits until its retries are exhausted. Waits for a thread that drives now:
+    /// it may have read the socket before they arrived.
     pub(super) fn drive_before_stop(&self) {
-        let mut polls = (0..POLLS_PER_STOP).map(|_| self.drive_in_background(true));
-        let _ = polls.any(|found| found == Found::Nothing);
+        for _ in 0..POLLS_PER_STOP {
+            let Some(mut progress) = self.wait_for_progress() else { return };
+            if self.run_behind(&mut progress, Driver::Other, true) == Found::Nothing {
+                return;
+            }
+        }
+    }
+
+    /// Takes the progress lock, or returns `None` after [`SETTLE_NS`].
+    fn wait_for_progress(&self) -> Option<MutexGuard<'_, Progress>> {
+        lock_within(&self.polling.lock, Duration::from_nanos(SETTLE_NS))
     }
 
     /// Polls on an application thread that packets have woken, as long as there are packets: the kernel woke no other thread. Calls
@@ -199,13 +212,8 @@ impl Engine {
     }
 
     fn settle_for(&self, streams_ns: u64) {
-        let give_up = now() + SETTLE_NS;
-        let mut progress = self.polling.lock.try_lock();
         // The thread that drives now may be about to send some of them.
-        while progress.is_none() && now() < give_up {
-            std::thread::sleep(SETTLE_PAUSE);
-            progress = self.polling.lock.try_lock();
-        }
+        let mut progress = self.wait_for_progress();
         self.send_coalesced();
         if let Some(progress) = &mut progress {
             self.send_delayed_acks(progress, now());

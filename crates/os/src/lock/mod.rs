@@ -21,7 +21,9 @@ pub use kernel::announce;
 pub use parking_lot::RwLock;
 pub use raw::RawLock;
 
-/// The time between two attempts of [`lock_within`].
+/// Attempts of [`lock_within`] without a pause: a poller that holds a lock releases it every microsecond, but only for a moment.
+const SPINS: u32 = 256;
+/// The time between two later attempts.
 const RETRY_EVERY: Duration = Duration::from_micros(200);
 
 /// Under loom, [`Mutex`] does not use [`RawLock`]: loom's atomics exist only inside a model.
@@ -37,6 +39,12 @@ pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, Raw, T>;
 
 /// Takes a lock, but waits at most `max_wait`. While a process exits, the holder may be a thread that no longer runs.
 pub fn lock_within<T>(mutex: &Mutex<T>, max_wait: Duration) -> Option<MutexGuard<'_, T>> {
+    for _ in 0..SPINS {
+        if let Some(guard) = mutex.try_lock() {
+            return Some(guard);
+        }
+        std::hint::spin_loop();
+    }
     let start = Instant::now();
     loop {
         match mutex.try_lock() {

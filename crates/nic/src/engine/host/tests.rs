@@ -235,3 +235,21 @@ fn only_the_answer_of_a_program_that_watches_its_memory_is_waited_for() {
     }
     assert!(!engine.owes_acks());
 }
+
+/// A thread that drives may have read the socket before the message arrived. The queue pair does not stop until that thread is done.
+#[test]
+fn a_queue_pair_stops_after_what_arrived_while_another_thread_drives() {
+    let pair = pair("127.49.1.5");
+    pair.expect(1);
+    let progress = pair.nic.inner().engine.polling.lock.lock();
+    pair.send(&[Payload::Sges(&[pair.mr.sge(0, 8)])]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pair.far.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE).unwrap();
+        });
+        // Without the wait, the queue pair stops in a fraction of this time.
+        std::thread::sleep(Duration::from_millis(20));
+        drop(progress);
+    });
+    assert_eq!(pair.completions(1, WcOpcode::Send).len(), 1);
+}

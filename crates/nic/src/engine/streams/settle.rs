@@ -4,9 +4,13 @@
 use super::Streams;
 use super::drive::BUFFER;
 use crate::engine::Engine;
-use crate::engine::drive::{SETTLE_NS, SETTLE_PAUSE};
+use crate::engine::drive::SETTLE_NS;
 use crate::link::now;
 use ferroce_proto::verbs::QpState;
+use std::time::Duration;
+
+/// The interval at which the streams are served.
+const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 
 /// The remaining work on the streams that end.
 #[derive(Clone, Copy, Debug, Default)]
