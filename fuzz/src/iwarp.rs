@@ -218,6 +218,7 @@ pub fn machine(bytes: &[u8]) {
         congestion: FixedWindow { bytes: 0 }.into(),
         reorder: ReorderBudget::new(0),
         takes_large: false,
+        takes_jumbo: false,
     });
     let role = if choices & 1 == 0 { Role::Initiator } else { Role::Responder };
     let (crc, rtr, is_ferroce, confirmation) = (false, None, choices & 2 == 0, None);

@@ -51,10 +51,10 @@ pub fn packet(bytes: &[u8]) {
 fn clear_reserved(opcode: Opcode, bytes: &mut [u8]) {
     bytes[4] &= 0xc0;
     // The hello bit is ignored on an extended packet.
-    bytes[8] &= if bytes[8] & 0x02 == 0 { 0x87 } else { 0x83 };
+    bytes[8] &= if bytes[8] & 0x02 == 0 { 0x8f } else { 0x8b };
     if opcode.may_carry_ack() && bytes[8] & 0x02 != 0 {
         let extensions = Headers::new(Bth::new(opcode, Qpn::new(0), Psn::new(0))).encoded_len();
-        bytes[extensions] = 0;
+        bytes[extensions] &= 1;
     }
     if opcode.has_xrceth() {
         bytes[Bth::LEN] = 0;

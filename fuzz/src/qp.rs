@@ -13,8 +13,8 @@ use ferroce_proto::verbs::{
     RecvWr, Route, SendFlags, SendOp, SendWr, Transport, UdTarget,
 };
 use ferroce_proto::wire::{
-    Aeth, AtomicEth, Bth, Deth, Feth, Headers, Opcode, PiggybackedAck, RendezvousSend, Reth, SourcePiece,
-    SourceRef, Syndrome,
+    Aeth, AtomicEth, Bth, Deth, Feth, Headers, Opcode, Operation, PiggybackedAck, RendezvousSend, Reth,
+    SourcePiece, SourceRef, Syndrome,
 };
 use ferroce_proto::{Gid, LKey, PKey, Psn, Qkey, Qpn, RKey, Time};
 use std::collections::VecDeque;
@@ -83,6 +83,7 @@ impl World {
             congestion,
             reorder: Arc::clone(&reorder),
             takes_large: true,
+            takes_jumbo: true,
         });
         let host = Host {
             transport,
@@ -95,6 +96,8 @@ impl World {
             granted: Access::empty(),
             mtu: Mtu::B256.bytes(),
             allowed_large: false,
+            allowed_jumbo: false,
+            requested_jumbo: false,
             requests: VecDeque::new(),
             expected: Psn::new(0),
             sent: 0,
@@ -325,6 +328,7 @@ impl World {
         let psn = self.psn_near(opcode, distance);
         let bth = Bth {
             ack_req: flags & 2 != 0,
+            jumbo: from & 8 != 0,
             hello: flags & 4 != 0,
             extended: flags & 8 != 0,
             selective: flags & 16 != 0,
@@ -332,7 +336,7 @@ impl World {
             pkey: if flags & 0xc0 == 0xc0 { PKey(u16::from(value)) } else { PKey::DEFAULT },
             ..Bth::new(opcode, QPN, psn)
         };
-        let payload_len = self.payload_len(opcode, len);
+        let payload_len = self.payload_len(&bth, len);
         let headers = Headers {
             bth: Bth { pad: payload_len.wrapping_neg() as u8 & 3, ..bth },
             ..self.extensions(bth, len, value)
@@ -351,6 +355,8 @@ impl World {
     }
 
     fn receive(&mut self, from: u8, bytes: &[u8]) {
+        let requests_jumbo = |headers: &Headers| headers.bth.jumbo && headers.bth.opcode.operation == READ;
+        self.host.requested_jumbo |= Headers::parse(bytes, |_| true).is_ok_and(|h| requests_jumbo(&h));
         let (arrival, now) = (self.arrival(from), self.now);
         let _ = self.qp.receive(&arrival, bytes, || now, &mut self.host);
     }
@@ -372,12 +378,13 @@ impl World {
         }
     }
 
-    fn payload_len(&self, opcode: Opcode, choice: u8) -> usize {
-        let (operation, mtu) = (opcode.operation, self.host.mtu as usize);
+    fn payload_len(&self, bth: &Bth, choice: u8) -> usize {
+        let (operation, mtu) = (bth.opcode.operation, self.host.mtu as usize);
         let any = usize::from(choice & 0x7f) * 3;
         match choice {
             0x80.. => any,
-            _ if operation == ferroce_proto::wire::Operation::AtomicWrite => 8,
+            _ if bth.jumbo && operation.is_first() => mtu + any,
+            _ if operation == Operation::AtomicWrite => 8,
             _ if operation.is_first() || operation.is_middle() => mtu,
             _ if operation.is_send() || operation.is_write() || operation.is_read_response() => any.min(mtu),
             _ => 0,
@@ -391,7 +398,7 @@ impl World {
         let first = bth.opcode.operation.is_first();
         let total = match (is_write, first) {
             (true, true) => self.host.mtu * 2 + u32::from(value & 3) * self.host.mtu / 2,
-            (true, false) => self.payload_len(bth.opcode, len) as u32,
+            (true, false) => self.payload_len(&bth, len) as u32,
             _ => u32::from(len) * 7,
         };
         let total = if value == 0xfe { u32::MAX } else { total };
@@ -409,7 +416,7 @@ impl World {
             imm: Some(5),
             ieth: Some(rkey),
             xrceth: Some(if value == 0xfc { ferroce_proto::Srqn::new(9) } else { SRQ }),
-            piggybacked_ack: Some(PiggybackedAck { psn, aeth }),
+            piggybacked_ack: Some(PiggybackedAck { psn, aeth, jumbo: value & 4 != 0 }),
             ..Headers::new(bth)
         }
     }
@@ -431,7 +438,11 @@ impl World {
             solicited: flags & 1 != 0,
             reth: (flags & 8 != 0).then_some(Reth { addr: 0x9000, rkey: RKey(flags.into()), len: bytes }),
             imm: (flags & 10 != 0).then_some(3),
-            piggybacked_ack: (flags & 4 != 0).then_some(PiggybackedAck { psn: acked, aeth }),
+            piggybacked_ack: (flags & 4 != 0).then_some(PiggybackedAck {
+                psn: acked,
+                aeth,
+                jumbo: flags & 8 != 0,
+            }),
         };
         if distance == 0 {
             self.host.expected = psn.plus(head.packets);
@@ -441,4 +452,5 @@ impl World {
     }
 }
 
-const OPERATION: ferroce_proto::wire::Operation = ferroce_proto::wire::Operation::SendOnly;
+const OPERATION: Operation = Operation::SendOnly;
+const READ: Operation = Operation::ReadRequest;

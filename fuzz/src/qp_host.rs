@@ -2,8 +2,8 @@
 //! checked against the outstanding requests, and every completion against the posted ones.
 
 use ferroce_proto::qp::{
-    Attempt, DropReason, Egress, Events, LARGE_SEGMENT, Memory, OneSided, Placement, RecvWqe, RefusalReason,
-    Segment, Side, TxError, TxPayload, WriteHeaders,
+    Attempt, DropReason, Egress, Events, JUMBO_SEGMENT, LARGE_SEGMENT, Memory, OneSided, Placement, RecvWqe,
+    RefusalReason, Segment, Side, TxError, TxPayload, WriteHeaders,
 };
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, Transport, WcStatus,
@@ -54,6 +54,9 @@ impl Behaviour {
     fn forbids_region(self) -> bool {
         self.has(6)
     }
+    fn carries_jumbo(self) -> bool {
+        self.has(7)
+    }
 }
 
 /// A posted send: its number, and whether its success is reported.
@@ -77,8 +80,12 @@ pub struct Host {
     /// Rights that the queue pair granted since it left RESET.
     pub granted: Access,
     pub mtu: u32,
-    /// Packets beyond the path MTU were allowed at least once.
+    /// Packets beyond the path MTU were allowed at least once through shared memory.
     pub allowed_large: bool,
+    /// The path carried jumbo packets at least once.
+    pub allowed_jumbo: bool,
+    /// The peer has requested a READ whose response is a jumbo packet.
+    pub requested_jumbo: bool,
     /// The PSNs of the last requests that the queue pair sent.
     pub requests: VecDeque<Psn>,
     /// The PSN that its last ACK or NAK implies as the next one.
@@ -146,9 +153,17 @@ impl Egress for Host {
         let len = segment.payload.len();
         // A message that was divided into large segments is retransmitted in the same segments.
         let may_be_large = self.allowed_large || self.transport == Transport::Ud;
-        let limit = if may_be_large { LARGE_SEGMENT } else { self.mtu };
-        assert!(len as u32 <= limit, "{len} bytes in one packet of at most {limit}");
         let headers = segment.headers.to_headers(len);
+        let may_be_jumbo = match headers.bth.opcode.operation.is_read_response() {
+            true => self.requested_jumbo,
+            false => self.allowed_jumbo && headers.bth.jumbo,
+        };
+        let limit = match (may_be_jumbo, may_be_large) {
+            (true, _) => JUMBO_SEGMENT,
+            (_, true) => LARGE_SEGMENT,
+            _ => self.mtu,
+        };
+        assert!(len as u32 <= limit, "{len} bytes in one packet of at most {limit}");
         let packets = Segment {
             headers: &headers,
             payload: segment.payload,
@@ -216,6 +231,11 @@ impl Egress for Host {
     fn large_segment(&mut self) -> Option<u32> {
         self.allowed_large |= self.behaviour.sends_large();
         self.behaviour.sends_large().then_some(LARGE_SEGMENT)
+    }
+
+    fn carries_jumbo(&mut self, _route: &Route) -> bool {
+        self.allowed_jumbo |= self.behaviour.carries_jumbo();
+        self.behaviour.carries_jumbo()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::gids::{self, GidEntry};
 use crate::queues::{EventHub, EventSource};
-use ferroce_os::interfaces::open_udp;
+use ferroce_os::interfaces::{connected_mtu, open_udp};
 use ferroce_os::lock::RwLock;
 use ferroce_os::watch::AddressWatch;
 use ferroce_proto::Gid;
@@ -16,6 +16,18 @@ use std::sync::Arc;
 /// Returns the address from which the kernel sends to `to`, or the kernel's error. Routing rules may depend on the source address, which
 /// `from` sets. Sends nothing.
 pub(crate) fn source_towards(from: Option<IpAddr>, to: IpAddr, scope_id: u32) -> io::Result<IpAddr> {
+    let socket = socket_towards(from, to, scope_id)?;
+    let chosen = socket.local_addr()?.as_socket().map_or(to, |chosen| chosen.ip());
+    Ok(chosen.to_canonical())
+}
+
+/// Returns the length of the longest IP packet that fits every link from `from` to `to`, as far as the kernel knows them. Sends nothing.
+/// Link-local addresses of IPv6 have none without their interface.
+pub(crate) fn path_mtu(from: IpAddr, to: IpAddr) -> io::Result<u32> {
+    connected_mtu(&socket_towards(Some(from), to, 0)?, to.is_ipv4())
+}
+
+fn socket_towards(from: Option<IpAddr>, to: IpAddr, scope_id: u32) -> io::Result<Socket> {
     let at = |address: IpAddr, port| match address {
         IpAddr::V4(_) => SocketAddr::new(address, port),
         IpAddr::V6(address) => SocketAddrV6::new(address, port, 0, scope_id).into(),
@@ -25,8 +37,7 @@ pub(crate) fn source_towards(from: Option<IpAddr>, to: IpAddr, scope_id: u32) ->
         socket.bind(&at(from, 0).into())?;
     }
     socket.connect(&at(to, ROCE_UDP_PORT).into())?;
-    let chosen = socket.local_addr()?.as_socket().map_or(to, |chosen| chosen.ip());
-    Ok(chosen.to_canonical())
+    Ok(socket)
 }
 
 /// The GID table, and what keeps it up to date.

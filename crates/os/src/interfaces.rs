@@ -67,6 +67,17 @@ pub fn open_udp(is_ipv4: bool) -> io::Result<OwnedFd> {
     open_socket(is_ipv4, libc::SOCK_DGRAM, libc::IPPROTO_UDP)
 }
 
+/// The MTU in bytes of the path of a connected socket.
+pub fn connected_mtu(socket: &impl AsRawFd, is_ipv4: bool) -> io::Result<u32> {
+    let (level, name) =
+        if is_ipv4 { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
+    let mut mtu: libc::c_int = 0;
+    let mut len = size_of_val(&mtu) as libc::socklen_t;
+    // SAFETY: the descriptor is open while `socket` is borrowed; `mtu` is writable for `len` bytes.
+    let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut mtu).cast(), &mut len) };
+    if rc == 0 { Ok(mtu.cast_unsigned()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// A non-blocking TCP socket, created in the same way.
 pub fn open_tcp(is_ipv4: bool) -> io::Result<OwnedFd> {
     open_socket(is_ipv4, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, libc::IPPROTO_TCP)

@@ -52,13 +52,13 @@ prop_compose! {
 prop_compose! {
     fn any_bth()(
         opcode in select(opcodes()),
-        flags: [bool; 8],
+        flags: [bool; 9],
         pad in 0u8..4,
         pkey: u16,
         dest_qpn: u32,
         psn: u32,
     ) -> Bth {
-        let [solicited, mig_req, fecn, becn, ack_req, hello, extended, selective] = flags;
+        let [solicited, mig_req, fecn, becn, ack_req, jumbo, hello, extended, selective] = flags;
         Bth {
             opcode,
             solicited,
@@ -69,6 +69,7 @@ prop_compose! {
             becn,
             dest_qpn: Qpn::new(dest_qpn),
             ack_req,
+            jumbo,
             hello: hello && !extended,
             extended,
             selective,
@@ -99,7 +100,7 @@ prop_compose! {
             imm: opcode.has_imm().then_some(words[0]),
             ieth: opcode.has_ieth().then_some(RKey(words[1])),
             xrceth: opcode.has_xrceth().then_some(Srqn::new(words[2])),
-            piggybacked_ack: (bth.extended && opcode.may_carry_ack()).then_some(PiggybackedAck { psn: Psn::new(words[2]), aeth }),
+            piggybacked_ack: (bth.extended && opcode.may_carry_ack()).then_some(PiggybackedAck { psn: Psn::new(words[2]), aeth, jumbo: bth.jumbo }),
         }
     }
 }

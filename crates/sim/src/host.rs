@@ -8,8 +8,8 @@ use ferroce_crc::Crc32c;
 use ferroce_proto::iwarp::StreamEgress;
 use ferroce_proto::iwarp::wire::Fpdu;
 use ferroce_proto::qp::{
-    Attempt, DropReason, Egress, Events, Memory, Placement, RecvWqe, RefusalReason, Segment, Side, TxError,
-    TxPayload, WriteHeaders,
+    Attempt, DropReason, Egress, Events, LARGE_SEGMENT, Memory, Placement, RecvWqe, RefusalReason, Segment,
+    Side, TxError, TxPayload, WriteHeaders,
 };
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
@@ -94,6 +94,14 @@ impl Egress for SimHost<'_> {
         let (record, len) = head.to_bytes(&source);
         self.nic.outbox.push_back(Frame::rendezvous(route, &record[..len], data));
         Attempt::Done
+    }
+
+    fn large_segment(&mut self) -> Option<u32> {
+        self.nic.rendezvous.large_packets.then_some(LARGE_SEGMENT)
+    }
+
+    fn carries_jumbo(&mut self, _route: &Route) -> bool {
+        true
     }
 }
 

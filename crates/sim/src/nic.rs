@@ -39,6 +39,8 @@ pub(crate) struct Resources {
 pub(crate) struct Rendezvous {
     /// Whether it sends them.
     pub(crate) enabled: bool,
+    /// Whether all packets take rings, so that they may be longer than the path MTU.
+    pub(crate) large_packets: bool,
     /// It declines to fetch every n-th of them; 0: none.
     pub(crate) decline_every: u64,
     /// Number sent, and number of fetches.
@@ -166,7 +168,7 @@ impl Nic {
         };
         let Route { sgid, dgid, traffic_class, hop_limit, .. } = frame.route;
         // A rendezvous send arrives through a ring, never over the network.
-        let ring = frame.source_bytes.as_ref().map(|_| 1);
+        let ring = (frame.source_bytes.is_some() || self.resources.rendezvous.large_packets).then_some(1);
         let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, ring, age_ns: self.rx_age_ns };
         for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
             let found = self.with_qp(now, qpn, journal, |qp, host| {

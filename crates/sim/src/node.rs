@@ -165,6 +165,11 @@ impl Node {
         });
     }
 
+    /// Lets all of its packets take rings, which carry packets longer than the path MTU. Call it on both ends.
+    pub fn enable_large_packets(&self) {
+        self.nic(|nic| nic.resources.rendezvous.large_packets = true);
+    }
+
     /// Number of rendezvous sends, and of fetches.
     pub fn rendezvous_counts(&self) -> (u64, u64) {
         self.nic(|nic| (nic.resources.rendezvous.sent, nic.resources.rendezvous.fetches))

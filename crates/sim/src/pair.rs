@@ -48,6 +48,10 @@ pub struct PairSetup {
     pub window: u32,
     /// Size of each side's memory region.
     pub memory: usize,
+    /// Path MTU of the ports; `None`: `mtu`.
+    pub port_mtu: Option<Mtu>,
+    /// Whether `a`, and `b`, sends and accepts jumbo packets.
+    pub jumbo: [bool; 2],
     /// IPv6 addresses instead of IPv4.
     pub ipv6: bool,
 }
@@ -80,6 +84,8 @@ impl PairSetup {
             srq: false,
             window: 64 * 1024,
             memory: 256 * 1024,
+            port_mtu: None,
+            jumbo: [false; 2],
             ipv6: false,
         }
     }
@@ -112,7 +118,7 @@ impl PairSetup {
         let a = self.endpoint_with(&node(1), self.psn_a, congestion());
         let b = match self.transport {
             Transport::XrcIni => PairSetup { transport: Transport::XrcTgt, ..*self },
-            _ => *self,
+            _ => PairSetup { jumbo: [self.jumbo[1]; 2], ..*self },
         };
         let b = b.endpoint_with(&node(2), self.psn_b, congestion());
         a.qp.connect(self, &b.qp, self.psn_a, self.psn_b);
@@ -144,7 +150,8 @@ impl PairSetup {
             cap: self.cap,
             signal_all: self.signal_all,
             window: self.window,
-            port_mtu: self.mtu,
+            port_mtu: self.port_mtu.unwrap_or(self.mtu),
+            takes_jumbo: self.jumbo[0],
         };
         let qp = node.qp_with(&setup, congestion);
         Endpoint { node: node.clone(), pd, mr, send_cq, recv_cq, srq, qp }

@@ -29,8 +29,10 @@ pub struct QpSetup<'a> {
     pub signal_all: bool,
     /// Congestion window in bytes.
     pub window: u32,
-    /// Largest datagram.
+    /// Largest datagram, and the path MTU below which there are no jumbo packets.
     pub port_mtu: Mtu,
+    /// Whether it sends and accepts jumbo packets.
+    pub takes_jumbo: bool,
 }
 
 impl QpSetup<'_> {
@@ -46,6 +48,7 @@ impl QpSetup<'_> {
             congestion,
             reorder,
             takes_large: true,
+            takes_jumbo: self.takes_jumbo,
         })
     }
 }

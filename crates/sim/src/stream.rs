@@ -137,6 +137,7 @@ impl StreamEnd {
             congestion: FixedWindow { bytes: 0 }.into(),
             reorder: node.nic(|nic| nic.resources.reorder.clone()),
             takes_large: false,
+            takes_jumbo: false,
         };
         let queues = Queues {
             send_cq: send_cq.number,

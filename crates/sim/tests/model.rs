@@ -80,6 +80,7 @@ impl Model {
             signal_all: false,
             window: 4096,
             port_mtu: Mtu::B512,
+            takes_jumbo: true,
         });
         Modelled {
             transport,

@@ -50,6 +50,7 @@ impl Forger {
             signal_all: false,
             window: self.setup.window,
             port_mtu: self.setup.mtu,
+            takes_jumbo: false,
         });
         qp.connect(&self.setup, to, psn, Psn::new(0));
         qp

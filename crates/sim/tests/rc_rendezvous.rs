@@ -234,3 +234,22 @@ fn rendezvous_sends_carry_piggybacked_acks() {
         both_ready(&pair);
     }
 }
+
+/// Through rings, one packet carries up to 32 KiB. It cannot be kept like a packet of the wire.
+#[test]
+fn a_large_packet_behind_a_declined_rendezvous_send_is_sent_again() {
+    let pair = connect(&PairSetup { window: 1 << 20, ..setup() }, 1);
+    pair.a.node.enable_large_packets();
+    pair.b.node.enable_large_packets();
+    for (n, len) in [(0, 2000), (1, 200), (2, 1000)] {
+        pair.b.post_recv(n, FAR + n * 2048, 2048);
+        let wr = Wr::send(n);
+        // Inline data is never sent by rendezvous.
+        pair.a.qp.post(if n == 2 { wr.inline(&[7; 500]) } else { wr.sge(pair.a.sge(n * 2048, len)) });
+    }
+    pair.run();
+    let all: Vec<_> = (0..3).map(|n| (n, WcStatus::Success)).collect();
+    assert_eq!((pair.a.send_cq.statuses(), pair.b.recv_cq.statuses()), (all.clone(), all));
+    assert!(pair.b.mr.read((FAR + 2 * 2048) as usize, 500) == [7; 500]);
+    both_ready(&pair);
+}

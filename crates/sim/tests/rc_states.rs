@@ -330,6 +330,7 @@ fn a_cq_overrun_is_reported_once() {
         signal_all: true,
         window: setup.window,
         port_mtu: setup.mtu,
+        takes_jumbo: false,
     });
     qp.connect(&setup, &b.qp, Psn::new(0), Psn::new(0));
     b.qp.connect(&setup, &qp, Psn::new(0), Psn::new(0));

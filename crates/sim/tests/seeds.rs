@@ -97,7 +97,7 @@ impl Plan {
             let most = 1 << rng.random_range(10..25);
             rng.random_range(0..most)
         };
-        Plan {
+        let mut plan = Plan {
             setup,
             steps,
             faults: Faults { loss, duplication, reordering, corruption, jitter_ns },
@@ -106,7 +106,10 @@ impl Plan {
             rendezvous: rng.random_bool(0.3),
             ack_delay_ns: *[0, 0, 4_000].choose(rng).expect("not empty"),
             link_depth: *[1, 8, usize::MAX].choose(rng).expect("not empty"),
-        }
+        };
+        // Drawn last, so that the seeds keep their other choices.
+        plan.setup.jumbo = [rng.random_bool(0.6), rng.random_bool(0.6)];
+        plan
     }
 }
 
@@ -285,7 +288,7 @@ fn forge(plan: &Plan, pair: &Pair, rng: &mut StdRng) {
         imm: Some(3),
         ieth: Some(rkey),
         xrceth: Some(to.srq.as_ref().map_or(Srqn::new(0), |srq| srq.srqn())),
-        piggybacked_ack: Some(PiggybackedAck { psn: near, aeth }),
+        piggybacked_ack: Some(PiggybackedAck { psn: near, aeth, jumbo: rng.random() }),
         ..Headers::new(bth)
     };
     pair.world.inject(&route, &headers, &vec![0xee; payload_len]);

@@ -151,6 +151,7 @@ impl Run {
                     signal_all: false,
                     window: setup.window,
                     port_mtu: mtu,
+                    takes_jumbo: true,
                 });
                 let (steps, shared) = (plan(&mut rng), shared[n].clone());
                 let (sent, received) = (vec![], vec![]);

@@ -25,6 +25,7 @@ fn second(pair: &Pair, setup: &PairSetup) -> (QueuePair, QueuePair) {
             signal_all: false,
             window: setup.window,
             port_mtu: setup.mtu,
+            takes_jumbo: false,
         })
     };
     let (a, b) = (make(&pair.a), make(&pair.b));

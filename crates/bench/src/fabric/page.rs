@@ -16,6 +16,7 @@ pub(crate) fn page(machine: &Machine, rounds: usize, verdicts: &[Verdict]) -> St
          Latencies are medians: half a round trip for WRITE, SEND and the ping-pongs, a whole operation for READ and atomics. Each side has its\n\
          own core; the scheduler places the 64 queue pairs and their peer. UCX runs with `UCX_TLS=sm,self`, or with `tcp,self` where its name\n\
          ends with tcp: those rows have no goal and show a program without RDMA. `FERROCE_FAULTS=loss=1%` on both sides causes the losses.\n\
+         Packets over UDP have up to 60 KiB, as loopback carries them; with losses, and in rows named path MTU (`FERROCE_MTU=4096`), they are as long as between two hosts.\n\
          [fabric-snapshot.json](fabric-snapshot.json) holds the ratios, so that a regression shows in review.\n",
         table(machine, rounds, verdicts)
     )

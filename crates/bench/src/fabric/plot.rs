@@ -76,7 +76,7 @@ mod tests {
         let svg = picture(&verdict::example());
         let rows = verdict::example().len();
         let goals = verdict::example().iter().filter(|verdict| verdict.row.goal.is_some()).count();
-        assert_eq!((svg.matches("class=\"goal\"").count(), rows - goals), (goals, 3));
+        assert_eq!((svg.matches("class=\"goal\"").count(), rows - goals), (goals, 5));
         assert_eq!(svg.matches("<rect x=").count(), rows);
         assert!(svg.contains(">1.10</text>") && svg.contains(">could not run</text>"), "{svg}");
         assert!(!svg.contains("NaN") && !svg.contains("\"-"), "{svg}");

@@ -203,12 +203,13 @@ impl Runner<'_> {
 
 /// Sets the variables of a link. Those of the calling shell are removed, so that the row is what its name states.
 fn set_link(command: &mut Command, link: Link) {
-    for variable in ["FERROCE_LINK", "FERROCE_FAULTS", "FERROCE_WIRE", "FERROCE_MPA_CRC"] {
+    for variable in ["FERROCE_LINK", "FERROCE_MTU", "FERROCE_FAULTS", "FERROCE_WIRE", "FERROCE_MPA_CRC"] {
         command.env_remove(variable);
     }
     let variables: &[(&str, &str)] = match link {
         Link::Local => &[],
         Link::Udp => &[("FERROCE_LINK", "udp")],
+        Link::UdpPathMtu => &[("FERROCE_LINK", "udp"), ("FERROCE_MTU", "4096")],
         Link::LossyUdp => &[("FERROCE_LINK", "udp"), ("FERROCE_FAULTS", "loss=1%")],
         Link::Iwarp => &[("FERROCE_WIRE", "iwarp")],
         Link::IwarpCrc => &[("FERROCE_WIRE", "iwarp"), ("FERROCE_MPA_CRC", "1")],

@@ -33,6 +33,8 @@ pub(crate) enum Link {
     Local,
     /// UDP.
     Udp,
+    /// UDP with packets as between two hosts, within the path MTU.
+    UdpPathMtu,
     /// UDP, where each side loses one packet of a hundred.
     LossyUdp,
     /// iWARP.
@@ -85,14 +87,14 @@ pub(crate) struct Row {
     pub(crate) note: &'static str,
 }
 
-use Link::{Iwarp, IwarpCrc, Local, LossyUdp, Udp};
+use Link::{Iwarp, IwarpCrc, Local, LossyUdp, Udp, UdpPathMtu};
 use Method::{BarePingPong, BareTcp, BareUdp, ConcurrentPairs, Iperf3, Perftest, Threads, Ucx, UcxTcp};
 use Unit::{MibPerSecond, Microseconds, MillionPerSecond};
 
 /// Each takes about half a second on a quiet machine.
 #[rustfmt::skip]
 mod sources {
-    use super::{BarePingPong, BareTcp, BareUdp, ConcurrentPairs, Iperf3, Iwarp, IwarpCrc, Local, LossyUdp, MibPerSecond, Microseconds, MillionPerSecond, Perftest, Source, Threads, Udp, Ucx, UcxTcp};
+    use super::{BarePingPong, BareTcp, BareUdp, ConcurrentPairs, Iperf3, Iwarp, IwarpCrc, Local, LossyUdp, MibPerSecond, Microseconds, MillionPerSecond, Perftest, Source, Threads, Udp, UdpPathMtu, Ucx, UcxTcp};
 
     pub(super) static BARE: Source = Source { name: "bare shared-memory ping-pong", method: BarePingPong, unit: Microseconds };
     pub(super) static WRITE_LAT: Source = Source { name: "ib_write_lat 8 B, local", method: Perftest("ib_write_lat -s 8 -n 200000", Local), unit: Microseconds };
@@ -115,6 +117,7 @@ mod sources {
     pub(super) static TCP_TAG_1M: Source = Source { name: "UCX tag bandwidth 1 MiB, tcp", method: UcxTcp("tag_bw -s 1048576 -n 1500 -w 100"), unit: MibPerSecond };
     pub(super) static TCP: Source = Source { name: "iperf3, one TCP stream", method: Iperf3(131_072), unit: MibPerSecond };
     pub(super) static UDP_WRITE_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP", method: Perftest("ib_write_bw -s 1048576 -n 2000 -N", Udp), unit: MibPerSecond };
+    pub(super) static UDP_MTU_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP, path MTU", method: Perftest("ib_write_bw -s 1048576 -n 2000 -N", UdpPathMtu), unit: MibPerSecond };
     pub(super) static UDP_LOSSY_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP, 1 % loss", method: Perftest("ib_write_bw -s 1048576 -n 2000 -N", LossyUdp), unit: MibPerSecond };
     pub(super) static IWARP_WRITE_1M: Source = Source { name: "ib_write_bw 1 MiB, iWARP", method: Perftest("ib_write_bw -R -s 1048576 -n 2000 -N", Iwarp), unit: MibPerSecond };
     pub(super) static IWARP_CRC_1M: Source = Source { name: "ib_write_bw 1 MiB, iWARP, CRC", method: Perftest("ib_write_bw -R -s 1048576 -n 2000 -N", IwarpCrc), unit: MibPerSecond };
@@ -147,7 +150,7 @@ use sources::*;
 
 /// The rows. The goal 1/n allows a latency of n times the peer's.
 #[rustfmt::skip]
-static ROWS: [Row; 28] = [
+static ROWS: [Row; 30] = [
     Row { id: "write-lat-8/ucx-put", ours: &WRITE_LAT, peer: &PUT_LAT, goal: Some(1.0), note: "" },
     Row { id: "write-lat-8/bare", ours: &WRITE_LAT, peer: &BARE, goal: Some(1.0 / 1.3), note: "aim: no worse than 1.3 ×" },
     Row { id: "read-lat-8/bare", ours: &READ_LAT, peer: &BARE, goal: Some(0.5), note: "no worse than 2 ×" },
@@ -160,6 +163,7 @@ static ROWS: [Row; 28] = [
     Row { id: "udp-send-lat-8/bare-udp", ours: &UDP_SEND_LAT, peer: &UDP_BARE, goal: Some(0.8), note: "no worse than 1.25 ×" },
     Row { id: "udp-send-lat-8/ucx-tcp", ours: &UDP_SEND_LAT, peer: &TCP_TAG_LAT, goal: None, note: "" },
     Row { id: "udp-write-bw-1m/tcp", ours: &UDP_WRITE_1M, peer: &TCP, goal: Some(1.2), note: "" },
+    Row { id: "udp-mtu-write-bw-1m/tcp", ours: &UDP_MTU_1M, peer: &TCP, goal: None, note: "" },
     Row { id: "udp-write-bw-1m/ucx-tcp", ours: &UDP_WRITE_1M, peer: &TCP_TAG_1M, goal: None, note: "" },
     Row { id: "iwarp-write-bw-1m/tcp", ours: &IWARP_WRITE_1M, peer: &TCP, goal: Some(0.95), note: "" },
     Row { id: "iwarp-crc-write-bw-1m/tcp", ours: &IWARP_CRC_1M, peer: &TCP, goal: Some(0.75), note: "" },
@@ -171,7 +175,8 @@ static ROWS: [Row; 28] = [
     Row { id: "udp-write-64k/tcp", ours: &UDP_WRITE_64K, peer: &TCP_64K, goal: Some(0.9), note: "" },
     Row { id: "udp-read-64k/write", ours: &UDP_READ_64K, peer: &UDP_WRITE_64K, goal: Some(0.9), note: "" },
     Row { id: "udp-write-lat-8/send", ours: &UDP_WRITE_LAT, peer: &UDP_SEND_LAT, goal: Some(1.0 / 1.5), note: "no worse than 1.5 ×" },
-    Row { id: "udp-loss-1/no-loss", ours: &UDP_LOSSY_1M, peer: &UDP_WRITE_1M, goal: Some(0.7), note: "" },
+    Row { id: "udp-loss-1/no-loss", ours: &UDP_LOSSY_1M, peer: &UDP_MTU_1M, goal: Some(0.7), note: "" },
+    Row { id: "udp-loss-1/jumbo", ours: &UDP_LOSSY_1M, peer: &UDP_WRITE_1M, goal: None, note: "" },
     Row { id: "qps-64/one-qp", ours: &MANY_LOCAL, peer: &ONE_LOCAL, goal: Some(1.0), note: "" },
     Row { id: "udp-qps-64/one-qp", ours: &MANY_UDP, peer: &ONE_UDP, goal: Some(1.0), note: "" },
     Row { id: "threads-8/one-thread", ours: &THREADS_8, peer: &THREAD_1, goal: Some(1.0), note: "6 × on sixteen cores" },
@@ -224,7 +229,7 @@ mod tests {
             |filter: &[&str]| rows(&filter.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).len();
         assert_eq!(
             [count(&[]), count(&["iperf3"]), count(&["qps-64"]), count(&["nothing"])],
-            [ROWS.len(), 7, 2, 0]
+            [ROWS.len(), 8, 2, 0]
         );
         assert_eq!(sources(&rows(&["bare shared".to_owned()])).len(), 4);
     }

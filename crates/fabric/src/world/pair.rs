@@ -138,6 +138,7 @@ impl World {
                 shared_recv: None,
                 port_mtu: mtu,
                 takes_large: true,
+                takes_jumbo: false,
                 congestion: self.config.control.build(path),
                 reorder: pairs.reorder.clone(),
             });

@@ -146,6 +146,14 @@ impl Config {
         self.ecn || self.congestion.as_ref().is_some_and(congestion::uses_ecn)
     }
 
+    /// Whether packets to a ferroce peer may be longer than the path MTU where the path carries them. Returns `false` if a setting models a real
+    /// network or NIC: the MTU, faults, a capture, congestion control, strict mode.
+    pub(crate) fn may_exceed_mtu(&self) -> bool {
+        let has_network = self.mtu.is_some() || self.faults.is_some() || self.capture.is_some();
+        let has_congestion = self.congestion.is_some() || self.ecn;
+        self.strict.is_none() && !has_network && !has_congestion
+    }
+
     /// The same settings with some fields changed: `Config::from_env()?.with(|config| config.offload = false)`.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

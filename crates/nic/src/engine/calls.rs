@@ -243,6 +243,8 @@ impl Engine {
         }
         let now = now();
         let mut machine = qp.machine.lock();
+        // The path may be another one after this call.
+        qp.jumbo_path.invalidate();
         let mut host = NicHost::alone(self, qp);
         self.send_coalesced_of(qp, &mut machine, &mut host);
         machine.modify(attr, mask, route, limits, now, &mut host)?;

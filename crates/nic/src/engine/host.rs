@@ -388,6 +388,10 @@ impl Egress for NicHost<'_, '_> {
     fn large_segment(&mut self) -> Option<u32> {
         self.path().and_then(|path| path.segment())
     }
+
+    fn carries_jumbo(&mut self, route: &Route) -> bool {
+        self.path().is_none() && self.qp.jumbo_path.carries_jumbo(route)
+    }
 }
 
 impl StreamEgress for NicHost<'_, '_> {

@@ -35,6 +35,7 @@ mod groups;
 mod guarded;
 mod history;
 mod host;
+mod jumbo;
 mod local_peers;
 mod management;
 mod outgoing;

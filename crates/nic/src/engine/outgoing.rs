@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// Packets point to payloads of at least this many bytes. A shorter payload is copied: that costs less than two more pieces of a message.
 const EXTERNAL_FROM: usize = 1024;
 
-/// Packets whose payload is copied after a retransmission.
-const COPIED_AFTER_RESEND: u32 = 4096;
+/// Payload bytes that are copied after a retransmission.
+const COPIED_AFTER_RESEND: u32 = 16 << 20;
 
 thread_local! {
     /// Each thread's TX batch, allocated on first use and reused.
@@ -228,7 +228,7 @@ impl<'a> Outgoing<'a> {
         qp: &QpCore,
     ) -> Result<Option<External>, MemoryFault> {
         let TxPayload::Local { pd, sges, offset, len } = segment.payload else { return Ok(None) };
-        if !self.may_point(segment) || qp.resends.must_copy(segment.transmission) {
+        if !self.may_point(segment) || qp.resends.must_copy(segment.transmission, len as usize) {
             return Ok(None);
         }
         self.pins.local(pd, sges, offset, len as usize, qp.address())
@@ -295,7 +295,7 @@ impl Drop for Outgoing<'_> {
 /// retry, so retransmissions are copied. After going back, later packets are copied too for a while. Used under the queue pair's lock only.
 #[derive(Debug, Default)]
 pub(crate) struct Resends {
-    /// Packets still to be copied.
+    /// Payload bytes still to be copied.
     copies_left: AtomicU32,
 }
 
@@ -305,15 +305,15 @@ impl Resends {
         transmission != Transmission::First || self.copies_left.load(Relaxed) > 0
     }
 
-    /// Whether the payload of the next packet must be copied.
-    fn must_copy(&self, transmission: Transmission) -> bool {
+    /// Whether the payload of the next packet, of `len` bytes, must be copied.
+    fn must_copy(&self, transmission: Transmission, len: usize) -> bool {
         let copies_left = match transmission {
             // The peer misses only this packet, so no other is copied because of it.
             Transmission::Selective => return true,
             Transmission::GoBack => COPIED_AFTER_RESEND,
             Transmission::First => self.copies_left.load(Relaxed),
         };
-        self.copies_left.store(copies_left.saturating_sub(1), Relaxed);
+        self.copies_left.store(copies_left.saturating_sub(len as u32), Relaxed);
         copies_left > 0
     }
 }
@@ -324,12 +324,13 @@ mod tests {
 
     #[test]
     fn a_resent_packet_is_copied_and_so_are_the_next() {
+        const LEN: usize = 4096;
         let resends = Resends::default();
-        assert!(!resends.must_copy(Transmission::First) && !resends.is_copying(Transmission::First));
-        assert!(resends.must_copy(Transmission::Selective));
-        assert!(!resends.must_copy(Transmission::First), "a selective repeat is about one packet");
-        assert!(resends.is_copying(Transmission::GoBack) && resends.must_copy(Transmission::GoBack));
-        let copied = (0..).take_while(|_| resends.must_copy(Transmission::First)).count();
-        assert_eq!(copied, COPIED_AFTER_RESEND as usize - 1);
+        assert!(!resends.must_copy(Transmission::First, LEN) && !resends.is_copying(Transmission::First));
+        assert!(resends.must_copy(Transmission::Selective, LEN));
+        assert!(!resends.must_copy(Transmission::First, LEN), "a selective repeat is about one packet");
+        assert!(resends.is_copying(Transmission::GoBack) && resends.must_copy(Transmission::GoBack, LEN));
+        let copied = (0..).take_while(|_| resends.must_copy(Transmission::First, LEN)).count();
+        assert_eq!(copied, COPIED_AFTER_RESEND as usize / LEN - 1);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::guarded::Guarded;
 use super::history::History;
+use super::jumbo::JumboPath;
 use super::{Resends, StreamEnd};
 use crate::counters::Tally;
 use crate::link::SinglePacket;
@@ -42,6 +43,8 @@ pub(crate) struct QpCore {
     pub(crate) history: History,
     /// Its peer is on this host and may send it larger packets than a wire could carry.
     pub(crate) takes_large: AtomicBool,
+    /// Whether its path carries jumbo packets.
+    pub(crate) jumbo_path: JumboPath,
     /// Rendezvous sends of the peer can be fetched.
     pub(crate) fetches: AtomicBool,
     /// Also those in the memory of a GPU.
@@ -113,6 +116,7 @@ impl QpCore {
             tally: Tally::default(),
             history: History::default(),
             takes_large: AtomicBool::new(false),
+            jumbo_path: JumboPath::default(),
             fetches: AtomicBool::new(false),
             fetches_gpu: AtomicBool::new(false),
             published_word: AtomicU64::new(0),

@@ -137,6 +137,7 @@ impl Pd {
                 congestion: self.controller(nic.config.congestion.as_ref(), engine),
                 reorder: engine.device.reorder.clone(),
                 takes_large: nic.config.strict.is_none(),
+                takes_jumbo: nic.config.may_exceed_mtu(),
             };
             let stream = is_stream.then(|| StreamEnd::new(StreamQp::new(&config)));
             if is_stream {

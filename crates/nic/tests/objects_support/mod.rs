@@ -49,11 +49,17 @@ pub(crate) fn connect_at(dgid: Gid, qp: &Qp, to: Qpn) {
 
 /// The same with a timeout of 4.096 us times two to the power of `timeout`.
 pub(crate) fn connect_with(dgid: Gid, qp: &Qp, to: Qpn, timeout: u8) {
+    connect_as(dgid, qp, to, QpAttr { timeout, path_mtu: Mtu::B1024, ..QpAttr::default() });
+}
+
+/// The same with the timeout and the path MTU of `like`.
+pub(crate) fn connect_as(dgid: Gid, qp: &Qp, to: Qpn, like: QpAttr) {
     use AttrMask as M;
+    let QpAttr { timeout, path_mtu, .. } = like;
     let attr = QpAttr {
         port: 1,
         access: Access::LOCAL_WRITE | Access::REMOTE | Access::FLUSH_GLOBAL,
-        path_mtu: Mtu::B1024,
+        path_mtu,
         dest_qpn: to,
         max_rd_atomic: 16,
         max_dest_rd_atomic: 16,

@@ -17,7 +17,8 @@ macro_rules! io {
             counters: &mut $qp.counters,
             now: $now,
             piggybacked_ack: None,
-            may_be_large: false,
+            is_large: false,
+            is_jumbo: false,
         }
     };
 }

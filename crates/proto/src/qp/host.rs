@@ -129,6 +129,10 @@ listed! {
 /// Payload bytes of a packet that is sent only through shared memory. Each such packet of a message uses one PSN.
 pub const LARGE_SEGMENT: u32 = 32 * 1024;
 
+/// Longest payload of a packet between two ferroce ends whose path carries datagrams of 64 KiB, as loopback does: with its headers
+/// it fits one. Each such packet uses one PSN.
+pub const JUMBO_SEGMENT: u32 = 60 * 1024;
+
 /// A complete one-sided operation, which the host may execute directly if it can access the peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSided<'a> {
@@ -234,6 +238,12 @@ pub trait Egress {
     /// Payload bytes of packets to the peer if they may exceed the path MTU: [`LARGE_SEGMENT`].
     fn large_segment(&mut self) -> Option<u32> {
         None
+    }
+
+    /// Whether the path to the peer carries packets of [`JUMBO_SEGMENT`] payload bytes.
+    fn carries_jumbo(&mut self, route: &Route) -> bool {
+        let _ = route;
+        false
     }
 }
 

@@ -6,7 +6,7 @@
 use super::io::Io;
 use super::rq::capacity;
 use super::view::MessagePart;
-use super::{HostServices, LARGE_SEGMENT, Placement, Reason, RecvQueue, RecvWqe, Side};
+use super::{HostServices, Placement, Reason, RecvQueue, RecvWqe, Side};
 use crate::ids::{RKey, Srqn};
 use crate::verbs::{Access, Completion, MemoryFault, Sge, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Operation, Packet, Reth};
@@ -88,8 +88,8 @@ impl Inbound {
         let op = view.operation();
         self.check_sequence(op)?;
         if op.starts_message() {
-            let is_large = io.may_be_large && view.len() > io.mtu() as usize;
-            self.segment = if is_large { LARGE_SEGMENT } else { io.mtu() };
+            // If packets may be longer than the path MTU, the first one of a message defines the length of the others.
+            self.segment = io.max_payload(view.len());
         }
         if !view.has_valid_len(self.segment) {
             return Err(Refusal::Length);

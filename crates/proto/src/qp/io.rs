@@ -1,12 +1,14 @@
 //! The context that a requester or responder works in during one call.
 
 use super::{
-    HistoryEvent, Host, HostServices, QpConfig, QpCounters, Reason, ReorderBudget, Segment, Side,
-    Transmission, TxError, TxPayload, WriteHeaders,
+    HistoryEvent, Host, HostServices, JUMBO_SEGMENT, LARGE_SEGMENT, QpConfig, QpCounters, Reason,
+    ReorderBudget, Segment, Side, Transmission, TxError, TxPayload, WriteHeaders,
 };
 use crate::Time;
 use crate::ids::{PdId, Psn, Qpn, RKey};
-use crate::verbs::{Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus};
+use crate::verbs::{
+    Access, Completion, MemoryFault, Mtu, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus,
+};
 use crate::wire::{Bth, Headers, Opcode, Operation, PiggybackedAck, Service};
 use alloc::sync::Arc;
 
@@ -24,6 +26,10 @@ pub(crate) struct Identity {
     pub(crate) shared_recv: bool,
     /// Whether packets of [`LARGE_SEGMENT`](super::LARGE_SEGMENT) may arrive through shared memory.
     pub(crate) takes_large: bool,
+    /// [`QpConfig::takes_jumbo`].
+    pub(crate) takes_jumbo: bool,
+    /// The path MTU that the port offers.
+    pub(crate) port_mtu: Mtu,
     /// Memory for out-of-order packets.
     pub(crate) reorder: Arc<ReorderBudget>,
 }
@@ -40,8 +46,18 @@ impl Identity {
             signal_all: config.signal_all,
             shared_recv: config.shared_recv.is_some() || config.transport == Transport::XrcTgt,
             takes_large: config.takes_large && config.transport == Transport::Rc,
+            takes_jumbo: config.takes_jumbo && config.transport == Transport::Rc,
+            port_mtu: config.port_mtu,
             reorder: config.reorder.clone(),
         }
+    }
+}
+
+impl Identity {
+    /// Whether jumbo packets may be exchanged with a ferroce peer. A path MTU below the port's is a choice of the program, so packets stay
+    /// within it.
+    pub(crate) fn may_exchange_jumbo(&self, attr: &QpAttr) -> bool {
+        self.takes_jumbo && attr.path_mtu >= self.port_mtu
     }
 }
 
@@ -78,13 +94,31 @@ pub(crate) struct Io<'a, H> {
     pub(crate) now: Time,
     /// An ACK that the next request may carry.
     pub(crate) piggybacked_ack: Option<PiggybackedAck>,
-    /// Packets of [`LARGE_SEGMENT`](super::LARGE_SEGMENT) are allowed: this one arrived through shared memory.
-    pub(crate) may_be_large: bool,
+    /// This packet arrived through shared memory, so it may be longer than the path MTU.
+    pub(crate) is_large: bool,
+    /// This packet is a jumbo packet.
+    pub(crate) is_jumbo: bool,
 }
 
 impl<H> Io<'_, H> {
     pub(crate) fn mtu(&self) -> u32 {
         self.attr.path_mtu.bytes()
+    }
+
+    /// The limit on the payload of this packet, which has `len` bytes: the path MTU, or up to [`JUMBO_SEGMENT`] for a jumbo packet.
+    #[inline(always)]
+    pub(crate) fn max_wire_payload(&self, len: usize) -> u32 {
+        if self.is_jumbo { self.mtu().max(len.min(JUMBO_SEGMENT as usize) as u32) } else { self.mtu() }
+    }
+
+    /// The same for a packet that may have arrived through shared memory.
+    #[inline(always)]
+    pub(crate) fn max_payload(&self, len: usize) -> u32 {
+        if self.is_large {
+            self.mtu().max(len.min(LARGE_SEGMENT as usize) as u32)
+        } else {
+            self.max_wire_payload(len)
+        }
     }
 }
 
@@ -101,6 +135,7 @@ impl<H: Host> Io<'_, H> {
             becn: false,
             dest_qpn: self.attr.dest_qpn,
             ack_req: false,
+            jumbo: false,
             hello: !operation.is_response() && has_hello(self.id.transport, self.attr, psn),
             extended: false,
             selective: false,

@@ -55,8 +55,8 @@ mod waiting;
 pub use counters::QpCounters;
 pub use history::HistoryEvent;
 pub use host::{
-    Attempt, DropReason, Egress, Events, Host, HostServices, LARGE_SEGMENT, Memory, OneSided, OneSidedKind,
-    Placement, Side, TxError, TxPayload,
+    Attempt, DropReason, Egress, Events, Host, HostServices, JUMBO_SEGMENT, LARGE_SEGMENT, Memory, OneSided,
+    OneSidedKind, Placement, Side, TxError, TxPayload,
 };
 pub use post::{PostError, Posted};
 pub use rc::REPORT_LEN;
@@ -108,6 +108,9 @@ pub struct QpConfig {
     pub reorder: Arc<ReorderBudget>,
     /// Whether packets through shared memory may be longer than the path MTU.
     pub takes_large: bool,
+    /// Whether packets of the wire may be longer than the path MTU, in both directions, if the peer and the path allow it and
+    /// the queue pair's path MTU is that of the port.
+    pub takes_jumbo: bool,
 }
 
 /// A queue pair.
@@ -303,7 +306,7 @@ impl Qp {
         let machine = match &self.machine {
             Machine::Rc(m) => size_of_val(&**m) + m.1.heap_bytes(),
             Machine::Uc(m) => size_of_val(&**m),
-            Machine::Ud(_) => 0,
+            Machine::Ud(ud) => ud.heap_bytes(),
         };
         machine + self.sq.memory_footprint() + self.rq.memory_footprint()
     }
@@ -327,6 +330,7 @@ mod tests {
             congestion: congestion(),
             reorder: ReorderBudget::new(0),
             takes_large: true,
+            takes_jumbo: true,
         });
         let credit_ns = |qp: &Qp| match &qp.machine {
             Machine::Rc(rc) => rc.0.pacing_credit_ns(),

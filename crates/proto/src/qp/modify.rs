@@ -63,6 +63,7 @@ impl Qp {
         if from != to && (from == QpState::Reset || to != QpState::Err) {
             host.record(HistoryEvent::State(to), 1);
         }
+        let takes_jumbo = self.id.may_exchange_jumbo(&self.attr);
         match (from, to) {
             (QpState::Reset, QpState::Err) => self.attr.state = to,
             (_, QpState::Err) => self.enter_error(now, host),
@@ -71,7 +72,7 @@ impl Qp {
                 self.attr.state = to;
                 self.has_received = false;
                 match &mut self.machine {
-                    Machine::Rc(rc) => rc.1.start(&self.attr),
+                    Machine::Rc(rc) => rc.1.start(&self.attr, takes_jumbo),
                     Machine::Uc(uc) => uc.1.start(&self.attr),
                     Machine::Ud(_) => {}
                 }
@@ -79,7 +80,7 @@ impl Qp {
             (QpState::Rtr, QpState::Rts) => {
                 self.attr.state = to;
                 match &mut self.machine {
-                    Machine::Rc(rc) => rc.0.start(&self.attr, &self.sq),
+                    Machine::Rc(rc) => rc.0.start(&self.attr, &self.sq, takes_jumbo),
                     Machine::Uc(uc) => uc.0.start(&self.attr),
                     Machine::Ud(ud) => ud.start(&self.attr),
                 }

@@ -206,7 +206,7 @@ impl Qp {
         let needs_time = ack_needs_time || responder.needs_time(view.psn());
         let now = if needs_time { clock() } else { requester.last_time() };
         let mut io = io!(self, now, host);
-        io.may_be_large = arrival.ring.is_some() && io.id.takes_large;
+        io.is_large = arrival.ring.is_some() && io.id.takes_large;
         // A piggybacked ACK covers packets sent before this request.
         let outcome = match view.piggybacked_ack() {
             Some(ack) => requester.handle_ack(&ack.into(), &mut self.sq, &mut io),

@@ -20,6 +20,8 @@ pub(crate) struct SendWqe {
     pub(crate) packets: u32,
     /// Payload bytes of each packet except the last.
     pub(crate) segment: u32,
+    /// Its packets are jumbo packets and carry the jumbo bit.
+    pub(crate) jumbo: bool,
     pub(crate) sge_count: u8,
     pub(crate) inline: bool,
     pub(crate) signaled: bool,
@@ -54,6 +56,7 @@ impl SendWqe {
         len: 0,
         packets: 0,
         segment: 0,
+        jumbo: false,
         sge_count: 0,
         inline: false,
         signaled: false,
@@ -226,6 +229,7 @@ impl SendQueue {
             len,
             packets: 0,
             segment: 0,
+            jumbo: false,
             sge_count,
             inline,
             signaled: signals(wr.flags, signal_all),

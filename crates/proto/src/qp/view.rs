@@ -89,6 +89,9 @@ pub(crate) trait View: MessagePart {
     fn hello(&self) -> bool {
         false
     }
+    fn jumbo(&self) -> bool {
+        false
+    }
     fn selective(&self) -> bool {
         false
     }
@@ -148,6 +151,9 @@ impl View for Packet<'_> {
     }
     fn hello(&self) -> bool {
         self.headers.bth.hello
+    }
+    fn jumbo(&self) -> bool {
+        self.headers.bth.jumbo
     }
     fn selective(&self) -> bool {
         self.headers.bth.selective

@@ -2,7 +2,7 @@
 //!
 //! As with [`SendOnly`](super::SendOnly), the bytes are those of any packet, read and written without the work that other headers need.
 
-use super::bth::{BECN, EXTENDED, HELLO, MIG_REQ, SELECTIVE, is_hello};
+use super::bth::{BECN, EXTENDED, HELLO, JUMBO, MIG_REQ, SELECTIVE, is_hello};
 use super::{Aeth, Bth, Headers, Opcode, Operation, Service, Syndrome};
 use crate::ids::{PKey, Psn, Qpn};
 
@@ -21,6 +21,8 @@ pub struct AckOnly {
     pub pkey: PKey,
     /// The last request that it acknowledges.
     pub psn: Psn,
+    /// The jumbo bit.
+    pub jumbo: bool,
     /// The hello bit.
     pub hello: bool,
     /// The selective-repeat bit.
@@ -47,7 +49,8 @@ impl AckOnly {
         let words = [
             KIND | u32::from(MIG_REQ) << 16 | u32::from(self.pkey.0),
             flag(self.becn, BECN) << 24 | self.dest_qpn.value(),
-            (flag(self.hello, HELLO) | flag(self.selective, SELECTIVE)) << 24 | self.psn.value(),
+            (flag(self.jumbo, JUMBO) | flag(self.hello, HELLO) | flag(self.selective, SELECTIVE)) << 24
+                | self.psn.value(),
             u32::from_be_bytes(self.aeth().to_bytes()),
         ];
         let mut out = [0; AckOnly::LEN];
@@ -59,8 +62,8 @@ impl AckOnly {
 
     /// The same headers in parsed form.
     pub fn to_headers(&self) -> Headers {
-        let AckOnly { dest_qpn, pkey, psn, hello, selective, becn, .. } = *self;
-        let bth = Bth { pkey, hello, selective, becn, ..Bth::new(AckOnly::OPCODE, dest_qpn, psn) };
+        let AckOnly { dest_qpn, pkey, psn, jumbo, hello, selective, becn, .. } = *self;
+        let bth = Bth { pkey, jumbo, hello, selective, becn, ..Bth::new(AckOnly::OPCODE, dest_qpn, psn) };
         Headers { aeth: Some(self.aeth()), ..Headers::new(bth) }
     }
 
@@ -82,6 +85,7 @@ impl AckOnly {
             dest_qpn: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
             pkey: PKey(u16::from_be_bytes([w2, w3])),
             psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
+            jumbo: b8 & JUMBO != 0,
             hello: is_hello(b8),
             selective: b8 & SELECTIVE != 0,
             becn: b4 & BECN != 0,
@@ -97,10 +101,11 @@ mod tests {
     use crate::wire::Packet;
 
     fn all_kinds() -> impl Iterator<Item = AckOnly> {
-        (0..16).map(|n: u8| AckOnly {
+        (0..32).map(|n: u8| AckOnly {
             dest_qpn: Qpn::new(0x12_3456),
             pkey: PKey(if n & 1 == 0 { 0xffff } else { 0x8001 }),
             psn: Psn::new(0xff_fff0 + u32::from(n)),
+            jumbo: n & 16 != 0,
             hello: n & 2 != 0,
             selective: n & 4 != 0,
             becn: n & 8 != 0,

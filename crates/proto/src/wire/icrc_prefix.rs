@@ -127,9 +127,7 @@ impl FlowIcrc {
     /// When `transport` is shorter than a BTH.
     #[inline]
     pub fn icrc_alone(&self, transport: &[u8]) -> [u8; ICRC_LEN] {
-        let mut icrc = self.start(0, transport);
-        icrc.update(transport);
-        icrc.finish()
+        self.icrc(0, transport)
     }
 
     /// Whether these bytes, from the BTH to the ICRC, are a packet with identification 0 and a valid ICRC. The caller has

@@ -21,7 +21,7 @@
 //! | `icrc_prefix` | the part of it that packets of one flow share |
 //! | `mad`, [`cm`] | management datagrams, and the messages of communication management in them |
 //!
-//! Reserved bits are written as zero and ignored when read, except for three bits of the BTH that ferroce ends use between
+//! Reserved bits are written as zero and ignored when read, except for four bits of the BTH that ferroce ends use between
 //! themselves. So a parsed packet is written back with the same bytes, except for the other reserved bits.
 
 mod ack_only;

@@ -198,6 +198,7 @@ mod tests {
         let piggybacked_ack = PiggybackedAck {
             psn: Psn::new(0xff_fffe),
             aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 },
+            jumbo: false,
         };
         (0..16 * SourceRef::MAX_PIECES).map(move |n| {
             let bit = |k: usize| n >> k & 1 != 0;

@@ -2,7 +2,7 @@
 //!
 //! The bytes equal those of [`Headers`]. The general code spends most of its time on headers that a SEND lacks.
 
-use super::bth::{ACK_REQ, EXTENDED, HELLO, MIG_REQ, SELECTIVE, SOLICITED, is_hello};
+use super::bth::{ACK_REQ, EXTENDED, HELLO, JUMBO, MIG_REQ, SELECTIVE, SOLICITED, is_hello};
 use super::{Bth, Headers, Opcode, Operation, PiggybackedAck, Service, Syndrome};
 use crate::ids::{PKey, Psn, Qpn};
 
@@ -111,7 +111,7 @@ impl SendOnly {
         let (&[w0, w1, w2, w3, _, q0, q1, q2, b8, p0, p1, p2], rest) =
             bytes.split_first_chunk::<{ Bth::LEN }>()?;
         let kind = u32::from_be_bytes([w0, w1, w2, w3]);
-        if kind & KIND_MASK != KIND {
+        if kind & KIND_MASK != KIND || b8 & JUMBO != 0 {
             return None;
         }
         let has_imm = w0 == SEND_ONLY_IMM;
@@ -174,6 +174,7 @@ mod tests {
         let piggybacked_ack = PiggybackedAck {
             psn: Psn::new(0xff_fffe),
             aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 },
+            jumbo: false,
         };
         (0..16 * 7).map(move |n: usize| {
             let bit = |k: usize| n >> k & 1 != 0;
@@ -258,19 +259,21 @@ mod tests {
                     assert!(Packet::parse(&packet[..cut]).is_ok());
                 }
             }
-            for (at, flip) in [(0, 0x01), (0, 0x20), (1, 0x01), (2, 0x80), (8, SELECTIVE)] {
+            for (at, flip) in [(0, 0x01), (0, 0x20), (1, 0x01), (2, 0x80), (8, SELECTIVE), (8, JUMBO)] {
                 let mut other = packet.clone();
                 other[at] ^= flip;
                 if let Some((_, payload)) = SendOnly::parse(&other) {
                     assert_eq!(Packet::parse(&other).unwrap().payload, payload);
                     assert_ne!((at, flip), (0, 0x20), "another service");
                     assert_ne!((at, flip), (1, 0x01), "another version");
+                    assert_ne!((at, flip), (8, JUMBO), "longer than the path MTU");
                 }
             }
         }
         let nak = PiggybackedAck {
             psn: Psn::new(1),
             aeth: Aeth { syndrome: Syndrome::RnrNak { timer: 1 }, msn: 1 },
+            jumbo: false,
         };
         let (head, _) = all_kinds().next().unwrap();
         let (bytes, head_len) = SendOnly { piggybacked_ack: Some(nak), ..head }.to_bytes(0);

@@ -3,7 +3,7 @@
 //! As with [`SendOnly`](super::SendOnly), the bytes are those of any packet, read without the work that other headers need.
 
 use super::Bth;
-use super::bth::{ACK_REQ, EXTENDED, SELECTIVE};
+use super::bth::{ACK_REQ, EXTENDED, JUMBO, SELECTIVE};
 use crate::ids::{PKey, Psn, Qpn};
 
 const WRITE_MIDDLE: u32 = 0x07;
@@ -35,7 +35,7 @@ impl WriteMiddle {
         let (&[w0, w1, w2, w3, _, q0, q1, q2, b8, p0, p1, p2], payload) =
             bytes.split_first_chunk::<{ Bth::LEN }>()?;
         let is_middle = u32::from_be_bytes([w0, w1, w2, w3]) & KIND_MASK == KIND;
-        let is_plain = is_middle && b8 & EXTENDED == 0 && payload.len().is_multiple_of(4);
+        let is_plain = is_middle && b8 & (EXTENDED | JUMBO) == 0 && payload.len().is_multiple_of(4);
         let head = WriteMiddle {
             dest_qpn: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
             pkey: PKey(u16::from_be_bytes([w2, w3])),
@@ -92,7 +92,7 @@ mod tests {
         for bit in bits {
             let mut other = whole.clone();
             other[bit / 8] ^= 0x80 >> (bit % 8);
-            let is_reserved = (65..70).contains(&bit);
+            let is_reserved = matches!(bit, 65..=67 | 69);
             assert_eq!(WriteMiddle::parse(&other).is_some(), harmless(bit) || is_reserved, "{bit}");
         }
     }

@@ -4,6 +4,7 @@ use super::super::affinity::{Side, SingleCore};
 use super::super::control::Control;
 use super::super::params::{Params, Transport};
 use crate::failure::Failure;
+use crate::faults::FAULTS_VARIABLE;
 use crate::wire::WireChoice;
 use ferroce::{Config, Device, LinkChoice, Mtu};
 use std::cell::OnceCell;
@@ -12,6 +13,9 @@ use std::net::IpAddr;
 /// The variable that selects the link of a device.
 pub(crate) const LINK_VARIABLE: &str = "FERROCE_LINK";
 
+/// The variable that sets the largest path MTU of a device.
+const MTU_VARIABLE: &str = "FERROCE_MTU";
+
 /// This side's device and where it runs.
 pub(crate) struct Local {
     /// Set if both sides share this machine: pin to the side's core while polling.
@@ -19,25 +23,66 @@ pub(crate) struct Local {
     /// Whether polling must yield.
     pub(crate) single_core: SingleCore,
     gid_index: Option<u8>,
-    faults: Option<String>,
+    network: Network,
     device: OnceCell<Device>,
+}
+
+/// The network that the packets of both sides see.
+#[derive(Clone, Default)]
+pub(crate) enum Network {
+    /// That of the environment; mostly loopback, whose packets may be longer than a path MTU.
+    #[default]
+    AsFound,
+    /// Packets as between two hosts: none is longer than the largest path MTU, or the one that the user has set.
+    PathMtu,
+    /// The same, with these faults instead of those of the environment.
+    Faults(String),
+}
+
+impl Network {
+    /// The variable that selects it for another process.
+    pub(crate) fn variable(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Network::AsFound => None,
+            Network::PathMtu => std::env::var_os(MTU_VARIABLE).is_none().then_some((MTU_VARIABLE, "4096")),
+            Network::Faults(faults) => Some((FAULTS_VARIABLE, faults)),
+        }
+    }
+
+    fn apply(&self, config: &mut Config) -> Result<(), Failure> {
+        match self {
+            Network::AsFound => {}
+            Network::PathMtu => _ = config.mtu.get_or_insert(Mtu::B4096),
+            // The type of the error is private to the NIC, so only its text is used.
+            Network::Faults(faults) => {
+                config.faults = Some(faults.parse().map_err(|error| cannot(format!("{error}")))?);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Local {
     /// Reads the machine's settings; call it before a thread is pinned.
     pub(crate) fn new(pin: Option<Side>, gid_index: Option<u8>) -> Local {
-        Local { pin, gid_index, single_core: SingleCore::new(), faults: None, device: OnceCell::new() }
+        Local {
+            pin,
+            gid_index,
+            single_core: SingleCore::new(),
+            network: Network::AsFound,
+            device: OnceCell::new(),
+        }
     }
 
     /// The settings of another thread of this side, with the same device.
     pub(crate) fn for_thread(&self) -> Result<Local, Failure> {
         let device = OnceCell::from(self.device()?.clone());
-        Ok(Local { device, faults: self.faults.clone(), single_core: SingleCore::new(), ..*self })
+        Ok(Local { device, network: self.network.clone(), single_core: SingleCore::new(), ..*self })
     }
 
-    /// With a device that injects these faults, instead of those of the environment.
-    pub(crate) fn with_faults(self, faults: &str) -> Local {
-        Local { faults: Some(faults.to_owned()), ..self }
+    /// With a device on this network.
+    pub(crate) fn on(self, network: Network) -> Local {
+        Local { network, ..self }
     }
 
     /// Opens the device if the test needs it. Must be called before this thread is pinned: the device's thread
@@ -47,7 +92,7 @@ impl Local {
             return Ok(());
         }
         if self.device.get().is_none() {
-            let device = open(params.wire, self.faults.as_deref(), self.pin.is_some())?;
+            let device = open(params.wire, &self.network, self.pin.is_some())?;
             let _ = self.device.set(device);
         }
         match self.device()?.wire() == params.wire.into() {
@@ -112,7 +157,7 @@ impl Local {
 /// Checks that the suite's device opens and is reachable.
 pub(crate) fn try_device(wire: WireChoice) -> Result<(), Failure> {
     // Only packets of the measuring device belong into a capture.
-    let config = config(wire, None, true)?.with(|c| c.capture = None);
+    let config = config(wire, &Network::AsFound, true)?.with(|c| c.capture = None);
     let device = Device::open_with(config).map_err(|error| cannot(error.to_string()))?;
     match device.gids().is_empty() {
         false => Ok(()),
@@ -121,22 +166,18 @@ pub(crate) fn try_device(wire: WireChoice) -> Result<(), Failure> {
     }
 }
 
-fn open(wire: WireChoice, faults: Option<&str>, for_suite: bool) -> Result<Device, Failure> {
-    Device::open_with(config(wire, faults, for_suite)?).map_err(|error| cannot(error.to_string()))
+fn open(wire: WireChoice, network: &Network, for_suite: bool) -> Result<Device, Failure> {
+    Device::open_with(config(wire, network, for_suite)?).map_err(|error| cannot(error.to_string()))
 }
 
-fn config(wire: WireChoice, faults: Option<&str>, for_suite: bool) -> Result<Config, Failure> {
+fn config(wire: WireChoice, network: &Network, for_suite: bool) -> Result<Config, Failure> {
     let mut config = Config::from_env().map_err(|error| cannot(error.to_string()))?;
     config.wire = wire.into();
     if for_suite && std::env::var_os(LINK_VARIABLE).is_none() {
         // The suite compares the UDP link with sockets, unless the user requests shared memory.
         config.link = LinkChoice::Udp;
     }
-    if let Some(faults) = faults {
-        // The type of the error is private to the NIC, so only its text is used.
-        let parsed = faults.parse().map_err(|error| cannot(format!("{error}")));
-        config.faults = Some(parsed?);
-    }
+    network.apply(&mut config)?;
     Ok(config)
 }
 

@@ -28,7 +28,7 @@ mod test_qp;
 mod wait;
 mod write_lat;
 
-pub(crate) use local::{Local, try_device};
+pub(crate) use local::{Local, Network, try_device};
 pub(crate) use many::Connections;
 pub(crate) use many::run as connect_many;
 pub(crate) use offer::Offer;

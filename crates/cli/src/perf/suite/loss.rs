@@ -3,6 +3,7 @@
 use super::super::measure::{Budget, Limit, Measurement};
 use super::super::options::LossArgs;
 use super::super::params::Params;
+use super::super::rdma::Network;
 use super::super::stats::Bandwidth;
 use super::super::test::Test;
 use super::peer::Peer;
@@ -64,9 +65,7 @@ pub(crate) fn run(args: &LossArgs) -> Result<(), Failure> {
     };
     let params = Params::of_size(Test::WriteBw, args.size);
     params.check().map_err(Failure::usage)?;
-    let mut peer = Peer::default();
-    let loss = compare(&mut peer, &faults, &params, ROUNDS, budget)?;
-    peer.leave();
+    let loss = compare(&faults, &params, ROUNDS, budget)?;
     if args.json {
         return crate::print_json(&loss);
     }
@@ -83,24 +82,20 @@ pub(crate) fn run(args: &LossArgs) -> Result<(), Failure> {
 /// Rounds of `ferroce perf loss`.
 const ROUNDS: u32 = 4;
 
-/// The suite's comparison; `peer` is one without faults.
-pub(super) fn measure(peer: &mut Peer, rounds: u32, budget: Budget) -> Result<Loss, Failure> {
-    compare(peer, ONE_PERCENT, &Params::of_size(Test::WriteBw, SIZE), rounds, budget)
+/// The suite's comparison.
+pub(super) fn measure(rounds: u32, budget: Budget) -> Result<Loss, Failure> {
+    compare(ONE_PERCENT, &Params::of_size(Test::WriteBw, SIZE), rounds, budget)
 }
 
-fn compare(
-    clean: &mut Peer,
-    faults: &str,
-    params: &Params,
-    rounds: u32,
-    budget: Budget,
-) -> Result<Loss, Failure> {
-    let mut faulty = Peer::with_faults(faults);
+/// Both sides of the comparison send the packets that two hosts would exchange.
+fn compare(faults: &str, params: &Params, rounds: u32, budget: Budget) -> Result<Loss, Failure> {
+    let (mut clean, mut faulty) = (Peer::on(Network::PathMtu), Peer::on(Network::Faults(faults.to_owned())));
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        without.push(transfer(clean, params, budget)?);
+        without.push(transfer(&mut clean, params, budget)?);
         with.push(transfer(&mut faulty, params, budget)?);
     }
+    clean.leave();
     faulty.leave();
     let nothing = || Failure::new("nothing was measured");
     let without = Bandwidth::median(without).ok_or_else(nothing)?;

@@ -106,7 +106,7 @@ fn measure(plan: &Plan, results: &mut Results) {
     }
     if results.faults.is_none() && plan.wire == WireChoice::Roce {
         progress.step(loss::SIZE, "loss");
-        results.loss = results.keep("loss", loss::measure(&mut peer, plan.rounds, plan.loss_budget()));
+        results.loss = results.keep("loss", loss::measure(plan.rounds, plan.loss_budget()));
     }
     progress.step(0, "qps");
     peer.leave();

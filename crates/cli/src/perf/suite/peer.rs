@@ -6,11 +6,10 @@ use super::super::client::Client;
 use super::super::control::Control;
 use super::super::measure::{Budget, Measurement};
 use super::super::params::Params;
-use super::super::rdma::{Connections, Local};
+use super::super::rdma::{Connections, Local, Network};
 use super::super::{handshake, server};
 use crate::child::Helper;
 use crate::failure::Failure;
-use crate::faults::FAULTS_VARIABLE;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -20,13 +19,13 @@ use std::process::{Command, Stdio};
 #[derive(Default)]
 pub(super) struct Peer {
     running: Option<(Client, Helper)>,
-    faults: Option<String>,
+    network: Network,
 }
 
 impl Peer {
-    /// A second process that, like this one, injects faults.
-    pub(super) fn with_faults(faults: &str) -> Peer {
-        Peer { running: None, faults: Some(faults.to_owned()) }
+    /// A second process on this network, as is this one while it talks to it.
+    pub(super) fn on(network: Network) -> Peer {
+        Peer { running: None, network }
     }
 
     /// Runs a test against it.
@@ -41,7 +40,7 @@ impl Peer {
 
     fn with_client<T>(&mut self, what: impl FnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
         if self.running.is_none() {
-            self.running = Some(start(self.faults.as_deref())?);
+            self.running = Some(start(&self.network)?);
         }
         let Some((client, _)) = &mut self.running else { unreachable!("started above") };
         let outcome = what(client);
@@ -59,22 +58,16 @@ impl Peer {
     }
 }
 
-fn start(faults: Option<&str>) -> Result<(Client, Helper), Failure> {
+fn start(network: &Network) -> Result<(Client, Helper), Failure> {
     let cannot = |error: std::io::Error| Failure::io("cannot start the second process of the test", error);
     let program = std::env::current_exe().map_err(cannot)?;
     let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
     let mut command = Command::new(program);
     command.arg(PEER_COMMAND).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-    if let Some(faults) = faults {
-        command.env(FAULTS_VARIABLE, faults);
-    }
+    command.envs(network.variable());
     let helper = Helper::spawn(command).map_err(cannot)?;
     let control = Control::over_pair(ours).map_err(cannot)?;
-    let local = Local::new(Some(Side::Client), None);
-    let local = match faults {
-        Some(faults) => local.with_faults(faults),
-        None => local,
-    };
+    let local = Local::new(Some(Side::Client), None).on(network.clone());
     Ok((Client::new(control, local)?, helper))
 }
 

@@ -14,6 +14,7 @@ pub(crate) struct Ack<'a> {
     psn: Psn,
     syndrome: Syndrome,
     hello: bool,
+    jumbo: bool,
     selective: bool,
     /// A switch marked packets that it covers.
     is_marked: bool,
@@ -24,22 +25,32 @@ pub(crate) struct Ack<'a> {
 impl<'a> Ack<'a> {
     /// The acknowledgement in a packet that has an AETH.
     pub(super) fn of(pkt: &Packet<'a>) -> Option<Ack<'a>> {
-        let (Bth { psn, hello, selective, becn, .. }, aeth) = (pkt.headers.bth, pkt.headers.aeth?);
-        Some(Ack { psn, syndrome: aeth.syndrome, hello, selective, is_marked: becn, report: pkt.payload })
+        let (Bth { psn, jumbo, hello, selective, becn, .. }, aeth) = (pkt.headers.bth, pkt.headers.aeth?);
+        Some(Ack {
+            psn,
+            syndrome: aeth.syndrome,
+            hello,
+            jumbo,
+            selective,
+            is_marked: becn,
+            report: pkt.payload,
+        })
     }
 }
 
 impl From<PiggybackedAck> for Ack<'_> {
     #[inline(always)]
-    fn from(PiggybackedAck { psn, aeth }: PiggybackedAck) -> Self {
-        Ack { psn, syndrome: aeth.syndrome, hello: true, selective: false, is_marked: false, report: &[] }
+    fn from(PiggybackedAck { psn, aeth, jumbo }: PiggybackedAck) -> Self {
+        let (syndrome, hello) = (aeth.syndrome, true);
+        Ack { psn, syndrome, hello, jumbo, selective: false, is_marked: false, report: &[] }
     }
 }
 
 impl From<&AckOnly> for Ack<'_> {
     #[inline(always)]
-    fn from(&AckOnly { psn, hello, selective, becn, credit, .. }: &AckOnly) -> Self {
-        Ack { psn, syndrome: Syndrome::Ack { credit }, hello, selective, is_marked: becn, report: &[] }
+    fn from(&AckOnly { psn, jumbo, hello, selective, becn, credit, .. }: &AckOnly) -> Self {
+        let syndrome = Syndrome::Ack { credit };
+        Ack { psn, syndrome, hello, jumbo, selective, is_marked: becn, report: &[] }
     }
 }
 
@@ -97,11 +108,18 @@ impl Requester {
         io.host.dropped(DropReason::BadPsn, why);
     }
 
-    /// Records that the peer supports the extensions. Only an ACK of an outstanding packet counts: a forger would have
+    /// Records that the peer supports the extensions, and whether it accepts jumbo packets. Only an ACK of an outstanding packet counts: a forger would have
     /// to guess its PSN.
     #[inline(always)]
     fn on_hello(&mut self, ack: &Ack<'_>) {
-        self.peer_extends |= ack.hello && !ack.psn.is_before(self.una);
+        self.learn_peer(ack.hello && !ack.psn.is_before(self.una), ack.jumbo);
+    }
+
+    /// Records what the reserved bits of an answer announce.
+    #[inline(always)]
+    pub(super) fn learn_peer(&mut self, hello: bool, jumbo: bool) {
+        self.peer_extends |= hello;
+        self.peer_takes_jumbo |= hello && jumbo;
     }
 
     /// The peer misses a packet before the oldest in flight: an old NAK, or the ends began with different PSNs.
@@ -162,7 +180,7 @@ impl Requester {
         }
         let moved = self.settle(sq, io);
         if moved > 0 {
-            self.on_progress(moved, io);
+            self.on_progress(io);
         }
         if next.is_after(self.una) { Reach::Gap } else { Reach::Whole }
     }
@@ -173,7 +191,7 @@ impl Requester {
         let mut moved = 0;
         while self.una.is_before(self.reached) {
             let Some(wqe) = sq.oldest() else { break };
-            let packets = wqe.packets;
+            let (packets, segment) = (wqe.packets, if wqe.jumbo { wqe.segment } else { io.mtu() });
             let step = if !wqe.awaits_response() {
                 (packets - self.acked).min(self.reached.distance_from(self.una) as u32)
             } else if self.early.take(self.una) {
@@ -185,14 +203,22 @@ impl Requester {
                 break;
             }
             moved += step;
-            self.answer(step, packets, sq, io);
+            self.answer(step, packets, segment, sq, io);
         }
         moved
     }
 
-    /// Counts `packets` of the oldest request as answered. Completes the request when all are.
+    /// Counts `packets` of the oldest request, each as `segment` bytes, as answered. Completes the request when all are.
     #[inline(always)] // most ACKs complete exactly one request
-    pub(super) fn answer<H: Host>(&mut self, packets: u32, of: u32, sq: &mut SendQueue, io: &mut Io<'_, H>) {
+    pub(super) fn answer<H: Host>(
+        &mut self,
+        packets: u32,
+        of: u32,
+        segment: u32,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) {
+        self.acked_bytes = self.acked_bytes.saturating_add(packets.saturating_mul(segment));
         self.acked += packets;
         self.una = self.una.plus(packets);
         if self.acked == of {

@@ -22,11 +22,13 @@ impl Requester {
         let mut value = None;
         let (mut headers, bytes) = match position.wqe.op {
             SendOp::Read { addr, rkey } => {
-                let offset = position.index * io.mtu();
-                let len = (position.wqe.len - offset).min(packets.saturating_mul(io.mtu()));
+                let segment = position.wqe.segment;
+                let offset = position.index * segment;
+                let len = (position.wqe.len - offset).min(packets.saturating_mul(segment));
                 let mut headers = io.headers(Operation::ReadRequest, psn, 0);
                 headers.reth = Some(Reth { addr: addr.wrapping_add(u64::from(offset)), rkey, len });
                 headers.bth.extended = self.peer_extends;
+                headers.bth.jumbo = position.wqe.jumbo;
                 (headers, len)
             }
             SendOp::Atomic { addr, rkey, op } => {

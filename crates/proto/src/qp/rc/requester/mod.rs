@@ -109,6 +109,16 @@ pub(crate) struct Requester {
     peer_selects: bool,
     /// The peer supports the extensions, such as piggybacked ACKs.
     peer_extends: bool,
+    /// The peer accepts packets longer than the path MTU.
+    peer_takes_jumbo: bool,
+    /// It may send jumbo packets to a peer that accepts them.
+    takes_jumbo: bool,
+    /// Payload bytes of the longest jumbo packet in flight, or 0.
+    longest_in_flight: u32,
+    /// The PSN behind the last packet of that length.
+    longest_end: Psn,
+    /// Bytes that were acknowledged since the last feedback to congestion control. Each packet counts as a full one.
+    acked_bytes: u32,
     repairs: Repairs,
     /// The ACK being handled reports that a switch marked packets.
     ack_is_marked: bool,
@@ -146,6 +156,11 @@ impl Requester {
             went_back: None,
             peer_selects: false,
             peer_extends: false,
+            peer_takes_jumbo: false,
+            takes_jumbo: false,
+            longest_in_flight: 0,
+            longest_end: Psn::default(),
+            acked_bytes: 0,
             repairs: Repairs::default(),
             ack_is_marked: false,
             response_age_ns: 0,
@@ -175,7 +190,10 @@ impl Requester {
     }
 
     /// Enters RTS from RESET with the PSN set by `modify`.
-    pub(crate) fn start(&mut self, attr: &QpAttr, sq: &SendQueue) {
+    pub(crate) fn start(&mut self, attr: &QpAttr, sq: &SendQueue, takes_jumbo: bool) {
+        // `Boxed` controllers (DCQCN, Swift and others) assume packets of the path MTU.
+        self.takes_jumbo = takes_jumbo && !matches!(self.cc, Controller::Boxed(_));
+        self.longest_in_flight = 0;
         (self.una, self.psn, self.high, self.reached) = (attr.sq_psn, attr.sq_psn, attr.sq_psn, attr.sq_psn);
         (self.cur, self.oldest) = (sq.head(), sq.head());
         self.reads.reserve(usize::from(attr.max_rd_atomic));
@@ -227,9 +245,11 @@ impl Requester {
         self.una == self.high && self.acked == 0
     }
 
+    /// Packets of `segment` bytes that may be in flight. While longer ones are in flight, each packet counts as one of those.
     #[inline]
-    fn window_packets(&self, mtu: u32) -> u32 {
-        if self.cautious { 1 } else { whole(self.cc.window(), mtu).max(1) }
+    fn window_packets(&self, segment: u32) -> u32 {
+        let segment = segment.max(self.longest_in_flight);
+        if self.cautious { 1 } else { whole(self.cc.window(), segment).max(1) }
     }
 
     /// Handles responses from the peer.

@@ -104,7 +104,7 @@ impl Requester {
             return 1;
         }
         let of_message = wqe.packets - 1 - self.sent;
-        let of_window = window - self.in_flight() - 1;
+        let of_window = window.saturating_sub(self.in_flight() + 1);
         let until_ack_request = (self.ack_every(window, wqe.segment) - 1).saturating_sub(self.since_ack_req);
         // Retransmitted packets may carry the selective bit.
         let of_kind = match self.high.distance_from(self.psn) {

@@ -28,9 +28,9 @@ impl Requester {
     ) -> Result<(), Fatal> {
         let Some(fit) = self.fit(pkt, sq, io) else { return Ok(()) };
         let wqe = &fit.position.wqe;
-        let mtu = io.mtu();
-        let offset = u64::from(fit.position.index) * u64::from(mtu);
-        let expected = (u64::from(wqe.len).saturating_sub(offset)).min(u64::from(mtu)) as usize;
+        let segment = u64::from(wqe.segment);
+        let offset = u64::from(fit.position.index) * segment;
+        let expected = (u64::from(wqe.len).saturating_sub(offset)).min(segment) as usize;
         // The PSN alone determines the offset in the READ. First, middle and last depend on restarts of the READ, so a
         // late response of an earlier attempt still fits.
         if matches!(wqe.op, SendOp::Atomic { .. }) || !wqe.awaits_response() || pkt.payload.len() != expected
@@ -61,7 +61,7 @@ impl Requester {
             self.on_reordering();
             return None;
         }
-        self.peer_extends |= pkt.headers.bth.hello;
+        self.learn_peer(pkt.headers.bth.hello, pkt.headers.bth.jumbo);
         if let Some(Syndrome::Nak(NakCode::PsnSequence)) = pkt.headers.aeth.map(|a| a.syndrome) {
             io.host.dropped(
                 DropReason::UnexpectedOpcode,
@@ -108,9 +108,9 @@ impl Requester {
             self.clock.on_early(pkt.headers.bth.psn, io.now);
             return Ok(());
         }
-        self.answer(1, fit.position.wqe.packets, sq, io);
-        let moved = 1 + self.settle(sq, io);
-        self.on_progress(moved, io);
+        self.answer(1, fit.position.wqe.packets, fit.position.wqe.segment, sq, io);
+        self.settle(sq, io);
+        self.on_progress(io);
         self.raise_stall(sq, io)
     }
 

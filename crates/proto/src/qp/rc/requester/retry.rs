@@ -355,9 +355,9 @@ impl Requester {
         self.response_age_ns = age_ns;
     }
 
-    /// Updates timers and congestion control after `una` moved by `packets`.
+    /// Updates timers and congestion control after `una` moved.
     #[inline(always)] // as `Requester::answer`
-    pub(super) fn on_progress<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) {
+    pub(super) fn on_progress<H: Host>(&mut self, io: &mut Io<'_, H>) {
         self.cautious = false;
         if let Some(first) = self.first_try.take()
             && self.una.is_after(first.asked.plus(1))
@@ -374,11 +374,14 @@ impl Requester {
         while self.reads.front().is_some_and(|awaited| awaited.last.is_before(self.una)) {
             self.reads.pop_front();
         }
+        if self.longest_in_flight != 0 && !self.una.is_before(self.longest_end) {
+            self.longest_in_flight = 0;
+        }
         let in_flight = self.in_flight();
         let sampled = self.clock.progress(self.una, in_flight > 0, io.now);
         let rtt = self.send_times.rtt_ns(self.una.minus(1), io.now).or(sampled);
         let rtt = rtt.map(|rtt| rtt.saturating_sub(self.response_age_ns.into()));
-        let bytes = packets.saturating_mul(io.mtu());
+        let bytes = core::mem::take(&mut self.acked_bytes);
         let in_flight = in_flight.saturating_mul(io.mtu());
         let marked = core::mem::take(&mut self.ack_is_marked);
         self.cc.on_ack(&Feedback { in_flight, marked, ..Feedback::new(io.now, bytes, rtt) });

@@ -5,7 +5,7 @@ use super::super::super::io::{Fatal, Io};
 use super::super::super::local::execute;
 use super::super::super::segment::{add_extensions, operation_of, reth_of};
 use super::super::super::sq::{SendQueue, SendWqe};
-use super::super::super::{Host, Reason, Segment, Transmission, TxError};
+use super::super::super::{Host, JUMBO_SEGMENT, Reason, Segment, Transmission, TxError};
 use super::holes::SqPosition;
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
@@ -40,6 +40,14 @@ pub(super) fn ack_every(window: u32, mtu: u32) -> u32 {
 #[inline]
 pub(super) fn whole(n: u32, part: u32) -> u32 {
     if part & part.wrapping_sub(1) == 0 { n >> part.trailing_zeros() } else { n / part }
+}
+
+/// Payload bytes of the jumbo packets of a message of `len` bytes: as few packets as [`JUMBO_SEGMENT`] and a quarter of the window allow, all of
+/// about the same length, a multiple of 1 KiB so that most copies are aligned.
+fn jumbo_segment(len: u32, window: u32) -> u32 {
+    const UNIT: u32 = 1024;
+    let longest = (window / 4 / UNIT * UNIT).min(JUMBO_SEGMENT);
+    if longest == 0 { 0 } else { len.div_ceil(len.div_ceil(longest)).next_multiple_of(UNIT) }
 }
 
 enum Step {
@@ -176,13 +184,42 @@ impl Requester {
         if (wqe.fence && fenced) || (unstarted && io.attr.state != QpState::Rts) {
             return None;
         }
-        if wqe.packets == 0 {
-            let may_be_large = wqe.len > mtu && !wqe.awaits_response();
-            let large = if may_be_large { io.host.large_segment() } else { None };
-            wqe.segment = large.unwrap_or(mtu).max(mtu);
+        // The path may have changed since a jumbo message was planned.
+        if wqe.packets == 0 || (unstarted && wqe.jumbo) {
+            (wqe.segment, wqe.jumbo) = if wqe.len > mtu { self.segment_of(wqe, io) } else { (mtu, false) };
             wqe.packets = wqe.packets_at(wqe.segment);
         }
         Some(*wqe)
+    }
+
+    /// Payload bytes of the packets of a message that is longer than the path MTU, and whether they are jumbo packets.
+    fn segment_of<H: Host>(&self, wqe: &SendWqe, io: &mut Io<'_, H>) -> (u32, bool) {
+        let mtu = io.mtu();
+        if !wqe.awaits_response()
+            && let Some(large) = io.host.large_segment()
+        {
+            return (large.max(mtu), false);
+        }
+        let is_allowed = self.takes_jumbo && self.peer_takes_jumbo && io.host.carries_jumbo(io.route);
+        let jumbo = if is_allowed { jumbo_segment(wqe.len, self.cc.window()) } else { mtu };
+        (jumbo.max(mtu), jumbo > mtu)
+    }
+
+    /// Whether the window is full. Returns `false` once more if no packet in flight requests an ACK: the requester then sends one packet more,
+    /// which requests it. Short messages can fill the window of a longer one without such a request.
+    fn is_window_full(&self, packets: u32, segment: u32) -> bool {
+        let in_flight = self.in_flight();
+        let is_answer_due = self.since_ack_req < in_flight || !self.reads.is_empty();
+        in_flight > 0 && in_flight + packets > self.window_packets(segment) && is_answer_due
+    }
+
+    /// Records that jumbo packets were sent.
+    fn on_jumbo_sent(&mut self, segment: u32) {
+        // A shorter one does not extend the time in which every packet counts as the longest.
+        if segment >= self.longest_in_flight {
+            // After going back, packets beyond the cursor may still be in flight.
+            (self.longest_in_flight, self.longest_end) = (segment, self.high);
+        }
     }
 
     fn send_data<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
@@ -195,10 +232,10 @@ impl Requester {
             return Step::Sent;
         }
         let mtu = wqe.segment;
-        let window = self.window_packets(mtu);
-        if self.in_flight() >= window {
+        if self.is_window_full(1, mtu) {
             return Step::Blocked;
         }
+        let window = self.window_packets(mtu);
         let most = self.paced(mtu, io.now);
         if most == 0 {
             return Step::Blocked;
@@ -209,6 +246,9 @@ impl Requester {
             Ok((sent, bytes)) => {
                 self.pacer.on_sent(sent, bytes);
                 self.commit(&plan, sent, bytes, wqe.packets, io);
+                if wqe.jumbo {
+                    self.on_jumbo_sent(mtu);
+                }
             }
             Err(error) => return self.unsent(wqe, error, io),
         }
@@ -244,15 +284,15 @@ impl Requester {
         let len = (wqe.len - offset as u32).min(mtu);
         let mut headers = io.headers(operation_of(&wqe.op, first, last), psn, len);
         headers.bth.solicited = last && wqe.solicited;
-        headers.bth.ack_req = ack_req;
+        (headers.bth.ack_req, headers.bth.jumbo) = (ack_req, wqe.jumbo);
         let transmission = self.transmission(psn);
         headers.bth.selective = transmission == Transmission::Selective;
         add_extensions(&mut headers, wqe, first, last);
         headers.xrceth = sq.srq(*number);
-        // The packet must fit the path MTU. Packets of one GSO run must have equal length.
+        // The packet must fit the path MTU unless it is a jumbo packet. Packets of one GSO run must have equal length.
         headers.piggybacked_ack = io
             .piggybacked_ack
-            .filter(|_| first && last && len as usize + PiggybackedAck::LEN <= mtu as usize);
+            .filter(|_| first && last && (wqe.jumbo || len as usize + PiggybackedAck::LEN <= mtu as usize));
         if !first && self.repeats_reth(wqe) {
             headers.reth = reth_of(wqe);
         }
@@ -278,12 +318,14 @@ impl Requester {
     /// Whether every packet of a WRITE carries the RETH. A GSO batch ends at the first shorter packet, so a short WRITE
     /// with only one RETH would leave in two batches, each as expensive as a full one.
     pub(super) fn repeats_reth(&self, wqe: &SendWqe) -> bool {
-        let is_short = (2..=SHORT).contains(&wqe.packets);
+        // Jumbo packets longer than 32 KiB leave one by one, so they need no equal length.
+        let is_short = (2..=SHORT).contains(&wqe.packets) && !wqe.jumbo;
         is_short && self.peer_extends && matches!(wqe.op, SendOp::Write { .. } | SendOp::WriteImm { .. })
     }
 
     fn send_read<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
-        let chunk_packets = READ_CHUNK / io.mtu();
+        // The response to a jumbo request is one packet.
+        let chunk_packets = if wqe.jumbo { 1 } else { READ_CHUNK / wqe.segment };
         let chunk_end = (self.sent / chunk_packets + 1) * chunk_packets;
         self.send_awaited(wqe, chunk_end.min(wqe.packets) - self.sent, sq, io)
     }
@@ -307,7 +349,7 @@ impl Requester {
         sq: &SendQueue,
         io: &mut Io<'_, H>,
     ) -> Step {
-        if let Some(step) = self.read_resources(packets, io) {
+        if let Some(step) = self.read_resources(packets, wqe.segment, io) {
             return step;
         }
         let missing = if self.early.is_empty() {
@@ -329,19 +371,21 @@ impl Requester {
         self.await_response(packets, io.now);
         self.pacer.on_sent(packets, bytes);
         self.on_sent(packets, bytes, wqe.packets, io);
+        if wqe.jumbo {
+            self.on_jumbo_sent(wqe.segment);
+        }
         Step::Sent
     }
 
     /// Returns what blocks a READ or atomic, if anything.
-    fn read_resources<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) -> Option<Step> {
+    fn read_resources<H: Host>(&mut self, packets: u32, segment: u32, io: &mut Io<'_, H>) -> Option<Step> {
         if io.attr.max_rd_atomic == 0 {
             io.host.explain(format_args!("QP {}: READ or atomic posted, but max_rd_atomic is 0", io.id.qpn));
             return Some(Step::Stalled(WcStatus::LocQpOpErr, Reason::NoReadResources));
         }
         let busy = self.reads.len() >= usize::from(io.attr.max_rd_atomic);
-        let in_flight = self.in_flight();
-        let window_full = in_flight > 0 && in_flight + packets > self.window_packets(io.mtu());
-        (busy || window_full || self.paced(io.mtu(), io.now) == 0).then_some(Step::Blocked)
+        (busy || self.is_window_full(packets, segment) || self.paced(segment, io.now) == 0)
+            .then_some(Step::Blocked)
     }
 
     /// Executes a local operation once every earlier request completed.
@@ -362,7 +406,7 @@ impl Requester {
     }
 
     /// Advances the cursor by `packets` PSNs that were sent.
-    #[inline]
+    #[inline(always)] // on the path of a short message
     pub(super) fn on_sent<H: Host>(&mut self, packets: u32, bytes: u32, of: u32, io: &mut Io<'_, H>) {
         if !self.psn.is_before(self.high) {
             self.clock.sample_start(self.psn, io.now);

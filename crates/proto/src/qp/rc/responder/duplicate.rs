@@ -3,6 +3,7 @@
 use super::super::super::io::{Fatal, Io};
 use super::super::super::{DropReason, Host};
 use super::Responder;
+use super::read::response_segment;
 use super::reply::ReadReply;
 use crate::verbs::Access;
 use crate::wire::{Operation, Packet};
@@ -29,8 +30,9 @@ impl Responder {
     /// Reads the data of a duplicate READ again. Only ranges of an executed READ are allowed.
     fn on_duplicate_read<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         let Some(reth) = pkt.headers.reth else { return Ok(()) };
-        let (psn, mtu) = (pkt.headers.bth.psn, io.mtu());
-        if !self.replay.covers_read(psn, reth.addr, reth.rkey, reth.len, mtu) {
+        let psn = pkt.headers.bth.psn;
+        let segment = response_segment(&pkt.headers.bth, reth.len, io);
+        if !self.replay.covers_read(psn, reth.addr, reth.rkey, reth.len, segment) {
             self.drop_stale(pkt, io);
             return Ok(());
         }
@@ -53,8 +55,9 @@ impl Responder {
             again: true,
             even: pkt.headers.bth.extended,
             continues: false,
+            segment,
         };
-        self.replies.read_again(reply, mtu);
+        self.replies.read_again(reply);
         Ok(())
     }
 
@@ -74,7 +77,7 @@ impl Responder {
         let psn = pkt.headers.bth.psn;
         if self.replay.placement(psn) {
             let reply = ReadReply::of_nothing(psn, self.msn, io.pd);
-            self.replies.read_again(ReadReply { again: true, ..reply }, io.mtu());
+            self.replies.read_again(ReadReply { again: true, ..reply });
         } else {
             self.drop_stale(pkt, io);
         }

@@ -21,9 +21,10 @@ impl Responder {
             let next = self.kept.highest().map_or(self.expected, |highest| highest.plus(1));
             let is_news = psn.is_after(next) || pkt.headers.bth.ack_req;
             ask |= self.peer_selects && is_news;
-            let mtu = io.mtu();
+            let limits = (io.mtu(), io.max_wire_payload(pkt.payload.len()));
             let (inbound, now, budget) = (&self.inbound, io.now, &io.id.reorder);
-            self.kept.keep(self.expected, pkt, mtu, now, budget, |ahead| inbound.place_early(pkt, ahead, io));
+            self.kept
+                .keep(self.expected, pkt, limits, now, budget, |ahead| inbound.place_early(pkt, ahead, io));
         }
         if ask {
             self.ask_for_missing(io);
@@ -34,7 +35,11 @@ impl Responder {
     pub(super) fn catch_up<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         while let Some(early) = self.kept.take(self.expected) {
             let outcome = match early.packet() {
-                Some(packet) => self.in_sequence(&packet, rq, io),
+                Some(packet) => {
+                    // Packets that arrived through shared memory are kept only if they fit the path MTU.
+                    (io.is_large, io.is_jumbo) = (false, self.is_jumbo(packet.headers.bth.jumbo));
+                    self.in_sequence(&packet, rq, io)
+                }
                 None => self.pass_placed(early.ack_req(), io),
             };
             self.kept.reuse(early);

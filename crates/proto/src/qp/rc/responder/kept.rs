@@ -25,6 +25,8 @@ use alloc::vec::Vec;
 const MAX_KEPT: u32 = 1024;
 /// Maximum payload bytes kept per queue pair.
 const MAX_KEPT_BYTES: u32 = 1 << 20;
+/// Payload bytes of the largest buffer that is reused: of any packet within the path MTU.
+const MAX_REUSED: usize = 4096;
 /// A packet expires at the second tick after its arrival: after two to four transport timers with the usual exponent 14.
 /// A tick needs no time of arrival, so the receive path does not read the clock for each packet.
 const TICK_NS: u64 = 2 * (4096 << 14);
@@ -95,6 +97,8 @@ struct Store {
     count: usize,
     #[expect(clippy::vec_box, reason = "a packet moves between the ring and this list")]
     unused: Vec<Box<Early>>,
+    /// Number of buffers, used or not.
+    buffers: usize,
     /// The highest PSN that was kept.
     highest: Psn,
     next_tick: Time,
@@ -112,12 +116,29 @@ impl Store {
                 ring: Vec::new(),
                 count: 0,
                 unused: Vec::new(),
+                buffers: 0,
                 highest: Psn::default(),
                 next_tick: now + TICK_NS,
                 budget: budget.clone(),
                 heap_bytes,
             })
         })
+    }
+
+    /// Heap bytes of payloads, also of unused buffers.
+    fn payload_bytes(&self) -> usize {
+        self.heap_bytes - size_of::<Store>() - self.ring.len() * SLOT_BYTES - self.buffers * PACKET_BYTES
+    }
+
+    /// Keeps an unused buffer for another packet. That of a jumbo packet is freed: it would take the room of many others.
+    fn reuse(&mut self, early: Box<Early>) {
+        if early.payload.capacity() <= MAX_REUSED {
+            return self.unused.push(early);
+        }
+        let freed = PACKET_BYTES + early.payload.capacity();
+        self.buffers -= 1;
+        self.heap_bytes -= freed;
+        self.budget.give_back(freed);
     }
 
     fn slot(&self, psn: Psn) -> usize {
@@ -154,7 +175,9 @@ impl Store {
     fn buffer(&mut self, headers: Headers) -> Option<Box<Early>> {
         self.unused.pop().or_else(|| {
             let (content, payload, is_old) = (Content::Placed, Vec::new(), false);
-            self.take_bytes(PACKET_BYTES).then(|| Box::new(Early { headers, content, payload, is_old }))
+            let is_taken = self.take_bytes(PACKET_BYTES);
+            self.buffers += usize::from(is_taken);
+            is_taken.then(|| Box::new(Early { headers, content, payload, is_old }))
         })
     }
 
@@ -209,13 +232,13 @@ impl Kept {
         self.0.as_ref().map_or(0, |store| store.heap_bytes)
     }
 
-    /// Keeps a packet ahead of `expected` if it is near enough and the budget allows. `place` tries to write the payload
+    /// Keeps a packet ahead of `expected` if it has at most `longest` bytes, is near enough, and the budgets allow. `place` tries to write the payload
     /// to its destination; otherwise the payload is copied into the store.
     pub(super) fn keep(
         &mut self,
         expected: Psn,
         pkt: &Packet<'_>,
-        mtu: u32,
+        (mtu, longest): (u32, u32),
         now: Time,
         budget: &Arc<ReorderBudget>,
         place: impl FnOnce(u32) -> bool,
@@ -223,7 +246,7 @@ impl Kept {
         let (psn, len) = (pkt.headers.bth.psn, pkt.payload.len());
         let ahead = psn.distance_from(expected);
         let slots = (MAX_KEPT_BYTES / mtu).min(MAX_KEPT);
-        if !(1..slots as i32).contains(&ahead) || len > mtu as usize {
+        if !(1..slots as i32).contains(&ahead) || len > longest as usize {
             return;
         }
         if self.0.is_none() {
@@ -244,8 +267,9 @@ impl Kept {
         early.payload.clear();
         let is_placed = place(ahead as u32);
         if !is_placed {
-            if !store.take_bytes(len.saturating_sub(early.payload.capacity())) {
-                store.unused.push(early);
+            let more = len.saturating_sub(early.payload.capacity());
+            if store.payload_bytes() + more > MAX_KEPT_BYTES as usize || !store.take_bytes(more) {
+                store.reuse(early);
                 return;
             }
             early.payload.reserve_exact(len);
@@ -269,7 +293,7 @@ impl Kept {
     /// Accepts the buffer of a packet that [`Self::take`] returned.
     pub(super) fn reuse(&mut self, early: Box<Early>) {
         if let Some(store) = &mut self.0 {
-            store.unused.push(early);
+            store.reuse(early);
         }
     }
 
@@ -293,9 +317,10 @@ impl Kept {
     /// Removes the packets that arrived too long ago. Frees the memory if none is left.
     pub(super) fn expire(&mut self, now: Time) {
         let Some(store) = self.0.as_mut().filter(|store| now >= store.next_tick) else { return };
-        for slot in &mut store.ring {
-            if let Some(early) = slot.take_if(|early| core::mem::replace(&mut early.is_old, true)) {
-                store.unused.push(early);
+        for slot in 0..store.ring.len() {
+            if let Some(early) = store.ring[slot].take_if(|early| core::mem::replace(&mut early.is_old, true))
+            {
+                store.reuse(early);
                 store.count -= 1;
             }
         }
@@ -347,7 +372,7 @@ mod tests {
 
         fn keep(&mut self, ahead: u32, payload: &[u8], now: Time) {
             let pkt = packet(self.expected.plus(ahead), payload);
-            self.kept.keep(self.expected, &pkt, 4096, now, &self.budget, |_| false);
+            self.kept.keep(self.expected, &pkt, (4096, 4096), now, &self.budget, |_| false);
         }
 
         /// Whether the packet so far ahead is kept; takes it.
@@ -423,12 +448,32 @@ mod tests {
         assert!(f.is_freed() && f.kept.deadline().is_none());
     }
 
+    /// Jumbo packets are long, and the limit of bytes holds for any mixture.
+    #[test]
+    fn long_packets_share_the_limit_of_bytes_with_short_ones() {
+        const LONG: usize = 60 * 1024;
+        let mut f = Fixture { budget: ReorderBudget::new(4 * BUDGET), ..Fixture::new(Psn::new(7)) };
+        let long = alloc::vec![1; LONG];
+        for n in 1..=30 {
+            let pkt = packet(f.expected.plus(n), &long);
+            f.kept.keep(f.expected, &pkt, (1024, LONG as u32), Time(0), &f.budget, |_| false);
+        }
+        let fitting = MAX_KEPT_BYTES as usize / LONG;
+        assert_eq!(f.reported().len(), fitting);
+        assert!((1..=fitting as u32).all(|n| f.takes(n, &long)));
+        // Their buffers give way to short packets.
+        (1..256).for_each(|n| f.keep(n, &[2; 4096], Time(0)));
+        assert_eq!(f.reported().len(), 255);
+        assert!(f.kept.heap_bytes() < 2 * MAX_KEPT_BYTES as usize);
+        assert!((1..256).all(|n| f.takes(n, &[2; 4096])) && f.kept.is_empty());
+    }
+
     #[test]
     fn a_placed_packet_is_discarded_by_any_second_one() {
         let (mut f, mut asked) = (Fixture::new(Psn::new(7)), Vec::new());
         for n in [1, 2, 2, 2] {
             let pkt = packet(f.expected.plus(n), &[3; 8]);
-            f.kept.keep(f.expected, &pkt, 4096, Time(0), &f.budget, |ahead| {
+            f.kept.keep(f.expected, &pkt, (4096, 4096), Time(0), &f.budget, |ahead| {
                 asked.push(ahead);
                 true
             });
@@ -494,7 +539,9 @@ mod tests {
         let budget = ReorderBudget::new(ReorderBudget::DEFAULT);
         let mut stores: Vec<Kept> = (0..10_000).map(|_| Kept::default()).collect();
         for kept in &mut stores {
-            kept.keep(Psn::new(0), &packet(Psn::new(9), &[7; 4096]), 4096, Time(0), &budget, |_| false);
+            kept.keep(Psn::new(0), &packet(Psn::new(9), &[7; 4096]), (4096, 4096), Time(0), &budget, |_| {
+                false
+            });
         }
         let heap_bytes: usize = stores.iter().map(Kept::heap_bytes).sum();
         assert!(heap_bytes < 64 << 20, "{heap_bytes} bytes");

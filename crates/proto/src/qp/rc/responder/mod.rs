@@ -58,6 +58,8 @@ pub(crate) struct Responder {
     peer_selects: bool,
     /// The peer's first request had the hello bit. The peer uses the extensions after an answer with that bit.
     peer_extends: bool,
+    /// It accepts jumbo packets of a peer that supports the extensions.
+    takes_jumbo: bool,
     notification: NotificationPoint,
     /// A switch marked a request since the last ACK.
     was_marked: bool,
@@ -71,8 +73,8 @@ impl Responder {
     }
 
     /// Enters RTR from RESET.
-    pub(crate) fn start(&mut self, attr: &QpAttr) {
-        self.expected = attr.rq_psn;
+    pub(crate) fn start(&mut self, attr: &QpAttr, takes_jumbo: bool) {
+        (self.expected, self.takes_jumbo) = (attr.rq_psn, takes_jumbo);
         self.replay.resize(usize::from(attr.max_dest_rd_atomic));
     }
 
@@ -93,6 +95,18 @@ impl Responder {
         self.peer_extends
     }
 
+    /// Whether jumbo packets are announced to the peer and accepted from it.
+    #[inline]
+    fn exchanges_jumbo(&self) -> bool {
+        self.takes_jumbo && self.peer_extends
+    }
+
+    /// Whether a packet with this jumbo bit is a jumbo packet. Other peers may set the bit, too.
+    #[inline(always)]
+    fn is_jumbo(&self, bit: bool) -> bool {
+        bit && self.exchanges_jumbo()
+    }
+
     pub(crate) fn inbound(&mut self) -> &mut Inbound {
         &mut self.inbound
     }
@@ -106,6 +120,7 @@ impl Responder {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         self.peer_selects |= view.selective();
+        io.is_jumbo = self.is_jumbo(view.jumbo());
         if view.psn() != self.expected {
             return self.out_of_sequence(&view.to_packet(), V::CAN_BE_KEPT, io);
         }

@@ -1,12 +1,17 @@
 //! READ requests that are next in sequence.
 
 use super::super::super::io::{Fatal, Io};
-use super::super::super::{Host, MAX_MESSAGE};
+use super::super::super::{Host, JUMBO_SEGMENT, MAX_MESSAGE};
 use super::Responder;
 use super::replay::Executed;
 use super::reply::ReadReply;
 use crate::verbs::Access;
-use crate::wire::Packet;
+use crate::wire::{Bth, Packet};
+
+/// Payload bytes of each packet of a READ response. A request with the jumbo bit has one packet as its response.
+pub(super) fn response_segment<H: Host>(bth: &Bth, len: u32, io: &Io<'_, H>) -> u32 {
+    if bth.jumbo && io.is_jumbo && len <= JUMBO_SEGMENT { len.max(io.mtu()) } else { io.mtu() }
+}
 
 impl Responder {
     pub(super) fn on_read<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Result<(), Fatal> {
@@ -25,7 +30,8 @@ impl Responder {
             return Err(self.refuse_access("READ", fault, io));
         }
         let psn = pkt.headers.bth.psn;
-        let packets = reth.len.div_ceil(io.mtu()).max(1);
+        let segment = response_segment(&pkt.headers.bth, reth.len, io);
+        let packets = reth.len.div_ceil(segment).max(1);
         self.step(packets, true);
         self.replay.remember(Executed::Read {
             psn,
@@ -45,6 +51,7 @@ impl Responder {
             again: false,
             even: pkt.headers.bth.extended,
             continues: false,
+            segment,
         });
         Ok(())
     }

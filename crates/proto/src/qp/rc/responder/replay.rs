@@ -51,14 +51,14 @@ impl ReplayStore {
     }
 
     /// Whether `[addr, addr + len)` from `psn` on lies inside an executed READ at the same offset.
-    pub(super) fn covers_read(&self, psn: Psn, addr: u64, rkey: RKey, len: u32, mtu: u32) -> bool {
+    pub(super) fn covers_read(&self, psn: Psn, addr: u64, rkey: RKey, len: u32, segment: u32) -> bool {
         self.executed.iter().rev().any(|e| match *e {
             Executed::Read { psn: first, packets, addr: start, rkey: key, len: whole } => {
                 let skip = psn.distance_from(first);
                 if skip < 0 || skip as u32 >= packets || key != rkey {
                     return false;
                 }
-                let offset = u64::from(skip as u32) * u64::from(mtu);
+                let offset = u64::from(skip as u32) * u64::from(segment);
                 addr == start.wrapping_add(offset)
                     && u64::from(len) <= u64::from(whole).saturating_sub(offset)
             }

@@ -32,9 +32,16 @@ pub(super) struct ReadReply {
     pub(super) even: bool,
     /// A response before it announced the bytes of this one to the host.
     pub(super) continues: bool,
+    /// Payload bytes of each packet but the last.
+    pub(super) segment: u32,
 }
 
 impl ReadReply {
+    /// PSN of its last packet.
+    fn last(&self) -> Psn {
+        self.psn.plus(self.len.div_ceil(self.segment).max(1) - 1)
+    }
+
     /// The response to a flush or atomic write.
     pub(super) fn of_nothing(psn: Psn, msn: u32, pd: PdId) -> ReadReply {
         ReadReply {
@@ -48,6 +55,7 @@ impl ReadReply {
             again: false,
             even: false,
             continues: false,
+            segment: 1,
         }
     }
 }
@@ -159,12 +167,10 @@ impl Replies {
 
     /// Queues the response to a repeated READ. If the first response is still being sent, it restarts at the requested
     /// PSN instead, so repeats cause no extra traffic.
-    pub(super) fn read_again(&mut self, reply: ReadReply, mtu: u32) {
+    pub(super) fn read_again(&mut self, reply: ReadReply) {
         for queued in &mut self.queue {
             let Reply::Read(r) = queued else { continue };
-            let last = r.psn.plus(r.len.div_ceil(mtu).max(1) - 1);
-            let requested_last = reply.psn.plus(reply.len.div_ceil(mtu).max(1) - 1);
-            if last == requested_last {
+            if r.last() == reply.last() {
                 if reply.psn.is_before(r.psn) {
                     *r = ReadReply { again: r.again, ..reply };
                 }
@@ -213,7 +219,7 @@ impl Responder {
             // A piggybacked ACK has no BECN bit.
             _ if self.was_marked => None,
             (1, Some(&Reply::Ack { psn, msn, syndrome: syndrome @ Syndrome::Ack { .. } })) => {
-                Some(PiggybackedAck { psn, aeth: Aeth { syndrome, msn } })
+                Some(PiggybackedAck { psn, aeth: Aeth { syndrome, msn }, jumbo: self.exchanges_jumbo() })
             }
             _ => None,
         }
@@ -305,15 +311,16 @@ impl Responder {
         io: &mut Io<'_, H>,
     ) -> Result<bool, TxError> {
         let (hello, becn) = (self.peer_extends, self.peer_extends && self.was_marked);
+        let jumbo = self.exchanges_jumbo();
         match syndrome {
             Syndrome::Ack { credit } if io.id.service == Service::Rc => {
                 let (dest_qpn, pkey) = (io.attr.dest_qpn, PKey::DEFAULT);
-                let ack = AckOnly { dest_qpn, pkey, psn, hello, selective: false, becn, credit, msn };
+                let ack = AckOnly { dest_qpn, pkey, psn, jumbo, hello, selective: false, becn, credit, msn };
                 io.send_unacknowledged(&ack, TxPayload::None)?;
             }
             _ => {
                 let mut headers = io.headers(Operation::Acknowledge, psn, 0);
-                (headers.bth.hello, headers.bth.becn) = (hello, becn);
+                (headers.bth.jumbo, headers.bth.hello, headers.bth.becn) = (jumbo, hello, becn);
                 headers.aeth = Some(Aeth { syndrome, msn });
                 self.send_general_ack(&headers, io)?;
             }
@@ -334,9 +341,8 @@ impl Responder {
 
     /// Sends the next packet of a READ response, or several from its middle. Returns whether the last one was sent.
     fn send_read<H: Host>(&mut self, read: ReadReply, io: &mut Io<'_, H>) -> Result<bool, TxError> {
-        let mtu = io.mtu();
-        let len = read.len.min(mtu);
-        let last = read.len <= mtu;
+        let len = read.len.min(read.segment);
+        let last = read.len <= read.segment;
         let operation = match (read.fresh, last) {
             (true, true) => Operation::ReadResponseOnly,
             (true, false) => Operation::ReadResponseFirst,
@@ -350,15 +356,18 @@ impl Responder {
         }
         headers.bth.extended = is_middle && read.even;
         headers.bth.hello = !is_middle && self.peer_extends;
+        headers.bth.jumbo = headers.bth.hello && self.exchanges_jumbo();
         let payload = if len == 0 {
             TxPayload::None
         } else {
             let ReadReply { pd, rkey, addr, again: is_repeated, .. } = read;
-            let rest = if read.fresh && !last { self.replies.announce(&read) } else { read.len };
+            // A response of one short packet is not worth reading ahead.
+            let rest =
+                if read.fresh && (!last || len > io.mtu()) { self.replies.announce(&read) } else { read.len };
             let is_first = read.fresh && !read.continues;
             TxPayload::Remote { pd, rkey, addr, len, rest, is_first, is_repeated }
         };
-        let count = if is_middle { (read.len - 1) / mtu } else { 1 };
+        let count = if is_middle { (read.len - 1) / len } else { 1 };
         let sent = io.send(&Segment { count, ..Segment::unacknowledged(&headers, payload) })?;
         if !last && let Some(Reply::Read(front)) = self.replies.queue.front_mut() {
             front.psn = read.psn.plus(sent);
