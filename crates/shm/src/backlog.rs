@@ -4,7 +4,7 @@
 //! allocate. (perftest's alarm handler reads a file. If it interrupted an allocation of ours, it would deadlock.) Pages that no packet used
 //! stay untouched and take no memory.
 
-use super::mapping::Mapping;
+use super::mapping::{MappedBytes, Mapping};
 use super::ring::{META_LEN, Piece, RxMeta, meta_from_bytes, meta_to_bytes};
 use std::io;
 

@@ -4,7 +4,7 @@
 //! the interface that it leaves by. A file that all NICs map counts the changes and shows which slots may publish a group. So a sender that
 //! has cached the members of a group checks with one word that they are unchanged, and need not open the segments of other slots.
 
-use super::mapping::Mapping;
+use super::mapping::{MappedBytes, Mapping};
 use super::segment::{ECHOES, GROUP_DESCRIPTORS, SLOTS, ShmSegment, allocate, load_gid, store_gid};
 use crate::registry::Registry;
 use ferroce_os::lock::{Mutex, RwLock};

@@ -5,7 +5,7 @@
 
 use super::descriptors::PublishedRegion;
 use super::gpu_allocations::GpuAllocation;
-use super::mapping::{BackingFile, FileSource, Mapping, sysv_len};
+use super::mapping::{BackingFile, FileSource, MappedBytes, Mapping, sysv_len};
 use super::segment::{GPU_ALLOCATIONS, ShmSegment};
 use super::shared::{keeps_its_length, sysv_namespace};
 use ferroce_os::lock::Mutex;

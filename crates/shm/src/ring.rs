@@ -10,7 +10,7 @@
 //!
 //! The reader trusts nothing: the writer may have died in the middle of a record, or be a hostile program. An impossible length ends the ring.
 
-use super::mapping::Mapping;
+use super::mapping::{FixedMapping, MappedBytes, Mapping};
 use super::segment::RING_LEN;
 use ferroce_os::memory::prefetch_for_write;
 use ferroce_os::sync::{AtomicU64, Ordering};
@@ -92,15 +92,17 @@ fn record_len(head_len: usize, packet_len: usize) -> usize {
     (head_len + packet_len).next_multiple_of(ALIGN)
 }
 
+/// The offset of a line. A position is a multiple of a line; because the compiler knows it too, an access to the line's first word needs no check.
 #[inline]
 fn offset_of(position: u64) -> usize {
-    (position % RING_LEN as u64) as usize
+    debug_assert!(position.is_multiple_of(ALIGN as u64));
+    (position % RING_LEN as u64) as usize / ALIGN * ALIGN
 }
 
 /// The writing end. A lock of its owner guards it.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    memory: Mapping,
+    memory: FixedMapping<RING_LEN>,
     position: u64,
     /// The position of the reader when the writer last read it.
     consumed: u64,
@@ -116,7 +118,14 @@ impl Writer {
     /// A ring without a reader. Positions begin at a random lap, so that a position from an earlier ring is never valid.
     pub(crate) fn new(memory: Mapping) -> Writer {
         let position = RING_LEN as u64 * (1 + u64::from(ferroce_os::random::number::<u32>()));
-        Writer { memory, position, consumed: position, start: position, before: None, clear_to: position }
+        Writer {
+            memory: memory.fixed(),
+            position,
+            consumed: position,
+            start: position,
+            before: None,
+            clear_to: position,
+        }
     }
 
     /// Drops all records and begins again for another reader. Returns the position at which that reader begins.
@@ -216,9 +225,22 @@ impl Writer {
             if whole <= ALIGN {
                 self.push_lines(ALIGN, meta, head, payload)
             } else {
-                whole <= MAX_SHORT && self.push_lines(whole, meta, head, payload)
+                whole <= MAX_SHORT && self.push_further_lines(whole, meta, head, payload)
             }
         }
+    }
+
+    /// The same for a record of several lines.
+    #[inline(never)] // a copy in each sender would take registers from the record of one line
+    unsafe fn push_further_lines(
+        &mut self,
+        whole: usize,
+        meta: &RxMeta,
+        head: &[u8],
+        payload: Piece,
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.push_lines(whole, meta, head, payload) }
     }
 
     /// The same for a record of `whole` bytes.
@@ -294,7 +316,7 @@ pub(crate) enum Found {
 /// The reading end.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    memory: Mapping,
+    memory: FixedMapping<RING_LEN>,
     position: u64,
     /// The outer headers of the previous record.
     before: Option<RxMeta>,
@@ -304,7 +326,7 @@ impl Reader {
     /// Reads from `position` on. Limits the position, so that a hostile writer cannot make it overflow.
     pub(crate) fn new(memory: Mapping, position: u64) -> Reader {
         let position = (position % (1 << 62)).next_multiple_of(ALIGN as u64);
-        Reader { memory, position, before: None }
+        Reader { memory: memory.fixed(), position, before: None }
     }
 
     #[inline]
@@ -354,7 +376,7 @@ impl Reader {
 
 /// Reads the fields of the outer headers from a record.
 #[cold]
-fn read_meta(memory: &Mapping, at: usize) -> RxMeta {
+fn read_meta(memory: &FixedMapping<RING_LEN>, at: usize) -> RxMeta {
     let mut bytes = [0; META_LEN];
     memory.read(at + 4, &mut bytes);
     meta_from_bytes(&bytes)

@@ -14,7 +14,7 @@
 //! …        rings to every slot: a file with holes, filled when first used
 //! ```
 
-use super::mapping::Mapping;
+use super::mapping::{FixedMapping, MappedBytes, Mapping};
 use crate::registry::Registry;
 use ferroce_os::sync::{AtomicU32, AtomicU64, Ordering};
 use ferroce_proto::Gid;
@@ -101,7 +101,7 @@ const WHOLE_LEN: usize = TABLES_LEN + SLOTS * RING_LEN;
 /// The head and the tables of a segment, one's own or another's.
 #[derive(Debug)]
 pub(crate) struct ShmSegment {
-    memory: Mapping,
+    memory: FixedMapping<TABLES_LEN>,
     file: Arc<File>,
     path: PathBuf,
     is_own: bool,
@@ -122,7 +122,7 @@ impl ShmSegment {
         let memory = made.inspect_err(|_| {
             let _ = std::fs::remove_file(&path);
         })?;
-        let segment = ShmSegment { memory, file: Arc::new(file), path, is_own: true };
+        let segment = ShmSegment { memory: memory.fixed(), file: Arc::new(file), path, is_own: true };
         segment.memory.long(INSTANCE_AT).store(ferroce_os::random::number::<u64>() | 1, Ordering::Relaxed);
         segment.memory.word(PROCESS_AT).store(std::process::id(), Ordering::Relaxed);
         segment.memory.long(NAMESPACE_AT).store(process_namespace(), Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl ShmSegment {
             return Err(io::Error::other("of another version, or half made"));
         }
         let memory = Mapping::new(&file, 0, TABLES_LEN, true)?;
-        let segment = ShmSegment { memory, file: Arc::new(file), path, is_own: false };
+        let segment = ShmSegment { memory: memory.fixed(), file: Arc::new(file), path, is_own: false };
         if segment.memory.long(0).load(Ordering::Acquire) != MAGIC || segment.is_closed() {
             return Err(io::Error::other("of another version, half made, or left"));
         }
@@ -164,7 +164,8 @@ impl ShmSegment {
     /// A second mapping of the same segment.
     pub(crate) fn twin(&self) -> io::Result<ShmSegment> {
         let memory = Mapping::new(&self.file, 0, TABLES_LEN, true)?;
-        Ok(ShmSegment { memory, file: self.file.clone(), path: self.path.clone(), is_own: false })
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Ok(ShmSegment { memory: memory.fixed(), file, path, is_own: false })
     }
 
     /// A random number that distinguishes the successive owners of the slot; never zero.
@@ -313,7 +314,7 @@ impl ShmSegment {
             memory = memory.with_shadow_of(&twin.memory);
         }
         let file = File::open("/dev/null").expect("a file");
-        ShmSegment { memory, file: Arc::new(file), path: PathBuf::new(), is_own: false }
+        ShmSegment { memory: memory.fixed(), file: Arc::new(file), path: PathBuf::new(), is_own: false }
     }
 }
 

@@ -176,6 +176,7 @@ impl Engine {
         // After the fast path at most a timer must be armed. If no request has read the time, that timer runs already.
         if *is_plain && !machine.has_unsent() && !machine.has_replies() && self.is_settled(qp) {
             host.flush();
+            self.polling.unsent_ack.clear_if(qp.qpn);
             if read_time.is_some() {
                 self.arm(qp, machine);
             }

@@ -197,7 +197,7 @@ impl Engine {
     pub(super) fn forget_recent(&self) {
         if let Some(mut progress) = self.polling.lock.try_lock() {
             progress.recent.refresh(self.qps.removals());
-            progress.delayed_acks.refresh(&self.qps);
+            progress.delayed_acks.refresh(&self.qps, &self.polling.unsent_ack);
         }
     }
 
@@ -237,7 +237,11 @@ impl Engine {
         let polling = &self.polling;
         let for_poller = driver == Driver::Poller;
         if !progress.delayed_acks.waiting.is_empty() && progress.is_overdue {
-            self.send_delayed_acks(progress, now());
+            if progress.delayed_acks.all_piggybacked(&polling.unsent_ack) {
+                progress.delayed_acks.finish();
+            } else {
+                self.send_delayed_acks(progress, now());
+            }
         }
         let mut served = false;
         if polling.any_ready() {
@@ -251,8 +255,11 @@ impl Engine {
         let effort = if thorough { Effort::Thorough } else { Effort::Quick };
         let arrived = polling.source.receive(&mut progress.rx, effort);
         progress.idle = if arrived > 0 { 0 } else { progress.idle.wrapping_add(1) };
-        progress.recent.refresh(self.qps.removals());
-        progress.delayed_acks.refresh(&self.qps);
+        if arrived == 0 {
+            // For a packet, `dispatch` does this.
+            progress.recent.refresh(self.qps.removals());
+        }
+        progress.delayed_acks.refresh(&self.qps, &self.polling.unsent_ack);
         // Reading the clock takes a tenth of an idle poll, and timers are in milliseconds: only some polls read it.
         if for_poller && !progress.idle.is_multiple_of(IDLE_POLLS_PER_CLOCK) && !polling.any_ready() {
             return served;
@@ -300,9 +307,9 @@ impl Engine {
                 host.flush();
                 self.after_packets(qp, &mut machine, &host);
             }
+            self.polling.unsent_ack.clear_if(qp.qpn);
         }
-        delayed_acks.last = delayed_acks.waiting.pop();
-        delayed_acks.waiting.clear();
+        delayed_acks.finish();
     }
 
     /// Passes every packet to its queue pair. Returns how many completions that made. Queue pairs that are not finished
@@ -472,7 +479,9 @@ impl Engine {
     ) {
         if machine.has_replies() {
             match delayed_acks {
-                Some(delayed_acks) if machine.only_acks_wait() => delayed_acks.push(qp),
+                Some(delayed_acks) if machine.only_acks_wait() => {
+                    delayed_acks.push(qp, &self.polling.unsent_ack)
+                }
                 _ => machine.poll_replies(clock.now(), host),
             }
         }

@@ -7,6 +7,7 @@ use super::qps::QpTable;
 use super::timers::Timers;
 use crate::link::{Link, RxBatch, TxBatch, now};
 use ferroce_os::lock::Mutex;
+use ferroce_os::sync;
 use ferroce_proto::{Qpn, Time};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub(super) struct Polling {
     pub(super) keeps_until_ns: AtomicU64,
     /// Requests that must not wait for more, because nobody polled for earlier ones that did.
     uncoalesced: AtomicU32,
+    pub(super) unsent_ack: UnsentAck,
 }
 
 impl Polling {
@@ -50,6 +52,7 @@ impl Polling {
             yields_after: AtomicU32::new(YIELDS_AFTER),
             keeps_until_ns: AtomicU64::new(0),
             uncoalesced: AtomicU32::new(0),
+            unsent_ack: UnsentAck::none(),
         }
     }
 
@@ -164,6 +167,49 @@ impl Recent {
     }
 }
 
+/// In place of a queue pair number, which has 24 bits: no queue pair.
+const NO_QP: u32 = u32::MAX;
+
+/// The first queue pair of [`DelayedAcks`], or [`NO_QP`] once a request has piggybacked its ACK. In a ping-pong every answer does. The next poll then
+/// need not lock the queue pair to learn that, nor read the clock: this saves a locked instruction and about a hundred others.
+///
+/// The holder of the progress lock sets it, and a thread that posts clears it, both with that queue pair's lock held. So neither overwrites a
+/// later store of the other. [`Self::renew`] needs no lock: it only sets it, and then the poll looks into the queue pair.
+/// The number of a destroyed queue pair is not reused for thousands of others, far longer than it may stay here.
+pub(super) struct UnsentAck(sync::AtomicU32);
+
+impl UnsentAck {
+    /// No queue pair waits.
+    pub(super) fn none() -> UnsentAck {
+        UnsentAck(sync::AtomicU32::new(NO_QP))
+    }
+
+    /// The ACK of this queue pair is unsent. The caller holds its lock.
+    #[inline]
+    fn set(&self, qpn: Qpn) {
+        self.0.store(qpn.value(), Ordering::Relaxed);
+    }
+
+    /// This queue pair has no reply to send any more. The caller holds its lock.
+    #[inline]
+    pub(super) fn clear_if(&self, qpn: Qpn) {
+        if self.0.load(Ordering::Relaxed) == qpn.value() {
+            self.0.store(NO_QP, Ordering::Relaxed);
+        }
+    }
+
+    /// Some of the queue pairs were destroyed; `first` is the first that still waits. Forgets that it has sent its acknowledgements, if so.
+    fn renew(&self, first: Option<&Arc<QpCore>>) {
+        self.0.store(first.map_or(NO_QP, |qp| qp.qpn.value()), Ordering::Relaxed);
+    }
+
+    /// Whether a request has carried all acknowledgements, if those of so many messages wait.
+    #[inline]
+    fn all_piggybacked(&self, waiting: usize) -> bool {
+        waiting == 1 && self.0.load(Ordering::Relaxed) == NO_QP
+    }
+}
+
 /// Acknowledgements that wait for the next poll: the application that just got its data may post an answer that carries them.
 #[derive(Default)]
 pub(super) struct DelayedAcks {
@@ -175,19 +221,37 @@ pub(super) struct DelayedAcks {
 }
 
 impl DelayedAcks {
+    /// The caller holds the lock of the queue pair.
     #[inline]
-    pub(super) fn push(&mut self, qp: &Arc<QpCore>) {
+    pub(super) fn push(&mut self, qp: &Arc<QpCore>, unsent_ack: &UnsentAck) {
+        if self.waiting.is_empty() {
+            unsent_ack.set(qp.qpn);
+        }
         let last = self.last.take().filter(|last| Arc::ptr_eq(last, qp));
         self.waiting.push(last.unwrap_or_else(|| qp.clone()));
     }
 
+    /// Whether a request has carried all of them.
+    #[inline]
+    pub(super) fn all_piggybacked(&self, unsent_ack: &UnsentAck) -> bool {
+        unsent_ack.all_piggybacked(self.waiting.len())
+    }
+
+    /// Ends the wait: all were sent.
+    #[inline]
+    pub(super) fn finish(&mut self) {
+        self.last = self.waiting.pop();
+        self.waiting.clear();
+    }
+
     /// Drops queue pairs that were destroyed. They have sent their acknowledgements.
     #[inline]
-    pub(super) fn refresh(&mut self, table: &QpTable) {
+    pub(super) fn refresh(&mut self, table: &QpTable, unsent_ack: &UnsentAck) {
         let removals = table.removals();
         if self.removals != removals {
             (self.last, self.removals) = (None, removals);
             self.waiting.retain(|qp| table.has(qp));
+            unsent_ack.renew(self.waiting.first());
         }
     }
 }
@@ -207,3 +271,6 @@ impl Progress {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

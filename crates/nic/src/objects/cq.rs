@@ -112,7 +112,12 @@ impl Cq {
     ) -> Result<usize, Error> {
         let n = take(&self.core);
         if n == 0 && most > 0 {
-            return self.drive_and_take(take, is_mine);
+            self.drive()?;
+            let n = take(&self.core);
+            if n == 0 {
+                self.core.check_overrun(is_mine)?;
+            }
+            return Ok(n);
         }
         self.each_context(|engine| {
             engine.activity.polled();
@@ -141,20 +146,12 @@ impl Cq {
         }
     }
 
-    /// Drives the engine for a poll that found nothing, and polls again.
+    /// Drives the engine for a poll that found nothing.
     #[inline(never)]
-    fn drive_and_take(
-        &self,
-        mut take: impl FnMut(&CqCore) -> usize,
-        is_mine: impl Fn(&Completion) -> bool,
-    ) -> Result<usize, Error> {
+    fn drive(&self) -> Result<(), Error> {
         self.nic.alive()?;
         self.each_context(|engine| engine.drive_for_poller(false));
-        let n = take(&self.core);
-        if n == 0 {
-            self.core.check_overrun(is_mine)?;
-        }
-        Ok(n)
+        Ok(())
     }
 
     /// Stamps every later completion with its time. This reads two clocks per completion, so it is off by default. Completions that already

@@ -1,6 +1,7 @@
 //! Completion queues, as queue pairs fill them.
 
 use super::channel::CompletionChannel;
+use super::completion_ring::CompletionRing;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
 use crate::limits::DeviceLimits;
@@ -41,7 +42,7 @@ pub struct Moderation {
 }
 
 struct State {
-    ring: VecDeque<Completion>,
+    ring: CompletionRing,
     /// Completions that were polled so far while they were the oldest.
     polled: u64,
     /// One for each entry of the ring if `stamping`, else none.
@@ -149,7 +150,7 @@ impl CqCore {
         watch: Option<WatchedNic>,
     ) -> Arc<Self> {
         let depth = depth as usize;
-        let ring = VecDeque::with_capacity(depth);
+        let ring = CompletionRing::new(depth);
         let state = Mutex::new(State {
             polled: 0,
             ring,
@@ -214,7 +215,7 @@ impl CqCore {
         if state.ring.len() >= state.depth && !self.handle_full(&mut state) {
             return Err(CqOverrun);
         }
-        state.ring.push_back(completion);
+        state.ring.push(completion);
         self.waiting.store(state.ring.len(), Ordering::Release);
         if state.stamping || state.armed != Armed::No {
             // A failure always counts as solicited, or its waiter would sleep on (IBA 11.4.2.2).
@@ -228,7 +229,7 @@ impl CqCore {
     #[inline(never)]
     fn handle_full(&self, state: &mut State) -> bool {
         if state.ignores_overrun {
-            state.ring.pop_front();
+            state.ring.take(1, |_, _| ());
             state.stamps.pop_front();
         } else if !self.overrun.swap(true, Ordering::Relaxed) {
             self.events.raise(EventKind::CqErr, EventSource::Cq(self.id));
@@ -271,6 +272,7 @@ impl CqCore {
         let State { ring, stamps, .. } = &mut *state;
         let mut kept = ring.iter().map(|c| c.qpn != qpn);
         stamps.retain(|_| kept.next().unwrap_or(false));
+        drop(kept);
         ring.retain(|c| c.qpn != qpn);
         self.waiting.store(state.ring.len(), Ordering::Release);
     }
@@ -298,13 +300,7 @@ impl CqCore {
         if state.has_extras {
             self.take_extras(&mut state, n, stamps);
         }
-        // One by one: nearly always there is one.
-        for i in 0..n {
-            // By reference, because it is large.
-            let Some(&completion) = state.ring.front() else { break };
-            each(i, completion);
-            state.ring.pop_front();
-        }
+        state.ring.take(n, each);
         state.polled += n as u64;
         self.waiting.store(state.ring.len(), Ordering::Release);
         n
@@ -370,7 +366,7 @@ impl CqCore {
     /// The oldest completion, if there is one.
     pub(crate) fn unpolled(&self) -> Option<Unpolled> {
         let state = self.state.lock();
-        let front = state.ring.front()?;
+        let front = state.ring.get(0)?;
         let has_event = || self.channel.as_ref().is_some_and(|channel| channel.has_event_of(self.id));
         let notice = match state.armed {
             _ if has_event() => Notice::Fired,
@@ -484,8 +480,7 @@ impl CqCore {
         if state.ring.len() > depth as usize {
             return Err(Error::Invalid { attribute: "cqe", why: "more completions than that are waiting" });
         }
-        let extra = (depth as usize).saturating_sub(state.ring.len());
-        state.ring.reserve_exact(extra);
+        state.ring.reserve(depth as usize);
         state.depth = depth as usize;
         Ok(())
     }

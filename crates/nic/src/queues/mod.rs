@@ -3,6 +3,7 @@
 //! The engine fills and empties them. The handles that programs hold are in `objects`.
 
 mod channel;
+mod completion_ring;
 mod cq;
 mod event;
 mod srq;

@@ -1,6 +1,7 @@
 //! Loom model of a receiver that falls asleep while a packet arrives. It either finds the packet or is woken.
 
 use super::*;
+use crate::mapping::MappedBytes;
 use crate::ring::{Found, Reader};
 use crate::segment::RING_LEN;
 use ferroce_os::sync::loom::thread;

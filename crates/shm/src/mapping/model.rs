@@ -35,7 +35,7 @@ impl<T> Made<T> {
 
 /// The words and lines of a mapping.
 #[derive(Debug, Default)]
-pub(super) struct Shadow {
+pub(crate) struct Shadow {
     words: Made<AtomicU32>,
     longs: Made<AtomicU64>,
     lines: Made<UnsafeCell<()>>,
@@ -71,8 +71,8 @@ impl Shadow {
 #[cfg(test)]
 impl super::Mapping {
     /// Makes this mapping a view of the same memory as `other`.
-    pub(crate) fn with_shadow_of(mut self, other: &Self) -> Self {
-        self.shadow.clone_from(&other.shadow);
+    pub(crate) fn with_shadow_of(mut self, other: &impl super::MappedBytes) -> Self {
+        self.shadow.clone_from(other.shadow());
         self
     }
 }

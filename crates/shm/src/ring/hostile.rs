@@ -1,7 +1,7 @@
 //! Rings with arbitrary contents, as a hostile local peer may write them.
 
 use super::{ALIGN, AS_BEFORE, Found, META_LEN, Piece, RING_LEN, Reader, RxMeta, SKIP, Writer};
-use crate::mapping::Mapping;
+use crate::mapping::{MappedBytes, Mapping};
 use ferroce_os::sync::{AtomicU64, Ordering};
 use ferroce_proto::Gid;
 
@@ -25,7 +25,8 @@ pub(crate) fn rings(bytes: &[u8]) {
         match kind % 5 {
             0 => write_word(&reader, at, value),
             1 => {
-                let at = super::offset_of(reader.position + u64::from(at) * 4).min(RING_LEN - META_LEN);
+                let at = (reader.position as usize + usize::from(at) * 4) % RING_LEN;
+                let at = at.min(RING_LEN - META_LEN);
                 reader.memory.write(at, &[value; META_LEN]);
             }
             2 | 3 => read(&mut reader),

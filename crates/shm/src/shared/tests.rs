@@ -1,6 +1,7 @@
 //! Real files, mapped and registered as programs do.
 
 use super::*;
+use crate::mapping::MappedBytes;
 use crate::memfd_backing::MemfdPages;
 use crate::region_mapping::map;
 use crate::registry::Registry;

@@ -1,7 +1,7 @@
 //! The end of a process inside a call, and of queue pairs while their counters are reported.
 
 use crate::engine::QpPage;
-use crate::engine::progress::DelayedAcks;
+use crate::engine::progress::{DelayedAcks, UnsentAck};
 use crate::objects::{Cq, Pd, Qp, QpInit};
 use crate::{Config, LinkChoice, Nic};
 use ferroce_proto::verbs::{QpCap, Transport};
@@ -94,11 +94,35 @@ fn a_destroyed_queue_pair_does_not_wait_to_acknowledge() {
     let (nic, pd, cq) = open("127.43.93.3");
     let table = &nic.inner().engine.qps;
     let [gone, left] = [(), ()].map(|()| create(&pd, &cq));
-    let mut acks = DelayedAcks::default();
-    acks.refresh(table);
-    acks.push(&gone.core);
-    acks.push(&left.core);
+    let (mut acks, unsent_ack) = (DelayedAcks::default(), UnsentAck::none());
+    acks.refresh(table, &unsent_ack);
+    acks.push(&gone.core, &unsent_ack);
+    acks.push(&left.core, &unsent_ack);
+    unsent_ack.clear_if(gone.qpn());
     drop(gone);
-    acks.refresh(table);
+    acks.refresh(table, &unsent_ack);
     assert!(acks.waiting.iter().map(|qp| qp.qpn).eq([left.qpn()]));
+    assert!(!acks.all_piggybacked(&unsent_ack));
+    unsent_ack.clear_if(left.qpn());
+    assert!(acks.all_piggybacked(&unsent_ack));
+}
+
+#[test]
+fn acknowledgements_of_a_second_message_are_not_taken_for_carried() {
+    let (_nic, pd, cq) = open("127.43.93.4");
+    let [first, second] = [(), ()].map(|()| create(&pd, &cq));
+    let (mut acks, unsent_ack) = (DelayedAcks::default(), UnsentAck::none());
+    acks.push(&first.core, &unsent_ack);
+    unsent_ack.clear_if(second.qpn());
+    assert!(!acks.all_piggybacked(&unsent_ack), "another queue pair has sent");
+    unsent_ack.clear_if(first.qpn());
+    assert!(acks.all_piggybacked(&unsent_ack));
+    for qp in [&first, &second] {
+        acks.push(&qp.core, &unsent_ack);
+        assert!(!acks.all_piggybacked(&unsent_ack), "another message has arrived");
+        acks.waiting.pop();
+    }
+    acks.finish();
+    acks.push(&second.core, &unsent_ack);
+    assert!(!acks.all_piggybacked(&unsent_ack));
 }

@@ -147,6 +147,7 @@ impl RxBatch {
         &self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
     }
     /// Adds the packet that lies at `range` of buffer `index`.
+    #[inline(always)] // as `RxEntry::new`
     pub(crate) fn push(&mut self, index: usize, range: Range<usize>, meta: &RxMeta) {
         debug_assert!(range.end <= RX_BUFFER_LEN);
         let start = (index * RX_BUFFER_LEN + range.start) as u32;

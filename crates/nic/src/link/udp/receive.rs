@@ -141,15 +141,15 @@ impl UdpLink {
         let source = &mut receiver.sources[index];
         let (kind, offer) = (source.kind, source.offer.min(RX_BUFFERS - first_buffer));
         let asks_little = offer == 1 && !self.reports_outer_fields.load(Relaxed);
-        let expected = if asks_little { source.single_rx.expected() } else { None };
+        // The address itself is read where it is used: nearly no packet needs it.
+        let is_expected = asks_little && source.single_rx.expected().is_some();
         let memory = rx.buffers_from(first_buffer);
         let arrived = &mut receiver.arrived[..offer];
-        let (filled, calls) = match expected {
-            Some(_) => {
-                let memory = &mut memory[..RX_BUFFER_LEN];
-                sys::receive_plain(source.fd, memory, &mut arrived[0], source.polls_per_call())
-            }
-            None => (sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived).unwrap_or(0), 1),
+        let (filled, calls) = if is_expected {
+            let memory = &mut memory[..RX_BUFFER_LEN];
+            sys::receive_plain(source.fd, memory, &mut arrived[0], source.polls_per_call())
+        } else {
+            (sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived).unwrap_or(0), 1)
         };
         add_alone(&self.counters.rx_calls, calls);
         let bytes = match filled {
@@ -166,9 +166,10 @@ impl UdpLink {
             return 0;
         }
         receiver.schedule.on_hit(index);
-        if expected.is_some() && self.take_known(receiver, index, rx, first_buffer) == Attempt::Done {
+        if is_expected && self.take_known(receiver, index, rx, first_buffer) == Attempt::Done {
             return filled;
         }
+        let expected = if is_expected { receiver.sources[index].single_rx.expected() } else { None };
         for i in 0..filled {
             let buffer = first_buffer + i;
             match kind {

@@ -81,17 +81,21 @@ impl Source {
     /// Updates the state after a call that polled `polls` times, offered `offered` buffers and filled `filled` of them with
     /// `bytes`. At most two full GRO batches are received at a time: the sender waits for their ACK, and the cache holds no more.
     pub(super) fn on_poll(&mut self, polls: u64, offered: usize, filled: usize, bytes: usize) {
-        self.misses = if filled > 0 { 0 } else { self.misses.saturating_add(1) };
+        if filled == 0 {
+            // Most polls: this takes 20 instructions fewer than the rules for the others.
+            (self.misses, self.offer, self.was_full) = (self.misses.saturating_add(1), 1, false);
+            return;
+        }
+        self.misses = 0;
         let most = if bytes > filled * LONG_GRO_BATCH { 2 } else { RX_BUFFERS };
         let is_full = filled == offered && polls == 1;
         // One full poll is a message. A second one immediately after it is the beginning of a stream.
         self.offer = match is_full && (self.was_full || offered > 1) {
             true => (self.offer * 2).min(most),
-            false => filled.clamp(1, most),
+            false => filled.min(most),
         };
         self.was_full = is_full;
         match filled {
-            0 => {}
             1 if self.offer == 1 => self.singles = self.singles.saturating_add(1),
             _ => self.singles = 0,
         }
