@@ -276,10 +276,21 @@ fn hunt(ctx: &Context, target: &str, seconds: u64) -> Report {
         .iter()
         .find_map(|line| line.split_once("Test unit written to ").map(|(_, file)| file.to_owned()));
     let mut report = Report::of(ran);
-    if let (Some(failure), Some(file)) = (report.failures.first_mut(), crash) {
-        *failure = format!("{target} crashed; replay it: `cargo xtask fuzz {target} --input {file}`");
+    if let Some(failure) = report.failures.first_mut() {
+        report.extract = without_progress(&report.output);
+        if let Some(file) = crash {
+            *failure = format!("{target} crashed; replay it: `cargo xtask fuzz {target} --input {file}`");
+        }
     }
     report
+}
+
+/// The lines of libFuzzer that do not report progress: the panic, its backtrace and the input are among them.
+fn without_progress(lines: &[String]) -> Vec<String> {
+    let is_progress = |line: &str| {
+        line.strip_prefix('#').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    lines.iter().filter(|line| !is_progress(line)).cloned().collect()
 }
 
 #[cfg(test)]
@@ -292,6 +303,14 @@ mod tests {
             assert_eq!(from_hex(&to_hex(&bytes)), Some(bytes));
         }
         assert_eq!([from_hex("0"), from_hex("zz"), from_hex("0é")], [None, None, None]);
+    }
+
+    #[test]
+    fn a_crash_is_shown_without_progress() {
+        let lines =
+            ["#7001\tNEW    cov: 207", "thread panicked at src/x.rs:1:1:", "  #0 0x55 in f", "#8: pulse"];
+        let shown = without_progress(&lines.map(str::to_owned));
+        assert_eq!(shown, ["thread panicked at src/x.rs:1:1:", "  #0 0x55 in f"]);
     }
 
     #[test]
