@@ -13,7 +13,7 @@ pub use queue_pair::qp;
 
 use ferroce_proto::wire::{
     Bth, FlowAddrs, Grh, Headers, ICRC_LEN, Ipv4Header, Ipv6Header, Opcode, Packet, UdpHeader, dest_qpn,
-    icrc, verify_icrc,
+    has_partial_icrc, icrc, verify_icrc,
 };
 use ferroce_proto::{Gid, Psn, Qpn};
 
@@ -51,7 +51,7 @@ pub fn packet(bytes: &[u8]) {
 fn clear_reserved(opcode: Opcode, bytes: &mut [u8]) {
     bytes[4] &= 0xc0;
     // The hello bit is ignored on an extended packet.
-    bytes[8] &= if bytes[8] & 0x02 == 0 { 0x8f } else { 0x8b };
+    bytes[8] &= if bytes[8] & 0x02 == 0 { 0x9f } else { 0x9b };
     if opcode.may_carry_ack() && bytes[8] & 0x02 != 0 {
         let extensions = Headers::new(Bth::new(opcode, Qpn::new(0), Psn::new(0))).encoded_len();
         bytes[extensions] &= 1;
@@ -89,6 +89,10 @@ pub fn icrc_of(bytes: &[u8]) {
     let answer = if flow.is_ipv4() { ident } else { 0 };
     assert_eq!(verify_icrc(&flow, hint, &packet), Some(answer));
 
+    if has_partial_icrc(rest) {
+        // What damages one of the two ICRCs may make the other one right.
+        return;
+    }
     let bit = usize::from(damage) % (ICRC_LEN * 8);
     packet[rest.len() + bit / 8] ^= 1 << (bit % 8);
     if flow.is_ipv4() {

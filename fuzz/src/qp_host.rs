@@ -158,6 +158,7 @@ impl Egress for Host {
             true => self.requested_jumbo,
             false => self.allowed_jumbo && headers.bth.jumbo,
         };
+        assert!(may_be_jumbo || !headers.bth.partial_icrc, "only a jumbo packet may have a partial ICRC");
         let limit = match (may_be_jumbo, may_be_large) {
             (true, _) => JUMBO_SEGMENT,
             (_, true) => LARGE_SEGMENT,

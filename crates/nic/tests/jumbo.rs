@@ -8,13 +8,14 @@ use ferroce_proto::qp::JUMBO_SEGMENT;
 use ferroce_proto::verbs::{Access, Mtu, QpAttr, RecvWr, SendOp, Transport, WcStatus};
 use objects_support::{Buffer, completions, connect_as, create, gid, post};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const MEMORY: usize = 1 << 20;
 const LEN: u32 = MEMORY as u32 - 3;
 
 /// Two ends on NICs of their own, each with memory that the other may access.
 struct Ends {
-    _nics: [Nic; 2],
+    nics: [Nic; 2],
     _pds: [Arc<Pd>; 2],
     cqs: [Cq; 2],
     qps: [Qp; 2],
@@ -39,7 +40,7 @@ impl Ends {
             connect_as(gid(addresses[peer]), &qps[n], qps[peer].qpn(), like);
         }
         let memory = [0, 1].map(|n| Buffer::new(&pds[n], MEMORY, Access::LOCAL_WRITE | Access::REMOTE));
-        Ends { _nics: nics, _pds: pds, cqs, qps, memory }
+        Ends { nics, _pds: pds, cqs, qps, memory }
     }
 
     /// One SEND, WRITE and READ of the first end after its first message. Returns how many packets each took, READ counted at its responder.
@@ -95,6 +96,35 @@ fn loopback_carries_jumbo_packets() {
             "{packets:?}"
         );
     }
+}
+
+/// Packets point to registered memory, which programs may change at any time. Their ICRC leaves it out, so none is dropped for that.
+#[test]
+fn memory_that_changes_meanwhile_damages_no_packet() {
+    let ends = Ends::new(["127.0.77.9", "127.0.77.10"], Mtu::B4096, |_, _| {});
+    let [near, far] = &ends.memory;
+    let (addr, rkey) = (far.addr(0), far.mr.rkey());
+    // The packets of the first message keep to the path MTU and have an ordinary ICRC.
+    post(&ends.qps[0], 0, SendOp::Write { addr, rkey }, &[near.sge(0, 8)]);
+    assert_eq!(completions(&ends.cqs[0], 1)[0].status, WcStatus::Success);
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut value = 0_u8;
+            while !has_ended.load(Ordering::Relaxed) {
+                value = value.wrapping_add(1);
+                [near, far].iter().for_each(|memory| memory.fill(0, MEMORY, value));
+            }
+        });
+        for round in 0..100 {
+            for op in [SendOp::Write { addr, rkey }, SendOp::Read { addr, rkey }] {
+                post(&ends.qps[0], round, op, &[near.sge(0, LEN)]);
+                assert_eq!(completions(&ends.cqs[0], 1)[0].status, WcStatus::Success);
+            }
+        }
+        has_ended.store(true, Ordering::Relaxed);
+    });
+    assert_eq!([0, 1].map(|n| ends.nics[n].counters().link.bad_icrc), [0, 0]);
 }
 
 #[test]

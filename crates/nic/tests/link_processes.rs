@@ -164,7 +164,8 @@ fn the_nic_may_forward_what_reached_it() {
     let mut bytes = packet(0, 77, 256);
     bytes[5..8].copy_from_slice(&[0, 0, 1]);
     let (sgid, dgid) = (gid("127.42.6.9"), gid(addr));
-    let arrival = Arrival { sgid, dgid, traffic_class: 4, hop_limit: 60, ring: None, age_ns: 0 };
+    let arrival =
+        Arrival { sgid, dgid, traffic_class: 4, hop_limit: 60, partial_icrc: false, ring: None, age_ns: 0 };
     let got = ferroce_nic::link::RxPacket { arrival: &arrival, sport: 0xC123, bytes: &bytes };
     one.port().forward(other.slot(), &got);
     let seen = receive_each(&other, 1, |p| (*p.arrival, p.sport, p.bytes.to_vec()));

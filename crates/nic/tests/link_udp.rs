@@ -107,7 +107,18 @@ fn outer_headers_are_reported() {
         let (sgid, dgid) = (gid(from), gid(to));
         assert_eq!(
             got,
-            [(Arrival { sgid, dgid, traffic_class: 0x68, hop_limit: 7, ring: None, age_ns: 0 }, true)]
+            [(
+                Arrival {
+                    sgid,
+                    dgid,
+                    traffic_class: 0x68,
+                    hop_limit: 7,
+                    partial_icrc: false,
+                    ring: None,
+                    age_ns: 0
+                },
+                true
+            )]
         );
     }
 }

@@ -2,7 +2,8 @@
 
 use ferroce_proto::Gid;
 use ferroce_proto::wire::{
-    FlowAddrs, Icrc, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UdpHeader, icrc, verify_icrc,
+    Bth, FlowAddrs, Icrc, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UdpHeader, has_partial_icrc, icrc,
+    verify_icrc,
 };
 use proptest::prelude::*;
 
@@ -40,7 +41,7 @@ fn slow_icrc(flow: &FlowAddrs, ident: u16, flags: u16, transport: &[u8]) -> [u8;
         UdpHeader { sport: flow.sport, dport: flow.dport, len: udp_len, checksum: 0xffff }.to_bytes(),
     );
     let bth = bytes.len();
-    bytes.extend(transport);
+    bytes.extend(if has_partial_icrc(transport) { &transport[..Bth::LEN] } else { transport });
     bytes[bth + 4] = 0xff;
     slow_crc32(&bytes).to_le_bytes()
 }
@@ -65,6 +66,22 @@ fn mixed_flows_are_ipv6() {
     let is_ipv4 = |sgid, dgid| FlowAddrs { sgid, dgid, sport: 1, dport: ROCE_UDP_PORT }.is_ipv4();
     assert!(is_ipv4(mapped, mapped));
     assert!(!is_ipv4(native, native) && !is_ipv4(mapped, native) && !is_ipv4(native, mapped));
+}
+
+/// Two reserved bits together shorten the ICRC; neither does alone.
+#[test]
+fn a_partial_icrc_ends_with_the_bth() {
+    let flow = v4([127, 0, 0, 1], [127, 0, 0, 2], 50_000);
+    for (bits, is_partial) in [(0x00, false), (0x08, false), (0x10, false), (0x18, true), (0xff, true)] {
+        let mut transport: Vec<u8> = (0..100).collect();
+        transport[8] = bits;
+        let mut packet = with_icrc(&transport, icrc(&flow, 3, &transport));
+        assert_eq!((has_partial_icrc(&packet), verify_icrc(&flow, 3, &packet)), (is_partial, Some(3)));
+        packet[Bth::LEN] ^= 1;
+        assert_eq!(verify_icrc(&flow, 3, &packet) == Some(3), is_partial, "the payload changed");
+        packet.truncate(packet.len() - 4);
+        assert_ne!(verify_icrc(&flow, 3, &packet), Some(3), "the length is in the UDP header");
+    }
 }
 
 #[test]
@@ -117,6 +134,7 @@ proptest! {
         cuts: [prop::sample::Index; 2],
         transport in prop::collection::vec(any::<u8>(), 12..200),
     ) {
+        prop_assume!(!has_partial_icrc(&transport));
         let flow = v4([1, 2, 3, 4], [5, 6, 7, 8], 9);
         let mut cuts = cuts.map(|cut| 12 + cut.index(transport.len() - 11));
         cuts.sort_unstable();
@@ -150,7 +168,7 @@ proptest! {
     }
 
     /// One wrong bit outside the variant byte is always noticed over IPv6. Over IPv4 it may look like another
-    /// identification, but never like the right one. Flips inside the variant byte do not matter.
+    /// identification, but never like the right one. Flips inside the variant byte do not matter, and behind a partial ICRC's end neither.
     #[test]
     fn flipped_bits_are_caught(
         transport in prop::collection::vec(any::<u8>(), 12..100), flip: prop::sample::Index, v6: bool,
@@ -162,7 +180,8 @@ proptest! {
         let mut packet = with_icrc(&transport, icrc(&flow, 0, &transport));
         let bit = flip.index(packet.len() * 8);
         packet[bit / 8] ^= 1 << (bit % 8);
-        let expected = if bit / 8 == 4 { Some(0) } else { None };
+        let is_left_out = has_partial_icrc(&transport) && (Bth::LEN..transport.len()).contains(&(bit / 8));
+        let expected = if bit / 8 == 4 || is_left_out { Some(0) } else { None };
         if v6 || expected.is_some() {
             prop_assert_eq!(verify_icrc(&flow, 0, &packet), expected);
         } else {

@@ -52,13 +52,13 @@ prop_compose! {
 prop_compose! {
     fn any_bth()(
         opcode in select(opcodes()),
-        flags: [bool; 9],
+        flags: [bool; 10],
         pad in 0u8..4,
         pkey: u16,
         dest_qpn: u32,
         psn: u32,
     ) -> Bth {
-        let [solicited, mig_req, fecn, becn, ack_req, jumbo, hello, extended, selective] = flags;
+        let [solicited, mig_req, fecn, becn, ack_req, partial_icrc, jumbo, hello, extended, selective] = flags;
         Bth {
             opcode,
             solicited,
@@ -69,6 +69,7 @@ prop_compose! {
             becn,
             dest_qpn: Qpn::new(dest_qpn),
             ack_req,
+            partial_icrc,
             jumbo,
             hello: hello && !extended,
             extended,

@@ -97,6 +97,7 @@ pub(crate) enum Action {
     Delay(u64),
     HoldUntil(Release),
     Damage,
+    ChangePayload,
     Mark,
     Rewrite(Change),
 }
@@ -152,6 +153,10 @@ impl Rule {
     /// Flips bits, so that the ICRC is wrong.
     pub fn damage(self) -> Rule {
         Rule { action: Action::Damage, ..self }
+    }
+    /// Changes the last word of the payload and leaves the ICRC as it is.
+    pub fn change_payload(self) -> Rule {
+        Rule { action: Action::ChangePayload, ..self }
     }
     /// Marks them as a congested switch does (ECN).
     pub fn mark(self) -> Rule {

@@ -2,7 +2,8 @@
 
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{
-    Bth, FlowAddrs, Headers, ICRC_LEN, Malformed, Opcode, Operation, Packet, RendezvousSend, Service, icrc,
+    Bth, FlowAddrs, Headers, ICRC_LEN, Icrc, IcrcPrefix, Malformed, Opcode, Operation, Packet,
+    RendezvousSend, Service, icrc,
 };
 use std::rc::Rc;
 
@@ -55,7 +56,7 @@ impl Frame {
         Frame { route: *route, bytes, source_bytes }
     }
 
-    /// The bytes that the ICRC covers.
+    /// The bytes from the BTH to the pad.
     pub(crate) fn transport(&self) -> &[u8] {
         &self.bytes[..self.bytes.len().saturating_sub(ICRC_LEN)]
     }
@@ -66,8 +67,10 @@ impl Frame {
         let Some((transport, found)) = self.bytes.split_last_chunk::<ICRC_LEN>() else {
             return Err(Unreadable::Icrc);
         };
-        let checked =
-            transport.len() >= 12 && icrc(&flow(&self.route), IP_IDENTIFICATION, transport) == *found;
+        let checked = transport.len() >= Bth::LEN
+            && [icrc, whole_icrc]
+                .iter()
+                .any(|icrc| icrc(&flow(&self.route), IP_IDENTIFICATION, transport) == *found);
         if !checked {
             return Err(Unreadable::Icrc);
         }
@@ -81,11 +84,20 @@ impl Frame {
         Packet::parse(transport).or_else(|_| plain()).map_err(Unreadable::Malformed)
     }
 
-    /// Computes the ICRC of the current bytes.
+    /// Whether the receiver accepts its ICRC as a partial one.
+    pub(crate) fn has_partial_icrc(&self) -> bool {
+        IcrcPrefix::default().is_partial(&flow(&self.route), &self.bytes)
+    }
+
+    /// Computes the ICRC of the current bytes as a foreign end does, whatever their reserved bits are.
     pub(crate) fn update_icrc(&mut self) {
-        let end = self.bytes.len() - ICRC_LEN;
-        let checksum = icrc(&flow(&self.route), IP_IDENTIFICATION, &self.bytes[..end]);
+        let (end, checksum) = (self.bytes.len() - ICRC_LEN, self.checksum());
         self.bytes[end..].copy_from_slice(&checksum);
+    }
+
+    /// The ICRC over all bytes.
+    pub(crate) fn checksum(&self) -> [u8; ICRC_LEN] {
+        whole_icrc(&flow(&self.route), IP_IDENTIFICATION, self.transport())
     }
 }
 
@@ -96,6 +108,10 @@ fn stand_in(head: &RendezvousSend) -> Headers {
     headers.bth.ack_req = true;
     (headers.imm, headers.piggybacked_ack) = (head.imm, head.piggybacked_ack);
     headers
+}
+
+fn whole_icrc(flow: &FlowAddrs, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
+    Icrc::start_with_bth(flow, ident, transport.len(), transport).finish()
 }
 
 fn flow(route: &Route) -> FlowAddrs {

@@ -55,7 +55,7 @@ pub struct Summary {
     pub ack_req: bool,
     /// Payload bytes.
     pub len: usize,
-    /// Its ICRC, which represents all bytes.
+    /// A checksum over all its bytes: the ICRC, unless that is partial.
     pub checksum: [u8; 4],
 }
 

@@ -3,7 +3,7 @@
 use crate::filter::{Action, Hits, Release, Rule, Seen};
 use crate::frame::Frame;
 use crate::journal::{Entry, Fate, Journal, NodeId, Summary};
-use ferroce_proto::wire::ECN_CE;
+use ferroce_proto::wire::{Bth, ECN_CE, ICRC_LEN};
 use ferroce_proto::{Gid, Time};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -115,9 +115,7 @@ impl Network {
         let packet = original.decode().expect("a queue pair sent a malformed packet");
         let to = self.addresses.get(&frame.route.dgid).copied();
         let seen = Seen { index, time: now, from, to, packet };
-        let mut checksum = [0; 4];
-        checksum.copy_from_slice(&frame.bytes[frame.bytes.len() - 4..]);
-
+        let checksum = frame.checksum();
         let fate = if to.is_none() && !frame.route.dgid.is_multicast() {
             Fate::Nowhere
         } else if let Some(rule) = self.rules.iter_mut().position(|rule| rule.applies(&seen)) {
@@ -162,6 +160,11 @@ impl Network {
                 self.schedule(arrival, to, frame);
                 return Fate::ArrivesDamaged(arrival);
             }
+            Action::ChangePayload => {
+                // The first byte of its last word is no padding.
+                let byte = frame.bytes.len() - ICRC_LEN - 4;
+                frame.bytes[byte] ^= 1;
+            }
             Action::Mark => frame.route.traffic_class |= ECN_CE,
             Action::Rewrite(change) => {
                 frame.bytes.truncate(frame.bytes.len() - 4);
@@ -186,7 +189,9 @@ impl Network {
             arrival = arrival + self.rng.random_range(1..=faults.jitter_ns);
         }
         if self.rng.random_bool(faults.corruption) {
-            let bit = self.rng.random_range(0..frame.bytes.len() * 8);
+            // A path for jumbo packets does not damage what their ICRC leaves out.
+            let covered = if frame.has_partial_icrc() { Bth::LEN } else { frame.bytes.len() };
+            let bit = self.rng.random_range(0..covered * 8);
             // The ICRC does not cover the byte with FECN and BECN: a flipped bit there is no corruption.
             let byte = if bit / 8 == 4 { 5 } else { bit / 8 };
             frame.bytes[byte] ^= 1 << (bit % 8);

@@ -169,7 +169,8 @@ impl Nic {
         let Route { sgid, dgid, traffic_class, hop_limit, .. } = frame.route;
         // A rendezvous send arrives through a ring, never over the network.
         let ring = (frame.source_bytes.is_some() || self.resources.rendezvous.large_packets).then_some(1);
-        let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, ring, age_ns: self.rx_age_ns };
+        let (partial_icrc, age_ns) = (frame.has_partial_icrc(), self.rx_age_ns);
+        let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, partial_icrc, ring, age_ns };
         for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
             let found = self.with_qp(now, qpn, journal, |qp, host| {
                 host.source_bytes = frame.source_bytes.clone();

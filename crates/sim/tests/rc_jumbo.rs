@@ -4,9 +4,10 @@
 mod support;
 
 use ferroce_proto::Psn;
-use ferroce_proto::qp::JUMBO_SEGMENT;
-use ferroce_proto::verbs::{Mtu, WcStatus};
-use ferroce_proto::wire::Operation;
+use ferroce_proto::qp::{DropReason, JUMBO_SEGMENT};
+use ferroce_proto::verbs::{Mtu, Route, WcStatus};
+use ferroce_proto::wire::{Bth, Headers, Opcode, Operation, Reth, Service};
+use ferroce_sim::filter::Seen;
 use ferroce_sim::filter::{is_ack, is_request, op, request};
 use ferroce_sim::{Faults, LATENCY_NS, Pair, PairSetup, Rule, World, Wr};
 use support::{FAR, both_ready};
@@ -81,6 +82,55 @@ fn messages_take_as_few_packets_as_possible() {
             assert_eq!(pair.b.qp.counters().naks_sent, 0);
             both_ready(&pair);
         }
+    }
+}
+
+/// The payload of a jumbo packet may change on its way, as the application's memory may. That of any other packet may not.
+#[test]
+fn the_icrc_of_jumbo_packets_alone_leaves_out_the_payload() {
+    for (kind, len, is_accepted) in [
+        (Kind::Send, 5 * MTU, true),
+        (Kind::Write, 100_001, true),
+        (Kind::Read, 5 * MTU, true),
+        (Kind::Send, MTU, false),
+        (Kind::Write, 8, false),
+        (Kind::Read, MTU, false),
+    ] {
+        let pair = recognised(&setup());
+        let has_payload = |seen: &Seen<'_>| !seen.packet.payload.is_empty();
+        let rule = pair.world.rule(Rule::on(has_payload).first().change_payload());
+        let (a, b) = (&pair.a, &pair.b);
+        a.mr.fill(1);
+        b.mr.fill(2);
+        b.post_recv(1, FAR, len);
+        a.qp.post(match kind {
+            Kind::Send => Wr::send(1).sge(a.sge(0, len)),
+            Kind::Write => Wr::write(1, &b.mr, FAR).sge(a.sge(0, len)),
+            Kind::Read => Wr::read(1, &b.mr, FAR).sge(a.sge(0, len)),
+        });
+        pair.run();
+        rule.once();
+        assert_eq!(a.send_cq.statuses(), [(1, WcStatus::Success)], "{kind:?} of {len} bytes");
+        let is_changed = a.mr.read(0, len as usize) != b.mr.read(FAR as usize, len as usize);
+        assert_eq!(is_changed, is_accepted, "{kind:?} of {len} bytes: an ordinary packet is sent again");
+    }
+}
+
+#[test]
+fn a_partial_icrc_is_accepted_only_from_a_jumbo_peer() {
+    for (takes_jumbo, reason) in [(true, None), (false, Some(DropReason::Malformed))] {
+        let pair = PairSetup { jumbo: [takes_jumbo; 2], psn_a: Psn::new(7), ..setup() }.connect();
+        exchange(&pair, Kind::Write, 1, 8);
+        let (from, to) = (&pair.a, &pair.b);
+        let route = Route { sgid: from.node.gid(), dgid: to.node.gid(), hop_limit: 64, ..Route::default() };
+        let opcode = Opcode::new(Service::Rc, Operation::WriteOnly);
+        let bth = Bth { partial_icrc: true, jumbo: true, ..Bth::new(opcode, to.qp.qpn, Psn::new(8)) };
+        let reth = Some(Reth { addr: to.mr.addr(FAR), rkey: to.mr.rkey, len: 8 });
+        pair.world.inject(&route, &Headers { reth, ..Headers::new(bth) }, &[0xee; 8]);
+        pair.run();
+        let is_written = to.mr.read(FAR as usize, 8) == [0xee; 8];
+        let dropped = pair.world.journal().drops(to.node.id, DropReason::Malformed);
+        assert_eq!((is_written, dropped), (reason.is_none(), usize::from(reason.is_some())));
     }
 }
 

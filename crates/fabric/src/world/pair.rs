@@ -311,6 +311,7 @@ impl World {
             dgid: gid(here),
             traffic_class,
             hop_limit: 64,
+            partial_icrc: false,
             ring: None,
             age_ns: 0,
         };

@@ -3,13 +3,13 @@
 use super::host::NicHost;
 use super::progress::{Clock, DelayedAcks, Polling, Progress};
 use super::{Engine, QpCore};
-use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
+use crate::link::{Effort, RxBatch, TxBatch, now};
 use ferroce_os::lock::{MutexGuard, lock_within};
 use ferroce_os::log;
+use ferroce_proto::Time;
 use ferroce_proto::qp::{self, Attempt, DropReason, Terms};
 use ferroce_proto::verbs::EventKind;
-use ferroce_proto::wire::{Packet, dest_qpn};
-use ferroce_proto::{Gid, Qpn, Time};
+use ferroce_proto::wire::dest_qpn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -380,76 +380,6 @@ impl Engine {
         rx.has_more() && self.link.receive(rx, Effort::Quick) > 0
     }
 
-    /// Handles a packet to QP1, to a multicast group or to an unknown queue pair. Returns how many completions that made.
-    fn dispatch_elsewhere(
-        &self,
-        rx: &RxPacket<'_>,
-        tx: &mut TxBatch,
-        touched: &mut Vec<Arc<QpCore>>,
-        now: Time,
-    ) -> u32 {
-        match (dest_qpn(rx.bytes), rx.arrival.ring) {
-            // A ring also carries records that are not packets; either way the destination queue pair is gone.
-            (Some(qpn), Some(_)) if qpn != Qpn::MULTICAST && qpn != Qpn::GSI => {
-                self.drop_unknown_qp(qpn, rx.arrival.sgid)
-            }
-            _ => {
-                let Some(packet) = self.parse(rx) else { return 0 };
-                match packet.headers.bth.dest_qpn {
-                    Qpn::MULTICAST => return self.deliver_to_group(rx, tx, touched, now),
-                    Qpn::GSI => self.receive_management(rx, &packet, now),
-                    qpn => self.drop_unknown_qp(qpn, rx.arrival.sgid),
-                }
-            }
-        }
-        0
-    }
-
-    fn drop_unknown_qp(&self, qpn: Qpn, from: Gid) {
-        self.device.counters.dropped(DropReason::NoSuchQp);
-        log::drop(format_args!(
-            "no QP {qpn} here for a packet from {}: it was destroyed, or the sender has a wrong number",
-            from.to_ip()
-        ));
-    }
-
-    fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<Packet<'a>> {
-        match Packet::parse(rx.bytes) {
-            Ok(packet) => Some(packet),
-            Err(malformed) => {
-                self.device.counters.dropped(DropReason::Malformed);
-                log::drop(format_args!("malformed packet from {}: {malformed}", rx.arrival.sgid.to_ip()));
-                None
-            }
-        }
-    }
-
-    fn deliver_to_group(
-        &self,
-        rx: &RxPacket<'_>,
-        tx: &mut TxBatch,
-        touched: &mut Vec<Arc<QpCore>>,
-        now: Time,
-    ) -> u32 {
-        let members = self.groups.members(rx.arrival.dgid);
-        if members.is_empty() {
-            self.device.counters.dropped(DropReason::NoSuchQp);
-            log::drop(format_args!("no QP is attached to multicast group {} here", rx.arrival.dgid.to_ip()));
-        }
-        let mut completions = 0;
-        for qp in members {
-            let mut machine = qp.machine.lock();
-            let mut host = NicHost::new(self, &qp, tx);
-            // `finish_touched` publishes its terms.
-            let _ = machine.receive(rx.arrival, rx.bytes, || now, &mut host);
-            completions += host.completions;
-            drop(host);
-            drop(machine);
-            touch(touched, qp);
-        }
-        completions
-    }
-
     /// Sends what the arrivals require: once per queue pair, however many packets it got, and the replies of all queue pairs together.
     fn finish_touched(&self, progress: &mut Progress, clock: &mut Clock, may_delay_acks: bool) {
         let Progress { tx, touched, delayed_acks, .. } = progress;
@@ -594,7 +524,7 @@ impl Polling {
     }
 }
 
-fn touch(touched: &mut Vec<Arc<QpCore>>, qp: Arc<QpCore>) {
+pub(super) fn touch(touched: &mut Vec<Arc<QpCore>>, qp: Arc<QpCore>) {
     if !qp.touched.swap(true, Ordering::Relaxed) {
         touched.push(qp);
     }

@@ -30,6 +30,7 @@ mod background;
 mod calls;
 mod device;
 mod drive;
+mod elsewhere;
 mod frames;
 mod groups;
 mod guarded;

@@ -4,7 +4,7 @@ use super::{Engine, QpCore};
 use crate::link::TxBatch;
 use crate::memory::{External, Peer, Pins, RemoteRead, answers_of};
 use ferroce_proto::qp::{Segment, Transmission, TxPayload, WriteHeaders};
-use ferroce_proto::verbs::{MemoryFault, Route};
+use ferroce_proto::verbs::{Access, MemoryFault, Route};
 use ferroce_proto::wire::{Bth, pad_of};
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -181,7 +181,8 @@ impl<'a> Outgoing<'a> {
     fn push_external_run(&mut self, route: &Route, segment: &Segment<'_>, qp: &QpCore) -> u32 {
         let TxPayload::Local { pd, sges, offset, len } = segment.payload else { return 0 };
         let (len, Some(bth)) = (len as usize, segment.headers.only_bth()) else { return 0 };
-        if !self.may_point(segment) || pad_of(len) != 0 || qp.resends.is_copying(segment.transmission) {
+        let is_copying = qp.resends.is_copying(segment.transmission) && !segment.headers.has_partial_icrc();
+        if !self.may_point(segment) || pad_of(len) != 0 || is_copying {
             return 0;
         }
         let count = self.count_that_fits(route, Bth::LEN + len, segment.count);
@@ -216,7 +217,7 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Whether packets may point to their payload. Only acknowledged requests may: others complete before the batch is sent, and then the
-    /// application owns the bytes again. READ responses are copied too, because programs change such memory all the time.
+    /// application owns the bytes again.
     fn may_point<W: WriteHeaders>(&self, segment: &Segment<'_, W>) -> bool {
         segment.is_acknowledged && segment.payload.len() >= EXTERNAL_FROM && self.engine.may_point
     }
@@ -227,11 +228,24 @@ impl<'a> Outgoing<'a> {
         segment: &Segment<'_, W>,
         qp: &QpCore,
     ) -> Result<Option<External>, MemoryFault> {
-        let TxPayload::Local { pd, sges, offset, len } = segment.payload else { return Ok(None) };
-        if !self.may_point(segment) || qp.resends.must_copy(segment.transmission, len as usize) {
-            return Ok(None);
+        let is_fragile = !segment.headers.has_partial_icrc();
+        match segment.payload {
+            TxPayload::Local { pd, sges, offset, len } if self.may_point(segment) => {
+                if is_fragile && qp.resends.must_copy(segment.transmission, len as usize) {
+                    return Ok(None);
+                }
+                self.pins.local(pd, sges, offset, len as usize, qp.address())
+            }
+            // Programs change such memory all the time, which invalidates an ICRC that covers it. A repeated response is copied too: the
+            // kernel may have refused to read the memory, and the copy finds out.
+            TxPayload::Remote { pd, rkey, addr, len, is_repeated: false, .. }
+                if !is_fragile && self.engine.may_point =>
+            {
+                let peer = Peer { pd, qp: qp.qpn };
+                self.pins.remote(peer, rkey, addr, len as usize, Access::REMOTE_READ)
+            }
+            _ => Ok(None),
         }
-        self.pins.local(pd, sges, offset, len as usize, qp.address())
     }
 }
 
@@ -291,7 +305,7 @@ impl Drop for Outgoing<'_> {
 
 /// Whether payloads of a queue pair are copied because of retransmissions.
 ///
-/// A program that writes to a buffer in flight can invalidate the ICRC of a packet that points to it. That must not happen to every
+/// A program that writes to a buffer in flight can invalidate the ICRC of a packet that points to it, unless that is partial. That must not happen to every
 /// retry, so retransmissions are copied. After going back, later packets are copied too for a while. Used under the queue pair's lock only.
 #[derive(Debug, Default)]
 pub(crate) struct Resends {

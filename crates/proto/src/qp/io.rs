@@ -135,6 +135,7 @@ impl<H: Host> Io<'_, H> {
             becn: false,
             dest_qpn: self.attr.dest_qpn,
             ack_req: false,
+            partial_icrc: false,
             jumbo: false,
             hello: !operation.is_response() && has_hello(self.id.transport, self.attr, psn),
             extended: false,

@@ -26,6 +26,8 @@ pub struct Arrival {
     pub traffic_class: u8,
     /// Hop limit (TTL).
     pub hop_limit: u8,
+    /// The ICRC was right and [partial](crate::wire::Bth::partial_icrc).
+    pub partial_icrc: bool,
     /// Slot of the process whose shared memory ring carried the packet; `None` for a network packet.
     pub ring: Option<u8>,
     /// Time from the arrival at this host to now, in nanoseconds; 0 where the link does not measure it. The RTT
@@ -109,6 +111,15 @@ impl Qp {
         }
     }
 
+    /// Whether the peer may send jumbo packets with this opcode.
+    fn exchanges_jumbo(&self, opcode: Opcode) -> bool {
+        match &self.machine {
+            Machine::Rc(rc) if opcode.operation.is_response() => rc.0.exchanges_jumbo(),
+            Machine::Rc(rc) => rc.1.exchanges_jumbo(),
+            _ => false,
+        }
+    }
+
     /// Handles a packet with parsed headers.
     fn receive_packet<H: Host>(
         &mut self,
@@ -117,6 +128,14 @@ impl Qp {
         clock: impl FnOnce() -> Time,
         host: &mut H,
     ) -> Terms {
+        if arrival.partial_icrc && !self.exchanges_jumbo(pkt.headers.bth.opcode) {
+            let (qpn, from) = (self.id.qpn, arrival.sgid);
+            let why = format_args!(
+                "QP {qpn}: the ICRC of a packet from {from} does not cover its payload, as only that of a ferroce peer on loopback may"
+            );
+            host.dropped(DropReason::Malformed, why);
+            return Terms::Unchanged;
+        }
         if pkt.headers.bth.opcode == Opcode::CNP {
             return self.receive_cnp(arrival, clock(), host);
         }

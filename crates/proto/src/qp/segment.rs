@@ -68,6 +68,10 @@ pub trait WriteHeaders: Copy {
     fn with_bytes<R>(&self, payload_len: usize, work: impl FnOnce(&[u8]) -> R) -> R;
     /// The same headers in parsed form.
     fn to_headers(&self, payload_len: usize) -> Headers;
+    /// Whether the ICRC [leaves out the payload](Bth::partial_icrc).
+    fn has_partial_icrc(&self) -> bool {
+        false
+    }
     /// The BTH, if it is the only header.
     fn only_bth(&self) -> Option<&Bth> {
         None
@@ -88,6 +92,9 @@ impl WriteHeaders for Headers {
     }
     fn to_headers(&self, _payload_len: usize) -> Headers {
         *self
+    }
+    fn has_partial_icrc(&self) -> bool {
+        self.bth.partial_icrc
     }
     fn only_bth(&self) -> Option<&Bth> {
         (Headers::encoded_len(self) == Bth::LEN).then_some(&self.bth)

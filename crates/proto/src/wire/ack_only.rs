@@ -2,7 +2,7 @@
 //!
 //! As with [`SendOnly`](super::SendOnly), the bytes are those of any packet, read and written without the work that other headers need.
 
-use super::bth::{BECN, EXTENDED, HELLO, JUMBO, MIG_REQ, SELECTIVE, is_hello};
+use super::bth::{BECN, EXTENDED, HELLO, JUMBO, MIG_REQ, PARTIAL_ICRC, SELECTIVE, is_hello};
 use super::{Aeth, Bth, Headers, Opcode, Operation, Service, Syndrome};
 use crate::ids::{PKey, Psn, Qpn};
 
@@ -77,7 +77,7 @@ impl AckOnly {
     pub fn parse(bytes: &[u8]) -> Option<AckOnly> {
         let &[w0, w1, w2, w3, b4, q0, q1, q2, b8, p0, p1, p2, syndrome, m0, m1, m2]: &[u8; AckOnly::LEN] =
             bytes.try_into().ok()?;
-        if u32::from_be_bytes([w0, w1, w2, w3]) & KIND_MASK != KIND || b8 & EXTENDED != 0 {
+        if u32::from_be_bytes([w0, w1, w2, w3]) & KIND_MASK != KIND || b8 & (EXTENDED | PARTIAL_ICRC) != 0 {
             return None;
         }
         let Ok(Syndrome::Ack { credit }) = Syndrome::from_byte(syndrome) else { return None };
@@ -158,8 +158,8 @@ mod tests {
             AckOnly::parse(&other).is_some()
         };
         let refused = (0..AckOnly::LEN * 8).filter(|bit| !taken(*bit));
-        // Opcode, pad, version; extended; the kind of syndrome.
-        let expected = (0..8).chain(10..16).chain([70]).chain(96..99);
+        // Opcode, pad, version; partial ICRC, extended; the kind of syndrome.
+        let expected = (0..8).chain(10..16).chain([67, 70]).chain(96..99);
         assert!(refused.eq(expected));
     }
 }

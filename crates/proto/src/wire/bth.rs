@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0 opcode | 1 S M pad(2) TVer(4) | 2..4 P_Key | 4 F B reserved(6) | 5..8 destination QPN
-//!  8 A reserved(3) jumbo hello extended selective | 9..12 PSN
+//!  8 A reserved(2) partial jumbo hello extended selective | 9..12 PSN
 //! ```
 
 use super::malformed::first_bytes;
@@ -16,6 +16,7 @@ const VERSION_MASK: u8 = 0x0f;
 const FECN: u8 = 0x80;
 pub(super) const BECN: u8 = 0x40;
 pub(super) const ACK_REQ: u8 = 0x80;
+pub(super) const PARTIAL_ICRC: u8 = 0x10;
 pub(super) const JUMBO: u8 = 0x08;
 pub(super) const HELLO: u8 = 0x04;
 pub(super) const EXTENDED: u8 = 0x02;
@@ -46,6 +47,9 @@ pub struct Bth {
     /// requester supports the extensions. On an ACK, or a READ response with a regular AETH, it means that the responder
     /// supports them and has received such a request. Ignored on an [extended](Bth::extended) packet.
     pub hello: bool,
+    /// A reserved bit used between ferroce peers that exchange jumbo packets. Together with the [jumbo](Bth::jumbo) bit it means that the
+    /// ICRC covers the headers up to the BTH, and neither the extension headers nor the payload. Ignored without that bit.
+    pub partial_icrc: bool,
     /// A reserved bit used between ferroce peers that have recognised each other. On an answer with a valid [hello](Bth::hello), the
     /// responder accepts jumbo packets, which may be longer than the path MTU. On a SEND or WRITE, the packet is one. On a READ request of at
     /// most [`JUMBO_SEGMENT`](crate::qp::JUMBO_SEGMENT) bytes, the response is one.
@@ -79,6 +83,7 @@ impl Bth {
             becn: false,
             dest_qpn,
             ack_req: false,
+            partial_icrc: false,
             jumbo: false,
             hello: false,
             extended: false,
@@ -105,6 +110,7 @@ impl Bth {
             becn: b[4] & BECN != 0,
             dest_qpn: Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
             ack_req: b[8] & ACK_REQ != 0,
+            partial_icrc: b[8] & PARTIAL_ICRC != 0,
             jumbo: b[8] & JUMBO != 0,
             hello: is_hello(b[8]),
             extended: b[8] & EXTENDED != 0,
@@ -130,6 +136,7 @@ impl Bth {
             qpn[2],
             qpn[3],
             flag(self.ack_req, ACK_REQ)
+                | flag(self.partial_icrc, PARTIAL_ICRC)
                 | flag(self.jumbo, JUMBO)
                 | flag(self.hello, HELLO)
                 | flag(self.extended, EXTENDED)
@@ -139,6 +146,12 @@ impl Bth {
             psn[3],
         ]
     }
+}
+
+/// Whether a packet announces by its BTH that its ICRC is [partial](Bth::partial_icrc).
+#[inline(always)] // for each packet
+pub fn has_partial_icrc(packet: &[u8]) -> bool {
+    packet.get(8).is_some_and(|byte| byte & (PARTIAL_ICRC | JUMBO) == PARTIAL_ICRC | JUMBO)
 }
 
 /// Whether the byte with the acknowledge request has a valid hello bit. With the extended bit it is invalid, because a foreign end may set

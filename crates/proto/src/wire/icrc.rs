@@ -5,8 +5,12 @@
 //! identification, which a UDP socket does not show to its reader. [`verify_icrc`] therefore computes the
 //! identification that would make the checksum right: CRC-32 is linear, so a wrong ICRC differs from the right one
 //! by exactly what the wrong identification bits contribute.
+//!
+//! Between two ferroce ends on loopback, a packet may have a [partial ICRC](Bth::partial_icrc), which ends with the BTH. A foreign end may set
+//! the two bits that announce it, so a packet with both may also have an ordinary ICRC.
 
-use super::{Bth, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UdpHeader};
+use super::bth::has_partial_icrc;
+use super::{Bth, IcrcPrefix, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UdpHeader};
 use crate::ids::Gid;
 use crc32fast::Hasher;
 
@@ -85,13 +89,22 @@ impl Icrc {
     }
 }
 
-/// The ICRC of a packet whose bytes from the BTH to the pad are `transport`.
+/// The bytes that the ICRC of a ferroce sender covers of those from the BTH to the pad.
+///
+/// # Panics
+/// When `transport` is shorter than a BTH.
+#[inline(always)] // for each packet
+pub(super) fn covered(transport: &[u8]) -> &[u8] {
+    if has_partial_icrc(transport) { &transport[..Bth::LEN] } else { transport }
+}
+
+/// The ICRC of a packet whose bytes from the BTH to the pad are `transport`. It is partial if they [announce that](has_partial_icrc).
 ///
 /// # Panics
 /// When `transport` is shorter than a BTH.
 #[inline]
 pub fn icrc(flow: &FlowAddrs, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
-    Icrc::start_with_bth(flow, ident, transport.len(), transport).finish()
+    Icrc::start_with_bth(flow, ident, transport.len(), covered(transport)).finish()
 }
 
 /// Checks a packet from its BTH to its ICRC. Over IPv4 it returns the identification with which the ICRC is right:
@@ -102,20 +115,7 @@ pub fn icrc(flow: &FlowAddrs, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
 /// it is 2^-32. Use the returned value as the next hint.
 #[inline]
 pub fn verify_icrc(flow: &FlowAddrs, ident_hint: u16, packet_with_icrc: &[u8]) -> Option<u16> {
-    let (transport, found) = packet_with_icrc.split_last_chunk::<ICRC_LEN>()?;
-    if transport.len() < Bth::LEN {
-        return None;
-    }
-    let computed = icrc(flow, ident_hint, transport);
-    if flow.is_ipv4() {
-        if computed == *found {
-            return Some(ident_hint);
-        }
-        let difference = u32::from_le_bytes(computed) ^ u32::from_le_bytes(*found);
-        solve_ident(ident_hint, difference, transport.len())
-    } else {
-        (computed == *found).then_some(0)
-    }
+    IcrcPrefix::default().verify(flow, ident_hint, packet_with_icrc)
 }
 
 /// The identification under which the ICRC would differ by `difference` from the one computed with `hint`.
@@ -125,8 +125,8 @@ pub fn verify_icrc(flow: &FlowAddrs, ident_hint: u16, packet_with_icrc: &[u8]) -
 /// inverse. Multiplication by the inverse gives the difference of the four bytes. It is plausible only in the bits that a sender
 /// may choose.
 #[cold]
-pub(super) fn solve_ident(hint: u16, difference: u32, transport_len: usize) -> Option<u16> {
-    let shifted_by = MASKED_LEN_V4 - IDENT_AT + (transport_len - Bth::LEN);
+pub(super) fn solve_ident(hint: u16, difference: u32, covered_len: usize) -> Option<u16> {
+    let shifted_by = MASKED_LEN_V4 - IDENT_AT + (covered_len - Bth::LEN);
     let [ident_hi, ident_lo, flags, fragment] = gf2::unshift(difference, shifted_by).to_le_bytes();
     const DONT_FRAGMENT: u8 = (Ipv4Header::DONT_FRAGMENT >> 8) as u8;
     let is_plausible = flags & !DONT_FRAGMENT == 0 && fragment == 0;

@@ -4,7 +4,8 @@
 //! packets of one flow and length, except for the identification. CRC-32 is linear, so the identification and the
 //! masked byte of the BTH each add a term that depends on their own value alone. Only one pass over the packet remains.
 
-use super::icrc::{IDENT_AT, Icrc, LRH_LEN, gf2, masked_v4, masked_v6, solve_ident};
+use super::bth::has_partial_icrc;
+use super::icrc::{IDENT_AT, Icrc, LRH_LEN, covered, gf2, masked_v4, masked_v6, solve_ident};
 use super::{Bth, FlowAddrs, ICRC_LEN, Ipv4Header, Ipv6Header, UdpHeader};
 use crc32fast::Hasher;
 use ferroce_crc::Crc32;
@@ -76,16 +77,19 @@ impl IcrcPrefix {
             return None;
         }
         let row = self.of_flow(flow, transport.len());
-        let computed = row.icrc(ident_hint, transport);
-        match (computed == *found, row.is_ipv4) {
-            (true, true) => Some(ident_hint),
-            (true, false) => Some(0),
-            (false, true) => {
-                let difference = u32::from_le_bytes(computed) ^ u32::from_le_bytes(*found);
-                solve_ident(ident_hint, difference, transport.len())
-            }
-            (false, false) => None,
+        let compared = row.compare(ident_hint, covered(transport), *found);
+        if compared.is_none() && has_partial_icrc(transport) {
+            return row.compare(ident_hint, transport, *found);
         }
+        compared
+    }
+
+    /// Whether the ICRC of a packet is right and [partial](Bth::partial_icrc). The identification is not compared.
+    #[inline]
+    pub fn is_partial(&mut self, flow: &FlowAddrs, packet_with_icrc: &[u8]) -> bool {
+        let Some((transport, found)) = packet_with_icrc.split_last_chunk::<ICRC_LEN>() else { return false };
+        has_partial_icrc(transport)
+            && self.of_flow(flow, transport.len()).compare(0, covered(transport), *found).is_some()
     }
 }
 
@@ -106,18 +110,44 @@ impl FlowIcrc {
     /// When `transport` is shorter than a BTH.
     #[inline(always)] // for each packet
     pub fn icrc(&self, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
-        let (bth, body) = transport.split_first_chunk().expect("an ICRC begins with a whole BTH");
+        self.over(ident, covered(transport))
+    }
+
+    /// The CRC over the headers in front of the BTH and the bytes from it on.
+    #[inline(always)] // for each packet
+    fn over(&self, ident: u16, bytes: &[u8]) -> [u8; ICRC_LEN] {
+        let (bth, body) = bytes.split_first_chunk().expect("an ICRC begins with a whole BTH");
         if body.len() >= LONG {
-            return self.icrc_long(ident, bth, body);
+            return self.long(ident, bth, body);
         }
         let mut icrc = self.start(ident, bth);
-        icrc.update(transport);
+        icrc.update(bytes);
         icrc.finish()
+    }
+
+    /// Compares an ICRC with one over these bytes. Returns the identification with which it is right.
+    #[inline(always)] // for each packet
+    fn compare(&self, ident_hint: u16, bytes: &[u8], found: [u8; ICRC_LEN]) -> Option<u16> {
+        let computed = self.over(ident_hint, bytes);
+        match (computed == found, self.is_ipv4) {
+            (true, true) => Some(ident_hint),
+            (true, false) => Some(0),
+            (false, true) => {
+                let difference = u32::from_le_bytes(computed) ^ u32::from_le_bytes(found);
+                solve_ident(ident_hint, difference, bytes.len())
+            }
+            (false, false) => None,
+        }
     }
 
     /// The ICRC of a packet whose BTH and rest need not be contiguous. Fastest for long packets.
     #[inline]
     pub fn icrc_long(&self, ident: u16, bth: &[u8; Bth::LEN], body: &[u8]) -> [u8; ICRC_LEN] {
+        self.long(ident, bth, if has_partial_icrc(bth) { &[] } else { body })
+    }
+
+    #[inline(always)] // one line
+    fn long(&self, ident: u16, bth: &[u8; Bth::LEN], body: &[u8]) -> [u8; ICRC_LEN] {
         self.crc32.update(self.register(ident, bth[VARIANT_AT]), bth, body).to_le_bytes()
     }
 
@@ -235,11 +265,11 @@ mod tests {
                 assert!(expected.is_some());
                 assert_eq!(prefixes.verify(&flow, hint, &packet), expected, "round {round}");
             }
-            let bit = noise(9) as usize % (len * 8);
+            let (bit, is_partial) = (noise(9) as usize % (len * 8), has_partial_icrc(&packet));
             packet[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(prefixes.verify(&flow, ident, &packet), verify_icrc(&flow, ident, &packet));
-            // Every bit counts but those of the masked byte.
-            let counts = bit / 8 != VARIANT_AT;
+            // Every bit counts but those of the masked byte, and those behind the BTH if the ICRC is partial.
+            let counts = bit / 8 != VARIANT_AT && (bit / 8 < Bth::LEN || !is_partial);
             assert_eq!(prefixes.of_flow(&flow, len).is_alone(&packet), is_alone && !counts, "round {round}");
         }
     }

@@ -21,7 +21,7 @@
 //! | `icrc_prefix` | the part of it that packets of one flow share |
 //! | `mad`, [`cm`] | management datagrams, and the messages of communication management in them |
 //!
-//! Reserved bits are written as zero and ignored when read, except for four bits of the BTH that ferroce ends use between
+//! Reserved bits are written as zero and ignored when read, except for five bits of the BTH that ferroce ends use between
 //! themselves. So a parsed packet is written back with the same bytes, except for the other reserved bits.
 
 mod ack_only;
@@ -54,7 +54,7 @@ mod write_middle;
 pub use ack_only::AckOnly;
 pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic::AtomicEth;
-pub use bth::{Bth, BthRun, dest_qpn};
+pub use bth::{Bth, BthRun, dest_qpn, has_partial_icrc};
 pub use deth::Deth;
 pub use ecn::{ECN_BITS, ECN_CAPABLE, ECN_CE};
 pub use ethernet::ETHERNET_OVERHEAD;

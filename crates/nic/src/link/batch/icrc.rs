@@ -8,7 +8,7 @@
 use super::TxBatch;
 use super::tx::{Payload, TxPacket};
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{FlowAddrs, FlowIcrc, ICRC_LEN};
+use ferroce_proto::wire::{FlowAddrs, FlowIcrc, ICRC_LEN, has_partial_icrc};
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -202,6 +202,7 @@ impl TxBatch {
                 let (head, pad) = body.split_at(head_len as usize);
                 let flow_icrc = self.prefixes.of_flow(&flow, packet.transport_len());
                 let sum = |payload: &[u8]| match head.try_into() {
+                    _ if has_partial_icrc(head) => flow_icrc.icrc(inputs.run_index, head),
                     Ok(bth) if pad.is_empty() => flow_icrc.icrc_long(inputs.run_index, bth, payload),
                     _ => {
                         let mut icrc = flow_icrc.start(inputs.run_index, head);

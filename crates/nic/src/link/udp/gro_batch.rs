@@ -5,7 +5,7 @@
 
 use super::UdpLink;
 use super::ident::IdentSequence;
-use super::receive::{MIN_PACKET_LEN, Receiver};
+use super::receive::{MIN_PACKET_LEN, Receiver, flow_of};
 use super::source::{LONG_GRO_BATCH, SourceKind};
 use crate::link::RxBatch;
 use crate::link::batch::RxMeta;
@@ -14,7 +14,7 @@ use crate::link::counters::add_alone;
 use crate::link::shared_port::{MAX_RUN_LEN, owner_of};
 use ferroce_os::clock::wall_clock_ns;
 use ferroce_proto::Gid;
-use ferroce_proto::wire::{FlowAddrs, ICRC_LEN, dest_qpn};
+use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
 use std::ops::Range;
 
 /// A datagram: one packet, or a GRO batch.
@@ -126,7 +126,9 @@ impl UdpLink {
                     if ours_or_bad.is_some() {
                         add_alone(&self.counters.rx_packets, 1);
                         add_alone(&self.counters.rx_bytes, range.len() as u64);
-                        rx.push(buffer, range.start..range.end - ICRC_LEN, &pending.datagram.meta);
+                        let meta = &pending.datagram.meta;
+                        let partial_icrc = receiver.prefixes.is_partial(&flow_of(meta), packet);
+                        rx.push(buffer, range.start..range.end - ICRC_LEN, meta, partial_icrc);
                     }
                 }
             }
@@ -146,7 +148,7 @@ impl UdpLink {
     ) -> Option<u8> {
         let PendingDatagram { datagram, idents, .. } = pending;
         let meta = &datagram.meta;
-        let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
+        let flow = flow_of(meta);
         let well_formed = packet.len() >= MIN_PACKET_LEN && packet.len().is_multiple_of(4);
         let verify = || receiver.prefixes.verify(&flow, idents.guess(), packet);
         let ident = if well_formed { datagram.verified.or_else(verify) } else { None };

@@ -14,7 +14,7 @@ use crate::link::shared_port::{Forwarded, HEADER_LEN, owner_of};
 use crate::link::{Attempt, RxBatch};
 use ferroce_os::clock::wall_clock_ns;
 use ferroce_proto::Gid;
-use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, dest_qpn};
+use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, dest_qpn, has_partial_icrc};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -56,6 +56,11 @@ fn age_ns(stamped_ns: u64, now_ns: u64) -> u32 {
         Some(age) if age <= MAX_AGE_NS => age as u32,
         _ => 0,
     }
+}
+
+/// The addresses that the ICRC of a packet covers.
+pub(super) fn flow_of(meta: &RxMeta) -> FlowAddrs {
+    FlowAddrs::new(meta.sgid, meta.dgid, meta.sport)
 }
 
 impl Receiver {
@@ -298,7 +303,9 @@ impl UdpLink {
         }
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, len as u64);
-        rx.push(buffer, 0..len - ICRC_LEN, meta);
+        // Single-packet RX takes no packet whose ICRC is not what its BTH announces.
+        let partial_icrc = has_partial_icrc(rx.buffer(buffer));
+        rx.push(buffer, 0..len - ICRC_LEN, meta, partial_icrc);
         Attempt::Done
     }
 
@@ -310,7 +317,7 @@ impl UdpLink {
                 while start < len {
                     let range = start..(start + segment_len).min(len);
                     start += segment_len;
-                    self.take_forwarded_packet(rx, buffer, range, meta);
+                    self.take_forwarded_packet(receiver, rx, buffer, range, meta);
                 }
             }
             Some(Forwarded::Reattach(addr)) => self.on_reattach(receiver, addr),
@@ -321,7 +328,14 @@ impl UdpLink {
     }
 
     /// Takes a forwarded packet. Drops a packet for a third process: two processes could forward it to each other endlessly.
-    fn take_forwarded_packet(&self, rx: &mut RxBatch, buffer: usize, range: Range<usize>, meta: RxMeta) {
+    fn take_forwarded_packet(
+        &self,
+        receiver: &mut Receiver,
+        rx: &mut RxBatch,
+        buffer: usize,
+        range: Range<usize>,
+        meta: RxMeta,
+    ) {
         let packet = &rx.buffer(buffer)[range.clone()];
         let ours = |qpn| owner_of(qpn).is_none_or(|owner| owner == self.slot);
         if range.len() < MIN_PACKET_LEN || !dest_qpn(packet).is_some_and(ours) {
@@ -330,7 +344,8 @@ impl UdpLink {
         add_alone(&self.counters.forwarded_in, 1);
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, range.len() as u64);
-        rx.push(buffer, range.start..range.end - ICRC_LEN, &meta);
+        let partial_icrc = receiver.prefixes.is_partial(&flow_of(&meta), packet);
+        rx.push(buffer, range.start..range.end - ICRC_LEN, &meta, partial_icrc);
     }
 }
 

@@ -6,6 +6,7 @@
 //! tries other addresses and segment lengths.
 
 use super::address::SockAddr;
+use super::receive::flow_of;
 use crate::link::batch::RxMeta;
 use ferroce_os::interfaces::local_addresses;
 use ferroce_proto::Gid;
@@ -77,18 +78,18 @@ impl SingleRx {
 
     /// A datagram of this length was one packet, as expected.
     pub(super) fn remember(&mut self, from: SockAddr, len: usize, meta: RxMeta, prefixes: &mut IcrcPrefix) {
-        let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
+        let flow = flow_of(&meta);
         let flow_icrc = prefixes.of_flow(&flow, len - ICRC_LEN).clone();
         self.known = Some(KnownFlow { from, len, meta, flow_icrc });
     }
 }
 
-/// Whether a datagram is a single packet of a ferroce sender on this flow.
+/// Whether a datagram is a single packet of a ferroce sender on this flow, with the ICRC that its BTH announces.
 #[inline]
 pub(super) fn is_alone(prefixes: &mut IcrcPrefix, flow: &FlowAddrs, datagram: &[u8]) -> bool {
     datagram.len() >= Bth::LEN + ICRC_LEN
         && datagram.len().is_multiple_of(4)
-        && prefixes.verify(flow, ALONE, datagram) == Some(ALONE)
+        && prefixes.of_flow(flow, datagram.len() - ICRC_LEN).is_alone(datagram)
 }
 
 /// The same where speed does not matter.

@@ -189,6 +189,11 @@ impl Requester {
         }
     }
 
+    /// Whether both ends accept jumbo packets.
+    pub(crate) fn exchanges_jumbo(&self) -> bool {
+        self.takes_jumbo && self.peer_takes_jumbo
+    }
+
     /// Enters RTS from RESET with the PSN set by `modify`.
     pub(crate) fn start(&mut self, attr: &QpAttr, sq: &SendQueue, takes_jumbo: bool) {
         // `Boxed` controllers (DCQCN, Swift and others) assume packets of the path MTU.

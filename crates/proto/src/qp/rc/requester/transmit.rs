@@ -200,7 +200,7 @@ impl Requester {
         {
             return (large.max(mtu), false);
         }
-        let is_allowed = self.takes_jumbo && self.peer_takes_jumbo && io.host.carries_jumbo(io.route);
+        let is_allowed = self.exchanges_jumbo() && io.host.carries_jumbo(io.route);
         let jumbo = if is_allowed { jumbo_segment(wqe.len, self.cc.window()) } else { mtu };
         (jumbo.max(mtu), jumbo > mtu)
     }
@@ -284,7 +284,7 @@ impl Requester {
         let len = (wqe.len - offset as u32).min(mtu);
         let mut headers = io.headers(operation_of(&wqe.op, first, last), psn, len);
         headers.bth.solicited = last && wqe.solicited;
-        (headers.bth.ack_req, headers.bth.jumbo) = (ack_req, wqe.jumbo);
+        (headers.bth.ack_req, headers.bth.jumbo, headers.bth.partial_icrc) = (ack_req, wqe.jumbo, wqe.jumbo);
         let transmission = self.transmission(psn);
         headers.bth.selective = transmission == Transmission::Selective;
         add_extensions(&mut headers, wqe, first, last);

@@ -97,7 +97,7 @@ impl Responder {
 
     /// Whether jumbo packets are announced to the peer and accepted from it.
     #[inline]
-    fn exchanges_jumbo(&self) -> bool {
+    pub(crate) fn exchanges_jumbo(&self) -> bool {
         self.takes_jumbo && self.peer_extends
     }
 

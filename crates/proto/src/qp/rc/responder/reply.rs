@@ -357,6 +357,7 @@ impl Responder {
         headers.bth.extended = is_middle && read.even;
         headers.bth.hello = !is_middle && self.peer_extends;
         headers.bth.jumbo = headers.bth.hello && self.exchanges_jumbo();
+        headers.bth.partial_icrc = len > io.mtu();
         let payload = if len == 0 {
             TxPayload::None
         } else {
