@@ -20,6 +20,9 @@ const APART: [&str; 3] = [WAITING, UNDER_DETECTORS[0], UNDER_DETECTORS[1]];
 /// Long tests whose result does not depend on the link or the user.
 const LONG: [&str; 5] = [APART[0], APART[1], APART[2], ON_EVERY_LINK[0], ON_EVERY_LINK[1]];
 
+/// Time limit of a step that runs test programs. Alone, it also builds them: a quarter of an hour on two cores.
+const TEST_LIMIT_S: u64 = 45 * 60;
+
 /// A target without a standard library: code that builds for it cannot do I/O.
 const BARE_TARGET: &str = "x86_64-unknown-none";
 
@@ -60,7 +63,7 @@ pub(crate) fn doc(ctx: &Context) -> Report {
 pub(crate) fn test(ctx: &Context) -> Report {
     let is_quick = ctx.tier == Tier::Quick;
     let args = ["test", "--workspace", "--all-features", "--no-fail-fast"];
-    let mut job = Job::cargo(args).limit_s(45 * 60);
+    let mut job = Job::cargo(args).limit_s(TEST_LIMIT_S);
     if is_quick {
         job = job.args(["--lib", "--bins"]);
     }
@@ -79,7 +82,7 @@ pub(crate) fn test(ctx: &Context) -> Report {
     let waiting = Job::cargo(args).args(["--test", "c_programs", "--", "--show-output", WAITING]);
     let (job, waiting) = (allow_skip_live(ctx, requires_tools(job)), requires_tools(waiting));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| libtest::report(waiting.limit_s(45 * 60).run(ctx)));
+        let waiting = scope.spawn(|| libtest::report(waiting.limit_s(TEST_LIMIT_S).run(ctx)));
         let mut report = libtest::report(job.run(ctx));
         report.merge(waiting.join().unwrap_or_else(|_| Report::fail("a thread of the step panicked")));
         report
@@ -118,7 +121,7 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
     };
     let _pages = HugePages::borrow();
     let job = ctx.tools().locate(job.arg("--").args(for_repeated_tests())).env("FERROCE_LINK", "udp");
-    libtest::report(allow_skip_live(ctx, job).limit_s(15 * 60).run(ctx))
+    libtest::report(allow_skip_live(ctx, job).limit_s(TEST_LIMIT_S).run(ctx))
 }
 
 /// Kills processes at random moments under traffic, many times. The step `test` already kills a hundred.
