@@ -85,6 +85,8 @@ pub fn icrc_of(bytes: &[u8]) {
     if rest.len() < Bth::LEN {
         return;
     }
+    // A partial ICRC is believed with an index in a GSO run only.
+    let ident = if has_partial_icrc(rest) { ident % 64 } else { ident };
     let mut packet = [rest, &icrc(&flow, ident, rest)].concat();
     let answer = if flow.is_ipv4() { ident } else { 0 };
     assert_eq!(verify_icrc(&flow, hint, &packet), Some(answer));

@@ -69,6 +69,25 @@ fn packets_at_the_wrong_process_are_forwarded_and_steering_recovers() {
     assert_eq!(right.counters().forwarded_in, 4);
 }
 
+#[test]
+fn a_forwarded_packet_reports_what_its_icrc_covers() {
+    let addr = "127.42.3.2";
+    let (wrong, right) = (open(&[addr]), open(&[addr]));
+    steer_all_to(&wrong, 0);
+    let mut batch = TxBatch::new();
+    for number in 0..4 {
+        let mut bytes = packet(right.slot(), number, 512);
+        bytes[8] = if number % 2 == 0 { 0 } else { 0x18 };
+        add(&mut batch, &route(addr, addr, 0), &bytes);
+    }
+    wrong.send(&mut batch);
+    // The next packet is for the process that forwards the others.
+    send(&wrong, addr, 0, &packet(wrong.slot(), 4, 64));
+    assert_eq!(number_of(&receive(&wrong, 1)[0]), 4);
+    let forwarded = receive_each(&right, 4, |p| (number_of(p.bytes), p.arrival.partial_icrc));
+    assert_eq!(forwarded, [(0, false), (1, true), (2, false), (3, true)]);
+}
+
 /// The socket for forwarded packets holds ten messages; the others are held back and not lost.
 #[test]
 fn a_burst_at_the_wrong_process_is_forwarded_whole() {

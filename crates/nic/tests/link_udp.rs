@@ -5,7 +5,7 @@ mod link_support;
 use ferroce_nic::link::{Effort, Link, LinkError, RxBatch, TxBatch, UdpConfig, UdpLink};
 use ferroce_proto::qp::Arrival;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{FlowAddrs, ROCE_UDP_PORT, icrc};
+use ferroce_proto::wire::{Bth, FlowAddrs, Icrc, ROCE_UDP_PORT, icrc};
 use link_support::*;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -75,6 +75,35 @@ fn a_packet_without_udp_checksum_arrives_over_ipv6() {
     bytes.extend(icrc(&flow, 0, &bytes));
     foreign.send_to(&bytes, ("::1", ROCE_UDP_PORT)).unwrap();
     assert_eq!(receive(&receiver, 1), [packet(receiver.slot(), 7, 64)]);
+}
+
+/// A packet with both bits that announce a partial ICRC may have an ordinary one, if it is from a foreign end. The link reports which it was: for the
+/// first packets, and in single-packet RX, which begins after eight.
+#[test]
+fn what_the_icrc_covers_is_reported() {
+    let (from, to) = ("127.41.2.1", "127.41.2.2");
+    let receiver = open(&[to]);
+    let sender = UdpSocket::bind((from, 0)).unwrap();
+    let flow = FlowAddrs::new(gid(from), gid(to), sender.local_addr().unwrap().port());
+    for number in 0..48 {
+        let mut bytes = packet(receiver.slot(), number, 2048);
+        // Long stretches of each kind, and changes between them.
+        let is_partial = if number < 24 { number % 16 < 12 } else { number % 2 == 0 };
+        bytes[8] = 0x18;
+        let covered = if is_partial { &bytes[..Bth::LEN] } else { &bytes };
+        bytes.extend(Icrc::start_with_bth(&flow, 0, bytes.len(), covered).finish());
+        sender.send_to(&bytes, (to, ROCE_UDP_PORT)).unwrap();
+        let got = receive_each(&receiver, 1, |p| (number_of(p.bytes), p.arrival.partial_icrc));
+        assert_eq!(got, [(number, is_partial)]);
+    }
+    let ordinary = packet(receiver.slot(), 48, 2048);
+    let mut damaged = ordinary.clone();
+    damaged[8] = 0x18;
+    damaged.extend(icrc(&flow, 0, &ordinary));
+    sender.send_to(&damaged, (to, ROCE_UDP_PORT)).unwrap();
+    sender.send_to(&[&ordinary[..], &icrc(&flow, 0, &ordinary)].concat(), (to, ROCE_UDP_PORT)).unwrap();
+    assert_eq!(receive_each(&receiver, 1, |p| (p.bytes[8], p.arrival.partial_icrc)), [(0, false)]);
+    assert_eq!(receiver.counters().bad_icrc, 1);
 }
 
 #[test]

@@ -86,7 +86,8 @@ impl Frame {
 
     /// Whether the receiver accepts its ICRC as a partial one.
     pub(crate) fn has_partial_icrc(&self) -> bool {
-        IcrcPrefix::default().is_partial(&flow(&self.route), &self.bytes)
+        let verified = IcrcPrefix::default().verify(&flow(&self.route), IP_IDENTIFICATION, &self.bytes);
+        verified.is_some_and(|verified| verified.is_partial)
     }
 
     /// Computes the ICRC of the current bytes as a foreign end does, whatever their reserved bits are.

@@ -6,7 +6,7 @@ mod support;
 use ferroce_proto::Psn;
 use ferroce_proto::qp::{DropReason, JUMBO_SEGMENT};
 use ferroce_proto::verbs::{Mtu, Route, WcStatus};
-use ferroce_proto::wire::{Bth, Headers, Opcode, Operation, Reth, Service};
+use ferroce_proto::wire::{Aeth, Bth, Headers, Opcode, Operation, Reth, Service, Syndrome};
 use ferroce_sim::filter::Seen;
 use ferroce_sim::filter::{is_ack, is_request, op, request};
 use ferroce_sim::{Faults, LATENCY_NS, Pair, PairSetup, Rule, World, Wr};
@@ -131,6 +131,16 @@ fn a_partial_icrc_is_accepted_only_from_a_jumbo_peer() {
         let is_written = to.mr.read(FAR as usize, 8) == [0xee; 8];
         let dropped = pair.world.journal().drops(to.node.id, DropReason::Malformed);
         assert_eq!((is_written, dropped), (reason.is_none(), usize::from(reason.is_some())));
+        // The same for a response, at the requester.
+        let psn = from.qp.query().sq_psn;
+        let opcode = Opcode::new(Service::Rc, Operation::Acknowledge);
+        let bth = Bth { partial_icrc: true, jumbo: true, ..Bth::new(opcode, from.qp.qpn, psn.minus(1)) };
+        let aeth = Some(Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 0 });
+        let back = Route { sgid: route.dgid, dgid: route.sgid, ..route };
+        pair.world.inject(&back, &Headers { aeth, ..Headers::new(bth) }, &[]);
+        pair.run();
+        let dropped = pair.world.journal().drops(from.node.id, DropReason::Malformed);
+        assert_eq!(dropped, usize::from(reason.is_some()));
     }
 }
 

@@ -156,17 +156,19 @@ impl Engine {
     /// not polled. Without the ACK of its last message, a peer waits until its retries are exhausted. Waits for a thread that drives now:
     /// it may have read the socket before they arrived.
     pub(super) fn drive_before_stop(&self) {
-        for _ in 0..POLLS_PER_STOP {
-            let Some(mut progress) = self.wait_for_progress() else { return };
-            if self.run_behind(&mut progress, Driver::Other, true) == Found::Nothing {
-                return;
-            }
-        }
+        let Some(mut progress) = self.wait_for_progress() else { return };
+        let mut polls = (0..POLLS_PER_STOP).map(|_| self.run_behind(&mut progress, Driver::Other, true));
+        let _ = polls.any(|found| found == Found::Nothing);
     }
 
-    /// Takes the progress lock, or returns `None` after [`SETTLE_NS`].
+    /// Takes the progress lock, or returns `None` after [`SETTLE_NS`]. After that, further calls do not wait until one succeeds: an exiting
+    /// thread that holds the lock itself may stop many queue pairs.
     fn wait_for_progress(&self) -> Option<MutexGuard<'_, Progress>> {
-        lock_within(&self.polling.lock, Duration::from_nanos(SETTLE_NS))
+        let polling = &self.polling;
+        let max_wait_ns = if polling.is_stuck.load(Ordering::Relaxed) { 0 } else { SETTLE_NS };
+        let progress = lock_within(&polling.lock, Duration::from_nanos(max_wait_ns));
+        polling.is_stuck.store(progress.is_none(), Ordering::Relaxed);
+        progress
     }
 
     /// Polls on an application thread that packets have woken, as long as there are packets: the kernel woke no other thread. Calls

@@ -124,9 +124,10 @@ impl<'a, 'q> NicHost<'a, 'q> {
     }
 
     /// The same, but leaves packets in the shared batch for the next queue pair to flush. Only for replies: another thread may post requests as
-    /// soon as the lock is released, and these must not overtake others. Replies copy their payload, so they pin nothing.
+    /// soon as the lock is released, and these must not overtake others. Replies that point to registered memory are sent.
     pub(super) fn leave_replies(&mut self) {
-        if self.used_ring { self.flush_some() } else { self.release_memory() }
+        let holds_memory = self.out.as_ref().is_some_and(|out| out.holds_memory());
+        if self.used_ring || holds_memory { self.flush_some() } else { self.release_memory() }
     }
 
     #[inline(never)]

@@ -82,6 +82,11 @@ impl<'a> Outgoing<'a> {
         Outgoing { engine, tx, pins: Pins::new(&engine.device.regions) }
     }
 
+    /// Whether packets that wait point to registered memory.
+    pub(super) fn holds_memory(&self) -> bool {
+        !self.pins.is_empty()
+    }
+
     /// Whether no packet waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
@@ -181,7 +186,7 @@ impl<'a> Outgoing<'a> {
     fn push_external_run(&mut self, route: &Route, segment: &Segment<'_>, qp: &QpCore) -> u32 {
         let TxPayload::Local { pd, sges, offset, len } = segment.payload else { return 0 };
         let (len, Some(bth)) = (len as usize, segment.headers.only_bth()) else { return 0 };
-        let is_copying = qp.resends.is_copying(segment.transmission) && !segment.headers.has_partial_icrc();
+        let is_copying = qp.resends.is_copying(segment.transmission, covers_payload(segment));
         if !self.may_point(segment) || pad_of(len) != 0 || is_copying {
             return 0;
         }
@@ -190,6 +195,10 @@ impl<'a> Outgoing<'a> {
         let Ok(Some(external)) = self.pins.local(pd, sges, offset, count * len, qp.address()) else {
             return 0;
         };
+        if !covers_payload(segment) {
+            // SAFETY: `pins` hold the region.
+            unsafe { external.touch() };
+        }
         // SAFETY: as in `push_one`.
         unsafe { self.tx.push_gso_run(route, bth, external, len) };
         count as u32
@@ -216,7 +225,7 @@ impl<'a> Outgoing<'a> {
         (count as usize).min(self.tx.room_in_runs(route, len))
     }
 
-    /// Whether packets may point to their payload. Only acknowledged requests may: others complete before the batch is sent, and then the
+    /// Whether requests may point to their payload. Only acknowledged ones may: others complete before the batch is sent, and then the
     /// application owns the bytes again.
     fn may_point<W: WriteHeaders>(&self, segment: &Segment<'_, W>) -> bool {
         segment.is_acknowledged && segment.payload.len() >= EXTERNAL_FROM && self.engine.may_point
@@ -228,25 +237,35 @@ impl<'a> Outgoing<'a> {
         segment: &Segment<'_, W>,
         qp: &QpCore,
     ) -> Result<Option<External>, MemoryFault> {
-        let is_fragile = !segment.headers.has_partial_icrc();
-        match segment.payload {
+        let covers_payload = covers_payload(segment);
+        let external = match segment.payload {
             TxPayload::Local { pd, sges, offset, len } if self.may_point(segment) => {
-                if is_fragile && qp.resends.must_copy(segment.transmission, len as usize) {
+                if qp.resends.must_copy(segment.transmission, len as usize, covers_payload) {
                     return Ok(None);
                 }
-                self.pins.local(pd, sges, offset, len as usize, qp.address())
+                self.pins.local(pd, sges, offset, len as usize, qp.address())?
             }
-            // Programs change such memory all the time, which invalidates an ICRC that covers it. A repeated response is copied too: the
-            // kernel may have refused to read the memory, and the copy finds out.
+            // Programs change such memory all the time, which invalidates an ICRC that covers it. The kernel checks the memory of a repeated
+            // response, which only a copy can report.
             TxPayload::Remote { pd, rkey, addr, len, is_repeated: false, .. }
-                if !is_fragile && self.engine.may_point =>
+                if !covers_payload && self.engine.may_point =>
             {
                 let peer = Peer { pd, qp: qp.qpn };
-                self.pins.remote(peer, rkey, addr, len as usize, Access::REMOTE_READ)
+                self.pins.remote(peer, rkey, addr, len as usize, Access::REMOTE_READ)?
             }
-            _ => Ok(None),
+            _ => return Ok(None),
+        };
+        if let Some(external) = external.filter(|_| !covers_payload) {
+            // SAFETY: `pins` hold the region.
+            unsafe { external.touch() };
         }
+        Ok(external)
     }
+}
+
+/// Whether the ICRC covers the payload, so that a change of it damages the packet.
+fn covers_payload<W: WriteHeaders>(segment: &Segment<'_, W>) -> bool {
+    !segment.headers.has_partial_icrc()
 }
 
 impl Engine {
@@ -305,8 +324,9 @@ impl Drop for Outgoing<'_> {
 
 /// Whether payloads of a queue pair are copied because of retransmissions.
 ///
-/// A program that writes to a buffer in flight can invalidate the ICRC of a packet that points to it, unless that is partial. That must not happen to every
-/// retry, so retransmissions are copied. After going back, later packets are copied too for a while. Used under the queue pair's lock only.
+/// A program that writes to a buffer in flight can invalidate the ICRC of a packet that points to it. That must not happen to every
+/// retry, so retransmissions are copied. After going back, later packets are copied too for a while, unless their ICRC leaves out the payload.
+/// Used under the queue pair's lock only.
 #[derive(Debug, Default)]
 pub(crate) struct Resends {
     /// Payload bytes still to be copied.
@@ -315,13 +335,14 @@ pub(crate) struct Resends {
 
 impl Resends {
     /// Whether packets are being copied, or will be from this one on.
-    fn is_copying(&self, transmission: Transmission) -> bool {
-        transmission != Transmission::First || self.copies_left.load(Relaxed) > 0
+    fn is_copying(&self, transmission: Transmission, covers_payload: bool) -> bool {
+        transmission != Transmission::First || covers_payload && self.copies_left.load(Relaxed) > 0
     }
 
-    /// Whether the payload of the next packet, of `len` bytes, must be copied.
-    fn must_copy(&self, transmission: Transmission, len: usize) -> bool {
+    /// Whether the payload of the next packet, of `len` bytes, must be copied. `covers_payload`: the ICRC does.
+    fn must_copy(&self, transmission: Transmission, len: usize, covers_payload: bool) -> bool {
         let copies_left = match transmission {
+            Transmission::First if !covers_payload => return false,
             // The peer misses only this packet, so no other is copied because of it.
             Transmission::Selective => return true,
             Transmission::GoBack => COPIED_AFTER_RESEND,
@@ -340,11 +361,14 @@ mod tests {
     fn a_resent_packet_is_copied_and_so_are_the_next() {
         const LEN: usize = 4096;
         let resends = Resends::default();
-        assert!(!resends.must_copy(Transmission::First, LEN) && !resends.is_copying(Transmission::First));
-        assert!(resends.must_copy(Transmission::Selective, LEN));
-        assert!(!resends.must_copy(Transmission::First, LEN), "a selective repeat is about one packet");
-        assert!(resends.is_copying(Transmission::GoBack) && resends.must_copy(Transmission::GoBack, LEN));
-        let copied = (0..).take_while(|_| resends.must_copy(Transmission::First, LEN)).count();
+        let must_copy = |transmission| resends.must_copy(transmission, LEN, true);
+        assert!(!must_copy(Transmission::First) && !resends.is_copying(Transmission::First, true));
+        assert!(must_copy(Transmission::Selective));
+        assert!(!must_copy(Transmission::First), "a selective repeat is about one packet");
+        assert!(resends.is_copying(Transmission::GoBack, true) && must_copy(Transmission::GoBack));
+        let covered = [true, false].map(|covers| resends.is_copying(Transmission::First, covers));
+        assert_eq!((covered, resends.must_copy(Transmission::First, LEN, false)), ([true, false], false));
+        let copied = (0..).take_while(|_| must_copy(Transmission::First)).count();
         assert_eq!(copied, COPIED_AFTER_RESEND as usize / LEN - 1);
     }
 }

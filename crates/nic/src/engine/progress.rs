@@ -37,6 +37,8 @@ pub(super) struct Polling {
     /// Requests that must not wait for more, because nobody polled for earlier ones that did.
     uncoalesced: AtomicU32,
     pub(super) unsent_ack: UnsentAck,
+    /// The progress lock was not released for as long as a queue pair that stops waits for it.
+    pub(super) is_stuck: AtomicBool,
 }
 
 impl Polling {
@@ -53,6 +55,7 @@ impl Polling {
             keeps_until_ns: AtomicU64::new(0),
             uncoalesced: AtomicU32::new(0),
             unsent_ack: UnsentAck::none(),
+            is_stuck: AtomicBool::new(false),
         }
     }
 

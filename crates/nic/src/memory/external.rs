@@ -42,16 +42,31 @@ impl External {
         // SAFETY: as in `summed`; `out` is as long.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), out.as_mut_ptr(), out.len()) };
     }
+    /// Reads a byte of each page, for a packet whose ICRC leaves out the payload. If the program has unmapped registered memory, this raises
+    /// SIGSEGV, whose handler explains it; the system call would only refuse the packet.
+    ///
+    /// # Safety
+    /// The region is still held.
+    #[inline]
+    pub(crate) unsafe fn touch(self) {
+        const PAGE: usize = 4096;
+        // SAFETY: the caller's promise; the result is only computed.
+        std::hint::black_box(unsafe {
+            self.summed(|bytes| {
+                bytes.iter().step_by(PAGE).chain(bytes.last()).fold(0, |sum, byte| sum ^ byte)
+            })
+        });
+    }
     /// Returns the result of `sum` over the bytes.
     ///
-    /// The application may change them before the system call that copies them. Then the ICRC is wrong, the receiver drops the packet,
-    /// and the requester sends it again.
+    /// The application may change them before the system call that copies them. Then an ICRC that covers them is wrong, the receiver drops the
+    /// packet, and the requester sends it again.
     ///
     /// # Safety
     /// The region is still held, and `sum` computes a checksum and nothing else.
     #[inline]
     pub(crate) unsafe fn summed<T>(self, sum: impl FnOnce(&[u8]) -> T) -> T {
-        // SAFETY: `Region::local` found the bytes inside a registration, which by the caller's promise is still held, so
+        // SAFETY: `Region::local` or `Region::remote` found the bytes inside a registration, which by the caller's promise is still held, so
         // they are mapped. The application may write them meanwhile, as under hardware: whatever the checksum then
         // reads, it only computes a number from it, and the slice is gone when it returns.
         sum(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
@@ -137,15 +152,18 @@ impl<'a> Pins<'a> {
         len: usize,
         need: Access,
     ) -> Result<Option<External>, MemoryFault> {
-        if self.held.len() == MAX_PINS {
+        let known = self.held.iter().find(|held| region(held).rkey == rkey);
+        if known.is_none() && self.held.len() == MAX_PINS {
             return Ok(None);
         }
-        let held = self.table.by_rkey(rkey)?;
-        let span = region(&held).remote(peer, addr, len as u64, need)?;
+        let found =
+            if known.is_none() { Some(self.table.pin_by_rkey(rkey, self.held.is_empty())?) } else { None };
+        let Some(held) = known.or(found.as_ref()) else { return Ok(None) };
+        let span = region(held).remote(peer, addr, len as u64, need)?;
         if span.backing != Backing::Mapped {
             return Ok(None);
         }
-        self.held.push(held);
+        self.held.extend(found);
         Ok(Some(External(span)))
     }
 }

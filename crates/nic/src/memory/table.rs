@@ -305,16 +305,30 @@ impl RegionTable {
     }
 
     pub(super) fn by_rkey(&self, key: RKey) -> Result<Held<'_>, MemoryFault> {
+        self.find_rkey(key, |slot| slot.read_recursive())
+    }
+
+    /// As [`Self::pin_by_lkey`].
+    pub(super) fn pin_by_rkey(&self, key: RKey, is_first: bool) -> Result<Held<'_>, MemoryFault> {
+        if is_first { self.find_rkey(key, |slot| slot.read()) } else { self.by_rkey(key) }
+    }
+
+    #[inline(always)] // each packet of a READ or WRITE needs it
+    fn find_rkey<'a>(
+        &'a self,
+        key: RKey,
+        hold: impl Fn(&'a Slot) -> Held<'a>,
+    ) -> Result<Held<'a>, MemoryFault> {
         let matches = |held: &Held<'_>| held.as_ref().is_some_and(|r| r.rkey == key);
         let number = self.rkeys.slot_of(key.0);
-        if let Some(held) = self.slot(number).map(|slot| slot.read_recursive()).filter(matches) {
+        if let Some(held) = self.slot(number).map(&hold).filter(matches) {
             return Ok(held);
         }
         let Some(slot) = self.windows.find(key).and_then(|number| self.slot(number)) else {
             return Err(self.unknown(key.0, number));
         };
         // The key of a window may have changed after the lookup.
-        Some(slot.read_recursive()).filter(matches).ok_or(MemoryFault::StaleKey { key: key.0 })
+        Some(hold(slot)).filter(matches).ok_or(MemoryFault::StaleKey { key: key.0 })
     }
 
     /// The fault for a key that no region has. A key is an enciphered slot. If the slot was ever in use, the key most likely belonged to a

@@ -128,7 +128,9 @@ impl Qp {
         clock: impl FnOnce() -> Time,
         host: &mut H,
     ) -> Terms {
-        if arrival.partial_icrc && !self.exchanges_jumbo(pkt.headers.bth.opcode) {
+        let is_foreign =
+            || !self.exchanges_jumbo(pkt.headers.bth.opcode) && self.inadmissible(arrival, pkt).is_none();
+        if arrival.partial_icrc && is_foreign() {
             let (qpn, from) = (self.id.qpn, arrival.sgid);
             let why = format_args!(
                 "QP {qpn}: the ICRC of a packet from {from} does not cover its payload, as only that of a ferroce peer on loopback may"

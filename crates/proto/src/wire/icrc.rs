@@ -115,7 +115,7 @@ pub fn icrc(flow: &FlowAddrs, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
 /// it is 2^-32. Use the returned value as the next hint.
 #[inline]
 pub fn verify_icrc(flow: &FlowAddrs, ident_hint: u16, packet_with_icrc: &[u8]) -> Option<u16> {
-    IcrcPrefix::default().verify(flow, ident_hint, packet_with_icrc)
+    IcrcPrefix::default().verify(flow, ident_hint, packet_with_icrc).map(|verified| verified.ident)
 }
 
 /// The identification under which the ICRC would differ by `difference` from the one computed with `hint`.

@@ -35,6 +35,18 @@ const IDENT_BITS: [u32; 16] = {
 /// What to add to the register in front of a BTH whose masked byte is zero.
 const ZERO_VARIANT: u32 = gf2::unshift(0xff, VARIANT_AT);
 
+/// Packets of the longest GSO run. Only ferroce ends send partial ICRCs, and their identification is the index in the run.
+const MAX_RUN: u16 = 64;
+
+/// A right ICRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifiedIcrc {
+    /// The identification with which it is right; 0 over IPv6.
+    pub ident: u16,
+    /// It is [partial](Bth::partial_icrc).
+    pub is_partial: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Known {
     flow: FlowAddrs,
@@ -69,27 +81,26 @@ impl IcrcPrefix {
         self.of_flow(flow, transport.len()).icrc(ident, transport)
     }
 
-    /// As [`verify_icrc`](super::verify_icrc).
+    /// As [`verify_icrc`](super::verify_icrc), with what the ICRC covers.
     #[inline]
-    pub fn verify(&mut self, flow: &FlowAddrs, ident_hint: u16, packet_with_icrc: &[u8]) -> Option<u16> {
+    pub fn verify(
+        &mut self,
+        flow: &FlowAddrs,
+        ident_hint: u16,
+        packet_with_icrc: &[u8],
+    ) -> Option<VerifiedIcrc> {
         let (transport, found) = packet_with_icrc.split_last_chunk::<ICRC_LEN>()?;
         if transport.len() < Bth::LEN {
             return None;
         }
         let row = self.of_flow(flow, transport.len());
-        let compared = row.compare(ident_hint, covered(transport), *found);
-        if compared.is_none() && has_partial_icrc(transport) {
-            return row.compare(ident_hint, transport, *found);
+        if has_partial_icrc(transport)
+            && let Some(ident @ 0..MAX_RUN) = row.compare(ident_hint, covered(transport), *found)
+        {
+            return Some(VerifiedIcrc { ident, is_partial: true });
         }
-        compared
-    }
-
-    /// Whether the ICRC of a packet is right and [partial](Bth::partial_icrc). The identification is not compared.
-    #[inline]
-    pub fn is_partial(&mut self, flow: &FlowAddrs, packet_with_icrc: &[u8]) -> bool {
-        let Some((transport, found)) = packet_with_icrc.split_last_chunk::<ICRC_LEN>() else { return false };
-        has_partial_icrc(transport)
-            && self.of_flow(flow, transport.len()).compare(0, covered(transport), *found).is_some()
+        let ident = row.compare(ident_hint, transport, *found)?;
+        Some(VerifiedIcrc { ident, is_partial: false })
     }
 }
 
@@ -227,7 +238,7 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{icrc, verify_icrc};
+    use super::super::icrc;
     use super::*;
     use crate::ids::Gid;
     use alloc::vec::Vec;
@@ -255,22 +266,26 @@ mod tests {
             if noise(7) % 4 > 0 {
                 packet[VARIANT_AT] = 0;
             }
+            if ident >= MAX_RUN {
+                packet[8] &= !0x10;
+            }
+            let is_partial = has_partial_icrc(&packet);
             let right = icrc(&flow, ident, &packet);
             assert_eq!(prefixes.icrc(&flow, ident, &packet), right, "round {round}");
             packet.extend(right);
             let is_alone = prefixes.of_flow(&flow, len).is_alone(&packet);
             assert_eq!(is_alone, ident == 0 || !flow.is_ipv4(), "round {round}");
+            let verified = VerifiedIcrc { ident: if flow.is_ipv4() { ident } else { 0 }, is_partial };
             for hint in [ident, 0, noise(8) as u16] {
-                let expected = verify_icrc(&flow, hint, &packet);
-                assert!(expected.is_some());
-                assert_eq!(prefixes.verify(&flow, hint, &packet), expected, "round {round}");
+                assert_eq!(prefixes.verify(&flow, hint, &packet), Some(verified), "round {round}");
             }
-            let (bit, is_partial) = (noise(9) as usize % (len * 8), has_partial_icrc(&packet));
+            let bit = noise(9) as usize % (len * 8);
             packet[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(prefixes.verify(&flow, ident, &packet), verify_icrc(&flow, ident, &packet));
             // Every bit counts but those of the masked byte, and those behind the BTH if the ICRC is partial.
             let counts = bit / 8 != VARIANT_AT && (bit / 8 < Bth::LEN || !is_partial);
             assert_eq!(prefixes.of_flow(&flow, len).is_alone(&packet), is_alone && !counts, "round {round}");
+            let found = prefixes.verify(&flow, ident, &packet);
+            assert_eq!(found == Some(verified), !counts, "round {round}");
         }
     }
 

@@ -62,7 +62,7 @@ pub use feth::Feth;
 pub use grh::Grh;
 pub use headers::Headers;
 pub use icrc::{FlowAddrs, ICRC_LEN, Icrc, icrc, verify_icrc};
-pub use icrc_prefix::{FlowIcrc, IcrcPrefix};
+pub use icrc_prefix::{FlowIcrc, IcrcPrefix, VerifiedIcrc};
 pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
 pub use mad::{BadMad, GSI_QKEY, MAD_BODY_LEN, MAD_LEN, MadHeader, NotGsi, check_gsi, gsi_headers};

@@ -14,7 +14,7 @@ use crate::link::counters::add_alone;
 use crate::link::shared_port::{MAX_RUN_LEN, owner_of};
 use ferroce_os::clock::wall_clock_ns;
 use ferroce_proto::Gid;
-use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
+use ferroce_proto::wire::{ICRC_LEN, VerifiedIcrc, dest_qpn};
 use std::ops::Range;
 
 /// A datagram: one packet, or a GRO batch.
@@ -26,8 +26,8 @@ pub(super) struct Datagram {
     pub(super) len: usize,
     /// Length of every packet but the last.
     pub(super) segment_len: usize,
-    /// The ICRC of its only packet is right, with this identification.
-    pub(super) verified: Option<u16>,
+    /// The ICRC of its only packet, if that is right.
+    pub(super) verified: Option<VerifiedIcrc>,
 }
 
 /// A datagram whose packets are being verified, and the state after those verified so far.
@@ -117,18 +117,17 @@ impl UdpLink {
             pending.start += segment_len;
             let packet = &rx.buffer(buffer)[range.clone()];
             match self.check_packet(receiver, pending, packet) {
-                Some(owner) if owner != self.slot => {
+                Some((owner, _)) if owner != self.slot => {
                     pending.misrouted_to = Some(owner);
                     self.extend_run(pending, rx, owner, range);
                 }
                 ours_or_bad => {
                     self.forward_run(pending, rx);
-                    if ours_or_bad.is_some() {
+                    if let Some((_, is_partial)) = ours_or_bad {
                         add_alone(&self.counters.rx_packets, 1);
                         add_alone(&self.counters.rx_bytes, range.len() as u64);
                         let meta = &pending.datagram.meta;
-                        let partial_icrc = receiver.prefixes.is_partial(&flow_of(meta), packet);
-                        rx.push(buffer, range.start..range.end - ICRC_LEN, meta, partial_icrc);
+                        rx.push(buffer, range.start..range.end - ICRC_LEN, meta, is_partial);
                     }
                 }
             }
@@ -138,20 +137,21 @@ impl UdpLink {
         }
     }
 
-    /// Verifies a packet and returns the slot of its owner; `None` if it was dropped. Packets to QP1 and to multicast groups
+    /// Verifies a packet and returns the slot of its owner, and whether its ICRC is partial; `None` if it was dropped. Packets to QP1 and to multicast groups
     /// belong to the process that received them.
     fn check_packet(
         &self,
         receiver: &mut Receiver,
         pending: &mut PendingDatagram,
         packet: &[u8],
-    ) -> Option<u8> {
+    ) -> Option<(u8, bool)> {
         let PendingDatagram { datagram, idents, .. } = pending;
         let meta = &datagram.meta;
         let flow = flow_of(meta);
         let well_formed = packet.len() >= MIN_PACKET_LEN && packet.len().is_multiple_of(4);
         let verify = || receiver.prefixes.verify(&flow, idents.guess(), packet);
-        let ident = if well_formed { datagram.verified.or_else(verify) } else { None };
+        let verified = if well_formed { datagram.verified.or_else(verify) } else { None };
+        let ident = verified.map(|verified| verified.ident);
         if let Some(capture) = &self.capture {
             let outer = Outer { flow, ident: ident.unwrap_or(0), tos: meta.tos, ttl: meta.ttl };
             capture.record(Direction::Received, wall_clock_ns(), &outer, packet);
@@ -171,7 +171,7 @@ impl UdpLink {
             return None;
         }
         let qpn = dest_qpn(packet)?;
-        match (datagram.kind, owner_of(qpn)) {
+        let owner = match (datagram.kind, owner_of(qpn)) {
             (_, None) => Some(self.slot),
             (SourceKind::Group(_), Some(_)) => {
                 // Every member of the group has a copy; forwarding would multiply it.
@@ -183,7 +183,8 @@ impl UdpLink {
                 None
             }
             (_, Some(owner)) => Some(owner),
-        }
+        };
+        Some((owner?, verified?.is_partial))
     }
 
     /// Adds a packet to the run of packets for one other process, or forwards that run and begins another.

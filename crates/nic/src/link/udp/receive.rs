@@ -14,7 +14,7 @@ use crate::link::shared_port::{Forwarded, HEADER_LEN, owner_of};
 use crate::link::{Attempt, RxBatch};
 use ferroce_os::clock::wall_clock_ns;
 use ferroce_proto::Gid;
-use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, dest_qpn, has_partial_icrc};
+use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, VerifiedIcrc, dest_qpn, has_partial_icrc};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -228,11 +228,12 @@ impl UdpLink {
         if expected.is_some() {
             let (flow, bytes) = (FlowAddrs::new(sgid, dgid, sport), &rx.buffer(buffer)[..len]);
             if single_rx::is_alone(&mut receiver.prefixes, &flow, bytes) {
+                let is_partial = has_partial_icrc(bytes);
                 single_rx.remember(message.from, len, meta, &mut receiver.prefixes);
                 if self.take_single(&mut receiver.idents, &meta, buffer, len, rx) == Attempt::Done {
                     return;
                 }
-                datagram.verified = Some(0);
+                datagram.verified = Some(VerifiedIcrc { ident: 0, is_partial });
             } else {
                 single_rx.on_mismatch();
                 if let Some(layout) = single_rx::detect_layout(&flow, bytes) {
@@ -344,7 +345,12 @@ impl UdpLink {
         add_alone(&self.counters.forwarded_in, 1);
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, range.len() as u64);
-        let partial_icrc = receiver.prefixes.is_partial(&flow_of(&meta), packet);
+        // The process that forwarded it has verified its ICRC.
+        let partial_icrc = has_partial_icrc(packet)
+            && receiver
+                .prefixes
+                .verify(&flow_of(&meta), 0, packet)
+                .is_some_and(|verified| verified.is_partial);
         rx.push(buffer, range.start..range.end - ICRC_LEN, &meta, partial_icrc);
     }
 }
