@@ -317,15 +317,7 @@ impl World {
     fn arrival(&self, choice: u8) -> Arrival {
         let peer = if choice & 0x1f == 0x1f { 3 } else { 2 };
         let ring = (choice & 0x20 != 0).then_some(choice >> 6);
-        Arrival {
-            sgid: address(peer),
-            dgid: address(1),
-            traffic_class: 0,
-            hop_limit: 64,
-            partial_icrc: choice & 4 != 0,
-            ring,
-            age_ns: 0,
-        }
+        Arrival { sgid: address(peer), dgid: address(1), traffic_class: 0, hop_limit: 64, ring, age_ns: 0 }
     }
 
     fn packet(&mut self, choices: &mut Choices<'_>) {

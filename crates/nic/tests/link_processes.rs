@@ -4,6 +4,7 @@ mod link_support;
 
 use ferroce_nic::link::{Link, RxBatch, TxBatch, UdpLink};
 use ferroce_proto::qp::Arrival;
+use ferroce_proto::wire::has_partial_icrc;
 use link_support::*;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -84,7 +85,7 @@ fn a_forwarded_packet_reports_what_its_icrc_covers() {
     // The next packet is for the process that forwards the others.
     send(&wrong, addr, 0, &packet(wrong.slot(), 4, 64));
     assert_eq!(number_of(&receive(&wrong, 1)[0]), 4);
-    let forwarded = receive_each(&right, 4, |p| (number_of(p.bytes), p.arrival.partial_icrc));
+    let forwarded = receive_each(&right, 4, |p| (number_of(p.bytes), has_partial_icrc(p.bytes)));
     assert_eq!(forwarded, [(0, false), (1, true), (2, false), (3, true)]);
 }
 
@@ -183,8 +184,7 @@ fn the_nic_may_forward_what_reached_it() {
     let mut bytes = packet(0, 77, 256);
     bytes[5..8].copy_from_slice(&[0, 0, 1]);
     let (sgid, dgid) = (gid("127.42.6.9"), gid(addr));
-    let arrival =
-        Arrival { sgid, dgid, traffic_class: 4, hop_limit: 60, partial_icrc: false, ring: None, age_ns: 0 };
+    let arrival = Arrival { sgid, dgid, traffic_class: 4, hop_limit: 60, ring: None, age_ns: 0 };
     let got = ferroce_nic::link::RxPacket { arrival: &arrival, sport: 0xC123, bytes: &bytes };
     one.port().forward(other.slot(), &got);
     let seen = receive_each(&other, 1, |p| (*p.arrival, p.sport, p.bytes.to_vec()));

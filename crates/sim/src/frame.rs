@@ -3,8 +3,9 @@
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{
     Bth, FlowAddrs, Headers, ICRC_LEN, Icrc, IcrcPrefix, Malformed, Opcode, Operation, Packet,
-    RendezvousSend, Service, icrc,
+    RendezvousSend, Service, clear_partial_icrc, has_partial_icrc, icrc,
 };
+use std::borrow::Cow;
 use std::rc::Rc;
 
 /// Bytes from the BTH to the ICRC, and their route.
@@ -82,6 +83,15 @@ impl Frame {
         // Only the queue pair stores whether the sender extends its packets.
         let plain = || Packet::parse_from(transport, |_| false);
         Packet::parse(transport).or_else(|_| plain()).map_err(Unreadable::Malformed)
+    }
+
+    /// The bytes that the receiver's link passes on.
+    pub(crate) fn received(&self) -> Cow<'_, [u8]> {
+        let mut bytes = Cow::Borrowed(self.transport());
+        if has_partial_icrc(&bytes) && !self.has_partial_icrc() {
+            clear_partial_icrc(bytes.to_mut());
+        }
+        bytes
     }
 
     /// Whether the receiver accepts its ICRC as a partial one.

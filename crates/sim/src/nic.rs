@@ -169,8 +169,8 @@ impl Nic {
         let Route { sgid, dgid, traffic_class, hop_limit, .. } = frame.route;
         // A rendezvous send arrives through a ring, never over the network.
         let ring = (frame.source_bytes.is_some() || self.resources.rendezvous.large_packets).then_some(1);
-        let (partial_icrc, age_ns) = (frame.has_partial_icrc(), self.rx_age_ns);
-        let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, partial_icrc, ring, age_ns };
+        let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, ring, age_ns: self.rx_age_ns };
+        let bytes = frame.received();
         for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
             let found = self.with_qp(now, qpn, journal, |qp, host| {
                 host.source_bytes = frame.source_bytes.clone();
@@ -179,7 +179,7 @@ impl Nic {
                     reads += 1;
                     now
                 };
-                let _ = qp.receive(&arrival, frame.transport(), clock, host);
+                let _ = qp.receive(&arrival, &bytes, clock, host);
                 host.nic.received.0 += 1;
                 host.nic.received.1 += reads;
             });

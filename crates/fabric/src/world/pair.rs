@@ -311,7 +311,6 @@ impl World {
             dgid: gid(here),
             traffic_class,
             hop_limit: 64,
-            partial_icrc: false,
             ring: None,
             age_ns: 0,
         };

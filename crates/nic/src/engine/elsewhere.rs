@@ -48,7 +48,7 @@ impl Engine {
     fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<Packet<'a>> {
         let from = rx.arrival.sgid.to_ip();
         match Packet::parse(rx.bytes) {
-            Ok(_) if rx.arrival.partial_icrc => {
+            Ok(packet) if packet.headers.bth.has_partial_icrc() => {
                 self.drop_malformed(format_args!(
                     "the ICRC of a packet from {from} does not cover its payload"
                 ));

@@ -26,8 +26,6 @@ pub struct Arrival {
     pub traffic_class: u8,
     /// Hop limit (TTL).
     pub hop_limit: u8,
-    /// The ICRC was right and [partial](crate::wire::Bth::partial_icrc).
-    pub partial_icrc: bool,
     /// Slot of the process whose shared memory ring carried the packet; `None` for a network packet.
     pub ring: Option<u8>,
     /// Time from the arrival at this host to now, in nanoseconds; 0 where the link does not measure it. The RTT
@@ -130,7 +128,7 @@ impl Qp {
     ) -> Terms {
         let is_foreign =
             || !self.exchanges_jumbo(pkt.headers.bth.opcode) && self.inadmissible(arrival, pkt).is_none();
-        if arrival.partial_icrc && is_foreign() {
+        if pkt.headers.bth.has_partial_icrc() && is_foreign() {
             let (qpn, from) = (self.id.qpn, arrival.sgid);
             let why = format_args!(
                 "QP {qpn}: the ICRC of a packet from {from} does not cover its payload, as only that of a ferroce peer on loopback may"

@@ -94,7 +94,7 @@ impl WriteHeaders for Headers {
         *self
     }
     fn has_partial_icrc(&self) -> bool {
-        self.bth.partial_icrc
+        self.bth.has_partial_icrc()
     }
     fn only_bth(&self) -> Option<&Bth> {
         (Headers::encoded_len(self) == Bth::LEN).then_some(&self.bth)

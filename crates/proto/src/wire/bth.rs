@@ -48,7 +48,8 @@ pub struct Bth {
     /// supports them and has received such a request. Ignored on an [extended](Bth::extended) packet.
     pub hello: bool,
     /// A reserved bit used between ferroce peers that exchange jumbo packets. Together with the [jumbo](Bth::jumbo) bit it means that the
-    /// ICRC covers the headers up to the BTH, and neither the extension headers nor the payload. Ignored without that bit.
+    /// ICRC covers the headers up to the BTH, and neither the extension headers nor the payload. Ignored without that bit. A link clears it
+    /// in a received packet whose ICRC covers everything: a foreign end may set any reserved bit.
     pub partial_icrc: bool,
     /// A reserved bit used between ferroce peers that have recognised each other. On an answer with a valid [hello](Bth::hello), the
     /// responder accepts jumbo packets, which may be longer than the path MTU. On a SEND or WRITE, the packet is one. On a READ request of at
@@ -119,6 +120,12 @@ impl Bth {
         })
     }
 
+    /// Whether the packet announces a [partial ICRC](Self::partial_icrc).
+    #[inline(always)]
+    pub const fn has_partial_icrc(&self) -> bool {
+        self.partial_icrc && self.jumbo
+    }
+
     /// Encodes the header. Only two bits of `pad` fit.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Bth::LEN] {
@@ -152,6 +159,12 @@ impl Bth {
 #[inline(always)] // for each packet
 pub fn has_partial_icrc(packet: &[u8]) -> bool {
     packet.get(8).is_some_and(|byte| byte & (PARTIAL_ICRC | JUMBO) == PARTIAL_ICRC | JUMBO)
+}
+
+/// Clears the bit of a packet that [announces](has_partial_icrc) a partial ICRC but has an ordinary one.
+#[cold]
+pub fn clear_partial_icrc(packet: &mut [u8]) {
+    packet[8] &= !PARTIAL_ICRC;
 }
 
 /// Whether the byte with the acknowledge request has a valid hello bit. With the extended bit it is invalid, because a foreign end may set

@@ -54,7 +54,7 @@ mod write_middle;
 pub use ack_only::AckOnly;
 pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic::AtomicEth;
-pub use bth::{Bth, BthRun, dest_qpn, has_partial_icrc};
+pub use bth::{Bth, BthRun, clear_partial_icrc, dest_qpn, has_partial_icrc};
 pub use deth::Deth;
 pub use ecn::{ECN_BITS, ECN_CAPABLE, ECN_CE};
 pub use ethernet::ETHERNET_OVERHEAD;

@@ -1,6 +1,7 @@
 //! Received packets, in the buffers into which the kernel wrote them.
 
 use ferroce_proto::qp::Arrival;
+use ferroce_proto::wire::clear_partial_icrc;
 pub(crate) use ferroce_shm::RxMeta;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -32,10 +33,9 @@ struct RxEntry {
 
 impl RxEntry {
     #[inline(always)] // constructs the entry in place
-    fn new(meta: &RxMeta, partial_icrc: bool, ring: Option<u8>, at: At, len: usize) -> Self {
+    fn new(meta: &RxMeta, ring: Option<u8>, at: At, len: usize) -> Self {
         let &RxMeta { sgid, dgid, sport, tos, ttl } = meta;
-        let (traffic_class, hop_limit) = (tos, ttl);
-        let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, partial_icrc, ring, age_ns: 0 };
+        let arrival = Arrival { sgid, dgid, traffic_class: tos, hop_limit: ttl, ring, age_ns: 0 };
         RxEntry { arrival, at, len: len as u32, sport }
     }
 }
@@ -129,7 +129,7 @@ impl RxBatch {
         meta: &RxMeta,
         slot: u8,
     ) -> &[u8] {
-        self.packets.push(RxEntry::new(meta, false, Some(slot), At::There(start), len));
+        self.packets.push(RxEntry::new(meta, Some(slot), At::There(start), len));
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
@@ -147,12 +147,16 @@ impl RxBatch {
     pub(crate) fn buffer(&self, index: usize) -> &[u8] {
         &self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
     }
-    /// Adds the packet that lies at `range` of buffer `index`, whose ICRC is right.
+    /// Records in the BTH of the packet at `range` of buffer `index` that its ICRC covers everything.
+    pub(crate) fn clear_partial_icrc(&mut self, index: usize, range: &Range<usize>) {
+        clear_partial_icrc(&mut self.buffers_from(index)[range.clone()]);
+    }
+    /// Adds the packet that lies at `range` of buffer `index`.
     #[inline(always)] // as `RxEntry::new`
-    pub(crate) fn push(&mut self, index: usize, range: Range<usize>, meta: &RxMeta, partial_icrc: bool) {
+    pub(crate) fn push(&mut self, index: usize, range: Range<usize>, meta: &RxMeta) {
         debug_assert!(range.end <= RX_BUFFER_LEN);
         let start = (index * RX_BUFFER_LEN + range.start) as u32;
-        self.packets.push(RxEntry::new(meta, partial_icrc, None, At::Here(start), range.len()));
+        self.packets.push(RxEntry::new(meta, None, At::Here(start), range.len()));
     }
 }
 
@@ -167,8 +171,8 @@ mod tests {
         rx.buffers_from(0)[..4].copy_from_slice(&[1, 2, 3, 4]);
         rx.buffers_from(7)[65_532..].copy_from_slice(&[5, 6, 7, 8]);
         let meta = RxMeta { sgid: Gid::ZERO, dgid: Gid::ZERO, sport: 9, tos: 0, ttl: 64 };
-        rx.push(7, 65_532..65_536, &meta, false);
-        rx.push(0, 1..3, &meta, true);
+        rx.push(7, 65_532..65_536, &meta);
+        rx.push(0, 1..3, &meta);
         let seen: Vec<_> = rx.packets().map(|p| p.bytes.to_vec()).collect();
         assert_eq!(seen, [vec![5, 6, 7, 8], vec![2, 3]]);
         rx.clear();

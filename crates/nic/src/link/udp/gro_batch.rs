@@ -14,7 +14,7 @@ use crate::link::counters::add_alone;
 use crate::link::shared_port::{MAX_RUN_LEN, owner_of};
 use ferroce_os::clock::wall_clock_ns;
 use ferroce_proto::Gid;
-use ferroce_proto::wire::{ICRC_LEN, VerifiedIcrc, dest_qpn};
+use ferroce_proto::wire::{ICRC_LEN, VerifiedIcrc, dest_qpn, has_partial_icrc};
 use std::ops::Range;
 
 /// A datagram: one packet, or a GRO batch.
@@ -126,8 +126,10 @@ impl UdpLink {
                     if let Some((_, is_partial)) = ours_or_bad {
                         add_alone(&self.counters.rx_packets, 1);
                         add_alone(&self.counters.rx_bytes, range.len() as u64);
-                        let meta = &pending.datagram.meta;
-                        rx.push(buffer, range.start..range.end - ICRC_LEN, meta, is_partial);
+                        if !is_partial && has_partial_icrc(packet) {
+                            rx.clear_partial_icrc(buffer, &range);
+                        }
+                        rx.push(buffer, range.start..range.end - ICRC_LEN, &pending.datagram.meta);
                     }
                 }
             }

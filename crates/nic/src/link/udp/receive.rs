@@ -304,9 +304,7 @@ impl UdpLink {
         }
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, len as u64);
-        // Single-packet RX takes no packet whose ICRC is not what its BTH announces.
-        let partial_icrc = has_partial_icrc(rx.buffer(buffer));
-        rx.push(buffer, 0..len - ICRC_LEN, meta, partial_icrc);
+        rx.push(buffer, 0..len - ICRC_LEN, meta);
         Attempt::Done
     }
 
@@ -346,12 +344,15 @@ impl UdpLink {
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, range.len() as u64);
         // The process that forwarded it has verified its ICRC.
-        let partial_icrc = has_partial_icrc(packet)
-            && receiver
+        if has_partial_icrc(packet)
+            && !receiver
                 .prefixes
                 .verify(&flow_of(&meta), 0, packet)
-                .is_some_and(|verified| verified.is_partial);
-        rx.push(buffer, range.start..range.end - ICRC_LEN, &meta, partial_icrc);
+                .is_some_and(|verified| verified.is_partial)
+        {
+            rx.clear_partial_icrc(buffer, &range);
+        }
+        rx.push(buffer, range.start..range.end - ICRC_LEN, &meta);
     }
 }
 
