@@ -139,8 +139,8 @@ impl UdpLink {
         }
     }
 
-    /// Verifies a packet and returns the slot of its owner, and whether its ICRC is partial; `None` if it was dropped. Packets to QP1 and to multicast groups
-    /// belong to the process that received them.
+    /// Verifies a packet. Returns the slot of its owner and whether its ICRC is partial; `None` if it was dropped. Packets to QP1 and to
+    /// multicast groups belong to the process that received them.
     fn check_packet(
         &self,
         receiver: &mut Receiver,
